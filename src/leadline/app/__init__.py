@@ -1,0 +1,1 @@
+"""One function for each verb; the composition root; settings."""

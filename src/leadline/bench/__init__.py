@@ -1,0 +1,1 @@
+"""Every promised figure, measured again."""

@@ -1,0 +1,1 @@
+"""The cyberinfrastructure configuration database: devices, systems, limits, prices and submit rules."""

@@ -1,0 +1,1 @@
+"""The nouns every room shares: frozen values, units, the error tree and the ports."""

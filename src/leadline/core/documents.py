@@ -1,0 +1,46 @@
+"""The one JSON form of every noun, versioned by its ``schema`` field."""
+
+from dataclasses import is_dataclass
+from typing import Any, TypeVar
+
+import msgspec
+
+from leadline.core.errors import InvalidInput
+
+T = TypeVar("T")
+
+
+def to_document(noun: object, schema: str) -> dict[str, Any]:
+    """Return ``{"schema": schema, …fields}`` of a dataclass or mapping; enums become values, tuples become lists."""
+    built = msgspec.to_builtins(noun, str_keys=True)
+    if not isinstance(built, dict):
+        raise TypeError(f"only a dataclass or a mapping has a document, not {type(noun).__name__}")
+    return {"schema": schema, **built}
+
+
+def dump(document: object, *, indent: int = 2) -> str:
+    """Write a document (or a dataclass) as JSON text."""
+    encoded = msgspec.json.encode(document)
+    return msgspec.json.format(encoded, indent=indent).decode() if indent else encoded.decode()
+
+
+def load(text: str | bytes, kind: type[T], *, what: str) -> T:
+    """Read a dataclass from JSON text; ``what`` names the text in the error.
+
+    Raises:
+        InvalidInput: the text is no JSON, or a field is missing, unknown or of the wrong type.
+    """
+    try:
+        return msgspec.json.decode(text, type=kind)
+    except msgspec.DecodeError as error:
+        raise InvalidInput(f"{what} cannot be read: {error}") from error
+
+
+def from_document(document: object, kind: type[T], *, what: str) -> T:
+    """Turn builtins (parsed TOML or JSON) into a dataclass; ``what`` names the source in the error."""
+    if not is_dataclass(kind):
+        raise TypeError(f"{kind!r} is not a dataclass")
+    try:
+        return msgspec.convert(document, kind)
+    except msgspec.ValidationError as error:
+        raise InvalidInput(f"{what} is not valid: {error}") from error

@@ -1,0 +1,83 @@
+"""Every error Leadline raises on purpose, and the exit code each one ends a command with.
+
+LeadlineError                 1   something went wrong, and the message says what to do
+├── InvalidInput              2   a value the user gave is not usable
+│   ├── MissingExtra          2   an optional part of Leadline is not installed
+│   └── UnknownName           2   no such device, system, partition, model or run
+├── Untraceable               1   the user's model or script could not be traced; carries the line
+├── NothingFits               3   no candidate satisfies the limits
+├── SchedulerUnreachable      4   the scheduler did not answer
+└── JobFailed                 5   the job ran and failed
+
+A message is one sentence that names the value, the reason and the fix.
+"""
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+class LeadlineError(Exception):
+    """Base of all errors that a user can act on."""
+
+    exit_code = 1
+
+
+class InvalidInput(LeadlineError):
+    """A value the user gave is not usable."""
+
+    exit_code = 2
+
+
+class MissingExtra(InvalidInput):
+    """A command needs an optional part of Leadline that is not installed."""
+
+    def __init__(self, command: str, extra: str) -> None:
+        super().__init__(
+            f"{command} needs the [{extra}] extra, which is not installed: pip install 'leadline[{extra}]'"
+        )
+
+
+class UnknownName(InvalidInput):
+    """No such device, system, partition, model or run; names the closest ones."""
+
+    def __init__(self, what: str, name: str, known: Iterable[str], *, fix: str = "") -> None:
+        names = sorted(set(known))
+        folded = {known_name.casefold(): known_name for known_name in names}
+        close = [folded[match] for match in get_close_matches(name.casefold(), folded, n=3, cutoff=0.5)]
+        if close:
+            hint = f"did you mean {' or '.join(repr(match) for match in close)}?"
+        else:
+            hint = fix or f"known are {', '.join(names[:12])}{' …' if len(names) > 12 else ''}"
+        super().__init__(f"unknown {what} {name!r}: {hint}")
+
+
+class Untraceable(LeadlineError):
+    """The user's model or script could not be traced.
+
+    Args:
+        reason: one sentence.
+        location: ``file:line`` in the user's own code where the trace stopped, if there is one.
+    """
+
+    def __init__(self, reason: str, location: str | None = None) -> None:
+        super().__init__(f"{location}: {reason}" if location else reason)
+        self.reason = reason
+        self.location = location
+
+
+class NothingFits(LeadlineError):
+    """No candidate satisfies the limits the user set."""
+
+    exit_code = 3
+
+
+class SchedulerUnreachable(LeadlineError):
+    """The scheduler did not answer within its time limit."""
+
+    exit_code = 4
+
+
+class JobFailed(LeadlineError):
+    """The job ran and ended with a failure."""
+
+    exit_code = 5

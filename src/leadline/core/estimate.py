@@ -1,0 +1,76 @@
+"""A figure with its interval, and what it rests on."""
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+
+class Tier(StrEnum):
+    """What an estimate rests on, weakest first."""
+
+    SPECS = "specs"
+    """The maker's figures only: wide intervals."""
+    CALIBRATED = "calibrated"
+    """A micro-benchmark sweep on that device."""
+    LEARNED = "learned"
+    """A model fitted on measured runs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """A point and the range that holds the truth with probability ``level``; ``low ≤ point ≤ high``."""
+
+    point: float
+    low: float
+    high: float
+    level: float = 0.9
+
+    def scaled(self, factor: float) -> "Interval":
+        """Return the interval of ``factor`` times the quantity (``factor ≥ 0``)."""
+        return Interval(self.point * factor, self.low * factor, self.high * factor, self.level)
+
+    def shifted(self, amount: float) -> "Interval":
+        """Return the interval of the quantity plus a known amount."""
+        return Interval(self.point + amount, self.low + amount, self.high + amount, self.level)
+
+
+@dataclass(frozen=True, slots=True)
+class Basis:
+    """Why an estimate says what it says: its tier, and sentences a user can check."""
+
+    tier: Tier
+    reasons: tuple[str, ...] = ()
+    breakdown_s: dict[str, float] = field(default_factory=dict)
+    memory_breakdown_bytes: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where an estimate holds: a device, alone or as ``gpus`` of a partition of a system."""
+
+    device: str
+    system: str | None = None
+    partition: str | None = None
+    node: str | None = None
+    gpus: int = 1
+    nodes: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """What a workload takes on one target.
+
+    ``elapsed_s`` is the whole job, ``step_s`` one optimizer step (one forward pass in inference). A quantity that is
+    not known is ``None``, and ``unknown`` says why.
+    """
+
+    target: Target
+    estimator: str
+    basis: Basis
+    elapsed_s: Interval | None = None
+    step_s: Interval | None = None
+    gpu_memory_bytes: Interval | None = None
+    host_memory_bytes: Interval | None = None
+    cost: Interval | None = None
+    currency: str | None = None
+    unknown: dict[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()

@@ -1,0 +1,154 @@
+"""One optimizer step (or one forward pass) as a list of ops with their sizes, and the memory they hold."""
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+BYTES_PER_ELEMENT = {
+    "float64": 8, "int64": 8, "complex64": 8, "float32": 4, "int32": 4, "tf32": 4,
+    "float16": 2, "bfloat16": 2, "int16": 2, "float8_e4m3fn": 1, "float8_e5m2": 1, "int8": 1, "uint8": 1, "bool": 1,
+}  # fmt: skip
+"""Bytes of one element, by dtype name as PyTorch writes it (``tf32`` is float32 in memory)."""
+
+
+class OpKind(StrEnum):
+    """Classes of kernels whose cost follows the same law."""
+
+    GEMM = "gemm"
+    CONV = "conv"
+    ATTENTION = "attention"
+    RNN = "rnn"
+    NORM = "norm"
+    SOFTMAX = "softmax"
+    POOL = "pool"
+    ELEMENTWISE = "elementwise"
+    REDUCTION = "reduction"
+    EMBEDDING = "embedding"
+    INDEX = "index"
+    COPY = "copy"
+    OPTIMIZER = "optimizer"
+    COMMUNICATION = "communication"
+    OTHER = "other"
+
+
+class Stage(StrEnum):
+    """When in a step an op runs."""
+
+    FORWARD = "forward"
+    BACKWARD = "backward"
+    OPTIMIZER = "optimizer"
+    EVALUATION = "evaluation"
+
+
+class StorageCategory(StrEnum):
+    """What a piece of device memory holds."""
+
+    PARAMETER = "parameter"
+    GRADIENT = "gradient"
+    OPTIMIZER_STATE = "optimizer-state"
+    ACTIVATION = "activation"
+    INPUT = "input"
+    TEMPORARY = "temporary"
+    OTHER = "other"
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSpec:
+    """Shape and dtype (PyTorch's names) of one tensor."""
+
+    shape: tuple[int, ...]
+    dtype: str
+
+
+@dataclass(frozen=True, slots=True)
+class Op:
+    """One kernel launch as the framework sees it.
+
+    Attributes:
+        name: the framework's own name, such as ``aten.convolution``.
+        flops: floating-point operations, a multiply-add counted as two.
+        bytes_read, bytes_written: traffic to device memory if nothing is cached; zero for a view.
+        dtype: the dtype the arithmetic runs in.
+        dims: sizes that decide the speed, by kind. GEMM: ``b, m, n, k``. CONV: ``n, c, k`` (channels in, out),
+            ``h, w`` (output), ``r, s`` (filter), ``groups, stride, dilation``; ATTENTION: ``b, h, q, kv, d``.
+        sources: positions in the graph of the ops whose outputs this op reads.
+        count: how often the op is repeated with the same sizes (identical layers of an expanded config).
+        kernels: device kernels one call launches (a foreach optimizer launches several).
+    """
+
+    name: str
+    kind: OpKind
+    stage: Stage
+    dtype: str
+    flops: float
+    bytes_read: float
+    bytes_written: float
+    inputs: tuple[TensorSpec, ...] = ()
+    outputs: tuple[TensorSpec, ...] = ()
+    dims: dict[str, int] = field(default_factory=dict)
+    sources: tuple[int, ...] = ()
+    count: int = 1
+    kernels: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class StorageEvent:
+    """Device memory taken (``size_bytes > 0``) or given back (``< 0``) just before op number ``op`` runs.
+
+    ``storage`` names the piece of memory; the same name is given back once.
+    """
+
+    op: int
+    storage: int
+    size_bytes: int
+    category: StorageCategory = StorageCategory.OTHER
+
+
+@dataclass(frozen=True, slots=True)
+class OpGraph:
+    """The ops of one step in execution order, and the memory timeline of the same step.
+
+    ``events`` begins with what is already held when the step starts (parameters, optimizer state), all at op 0.
+    One step is one optimizer step, accumulation micro-steps included; in inference one forward pass.
+    ``parameters`` counts weights, ``device_type`` is the policy the ops were chosen by (``cuda`` or ``cpu``),
+    ``source`` the front-end, and ``fallbacks`` counts data-dependent ops whose result had to be assumed.
+    """
+
+    ops: tuple[Op, ...]
+    events: tuple[StorageEvent, ...] = ()
+    parameters: int = 0
+    parameter_bytes: int = 0
+    device_type: str = "cuda"
+    source: str = ""
+    fallbacks: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class LoopFacts:
+    """What a traced script says about its own loop; ``None`` where it does not say."""
+
+    batch: int | None = None
+    steps_per_epoch: int | None = None
+    epochs: int | None = None
+    samples: int | None = None
+    bytes_per_sample: int | None = None
+    accumulation: int = 1
+    loader_workers: int = 0
+    evaluation_batches_per_epoch: int | None = None
+    world_size: int = 1
+    precision: str | None = None
+    optimizer: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TracedJob:
+    """A front-end's whole answer: the step, an evaluation pass if there is one, and the loop around them.
+
+    ``notes`` are sentences for the user (what was assumed, what was left out); ``low_confidence`` is set when the
+    route taken is known to differ from what the device would run.
+    """
+
+    step: OpGraph
+    loop: LoopFacts = LoopFacts()
+    evaluation: OpGraph | None = None
+    notes: tuple[str, ...] = ()
+    low_confidence: bool = False

@@ -1,0 +1,79 @@
+"""One device: what its maker says of it, and what a micro-benchmark sweep measured on it."""
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+
+class DeviceKind(StrEnum):
+    """What sort of processor a device is."""
+
+    GPU = "gpu"
+    CPU = "cpu"
+    TPU = "tpu"
+    ACCELERATOR = "accelerator"
+
+
+class Confidence(StrEnum):
+    """How far a catalog row can be trusted: found in a source, partly recalled, or recalled only."""
+
+    FOUND = "found"
+    MIXED = "mixed"
+    KNOWN = "known"
+    MEASURED = "measured"
+
+
+@dataclass(frozen=True, slots=True)
+class KernelTiming:
+    """One measured kernel: the median of several timed calls, in seconds, with the sizes it ran at."""
+
+    kind: str
+    dtype: str
+    dims: dict[str, int]
+    elapsed_s: float
+    flops: float = 0.0
+    bytes_moved: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """What ``leadline calibrate`` measured on a device at hand.
+
+    ``figures`` are scalars by name, with their unit in the name: ``launch_s``, ``copy_bytes_per_s``,
+    ``interpreter_bytes``, ``framework_import_s`` and so on.
+    """
+
+    measured_at: str
+    software: str
+    threads: int
+    timings: tuple[KernelTiming, ...] = ()
+    figures: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """A GPU, CPU or other accelerator.
+
+    ``peak_flops_per_s`` maps a dtype (``float64``, ``float32``, ``tf32``, ``float16``, ``bfloat16``, ``float8``,
+    ``int8``) to its dense peak; a dtype that is absent is not known, never zero. ``link_bytes_per_s`` is the
+    bidirectional bandwidth of the device's own interconnect (NVLink, Infinity Fabric).
+    """
+
+    name: str
+    vendor: str
+    kind: DeviceKind
+    memory_bytes: int | None = None
+    memory_bytes_per_s: float | None = None
+    peak_flops_per_s: dict[str, float] = field(default_factory=dict)
+    architecture: str | None = None
+    compute_units: int | None = None
+    boost_hz: float | None = None
+    l2_bytes: int | None = None
+    tdp_w: float | None = None
+    link_bytes_per_s: float | None = None
+    pcie_generation: int | None = None
+    aliases: tuple[str, ...] = ()
+    confidence: Confidence = Confidence.KNOWN
+    source: str = ""
+    as_of: str = ""
+    note: str = ""
+    calibration: Calibration | None = None

@@ -1,0 +1,57 @@
+"""A job as a scheduler sees it: what is asked for, and the states it passes through."""
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+
+class JobState(StrEnum):
+    """Slurm's names; TIMEOUT and OUT_OF_MEMORY stay apart, because the cause decides the next step."""
+
+    PENDING = "PENDING"
+    RUNNING = "RUNNING"
+    COMPLETED = "COMPLETED"
+    FAILED = "FAILED"
+    CANCELLED = "CANCELLED"
+    TIMEOUT = "TIMEOUT"
+    OUT_OF_MEMORY = "OUT_OF_MEMORY"
+    NODE_FAIL = "NODE_FAIL"
+    PREEMPTED = "PREEMPTED"
+    UNKNOWN = "UNKNOWN"
+
+    @property
+    def final(self) -> bool:
+        """Whether no other state can follow."""
+        return self not in (JobState.PENDING, JobState.RUNNING, JobState.UNKNOWN)
+
+    @property
+    def censored(self) -> bool:
+        """Whether the job was cut off, so that what was measured is a lower bound."""
+        return self in (JobState.TIMEOUT, JobState.OUT_OF_MEMORY, JobState.CANCELLED, JobState.PREEMPTED,
+                        JobState.NODE_FAIL)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class ResourceSpec:
+    """What a job asks for; ``None`` leaves the choice to the site."""
+
+    nodes: int = 1
+    tasks_per_node: int = 1
+    cores_per_task: int | None = None
+    gpus_per_node: int = 0
+    memory_bytes_per_node: int | None = None
+    walltime_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class JobSpec:
+    """A command with its resources and its place."""
+
+    name: str
+    command: tuple[str, ...]
+    resources: ResourceSpec
+    system: str | None = None
+    partition: str | None = None
+    account: str | None = None
+    workdir: str | None = None
+    environment: dict[str, str] = field(default_factory=dict)
+    setup: tuple[str, ...] = ()

@@ -1,0 +1,106 @@
+"""Every plug point, as a small protocol with its contract in the docstring."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from leadline.core.estimate import Estimate, Tier
+from leadline.core.graph import Op, OpGraph, TracedJob
+from leadline.core.hardware import Device
+from leadline.core.runs import Run
+from leadline.core.systems import System
+from leadline.core.workload import Workload
+
+
+@dataclass(frozen=True, slots=True)
+class Completed:
+    """A process that ended: its exit code (negative: the signal) and its captured output."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+    timed_out: bool = False
+
+
+class ProcessRunner(Protocol):
+    """Runs a command to its end. One module implements it, so that one module starts processes."""
+
+    def __call__(
+        self,
+        argv: Sequence[str],
+        *,
+        env: Mapping[str, str] | None = None,
+        cwd: Path | None = None,
+        timeout_s: float | None = None,
+    ) -> Completed:
+        """Run ``argv`` without a shell and capture its output.
+
+        ``env`` is added to the current environment. After ``timeout_s`` the whole process group is ended, and
+        ``timed_out`` is set. Raises ``InvalidInput`` when the program does not exist.
+        """
+
+
+class GraphSource(Protocol):
+    """A front-end: turns one way of naming a model into ops."""
+
+    def __call__(self, workload: Workload, *, device_type: str = "cuda") -> TracedJob:
+        """Trace the workload under the kernel policies of ``device_type`` (``cuda`` or ``cpu``).
+
+        Raises ``InvalidInput`` or ``Untraceable``; never returns a graph it does not believe in.
+        """
+
+
+class KernelModel(Protocol):
+    """Prices single ops on one device; what it is built from (specs or a calibration) decides its tier."""
+
+    tier: Tier
+    spread: float
+    """Standard deviation of ln(true ÷ predicted) of a whole step, measured where it could be."""
+
+    def op_s(self, op: Op) -> float:
+        """Return the seconds one call of ``op`` takes once it runs, launch excluded; ``op.count`` is not applied."""
+
+    def launch_s(self, op: Op) -> float:
+        """Return the seconds the host needs to launch one call of ``op`` (dispatch, autograd, kernel launch)."""
+
+    def step_s(self, graph: OpGraph) -> float:
+        """Return the seconds of the whole graph: kernels and launches, overlapped as the device overlaps them."""
+
+
+class Estimator(Protocol):
+    """Predicts time and memory of a traced job on a device; knows no prices and no schedulers."""
+
+    name: str
+
+    def estimate(self, workload: Workload, job: TracedJob, device: Device) -> Estimate:
+        """Return the estimate for ``workload.gpus`` such devices; unknown quantities are ``None`` with a reason."""
+
+
+class Catalog(Protocol):
+    """The cyberinfrastructure configuration database."""
+
+    def devices(self) -> Sequence[Device]:
+        """Return all devices, the user's own calibrated records first."""
+
+    def systems(self) -> Sequence[System]:
+        """Return all systems."""
+
+    def device(self, name: str) -> Device:
+        """Return the device of that name or alias, whatever its case; ``UnknownName`` if there is none."""
+
+    def system(self, name: str) -> System:
+        """Return the system of that name, whatever its case; ``UnknownName`` if there is none."""
+
+
+class HistoryStore(Protocol):
+    """The durable store of runs."""
+
+    def add(self, run: Run) -> None:
+        """Write the run whole or not at all; a run of the same id is replaced."""
+
+    def runs(self, *, limit: int | None = None) -> Iterable[Run]:
+        """Yield runs, newest first."""
+
+    def get(self, run_id: str) -> Run:
+        """Return one run; ``UnknownName`` if there is none."""

@@ -1,0 +1,100 @@
+"""Read and write durations, sizes and counts as people do; inside, seconds and bytes are plain numbers."""
+
+import math
+import re
+
+from leadline.core.errors import InvalidInput
+
+KIB, MIB, GIB = 2**10, 2**20, 2**30
+GB = 10**9
+MINUTE_S, HOUR_S, DAY_S = 60, 3600, 86400
+
+_SIZE = re.compile(r"\s*(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>[KMGTP]?)(?P<binary>i?)B?\s*", re.IGNORECASE)
+_SPAN = re.compile(r"(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>ms|[smhd])", re.IGNORECASE)
+_SPAN_S = {"ms": 1e-3, "s": 1.0, "m": MINUTE_S, "h": HOUR_S, "d": DAY_S}
+_CLOCK = re.compile(r"(?:(?P<days>\d+)-)?(?P<clock>\d+(?::\d{1,2}){1,2})")
+
+
+def parse_bytes(text: str) -> int:
+    """Read a size such as ``16GiB``, ``16GB``, ``512M`` (binary) or ``1073741824``.
+
+    ``K``, ``M``, ``G`` alone are binary, as in Slurm; ``KB``, ``MB``, ``GB`` are decimal.
+
+    Raises:
+        InvalidInput: the text is not a size.
+    """
+    match = _SIZE.fullmatch(text)
+    if match is None:
+        raise InvalidInput(f"{text!r} is not a size: write for example 16GiB, 16GB or 512M")
+    exponent = " KMGTP".index(match["unit"].upper() or " ")
+    decimal = text.strip().upper().endswith("B") and not match["binary"]
+    base = 1000.0 if decimal else 1024.0
+    return round(float(match["number"]) * base**exponent)
+
+
+def parse_duration_s(text: str) -> float:
+    """Read a duration: ``90``, ``90s``, ``15m``, ``2h30m``, ``1d``, or Slurm's ``[D-]HH:MM[:SS]``.
+
+    A bare number is seconds. Two clock fields are hours and minutes with days (``1-12:30``), and minutes
+    and seconds without (``12:30``), as Slurm reads them.
+
+    Raises:
+        InvalidInput: the text is not a duration.
+    """
+    stripped = text.strip()
+    if re.fullmatch(r"\d+(\.\d+)?", stripped):
+        return float(stripped)
+    if clock := _CLOCK.fullmatch(stripped):
+        fields = [int(field) for field in clock["clock"].split(":")]
+        if len(fields) == 2:
+            fields = [*fields, 0] if clock["days"] else [0, *fields]
+        hours, minutes, seconds = fields
+        return float(int(clock["days"] or 0) * DAY_S + hours * HOUR_S + minutes * MINUTE_S + seconds)
+    spans = list(_SPAN.finditer(stripped))
+    if not spans or "".join(span.group() for span in spans) != re.sub(r"\s+(?=\d)", "", stripped):
+        raise InvalidInput(f"{text!r} is not a duration: write for example 90s, 15m, 2h30m, 1-12:00:00")
+    return sum(float(span["number"]) * _SPAN_S[span["unit"].lower()] for span in spans)
+
+
+def format_bytes(size_bytes: float) -> str:
+    """Write a size in the largest binary unit that keeps three digits: ``1.50 GiB``."""
+    value = float(size_bytes)
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
+        if abs(value) < 1024 or unit == "TiB":
+            break
+        value /= 1024
+    return f"{value:.0f} B" if unit == "B" else f"{_three_digits(value)} {unit}"
+
+
+def format_duration(duration_s: float) -> str:
+    """Write a duration for people: ``1.25 ms``, ``12.4 s``, ``3m 20s``, ``2h 05m``, ``3d 04h``."""
+    if duration_s < 1:
+        return f"{_three_digits(duration_s * 1e3)} ms" if duration_s >= 1e-3 else f"{duration_s * 1e6:.3g} µs"
+    if duration_s < MINUTE_S:
+        return f"{_three_digits(duration_s)} s"
+    whole = round(duration_s)
+    if whole < HOUR_S:
+        return f"{whole // MINUTE_S}m {whole % MINUTE_S:02d}s"
+    if whole < DAY_S:
+        return f"{whole // HOUR_S}h {whole % HOUR_S // MINUTE_S:02d}m"
+    return f"{whole // DAY_S}d {whole % DAY_S // HOUR_S:02d}h"
+
+
+def format_clock(duration_s: float) -> str:
+    """Write a walltime as batch schedulers take it, rounded up to a second: ``HH:MM:SS``."""
+    whole = math.ceil(duration_s)
+    return f"{whole // HOUR_S:02d}:{whole % HOUR_S // MINUTE_S:02d}:{whole % MINUTE_S:02d}"
+
+
+def format_count(count: float) -> str:
+    """Write a count with a decimal prefix: ``6.74 G``."""
+    value = float(count)
+    for prefix in ("", "k", "M", "G", "T", "P", "E"):
+        if abs(value) < 1000 or prefix == "E":
+            break
+        value /= 1000
+    return f"{_three_digits(value)} {prefix}".rstrip()
+
+
+def _three_digits(value: float) -> str:
+    return f"{value:.2f}" if value < 10 else f"{value:.1f}" if value < 100 else f"{value:.0f}"

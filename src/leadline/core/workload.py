@@ -1,0 +1,121 @@
+"""What the user wants to run: the model, how it is fed, how it is trained, and for how long."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Phase(StrEnum):
+    """What the job does with the model (MLPerf's two divisions)."""
+
+    TRAINING = "training"
+    INFERENCE = "inference"
+
+
+class Precision(StrEnum):
+    """Number format of the arithmetic; ``amp-…`` keeps float32 weights and casts by autocast's lists."""
+
+    FP32 = "fp32"
+    TF32 = "tf32"
+    FP16 = "fp16"
+    BF16 = "bf16"
+    AMP_FP16 = "amp-fp16"
+    AMP_BF16 = "amp-bf16"
+
+    @property
+    def compute(self) -> str:
+        """The dtype in which matrix products run: ``float32``, ``tf32``, ``float16`` or ``bfloat16``."""
+        return {"fp32": "float32", "tf32": "tf32", "fp16": "float16", "bf16": "bfloat16"}[
+            self.value.removeprefix("amp-")
+        ]
+
+    @property
+    def weights(self) -> str:
+        """The dtype in which parameters are stored."""
+        return self.compute if self in (Precision.FP16, Precision.BF16) else "float32"
+
+    @property
+    def autocast(self) -> bool:
+        """Whether weights stay in float32 and are cast op by op."""
+        return self.value.startswith("amp-")
+
+
+class Optimizer(StrEnum):
+    """Update rule, as named in ``torch.optim``; what matters before the run is its state per parameter."""
+
+    SGD = "sgd"
+    MOMENTUM = "momentum"
+    ADAM = "adam"
+    ADAMW = "adamw"
+    ADAGRAD = "adagrad"
+    RMSPROP = "rmsprop"
+    LION = "lion"
+
+    @property
+    def states(self) -> int:
+        """Number of state tensors the size of the parameter."""
+        return {"sgd": 0, "momentum": 1, "adam": 2, "adamw": 2, "adagrad": 1, "rmsprop": 1, "lion": 1}[self.value]
+
+
+class ModelKind(StrEnum):
+    """How the user named the model."""
+
+    FUNCTION = "function"
+    HF_CONFIG = "hf-config"
+    ONNX = "onnx"
+    COMMAND = "command"
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSource:
+    """Where the model comes from.
+
+    ``reference`` is ``file.py:function``, the path of a ``config.json`` or ``.onnx`` file, or the command as typed;
+    ``argv`` is the command split into words, empty for the other kinds.
+    """
+
+    kind: ModelKind
+    reference: str
+    argv: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class InputShape:
+    """One input of the model, batch dimension included: ``64x3x224x224`` of ``float32``."""
+
+    shape: tuple[int, ...]
+    dtype: str = "float32"
+
+
+@dataclass(frozen=True, slots=True)
+class Dataset:
+    """The data one epoch reads: number of samples, their stored size, and the loader's worker processes."""
+
+    samples: int | None = None
+    bytes_per_sample: int | None = None
+    workers: int = 0
+    held_in_memory: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """One training or inference job, before anything is known about where it will run.
+
+    ``batch`` is per GPU and per accumulation micro-step. ``None`` means that the user did not say and the front-end
+    decides; ``defaulted`` names the fields that a default filled, so that the output can say so.
+    """
+
+    model: ModelSource
+    phase: Phase = Phase.TRAINING
+    batch: int | None = None
+    inputs: tuple[InputShape, ...] = ()
+    sequence: int | None = None
+    precision: Precision | None = None
+    optimizer: Optimizer | None = None
+    accumulation: int = 1
+    checkpointing: bool = False
+    dataset: Dataset = Dataset()
+    epochs: float | None = None
+    steps: int | None = None
+    gpus: int = 1
+    name: str = ""
+    defaulted: tuple[str, ...] = ()

@@ -1,0 +1,1 @@
+"""Predict time and memory of an op graph on a device."""

@@ -1,0 +1,68 @@
+"""Start processes: the only module of Leadline that does."""
+
+import os
+import signal
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from leadline.core.errors import InvalidInput
+from leadline.core.ports import Completed
+
+GRACE_S = 2.0
+"""How long a process group may take to end after SIGTERM before SIGKILL."""
+
+
+def run_process(
+    argv: Sequence[str],
+    *,
+    env: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
+    timeout_s: float | None = None,
+) -> Completed:
+    """Run ``argv`` without a shell to its end and capture its output (implements ``ProcessRunner``).
+
+    ``env`` is added to the current environment. After ``timeout_s`` the whole process group is ended.
+
+    Raises:
+        InvalidInput: the program does not exist or may not be executed.
+    """
+    try:
+        process = subprocess.Popen(  # noqa: S603 - the command is the user's own, and there is no shell
+            list(argv),
+            env={**os.environ, **(env or {})},
+            cwd=cwd,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="replace",
+            start_new_session=True,
+        )
+    except FileNotFoundError as error:
+        raise InvalidInput(f"{argv[0]!r} cannot be started: there is no such program; check the command") from error
+    except PermissionError as error:
+        raise InvalidInput(f"{argv[0]!r} cannot be started: it is not executable; chmod +x it") from error
+    try:
+        stdout, stderr = process.communicate(timeout=timeout_s)
+    except subprocess.TimeoutExpired:
+        stdout, stderr = _end_group(process)
+        return Completed(process.returncode, stdout, stderr, timed_out=True)
+    except BaseException:
+        _end_group(process)
+        raise
+    return Completed(process.returncode, stdout, stderr)
+
+
+def _end_group(process: subprocess.Popen[str]) -> tuple[str, str]:
+    """End the process and its children: TERM, then KILL after the grace time."""
+    for sign in (signal.SIGTERM, signal.SIGKILL):
+        try:
+            os.killpg(process.pid, sign)
+        except ProcessLookupError:
+            break
+        try:
+            return process.communicate(timeout=GRACE_S)
+        except subprocess.TimeoutExpired:
+            continue
+    return process.communicate()

@@ -1,0 +1,1 @@
+"""Front-ends that turn a workload into an op graph."""

@@ -1,0 +1,72 @@
+"""The ``leadline`` command: a table of verbs, each loaded only when it is called."""
+
+import sys
+from importlib import import_module
+
+from leadline import __version__
+
+COMMANDS: dict[str, tuple[str, str]] = {
+    "estimate": ("estimate", "time, memory and cost of a job, without running it"),
+    "recommend": ("recommend", "the configuration to ask for, under a deadline, a budget and a risk"),
+    "submit": ("submit", "the batch script, or the job itself on this machine"),
+    "systems": ("systems", "list, show, check and validate the known systems"),
+    "devices": ("devices", "list and show the known devices"),
+    "calibrate": ("calibrate", "measure the device at hand, for better estimates"),
+    "history": ("history", "what ran, beside what was predicted"),
+    "bench": ("bench", "measure every promised figure again"),
+    "demo": ("demo", "the whole path on three real jobs, here, in minutes"),
+}
+"""Verb → (module beside this one that defines ``app``, one line of help)."""
+
+
+def main(arguments: list[str]) -> int:
+    """Run one command line and return its exit code.
+
+    Codes: 0 done, 1 failure, 2 usage, 3 nothing fits, 4 scheduler unreachable, 5 the job failed.
+    """
+    if not arguments or arguments[0] in ("-h", "--help", "help"):
+        sys.stdout.write(_help())
+        return 0
+    if arguments[0] in ("-V", "--version"):
+        sys.stdout.write(f"leadline {__version__}\n")
+        return 0
+    if arguments[0] not in COMMANDS:
+        return _unknown(arguments[0])
+    module = import_module(f"leadline.interfaces.cli.{COMMANDS[arguments[0]][0]}")
+    from leadline.interfaces.cli.face import run_command  # noqa: PLC0415 - Typer loads only with a command
+
+    return run_command(module.app, arguments[0], arguments[1:])
+
+
+def run() -> None:
+    """Entry point of the installed ``leadline`` script."""
+    sys.exit(main(sys.argv[1:]))
+
+
+def _help() -> str:
+    width = max(len(name) for name in COMMANDS)
+    lines = [f"  {name:<{width}}  {summary}" for name, (_, summary) in COMMANDS.items()]
+    return "\n".join(
+        [
+            "Usage: leadline COMMAND [ARGUMENTS]",
+            "",
+            "Know how long an AI job takes, what memory it needs and what it costs, before it runs.",
+            "",
+            "Commands:",
+            *lines,
+            "",
+            "Try:",
+            "  leadline estimate config.json --on OSC-Pitzer      a Hugging Face model, no torch needed",
+            "  leadline estimate -- python train.py --epochs 3    your own script, unmodified",
+            "",
+            "leadline COMMAND --help says more; leadline --version prints the version.",
+            "",
+        ]
+    )
+
+
+def _unknown(name: str) -> int:
+    from leadline.core.errors import UnknownName  # noqa: PLC0415 - difflib loads only when needed
+
+    sys.stderr.write(f"leadline: {UnknownName('command', name, COMMANDS)}\n")
+    return 2

@@ -1,0 +1,1 @@
+"""Choose what to ask for, under a deadline, a budget and a risk."""

@@ -1,0 +1,1 @@
+"""Error metrics and interval arithmetic."""
