@@ -55,7 +55,8 @@ class Device:
 
     ``peak_flops_per_s`` maps a dtype (``float64``, ``float32``, ``tf32``, ``float16``, ``bfloat16``, ``float8``,
     ``int8``) to its dense peak; a dtype that is absent is not known, never zero. ``link_bytes_per_s`` is the
-    bidirectional bandwidth of the device's own interconnect (NVLink, Infinity Fabric).
+    bidirectional bandwidth of the device's own interconnect (NVLink, Infinity Fabric). ``compute_units`` are SMs, CUs
+    or CPU cores, and ``lanes_per_unit`` the float32 multiply-adds each of them starts in one cycle.
     """
 
     name: str
@@ -65,7 +66,11 @@ class Device:
     memory_bytes_per_s: float | None = None
     peak_flops_per_s: dict[str, float] = field(default_factory=dict)
     architecture: str | None = None
+    compute_capability: str | None = None
+    form_factor: str | None = None
+    memory_type: str | None = None
     compute_units: int | None = None
+    lanes_per_unit: int | None = None
     boost_hz: float | None = None
     l2_bytes: int | None = None
     tdp_w: float | None = None

@@ -18,7 +18,12 @@ class Constraints:
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """A configuration that satisfies the constraints, with the request to make and the reason for it."""
+    """A configuration that satisfies the constraints, with the request to make and the reason for it.
+
+    ``resources.walltime_s`` and ``resources.memory_bytes_per_node`` are upper quantiles at the accepted risk;
+    ``gpu_memory_bytes`` is the same quantile of the memory of one GPU. ``on_front`` marks the options that no other
+    option of the same currency beats in both time and cost.
+    """
 
     system: str
     partition: str
@@ -27,16 +32,26 @@ class Option:
     estimate: Estimate
     reason: str
     on_front: bool = False
+    site: str = ""
+    device: str | None = None
+    gpu_memory_bytes: float | None = None
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Rejection:
-    """A candidate that lost, and why."""
+    """A candidate that lost, and why.
+
+    ``kind`` is the class of the reason (``gpu-memory``, ``device-unknown``, ``over-budget`` …), by which many
+    rejections are counted together; ``gpus`` is how many the candidate would have used.
+    """
 
     system: str
     partition: str
     node: str
     reason: str
+    kind: str = ""
+    gpus: int = 0
 
 
 @dataclass(frozen=True, slots=True)
