@@ -1,0 +1,95 @@
+"""``leadline bench``: measure every promised figure again, and say which were met."""
+
+import inspect
+import sys
+from importlib import import_module
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from leadline.bench.rows import BenchResult, BenchRow, missed
+from leadline.core.documents import dump, to_document
+from leadline.core.errors import InvalidInput, UnknownName
+from leadline.interfaces.cli.face import err, out
+
+BENCHES: dict[str, tuple[str, str]] = {
+    "local": ("leadline.bench.local", "small models predicted from the calibration, then measured here"),
+    "trace": ("leadline.bench.trace", "unmodified training scripts: traced, how fast, and with which peak of memory"),
+    "speed": ("leadline.bench.speed", "how long estimates and start-up take beside the alternatives"),
+    "catalog": ("leadline.bench.catalog", "the whole catalog priced and ranked for one workload"),
+}
+"""Bench → (module with ``run(*, quick)``, one line of help); a module is imported only when its bench is called."""
+
+SCHEMA = "leadline.bench/1"
+
+app = typer.Typer(add_completion=False, rich_markup_mode=None)
+
+
+@app.command(epilog="Benches: " + "; ".join(f"{name} ({summary})" for name, (_, summary) in BENCHES.items()))
+def bench(
+    name: Annotated[str, typer.Argument(help=f"Which bench: {', '.join(BENCHES)}.")],
+    quick: Annotated[bool, typer.Option("--quick", help="A smaller run that still measures something true.")] = False,
+    json_file: Annotated[Path | None, typer.Option("--json", help="Also write the rows to this file as JSON.")] = None,
+    data: Annotated[
+        Path | None, typer.Option("--data", help="A folder of public data, for benches that read it.")
+    ] = None,
+) -> None:
+    """Measure promised figures again; the exit code is 1 when a target is missed."""
+    if name not in BENCHES:
+        raise UnknownName("bench", name, BENCHES)
+    if json_file is not None and not json_file.parent.is_dir():
+        raise InvalidInput(f"--json {json_file} cannot be written: there is no folder {json_file.parent}; create it")
+    run = import_module(BENCHES[name][0]).run
+    options: dict[str, object] = {"quick": quick}
+    if data is not None:
+        if "data" not in inspect.signature(run).parameters:
+            raise InvalidInput(f"bench {name} reads no data: leave --data {data} out")
+        if not data.is_dir():
+            raise InvalidInput(f"--data {data} is not a folder: give the folder that holds the data")
+        options["data"] = data
+    result: BenchResult = run(**options)
+    out().print(_table(result))
+    if json_file is not None:
+        json_file.write_text(dump(to_document(result, SCHEMA)) + "\n", encoding="utf-8")
+        err().print(f"written to {json_file}")
+    if names := missed(result.rows):
+        sys.stderr.write(f"leadline bench: {len(names)} of {len(result.rows)} rows missed: {', '.join(names)}\n")
+        raise typer.Exit(1)
+
+
+def _table(result: BenchResult) -> Table:
+    """Return the rows as a table; what was not measured says why."""
+    table = Table(title=f"leadline bench {result.bench}", title_justify="left", box=None, pad_edge=False)
+    table.add_column("figure")
+    for heading in ("value", "target"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("met", no_wrap=True)
+    table.add_column("baseline", justify="right", no_wrap=True)
+    table.add_column("how", overflow="fold")
+    for row in result.rows:
+        table.add_row(
+            row.name, _figure(row.value, row.unit), _target(row), _met(row), _figure(row.baseline, ""), row.how
+        )
+    return table
+
+
+def _figure(value: float | None, unit: str) -> str:
+    return "" if value is None else f"{value:.4g} {unit}".rstrip()
+
+
+def _target(row: BenchRow) -> str:
+    """Write the target with the side it bounds, which a row tells by whether its value met it."""
+    if row.target is None:
+        return ""
+    if row.value is None or row.met is None:
+        return f"{row.target:.4g}"
+    upper = row.met == (row.value <= row.target)
+    return f"{'≤' if upper else '≥'} {row.target:.4g}"
+
+
+def _met(row: BenchRow) -> str:
+    if row.value is None:
+        return "not measured"
+    return "" if row.met is None else "yes" if row.met else "NO"

@@ -1,0 +1,78 @@
+"""The bench command: which bench runs, what it prints and writes, and how it ends."""
+
+import json
+import sys
+from types import ModuleType
+
+import pytest
+
+from leadline.bench.rows import BenchResult, BenchRow, at_least, at_most
+from leadline.interfaces.cli import bench
+from leadline.interfaces.cli.face import run_command
+
+
+@pytest.fixture
+def fake_bench(monkeypatch):
+    """Register a bench called ``sample`` whose rows the test chooses."""
+
+    def register(*rows):
+        def run(*, quick=False):
+            return BenchResult("sample", (*rows, BenchRow("was quick", float(quick), "")))
+
+        module = ModuleType("sample_bench")
+        module.run = run
+        monkeypatch.setitem(sys.modules, "sample_bench", module)
+        monkeypatch.setitem(bench.BENCHES, "sample", ("sample_bench", "a sample"))
+
+    return register
+
+
+def test_a_bench_that_meets_its_targets_ends_with_zero_and_prints_its_rows(fake_bench, capsys):
+    fake_bench(at_most("error", 12.5, 20, "%"))
+    assert 0 == run_command(bench.app, "bench", ["sample"])
+    printed = capsys.readouterr().out
+    assert "12.5 %" in printed
+    assert "≤ 20" in printed
+
+
+def test_a_missed_target_ends_with_one_and_names_the_row(fake_bench, capsys):
+    fake_bench(at_most("error", 12.5, 20, "%"), at_least("speed-up", 3, 5, "times"))
+    assert 1 == run_command(bench.app, "bench", ["sample"])
+    streams = capsys.readouterr()
+    assert "1 of 3 rows missed: speed-up" in streams.err
+    assert "≥ 5" in streams.out
+
+
+def test_a_row_that_was_not_measured_says_why_and_misses_nothing(fake_bench, capsys):
+    fake_bench(BenchRow("trainer", None, "", target=1, how="transformers is not installed"))
+    assert 0 == run_command(bench.app, "bench", ["sample"])
+    printed = capsys.readouterr().out
+    assert "not measured" in printed
+    assert "transformers" in printed
+
+
+def test_the_json_file_holds_the_versioned_rows(fake_bench, tmp_path):
+    fake_bench(at_most("error", 12.5, 20, "%"))
+    target = tmp_path / "rows.json"
+    assert 0 == run_command(bench.app, "bench", ["sample", "--quick", "--json", str(target)])
+    document = json.loads(target.read_text())
+    assert "leadline.bench/1" == document["schema"]
+    assert "sample" == document["bench"]
+    assert [("error", True), ("was quick", None)] == [(row["name"], row["met"]) for row in document["rows"]]
+    assert 1 == document["rows"][1]["value"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "fragment"),
+    [
+        (["sampel"], "unknown bench 'sampel': did you mean 'sample'"),
+        (["sample", "--data", "nowhere"], "reads no data"),
+        (["sample", "--json", "no/such/folder/rows.json"], "create it"),
+    ],
+)
+def test_bad_input_is_one_sentence_and_exit_code_two(fake_bench, capsys, arguments, fragment):
+    fake_bench()
+    assert 2 == run_command(bench.app, "bench", arguments)
+    message = capsys.readouterr().err
+    assert fragment in message
+    assert 1 == message.count("\n")
