@@ -1,5 +1,6 @@
 """The one JSON form of every noun, versioned by its ``schema`` field."""
 
+import tomllib
 from dataclasses import is_dataclass
 from typing import Any, TypeVar
 
@@ -44,3 +45,16 @@ def from_document(document: object, kind: type[T], *, what: str) -> T:
         return msgspec.convert(document, kind)
     except msgspec.ValidationError as error:
         raise InvalidInput(f"{what} is not valid: {error}") from error
+
+
+def parse_toml(text: str, *, what: str) -> dict[str, Any]:
+    """Read TOML text; ``what`` names the text in the error, which gives the line.
+
+    Raises:
+        InvalidInput: the text is not TOML.
+    """
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        last = f"at line {max(1, len(text.splitlines()))}"
+        raise InvalidInput(f"{what} is not valid TOML: {str(error).replace('at end of document', last)}") from error

@@ -1,0 +1,263 @@
+"""Read a workload: from a TOML file, from what the command line names, or both (the command line wins)."""
+
+import re
+import shlex
+from collections.abc import Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from leadline.core.documents import parse_toml
+from leadline.core.errors import InvalidInput, UnknownName
+from leadline.core.graph import BYTES_PER_ELEMENT
+from leadline.core.units import parse_bytes
+from leadline.core.workload import (
+    Dataset,
+    InputShape,
+    ModelKind,
+    ModelSource,
+    Optimizer,
+    Phase,
+    Precision,
+    Workload,
+)
+
+T = TypeVar("T", bound=StrEnum)
+
+PRECISION_ALIASES = {
+    "float32": "fp32",
+    "float16": "fp16",
+    "half": "fp16",
+    "bfloat16": "bf16",
+    "amp": "amp-fp16",
+    "mixed": "amp-bf16",
+}
+"""Other words people use for a precision."""
+
+_PLACEHOLDER = re.compile(r"\{(\w+)\}")
+_INPUT = re.compile(r"(?P<shape>\d+(?:x\d+)*)(?::(?P<dtype>\w+))?")
+
+
+class WorkloadOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The workload as options, under the names of the command line; ``None`` is not given."""
+
+    phase: str | None = None
+    batch: int | None = None
+    input: list[str] | str | None = None
+    seq: int | None = None
+    precision: str | None = None
+    optimizer: str | None = None
+    accumulate: int | None = None
+    checkpointing: bool | None = None
+    epochs: float | None = None
+    steps: int | None = None
+    samples: int | None = None
+    bytes_per_sample: int | str | None = None
+    workers: int | None = None
+    held_in_memory: bool | None = None
+    gpus: int | None = None
+    name: str | None = None
+
+
+class _WorkloadFile(WorkloadOptions, frozen=True, forbid_unknown_fields=True):
+    """A workload file: the options, the model, and values for the command's ``{parameters}``."""
+
+    model: str | None = None
+    command: str | list[str] | None = None
+    parameters: dict[str, str | int | float | bool] = msgspec.field(default_factory=dict)
+
+
+def read_workload(subject: Sequence[str], options: WorkloadOptions | None = None) -> Workload:
+    """Return the workload that ``subject`` names, changed by ``options``.
+
+    ``subject`` is one word (``config.json``, ``model.onnx``, ``train.py:build``, ``job.toml``) or a whole command
+    (``python train.py --epochs 3``).
+
+    Raises:
+        InvalidInput: nothing of that name, a broken file (with its line), or a value out of range.
+    """
+    given = options or WorkloadOptions()
+    if not subject:
+        raise InvalidInput(
+            "no workload is named: give a config.json, a model.onnx, a file.py:function, a job.toml, "
+            "or your command after --, as in: leadline estimate -- python train.py"
+        )
+    if len(subject) == 1 and subject[0].endswith(".toml"):
+        return _from_file(Path(subject[0]), given)
+    return _build(_source(subject), given)
+
+
+def _from_file(path: Path, given: WorkloadOptions) -> Workload:
+    """Read a TOML workload file; options given on the command line win over its own."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError as error:
+        raise InvalidInput(f"{path} does not exist: check the path of the workload file") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidInput(f"{path} cannot be read: {error}") from error
+    document = parse_toml(text, what=str(path))
+    try:
+        content = msgspec.convert(document, _WorkloadFile)
+    except msgspec.ValidationError as error:
+        raise InvalidInput(f"{path} is not a workload: {error}") from error
+    merged = msgspec.structs.replace(content, **_given(given))
+    if merged.name is None:
+        merged = msgspec.structs.replace(merged, name=path.stem)
+    return _build(_source(_words_of(content, path), base=path.parent), merged)
+
+
+def _words_of(content: _WorkloadFile, path: Path) -> list[str]:
+    """Return the model as one word, or the command with its ``{parameters}`` filled in."""
+    if (content.model is None) == (content.command is None):
+        raise InvalidInput(f'{path} must name either model = "…" or command = "…", and only one of them')
+    if content.model is not None:
+        return [content.model]
+    command = content.command or ""
+    words = shlex.split(command) if isinstance(command, str) else list(command)
+    if not words:
+        raise InvalidInput(f"{path}: the command is empty: write what you would type, as in python train.py")
+    return [_fill(word, content.parameters, path) for word in words]
+
+
+def _fill(word: str, parameters: dict[str, str | int | float | bool], path: Path) -> str:
+    def value(match: re.Match[str]) -> str:
+        if match[1] not in parameters:
+            raise InvalidInput(f"{path}: the command has {{{match[1]}}} but [parameters] has no {match[1]}: add it")
+        return str(parameters[match[1]])
+
+    return _PLACEHOLDER.sub(value, word)
+
+
+def _source(subject: Sequence[str], base: Path | None = None) -> ModelSource:
+    """Tell by its form how the model is named; a relative path counts from ``base``."""
+    word = subject[0]
+    if len(subject) > 1:
+        return ModelSource(ModelKind.COMMAND, shlex.join(subject), tuple(subject))
+    file, colon, function = word.rpartition(":")
+    path = Path(file if colon else word)
+    if base is not None and not path.is_absolute():
+        path = base / path
+    if colon and path.suffix == ".py":
+        _require_file(path)
+        if not function.isidentifier():
+            raise InvalidInput(f"{function!r} is not a function name: write {path}:function")
+        return ModelSource(ModelKind.FUNCTION, f"{path}:{function}")
+    if path.suffix == ".json":
+        _require_file(path)
+        return ModelSource(ModelKind.HF_CONFIG, str(path))
+    if path.suffix == ".onnx":
+        _require_file(path)
+        return ModelSource(ModelKind.ONNX, str(path))
+    if path.suffix == ".py":
+        raise InvalidInput(
+            f"{word} is a script without its interpreter: write -- python {word} to trace it as it is, "
+            f"or {word}:function to name a function that returns the model"
+        )
+    if path.is_dir() and (path / "config.json").is_file():
+        return ModelSource(ModelKind.HF_CONFIG, str(path / "config.json"))
+    raise InvalidInput(
+        f"{word!r} is no workload: give a config.json, a model.onnx, a file.py:function, a job.toml, "
+        "or your command after --, as in: -- python train.py"
+    )
+
+
+def _require_file(path: Path) -> None:
+    if not path.is_file():
+        raise InvalidInput(f"{path} does not exist: check the path")
+
+
+def _build(source: ModelSource, given: WorkloadOptions) -> Workload:
+    """Check every option's range and build the workload; fields left out are listed in ``defaulted``."""
+    for name, least in _LEAST.items():
+        value = getattr(given, name)
+        if value is not None and not (least <= value < float("inf")):
+            raise InvalidInput(f"--{name.replace('_', '-')} is {value}, but it must be at least {least}")
+    if given.epochs is not None and given.epochs <= 0:
+        raise InvalidInput(f"--epochs is {given.epochs:g}, but a job runs for more than 0 epochs")
+    if given.epochs is not None and given.steps is not None:
+        raise InvalidInput("--epochs and --steps are both given: say how long the job is by one of them")
+    phase = _choice(Phase, given.phase, "phase") or Phase.TRAINING
+    return Workload(
+        model=source,
+        phase=phase,
+        batch=given.batch,
+        inputs=tuple(parse_input(text) for text in _as_list(given.input)),
+        sequence=given.seq,
+        precision=_choice(Precision, PRECISION_ALIASES.get(given.precision or "", given.precision), "precision"),
+        optimizer=_choice(Optimizer, given.optimizer, "optimizer"),
+        accumulation=given.accumulate or 1,
+        checkpointing=bool(given.checkpointing),
+        dataset=Dataset(
+            samples=given.samples,
+            bytes_per_sample=_size(given.bytes_per_sample),
+            workers=given.workers or 0,
+            held_in_memory=bool(given.held_in_memory),
+        ),
+        epochs=given.epochs,
+        steps=given.steps,
+        gpus=given.gpus or 1,
+        name=given.name or _name_of(source),
+        defaulted=tuple(name for name in _REPORTED if getattr(given, name) is None),
+    )
+
+
+_LEAST = {
+    "batch": 1, "seq": 1, "accumulate": 1, "steps": 1, "samples": 1, "workers": 0, "gpus": 1, "epochs": 0,
+}  # fmt: skip
+_REPORTED = ("phase", "batch", "seq", "precision", "optimizer", "accumulate", "checkpointing", "workers", "gpus")
+
+
+def parse_input(text: str) -> InputShape:
+    """Read one input shape: ``64x3x224x224`` or ``8x512:int64``; float32 when no dtype is given.
+
+    Raises:
+        InvalidInput: the text is no shape, a dimension is 0, or the dtype is unknown.
+    """
+    match = _INPUT.fullmatch(text.strip())
+    if match is None:
+        raise InvalidInput(f"--input {text!r} is not a shape: write for example 64x3x224x224 or 8x512:int64")
+    shape = tuple(int(size) for size in match["shape"].split("x"))
+    if 0 in shape:
+        raise InvalidInput(f"--input {text!r} has a dimension of 0: every dimension must be at least 1")
+    dtype = match["dtype"] or "float32"
+    if dtype not in BYTES_PER_ELEMENT:
+        raise UnknownName("dtype", dtype, BYTES_PER_ELEMENT)
+    return InputShape(shape, dtype)
+
+
+def _choice(kind: type[T], text: str | None, what: str) -> T | None:
+    if text is None:
+        return None
+    try:
+        return kind(text.lower())
+    except ValueError as error:
+        names = [member.value for member in kind]
+        raise UnknownName(what, text, names, fix=f"--{what} takes {', '.join(names)}") from error
+
+
+def _size(value: int | str | None) -> int | None:
+    if value is None:
+        return None
+    size_bytes = value if isinstance(value, int) else parse_bytes(value)
+    if size_bytes < 0:
+        raise InvalidInput(f"--bytes-per-sample is {value}, but a size is never negative")
+    return size_bytes
+
+
+def _name_of(source: ModelSource) -> str:
+    if source.kind is ModelKind.COMMAND:
+        script = next((word for word in source.argv if word.endswith(".py")), source.argv[0])
+        return Path(script).stem
+    path = Path(source.reference.rpartition(":")[0] or source.reference)
+    return path.parent.name if path.name == "config.json" and path.parent.name else path.stem
+
+
+def _as_list(value: list[str] | str | None) -> list[str]:
+    return [value] if isinstance(value, str) else list(value or ())
+
+
+def _given(options: WorkloadOptions) -> dict[str, object]:
+    """Return the options that were given."""
+    return {name: value for name, value in msgspec.structs.asdict(options).items() if value is not None}

@@ -1,0 +1,129 @@
+"""A workload is read from a file, from the command line, or both."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from leadline.app.workloads import WorkloadOptions, parse_input, read_workload
+from leadline.core.errors import InvalidInput, UnknownName
+from leadline.core.workload import InputShape, ModelKind, Optimizer, Phase, Precision
+
+
+@pytest.fixture
+def config(tmp_path):
+    path = tmp_path / "config.json"
+    path.write_text("{}")
+    return path
+
+
+def test_a_command_is_kept_word_by_word():
+    workload = read_workload(["python", "train.py", "--name", "two words"])
+    assert ModelKind.COMMAND is workload.model.kind
+    assert workload.model.argv == ("python", "train.py", "--name", "two words")
+    assert workload.name == "train"
+
+
+def test_a_config_a_function_and_an_onnx_file_are_told_apart_by_their_form(tmp_path, config):
+    script, net = tmp_path / "net.py", tmp_path / "net.onnx"
+    script.write_text("")
+    net.write_bytes(b"")
+    assert ModelKind.HF_CONFIG is read_workload([str(config)]).model.kind
+    assert ModelKind.HF_CONFIG is read_workload([str(tmp_path)]).model.kind
+    assert ModelKind.FUNCTION is read_workload([f"{script}:build"]).model.kind
+    assert ModelKind.ONNX is read_workload([str(net)]).model.kind
+
+
+def test_options_left_out_are_named(config):
+    workload = read_workload([str(config)], WorkloadOptions(batch=4, precision="bfloat16"))
+    assert Precision.BF16 is workload.precision
+    assert "batch" not in workload.defaulted
+    assert "optimizer" in workload.defaulted
+
+
+def test_the_command_line_wins_over_the_file(tmp_path, config):
+    job = tmp_path / "job.toml"
+    job.write_text('model = "config.json"\nbatch = 8\noptimizer = "sgd"\nepochs = 2\ninput = "8x16:int64"\n')
+    workload = read_workload([str(job)], WorkloadOptions(batch=2))
+    assert workload.batch == 2
+    assert Optimizer.SGD is workload.optimizer
+    assert workload.name == "job"
+    assert (InputShape((8, 16), "int64"),) == workload.inputs
+    assert str(config) == workload.model.reference
+
+
+def test_parameters_fill_the_command(tmp_path):
+    job = tmp_path / "job.toml"
+    job.write_text('command = "python fit.py --epochs {epochs} --lr {lr}"\n[parameters]\nepochs = 3\nlr = 0.1\n')
+    assert read_workload([str(job)]).model.argv == ("python", "fit.py", "--epochs", "3", "--lr", "0.1")
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ('model = "config.json"\nbatch = [\n', "line 2"),
+        ('model = "config.json"\nbatch = "four"\n', "$.batch"),
+        ('model = "config.json"\nbacth = 4\n', "bacth"),
+        ('command = "python a.py {seed}"\n', "seed"),
+        ("batch = 4\n", "model"),
+        ('model = "a.json"\ncommand = "b"\n', "only one"),
+        ('command = ""\n', "empty"),
+    ],
+)
+def test_a_broken_file_is_answered_with_the_place_and_the_reason(tmp_path, config, text, says):
+    job = tmp_path / "job.toml"
+    job.write_text(text)
+    with pytest.raises(InvalidInput, match=r".*") as caught:
+        read_workload([str(job)])
+    assert says in str(caught.value)
+    assert "job.toml" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"epochs": -1.0}, "epochs"),
+        ({"epochs": 0.0}, "epochs"),
+        ({"epochs": float("nan")}, "epochs"),
+        ({"batch": 0}, "batch"),
+        ({"gpus": -2}, "gpus"),
+        ({"phase": "trainig"}, "training"),
+        ({"precision": "fp17"}, "fp16"),
+        ({"optimizer": "adamz"}, "adam"),
+        ({"epochs": 1.0, "steps": 5}, "one of them"),
+        ({"bytes_per_sample": "many"}, "many"),
+    ],
+)
+def test_an_option_out_of_range_is_named(config, options, says):
+    with pytest.raises(InvalidInput, match=says):
+        read_workload([str(config)], WorkloadOptions(**options))
+
+
+@pytest.mark.parametrize(
+    ("subject", "says"),
+    [
+        ([], "no workload"),
+        (["absent.json"], "does not exist"),
+        (["absent.py:build"], "does not exist"),
+        (["absent.toml"], "does not exist"),
+        (["train.py"], "-- python train.py"),
+        (["resnet50"], "no workload"),
+    ],
+)
+def test_a_subject_that_is_nothing_is_answered_with_what_to_write(tmp_path, monkeypatch, subject, says):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InvalidInput, match=says):
+        read_workload(subject)
+
+
+def test_phase_defaults_to_training(config):
+    assert Phase.TRAINING is read_workload([str(config)]).phase
+
+
+@given(st.lists(st.integers(1, 4096), min_size=1, max_size=5), st.sampled_from(["float32", "int64", "bfloat16"]))
+def test_a_shape_survives_being_written_and_read(shape, dtype):
+    assert InputShape(tuple(shape), dtype) == parse_input(f"{'x'.join(map(str, shape))}:{dtype}")
+
+
+def test_a_shape_with_an_unknown_dtype_names_a_close_one():
+    with pytest.raises(UnknownName, match="float32"):
+        parse_input("8x8:float23")
