@@ -100,6 +100,8 @@ class SubmitRules:
     constraint: str | None = None
     qos: str | None = None
     notes: tuple[str, ...] = ()
+    launcher: str = "srun"
+    """What starts a command once for each task of a job (TACC: ``ibrun``)."""
 
 
 @dataclass(frozen=True, slots=True)

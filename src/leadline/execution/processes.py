@@ -54,6 +54,41 @@ def run_process(
     return Completed(process.returncode, stdout, stderr)
 
 
+def start_attached(
+    argv: Sequence[str],
+    *,
+    env: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
+    stdout: int | None = None,
+    own_group: bool = False,
+    own_session: bool = False,
+) -> "subprocess.Popen[bytes]":
+    """Start ``argv`` without a shell on this process's own streams, and return it running.
+
+    ``stdout`` is a file descriptor that takes its output instead. A process of its own group is not reached by the
+    terminal's signals; one of its own session also survives the end of this process and of the terminal.
+
+    Raises:
+        InvalidInput: the program does not exist or may not be executed, or the folder does not exist.
+    """
+    if cwd is not None and not cwd.is_dir():
+        raise InvalidInput(f"{str(cwd)!r} cannot be worked in: it is no folder; check the path")
+    try:
+        return subprocess.Popen(  # noqa: S603 - the command is the user's own, and there is no shell
+            list(argv),
+            env={**os.environ, **(env or {})},
+            cwd=cwd,
+            stdout=stdout,
+            process_group=0 if own_group and not own_session else None,
+            start_new_session=own_session,
+        )
+    except FileNotFoundError as error:
+        raise InvalidInput(f"{argv[0]!r} cannot be started: there is no such program; check the command") from error
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise InvalidInput(f"{argv[0]!r} cannot be started ({reason}): make it an executable program") from error
+
+
 def _end_group(process: subprocess.Popen[str]) -> tuple[str, str]:
     """End the process and its children: TERM, then KILL after the grace time."""
     for sign in (signal.SIGTERM, signal.SIGKILL):

@@ -1,0 +1,41 @@
+"""The wrapper's own command line; light, for it starts with every job."""
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+from leadline import __version__
+from leadline.core.errors import LeadlineError
+from leadline.execution.wrapper.outcome import Outcome, write_outcome
+from leadline.execution.wrapper.supervise import Limits, supervise
+
+
+def main(arguments: list[str]) -> int:
+    """Run the command after ``--`` measured, and return its exit code (128 + the signal's number if one ended it)."""
+    parser = argparse.ArgumentParser(prog="leadline.execution.wrapper", description=__doc__)
+    parser.add_argument("--version", action="version", version=__version__)
+    parser.add_argument("--result", required=True, help="file of the result; ${VARIABLES} are expanded")
+    parser.add_argument("--workdir", type=Path, help="folder to run the command in")
+    parser.add_argument("--walltime-s", type=float, help="end the command after so many seconds")
+    parser.add_argument("--memory-bytes", type=int, help="end the command above so much memory")
+    parser.add_argument("--site-walltime-s", type=float, help="after this long, a SIGTERM is the scheduler's limit")
+    parser.add_argument("command", nargs="+")
+    given = parser.parse_args(arguments)
+    path = Path(os.path.expandvars(given.result)).absolute()
+
+    def write(outcome: Outcome) -> None:
+        try:
+            write_outcome(outcome, path)
+        except OSError as error:  # the job matters more than its measurement
+            sys.stderr.write(f"leadline: {path} cannot be written ({error.strerror}): the run is not recorded\n")
+
+    limits = Limits(given.walltime_s, given.memory_bytes, given.site_walltime_s)
+    try:
+        ended = supervise(given.command, limits, write=write, workdir=given.workdir)
+    except LeadlineError as error:
+        sys.stderr.write(f"leadline: {error}\n")
+        return 127
+    if ended.state.censored and ended.reason:
+        sys.stderr.write(f"leadline: {ended.state.value}: {ended.reason}\n")
+    return 128 + ended.signal if ended.signal else ended.exit_code or 0

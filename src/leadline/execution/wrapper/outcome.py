@@ -1,0 +1,63 @@
+"""What the wrapper writes down: the state a command ended in, and its figures with method and interval."""
+
+import os
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from leadline.core.documents import dump, load, to_document
+from leadline.core.errors import InvalidInput
+from leadline.core.jobs import JobState
+from leadline.core.runs import Measurement
+
+SCHEMA = "leadline.outcome/1"
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """One command under the wrapper; ``state`` RUNNING is an interim result, all that is left if the wrapper is killed.
+
+    ``exit_code`` is the command's own, ``signal`` the number of the signal that ended it; one of them is ``None``.
+    """
+
+    state: JobState
+    started_at: str
+    host: str
+    command: tuple[str, ...]
+    pid: int | None = None
+    ended_at: str | None = None
+    exit_code: int | None = None
+    signal: int | None = None
+    reason: str = ""
+    measured: dict[str, Measurement] = field(default_factory=dict)
+    schema: str = SCHEMA
+
+
+def write_outcome(outcome: Outcome, path: Path) -> None:
+    """Write the outcome whole or not at all, in place of an older one."""
+    document = to_document(outcome, SCHEMA)
+    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
+            stream.write(dump(document) + "\n")
+            stream.flush()
+            os.fsync(stream.fileno())
+        Path(temporary).replace(path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def read_outcome(path: Path) -> Outcome:
+    """Read what the wrapper wrote.
+
+    Raises:
+        InvalidInput: there is no such file, or it is not an outcome.
+    """
+    try:
+        text = path.read_bytes()
+    except OSError as error:
+        raise InvalidInput(
+            f"{path} cannot be read ({error.strerror}): the measuring wrapper wrote no result"
+        ) from error
+    return load(text, Outcome, what=str(path))

@@ -1,0 +1,172 @@
+"""Read what a process tree uses right now: memory without double counting, CPU time, input and output, GPU memory.
+
+``ru_maxrss`` sees only the largest process and a sum of RSS counts shared pages many times; so the proportional set
+size (PSS) is summed over the tree. Processes whose parent died stay in the tree, because the wrapper adopts them.
+"""
+
+import ctypes
+import os
+import shutil
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+
+from leadline.core.errors import LeadlineError
+from leadline.core.ports import ProcessRunner
+from leadline.core.units import MIB
+
+FIRST_INTERVAL_S = 0.1
+LAST_INTERVAL_S = 1.0
+OVERHEAD = 0.01
+"""Share of one core that sampling may take."""
+GPU_INTERVAL_S = 2.0
+_SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER of <linux/prctl.h>
+
+
+@dataclass(slots=True)
+class TreeSampler:
+    """Keeps the peaks and totals over the descendants of this process."""
+
+    run: ProcessRunner
+    memory_bytes: int = 0
+    peak_memory_bytes: int = 0
+    memory_method: str = "peak of PSS summed over the process tree"
+    processes: int = 0
+    peak_gpu_memory_bytes: int | None = None
+    longest_interval_s: float = 0.0
+    _last_s: float | None = None
+    _cost_s: float = 0.0
+    _gpu_due_s: float = 0.0
+    _cpu_s: dict[tuple[int, float], float] = field(default_factory=dict)
+    _read: dict[tuple[int, float], int] = field(default_factory=dict)
+    _written: dict[tuple[int, float], int] = field(default_factory=dict)
+
+    def sample(self) -> None:
+        """Take one sample of every process; one that ends meanwhile counts with what it last showed."""
+        began, cpu_began = time.monotonic(), time.process_time()
+        if self._last_s is not None:
+            self.longest_interval_s = max(self.longest_interval_s, began - self._last_s)
+        self._last_s = began
+        tree = psutil.Process().children(recursive=True)
+        self.memory_bytes = sum(self._sample_process(process) for process in tree)
+        self.peak_memory_bytes = max(self.peak_memory_bytes, self.memory_bytes)
+        self.processes = max(self.processes, len(tree))
+        if began >= self._gpu_due_s:
+            self._sample_gpus({process.pid for process in tree}, began)
+        self._cost_s = max(time.process_time() - cpu_began, 0.0)
+
+    def next_interval_s(self, elapsed_s: float) -> float:
+        """Return how long to wait: a twentieth of the age, within bounds, and longer where a sample is dear."""
+        wished = min(max(elapsed_s / 20, FIRST_INTERVAL_S), LAST_INTERVAL_S)
+        return max(wished, min(self._cost_s / OVERHEAD, 10 * LAST_INTERVAL_S))
+
+    @property
+    def cpu_s(self) -> float:
+        """CPU seconds seen over all processes, those still running included."""
+        return sum(self._cpu_s.values())
+
+    @property
+    def read_bytes(self) -> int:
+        """Bytes fetched from storage."""
+        return sum(self._read.values())
+
+    @property
+    def written_bytes(self) -> int:
+        """Bytes sent to storage."""
+        return sum(self._written.values())
+
+    def _sample_process(self, process: psutil.Process) -> int:
+        try:
+            key = (process.pid, process.create_time())
+            times = process.cpu_times()
+            self._cpu_s[key] = times.user + times.system
+            memory = self._memory_of(process)
+            counters = process.io_counters()
+        except psutil.NoSuchProcess:
+            return 0
+        except psutil.AccessDenied:
+            return memory if "memory" in locals() else 0
+        self._read[key], self._written[key] = counters.read_bytes, counters.write_bytes
+        return memory
+
+    def _memory_of(self, process: psutil.Process) -> int:
+        try:
+            return int(process.memory_full_info().pss)
+        except psutil.AccessDenied:
+            self.memory_method = "peak of PSS (RSS where PSS may not be read) summed over the process tree"
+            return int(process.memory_info().rss)
+
+    def _sample_gpus(self, pids: set[int], now_s: float) -> None:
+        """Sum the GPU memory of the tree, by NVML through nvidia-smi where there is one."""
+        if shutil.which("nvidia-smi") is None:
+            self._gpu_due_s = float("inf")
+            return
+        query = ["nvidia-smi", "--query-compute-apps=pid,used_memory", "--format=csv,noheader,nounits"]
+        try:
+            answer = self.run(query, timeout_s=5.0)
+        except LeadlineError:
+            self._gpu_due_s = float("inf")
+            return
+        self._gpu_due_s = now_s + max(GPU_INTERVAL_S, 20 * (time.monotonic() - now_s))
+        if answer.returncode == 0:
+            used = gpu_memory_bytes(answer.stdout, pids)
+            self.peak_gpu_memory_bytes = max(self.peak_gpu_memory_bytes or 0, used)
+
+
+def gpu_memory_bytes(listing: str, pids: set[int]) -> int:
+    """Sum the MiB of the lines ``PID, MIB`` of nvidia-smi that belong to ``pids``."""
+    fields = [line.split(",") for line in listing.splitlines() if line.count(",") == 1]
+    return sum(
+        int(used) * MIB for pid, used in fields if used.strip().isdigit() and pid.strip().isdigit() and int(pid) in pids
+    )
+
+
+def adopt_orphans() -> None:
+    """Make this process the parent of descendants whose own parent dies, so that they stay in the tree (Linux)."""
+    ctypes.CDLL(None, use_errno=True).prctl(_SUBREAPER, 1, 0, 0, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Cgroup:
+    """The memory files of this process's control group, where they can be read."""
+
+    peak: Path | None = None
+    events: Path | None = None
+
+    @classmethod
+    def of_this_process(cls) -> "Cgroup":
+        """Find the group's folder under version 2, then 1."""
+        try:
+            lines = Path("/proc/self/cgroup").read_text(encoding="utf-8").splitlines()
+        except OSError:
+            return cls()
+        for line in lines:
+            _, controllers, path = line.split(":", 2)
+            if controllers == "":
+                found = _cgroup(Path("/sys/fs/cgroup" + path), "memory.peak", "memory.events")
+            elif "memory" in controllers.split(","):
+                folder = Path("/sys/fs/cgroup/memory" + path)
+                found = _cgroup(folder, "memory.max_usage_in_bytes", "memory.oom_control")
+            else:
+                continue
+            if found.peak or found.events:
+                return found
+        return cls()
+
+    def peak_bytes(self) -> int | None:
+        """Return the group's peak, page cache and everything else in the group included."""
+        return int(self.peak.read_text(encoding="ascii")) if self.peak else None
+
+    def oom_kills(self) -> int:
+        """Return how many processes of the group the kernel has killed for memory."""
+        if self.events is None:
+            return 0
+        fields = dict(line.split() for line in self.events.read_text(encoding="ascii").splitlines())
+        return int(fields.get("oom_kill", 0))
+
+
+def _cgroup(folder: Path, peak: str, events: str) -> Cgroup:
+    readable = [path if os.access(path, os.R_OK) else None for path in (folder / peak, folder / events)]
+    return Cgroup(*readable)

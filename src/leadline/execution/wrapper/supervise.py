@@ -1,0 +1,258 @@
+"""Hold one command to its limits and measure it until it ends."""
+
+import os
+import select
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from types import FrameType
+
+import psutil
+
+from leadline.core.errors import InvalidInput
+from leadline.core.jobs import JobState
+from leadline.core.runs import Measurement
+from leadline.core.units import format_bytes, format_duration
+from leadline.execution.processes import run_process, start_attached
+from leadline.execution.wrapper.outcome import Outcome
+from leadline.execution.wrapper.sampling import Cgroup, TreeSampler, adopt_orphans
+
+GRACE_S = 5.0
+"""How long the tree may take to end after SIGTERM before SIGKILL."""
+INTERIM_S = 30.0
+"""How often an interim result is written, for the case that the wrapper itself is killed."""
+ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
+WARNING = (signal.SIGUSR1, signal.SIGUSR2)
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What the wrapper enforces, and ``site_walltime_s``: what the scheduler enforces."""
+
+    walltime_s: float | None = None
+    memory_bytes: int | None = None
+    site_walltime_s: float | None = None
+
+
+def supervise(
+    argv: Sequence[str],
+    limits: Limits,
+    *,
+    write: Callable[[Outcome], None],
+    workdir: Path | None = None,
+) -> Outcome:
+    """Run ``argv`` on this process's streams to its end; ``write`` gets interim outcomes and the last one.
+
+    The command's environment, streams and exit code are its own; signals sent to this process reach it.
+
+    Raises:
+        InvalidInput: the command cannot be started; the outcome that says so was written.
+    """
+    adopt_orphans()
+    began = Outcome(JobState.RUNNING, _now(), socket.gethostname(), tuple(argv))
+    cgroup = Cgroup.of_this_process()
+    watch = _Watch(began, limits, cgroup, cgroup.oom_kills(), time.monotonic())
+    handlers = {sign: signal.signal(sign, watch.on_signal) for sign in (*ENDING, *WARNING)}
+    try:
+        watch.child = start_attached(argv, cwd=workdir, own_group=not os.isatty(0))
+        watch.deliver()
+        usage = watch.follow(write)
+    except InvalidInput as error:
+        write(replace(began, state=JobState.FAILED, ended_at=_now(), exit_code=127, reason=str(error)))
+        raise
+    finally:
+        for sign, handler in handlers.items():
+            signal.signal(sign, handler)
+    ended = watch.ended(usage)
+    write(ended)
+    return ended
+
+
+@dataclass(slots=True)
+class _Watch:
+    """The life of one child."""
+
+    began: Outcome
+    limits: Limits
+    cgroup: Cgroup
+    oom_kills: int
+    start_s: float
+    child: "subprocess.Popen[bytes] | None" = None
+    sampler: TreeSampler = field(default_factory=lambda: TreeSampler(run_process))
+    cut: JobState | None = None
+    reason: str = ""
+    kill_at_s: float | None = None
+    warned: bool = False
+    pending: list[int] = field(default_factory=list)
+
+    def on_signal(self, number: int, _: FrameType | None) -> None:
+        """Remember a signal and pass it on."""
+        self.pending.append(number)
+        self.deliver()
+
+    def deliver(self) -> None:
+        """Send what came to the child; a warning only if it listens, for by default it would die of it."""
+        if self.child is None:
+            return
+        while self.pending:
+            number = self.pending.pop(0)
+            if number in ENDING:
+                self.cut = self.cut or self._ended_by_site()
+                self.reason = self.reason or f"ended by {signal.Signals(number).name}"
+                self._send(number)
+            else:
+                self.warned = True
+                if _catches(self.child.pid, number):
+                    self._send(number)
+
+    def follow(self, write: Callable[[Outcome], None]) -> tuple[int, float]:
+        """Sample and enforce until the child ends; return its wait status and the CPU seconds of its rusage."""
+        child = self.child
+        if child is None:
+            raise RuntimeError("there is no child to follow")
+        ending = os.pidfd_open(child.pid)
+        poll = select.poll()
+        poll.register(ending, select.POLLIN)
+        written_s = time.monotonic()
+        try:
+            while True:
+                self.sampler.sample()
+                self._enforce()
+                if self.warned or time.monotonic() - written_s > INTERIM_S:
+                    self.warned, written_s = False, time.monotonic()
+                    write(replace(self.began, pid=child.pid, measured=self._figures()))
+                if poll.poll(1000 * self._wait_s()):
+                    break
+        finally:
+            os.close(ending)
+        _, status, usage = os.wait4(child.pid, 0)
+        child.returncode = os.waitstatus_to_exitcode(status)
+        self._reap()
+        return child.returncode, usage.ru_utime + usage.ru_stime
+
+    def ended(self, usage: tuple[int, float]) -> Outcome:
+        """Return the last outcome: why it ended and all figures."""
+        code, cpu_s = usage
+        state, reason = self.cut, self.reason
+        if state is None and code != 0 and self.cgroup.oom_kills() > self.oom_kills:
+            state, reason = JobState.OUT_OF_MEMORY, "the kernel killed a process of the job for memory"
+        if state is None:
+            state = JobState.COMPLETED if code == 0 else JobState.FAILED
+        return replace(
+            self.began,
+            state=state,
+            pid=self.child.pid if self.child else None,
+            ended_at=_now(),
+            exit_code=code if code >= 0 else None,
+            signal=-code if code < 0 else None,
+            reason=reason,
+            measured=self._figures(cpu_s),
+        )
+
+    def _ended_by_site(self) -> JobState:
+        """Tell the scheduler's limit from a cancellation by the clock; schedulers are late, never early."""
+        site = self.limits.site_walltime_s
+        late = site is not None and self._elapsed_s() >= site - 1.0
+        return JobState.TIMEOUT if late else JobState.CANCELLED
+
+    def _enforce(self) -> None:
+        limits = self.limits
+        if self.kill_at_s is not None:
+            if time.monotonic() >= self.kill_at_s:
+                self._send_tree(signal.SIGKILL)
+            return
+        if limits.walltime_s is not None and self._elapsed_s() >= limits.walltime_s:
+            self._cut(JobState.TIMEOUT, f"longer than the walltime of {format_duration(limits.walltime_s)}")
+        elif limits.memory_bytes is not None and self.sampler.memory_bytes > limits.memory_bytes:
+            used = format_bytes(self.sampler.memory_bytes)
+            self._cut(
+                JobState.OUT_OF_MEMORY, f"used {used}, more than the {format_bytes(limits.memory_bytes)} asked for"
+            )
+
+    def _cut(self, state: JobState, reason: str) -> None:
+        self.cut, self.reason = self.cut or state, reason
+        self.kill_at_s = time.monotonic() + GRACE_S
+        self._send_tree(signal.SIGTERM)
+
+    def _wait_s(self) -> float:
+        """Wait for the next sample, but not past a limit."""
+        wait = self.sampler.next_interval_s(self._elapsed_s())
+        if self.kill_at_s is not None:
+            return max(min(wait, self.kill_at_s - time.monotonic()), 0.01)
+        if self.limits.walltime_s is not None:
+            wait = min(wait, max(self.limits.walltime_s - self._elapsed_s(), 0.0) + 0.001)
+        return wait
+
+    def _elapsed_s(self) -> float:
+        return time.monotonic() - self.start_s
+
+    def _send(self, number: int) -> None:
+        """Signal the child's group, or the child alone where the terminal signals the group itself."""
+        if self.child is None:
+            return
+        try:
+            if os.getpgid(self.child.pid) == self.child.pid:
+                os.killpg(self.child.pid, number)
+            else:
+                os.kill(self.child.pid, number)
+        except ProcessLookupError:
+            self.reason = self.reason or "already ended when it was signalled"
+
+    def _send_tree(self, number: int) -> None:
+        """Signal every process of the tree, those that left the child's group included."""
+        for process in psutil.Process().children(recursive=True):
+            try:
+                process.send_signal(number)
+            except psutil.NoSuchProcess:
+                continue
+
+    def _reap(self) -> None:
+        """Let go of adopted processes that ended; after a limit, end those that are left."""
+        flags = os.WNOHANG
+        if self.kill_at_s is not None:
+            self._send_tree(signal.SIGKILL)
+            flags = 0
+        with suppress(ChildProcessError):
+            while os.waitpid(-1, flags)[0]:
+                pass
+
+    def _figures(self, cpu_s: float | None = None) -> dict[str, Measurement]:
+        sampler, interval = self.sampler, self.sampler.longest_interval_s
+        figures = {
+            "elapsed_s": Measurement(self._elapsed_s(), "s", "monotonic clock around the command"),
+            "host_memory_bytes": Measurement(sampler.peak_memory_bytes, "bytes", sampler.memory_method, interval),
+            "processes": Measurement(sampler.processes, "", "most processes in the tree", interval),
+            "read_bytes": Measurement(sampler.read_bytes, "bytes", "/proc/PID/io over the tree", interval),
+            "written_bytes": Measurement(sampler.written_bytes, "bytes", "/proc/PID/io over the tree", interval),
+        }
+        if cpu_s is None or sampler.cpu_s > cpu_s:
+            figures["cpu_s"] = Measurement(sampler.cpu_s, "s", "CPU times over the process tree", interval)
+        else:
+            figures["cpu_s"] = Measurement(cpu_s, "s", "rusage of the command and the children it waited for")
+        if (peak := self.cgroup.peak_bytes()) is not None:
+            how = "peak of the control group, page cache and all else in it included"
+            figures["cgroup_memory_bytes"] = Measurement(peak, "bytes", how)
+        if (gpu := sampler.peak_gpu_memory_bytes) is not None:
+            how = "NVML through nvidia-smi, summed over the process tree"
+            figures["gpu_memory_bytes"] = Measurement(gpu, "bytes", how, max(interval, 2.0))
+        return figures
+
+
+def _catches(pid: int, number: int) -> bool:
+    """Whether a process has a handler for a signal, by the kernel's own mask."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return False
+    masks = dict(line.split(":", 1) for line in status.splitlines() if line.startswith("Sig"))
+    return bool(int(masks["SigCgt"], 16) >> (number - 1) & 1)
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="milliseconds")

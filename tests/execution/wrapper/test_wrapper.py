@@ -1,0 +1,156 @@
+"""The measuring wrapper, on real processes."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from leadline.core.jobs import JobState
+from leadline.core.units import MIB
+from leadline.execution.wrapper.outcome import read_outcome
+
+WRAPPER = [sys.executable, "-P", "-m", "leadline.execution.wrapper"]
+HOLD = "import sys, time; block = bytearray(int(sys.argv[1]) << 20); print('held', flush=True); time.sleep(60)"
+FOUR_HOLD = """
+import subprocess, sys, time
+code = "import time; block = bytearray(64 << 20); print('held', flush=True); time.sleep(1.5)"
+children = [subprocess.Popen([sys.executable, "-c", code]) for _ in range(4)]
+[child.wait() for child in children]
+"""
+
+
+@pytest.fixture
+def measure(tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(path for path in sys.path if path))
+    result = tmp_path / "result.json"
+
+    def run(*words, options=(), **more):
+        command = [*WRAPPER, "--result", str(result), *options, "--", *words]
+        ended = subprocess.run(command, capture_output=True, text=True, check=False, **more)
+        return ended, read_outcome(result)
+
+    return run
+
+
+def test_streams_arguments_and_the_exit_code_are_the_commands_own(measure):
+    code = "import sys; print(sys.argv[1:], sys.stdin.read()); print('oops', file=sys.stderr); sys.exit(7)"
+    ended, outcome = measure(sys.executable, "-c", code, "--epochs", "a b", input="fed")
+    assert ended.stdout == "['--epochs', 'a b'] fed\n"
+    assert ended.stderr == "oops\n"
+    assert ended.returncode == 7
+    assert outcome.state is JobState.FAILED
+    assert outcome.exit_code == 7
+
+
+def test_memory_is_the_sum_over_the_tree_and_not_the_largest_process(measure):
+    _, outcome = measure(sys.executable, "-c", FOUR_HOLD)
+    assert outcome.state is JobState.COMPLETED
+    peak = outcome.measured["host_memory_bytes"]
+    assert 4 * 64 * MIB <= peak.value < 4 * 64 * MIB + 5 * 40 * MIB
+    assert "PSS" in peak.method
+    assert peak.interval_s > 0
+    assert outcome.measured["processes"].value == 5
+
+
+def test_cpu_time_counts_what_the_children_burnt(measure):
+    burn = "import time; end = time.process_time() + 0.4\nwhile time.process_time() < end: pass"
+    _, outcome = measure("sh", "-c", f"{sys.executable} -c '{burn}'; true")
+    assert 0.4 <= outcome.measured["cpu_s"].value < 5
+
+
+def test_a_job_beyond_its_walltime_is_a_timeout(measure):
+    ended, outcome = measure("sleep", "60", options=["--walltime-s", "0.5"])
+    assert outcome.state is JobState.TIMEOUT
+    assert outcome.state.censored
+    assert outcome.signal == signal.SIGTERM
+    assert ended.returncode == 128 + signal.SIGTERM
+    assert 0.5 <= outcome.measured["elapsed_s"].value < 30
+    assert ended.stderr.startswith("leadline: TIMEOUT: longer than the walltime of 500 ms")
+
+
+def test_a_job_that_ignores_the_end_is_killed_with_all_its_processes(measure):
+    stubborn = "trap '' TERM; sleep 61 & echo $!; while :; do sleep 0.1; done"
+    ended, outcome = measure("sh", "-c", stubborn, options=["--walltime-s", "0.3"])
+    assert outcome.state is JobState.TIMEOUT
+    assert outcome.signal == signal.SIGKILL
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(ended.stdout), 0)
+
+
+def test_a_job_beyond_its_memory_is_out_of_memory(measure):
+    _, outcome = measure(sys.executable, "-c", HOLD, "200", options=["--memory-bytes", str(100 * MIB)])
+    assert outcome.state is JobState.OUT_OF_MEMORY
+    assert outcome.measured["host_memory_bytes"].value > 100 * MIB
+    assert "more than the 100 MiB asked for" in outcome.reason
+
+
+def test_a_program_that_does_not_exist_is_one_sentence_and_127(measure):
+    ended, outcome = measure("no-such-program")
+    assert ended.returncode == 127
+    assert ended.stderr.count("\n") == 1
+    assert "there is no such program" in ended.stderr
+    assert outcome.state is JobState.FAILED
+
+
+def _started(tmp_path, monkeypatch, code, *options):
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(path for path in sys.path if path))
+    command = [*WRAPPER, "--result", str(tmp_path / "result.json"), *options, "--", sys.executable, "-c", code]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert process.stdout.readline() == "ready\n"
+    return process
+
+
+LISTENS = """
+import signal, sys, time
+signal.signal(signal.SIGUSR1, lambda *_: (print('saved', flush=True), sys.exit(0)))
+print('ready', flush=True); time.sleep(60)
+"""
+
+
+def test_a_cancelled_job_is_told_and_is_no_measurement(tmp_path, monkeypatch):
+    with _started(tmp_path, monkeypatch, "import time; print('ready', flush=True); time.sleep(60)") as process:
+        process.terminate()
+        assert process.wait(30) == 128 + signal.SIGTERM
+    assert read_outcome(tmp_path / "result.json").state is JobState.CANCELLED
+
+
+def test_a_warning_reaches_a_job_that_listens(tmp_path, monkeypatch):
+    with _started(tmp_path, monkeypatch, LISTENS) as process:
+        process.send_signal(signal.SIGUSR1)
+        assert process.stdout.readline() == "saved\n"
+    assert read_outcome(tmp_path / "result.json").state is JobState.COMPLETED
+
+
+def test_a_warning_does_not_kill_a_job_that_does_not_listen(tmp_path, monkeypatch):
+    deaf = "import time; print('ready', flush=True); time.sleep(1); print('done', flush=True)"
+    with _started(tmp_path, monkeypatch, deaf) as process:
+        process.send_signal(signal.SIGUSR1)
+        assert process.stdout.readline() == "done\n"
+    assert read_outcome(tmp_path / "result.json").state is JobState.COMPLETED
+
+
+def test_a_term_after_the_schedulers_limit_is_a_timeout(tmp_path, monkeypatch):
+    waits = "import time; print('ready', flush=True); time.sleep(60)"
+    with _started(tmp_path, monkeypatch, waits, "--site-walltime-s", "0.1") as process:
+        process.terminate()
+    assert read_outcome(tmp_path / "result.json").state is JobState.TIMEOUT
+
+
+def test_the_job_and_its_result_survive_the_death_of_the_parent(tmp_path):
+    result, waits = tmp_path / "result.json", "import time; time.sleep(1)"
+    wrapper = [*WRAPPER, "--result", str(result), "--", sys.executable, "-c", waits]
+    starts = (
+        "import subprocess, sys; p = subprocess.Popen(sys.argv[1:], start_new_session=True, stdout=sys.stderr)\n"
+        "print(p.pid, flush=True); p.wait()"
+    )
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    with subprocess.Popen([sys.executable, "-c", starts, *wrapper], stdout=subprocess.PIPE, env=env) as parent:
+        assert parent.stdout.readline()
+        parent.kill()
+    deadline = time.monotonic() + 60
+    while not result.exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert read_outcome(result).state is JobState.COMPLETED
