@@ -1,0 +1,54 @@
+"""Write runs as a table for spreadsheets and data frames."""
+
+import csv
+import io
+from collections.abc import Iterable
+
+from leadline.core.runs import Run
+
+PREDICTED = ("elapsed_s", "step_s", "host_memory_bytes", "gpu_memory_bytes", "cost")
+
+
+def to_csv(runs: Iterable[Run]) -> str:
+    """Return one line a run: what was asked, what was predicted and measured, and whether it was cut off.
+
+    Columns of figures are the union over all runs; a figure that is not known is empty, never zero.
+    """
+    rows = [_row(run) for run in runs]
+    columns = list(dict.fromkeys(column for row in rows for column in row))
+    text = io.StringIO()
+    writer = csv.DictWriter(text, columns or ["id"], restval="", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
+
+
+def _row(run: Run) -> dict[str, object]:
+    resources = run.job.resources
+    row: dict[str, object] = {
+        "id": run.id,
+        "name": run.job.name,
+        "state": run.state.value,
+        "censored": run.state.censored,
+        "started_at": run.started_at,
+        "ended_at": run.ended_at,
+        "host": run.host,
+        "system": run.job.system,
+        "partition": run.job.partition,
+        "device": run.device,
+        "scale": run.scale.value,
+        "exit_code": run.exit_code,
+        "asked_nodes": resources.nodes,
+        "asked_cores_per_task": resources.cores_per_task,
+        "asked_gpus_per_node": resources.gpus_per_node,
+        "asked_memory_bytes_per_node": resources.memory_bytes_per_node,
+        "asked_walltime_s": resources.walltime_s,
+    }
+    for quantity in PREDICTED:
+        interval = getattr(run.predicted, quantity, None)
+        if interval is not None:
+            row[f"predicted_{quantity}"] = interval.point
+            row[f"predicted_{quantity}_low"] = interval.low
+            row[f"predicted_{quantity}_high"] = interval.high
+    row |= {f"measured_{quantity}": figure.value for quantity, figure in sorted(run.measured.items())}
+    return row | {f"parameter_{name}": value for name, value in sorted(run.parameters.items())}

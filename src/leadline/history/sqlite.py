@@ -1,0 +1,133 @@
+"""Keep runs in one SQLite file: safe for several writers, and never silently wrong."""
+
+import os
+import sqlite3
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from leadline.core.documents import dump, load, to_document
+from leadline.core.errors import LeadlineError, UnknownName
+from leadline.core.runs import Run
+
+SCHEMA = "leadline.run/1"
+VERSION = 1
+"""Of the table; kept in the file's ``user_version``."""
+APPLICATION_ID = 0x4C45_4144
+"""``LEAD`` in the file's header: another program's database is never written to."""
+BUSY_S = 30.0
+
+_TABLE = """
+CREATE TABLE run (
+    id TEXT PRIMARY KEY,
+    started_at TEXT NOT NULL,
+    state TEXT NOT NULL,
+    name TEXT NOT NULL,
+    host TEXT,
+    document TEXT NOT NULL
+) STRICT;
+CREATE INDEX run_started_at ON run (started_at);
+CREATE INDEX run_name ON run (name);
+"""
+
+
+class SqliteHistory:
+    """The history in the file ``path`` (implements ``HistoryStore``); made at the first ``add``."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def add(self, run: Run) -> None:
+        """Write the run whole or not at all; a run of the same id is replaced."""
+        row = (run.id, run.started_at, run.state.value, run.job.name, run.host, dump(_document(run), indent=0))
+        with self._open(create=True) as connection:
+            connection.execute("BEGIN IMMEDIATE")
+            connection.execute("INSERT OR REPLACE INTO run VALUES (?, ?, ?, ?, ?, ?)", row)
+            connection.execute("COMMIT")
+
+    def runs(self, *, limit: int | None = None) -> Iterator[Run]:
+        """Yield runs, newest first."""
+        query = "SELECT id, document FROM run ORDER BY started_at DESC, rowid DESC LIMIT ?"
+        yield from (self._read(*row) for row in self._rows(query, -1 if limit is None else limit))
+
+    def get(self, run_id: str) -> Run:
+        """Return the run of that id, or of the only id that begins so; ``UnknownName`` if there is none."""
+        exact = self._rows("SELECT id, document FROM run WHERE id = ?", run_id)
+        begun = "SELECT id, document FROM run WHERE substr(id, 1, length(?1)) = ?1"
+        rows = exact or (self._rows(begun, run_id) if run_id else [])
+        if len(rows) == 1:
+            return self._read(*rows[0])
+        known = [name for name, _ in rows or self._rows("SELECT id, document FROM run ORDER BY rowid DESC LIMIT ?", 50)]
+        raise UnknownName("run", run_id, known, fix="the history is empty" if not known else "")
+
+    def _rows(self, query: str, parameter: int | str) -> list[tuple[str, str]]:
+        if not self.path.exists():
+            return []
+        with self._open(create=False) as connection:
+            return connection.execute(query, (parameter,)).fetchall()
+
+    def _read(self, run_id: str, document: str) -> Run:
+        return load(document, Run, what=f"run {run_id} of {self.path}")
+
+    @contextmanager
+    def _open(self, *, create: bool) -> Iterator[sqlite3.Connection]:
+        """Connect, check whose file it is, and turn the database's errors into sentences."""
+        connection = None
+        try:
+            if create and not self.path.exists():
+                self._make()
+            connection = sqlite3.connect(self.path, timeout=BUSY_S, isolation_level=None)
+            self._check_owner(connection)
+            yield connection
+        except sqlite3.OperationalError as error:
+            raise LeadlineError(
+                f"the history {self.path} cannot be used ({error}): check its permissions and the free space, or name "
+                "another folder with LEADLINE_DATA_DIR"
+            ) from error
+        except sqlite3.DatabaseError as error:
+            raise LeadlineError(
+                f"the history {self.path} is damaged or no history ({error}); nothing was changed: move it away, or "
+                f"save what it holds with sqlite3 {self.path} .recover"
+            ) from error
+        except OSError as error:
+            raise LeadlineError(f"the history {self.path} cannot be made ({error.strerror})") from error
+        finally:
+            if connection is not None:
+                connection.close()
+
+    def _make(self) -> None:
+        """Make the file beside its place and put it there whole, unless another writer was first."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=self.path.parent, prefix=".history-") as folder:
+            made = Path(folder) / "new.sqlite"
+            connection = sqlite3.connect(made)
+            try:
+                connection.execute("PRAGMA journal_mode = WAL")
+                connection.executescript(_TABLE)
+                connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+                connection.execute(f"PRAGMA user_version = {VERSION}")
+                connection.commit()
+            finally:
+                connection.close()
+            with suppress(FileExistsError):
+                os.link(made, self.path)
+
+    def _check_owner(self, connection: sqlite3.Connection) -> None:
+        """Refuse a file of another version or another program."""
+        (application,) = connection.execute("PRAGMA application_id").fetchone()
+        (version,) = connection.execute("PRAGMA user_version").fetchone()
+        if application != APPLICATION_ID:
+            raise LeadlineError(
+                f"{self.path} is empty or the database of another program: move it away; nothing was changed"
+            )
+        if version != VERSION:
+            raise LeadlineError(
+                f"the history {self.path} has version {version}, and this Leadline reads version {VERSION}: "
+                "use the Leadline that wrote it, or another folder with LEADLINE_DATA_DIR"
+            )
+
+
+def _document(run: Run) -> dict[str, object]:
+    """Return the document without its ``schema``, which the file's version stands for."""
+    return {name: value for name, value in to_document(run, SCHEMA).items() if name != "schema"}
