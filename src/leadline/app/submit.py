@@ -1,12 +1,13 @@
 """The verb ``submit``: the batch script for a site, or the job itself on this machine."""
 
 import shutil
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from leadline.app import settings
-from leadline.core.errors import InvalidInput, JobFailed
+from leadline.app.workloads import read_workload
+from leadline.core.errors import InvalidInput, JobFailed, UnknownName
 from leadline.core.estimate import Estimate
 from leadline.core.jobs import JobSpec, JobState, ResourceSpec
 from leadline.core.ports import Catalog
@@ -21,7 +22,7 @@ BARE = "slurm"
 """The place that is any Slurm cluster whose rules are not known."""
 
 
-def batch_script(spec: JobSpec, catalog: Catalog) -> str:
+def batch_script(spec: JobSpec, catalog: Catalog | None = None) -> str:
     """Return the script that the site of ``spec`` accepts.
 
     Raises:
@@ -31,10 +32,14 @@ def batch_script(spec: JobSpec, catalog: Catalog) -> str:
     return render(spec, find_partition(spec, catalog))
 
 
-def find_partition(spec: JobSpec, catalog: Catalog) -> Partition | None:
+def find_partition(spec: JobSpec, catalog: Catalog | None) -> Partition | None:
     """Return the partition that ``spec`` names; ``None`` for a Slurm cluster that the catalog does not know."""
-    if spec.system is None or spec.system.casefold() == BARE:
+    if spec.system is None:
+        raise InvalidInput("a batch script is for a cluster: name it with --on SYSTEM:PARTITION, or --on slurm")
+    if spec.system.casefold() == BARE:
         return None
+    if catalog is None:
+        raise UnknownName("system", spec.system, [LOCAL, BARE], fix="without a catalog only local and slurm are known")
     system = catalog.system(spec.system)
     if system.scheduler.casefold() != "slurm":
         raise InvalidInput(
@@ -78,44 +83,81 @@ def run_here(
     return run
 
 
-def job_spec(
-    command: tuple[str, ...],
-    place: str,
-    *,
-    resources: ResourceSpec,
-    account: str | None = None,
-    name: str = "",
-    workdir: str | None = None,
-    setup: tuple[str, ...] = (),
-) -> JobSpec:
-    """Return the job for ``place``: ``local``, ``SYSTEM:PARTITION``, or ``slurm[:PARTITION]`` for an unknown cluster.
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What the user asks for; ``None`` is left to the workload, then to the site. ``gpus`` counts the whole job's."""
+
+    account: str | None = None
+    nodes: int = 1
+    gpus: int | None = None
+    cores: int | None = None
+    memory_bytes: int | None = None
+    walltime_s: float | None = None
+    name: str = ""
+    workdir: str | None = None
+    setup: tuple[str, ...] = ()
+
+
+def job_spec(subject: Sequence[str], place: str, request: Request) -> JobSpec:
+    """Return the job of a workload file or a command, for ``place``.
+
+    ``place`` is ``local``, ``SYSTEM:PARTITION``, or ``slurm[:PARTITION]`` for a cluster that the catalog lacks.
 
     Raises:
-        InvalidInput: a resource is not above zero, or there is no command.
+        InvalidInput: there is no command, or a resource is not above zero or not divisible by the nodes.
     """
-    if not command:
-        raise InvalidInput("there is no command to run: give it after --, for example -- python train.py")
-    for what, value, least in (
-        ("--nodes", resources.nodes, 1),
-        ("--gpus", resources.gpus_per_node, 0),
-        ("--cores", resources.cores_per_task, 1),
-        ("--memory", resources.memory_bytes_per_node, 1),
-        ("--time", resources.walltime_s, 1),
-    ):
-        if value is not None and value < least:
-            raise InvalidInput(f"{what} {value:g} cannot be asked for: it must be at least {least}")
+    _check_request(request)
+    command, name, gpus = _command_of(subject)
+    gpus = request.gpus if request.gpus is not None else gpus
     system, _, partition = place.partition(":")
     local = system.casefold() == LOCAL
+    resources = ResourceSpec(
+        nodes=request.nodes,
+        cores_per_task=request.cores,
+        gpus_per_node=gpus // request.nodes,
+        memory_bytes_per_node=request.memory_bytes,
+        walltime_s=request.walltime_s,
+    )
+    if gpus % request.nodes:
+        raise InvalidInput(f"{gpus} GPUs cannot be spread evenly over {request.nodes} nodes: change --gpus or --nodes")
     return JobSpec(
-        name or _name_of(command),
+        request.name or name,
         command,
         resources,
         system=None if local else system,
         partition=partition or None,
-        account=account,
-        workdir=workdir,
-        setup=setup,
+        account=request.account,
+        workdir=request.workdir,
+        setup=request.setup,
     )
+
+
+def _check_request(request: Request) -> None:
+    for option, value, least in (
+        ("--nodes", request.nodes, 1),
+        ("--gpus", request.gpus, 0),
+        ("--cores", request.cores, 1),
+        ("--memory", request.memory_bytes, 1),
+        ("--time", request.walltime_s, 1),
+    ):
+        if value is not None and value < least:
+            raise InvalidInput(f"{option} {value:g} cannot be asked for: it must be at least {least}")
+
+
+def _command_of(subject: Sequence[str]) -> tuple[tuple[str, ...], str, int]:
+    """Return the command, its name and the GPUs its workload file asks for (0 if it does not say)."""
+    if not subject:
+        raise InvalidInput("there is no command to run: give it after --, for example -- python train.py")
+    if len(subject) > 1 or not subject[0].endswith(".toml"):
+        return tuple(subject), _name_of(subject), 0
+    workload = read_workload(subject)
+    if not workload.model.argv:
+        raise InvalidInput(
+            f"{subject[0]} names a model ({workload.model.reference}) and no command, so there is nothing to run: "
+            'add command = "python train.py" in place of model'
+        )
+    asked = 0 if "gpus" in workload.defaulted else workload.gpus
+    return workload.model.argv, workload.name or _name_of(workload.model.argv), asked
 
 
 def check_ended_well(run: Run) -> None:
@@ -126,7 +168,7 @@ def check_ended_well(run: Run) -> None:
     raise JobFailed(f"run {run.id} ended {run.state.value} ({how}): leadline history show {run.id} says more")
 
 
-def _name_of(command: tuple[str, ...]) -> str:
+def _name_of(command: Sequence[str]) -> str:
     """Name a job after the script it runs, else after its program."""
     scripts = [word for word in command if word.endswith((".py", ".sh")) and not word.startswith("-")]
     return Path(scripts[0] if scripts else command[0]).stem or "job"

@@ -1,0 +1,126 @@
+"""``leadline history``: what ran, beside what was predicted."""
+
+import sys
+from typing import Annotated
+
+import typer
+from rich.measure import Measurement
+from rich.table import Table
+
+from leadline.app.history import Comparison, compare, export_runs, list_runs, show_run
+from leadline.core.documents import to_document
+from leadline.core.errors import InvalidInput
+from leadline.core.runs import Run
+from leadline.core.units import format_bytes, format_duration
+from leadline.interfaces.cli.face import JSON_HELP, err, out, print_json
+
+app = typer.Typer(add_completion=False, rich_markup_mode=None, no_args_is_help=True, help=__doc__)
+
+Json = Annotated[bool, typer.Option("--json", help=JSON_HELP)]
+Limit = Annotated[int | None, typer.Option("--limit", min=1, help="Only the newest so many.", show_default=False)]
+
+
+@app.command("list")
+def list_command(limit: Limit = None, json: Json = False) -> None:
+    """List the runs, newest first."""
+    _list(limit, json=json)
+
+
+@app.command()
+def show(
+    run: Annotated[str | None, typer.Argument(metavar="[ID]", show_default=False, help="All runs without it.")] = None,
+    json: Json = False,
+) -> None:
+    """Show one run: predicted against measured, and how it ended."""
+    if run is None:
+        _list(None, json=json)
+        return
+    found = show_run(run)
+    if json:
+        print_json({**to_document(found, "leadline.run/1"), "comparison": compare(found)})
+    else:
+        show_one(found)
+
+
+@app.command()
+def export(
+    form: Annotated[str, typer.Option("--format", help="csv or json.")] = "csv",
+) -> None:
+    """Write the whole history to stdout."""
+    if form not in ("csv", "json"):
+        raise InvalidInput(f"--format {form!r} is not known: write csv or json")
+    sys.stdout.write(export_runs(form))
+
+
+def show_one(run: Run) -> None:
+    """Print one run: how it ended, then a line a quantity."""
+    console = out()
+    ended = f"{run.state.value} on {run.host or 'an unknown host'}, started {run.started_at}"
+    console.print(f"{run.id}  {run.job.name}: {ended}", style="bold", markup=False)
+    if reason := run.tags.get("reason"):
+        console.print(f"because: {reason}", markup=False)
+    table = Table(box=None, pad_edge=False)
+    for column in ("quantity", "predicted", "interval", "measured", "error", "method"):
+        table.add_column(column)
+    for one in compare(run):
+        table.add_row(*_cells(one), _method(run, one.quantity))
+    _print_whole(table)
+    if run.state.censored:
+        console.print("The run was cut off: what was measured is a lower bound.")
+
+
+def _list(limit: int | None, *, json: bool) -> None:
+    runs = list_runs(limit)
+    if json:
+        print_json(to_document({"runs": runs}, "leadline.history/1"))
+        return
+    if not runs:
+        err().print("The history is empty: leadline submit -- COMMAND runs a job here and measures it.")
+        return
+    table = Table(box=None, pad_edge=False)
+    for column in ("id", "started", "job", "state", "time predicted", "measured", "error", "memory predicted",
+                   "measured", "error"):  # fmt: skip
+        table.add_column(column, no_wrap=True)
+    for run in runs:
+        by_name = {one.quantity: one for one in compare(run)}
+        cells = [cell for name in ("elapsed_s", "host_memory_bytes") for cell in _summary(by_name.get(name))]
+        table.add_row(run.id, run.started_at[:19], run.job.name, run.state.value, *cells)
+    _print_whole(table)
+    if any(run.state.censored for run in runs):
+        err().print("≥ marks a run that was cut off: a lower bound, not a measurement.")
+
+
+def _print_whole(table: Table) -> None:
+    """Print a table with every cell whole, however narrow the terminal: ids and figures are there to be copied."""
+    console = out()
+    needed = Measurement.get(console, console.options.update(max_width=1000), table).maximum
+    console.width = max(console.width, needed)
+    console.print(table, crop=False, soft_wrap=True)
+
+
+def _summary(one: Comparison | None) -> tuple[str, str, str]:
+    if one is None:
+        return "", "", ""
+    _, predicted, _, measured, error = _cells(one)
+    return predicted, measured, error
+
+
+def _cells(one: Comparison) -> tuple[str, str, str, str, str]:
+    """Return quantity, predicted, interval, measured and error as text; empty where it is not known."""
+    written = format_bytes if one.quantity.endswith("_bytes") else format_duration
+    predicted, interval, measured, error = "", "", "", ""
+    if one.predicted is not None:
+        predicted = written(one.predicted.point)
+        interval = f"{written(one.predicted.low)} to {written(one.predicted.high)}"
+    if one.measured is not None:
+        measured = ("≥ " if one.lower_bound else "") + written(one.measured)
+    if one.error is not None:
+        error = f"{100 * one.error:+.1f} %" + ("" if one.within else " (outside)")
+    return one.quantity, predicted, interval, measured, error
+
+
+def _method(run: Run, quantity: str) -> str:
+    figure = run.measured.get(quantity)
+    if figure is None:
+        return ""
+    return figure.method + (f", every {format_duration(figure.interval_s)} at most" if figure.interval_s else "")

@@ -1,0 +1,130 @@
+"""The verb submit: the job that is asked for, its script, and a real run beside its prediction."""
+
+import os
+import sys
+from dataclasses import dataclass, replace
+
+import pytest
+
+from leadline.app.history import compare, export_runs, list_runs, show_run
+from leadline.app.submit import Request, batch_script, check_ended_well, job_spec, refuse_remote, run_here
+from leadline.core.errors import InvalidInput, JobFailed, UnknownName
+from leadline.core.estimate import Basis, Estimate, Interval, Target, Tier
+from leadline.core.jobs import JobState
+from leadline.core.systems import NodeType, Partition, SubmitRules, System
+from leadline.core.units import GIB
+
+SLEEP = (sys.executable, "-c", "import time; time.sleep(0.2)")
+PREDICTED = Estimate(
+    Target("cpu"), "roofline", Basis(Tier.CALIBRATED), elapsed_s=Interval(1.0, 0.01, 100.0),
+    host_memory_bytes=Interval(1.0, 0.5, 2.0),
+)  # fmt: skip
+
+
+@dataclass
+class OneSystem:
+    """A catalog of one Slurm system and one cloud."""
+
+    def system(self, name):
+        gpu = Partition(
+            "gpu", NodeType("n", cores=40, device="V100", gpus=2), rules=SubmitRules(requires=("--account",))
+        )
+        systems = {
+            "pitzer": System("Pitzer", "OSC", "cluster", "production", "slurm", (gpu,)),
+            "ec2": System("EC2", "AWS", "cloud", "production", "", (gpu,)),
+        }
+        return systems[name.casefold()]
+
+
+@pytest.fixture(autouse=True)
+def own_folder(monkeypatch, tmp_path):
+    monkeypatch.setenv("LEADLINE_DATA_DIR", str(tmp_path / "data"))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(path for path in sys.path if path))
+
+
+def test_a_command_becomes_a_job_named_after_its_script():
+    spec = job_spec(["python", "runs/train.py", "--x"], "Pitzer:gpu", Request(account="A", gpus=2, cores=8))
+    assert spec.name == "train"
+    assert (spec.system, spec.partition, spec.account) == ("Pitzer", "gpu", "A")
+    assert (spec.resources.gpus_per_node, spec.resources.cores_per_task) == (2, 8)
+
+
+def test_gpus_are_spread_over_the_nodes_or_refused():
+    assert job_spec(["x"], "slurm", Request(nodes=2, gpus=8)).resources.gpus_per_node == 4
+    with pytest.raises(InvalidInput, match="3 GPUs cannot be spread evenly over 2 nodes"):
+        job_spec(["x"], "slurm", Request(nodes=2, gpus=3))
+
+
+def test_a_workload_file_brings_its_command_and_its_gpus(tmp_path):
+    path = tmp_path / "job.toml"
+    path.write_text('command = "python train.py --lr {lr}"\ngpus = 2\n[parameters]\nlr = 0.1\n')
+    spec = job_spec([str(path)], "slurm", Request())
+    assert spec.command == ("python", "train.py", "--lr", "0.1")
+    assert spec.resources.gpus_per_node == 2
+
+
+@pytest.mark.parametrize(
+    ("request_", "reason"),
+    [(Request(nodes=0), "--nodes 0"), (Request(gpus=-1), "--gpus -1"), (Request(walltime_s=0.0), "--time 0")],
+)
+def test_a_request_out_of_range_is_refused(request_, reason):
+    with pytest.raises(InvalidInput, match=f"{reason} cannot be asked for"):
+        job_spec(["x"], "local", request_)
+
+
+def test_the_script_follows_the_rules_of_the_system_named():
+    request = Request(account="PAS1", gpus=1, memory_bytes=GIB, walltime_s=60.0)
+    script = batch_script(job_spec(["x"], "Pitzer:gpu", request), OneSystem())
+    assert "#SBATCH --partition=gpu\n" in script
+    assert "#SBATCH --gpus-per-node=1\n" in script
+    with pytest.raises(InvalidInput, match="Pitzer:gpu takes no job without --account"):
+        batch_script(job_spec(["x"], "Pitzer:gpu", replace(request, account=None)), OneSystem())
+
+
+def test_a_place_without_slurm_or_without_partition_is_refused():
+    with pytest.raises(InvalidInput, match="EC2 has no Slurm"):
+        batch_script(job_spec(["x"], "EC2:gpu", Request()), OneSystem())
+    with pytest.raises(InvalidInput, match="write Pitzer:PARTITION, one of gpu"):
+        batch_script(job_spec(["x"], "Pitzer", Request()), OneSystem())
+    with pytest.raises(InvalidInput, match="a batch script is for a cluster"):
+        batch_script(job_spec(["x"], "local", Request()), OneSystem())
+    with pytest.raises(UnknownName, match="unknown system 'Pitzer'"):
+        batch_script(job_spec(["x"], "Pitzer:gpu", Request()))
+
+
+def test_a_cluster_that_is_not_here_is_refused_with_the_way_out(monkeypatch):
+    monkeypatch.setenv("PATH", "/nonexistent")
+    with pytest.raises(InvalidInput, match=r"no sbatch, .* submitted to Pitzer: --dry-run prints the script"):
+        refuse_remote(job_spec(["x"], "Pitzer:gpu", Request()))
+
+
+def test_a_run_enters_the_history_beside_its_prediction():
+    run = run_here(job_spec(SLEEP, "local", Request()), predicted=PREDICTED)
+    assert show_run(run.id) == run
+    time, memory = compare(run)
+    assert time.measured == run.measured["elapsed_s"].value
+    assert time.error == (1.0 - time.measured) / time.measured
+    assert time.within
+    assert memory.error == pytest.approx(-1.0, abs=1e-3)
+    assert not memory.within
+
+
+def test_a_run_that_was_cut_off_has_no_error_but_a_lower_bound():
+    run = run_here(job_spec(["sleep", "60"], "local", replace(Request(), walltime_s=1.0)), predicted=PREDICTED)
+    assert run.state is JobState.TIMEOUT
+    assert all(one.error is None and one.within is None and one.lower_bound for one in compare(run))
+    with pytest.raises(JobFailed, match="ended TIMEOUT"):
+        check_ended_well(run)
+
+
+def test_a_command_that_cannot_start_leaves_no_trace():
+    with pytest.raises(InvalidInput, match="there is no such program"):
+        run_here(job_spec(["no-such-program"], "local", Request()))
+    assert list_runs() == ()
+
+
+def test_the_history_is_exported_with_a_line_a_run():
+    run_here(job_spec(SLEEP, "local", Request(name="nap")))
+    header, line = export_runs("csv").splitlines()
+    assert line.split(",")[header.split(",").index("name")] == "nap"
+    assert '"schema": "leadline.history/1"' in export_runs("json")
