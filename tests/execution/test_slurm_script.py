@@ -102,6 +102,15 @@ def test_a_site_that_demands_a_time_gets_no_script_without_one():
         render(job(walltime=None), LONESTAR6)
 
 
+def test_limits_on_the_whole_job_count_every_node():
+    shared = replace(PITZER, limits=Limits(max_cores=64, max_gpus=2))
+    render(job(nodes=2, gpus=1, cores=32), shared)
+    with pytest.raises(InvalidInput, match="66 cores cannot be had"):
+        render(job(nodes=2, gpus=1, cores=33), shared)
+    with pytest.raises(InvalidInput, match="4 GPUs cannot be had"):
+        render(job(nodes=2, gpus=2, cores=8), shared)
+
+
 def test_the_time_is_rounded_up_to_the_minute():
     assert "#SBATCH --time=02:01:00\n" in render(job(walltime=7201.0), PITZER)
     assert "#SBATCH --time=02:00:00\n" in render(job(walltime=7200.0), PITZER)

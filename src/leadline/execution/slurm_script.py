@@ -65,6 +65,7 @@ def _check_limits(resources: ResourceSpec, partition: Partition) -> None:
         ("cores a node", cores, node.cores, str),
         ("memory a node", resources.memory_bytes_per_node or 0, memory, format_bytes),
         ("nodes", resources.nodes, limits.max_nodes, str),
+        ("cores", cores * resources.nodes, limits.max_cores, str),
         ("GPUs", resources.gpus_per_node * resources.nodes, limits.max_gpus, str),
         ("walltime", resources.walltime_s or 0, limits.max_walltime_s, format_duration),
     ]
