@@ -59,7 +59,8 @@ class Target:
 class Estimate:
     """What a workload takes on one target.
 
-    ``elapsed_s`` is the whole job, ``step_s`` one optimizer step (one forward pass in inference). A quantity that is
+    ``elapsed_s`` is the whole job, ``step_s`` one optimizer step (one forward pass in inference);
+    ``device_memory_bytes`` is what the device has, to hold ``gpu_memory_bytes`` against. A quantity that is
     not known is ``None``, and ``unknown`` says why.
     """
 
@@ -70,6 +71,7 @@ class Estimate:
     step_s: Interval | None = None
     gpu_memory_bytes: Interval | None = None
     host_memory_bytes: Interval | None = None
+    device_memory_bytes: int | None = None
     cost: Interval | None = None
     currency: str | None = None
     unknown: dict[str, str] = field(default_factory=dict)

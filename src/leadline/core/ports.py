@@ -52,11 +52,16 @@ class GraphSource(Protocol):
 
 
 class KernelModel(Protocol):
-    """Prices single ops on one device; what it is built from (specs or a calibration) decides its tier."""
+    """Prices single ops on one device; what it is built from (specs or a calibration) decides its tier.
 
-    tier: Tier
-    spread: float
-    """Standard deviation of ln(true ÷ predicted) of a whole step, measured where it could be."""
+    ``spread`` is the standard deviation of ln(true ÷ predicted) of a whole step, measured where it could be.
+    """
+
+    @property
+    def tier(self) -> Tier: ...  # noqa: D102 - a field
+
+    @property
+    def spread(self) -> float: ...  # noqa: D102 - a field
 
     def op_s(self, op: Op) -> float:
         """Return the seconds one call of ``op`` takes once it runs, launch excluded; ``op.count`` is not applied."""
@@ -71,10 +76,16 @@ class KernelModel(Protocol):
 class Estimator(Protocol):
     """Predicts time and memory of a traced job on a device; knows no prices and no schedulers."""
 
-    name: str
+    @property
+    def name(self) -> str: ...  # noqa: D102 - a field
 
-    def estimate(self, workload: Workload, job: TracedJob, device: Device) -> Estimate:
-        """Return the estimate for ``workload.gpus`` such devices; unknown quantities are ``None`` with a reason."""
+    def estimate(
+        self, workload: Workload, job: TracedJob, device: Device, *, nodes: int = 1, interconnect: str | None = None
+    ) -> Estimate:
+        """Return the estimate for ``workload.gpus`` such devices over ``nodes`` joined by ``interconnect``.
+
+        Unknown quantities are ``None`` with a reason.
+        """
 
 
 class Catalog(Protocol):

@@ -42,6 +42,7 @@ On = Annotated[
     list[str] | None,
     typer.Option(metavar="SYSTEM[:PARTITION]|DEVICE", help="Where; repeat for more places.", show_default=False),
 ]
+All = Annotated[bool, typer.Option("--all", help="Show every place, and what was left out.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")]
 
 

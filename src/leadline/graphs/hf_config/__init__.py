@@ -1,0 +1,1 @@
+"""Expand a Hugging Face ``config.json`` into an op graph by formula, without torch."""
