@@ -1,0 +1,104 @@
+"""What a request costs under each site's charge rule; pure arithmetic on published formulas."""
+
+import math
+
+from leadline.core.errors import InvalidInput
+from leadline.core.jobs import ResourceSpec
+from leadline.core.systems import Billing, BillingRule, NodeType
+
+
+def price(billing: Billing, request: ResourceSpec, hours: float, node: NodeType) -> float | None:
+    """Return what ``request`` costs for ``hours`` on nodes of that type, in ``billing.currency``.
+
+    ``None`` when a rate that the request needs is not known; 0.0 where the queue is free. What the request leaves to
+    the site (cores, memory) is charged as the rule does: a job over several nodes pays for whole nodes under
+    ``CORES_AND_GPUS``, and the minimum charge applies once.
+
+    Raises:
+        InvalidInput: ``hours`` is negative or not a number.
+    """
+    if not hours >= 0:
+        raise InvalidInput(f"{hours} hours cannot be charged: the time must be 0 or more")
+    if billing.free:
+        return 0.0
+    hourly = _RULES[billing.rule](billing, request, node)
+    if hourly is None:
+        return None
+    return max(billing.minimum, hourly * billing.charge_factor * hours)
+
+
+def effective_cores(request: ResourceSpec, node: NodeType, memory_bytes_per_core: int | None) -> float | None:
+    """Return cores, or the memory's worth of cores where that is more, over all nodes (OSC's effective cores).
+
+    Without a core count in the request the whole node counts; ``None`` when the node's cores are not known either.
+    """
+    cores = _cores_per_node(request, node)
+    if cores is None:
+        return None
+    if memory_bytes_per_core and request.memory_bytes_per_node:
+        cores = max(cores, request.memory_bytes_per_node / memory_bytes_per_core)
+    return cores * request.nodes
+
+
+def _cores_and_gpus(billing: Billing, request: ResourceSpec, node: NodeType) -> float | None:
+    cores = effective_cores(request, node, billing.memory_bytes_per_core)
+    gpus = request.gpus_per_node
+    if request.nodes > 1:
+        cores = None if node.cores is None else node.cores * request.nodes
+        gpus = node.gpus or gpus
+    return _sum(_times(cores, billing.core_hour), _times(gpus * request.nodes, billing.gpu_hour))
+
+
+def _node_hours(billing: Billing, request: ResourceSpec, _: NodeType) -> float | None:
+    return _times(request.nodes, billing.node_hour)
+
+
+def _core_hours(billing: Billing, request: ResourceSpec, node: NodeType) -> float | None:
+    cores = effective_cores(request, node, billing.memory_bytes_per_core)
+    return _times(_whole(cores, billing), billing.core_hour)
+
+
+def _gpu_hours(billing: Billing, request: ResourceSpec, node: NodeType) -> float | None:
+    """Charge the largest of the GPUs, the cores' share and the memory's share, counted in GPUs."""
+    shares = [float(request.gpus_per_node)]
+    cores = None if request.cores_per_task is None else _cores_per_node(request, node)
+    if billing.cores_per_gpu and cores:
+        shares.append(cores / billing.cores_per_gpu)
+    if billing.memory_bytes_per_gpu and request.memory_bytes_per_node:
+        shares.append(request.memory_bytes_per_node / billing.memory_bytes_per_gpu)
+    largest = max(_whole(share, billing) or 0.0 for share in shares)
+    return _times(largest * request.nodes, billing.gpu_hour)
+
+
+def _instance_hours(billing: Billing, request: ResourceSpec, _: NodeType) -> float | None:
+    return _times(request.nodes, billing.node_hour)
+
+
+_RULES = {
+    BillingRule.CORES_AND_GPUS: _cores_and_gpus,
+    BillingRule.NODE_HOURS: _node_hours,
+    BillingRule.CORE_HOURS: _core_hours,
+    BillingRule.GPU_HOURS: _gpu_hours,
+    BillingRule.INSTANCE_HOURS: _instance_hours,
+}
+
+
+def _cores_per_node(request: ResourceSpec, node: NodeType) -> float | None:
+    if request.cores_per_task is None:
+        return None if node.cores is None else float(node.cores)
+    return float(request.cores_per_task * request.tasks_per_node)
+
+
+def _whole(amount: float | None, billing: Billing) -> float | None:
+    return float(math.ceil(amount)) if amount is not None and billing.whole_units else amount
+
+
+def _times(amount: float | None, rate: float | None) -> float | None:
+    """Multiply; nothing costs nothing even where the rate is not known."""
+    if amount == 0:
+        return 0.0
+    return None if amount is None or rate is None else amount * rate
+
+
+def _sum(first: float | None, second: float | None) -> float | None:
+    return None if first is None or second is None else first + second

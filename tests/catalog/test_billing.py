@@ -1,0 +1,69 @@
+"""Charges are those that the sites' published formulas give."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from leadline.catalog.billing import price
+from leadline.core.errors import InvalidInput
+from leadline.core.jobs import ResourceSpec
+from leadline.core.systems import Billing, BillingRule, NodeType
+from leadline.core.units import GIB
+
+OSC = Billing(BillingRule.CORES_AND_GPUS, "USD", core_hour=0.003, gpu_hour=0.09, memory_bytes_per_core=4 * GIB)
+NODE = NodeType("gpu", cores=48, memory_bytes=384 * GIB, gpus=2)
+
+
+def ask(cores=None, gpus=0, nodes=1, memory=None):
+    return ResourceSpec(nodes=nodes, cores_per_task=cores, gpus_per_node=gpus, memory_bytes_per_node=memory)
+
+
+@pytest.mark.parametrize(("dollars", "seconds", "cores"), [(0.0445, 685, 48), (0.0249, 516, 28), (0.0172, 516, 10)])
+def test_harps_table_of_costs_is_reproduced(dollars, seconds, cores):
+    assert dollars == round(price(OSC, ask(cores, gpus=1), seconds / 3600, NODE), 4)
+
+
+def test_memory_counts_as_the_cores_it_takes():
+    assert pytest.approx(16 * 0.003) == price(OSC, ask(2, memory=64 * GIB), 1.0, NODE)
+
+
+def test_a_job_over_two_nodes_pays_for_whole_nodes():
+    assert pytest.approx(2 * (48 * 0.003 + 2 * 0.09)) == price(OSC, ask(4, gpus=1, nodes=2), 1.0, NODE)
+
+
+def test_service_units_are_nodes_times_the_queues_factor():
+    tacc = Billing(BillingRule.NODE_HOURS, "SU", node_hour=1.0, charge_factor=3.0)
+    assert pytest.approx(12.0) == price(tacc, ask(nodes=2), 2.0, NODE)
+
+
+def test_the_largest_share_decides_in_gpu_hours():
+    lumi = Billing(
+        BillingRule.GPU_HOURS, "SU", gpu_hour=0.5, cores_per_gpu=8, memory_bytes_per_gpu=64 * GIB, whole_units=True
+    )
+    assert pytest.approx(0.5) == price(lumi, ask(8, gpus=1, memory=60 * GIB), 1.0, NODE)
+    assert pytest.approx(1.5) == price(lumi, ask(17, gpus=1), 1.0, NODE)
+    assert pytest.approx(2.0) == price(lumi, ask(1, gpus=1, memory=200 * GIB), 1.0, NODE)
+
+
+def test_a_minimum_charge_applies_once():
+    expanse = Billing(BillingRule.CORE_HOURS, "SU", core_hour=1.0, minimum=1.0)
+    assert 1.0 == price(expanse, ask(1), 0.01, NODE)
+
+
+def test_a_free_queue_costs_nothing_and_an_unknown_rate_is_not_zero():
+    assert 0.0 == price(Billing(BillingRule.NODE_HOURS, "USD", free=True), ask(), 5.0, NODE)
+    assert price(Billing(BillingRule.NODE_HOURS, "USD"), ask(), 5.0, NODE) is None
+    assert price(Billing(BillingRule.CORES_AND_GPUS, "USD", core_hour=1.0), ask(1, gpus=1), 1.0, NODE) is None
+
+
+@pytest.mark.parametrize("hours", [-1.0, float("nan")])
+def test_no_negative_time_is_charged(hours):
+    with pytest.raises(InvalidInput, match="hours"):
+        price(OSC, ask(1), hours, NODE)
+
+
+@given(st.integers(1, 48), st.integers(0, 2), st.floats(0, 100), st.floats(0, 100))
+def test_more_time_or_more_cores_never_cost_less(cores, gpus, hours, more):
+    cost = price(OSC, ask(cores, gpus), hours, NODE)
+    assert cost <= price(OSC, ask(cores, gpus), hours + more, NODE)
+    assert cost <= price(OSC, ask(cores + 1, gpus), hours, NODE)
