@@ -1,0 +1,63 @@
+"""Choose the fused attention kernel that CUDA would choose."""
+
+from typing import Any, List
+
+import torch
+
+from leadline.graphs.torch.worker import fakes
+
+aten = torch.ops.aten
+_libraries: List[Any] = []
+
+
+def install() -> None:
+    """Register the choice for the pretended device."""
+    library = torch.library.Library("aten", "IMPL")
+    _libraries.append(library)
+    for key in ("AutogradPrivateUse1", "PrivateUse1"):
+        library.impl("scaled_dot_product_attention", _attention, key)
+
+
+def _attention(
+    query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0, is_causal: bool = False, *,
+    scale: Any = None, enable_gqa: bool = False,
+) -> Any:  # fmt: skip
+    """Take flash attention for half precision without a mask, else the memory-efficient kernel, else plain maths."""
+    if enable_gqa and key.shape[1] != query.shape[1]:
+        repeats = query.shape[1] // key.shape[1]
+        key, value = key.repeat_interleave(repeats, 1), value.repeat_interleave(repeats, 1)
+    cuda = torch.backends.cuda
+    fused = query.dim() == 4 and query.shape[-1] <= 256
+    half = query.dtype in (torch.float16, torch.bfloat16)
+    if fused and half and attn_mask is None and query.shape[-1] == value.shape[-1] and cuda.flash_sdp_enabled():
+        return _flash(query, key, value, dropout_p, is_causal, scale)
+    if fused and cuda.mem_efficient_sdp_enabled() and query.dtype != torch.float64:
+        bias = _bias(query, key, attn_mask)
+        train = torch.is_grad_enabled() and any(t.requires_grad for t in (query, key, value))
+        return aten._scaled_dot_product_efficient_attention(
+            query, key, value, bias, train, dropout_p, is_causal, scale=scale
+        )[0]
+    return aten._scaled_dot_product_attention_math(
+        query, key, value, attn_mask, dropout_p, is_causal, None, scale=scale
+    )[0]
+
+
+def _flash(query: Any, key: Any, value: Any, dropout_p: float, is_causal: bool, scale: Any) -> Any:
+    """Run flash attention on a head size padded to a multiple of 8, as CUDA pads it."""
+    size = query.shape[-1]
+    pad = -size % 8
+    if pad:
+        scale = scale or size**-0.5
+        query, key, value = (torch.nn.functional.pad(t, (0, pad)) for t in (query, key, value))
+    out = aten._scaled_dot_product_flash_attention(query, key, value, dropout_p, is_causal, False, scale=scale)[0]
+    return out[..., :size] if pad else out
+
+
+def _bias(query: Any, key: Any, mask: Any) -> Any:
+    if mask is None:
+        return None
+    if mask.dtype == torch.bool:
+        mask = torch.zeros_like(mask, dtype=query.dtype)
+    if not fakes.is_fake(mask):
+        mask = mask.to(fakes.CUDA)
+    return mask.to(query.dtype).expand(query.shape[0], query.shape[1], query.shape[2], key.shape[2])

@@ -1,0 +1,34 @@
+"""Start the worker by path, inside an interpreter that need not have Leadline installed.
+
+Run as ``python bootstrap.py REQUEST.json``. Bare package shells let the worker's modules import each other by their
+usual names, without the ``site-packages`` that Leadline lives in ever reaching the user's ``sys.path``.
+"""
+
+import importlib
+import json
+import os
+import sys
+import types
+from pathlib import Path
+
+SHELLS = ("leadline", "leadline.graphs", "leadline.graphs.torch")
+
+
+def main(request_path: str) -> None:
+    """Read the request, lay the package shells, and hand over to the worker."""
+    worker = Path(__file__).resolve().parent
+    root = worker.parents[2]
+    for name in SHELLS:
+        shell = types.ModuleType(name)
+        shell.__path__ = [str(root.joinpath(*name.split(".")[1:]))]
+        sys.modules[name] = shell
+    if sys.path and sys.path[0] == str(worker):
+        del sys.path[0]
+    request = json.loads(Path(request_path).read_text(encoding="utf-8"))
+    sys.path[:0] = request["python_path"]
+    os.environ.pop("PYTHONSAFEPATH", None)
+    importlib.import_module("leadline.graphs.torch.worker.main").serve(request)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,188 @@
+"""Run the user's script or model function under the pretended device, and write down what was seen."""
+
+import contextlib
+import importlib
+import importlib.util
+import inspect
+import io
+import json
+import os
+import runpy
+import sys
+import time
+import traceback
+from pathlib import Path
+from typing import Any, Dict, Optional
+
+from leadline.graphs.torch.worker.session import Session, Stop
+
+SOURCES = Path(__file__).resolve().parent
+
+
+def serve(request: Dict[str, Any]) -> None:
+    """Carry out one request and write its answer: a traced job, or a failure with the user's line."""
+    session = Session(policy=request["device_type"], bare=request["bare"])
+    session.world_size, session.local_size = request["world_size"], request["local_size"]
+    session.deadline = time.monotonic() + request["timeout_s"]
+    try:
+        answer = _trace(session, request)
+    except Exception as error:  # noqa: BLE001 - whatever a user's script raises becomes an answer
+        answer = {"failure": failure(error)}
+    target = Path(request["answer"])
+    scratch = target.with_suffix(".part")
+    scratch.write_text(json.dumps(answer), encoding="utf-8")
+    scratch.replace(target)
+    sys.stdout.flush()
+    os._exit(0)
+
+
+def _trace(session: Session, request: Dict[str, Any]) -> Dict[str, Any]:
+    try:
+        import torch
+    except ImportError:
+        return {"failure": {"reason": f"{sys.executable} has no torch: name the Python that the job runs with"}}
+    from leadline.graphs.torch.worker import fakes, vision
+
+    if session.policy == "cuda" and not fakes.take_spare_device():
+        session.policy, session.low_confidence = "cpu", True
+        session.note(f"torch {torch.__version__} cannot pretend a GPU (2.10 can): CPU kernels were traced instead")
+    vision.install()
+    recorder, steps = prepare(session)
+    if request["function"]:
+        from leadline.graphs.torch.worker import function
+
+        run = function.runner(session, request)
+    else:
+        run = _script(request)
+    with recorder:
+        _until_stopped(run)
+    window = steps.finish()
+    session.facts.setdefault("world_size", session.world_size)
+    return _answer(session, recorder, steps, window)
+
+
+def prepare(session: Session) -> Any:
+    """Pretend the device, place all hooks, and return the recorder and the step watcher."""
+    from leadline.graphs.torch.worker import amp, attention, device, distributed, patches, rnn, tensors
+    from leadline.graphs.torch.worker.recorder import Recorder
+    from leadline.graphs.torch.worker.steps import Steps
+
+    recorder = Recorder(session)
+    session.recorder = recorder
+    if session.policy == "cuda":
+        device.install(session)
+        amp.install()
+        attention.install()
+    tensors.install(session)
+    patches.install(session)
+    rnn.install(session)
+    distributed.install(session)
+    steps = Steps(session, recorder)
+    steps.install()
+    return recorder, steps
+
+
+def _until_stopped(run: Any) -> None:
+    try:
+        run()
+    except Stop:
+        return
+    except SystemExit as end:
+        if end.code not in (None, 0):
+            raise ScriptEnded(f"the script ended itself with exit code {end.code!r}") from end
+
+
+class ScriptEnded(Exception):
+    """The script called ``sys.exit`` with a code that is not success."""
+
+
+def _script(request: Dict[str, Any]) -> Any:
+    """Return a function that runs the script as Python would."""
+    loop = _loop()
+    target, argv = request["target"], request["argv"]
+
+    def run() -> None:
+        if loop is not None:
+            loop.install()
+        sys.argv = [target, *argv]
+        if request["module"]:
+            sys.path.insert(0, str(Path.cwd()))
+            runpy.run_module(target, run_name="__main__", alter_sys=True)
+        else:
+            sys.path.insert(0, str(Path(target).resolve().parent))
+            runpy.run_path(target, run_name="__main__")
+
+    return run
+
+
+def _loop() -> Any:
+    """Return the module that reads loop facts off the script, where it is installed."""
+    name = "leadline.graphs.torch.worker.loop"
+    return importlib.import_module(name) if importlib.util.find_spec(name) else None
+
+
+def _answer(session: Session, recorder: Any, steps: Any, window: Optional[Any]) -> Dict[str, Any]:
+    from leadline.graphs.torch.worker import report
+
+    if session.bare:
+        return {"bare": True, "steps": max(steps.counts.values(), default=0)}
+    if window is None or not window.ops:
+        return {"failure": _nothing_seen(session, steps)}
+    job = {
+        "step": report.graph(session, recorder, window),
+        "loop": _facts(session, steps),
+        "notes": session.notes,
+        "low_confidence": session.low_confidence,
+    }
+    if steps.evaluation is not None and steps.evaluation.ops:
+        job["evaluation"] = report.graph(session, recorder, steps.evaluation, stage="evaluation")
+    return {"job": job}
+
+
+def _facts(session: Session, steps: Any) -> Dict[str, Any]:
+    loop = _loop()
+    facts = {**(loop.facts() if loop is not None else {}), **session.facts}
+    if steps.evaluation_batches and not facts.get("evaluation_batches_per_epoch"):
+        facts["evaluation_batches_per_epoch"] = steps.evaluation_batches
+    if steps.optimizers and not facts.get("optimizer"):
+        facts["optimizer"] = type(steps.optimizers[0]).__name__.lower()
+    if steps.counts and steps.backwards and not facts.get("accumulation"):
+        facts["accumulation"] = max(1, round(steps.backwards / sum(steps.counts.values())))
+    return facts
+
+
+def _nothing_seen(session: Session, steps: Any) -> Dict[str, Any]:
+    if steps.backwards and session.policy == "cuda":
+        return {"reason": "the script trains on the CPU: nothing was put on the GPU", "retry": "cpu"}
+    if time.monotonic() > session.deadline:
+        return {"reason": "the script did not reach its second training step in the time allowed; give it longer"}
+    if steps.backwards == 1 or steps.counts:
+        return {"reason": "the script ended after one training step; give it data for at least three"}
+    return {"reason": "the script ended without a backward pass, an optimizer step or a model call on the device"}
+
+
+def failure(error: BaseException) -> Dict[str, Any]:
+    """Say why a script could not be traced, and at which line of the user's own code."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if _is_users(frame.filename)]
+    place = f"{own[-1].filename}:{own[-1].lineno}" if own else None
+    if isinstance(error, SyntaxError) and error.filename:
+        place = f"{error.filename}:{error.lineno}"
+    if isinstance(error, ScriptEnded):
+        return {"reason": str(error) + "; run it once by hand to see what it asks for", "location": place}
+    said = " ".join(str(error).split())[:300]
+    text = io.StringIO()
+    with contextlib.redirect_stderr(text):
+        traceback.print_exception(type(error), error, error.__traceback__, file=text)
+    return {
+        "reason": f"{type(error).__name__}: {said or 'no message'}; the trace stopped here",
+        "location": place,
+        "traceback": text.getvalue()[-4000:],
+    }
+
+
+def _is_users(filename: str) -> bool:
+    if filename.startswith("<") or str(SOURCES) in filename:
+        return False
+    library = str(Path(inspect.getfile(os)).parent)
+    return "site-packages" not in filename and not filename.startswith(library)

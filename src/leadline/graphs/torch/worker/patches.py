@@ -1,0 +1,101 @@
+"""Parts of PyTorch that would leave the trace or harm the user's files: savers, compilers, helper processes."""
+
+import sys
+from typing import Any
+
+import torch
+
+from leadline.graphs.torch.worker.session import Session
+
+
+def install(session: Session) -> None:
+    """Replace what must not happen in a trace by what is harmless, with a note where the estimate is concerned."""
+    _stay_eager(session)
+    _never_save(session)
+    _recompute_whole()
+    _one_device(session)
+    _foreach_fakes()
+    torch.autograd.set_multithreading_enabled(False)
+    torch.autograd.set_detect_anomaly(False)
+    torch.autograd.anomaly_mode.set_detect_anomaly = _NoAnomaly
+    torch.autograd.set_detect_anomaly = _NoAnomaly
+    torch.backends.mha.set_fastpath_enabled(False)
+
+
+class _NoAnomaly:
+    def __init__(self, *_: Any, **__: Any) -> None:
+        """Ignore the setting."""
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, *_: object) -> None:
+        return None
+
+
+def _stay_eager(session: Session) -> None:
+    def compile_(model: Any = None, **_: Any) -> Any:
+        session.note("torch.compile is traced as eager code: fused kernels would be faster and hold less memory")
+        if model is None:
+            return lambda function: function
+        return model
+
+    def compile_module(self: Any, *_: Any, **__: Any) -> None:
+        compile_(self)
+
+    torch.compile = compile_
+    torch.nn.Module.compile = compile_module
+    torch.jit.script = lambda obj=None, *_, **__: obj
+    torch.jit.trace = lambda func=None, *_, **__: func
+
+
+def _never_save(session: Session) -> None:
+    def save(*_: Any, **__: Any) -> None:
+        session.note("checkpoints are not written during the trace, and their time is not counted")
+
+    torch.save = torch.serialization.save = save
+    try:
+        import safetensors.torch as safe
+    except ImportError:
+        return
+    safe.save_file = safe.save_model = save
+
+
+def _recompute_whole() -> None:
+    """Let checkpointing recompute the whole block: stopping early needs hooks that see true tensors."""
+    from torch.utils import checkpoint
+
+    checkpoint._enable_checkpoint_early_stop = False
+    setter = getattr(checkpoint, "set_checkpoint_early_stop", None)
+    if setter is not None:
+        setter(False).__enter__()
+    checkpoint._default_meta_extractor = lambda tensor: {
+        "shape": tensor.shape,
+        "dtype": tensor.dtype,
+    }
+
+
+def _one_device(session: Session) -> None:
+    class DataParallel(torch.nn.Module):
+        """The wrapped module on one device."""
+
+        def __init__(self, module: Any, *_: Any, **__: Any) -> None:
+            super().__init__()
+            session.note("nn.DataParallel is traced on one GPU")
+            self.module = module
+
+        def forward(self, *args: Any, **kwargs: Any) -> Any:
+            return self.module(*args, **kwargs)
+
+    torch.nn.DataParallel = torch.nn.parallel.DataParallel = DataParallel
+
+
+def _foreach_fakes() -> None:
+    """Let optimizers take their multi-tensor route for tensors without data, as they do on CUDA."""
+    from torch._subclasses.fake_tensor import FakeTensor
+
+    for name in ("torch.utils._foreach_utils", "torch.optim.optimizer"):
+        module = sys.modules[name]
+        supported = getattr(module, "_foreach_supported_types", None)
+        if supported is not None and FakeTensor not in supported:
+            supported.append(FakeTensor)

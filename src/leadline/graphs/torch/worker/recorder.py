@@ -1,0 +1,325 @@
+"""Carry out every op without data, and write down which ops ran and which memory they took and gave back."""
+
+import weakref
+from functools import partial
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
+
+import torch
+from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensor
+from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass_type
+
+from leadline.graphs.torch.worker import fakes, standins
+from leadline.graphs.torch.worker.session import Session
+
+aten = torch.ops.aten
+HOST = torch.device("cpu")
+BIG_CONSTANT = 1024
+"""Elements above which a constant made while a module is built needs no values (masks, initial weights)."""
+
+UNINITIALISED = {"empty", "empty_strided"}
+FILLED = {"zeros", "ones", "full", "randn", "rand", "normal", "randint"}
+MADE_BY_MODULES = UNINITIALISED | FILLED
+SILENT = {
+    "empty", "empty_strided", "empty_like", "new_empty", "new_empty_strided", "resize_", "set_", "lift_fresh", "lift",
+    "record_stream", "is_same_size", "device", "is_pinned", "_pin_memory", "_local_scalar_dense", "is_nonzero",
+    "detach", "alias", "_assert_async", "_assert_tensor_metadata", "_fused_sdp_choice", "sym_size", "resize_as_",
+    "_has_compatible_shallow_copy_type", "_functional_sym_constrain_range",
+}  # fmt: skip
+"""Ops that launch no kernel."""
+
+
+class Traits(NamedTuple):
+    """What the schema of an op says, read once."""
+
+    name: str
+    silent: bool
+    fresh: bool
+    mutated: Tuple[int, ...]
+    mutated_names: Tuple[str, ...]
+    takes_device: bool
+    dependent: bool
+
+
+class Raw(NamedTuple):
+    """One op as it ran; tensors are (shape, dtype, storage key, bytes touched)."""
+
+    func: Any
+    stage: str
+    inputs: Tuple[Tuple[Any, ...], ...]
+    outputs: Tuple[Tuple[Any, ...], ...]
+    args: Tuple[Any, ...]
+    sources: Tuple[int, ...]
+    extra: Optional[Dict[str, Any]] = None
+
+
+class Window:
+    """Ops and memory events between two boundaries, and what was held at the first of them."""
+
+    def __init__(self, first: int, held: List[Tuple[int, int]]) -> None:
+        self.first = first
+        self.held = held
+        self.ops: List[Raw] = []
+        self.events: List[Tuple[int, int, int]] = []
+
+
+class Recorder(TorchDispatchMode):
+    """Runs ops on tensors without data, and keeps the current and the last complete window of what happened."""
+
+    def __init__(self, session: Session) -> None:
+        super().__init__()
+        self.session = session
+        self.stage = "forward"
+        self.policy_type = "cpu" if session.policy == "cpu" else fakes.gpu().type
+        self.count = 0
+        self.live: Dict[int, Tuple[int, int, Any]] = {}
+        self.live_bytes = self.peak_bytes = 0
+        self.made_in: Dict[int, str] = {}
+        self.category: Dict[int, str] = {}
+        self.producer: Dict[int, int] = {}
+        self.window = Window(0, [])
+        self.serial = 0
+        self.parameters: List[Any] = []
+        self._traits: Dict[Any, Traits] = {}
+
+    def cut(self) -> Window:
+        """Close the current window and open the next one."""
+        closed = self.window
+        self.window = Window(self.count, [(serial, size) for serial, size, _ in self.live.values()])
+        return closed
+
+    def __torch_dispatch__(self, func: Any, types: Sequence[type], args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        fakes.INSIDE[0] += 1
+        try:
+            return self._dispatch(func, types, args, kwargs)
+        finally:
+            fakes.INSIDE[0] -= 1
+
+    def _dispatch(self, func: Any, types: Sequence[type], args: Any, kwargs: Dict[str, Any]) -> Any:
+        traits = self._traits.get(func)
+        if traits is None:
+            traits = self._traits[func] = _read_traits(func)
+        fake = False
+        for kind in types:
+            if kind is FakeTensor or issubclass(kind, FakeTensor):
+                fake = True
+            elif is_traceable_wrapper_subclass_type(kind):
+                return NotImplemented
+        if traits.takes_device:
+            kwargs, fake = self._place(traits, args, kwargs, fake)
+        if not fake:
+            return func(*args, **kwargs)
+        if kwargs.get("generator") is not None:
+            kwargs = {**kwargs, "generator": None}
+        return self._fake(func, traits, types, args, kwargs)
+
+    def _place(self, traits: Traits, args: Any, kwargs: Dict[str, Any], fake: bool) -> Tuple[Dict[str, Any], bool]:
+        """Return the arguments with the true device, and whether the op must be carried out without data."""
+        device = kwargs.get("device")
+        if device is not None and device.type in ("cuda", fakes.BACKEND):
+            kwargs = {**kwargs, "device": fakes.gpu()}
+            fake = True
+        if kwargs.get("pin_memory"):
+            kwargs = {**kwargs, "pin_memory": False}
+        if not fake and traits.name in MADE_BY_MODULES:
+            fake = self._construction(traits.name, args)
+        return kwargs, fake
+
+    def _construction(self, name: str, args: Any) -> bool:
+        """Whether a host tensor is made for a module under construction and needs no values."""
+        if name in FILLED:
+            shape = args[2] if name == "normal" else args[0]
+            elements = 1
+            for size in shape if isinstance(shape, (list, tuple)) else ():
+                elements *= size
+            if elements < BIG_CONSTANT:
+                return False
+        return fakes.constructing_module()
+
+    def _fake(self, func: Any, traits: Traits, types: Sequence[type], args: Any, kwargs: Dict[str, Any]) -> Any:
+        if traits.name == "_to_copy":
+            out = self._to_copy(func, types, args, kwargs)
+        elif traits.name == "copy_" and not isinstance(args[0], FakeTensor):
+            return args[0]
+        else:
+            out = self._carry_out(func, types, args, kwargs)
+        if out is not NotImplemented and not self.session.bare:
+            self._record(func, traits, args, kwargs, out)
+        return out
+
+    def _carry_out(self, func: Any, types: Sequence[type], args: Any, kwargs: Dict[str, Any]) -> Any:
+        try:
+            return fakes.FAKE_MODE.dispatch(func, types, args, kwargs)
+        except (DataDependentOutputException, DynamicOutputShapeException):
+            self.session.check_time()
+            with fakes.FAKE_MODE:
+                out = standins.assume(func, args, kwargs)
+            if out is NotImplemented:
+                raise
+            self.session.fallbacks[str(func)] += 1
+            return out
+
+    def _to_copy(self, func: Any, types: Sequence[type], args: Any, kwargs: Dict[str, Any]) -> Any:
+        source = args[0]
+        here = fakes.true_device(source)
+        target = kwargs.get("device") or here
+        dtype = kwargs.get("dtype") or source.dtype
+        if target.type == here.type:
+            if (
+                target.type != "cpu"
+                and dtype == source.dtype
+                and kwargs.get("memory_format") in (None, torch.preserve_format)
+            ):
+                return aten.alias.default(source)
+            return self._carry_out(func, types, args, kwargs)
+        if target.type == "cpu":
+            return standins.host_copy(source, dtype)
+        out = fakes.like(source, target, dtype)
+        standins.remember(
+            out, source.to(dtype) if not isinstance(source, FakeTensor) and dtype != source.dtype else source
+        )
+        return out
+
+    def _record(self, func: Any, traits: Traits, args: Any, kwargs: Dict[str, Any], out: Any) -> None:
+        if traits.fresh:
+            self._keep_outputs(traits, args, out)
+        if traits.silent:
+            return
+        inputs: List[Tuple[Any, ...]] = []
+        sources: List[int] = []
+        written: List[Tuple[Any, ...]] = []
+        device_seen = False
+        for place, tensor in _tensors(args, kwargs):
+            spec, on_device = self._spec(tensor)
+            device_seen = device_seen or on_device
+            inputs.append(spec)
+            if place in traits.mutated or place in traits.mutated_names:
+                written.append(spec)
+                if "_known" in tensor.__dict__:
+                    del tensor.__dict__["_known"]
+            made = self.producer.get(spec[2])
+            if made is not None and made not in sources:
+                sources.append(made)
+        if traits.fresh:
+            for tensor in _flat(out):
+                spec, on_device = self._spec(tensor)
+                device_seen = device_seen or on_device
+                written.append(spec)
+        if not device_seen:
+            return
+        scalars = tuple(None if _holds_tensors(a) else a for a in args)
+        self.append(Raw(func, self.stage, tuple(inputs), tuple(written), scalars, tuple(sources)))
+
+    def append(self, raw: Raw) -> None:
+        """Write down one op."""
+        for spec in raw.outputs:
+            self.producer[spec[2]] = self.count
+        self.window.ops.append(raw)
+        self.count += 1
+
+    def _keep_outputs(self, traits: Traits, args: Any, out: Any) -> None:
+        for tensor in _flat(out):
+            if isinstance(tensor, FakeTensor):
+                moved = traits.name == "_to_copy" and not isinstance(args[0], FakeTensor)
+                self.track(tensor, "input" if moved else None)
+
+    def _spec(self, tensor: torch.Tensor) -> Tuple[Tuple[Any, ...], bool]:
+        storage = tensor.untyped_storage()
+        key = storage._cdata
+        here = fakes.true_device(tensor).type == self.policy_type
+        if here and key not in self.live:
+            self.track(tensor, None if isinstance(tensor, FakeTensor) else "input")
+        touched = min(tensor.numel() * tensor.element_size(), storage.nbytes())
+        return (tuple(tensor.shape), tensor.dtype, key, touched if here else 0), here
+
+    def track(self, tensor: torch.Tensor, category: Optional[str] = None) -> None:
+        """Count the memory behind a tensor from now until it is given back."""
+        if fakes.true_device(tensor).type != self.policy_type:
+            return
+        storage = tensor.untyped_storage()
+        key = storage._cdata
+        if key in self.live:
+            return
+        size = storage.nbytes()
+        self.serial += 1
+        self.live[key] = (self.serial, size, weakref.ref(storage, partial(self._freed, key)))
+        self.made_in[self.serial] = self.stage
+        if category:
+            self.category[self.serial] = category
+        self._event(self.serial, size)
+
+    def resized(self, key: int, size: int) -> None:
+        """Follow a storage that was resized in place (sharded parameters do this)."""
+        held = self.live.get(key)
+        if held is not None and held[1] != size:
+            self._event(held[0], -held[1])
+            self.serial += 1
+            self.live[key] = (self.serial, size, held[2])
+            self.made_in[self.serial] = self.stage
+            self._event(self.serial, size)
+
+    def mark(self, tensor: Any, category: str) -> None:
+        """Say what the memory behind a tensor holds."""
+        tensor = getattr(tensor, "_local_tensor", tensor)
+        held = self.live.get(tensor.untyped_storage()._cdata)
+        if held is not None:
+            self.category[held[0]] = category
+
+    def _freed(self, key: int, _: Any) -> None:
+        held = self.live.pop(key, None)
+        self.producer.pop(key, None)
+        if held is not None:
+            self._event(held[0], -held[1])
+
+    def _event(self, serial: int, size: int) -> None:
+        if size:
+            self.live_bytes += size
+            self.peak_bytes = max(self.peak_bytes, self.live_bytes)
+            self.window.events.append((self.count, serial, size))
+
+
+def _read_traits(func: Any) -> Traits:
+    schema = func._schema
+    name = schema.name.partition("::")[2]
+    mutated = [i for i, a in enumerate(schema.arguments) if a.alias_info is not None and a.alias_info.is_write]
+    fresh = any(r.alias_info is None for r in schema.returns) and bool(schema.returns)
+    view = not mutated and bool(schema.returns) and all(r.alias_info is not None for r in schema.returns)
+    return Traits(
+        name=name,
+        silent=view or name in SILENT or schema.name.startswith("prim::") or name == "_unsafe_view",
+        fresh=fresh,
+        mutated=tuple(mutated),
+        mutated_names=tuple(schema.arguments[i].name for i in mutated),
+        takes_device=any(a.name == "device" for a in schema.arguments),
+        dependent=False,
+    )
+
+
+def _tensors(args: Sequence[Any], kwargs: Dict[str, Any]) -> List[Tuple[Any, torch.Tensor]]:
+    """Return every tensor with the position or name of the argument that holds it."""
+    found: List[Tuple[Any, torch.Tensor]] = []
+    for place, value in enumerate(args):
+        if isinstance(value, torch.Tensor):
+            found.append((place, value))
+        elif isinstance(value, (list, tuple)):
+            found.extend((place, item) for item in value if isinstance(item, torch.Tensor))
+    for place_name, value in kwargs.items():
+        if isinstance(value, torch.Tensor):
+            found.append((place_name, value))
+        elif isinstance(value, (list, tuple)):
+            found.extend((place_name, item) for item in value if isinstance(item, torch.Tensor))
+    return found
+
+
+def _flat(out: Any) -> List[torch.Tensor]:
+    if isinstance(out, torch.Tensor):
+        return [out]
+    if isinstance(out, (list, tuple)):
+        return [tensor for one in out for tensor in _flat(one)]
+    return []
+
+
+def _holds_tensors(value: Any) -> bool:
+    if isinstance(value, torch.Tensor):
+        return True
+    return isinstance(value, (list, tuple)) and any(isinstance(one, torch.Tensor) for one in value)

@@ -1,0 +1,76 @@
+"""Turn recorded windows into the document that the parent reads (the fields of ``TracedJob``)."""
+
+from typing import Any, Dict, List
+
+from leadline.graphs.torch.worker.classify import classify, specs
+from leadline.graphs.torch.worker.recorder import Recorder, Window
+from leadline.graphs.torch.worker.session import Session
+
+
+def graph(session: Session, recorder: Recorder, window: Window, *, stage: str = "") -> Dict[str, Any]:
+    """Return one window as the fields of ``OpGraph``; ``stage`` overrides the stages of its ops."""
+    cache: Dict[Any, Dict[str, Any]] = {}
+    ops: List[Dict[str, Any]] = []
+    for raw in window.ops:
+        signature = (
+            raw.func if raw.extra is None else id(raw),
+            tuple(spec[:2] + spec[3:] for spec in raw.inputs),
+            tuple(spec[:2] + spec[3:] for spec in raw.outputs),
+            repr(raw.args),
+        )
+        known = cache.get(signature)
+        if known is None:
+            known = cache[signature] = {**classify(raw), "inputs": specs(raw.inputs), "outputs": specs(raw.outputs)}
+        sources = [place - window.first for place in raw.sources if place >= window.first]
+        kind = (
+            "optimizer" if raw.stage == "optimizer" and known["kind"] in ("elementwise", "reduction") else known["kind"]
+        )
+        ops.append({**known, "kind": kind, "stage": stage or raw.stage, "sources": sources})
+    parameters = _parameters(recorder)
+    return {
+        "ops": ops,
+        "events": _events(recorder, window),
+        "parameters": parameters[0],
+        "parameter_bytes": parameters[1],
+        "device_type": session.policy,
+        "source": "torch",
+        "fallbacks": dict(session.fallbacks),
+    }
+
+
+def _parameters(recorder: Recorder) -> Any:
+    """Return count and bytes of the parameters that live on the traced device, shared ones once."""
+    seen: Dict[int, Any] = {}
+    for ref in recorder.parameters:
+        tensor = ref()
+        if tensor is None:
+            continue
+        local = getattr(tensor, "_local_tensor", tensor)
+        key = local.untyped_storage()._cdata
+        if key in recorder.live:
+            seen[key] = (local.numel(), local.numel() * local.element_size())
+    return sum(one[0] for one in seen.values()), sum(one[1] for one in seen.values())
+
+
+def _events(recorder: Recorder, window: Window) -> List[Dict[str, Any]]:
+    given_back = {serial: place for place, serial, size in window.events if size < 0}
+    stages = [raw.stage for raw in window.ops]
+    found = []
+    for serial, size in window.held:
+        found.append((0, serial, size, recorder.category.get(serial, "other")))
+    for place, serial, size in window.events:
+        category = recorder.category.get(serial)
+        if category is None:
+            category = _guess(recorder.made_in.get(serial, ""), given_back.get(serial), window.first, stages)
+        found.append((max(0, place - window.first), serial, size, category))
+    return [{"op": op, "storage": serial, "size_bytes": size, "category": c} for op, serial, size, c in found]
+
+
+def _guess(made: str, freed_at: Any, first: int, stages: List[str]) -> str:
+    """Call memory that forward takes and a later stage gives back an activation; the rest is temporary."""
+    if made not in ("forward", "evaluation"):
+        return "temporary"
+    if freed_at is None:
+        return "activation"
+    place = min(max(freed_at - first, 0), len(stages) - 1) if stages else 0
+    return "activation" if stages and stages[place] != made else "temporary"

@@ -1,0 +1,43 @@
+"""What one trace is asked to do and what it has learnt so far, shared by the worker's modules."""
+
+import collections
+import time
+from dataclasses import dataclass, field
+from typing import Any, Dict, List, Optional
+
+
+class Stop(BaseException):
+    """Ends the user's script once enough was seen; not an ``Exception``, so that no handler of the script eats it."""
+
+
+@dataclass
+class Session:
+    """One trace.
+
+    Attributes:
+        policy: whose kernel choices are recorded, ``cuda`` or ``cpu``.
+        bare: run with the pretended device and record nothing (the baseline of the tracer's own overhead).
+        world_size, local_size: processes of the job, and those on this node.
+        deadline: clock time at which the script is stopped whatever it does.
+    """
+
+    policy: str = "cuda"
+    bare: bool = False
+    world_size: int = 1
+    local_size: int = 1
+    deadline: float = float("inf")
+    low_confidence: bool = False
+    notes: List[str] = field(default_factory=list)
+    fallbacks: "collections.Counter[str]" = field(default_factory=collections.Counter)
+    facts: Dict[str, Any] = field(default_factory=dict)
+    recorder: Optional[Any] = None
+
+    def note(self, sentence: str) -> None:
+        """Keep a sentence for the user, once."""
+        if sentence not in self.notes:
+            self.notes.append(sentence)
+
+    def check_time(self) -> None:
+        """End the script when its time is up."""
+        if time.monotonic() > self.deadline:
+            raise Stop

@@ -1,0 +1,115 @@
+"""Values for tensors that have none: what ``.item()``, ``.cpu()``, masks and data-dependent shapes give in a trace."""
+
+from typing import Any, Dict, Sequence, Tuple
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+
+from leadline.graphs.torch.worker import fakes
+
+REAL_LIMIT_BYTES = 64 << 20
+"""Above this size a tensor brought back to the host stays without data."""
+
+KEPT_LIMIT_BYTES = 4 << 20
+"""Up to this size the values of a host tensor are remembered when it is copied to the device."""
+
+aten = torch.ops.aten
+
+
+def scalar(tensor: torch.Tensor) -> Any:
+    """Return the value ``.item()`` gives: the true one if known, else False, 1 or 1.0."""
+    known = known_value(tensor)
+    if known is not None and known.numel() == 1:
+        return known.item()
+    if tensor.dtype == torch.bool:
+        return bool(tensor.__dict__.get("_truth", False))
+    if tensor.dtype.is_complex:
+        return 1 + 0j
+    return 1.0 if tensor.dtype.is_floating_point else 1
+
+
+def host_copy(tensor: torch.Tensor, dtype: Any = None) -> torch.Tensor:
+    """Return a host tensor in place of a device tensor: its known values, else zeros; without data if it is large."""
+    dtype = dtype or tensor.dtype
+    known = known_value(tensor)
+    if known is not None:
+        return known.to(dtype)
+    if tensor.numel() * tensor.element_size() > REAL_LIMIT_BYTES or tensor.__dict__.get("_is_param"):
+        return fakes.like(tensor, torch.device("cpu"), dtype)
+    if tensor.dim() == 0:
+        return torch.full((), scalar(tensor), dtype=dtype)
+    return torch.zeros(tensor.shape, dtype=dtype)
+
+
+def known_value(tensor: torch.Tensor) -> Any:
+    """Return the host tensor a device tensor was copied from, if it is remembered and unchanged."""
+    return tensor.__dict__.get("_known") if isinstance(tensor, FakeTensor) else tensor
+
+
+def remember(tensor: torch.Tensor, host: torch.Tensor) -> None:
+    """Remember the host values of a device tensor."""
+    if not isinstance(host, FakeTensor) and host.numel() * host.element_size() <= KEPT_LIMIT_BYTES:
+        tensor.__dict__["_known"] = host.detach()
+
+
+def assume(func: Any, args: Sequence[Any], kwargs: Dict[str, Any]) -> Any:
+    """Return the result of an op whose shape or value depends on data, or ``NotImplemented`` if it is none of ours.
+
+    True values are used where they are known; otherwise every mask selects everything and all values are distinct.
+    """
+    packet = func._overloadpacket
+    if packet is aten._local_scalar_dense:
+        return scalar(args[0])
+    if packet in (aten.equal, aten.is_nonzero):
+        return True
+    if packet is aten.nonzero:
+        return _positions(args[0])
+    if packet is aten.masked_select:
+        return _fresh((_selected(args[1]),), args[0])
+    if packet in (aten._unique2, aten._unique, aten.unique_dim, aten.unique_consecutive):
+        return _unique(func, args)
+    if packet in (aten.index, aten.index_put, aten.index_put_, aten._index_put_impl_, aten._unsafe_index):
+        return func(args[0], [i for one in args[1] for i in _as_positions(one)], *args[2:], **kwargs)
+    if packet is aten.repeat_interleave:
+        counts = known_value(args[0])
+        total = int(counts.sum()) if counts is not None else 2 * args[0].numel()
+        return _fresh((kwargs.get("output_size") or total,), args[0], torch.int64)
+    if packet is aten.bincount:
+        return _fresh((max(1, args[2] if len(args) > 2 else kwargs.get("minlength", 0)),), args[0], torch.int64)
+    if packet in (aten.linalg_lstsq, aten.histc):
+        return NotImplemented
+    return NotImplemented
+
+
+def _fresh(shape: Tuple[int, ...], source: torch.Tensor, dtype: Any = None) -> torch.Tensor:
+    return fakes.empty(shape, dtype or source.dtype, fakes.true_device(source))
+
+
+def _selected(mask: torch.Tensor) -> int:
+    known = known_value(mask)
+    return mask.numel() if known is None else int(torch.count_nonzero(known))
+
+
+def _positions(mask: torch.Tensor) -> torch.Tensor:
+    return _fresh((_selected(mask), mask.dim()), mask, torch.int64)
+
+
+def _as_positions(index: Any) -> Sequence[Any]:
+    """Turn a mask into one position list for each of its dimensions; other indices stay."""
+    if index is None or index.dtype not in (torch.bool, torch.uint8):
+        return [index]
+    return [_fresh((_selected(index),), index, torch.int64) for _ in range(index.dim())]
+
+
+def _unique(func: Any, args: Sequence[Any]) -> Any:
+    values = args[0]
+    known = known_value(values)
+    if func._overloadpacket is aten.unique_dim:
+        size = values.shape[args[1]]
+        shape = tuple(values.shape)
+    else:
+        size = values.numel() if known is None else int(torch.unique(known).numel())
+        shape = (size,)
+    flat = values.shape if len(shape) == 1 else (size,)
+    found = [_fresh(shape, values), _fresh(flat, values, torch.int64), _fresh((size,), values, torch.int64)]
+    return tuple(found[: len(func._schema.returns)])

@@ -1,0 +1,160 @@
+"""What a script may ask of a tensor that has no data, and how modules hold such tensors."""
+
+import copy
+import weakref
+from typing import Any, Dict
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+
+from leadline.graphs.torch.worker import fakes, standins
+from leadline.graphs.torch.worker.session import Session
+
+MOVED: Dict[int, Any] = {}
+"""Parameters that moved to another device, by the id of the old one: (new, old)."""
+
+
+def install(session: Session) -> None:
+    """Give tensors without data the methods that need data, and make parameters of modules such tensors."""
+    _answer_values()
+    _own_parameters(session)
+    torch.nn.Module._apply = _apply
+    _skip_initialisation()
+    torch._C._set_only_lift_cpu_tensors(True)
+
+
+def _answer_values() -> None:
+    def host(tensor: Any) -> torch.Tensor:
+        return _plain(standins.host_copy(tensor.detach()))
+
+    def numpy(tensor: Any, *, force: bool = False) -> Any:
+        return host(tensor).numpy()
+
+    def array(tensor: Any, dtype: Any = None, copy: Any = None) -> Any:
+        found = host(tensor).numpy()
+        return found if dtype is None else found.astype(dtype)
+
+    def text(tensor: Any) -> str:
+        return f"tensor(shape={tuple(tensor.shape)}, device='{tensor.device}', dtype={tensor.dtype})"
+
+    answers = {
+        "numpy": numpy,
+        "__array__": array,
+        "tolist": lambda tensor: host(tensor).tolist(),
+        "__repr__": lambda tensor, **_: text(tensor),
+        "__str__": text,
+        "__format__": lambda tensor, spec: format(tensor.item(), spec) if tensor.dim() == 0 else text(tensor),
+        "__deepcopy__": _deepcopy,
+        "data_ptr": lambda tensor: tensor.untyped_storage()._cdata,
+        "get_device": lambda tensor: 0 if tensor.is_cuda else -1,
+        "is_pinned": lambda tensor, *_: False,
+        "__reduce_ex__": lambda tensor, _: (torch.zeros, (tuple(tensor.shape),)),
+        "share_memory_": lambda tensor: tensor,
+        "__dlpack__": lambda tensor, **_: host(tensor).__dlpack__(),
+        "__dlpack_device__": lambda tensor: host(tensor).__dlpack_device__(),
+    }
+    for name, answer in answers.items():
+        setattr(FakeTensor, name, answer)
+    torch.Tensor.pin_memory = lambda tensor, *_, **__: tensor
+
+
+def _plain(tensor: torch.Tensor) -> torch.Tensor:
+    """Return data even for a tensor too large to keep: the shape decides what a script can do with it."""
+    return torch.zeros(tensor.shape, dtype=tensor.dtype) if isinstance(tensor, FakeTensor) else tensor
+
+
+def _deepcopy(tensor: Any, memo: Dict[int, Any]) -> Any:
+    known = memo.get(id(tensor))
+    if known is not None:
+        return known
+    made = tensor.detach().clone()
+    if tensor.__dict__.get("_is_param"):
+        made = torch.nn.Parameter(made, tensor.requires_grad)
+    else:
+        made.requires_grad_(tensor.requires_grad)
+    if tensor.is_leaf and tensor.grad is not None:
+        made.grad = copy.deepcopy(tensor.grad, memo)
+    memo[id(tensor)] = made
+    return made
+
+
+def _own_parameters(session: Session) -> None:
+    """Turn the data of every new parameter into a tensor without data, and keep count of parameters."""
+    own = torch.nn.Parameter.__new__
+
+    def new(cls: Any, data: Any = None, requires_grad: bool = True) -> Any:
+        if cls is torch.nn.Parameter and type(data) in (torch.Tensor, torch.nn.Parameter):
+            data = fakes.like(data.detach(), torch.device("cpu"))
+        made = own(cls, data, requires_grad)
+        if session.recorder is not None:
+            session.recorder.parameters.append(weakref.ref(made))
+            if isinstance(made, FakeTensor) and not session.bare:
+                session.recorder.track(made, "parameter")
+                session.recorder.mark(made, "parameter")
+        return made
+
+    torch.nn.Parameter.__new__ = new
+
+
+def _apply(module: Any, fn: Any, recurse: bool = True) -> Any:
+    """Do what ``Module._apply`` does, keeping tied weights tied and telling optimizers about moved parameters."""
+    if recurse:
+        for child in module.children():
+            child._apply(fn)
+    for name, parameter in module._parameters.items():
+        if parameter is None:
+            continue
+        moved = MOVED.get(id(parameter))
+        if moved is None or moved[1] is not parameter:
+            with torch.no_grad():
+                found = fn(parameter)
+            if found is parameter or _same(found, parameter):
+                continue
+            made = torch.nn.Parameter(found.detach(), parameter.requires_grad)
+            if parameter.grad is not None:
+                with torch.no_grad():
+                    made.grad = fn(parameter.grad)
+            MOVED[id(parameter)] = moved = (made, parameter)
+        module._parameters[name] = moved[0]
+    for name, buffer in module._buffers.items():
+        if buffer is not None:
+            module._buffers[name] = fn(buffer)
+    return module
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Whether a conversion changed nothing (``.cuda()`` on a module that is there already)."""
+    return bool(
+        one.dtype == other.dtype
+        and one.shape == other.shape
+        and one.untyped_storage()._cdata == other.untyped_storage()._cdata
+        and one.stride() == other.stride()
+    )
+
+
+def follow_moves(optimizer: Any) -> None:
+    """Let an optimizer made before ``model.cuda()`` update the parameters where they are now."""
+    for group in getattr(optimizer, "param_groups", ()):
+        for place, parameter in enumerate(group["params"]):
+            moved = MOVED.get(id(parameter))
+            while moved is not None and moved[1] is group["params"][place]:
+                group["params"][place] = moved[0]
+                moved = MOVED.get(id(moved[0]))
+
+
+def _skip_initialisation() -> None:
+    """Leave tensors without data as they are in ``torch.nn.init``: some of it draws until the values suit."""
+    init = torch.nn.init
+    for name in dir(init):
+        own = getattr(init, name)
+        if name.endswith("_") and not name.startswith("_") and callable(own):
+            setattr(init, name, _unless_fake(own))
+
+
+def _unless_fake(own: Any) -> Any:
+    def initialise(tensor: Any, *args: Any, **kwargs: Any) -> Any:
+        local = getattr(tensor, "_local_tensor", tensor)
+        return tensor if isinstance(local, FakeTensor) else own(tensor, *args, **kwargs)
+
+    initialise.__name__ = own.__name__
+    return initialise

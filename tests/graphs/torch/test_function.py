@@ -1,0 +1,97 @@
+from pathlib import Path
+
+import pytest
+
+from leadline.core.errors import InvalidInput, Untraceable
+from leadline.core.graph import OpKind, Stage, StorageCategory, TracedJob
+from leadline.core.workload import InputShape, ModelKind, ModelSource, Optimizer, Phase, Precision, Workload
+from leadline.execution.processes import run_process
+from leadline.graphs.torch.trace import trace_function
+
+NET = """
+import torch
+from torch import nn
+
+class Tokens(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed = nn.Embedding(100, 64)
+        self.block = nn.TransformerEncoderLayer(64, 4, 128, dropout=0.0, batch_first=True)
+    def forward(self, x):
+        return self.block(self.embed(x))
+
+def pixels():
+    return nn.Sequential(nn.Conv2d(3, 8, 3, stride=2, padding=1), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 16 * 16, 10))
+
+def recurrent():
+    return nn.LSTM(16, 32, 2, batch_first=True)
+
+def broken():
+    return nn.Sequential(nn.Linear(3, 4), nn.Linear(5, 6))
+"""
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("model") / "net.py"
+    path.write_text(NET)
+    return path
+
+
+def trace(model: Path, name: str, shape: InputShape, device_type: str = "cuda", **knobs: object) -> TracedJob:
+    source = ModelSource(ModelKind.FUNCTION, f"{model}:{name}")
+    workload = Workload(source, inputs=(shape,), optimizer=Optimizer.ADAM, **knobs)  # type: ignore[arg-type]
+    return trace_function(workload, runner=run_process, device_type=device_type)
+
+
+def test_a_convolution_carries_the_sizes_that_decide_its_speed(model: Path) -> None:
+    step = trace(model, "pixels", InputShape((4, 3, 32, 32))).step
+    conv = next(op for op in step.ops if op.name == "aten.convolution")
+    wanted = {"n": 4, "c": 3, "k": 8, "h": 16, "w": 16, "r": 3, "s": 3, "groups": 1, "stride": 2, "dilation": 1}
+    assert wanted == conv.dims
+    assert 2 * 4 * 8 * 16 * 16 * 3 * 9 == conv.flops
+    assert (3 * 8 * 9 + 8 + 2048 * 10 + 10) == step.parameters
+    assert {Stage.FORWARD, Stage.BACKWARD, Stage.OPTIMIZER} == {op.stage for op in step.ops}
+
+
+def test_a_step_gives_back_all_memory_but_weights_and_state(model: Path) -> None:
+    step = trace(model, "pixels", InputShape((4, 3, 32, 32))).step
+    assert 3 * step.parameter_bytes <= sum(e.size_bytes for e in step.events) <= 4 * step.parameter_bytes + 1024 + 49152
+    held = sum(e.size_bytes for e in step.events if e.category is StorageCategory.OPTIMIZER_STATE and e.op == 0)
+    assert 2 * step.parameter_bytes == held
+
+
+def test_half_precision_attention_is_flash_on_the_gpu_and_float32_is_not(model: Path) -> None:
+    shape = InputShape((2, 16), "int64")
+    half = trace(model, "Tokens", shape, precision=Precision.AMP_BF16).step
+    full = trace(model, "Tokens", shape).step
+    assert "aten._scaled_dot_product_flash_attention" in {op.name for op in half.ops}
+    assert "aten._scaled_dot_product_efficient_attention" in {op.name for op in full.ops}
+    attention = next(op for op in half.ops if op.kind is OpKind.ATTENTION)
+    assert {"b": 2, "h": 4, "q": 16, "kv": 16, "d": 16} == attention.dims
+    assert "bfloat16" == attention.dtype
+
+
+def test_a_recurrent_layer_is_one_op_each_way(model: Path) -> None:
+    step = trace(model, "recurrent", InputShape((4, 10, 16)), "cpu").step
+    recurrent = [op for op in step.ops if op.kind is OpKind.RNN]
+    assert ["aten.lstm", "aten.lstm_backward"] == [op.name for op in recurrent]
+    assert {"batch": 4, "seq": 10, "input": 16, "hidden": 32, "layers": 2, "directions": 1} == recurrent[0].dims
+    assert 2 * 40 * 4 * 32 * ((16 + 32) + (32 + 32)) == recurrent[0].flops
+
+
+def test_inference_has_a_forward_pass_only(model: Path) -> None:
+    step = trace(model, "pixels", InputShape((4, 3, 32, 32)), phase=Phase.INFERENCE).step
+    assert {Stage.FORWARD} == {op.stage for op in step.ops}
+
+
+def test_a_model_that_cannot_run_is_untraceable(model: Path) -> None:
+    with pytest.raises(Untraceable, match="same reduction dim"):
+        trace(model, "broken", InputShape((2, 3)))
+
+
+def test_a_model_function_that_does_not_exist_is_named(model: Path) -> None:
+    with pytest.raises(Untraceable, match="defines no 'absent'"):
+        trace(model, "absent", InputShape((2, 3)))
+    with pytest.raises(InvalidInput, match="names no model function"):
+        trace(model.with_name("missing.py"), "build", InputShape((2, 3)))
