@@ -128,7 +128,7 @@ class LoopFacts:
 
     batch: int | None = None
     steps_per_epoch: int | None = None
-    epochs: int | None = None
+    epochs: float | None = None
     samples: int | None = None
     bytes_per_sample: int | None = None
     accumulation: int = 1

@@ -1,0 +1,114 @@
+"""The unmodified training scripts that the trace is measured on, with what is true of each."""
+
+import sys
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+FOLDER = Path(__file__).parent / "scripts"
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """One script with the arguments it is started with, and the facts of its loop under them.
+
+    Attributes:
+        shows: what it exercises.
+        batch: samples of one forward pass; ``None`` where no module and no loader is there to read it from.
+        steps_per_epoch, epochs: optimizer steps (of the rarest optimizer) in an epoch, and epochs.
+        parameters: weights, shared ones counted once.
+        stops_early: the script may end before its last step by its own judgement.
+        processes: processes that torchrun starts; zero for a plain start.
+        same_on_cpu: the script takes the same path and kernels on a CPU when it is traced under CPU policies.
+    """
+
+    name: str
+    shows: str
+    argv: tuple[str, ...] = ()
+    batch: int | None = None
+    steps_per_epoch: int | None = None
+    epochs: float | None = None
+    parameters: int = 0
+    accumulation: int = 1
+    samples: int | None = None
+    evaluation_batches: int | None = None
+    workers: int = 0
+    processes: int = 0
+    needs: tuple[str, ...] = ()
+    stops_early: bool = False
+    same_on_cpu: bool = False
+
+    @property
+    def path(self) -> Path:
+        """The script's file."""
+        return FOLDER / f"{self.name}.py"
+
+    def command(self) -> tuple[str, ...]:
+        """Return the command a user would type, with this Python."""
+        start: tuple[str, ...] = (sys.executable,)
+        if self.processes:
+            start = (*start, "-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={self.processes}")
+        return (*start, str(self.path), *self.argv)
+
+    def missing(self) -> tuple[str, ...]:
+        """Return the packages it needs that are not installed."""
+        return tuple(name for name in self.needs if find_spec(name) is None)
+
+
+CORPUS: tuple[Script, ...] = (
+    Script("digits_cnn", "reader that calls .numpy(), transform, test between epochs, scheduler, formatted losses",
+           ("--epochs", "2"), 64, 24, 2, 151_306, samples=1500, evaluation_batches=3, same_on_cpu=True),
+    Script("resnet_amp", "autocast, GradScaler, unscale and clip, channels-last, workers, batch norm, top-k accuracy",
+           ("--epochs", "2", "--amp"), 16, 6, 2, 175_258, samples=96, evaluation_batches=1, workers=2),
+    Script("vae", "torch.accelerator, losses added up by .item(), .cpu().numpy() of a grid",
+           ("--epochs", "2"), 128, 12, 2, 76_104, samples=1500, evaluation_batches=3, same_on_cpu=True),
+    Script("dcgan", "two models, two optimizers, three backward passes an iteration, weights filled by hand",
+           ("--niter", "2"), 16, 8, 2, 187_296, samples=128, workers=2),
+    Script("word_lm", "LSTM with tied weights, no loader, updates by hand, clipping, math.exp of the loss",
+           ("--epochs", "2"), 20, 13, 2, 126_620),
+    Script("regression", "endless loop until the loss is small, updates by hand",
+           (), 32, 400, 1, 5, stops_early=True),
+    Script("manual_linear", "tensors with requires_grad and no module, w -= lr * w.grad, full batch",
+           (), None, 200, 1, 2048, same_on_cpu=True),
+    Script("char_gpt", "batches cut from a memmap, accumulation, fused AdamW, tied weights, attention, while True",
+           ("--max_iters", "6"), 12, 7, 1, 106_880, accumulation=2),
+    Script("imagenet_main", "--dummy data, meters that format tensors, DataParallel, checkpoint files, depthwise CNN",
+           ("--dummy", "--epochs", "2"), 8, 8, 2, 118_304, samples=64, evaluation_batches=2, workers=2),
+    Script("sine_lbfgs", "LBFGS with a closure, LSTM cells in a Python loop, float64",
+           ("--steps", "4"), 17, 4, 1, 32_284),
+    Script("text_rnn", "packed sequences, collate function, bidirectional GRU, tqdm postfix, masks",
+           ("--num-epochs", "2"), 32, 20, 2, 142_401, samples=640, evaluation_batches=3, workers=2),
+    Script("siamese", "two inputs through one backbone, random pairs, .squeeze(), torch.where",
+           ("--epochs", "2"), 64, 19, 2, 9_025, samples=1200, evaluation_batches=3, same_on_cpu=True),
+    Script("unet", "PIL images, dictionary batches, bf16 autocast, dice loss, evaluation inside the epoch",
+           ("--epochs", "2", "--amp"), 8, 9, 2, 29_865, samples=72, evaluation_batches=3, workers=2),
+    Script("vit", "transformer encoder, accumulation, copied EMA model, OneCycle schedule, saved checkpoint",
+           ("--epochs", "2"), 32, 11, 2, 152_202, accumulation=4, samples=1437, evaluation_batches=2),
+    Script("policy_gradient", "reinforcement learning: sampled actions by .item(), Categorical, itertools.count",
+           ("--max-episodes", "6"), 1, 6, 1, 898, stops_early=True),
+    Script("gcn", "message passing with index_add_ and scatter, full batch, index masks",
+           ("--epochs", "6"), 600, 1, 6, 4_357, same_on_cpu=True),
+    Script("custom_function", "autograd.Function, activation checkpointing, stream data set, while step < max_steps",
+           ("--max-steps", "6"), 128, 6, 1, 448_525, same_on_cpu=True),
+    Script("compiled_mlp", "torch.compile of a module and of a loss, random_split, early stopping",
+           ("--epochs", "2", "--backend", "aot_eager"), 64, 6, 2, 133_889, samples=354, evaluation_batches=1),
+    Script("moe", "experts chosen by top-k, torch.where and nonzero, boolean masks, registered buffers",
+           ("--steps", "6"), 16, 6, 1, 240_896),
+    Script("triplet_embedding", "PIL files, custom batch sampler, mined triplets, weight norm, cdist",
+           ("--epochs", "2"), 30, 12, 2, 27_264, samples=400, workers=2),
+    Script("seq2seq", "encoder and decoder with their own optimizers, data kept on the device, topk decoding",
+           (), 32, 16, 6, 72_909, samples=512),
+    Script("hf_trainer", "Hugging Face Trainer with accumulation, evaluation and metrics", ("--num_train_epochs", "2"),
+           8, 10, 2, 139_586, accumulation=2, samples=160, evaluation_batches=2, needs=("transformers", "accelerate")),
+    Script("hf_causal_loop", "a transformers model in a loop by hand, gradient checkpointing", ("--num_epochs", "2"),
+           4, 16, 2, 190_272, samples=64, needs=("transformers",)),
+    Script("lightning_autoencoder", "Lightning with accumulation and validation", ("--max_epochs", "2"),
+           64, 10, 2, 13_265, accumulation=2, samples=1280, evaluation_batches=9, needs=("lightning",)),
+    Script("ddp_mlp", "DistributedDataParallel under torchrun, sampler, all-reduce, barrier", ("--total_epochs", "2"),
+           32, 32, 2, 5_633, samples=2048, processes=2),
+    Script("fsdp2_gpt", "fully_shard under torchrun, clipping of sharded gradients", ("--steps", "6"),
+           4, 6, 1, 866_048, processes=2),
+    Script("fsdp1_mlp", "FullyShardedDataParallel with a wrap policy under torchrun", ("--epochs", "2"),
+           32, 29, 2, 301_066, samples=1797, workers=1, processes=2),
+)  # fmt: skip
+"""Every script, with figures counted in a real run on a CPU."""

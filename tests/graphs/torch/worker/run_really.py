@@ -1,0 +1,94 @@
+"""Run scripts to their end on the CPU, each in a fork of one process, and print what was true and what the loop said.
+
+Usage: python run_really.py SOURCES JSON, where JSON is a list of ``[name, path, arguments]``; one JSON line each.
+"""
+
+import gc
+import importlib
+import json
+import os
+import runpy
+import sys
+import tempfile
+import warnings
+from pathlib import Path
+
+
+def main(sources, jobs):
+    sys.path.insert(0, sources)
+    import torch
+
+    importlib.import_module("sklearn.model_selection")
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore")
+    for name, path, arguments in jobs:
+        with tempfile.TemporaryFile("w+") as answer, tempfile.TemporaryFile("w+") as said:
+            child = os.fork()
+            if child == 0:
+                os.dup2(said.fileno(), 1)
+                os.dup2(said.fileno(), 2)
+                run(path, arguments, answer)
+            _, status = os.waitpid(child, 0)
+            answer.seek(0)
+            said.seek(0)
+            found = json.loads(answer.read() or "{}")
+            sys.stdout.write(json.dumps({"name": name, "status": status, "said": said.read()[-800:], **found}) + "\n")
+            sys.stdout.flush()
+
+
+def run(path, arguments, answer):
+    import torch
+    from torch.optim.optimizer import register_optimizer_step_post_hook
+
+    from leadline.graphs.torch.worker import loop
+
+    early = {}
+    counts = {}
+
+    def after_step(optimizer, *_):
+        counts[id(optimizer)] = counts.get(id(optimizer), 0) + 1
+        if counts[id(optimizer)] == 3 and (not early or sum(counts.values()) == 3):
+            early.update(loop.facts(), parameters=trained(torch))
+
+    def after_backward(*args, **kwargs):
+        result = watched(*args, **kwargs)
+        if loop.counts()["backward"] == 3 and not counts:
+            early.update(loop.facts(), parameters=trained(torch))
+        return result
+
+    sys.argv = [path, *arguments]
+    sys.path.insert(0, str(Path(path).parent))
+    watched = torch.autograd.backward
+    torch.autograd.backward = after_backward
+    loop.install(path)
+    register_optimizer_step_post_hook(after_step)
+    failed = 0
+    try:
+        runpy.run_path(path, run_name="__main__")
+    except SystemExit as end:
+        failed = int(bool(end.code))
+    except BaseException:  # noqa: BLE001 - whatever the script raises is its result
+        import traceback
+
+        traceback.print_exc()
+        failed = 1
+    if not early:
+        early = {**loop.facts(), "parameters": trained(torch)}
+    steps = min(counts.values()) if counts else loop.counts()["backward"]
+    json.dump({"facts": early, "steps": steps, "backward": loop.counts()["backward"]}, answer)
+    answer.flush()
+    sys.stdout.flush()
+    os._exit(failed)
+
+
+def trained(torch):
+    """Count the weights that received a gradient, shared ones once."""
+    seen = {}
+    for thing in gc.get_objects():
+        if type(thing) in (torch.Tensor, torch.nn.Parameter) and thing.is_leaf and thing.requires_grad:
+            seen[thing.data_ptr()] = thing.numel()
+    return sum(seen.values())
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], json.loads(sys.argv[2]))

@@ -1,0 +1,60 @@
+"""The loop's facts, read after three steps, against what the whole script then really did."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from leadline.bench.corpus import CORPUS
+
+SOURCES = Path(__file__).parents[4] / "src"
+PLAIN = [script for script in CORPUS if not script.processes and not script.missing()]
+
+
+@pytest.fixture(scope="module")
+def really():
+    """Run every script that one process can run, to its end, and return what was true and what was said."""
+    jobs = [[script.name, str(script.path), list(script.argv)] for script in PLAIN]
+    done = subprocess.run(
+        [sys.executable, str(Path(__file__).with_name("run_really.py")), str(SOURCES), json.dumps(jobs)],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=280,
+    )
+    return {one["name"]: one for one in map(json.loads, done.stdout.splitlines())}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("script", PLAIN, ids=lambda script: script.name)
+def test_what_is_said_after_three_steps_is_what_the_table_and_the_whole_run_say(really, script):
+    run = really[script.name]
+    assert 0 == run["status"], run["said"]
+    facts = run["facts"]
+    said = {
+        "batch": facts.get("batch"),
+        "steps_per_epoch": facts["steps_per_epoch"],
+        "epochs": facts["epochs"],
+        "parameters": facts["parameters"],
+        "accumulation": facts["accumulation"],
+        "samples": facts.get("samples"),
+        "evaluation_batches": facts["evaluation_batches_per_epoch"],
+    }
+    assert {name: getattr(script, name) for name in said} == said
+    assert facts["notes"]
+    total = script.steps_per_epoch * script.epochs
+    assert run["steps"] <= total if script.stops_early else run["steps"] == total
+
+
+def test_bytes_of_a_sample_are_those_of_the_collated_batch(really):
+    assert 8 * 8 * 4 + 8 == really["digits_cnn"]["facts"]["bytes_per_sample"]
+    assert 3 * 64 * 64 * 4 + 64 * 64 * 8 == really["unet"]["facts"]["bytes_per_sample"]
+
+
+def test_workers_optimizer_and_precision_are_read_off_the_script(really):
+    facts = really["resnet_amp"]["facts"]
+    assert (2, "momentum", "amp-bf16") == (facts["loader_workers"], facts["optimizer"], facts["precision"])
+    assert "sgd" == really["word_lm"]["facts"]["optimizer"]
+    assert any("by hand" in note for note in really["word_lm"]["facts"]["notes"])
