@@ -103,7 +103,7 @@ def _script(request: Dict[str, Any]) -> Any:
 
     def run() -> None:
         if loop is not None:
-            loop.install()
+            loop.install(None if request["module"] else target)
         sys.argv = [target, *argv]
         if request["module"]:
             sys.path.insert(0, str(Path.cwd()))
@@ -142,6 +142,8 @@ def _answer(session: Session, recorder: Any, steps: Any, window: Optional[Any]) 
 def _facts(session: Session, steps: Any) -> Dict[str, Any]:
     loop = _loop()
     facts = {**(loop.facts() if loop is not None else {}), **session.facts}
+    for sentence in facts.pop("notes", ()):
+        session.note(sentence)
     if steps.evaluation_batches and not facts.get("evaluation_batches_per_epoch"):
         facts["evaluation_batches_per_epoch"] = steps.evaluation_batches
     if steps.optimizers and not facts.get("optimizer"):
