@@ -1,102 +1,100 @@
-"""Expand a transformer's configuration into the ops and storage events of one step."""
+"""From a configuration file to a traced job: read the sizes, fill what was not said, run the model on a tape."""
 
 import json
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from leadline.core.errors import InvalidInput
-from leadline.core.graph import BYTES_PER_ELEMENT, LoopFacts, OpGraph, TracedJob
+from leadline.core.graph import BYTES_PER_ELEMENT, LoopFacts, Op, OpGraph, OpKind, Stage, StorageCategory, TracedJob
 from leadline.core.workload import Optimizer, Phase, Precision, Workload
-from leadline.graphs.hf_config.layers import StepBuilder, StepSizes
-from leadline.graphs.hf_config.memory import step_events
+from leadline.graphs.hf_config.model import Transformer
+from leadline.graphs.hf_config.optimizer import hold_states, update
 from leadline.graphs.hf_config.shape import TransformerShape, read_shape
+from leadline.graphs.hf_config.tape import Tape
 
 DEFAULT_SEQUENCE = 2048
 
 
+@dataclass(frozen=True, slots=True)
+class _Choices:
+    """What the run needs to know, after defaults; ``assumed`` names each default."""
+
+    batch: int
+    sequence: int
+    precision: Precision
+    optimizer: Optimizer
+    assumed: tuple[str, ...]
+
+
 def expand(workload: Workload, *, device_type: str = "cuda") -> TracedJob:
-    """Expand the ``config.json`` that ``workload`` names (implements ``GraphSource``).
+    """Expand a Hugging Face ``config.json`` into one step: ops with counts, and the memory they hold.
+
+    In inference the step is one forward pass over the whole sequence (a prefill). Nothing of torch or transformers is
+    needed; layers run one after the other on a tape, so that the memory events keep the order of the eager model.
 
     Defaults, each named in a note: one sample a batch, a sequence of the model's maximum up to 2,048 tokens, bf16
     with AdamW in training, the configuration's own dtype in inference.
 
     Raises:
-        InvalidInput: the file is no model configuration, or a value does not fit the model.
-        UnknownName: a ``model_type`` that is not known.
+        InvalidInput: the file cannot be read, a size in it is not usable, or the sequence is longer than the model.
+        UnknownName: the ``model_type`` is not known.
     """
-    path = Path(workload.model.reference)
-    config = _read(path)
-    shape = read_shape(_text_part(config), str(path))
-    sizes, assumed = _sizes(workload, config, shape, device_type)
-    step = _graph(shape, sizes, device_type)
-    notes = [f"assumed: {', '.join(assumed)}"] if assumed else []
+    config = read_config(workload.model.reference)
+    shape = read_shape(_text_part(config), workload.model.reference)
+    choices = _choose(workload, shape, config)
+    graph = _run(workload, shape, choices, cuda=device_type == "cuda")
+    loop = LoopFacts(
+        batch=choices.batch,
+        accumulation=workload.accumulation,
+        bytes_per_sample=None if shape.patch else 8 * choices.sequence,
+        precision=choices.precision.value,
+        optimizer=choices.optimizer.value if workload.phase is Phase.TRAINING else None,
+    )
+    notes = [f"assumed: {', '.join(choices.assumed)}"] if choices.assumed else []
     if shape.assumed:
-        notes.append(f"{path} leaves out {', '.join(shape.assumed)}: the published defaults were taken")
-    return TracedJob(
-        step=step,
-        loop=LoopFacts(
-            batch=sizes.batch,
-            accumulation=sizes.accumulation,
-            precision=sizes.precision.value,
-            optimizer=sizes.optimizer.value if sizes.training else None,
-        ),
-        notes=tuple(notes),
-    )
+        left_out = ", ".join(shape.assumed)
+        notes.append(f"{workload.model.reference} leaves out {left_out}: the published defaults were taken")
+    return TracedJob(graph, loop, notes=tuple(notes))
 
 
-def _graph(shape: TransformerShape, sizes: StepSizes, device_type: str) -> OpGraph:
-    parameters = shape.parameters()
-    return OpGraph(
-        ops=tuple(StepBuilder(shape, sizes).build()),
-        events=tuple(step_events(shape, sizes)),
-        parameters=parameters,
-        parameter_bytes=parameters * BYTES_PER_ELEMENT[sizes.precision.weights],
-        device_type=device_type,
-        source="config.json by formula",
-    )
+def read_config(reference: str) -> dict[str, Any]:
+    """Read the configuration named by a path to it, or to the folder that holds it.
 
-
-def _read(path: Path) -> dict[str, object]:
+    Raises:
+        InvalidInput: there is no such file, or it is not a JSON object.
+    """
+    path = Path(reference)
+    if path.is_dir():
+        path /= "config.json"
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
-        raise InvalidInput(f"{path} cannot be read: {error}") from error
+        raise InvalidInput(f"{reference} cannot be read: {error}") from error
     except json.JSONDecodeError as error:
-        raise InvalidInput(f"{path} is not JSON: {error}") from error
+        raise InvalidInput(f"{reference} is not JSON: {error}") from error
     if not isinstance(config, dict):
-        raise InvalidInput(f"{path} holds no model configuration: a JSON object is expected")
+        raise InvalidInput(f"{reference} is not a model configuration: its JSON is no object")
     return config
 
 
-def _text_part(config: dict[str, object]) -> dict[str, object]:
+def _text_part(config: dict[str, Any]) -> dict[str, Any]:
     """Return the configuration of the language model inside a wrapped one (``text_config``)."""
     inner = config.get("text_config")
     return inner if "model_type" in config and isinstance(inner, dict) and "model_type" in inner else config
 
 
-def _sizes(
-    workload: Workload, config: dict[str, object], shape: TransformerShape, device_type: str
-) -> tuple[StepSizes, list[str]]:
+def _choose(workload: Workload, shape: TransformerShape, config: dict[str, Any]) -> _Choices:
     """Fill in what the user left out, and say what was filled in."""
     assumed = []
     training = workload.phase is Phase.TRAINING
-    batch, sequence = workload.batch, workload.sequence
-    if workload.inputs:
-        first = workload.inputs[0].shape
-        batch = batch or first[0]
-        sequence = sequence or (first[1] if len(first) == 2 else None)
+    batch, sequence = _sizes(workload, shape)
     if batch is None:
         batch = 1
         assumed.append("batch 1")
-    if shape.patches:
-        sequence = shape.patches + 1
-    elif sequence is None:
+    if sequence is None:
         sequence = min(shape.max_sequence, DEFAULT_SEQUENCE)
         assumed.append(f"sequence {sequence}")
-    elif shape.positions and sequence > shape.max_sequence:
-        raise InvalidInput(
-            f"--seq {sequence} is longer than the {shape.max_sequence} positions this {shape.family} has learned"
-        )
     precision = workload.precision
     if precision is None:
         precision = Precision.BF16 if training else _stored_precision(config)
@@ -106,19 +104,66 @@ def _sizes(
         optimizer = Optimizer.ADAMW
         if training:
             assumed.append("optimizer adamw")
-    sizes = StepSizes(
-        batch=batch,
-        sequence=sequence,
-        precision=precision,
-        optimizer=optimizer,
-        training=training,
-        accumulation=workload.accumulation if training else 1,
-        checkpointing=workload.checkpointing and training,
-        activation=str(config.get("hidden_act") or config.get("activation_function") or config.get("activation") or ""),
-    )
-    return replace(sizes, fused_attention=device_type == "cuda"), assumed
+    return _Choices(batch, sequence, precision, optimizer, tuple(assumed))
 
 
-def _stored_precision(config: dict[str, object]) -> Precision:
+def _sizes(workload: Workload, shape: TransformerShape) -> tuple[int | None, int | None]:
+    """Return batch and sequence as far as they are said, by themselves or by the shape of the first input."""
+    batch, sequence = workload.batch, workload.sequence
+    if workload.inputs:
+        first = workload.inputs[0].shape
+        batch = batch or first[0]
+        sequence = sequence or (first[1] if len(first) == 2 else None)
+    if shape.patch:
+        return batch, shape.patches + 1
+    if sequence is not None and shape.positions and sequence > shape.max_sequence:
+        raise InvalidInput(
+            f"--seq {sequence} is longer than the {shape.max_sequence} positions this {shape.family} has learned"
+        )
+    return batch, sequence
+
+
+def _stored_precision(config: dict[str, Any]) -> Precision:
     stored = str(config.get("dtype") or config.get("torch_dtype") or "float32").removeprefix("torch.")
     return {"float16": Precision.FP16, "bfloat16": Precision.BF16}.get(stored, Precision.FP32)
+
+
+def _run(workload: Workload, shape: TransformerShape, choices: _Choices, *, cuda: bool) -> OpGraph:
+    training = workload.phase is Phase.TRAINING
+    precision = choices.precision
+    tape = Tape(training=training, autocast=precision.compute if precision.autocast else None)
+    dtype = precision.weights
+    model = Transformer(shape, tape, dtype, cuda=cuda, checkpointing=workload.checkpointing and training)
+    model.build()
+    states = hold_states(tape, choices.optimizer) if training else []
+    _micro_steps(model, choices, workload.accumulation if training else 1)
+    if training:
+        update(tape, choices.optimizer, scaled=precision is Precision.AMP_FP16)
+    count = sum(weight.elements for weight in tape.parameters)
+    graph = OpGraph(
+        ops=_as_tf32(tape.ops()) if precision is Precision.TF32 else tape.ops(),
+        events=tuple(tape.events),
+        parameters=count,
+        parameter_bytes=count * BYTES_PER_ELEMENT[dtype],
+        device_type="cuda" if cuda else "cpu",
+        source="config.json by formula",
+    )
+    del states
+    return graph
+
+
+def _micro_steps(model: Transformer, choices: _Choices, accumulation: int) -> None:
+    """Run forward and backward; further micro-steps repeat the second one, where gradients are held already."""
+    tape = model.tape
+    for position in range(min(accumulation, 2)):
+        tape.stage = Stage.FORWARD
+        with tape.repeated(max(1, accumulation - 1) if position else 1):
+            answer, loss = model.forward(choices.batch, choices.sequence, loss=tape.training)
+            tape.end_forward()
+            if loss is not None:
+                tape.backward(loss, tape.new((1,), "float32", StorageCategory.TEMPORARY))
+            del answer, loss
+
+
+def _as_tf32(ops: tuple[Op, ...]) -> tuple[Op, ...]:
+    return tuple(replace(op, dtype="tf32") if op.kind is OpKind.GEMM else op for op in ops)

@@ -1,232 +1,387 @@
-"""The ops of one step of a transformer, identical layers folded into one op with a count."""
+"""The building blocks of transformers on a tape: each records what eager PyTorch runs, saves and gives back."""
 
-from dataclasses import dataclass
+import math
 
-from leadline.core.graph import BYTES_PER_ELEMENT, Op, OpKind, Stage
-from leadline.core.workload import Optimizer, Precision
-from leadline.graphs.hf_config.shape import TransformerShape
+from leadline.core.graph import OpKind, StorageCategory
+from leadline.graphs.hf_config.tape import Size, Tape
 
-
-@dataclass(frozen=True, slots=True)
-class StepSizes:
-    """What decides the cost of a step beside the model: samples, tokens, number format, optimizer."""
-
-    batch: int
-    sequence: int
-    precision: Precision
-    optimizer: Optimizer
-    training: bool = True
-    accumulation: int = 1
-    checkpointing: bool = False
-    fused_attention: bool = True
-    activation: str = ""
-
-    @property
-    def tokens(self) -> int:
-        """Tokens of one micro-step."""
-        return self.batch * self.sequence
-
-    @property
-    def width(self) -> int:
-        """Bytes of one element of the matrix arithmetic."""
-        return BYTES_PER_ELEMENT[self.precision.compute]
-
-    @property
-    def weight_width(self) -> int:
-        """Bytes of one stored weight."""
-        return BYTES_PER_ELEMENT[self.precision.weights]
-
-    @property
-    def stream_width(self) -> int:
-        """Bytes of one element of the residual stream: float32 under autocast, else the compute dtype."""
-        return 4 if self.precision.autocast else self.width
+TEMPORARY = StorageCategory.TEMPORARY
 
 
-ADAM_PASSES = {Optimizer.SGD: 3, Optimizer.MOMENTUM: 6, Optimizer.ADAM: 18, Optimizer.ADAMW: 20,
-               Optimizer.ADAGRAD: 9, Optimizer.RMSPROP: 11, Optimizer.LION: 11}  # fmt: skip
-"""Reads and writes of a parameter-sized tensor in one foreach update, counted in torch.optim's own sequence of ops."""
+def linear(tape: Tape, source: Size, weight: Size, bias: Size | None = None) -> Size:
+    """Multiply ``source`` (…, k) with ``weight`` (n, k), or each expert's share with its own (experts, n, k).
 
-FOREACH_OPS = {Optimizer.SGD: 1, Optimizer.MOMENTUM: 3, Optimizer.ADAM: 8, Optimizer.ADAMW: 9, Optimizer.ADAGRAD: 4,
-               Optimizer.RMSPROP: 5, Optimizer.LION: 6}  # fmt: skip
-"""Foreach calls of one update."""
+    One GEMM forward and two backward, in autocast's dtype.
+    """
+    if tape.autocast:
+        source = tape.cast(source, tape.autocast)
+    matrix = tape.cast_weight(weight)
+    added = tape.cast_weight(bias) if bias is not None else None
+    *batch, n, k = weight.shape
+    b = math.prod(batch)
+    m = source.elements // (k * b)
+    flops = 2.0 * b * m * n * k
+    result = tape.new((*source.shape[:-1], n), source.dtype)
+    inputs = [added, source, matrix] if added is not None else [source, matrix]
+    tape.op("addmm" if added is not None else "mm", OpKind.GEMM, inputs, [result], flops=flops,
+            dims={"b": b, "m": m, "n": n, "k": k}, dtype=source.dtype)  # fmt: skip
+    source_slot, matrix_slot, added_slot = source.slot, matrix.slot, added.slot if added is not None else None
+    kept = tape.is_weight(matrix)
 
-TENSORS_PER_KERNEL = 30
-"""Tensors that one foreach kernel takes along, about (its argument block is limited)."""
+    def backward(gradient: Size) -> None:
+        if source_slot is not None:
+            back = tape.new(source.shape, source.dtype, TEMPORARY)
+            tape.op("mm", OpKind.GEMM, [gradient, matrix], [back], flops=flops, dims={"b": b, "m": m, "n": k, "k": n})
+            tape.send(source_slot, back)
+            del back
+        made = tape.new(matrix.shape, matrix.dtype, StorageCategory.GRADIENT if kept else TEMPORARY)
+        tape.op("mm", OpKind.GEMM, [gradient, source], [made], flops=flops, dims={"b": b, "m": n, "n": k, "k": m})
+        tape.send(matrix_slot, made)
+        if added_slot is not None:
+            total = tape.new((n,), gradient.dtype, StorageCategory.GRADIENT if kept else TEMPORARY)
+            tape.op("sum", OpKind.REDUCTION, [gradient], [total], flops=gradient.elements)
+            tape.send(added_slot, total)
+
+    return tape.node(result, backward)
 
 
-class StepBuilder:
-    """Collects the ops of one optimizer step, accumulation included."""
+def layer_norm(tape: Tape, source: Size, weight: Size, bias: Size | None = None) -> Size:
+    """Normalise the last axis with the fused kernel, in float32 under autocast."""
+    if tape.autocast:
+        source = tape.cast(source, "float32")
+    rows = source.elements // source.shape[-1]
+    result = tape.new(source.shape, source.dtype)
+    statistics = [tape.new((rows, 1), "float32"), tape.new((rows, 1), "float32")]
+    affine = [weight] if bias is None else [weight, bias]
+    tape.op("native_layer_norm", OpKind.NORM, [source, *affine], [result, *statistics], flops=8.0 * source.elements)
+    slot = source.slot
 
-    def __init__(self, shape: TransformerShape, sizes: StepSizes) -> None:
-        self.shape, self.sizes = shape, sizes
-        self.ops: list[Op] = []
-        self._repeat = 1
+    def backward(gradient: Size) -> None:
+        back = tape.new(source.shape, source.dtype, TEMPORARY)
+        made = [tape.new(one.shape, one.dtype, StorageCategory.GRADIENT) for one in affine]
+        tape.op("native_layer_norm_backward", OpKind.NORM, [gradient, source, *statistics, *affine], [back, *made],
+                flops=12.0 * source.elements)  # fmt: skip
+        tape.send(slot, back)
+        for one, grown in zip(affine, made, strict=True):
+            tape.send(one.slot, grown)
 
-    def build(self) -> list[Op]:
-        """Return the ops in execution order: forward, backward, optimizer."""
-        self._repeat = self.sizes.accumulation
-        self._embedding(Stage.FORWARD)
-        self._layers(Stage.FORWARD)
-        self._head(Stage.FORWARD)
-        if not self.sizes.training:
-            return self.ops
-        self._head(Stage.BACKWARD)
-        if self.sizes.checkpointing:
-            self._layers(Stage.FORWARD, as_stage=Stage.BACKWARD)
-        self._layers(Stage.BACKWARD)
-        self._embedding(Stage.BACKWARD)
-        self._repeat = 1
-        self._optimizer()
-        return self.ops
+    return tape.node(result, backward)
 
-    def _embedding(self, stage: Stage) -> None:
-        shape, sizes = self.shape, self.sizes
-        size = sizes.tokens * shape.hidden * sizes.stream_width
-        if shape.patch:
-            self._patches(stage)
-        elif stage is Stage.FORWARD:
-            tables = 1 + bool(shape.positions) + bool(shape.token_types)
-            self._add(
-                "aten.embedding", OpKind.EMBEDDING, stage, read=size * tables, write=size * tables, kernels=tables
-            )
-        else:
-            table = shape.vocab * shape.hidden * sizes.weight_width
-            self._add(
-                "aten.embedding_dense_backward", OpKind.EMBEDDING, stage, read=size, write=table + size, kernels=3
-            )
-        if shape.embedding_norm:
-            self._norm(stage, 1)
 
-    def _patches(self, stage: Stage) -> None:
-        shape, sizes = self.shape, self.sizes
-        side = shape.image // shape.patch
-        inputs = sizes.batch * shape.channels * shape.image**2 * sizes.width
-        outputs = sizes.batch * shape.patches * shape.hidden * sizes.width
-        flops = 2.0 * sizes.batch * shape.patches * shape.hidden * shape.channels * shape.patch**2
-        dims = {"n": sizes.batch, "c": shape.channels, "k": shape.hidden, "h": side, "w": side, "r": shape.patch,
-                "s": shape.patch, "groups": 1, "stride": shape.patch, "dilation": 1}  # fmt: skip
-        name = "aten.convolution" if stage is Stage.FORWARD else "aten.convolution_backward"
-        self._add(name, OpKind.CONV, stage, flops=flops, read=inputs, write=outputs, dims=dims)
+def rms_norm(tape: Tape, source: Size, weight: Size) -> Size:
+    """Normalise by the root mean square as the reference implementations do: op by op, in float32."""
+    dtype = source.dtype
+    wide = tape.cast(source, "float32")
+    rows, n = source.elements // source.shape[-1], source.elements
+    square = tape.new(source.shape, "float32")
+    tape.op("pow", OpKind.ELEMENTWISE, [wide], [square], flops=4.0 * n)
+    scale = tape.new((rows, 1), "float32")
+    tape.op("mean", OpKind.REDUCTION, [square], [scale], flops=n)
+    del square
+    for name in ("add", "rsqrt"):
+        tape.op(name, OpKind.ELEMENTWISE, [scale], [scale], flops=rows)
+    scaled = tape.new(source.shape, "float32")
+    tape.op("mul", OpKind.ELEMENTWISE, [wide, scale], [scaled], flops=n)
+    slot, shape = wide.slot, source.shape
 
-    def _layers(self, stage: Stage, as_stage: Stage | None = None) -> None:
-        """Add one layer, counted as often as the model has layers."""
-        shape, sizes = self.shape, self.sizes
-        count, where = shape.layers, as_stage or stage
-        query, keys = shape.q_width, shape.kv_width
-        self._norm(where, count * shape.norms_per_layer)
-        self._linear("qkv", where, shape.hidden, query + 2 * keys, count, parts=3, backward=stage is Stage.BACKWARD)
-        if not shape.positions:
-            self._elementwise("rotary", where, (query + keys) * 4, count, kernels=10)
-        self._attention(where, count, backward=stage is Stage.BACKWARD)
-        self._linear("out", where, query, shape.hidden, count, backward=stage is Stage.BACKWARD)
-        used = shape.experts_used
-        wide = shape.ffn * used
-        if shape.experts > 1:
-            self._linear("router", where, shape.hidden, shape.experts, count, backward=stage is Stage.BACKWARD)
-            self._elementwise("dispatch", where, shape.hidden * used * 4, count, kernels=4 * shape.experts)
-        self._linear("up", where, shape.hidden, wide * (1 + shape.gated), count, parts=1 + shape.gated,
-                     backward=stage is Stage.BACKWARD)  # fmt: skip
-        passes = 5 if shape.gated else 14 if sizes.activation == "gelu_new" else 2
-        self._elementwise("activation", where, wide * passes, count, kernels=max(1, passes // 2))
-        self._linear("down", where, wide, shape.hidden, count, backward=stage is Stage.BACKWARD)
-        dropouts = 2 * bool(shape.dropout) * sizes.training
-        self._elementwise("residual", where, shape.hidden * (6 + 3 * dropouts), count, kernels=2 + dropouts)
+    def backward(gradient: Size) -> None:
+        product = tape.new(shape, "float32", TEMPORARY)
+        tape.op("mul", OpKind.ELEMENTWISE, [gradient, wide], [product], flops=n)
+        reduced = tape.new((rows, 1), "float32", TEMPORARY)
+        tape.op("sum", OpKind.REDUCTION, [product], [reduced], flops=n)
+        del product
+        direct = tape.new(shape, "float32", TEMPORARY)
+        tape.op("mul", OpKind.ELEMENTWISE, [gradient, scale], [direct], flops=n)
+        tape.send(slot, direct)
+        del direct
+        power = tape.new(shape, "float32", TEMPORARY)
+        tape.op("pow", OpKind.ELEMENTWISE, [wide], [power], flops=n)
+        doubled = tape.new(shape, "float32", TEMPORARY)
+        tape.op("mul", OpKind.ELEMENTWISE, [power], [doubled], flops=n)
+        del power
+        through = tape.new(shape, "float32", TEMPORARY)
+        tape.op("mul", OpKind.ELEMENTWISE, [reduced, doubled], [through], flops=n)
+        del doubled
+        tape.send(slot, through)
 
-    def _head(self, stage: Stage) -> None:
-        shape, sizes = self.shape, self.sizes
-        backward = stage is Stage.BACKWARD
-        if shape.final_norm:
-            self._norm(stage, 1)
-        if shape.head == "none":
-            self._linear(
-                "classifier", stage, shape.hidden, max(1, shape.labels), 1, backward=backward, rows=sizes.batch
-            )
-            return
-        if shape.head == "mlm":
-            self._linear("transform", stage, shape.hidden, shape.hidden, 1, backward=backward)
-            self._norm(stage, 1)
-        self._linear("lm_head", stage, shape.hidden, shape.vocab, 1, backward=backward)
-        if sizes.training:
-            logits = float(sizes.tokens * shape.vocab)
-            self._add("aten.cross_entropy", OpKind.SOFTMAX, stage, flops=6 * logits, dtype="float32",
-                      read=logits * (sizes.width + 4), write=logits * (8 if not backward else 4 + sizes.width),
-                      kernels=4)  # fmt: skip
+    normal = tape.cast(tape.node(scaled, backward), dtype)
+    del scaled
+    return multiply(tape, normal, weight)
 
-    def _norm(self, stage: Stage, count: int) -> None:
-        """Add norms: one fused kernel for LayerNorm, a chain of elementwise ones for the RMS norm of transformers."""
-        sizes, elements = self.sizes, self.sizes.tokens * self.shape.hidden
-        if self.shape.rms_norm:
-            casts = 4 * (sizes.stream_width != 4)
-            touched = elements * (24 + casts * 2) * (2 if stage is Stage.BACKWARD else 1)
-            kernels = 6 + casts // 2 + (4 if stage is Stage.BACKWARD else 0)
-        else:
-            touched = elements * sizes.stream_width * (5 if stage is Stage.BACKWARD else 2)
-            kernels = 1 + (stage is Stage.BACKWARD)
-        self._add("norm", OpKind.NORM, stage, flops=8.0 * elements, read=touched / 2, write=touched / 2, count=count,
-                  kernels=kernels, dtype="float32")  # fmt: skip
 
-    def _linear(
-        self, name: str, stage: Stage, inputs: int, outputs: int, count: int, *,
-        parts: int = 1, backward: bool = False, rows: int | None = None,
-    ) -> None:  # fmt: skip
-        """Add a product of ``rows`` tokens with an ``inputs × outputs`` weight; in backward its two gradients."""
-        sizes, tokens = self.sizes, rows or self.sizes.tokens
-        traffic = float(sizes.width * (tokens * inputs + inputs * outputs))
-        written = float(sizes.width * tokens * outputs)
-        flops = 2.0 * tokens * inputs * outputs
-        dims = {"b": 1, "m": tokens, "n": outputs // parts, "k": inputs}
-        if sizes.precision.autocast and stage is Stage.FORWARD:
-            weights = inputs * outputs
-            self._add(f"{name}.cast", OpKind.COPY, stage, read=4.0 * weights, write=2.0 * weights, count=count,
-                      kernels=parts)  # fmt: skip
-        if not backward:
-            self._split(name, stage, parts, flops, traffic, written, dims, count)
-            return
-        self._split(f"{name}.grad_input", stage, parts, flops, traffic, written,
-                    {"b": 1, "m": tokens, "n": inputs, "k": outputs // parts}, count)  # fmt: skip
-        self._split(f"{name}.grad_weight", stage, parts, flops, traffic, written,
-                    {"b": 1, "m": outputs // parts, "n": inputs, "k": tokens}, count)  # fmt: skip
+def multiply(tape: Tape, left: Size, right: Size) -> Size:
+    """Multiply elementwise; ``right`` may be a weight spread over the rows."""
+    dtype = _wider(left.dtype, right.dtype)
+    result = tape.new(left.shape, dtype)
+    tape.op("mul", OpKind.ELEMENTWISE, [left, right], [result], flops=left.elements)
+    spread = right.elements != left.elements
 
-    def _split(
-        self, name: str, stage: Stage, parts: int, flops: float, read: float, write: float, dims: dict[str, int],
-        count: int,
-    ) -> None:  # fmt: skip
-        """Add a product that the model runs as ``parts`` separate ones."""
-        self._add(f"aten.mm:{name}", OpKind.GEMM, stage, flops=flops / parts, read=read / parts, write=write / parts,
-                  dims=dims, count=count * parts, dtype=self.sizes.precision.compute)  # fmt: skip
+    def backward(gradient: Size) -> None:
+        if right.slot is not None:
+            full = tape.new(left.shape, dtype, TEMPORARY)
+            tape.op("mul", OpKind.ELEMENTWISE, [gradient, left], [full], flops=left.elements)
+            if spread:
+                total = tape.new(right.shape, right.dtype, StorageCategory.GRADIENT)
+                tape.op("sum", OpKind.REDUCTION, [full], [total], flops=left.elements)
+                full = total
+            tape.send(right.slot, full)
+            del full
+        back = tape.new(left.shape, left.dtype, TEMPORARY)
+        tape.op("mul", OpKind.ELEMENTWISE, [gradient, right], [back], flops=left.elements)
+        tape.send(left.slot, back)
 
-    def _attention(self, stage: Stage, count: int, *, backward: bool) -> None:
-        shape, sizes = self.shape, self.sizes
-        span = sizes.sequence / 2 if shape.causal and sizes.fused_attention else sizes.sequence
-        flops = 4.0 * sizes.tokens * span * shape.q_width * (2.5 if backward else 1)
-        moved = sizes.tokens * (2 * shape.q_width + 2 * shape.kv_width) * sizes.width * (2 if backward else 1)
-        if not sizes.fused_attention:
-            moved += 3 * sizes.batch * shape.heads * sizes.sequence**2 * sizes.width
-        dims = {"b": sizes.batch, "h": shape.heads, "q": sizes.sequence, "kv": sizes.sequence, "d": shape.head_dim}
-        self._add("aten.scaled_dot_product_attention", OpKind.ATTENTION, stage, flops=flops, read=0.75 * moved,
-                  write=0.25 * moved, dims=dims, count=count, dtype=sizes.precision.compute,
-                  kernels=1 if sizes.fused_attention else 5)  # fmt: skip
+    return tape.node(result, backward)
 
-    def _elementwise(self, name: str, stage: Stage, per_token: float, count: int, *, kernels: int) -> None:
-        """Add elementwise work that touches ``per_token`` elements of each token, half as many more in backward."""
-        touched = per_token * self.sizes.tokens * self.sizes.width * (1.5 if stage is Stage.BACKWARD else 1.0)
-        self._add(f"elementwise:{name}", OpKind.ELEMENTWISE, stage, flops=touched / self.sizes.width,
-                  read=touched * 0.6, write=touched * 0.4, count=count, kernels=kernels)  # fmt: skip
 
-    def _optimizer(self) -> None:
-        optimizer = self.sizes.optimizer
-        parameters = self.shape.parameters()
-        moved = float(parameters * self.sizes.weight_width * ADAM_PASSES[optimizer])
-        tensors = self.shape.layers * (9 + 6 * self.shape.qkv_bias) + 4
-        calls = FOREACH_OPS[optimizer]
-        self._add(f"foreach:{optimizer.value}", OpKind.OPTIMIZER, Stage.OPTIMIZER, flops=1.5 * parameters,
-                  read=0.65 * moved / calls, write=0.35 * moved / calls, count=calls,
-                  kernels=max(1, tensors // TENSORS_PER_KERNEL), dtype="float32")  # fmt: skip
+def add(tape: Tape, left: Size, right: Size) -> Size:
+    """Add two tensors of one shape; the gradient passes through to both."""
+    dtype = _wider(left.dtype, right.dtype)
+    result = tape.new(left.shape, dtype)
+    tape.op("add", OpKind.ELEMENTWISE, [left, right], [result], flops=left.elements)
+    arrivals = [(left.slot, left.dtype), (right.slot, right.dtype)]
 
-    def _add(
-        self, name: str, kind: OpKind, stage: Stage, *, flops: float = 0.0, read: float = 0.0, write: float = 0.0,
-        dims: dict[str, int] | None = None, count: int = 1, kernels: int = 1, dtype: str | None = None,
-    ) -> None:  # fmt: skip
-        sources = (len(self.ops) - 1,) if self.ops else ()
-        self.ops.append(Op(name, kind, stage, dtype or self.sizes.precision.compute, flops, read, write,
-                           dims=dims or {}, sources=sources, count=count * self._repeat, kernels=kernels))  # fmt: skip
+    def backward(gradient: Size) -> None:
+        for slot, origin in arrivals:
+            if slot is None:
+                continue
+            back = gradient
+            if origin != dtype:
+                back = tape.new(gradient.shape, origin, TEMPORARY)
+                tape.op("_to_copy", OpKind.COPY, [gradient], [back])
+            tape.send(slot, back)
+
+    return tape.node(result, backward)
+
+
+def dropout(tape: Tape, source: Size, rate: float) -> Size:
+    """Drop elements in training, keeping a mask of one byte each; nothing otherwise."""
+    if not rate or not tape.training:
+        return source
+    result, mask = tape.new(source.shape, source.dtype), tape.new(source.shape, "bool")
+    tape.op("native_dropout", OpKind.ELEMENTWISE, [source], [result, mask], flops=3.0 * source.elements)
+    slot = source.slot
+
+    def backward(gradient: Size) -> None:
+        back = tape.new(gradient.shape, gradient.dtype, TEMPORARY)
+        tape.op("native_dropout_backward", OpKind.ELEMENTWISE, [gradient, mask], [back], flops=gradient.elements)
+        tape.send(slot, back)
+
+    return tape.node(result, backward)
+
+
+def activation(tape: Tape, source: Size, name: str) -> Size:
+    """Apply a pointwise function: one kernel for gelu, silu and relu; ``gelu_new`` is written out, op by op."""
+    if name in ("gelu_new", "gelu_fast"):
+        return _written_gelu(tape, source)
+    base = {"gelu_pytorch_tanh": "gelu", "swish": "silu", "relu2": "relu", "quick_gelu": "silu"}.get(name, name)
+    cost, back_cost = {"gelu": (10, 14), "silu": (5, 8)}.get(base, (1, 1))
+    result = tape.new(source.shape, source.dtype)
+    tape.op(base, OpKind.ELEMENTWISE, [source], [result], flops=cost * source.elements)
+    saved, slot = (result if base == "relu" else source), source.slot
+
+    def backward(gradient: Size) -> None:
+        back = tape.new(gradient.shape, gradient.dtype, TEMPORARY)
+        named = "threshold_backward" if base == "relu" else f"{base}_backward"
+        tape.op(named, OpKind.ELEMENTWISE, [gradient, saved], [back], flops=back_cost * gradient.elements)
+        tape.send(slot, back)
+
+    return tape.node(result, backward)
+
+
+def _written_gelu(tape: Tape, source: Size) -> Size:
+    """0.5·x·(1 + tanh(√(2/π)·(x + 0.044715·x³))), each step a kernel; x, tanh and two factors are saved."""
+    shape, n, slot = source.shape, source.elements, source.slot
+    dtype = "float32" if tape.autocast else source.dtype  # pow is on autocast's float32 list, and widens the rest
+    half = tape.new(shape, source.dtype)
+    tape.op("mul", OpKind.ELEMENTWISE, [source], [half], flops=n)
+    running = tape.new(shape, dtype)
+    tape.op("pow", OpKind.ELEMENTWISE, [source], [running], flops=4 * n)
+    for name, cost in (("mul", 1), ("add", 1), ("mul", 1), ("tanh", 6)):
+        step = tape.new(shape, dtype)
+        tape.op(name, OpKind.ELEMENTWISE, [running], [step], flops=cost * n)
+        running = step
+    del step
+    tanh = running
+    one_more, result = tape.new(shape, dtype), None
+    tape.op("add", OpKind.ELEMENTWISE, [tanh], [one_more], flops=n)
+    result = tape.new(shape, dtype)
+    tape.op("mul", OpKind.ELEMENTWISE, [half, one_more], [result], flops=n)
+    del running
+
+    def backward(gradient: Size) -> None:
+        left = tape.new(shape, dtype, TEMPORARY)
+        tape.op("mul", OpKind.ELEMENTWISE, [gradient, half], [left], flops=n)
+        total = tape.new(shape, dtype, TEMPORARY)
+        tape.op("mul", OpKind.ELEMENTWISE, [gradient, one_more], [total], flops=n)
+        for name, saved in (("tanh_backward", [tanh]), ("mul", []), ("mul", []), ("pow_backward", [source])):
+            step = tape.new(shape, dtype, TEMPORARY)
+            tape.op(name, OpKind.ELEMENTWISE, [left, *saved], [step], flops=2 * n)
+            left = step
+        for _ in range(3):
+            tape.op("add_", OpKind.ELEMENTWISE, [total, left], [total], flops=n)
+        tape.send(slot, total)
+
+    return tape.node(result, backward)
+
+
+def embedding(tape: Tape, table: Size, tokens: Size, dtype: str | None = None) -> Size:
+    """Look rows of ``table`` up; the gradient of the table is dense."""
+    result = tape.new((*tokens.shape, table.shape[1]), dtype or table.dtype)
+    read = float(result.bytes + tokens.bytes)
+    tape.op("embedding", OpKind.EMBEDDING, [table, tokens], [result], read=read)
+    slot, shape = table.slot, table.shape
+
+    def backward(gradient: Size) -> None:
+        made = tape.new(shape, gradient.dtype, StorageCategory.GRADIENT)
+        tape.op("embedding_dense_backward", OpKind.EMBEDDING, [gradient, tokens], [made])
+        tape.send(slot, made)
+
+    return tape.node(result, backward)
+
+
+def rotary(tape: Tape, source: Size, angles: Size) -> Size:
+    """Rotate queries or keys by their positions: x·cos + rotate_half(x)·sin, each step a kernel."""
+    shape, dtype, n, slot = source.shape, source.dtype, source.elements, source.slot
+
+    def rotate(value: Size, category: StorageCategory) -> Size:
+        left = tape.new(shape, dtype, category)
+        tape.op("mul", OpKind.ELEMENTWISE, [value, angles], [left], flops=n)
+        half = tape.new((*shape[:-1], shape[-1] // 2), dtype, category)
+        tape.op("neg", OpKind.ELEMENTWISE, [half], [half], flops=n // 2)
+        turned = tape.new(shape, dtype, category)
+        tape.op("cat", OpKind.COPY, [value], [turned])
+        del half
+        right = tape.new(shape, dtype, category)
+        tape.op("mul", OpKind.ELEMENTWISE, [turned, angles], [right], flops=n)
+        del turned
+        total = tape.new(shape, dtype, category)
+        tape.op("add", OpKind.ELEMENTWISE, [left, right], [total], flops=n)
+        return total
+
+    return tape.node(
+        rotate(source, StorageCategory.ACTIVATION), lambda gradient: tape.send(slot, rotate(gradient, TEMPORARY))
+    )
+
+
+def attention(
+    tape: Tape, query: Size, key: Size, value: Size, *, causal: bool, window: int | None = None, cuda: bool = True
+) -> Size:
+    """Attend with the fused kernel: shapes (b, h, q, d) and (b, h, kv, d); nothing of size q × kv is held.
+
+    Half precision takes flash attention, float32 the memory-efficient kernel, as CUDA does; on a CPU its own flash
+    kernel. A causal mask halves the arithmetic; a sliding window narrower than the keys cuts it further.
+    """
+    b, h, q, d = query.shape
+    kv = key.shape[2]
+    seen = min(kv, window) if window else kv
+    share = (0.5 if causal and seen == kv else 1.0) * seen / kv
+    flops = 4.0 * b * h * q * kv * d * share
+    dims = {"b": b, "h": h, "q": q, "kv": kv, "d": d}
+    name = _attention_kernel(query.dtype, cuda=cuda)
+    result = tape.new(query.shape, query.dtype)
+    sums = tape.new((b, h, q), "float32")
+    tape.op(name, OpKind.ATTENTION, [query, key, value], [result, sums], flops=flops, dims=dims)
+    slots = [(one.slot, one.shape) for one in (query, key, value)]
+
+    def backward(gradient: Size) -> None:
+        backs = [tape.new(shape, query.dtype, TEMPORARY) for _, shape in slots]
+        tape.op(f"{name}_backward", OpKind.ATTENTION, [gradient, query, key, value, result, sums], backs,
+                flops=2.5 * flops, dims=dims, kernels=2)  # fmt: skip
+        for (slot, _), back in zip(slots, backs, strict=True):
+            tape.send(slot, back)
+
+    return tape.node(result, backward)
+
+
+def repeat_heads(tape: Tape, source: Size, times: int) -> Size:
+    """Repeat keys or values for the query heads that share them."""
+    if times == 1:
+        return source
+    b, h, s, d = source.shape
+    result = tape.new((b, h * times, s, d), source.dtype)
+    tape.op("clone", OpKind.COPY, [source], [result])
+    slot, shape = source.slot, source.shape
+
+    def backward(gradient: Size) -> None:
+        back = tape.new(shape, gradient.dtype, TEMPORARY)
+        tape.op("sum", OpKind.REDUCTION, [gradient], [back], flops=gradient.elements)
+        tape.send(slot, back)
+
+    return tape.node(result, backward)
+
+
+def split(tape: Tape, fused: Size, widths: tuple[int, ...]) -> list[Size]:
+    """Cut the last axis into views; the backward pass joins their gradients into one tensor."""
+    slot, shape, dtype = fused.slot, fused.shape, fused.dtype
+    arrived: list[Size] = []
+
+    def collect(gradient: Size) -> None:
+        arrived.append(gradient)
+        if len(arrived) == len(widths):
+            joined = tape.new(shape, dtype, TEMPORARY)
+            tape.op("cat", OpKind.COPY, list(arrived), [joined])
+            arrived.clear()
+            tape.send(slot, joined)
+
+    return [tape.node(Size((*shape[:-1], width), dtype, fused.storage), collect) for width in widths]
+
+
+def first_token(tape: Tape, hidden: Size) -> Size:
+    """Take the first token of each sequence; the gradient is zero elsewhere."""
+    batch, _, width = hidden.shape
+    slot, shape, dtype = hidden.slot, hidden.shape, hidden.dtype
+    result = Size((batch, 1, width), dtype, hidden.storage)
+
+    def backward(gradient: Size) -> None:
+        back = tape.new(shape, dtype, TEMPORARY)
+        tape.op("slice_backward", OpKind.INDEX, [gradient], [back])
+        tape.send(slot, back)
+
+    return tape.node(result, backward)
+
+
+def cross_entropy(tape: Tape, logits: Size) -> Size:
+    """Return the mean loss over rows of logits, in float32 whatever their dtype."""
+    wide = tape.cast(logits, "float32")
+    rows, n, slot = wide.elements // wide.shape[-1], wide.elements, wide.slot
+    shape = wide.shape
+    likely = tape.new(shape, "float32")
+    tape.op("_log_softmax", OpKind.SOFTMAX, [wide], [likely], flops=5.0 * n)
+    del wide
+    loss = tape.new((1,), "float32")
+    tape.op("nll_loss_forward", OpKind.REDUCTION, [likely], [loss], flops=rows, read=12.0 * rows)
+
+    def backward(gradient: Size) -> None:
+        direct = tape.new(shape, "float32", TEMPORARY)
+        tape.op("nll_loss_backward", OpKind.REDUCTION, [gradient], [direct], flops=rows, written=2.0 * direct.bytes)
+        back = tape.new(shape, "float32", TEMPORARY)
+        tape.op("_log_softmax_backward_data", OpKind.SOFTMAX, [direct, likely], [back], flops=4.0 * n)
+        del direct
+        tape.send(slot, back)
+
+    return tape.node(loss, backward)
+
+
+def mean_loss(tape: Tape, output: Size) -> Size:
+    """Return the mean of a tensor as the loss of a model without a head."""
+    loss = tape.new((1,), "float32")
+    tape.op("mean", OpKind.REDUCTION, [output], [loss], flops=output.elements)
+    slot, shape, dtype = output.slot, output.shape, output.dtype
+
+    def backward(gradient: Size) -> None:
+        back = tape.new(shape, dtype, TEMPORARY)
+        tape.op("div", OpKind.ELEMENTWISE, [gradient], [back], flops=math.prod(shape))
+        tape.send(slot, back)
+
+    return tape.node(loss, backward)
+
+
+def _attention_kernel(dtype: str, *, cuda: bool) -> str:
+    if not cuda:
+        return "_scaled_dot_product_flash_attention_for_cpu"
+    flash = dtype in ("float16", "bfloat16")
+    return "_scaled_dot_product_flash_attention" if flash else "_scaled_dot_product_efficient_attention"
+
+
+def _wider(left: str, right: str) -> str:
+    return "float32" if "float32" in (left, right) else left

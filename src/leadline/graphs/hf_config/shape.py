@@ -51,6 +51,12 @@ class TransformerShape:
     channels: int = 0
     image: int = 0
     labels: int = 0
+    activation: str = "gelu"
+    rotary: bool = False
+    window: int | None = None
+    parallel: bool = False
+    post_norm: bool = False
+    fused_qkv: bool = False
     assumed: tuple[str, ...] = ()
 
     @property
@@ -139,6 +145,16 @@ class _Reader:
         """Return a boolean field."""
         return bool(self.config.get(name, default))
 
+    def word(self, *names: str, default: str) -> str:
+        """Return the first text field that is set."""
+        return str(next((self.config[name] for name in names if self.config.get(name)), default))
+
+    def window(self) -> int | None:
+        """Return the sliding window of attention, if it is in use."""
+        if self.config.get("use_sliding_window") is False or self.config.get("sliding_window") is None:
+            return None
+        return self.size("sliding_window")
+
     def rate(self, *names: str, default: float = 0.0) -> float:
         """Return the first dropout rate that is set."""
         return float(next((self.config[name] for name in names if self.config.get(name) is not None), default))
@@ -161,6 +177,9 @@ def _llama_like(
         max_sequence=read.size("max_position_embeddings", default=2048),
         gated=True,
         rms_norm=True,
+        rotary=True,
+        activation=read.word("hidden_act", "hidden_activation", default="silu"),
+        window=read.window(),
         qkv_bias=attention_bias,
         out_bias=attention_bias and read.config["model_type"] not in ("qwen2", "qwen2_moe"),
         ffn_bias=read.flag("mlp_bias", default=False),
@@ -187,6 +206,8 @@ def _gpt2(read: _Reader) -> TransformerShape:
         vocab=read.size("vocab_size", default=50257),
         max_sequence=positions,
         positions=positions,
+        activation=read.word("activation_function", default="gelu_new"),
+        fused_qkv=True,
         dropout=read.rate("resid_pdrop", default=0.1),
         assumed=tuple(read.assumed),
     )
@@ -207,6 +228,10 @@ def _gpt_neox(read: _Reader) -> TransformerShape:
         max_sequence=read.size("max_position_embeddings", default=2048),
         qkv_bias=bias,
         out_bias=bias,
+        rotary=True,
+        fused_qkv=True,
+        parallel=read.flag("use_parallel_residual", default=True),
+        activation=read.word("hidden_act", default="gelu"),
         head="tied" if read.flag("tie_word_embeddings", default=False) else "lm",
         dropout=read.rate("hidden_dropout"),
         assumed=tuple(read.assumed),
@@ -233,6 +258,7 @@ def _opt(read: _Reader) -> TransformerShape:
         qkv_bias=bias,
         out_bias=bias,
         ffn_bias=bias,
+        activation=read.word("activation_function", default="relu"),
         dropout=read.rate("dropout", default=0.1),
         assumed=tuple(read.assumed),
     )
@@ -251,6 +277,8 @@ def _bloom(read: _Reader) -> TransformerShape:
         vocab=read.size("vocab_size"),
         max_sequence=read.size("seq_length", default=2048),
         embedding_norm=True,
+        activation="gelu_new",
+        fused_qkv=True,
         dropout=read.rate("hidden_dropout"),
         assumed=tuple(read.assumed),
     )
@@ -279,6 +307,8 @@ def _bert(read: _Reader) -> TransformerShape:
         positions=positions,
         token_types=0 if family == "distilbert" else read.size("type_vocab_size", default=2),
         head="mlm",
+        post_norm=True,
+        activation=read.word("hidden_act", "activation", default="gelu"),
         dropout=read.rate("hidden_dropout_prob", "dropout", default=0.1),
         assumed=tuple(read.assumed),
     )
@@ -303,6 +333,7 @@ def _vit(read: _Reader) -> TransformerShape:
         positions=tokens,
         qkv_bias=read.flag("qkv_bias", default=True),
         head="none",
+        activation=read.word("hidden_act", default="gelu"),
         dropout=read.rate("hidden_dropout_prob"),
         patches=tokens - 1,
         patch=patch,
