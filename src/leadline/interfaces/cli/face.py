@@ -8,18 +8,31 @@ from rich.console import Console
 
 from leadline.core.documents import dump
 from leadline.core.errors import LeadlineError
+from leadline.core.estimate import Estimate
 
 JSON_HELP = "Print one JSON document instead of text."
+
+PIPE_WIDTH = 160
+"""Columns of a table that goes to a file or a pipe."""
 
 
 def out() -> Console:
     """Return the console for data (stdout): no colour without a terminal, nor under NO_COLOR."""
-    return Console(highlight=False, soft_wrap=not sys.stdout.isatty())
+    return Console(highlight=False, width=None if sys.stdout.isatty() else PIPE_WIDTH)
 
 
 def err() -> Console:
     """Return the console for progress and remarks (stderr)."""
     return Console(stderr=True, highlight=False)
+
+
+def format_cost(estimate: Estimate) -> tuple[str, str]:
+    """Return an estimate's cost and its currency as two cells; a dollar amount needs no second one."""
+    if estimate.cost is None:
+        return "not known", ""
+    if estimate.currency == "USD":
+        return f"${estimate.cost.point:.4g}", ""
+    return f"{estimate.cost.point:.3g}", estimate.currency or ""
 
 
 def print_json(document: object) -> None:

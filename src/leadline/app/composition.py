@@ -1,0 +1,57 @@
+"""The composition root: the one place that constructs the real adapters."""
+
+from functools import cache
+
+from leadline.app import settings
+from leadline.app.estimate import Toolbox
+from leadline.catalog.read import TomlCatalog
+from leadline.core.graph import TracedJob
+from leadline.core.hardware import Device
+from leadline.core.ports import KernelModel, ProcessRunner
+from leadline.core.workload import ModelKind, Workload
+from leadline.estimators.host_memory import host_memory
+from leadline.estimators.roofline import SpecsKernels
+from leadline.estimators.whitebox import WhiteBox
+from leadline.execution.processes import run_process
+
+
+@cache
+def toolbox() -> Toolbox:
+    """Return the adapters of the verbs, over the shipped catalog and the user's own folder."""
+    return Toolbox(
+        catalog=TomlCatalog(settings.catalog_dir()),
+        sources={
+            ModelKind.HF_CONFIG: _expand,
+            ModelKind.FUNCTION: _trace_function,
+            ModelKind.COMMAND: _trace_command,
+        },
+        estimator=WhiteBox(host_memory=host_memory, kernels=kernels_of),
+    )
+
+
+def process_runner() -> ProcessRunner:
+    """Return what starts processes."""
+    return run_process
+
+
+def kernels_of(device: Device) -> KernelModel:
+    """Return the price list of a device: from its specifications, as long as nothing was measured on it."""
+    return SpecsKernels(device)
+
+
+def _expand(workload: Workload, *, device_type: str = "cuda") -> TracedJob:
+    from leadline.graphs.hf_config.expand import expand  # noqa: PLC0415 - a front-end loads when it is used
+
+    return expand(workload, device_type=device_type)
+
+
+def _trace_function(workload: Workload, *, device_type: str = "cuda") -> TracedJob:
+    from leadline.graphs.torch.trace import trace_function  # noqa: PLC0415 - a front-end loads when it is used
+
+    return trace_function(workload, runner=run_process, device_type=device_type)
+
+
+def _trace_command(workload: Workload, *, device_type: str = "cuda") -> TracedJob:
+    from leadline.graphs.torch.trace import trace_command  # noqa: PLC0415 - a front-end loads when it is used
+
+    return trace_command(workload, runner=run_process, device_type=device_type)

@@ -1,0 +1,159 @@
+"""The verb ``estimate``: time, memory and cost of a workload on devices and systems, without running it."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from leadline.app.places import Place, find_places
+from leadline.catalog.billing import price
+from leadline.core.estimate import Estimate
+from leadline.core.graph import OpGraph, TracedJob
+from leadline.core.hardware import Device, DeviceKind
+from leadline.core.ports import Catalog, Estimator, GraphSource
+from leadline.core.units import HOUR_S
+from leadline.core.workload import ModelKind, Workload
+from leadline.recommend.requests import request_for
+
+RISK = 0.05
+"""Risk at which an estimate's memory is turned into a request, where the user names none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Toolbox:
+    """The adapters a verb needs; ``app.composition`` alone constructs them."""
+
+    catalog: Catalog
+    sources: Mapping[ModelKind, GraphSource]
+    estimator: Estimator
+
+
+@dataclass(frozen=True, slots=True)
+class GraphFacts:
+    """The step that the estimates are made from, in figures."""
+
+    source: str
+    ops: int
+    parameters: int
+    flops_per_step: float
+    bytes_per_step: float
+    batch: int | None
+    steps_per_epoch: int | None
+    epochs: float | None
+    fallbacks: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class EstimateAnswer:
+    """Estimates of one workload on every place asked for, with what was assumed on the way."""
+
+    workload: Workload
+    graph: GraphFacts
+    estimates: tuple[Estimate, ...]
+    left_out: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class Tracer:
+    """Traces one workload at most once for each kind of kernel policy."""
+
+    tools: Toolbox
+    workload: Workload
+    _jobs: dict[str, TracedJob] = field(default_factory=dict)
+
+    def job_for(self, device: Device) -> TracedJob:
+        """Return the traced job under the policies of ``device``.
+
+        An uncalibrated CPU is priced from the graph already at hand: its specs-only interval is wider than the
+        difference between the two policies.
+        """
+        policy = "cpu" if device.kind is DeviceKind.CPU else "cuda"
+        if policy == "cpu" and device.calibration is None and self._jobs:
+            return self.first
+        if policy not in self._jobs:
+            source = self.tools.sources[self.workload.model.kind]
+            self._jobs[policy] = source(self.workload, device_type=policy)
+        return self._jobs[policy]
+
+    @property
+    def first(self) -> TracedJob:
+        """Return the job that was traced first."""
+        return next(iter(self._jobs.values()))
+
+
+def estimate(workload: Workload, tools: Toolbox, *, on: Sequence[str] = ()) -> EstimateAnswer:
+    """Estimate ``workload`` on the places named by ``on``, or on every partition of the catalog.
+
+    Raises:
+        InvalidInput: a place is unknown, or the workload cannot be used.
+        Untraceable: the model or script could not be traced.
+    """
+    places = find_places(tools.catalog, on, workload.gpus)
+    tracer = Tracer(tools, workload)
+    accelerators_first = sorted(places.found, key=lambda place: place.device.kind is DeviceKind.CPU)
+    estimates = estimate_places(accelerators_first, tracer)
+    return EstimateAnswer(
+        workload=workload,
+        graph=_facts(workload, tracer.first),
+        estimates=tuple(estimates),
+        left_out=places.left_out,
+        notes=tracer.first.notes,
+    )
+
+
+def estimate_places(places: Sequence[Place], tracer: Tracer) -> list[Estimate]:
+    """Estimate each place once per distinct device and layout, and price it by its own partition."""
+    known: dict[tuple[str, int | None, int, int, str | None], Estimate] = {}
+    answers = []
+    for place in places:
+        node = place.partition.node if place.partition else None
+        key = (
+            place.device.name,
+            place.device.compute_units,
+            place.target.gpus,
+            place.target.nodes,
+            node.interconnect if node else None,
+        )
+        if key not in known:
+            job = tracer.job_for(place.device)
+            known[key] = tracer.tools.estimator.estimate(
+                tracer.workload, job, place.device, nodes=place.target.nodes, interconnect=key[-1]
+            )
+        answers.append(with_cost(replace(known[key], target=place.target), place))
+    return answers
+
+
+def with_cost(estimate: Estimate, place: Place) -> Estimate:
+    """Return ``estimate`` with the cost of its elapsed time at ``place``, or with the reason why there is none."""
+    if place.partition is None:
+        return _without_cost(estimate, "a bare device has no price: name a system with --on")
+    if place.partition.billing is None:
+        return _without_cost(estimate, f"the price of {place.name} is not known")
+    if estimate.elapsed_s is None:
+        return _without_cost(estimate, "the elapsed time is not known")
+    billing = place.partition.billing
+    hourly = price(billing, request_for(estimate, place.partition, RISK), 1.0, place.partition.node)
+    if hourly is None:
+        return _without_cost(estimate, f"a rate of {place.name} is not known")
+    return replace(estimate, cost=estimate.elapsed_s.scaled(hourly / HOUR_S), currency=billing.currency)
+
+
+def _facts(workload: Workload, job: TracedJob) -> GraphFacts:
+    return GraphFacts(
+        source=job.step.source,
+        ops=sum(op.count for op in job.step.ops),
+        parameters=job.step.parameters,
+        flops_per_step=_total(job.step, "flops"),
+        bytes_per_step=_total(job.step, "bytes_read") + _total(job.step, "bytes_written"),
+        batch=workload.batch or job.loop.batch,
+        steps_per_epoch=job.loop.steps_per_epoch,
+        epochs=workload.epochs or job.loop.epochs,
+        fallbacks=sum(job.step.fallbacks.values()),
+    )
+
+
+def _total(graph: OpGraph, name: str) -> float:
+    return float(sum(getattr(op, name) * op.count for op in graph.ops))
+
+
+def _without_cost(estimate: Estimate, reason: str) -> Estimate:
+    return replace(estimate, unknown={**estimate.unknown, "cost": reason})

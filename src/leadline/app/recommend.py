@@ -1,0 +1,51 @@
+"""The verb ``recommend``: what to ask for, and where, under a deadline, a budget and a risk."""
+
+from collections.abc import Sequence
+
+from leadline.app.estimate import Toolbox, Tracer, estimate_places
+from leadline.app.places import Place, find_places
+from leadline.catalog.billing import price
+from leadline.core.recommendation import Constraints, Recommendation, Rejection
+from leadline.core.workload import Workload
+from leadline.recommend.feasibility import Candidate, refuse_place
+from leadline.recommend.policy import choose
+from leadline.recommend.requests import request_for
+
+
+def recommend(
+    workload: Workload, tools: Toolbox, constraints: Constraints, *, on: Sequence[str] = ()
+) -> Recommendation:
+    """Return the configurations that satisfy ``constraints``, best first, among the systems named by ``on`` (or all).
+
+    Raises:
+        InvalidInput: a system is unknown, a value is out of range, or the workload cannot be used.
+        Untraceable: the model or script could not be traced.
+    """
+    places = find_places(tools.catalog, on, workload.gpus)
+    open_places: list[Place] = []
+    rejections = [Rejection(*row, kind="device-unknown", gpus=workload.gpus) for row in places.unknown]
+    for place in places.found:
+        if place.system is None or place.partition is None:
+            continue
+        refusal = refuse_place(place.system, place.partition, place.target.gpus, place.target.nodes)
+        if refusal is None:
+            open_places.append(place)
+        else:
+            node = place.partition.node.name
+            rejections.append(Rejection(place.system.name, place.partition.name, node, refusal.reason, refusal.kind,
+                                        workload.gpus))  # fmt: skip
+    candidates = _candidates(open_places, Tracer(tools, workload), constraints.risk)
+    return choose(candidates, constraints, rejections)
+
+
+def _candidates(places: Sequence[Place], tracer: Tracer, risk: float) -> list[Candidate]:
+    """Estimate every place, and price the request that it leads to."""
+    candidates = []
+    for place, estimate in zip(places, estimate_places(places, tracer), strict=True):
+        if place.system is None or place.partition is None:
+            continue
+        request = request_for(estimate, place.partition, risk)
+        billing = place.partition.billing
+        hourly = price(billing, request, 1.0, place.partition.node) if billing else None
+        candidates.append(Candidate(place.system, place.partition, place.device, estimate, request, hourly))
+    return candidates

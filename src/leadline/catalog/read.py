@@ -1,0 +1,91 @@
+"""Read the catalog: the shipped files, and the user's own folder, whose entries win."""
+
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from pathlib import Path
+from typing import TypeVar
+
+from leadline.catalog.files import read_devices, read_site
+from leadline.core.errors import InvalidInput, UnknownName
+from leadline.core.hardware import Device
+from leadline.core.systems import System
+
+T = TypeVar("T", Device, System)
+
+DEVICES = "devices"
+SITES = "sites"
+"""Names of the two sub-folders of a user's catalog folder; each holds TOML files."""
+
+
+class TomlCatalog:
+    """The ``Catalog`` of the shipped TOML files and of the user's ``folder`` (which need not exist)."""
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self._folder = folder
+
+    def devices(self) -> Sequence[Device]:
+        """Return all devices, the user's own first."""
+        return list(self._devices.values())
+
+    def systems(self) -> Sequence[System]:
+        """Return all systems, the user's own first."""
+        return list(self._systems.values())
+
+    def device(self, name: str) -> Device:
+        """Return the device of that name or alias, whatever its case; ``UnknownName`` if there is none."""
+        if name in self._devices:
+            return self._devices[name]
+        folded = name.casefold()
+        for device in self._devices.values():
+            if folded in (device.name.casefold(), *(alias.casefold() for alias in device.aliases)):
+                return device
+        raise UnknownName("device", name, [*self._devices, *(a for d in self._devices.values() for a in d.aliases)])
+
+    def system(self, name: str) -> System:
+        """Return the system of that name, alias or ``SITE-NAME``, whatever its case; ``UnknownName`` if none."""
+        folded = name.casefold()
+        for system in self._systems.values():
+            names = (system.name, *system.aliases, f"{system.site}-{system.name}")
+            if folded in (known.casefold() for known in names):
+                return system
+        raise UnknownName("system", name, self._systems)
+
+    @cached_property
+    def _devices(self) -> dict[str, Device]:
+        shipped = read_devices((_shipped() / "devices.toml").read_text(encoding="utf-8"), "the shipped devices.toml")
+        own = [device for path in self._own(DEVICES) for device in read_devices(_text(path), str(path))]
+        return _first_wins([*own, *shipped])
+
+    @cached_property
+    def _systems(self) -> dict[str, System]:
+        sites = sorted(_shipped_sites(), key=lambda entry: entry.name)
+        shipped = [one for entry in sites for one in read_site(entry.read_text(encoding="utf-8"), entry.name)]
+        own = [system for path in self._own(SITES) for system in read_site(_text(path), str(path))]
+        return _first_wins([*own, *shipped])
+
+    def _own(self, kind: str) -> list[Path]:
+        return [] if self._folder is None else sorted((self._folder / kind).glob("*.toml"))
+
+
+def _shipped() -> Traversable:
+    return files("leadline.catalog") / "data"
+
+
+def _shipped_sites() -> list[Traversable]:
+    return [entry for entry in (_shipped() / SITES).iterdir() if entry.name.endswith(".toml")]
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidInput(f"{path} cannot be read: {error}; mend it or move it away") from error
+
+
+def _first_wins(entries: Iterable[T]) -> dict[str, T]:
+    found: dict[str, T] = {}
+    for entry in entries:
+        found.setdefault(entry.name, entry)
+    return found

@@ -1,0 +1,54 @@
+"""Predict the peak memory of a job's processes on the host."""
+
+from leadline.core.estimate import Interval
+from leadline.core.graph import TracedJob
+from leadline.core.hardware import Device, DeviceKind
+from leadline.core.workload import Phase, Workload
+from leadline.estimators.heap import resident_peak_bytes
+
+DEFAULTS = {
+    "interpreter_bytes": 10e6,
+    "framework_bytes": 220e6,
+    "first_step_bytes": 90e6,
+}
+"""Peak resident bytes of CPython 3.11, of importing torch 2.13 (CPU build) and of a first small training step, by
+``VmHWM`` on x86-64 Linux; ``leadline calibrate`` measures them anew."""
+
+CUDA_HOST_BYTES = 1.2e9
+"""Host pages of a CUDA build of torch, its context and cuBLAS; an assumption, hence the wide interval."""
+
+WORKER_BYTES = 120e6
+"""Private pages of one DataLoader worker after it has touched what it inherited; an assumption."""
+
+PREFETCH = 2
+"""Batches each worker keeps ahead (``prefetch_factor`` of DataLoader)."""
+
+SLACK = 0.12
+"""Half-width of the interval on a CPU as a share of the point; three times that for a GPU's host side."""
+
+
+def host_memory(workload: Workload, job: TracedJob, device: Device) -> Interval:
+    """Return the peak memory in bytes that the job's processes hold on one host, for each device they feed.
+
+    On a CPU the tensors themselves live there, in glibc's heap; on a GPU the host holds the weights once while they
+    are built, the CUDA libraries, and pinned batches.
+    """
+    figures = {**DEFAULTS, **(device.calibration.figures if device.calibration else {})}
+    libraries = figures["interpreter_bytes"] + figures["framework_bytes"]
+    data = _data_bytes(workload, job)
+    if device.kind is DeviceKind.CPU:
+        first = figures["first_step_bytes"] * (1.0 if workload.phase is Phase.TRAINING else 0.6)
+        point = libraries + first + resident_peak_bytes(job.step) + data
+        return Interval(point, point * (1 - SLACK), point * (1 + SLACK))
+    point = libraries + CUDA_HOST_BYTES + job.step.parameter_bytes + data
+    return Interval(point, point * (1 - 3 * SLACK), point * (1 + 3 * SLACK))
+
+
+def _data_bytes(workload: Workload, job: TracedJob) -> float:
+    """Return the bytes of loader workers, of the batches they keep ahead, and of a data set held in memory."""
+    dataset = workload.dataset
+    sample = float(dataset.bytes_per_sample or job.loop.bytes_per_sample or 0)
+    batch = workload.batch or job.loop.batch or 1
+    workers = dataset.workers or job.loop.loader_workers
+    held = sample * (dataset.samples or job.loop.samples or 0) if dataset.held_in_memory else 0.0
+    return workers * (WORKER_BYTES + PREFETCH * batch * sample) + held

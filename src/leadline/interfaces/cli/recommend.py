@@ -1,0 +1,153 @@
+"""``leadline recommend``: the configuration to ask for, under a deadline, a budget and a risk."""
+
+from collections import Counter
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from leadline.app.composition import toolbox
+from leadline.app.recommend import recommend as recommend_verb
+from leadline.core.documents import to_document
+from leadline.core.errors import InvalidInput, NothingFits
+from leadline.core.recommendation import Constraints, Option, Recommendation
+from leadline.core.units import format_bytes, format_clock, format_duration, parse_duration_s
+from leadline.interfaces.cli import workload_options as opt
+from leadline.interfaces.cli.face import err, format_cost, out, print_json
+
+app = typer.Typer(add_completion=False, rich_markup_mode=None)
+
+ROWS_SHOWN = 12
+
+
+@app.command()
+def recommend(
+    workload: opt.Subject = None,
+    deadline: Annotated[
+        str | None, typer.Option(help="The job must end within this time: 12h, 90m, 1-00:00:00.", show_default=False)
+    ] = None,
+    budget: Annotated[
+        float | None, typer.Option(help="The job must cost at most this much.", show_default=False)
+    ] = None,
+    currency: Annotated[str, typer.Option(help="What the budget counts: USD, or a site's unit.")] = "USD",
+    risk: Annotated[float, typer.Option(help="Accepted probability of exceeding a limit.")] = 0.05,
+    on: opt.On = None,
+    batch: opt.Batch = None,
+    seq: opt.Seq = None,
+    input: opt.Input = None,  # noqa: A002 - named as its option
+    precision: opt.PrecisionOption = None,
+    optimizer: opt.OptimizerOption = None,
+    epochs: opt.Epochs = None,
+    steps: opt.Steps = None,
+    samples: opt.Samples = None,
+    bytes_per_sample: opt.BytesPerSample = None,
+    workers: opt.Workers = None,
+    gpus: opt.Gpus = None,
+    phase: opt.PhaseOption = None,
+    accumulate: opt.Accumulate = None,
+    checkpointing: opt.Checkpointing = None,
+    everything: opt.All = False,
+    json: opt.Json = False,
+) -> None:
+    """Recommend a system, a partition and a request; say why the others lost."""
+    constraints = _constraints(deadline, budget, currency, risk)
+    work = opt.workload_from(
+        workload,
+        batch=batch,
+        seq=seq,
+        input=input,
+        precision=precision,
+        optimizer=optimizer,
+        epochs=epochs,
+        steps=steps,
+        samples=samples,
+        bytes_per_sample=bytes_per_sample,
+        workers=workers,
+        gpus=gpus,
+        phase=phase,
+        accumulate=accumulate,
+        checkpointing=checkpointing,
+    )
+    answer = recommend_verb(work, toolbox(), constraints, on=on or ())
+    if json:
+        print_json(to_document(answer, "leadline.recommendation/1"))
+    elif answer.options:
+        _show(answer, everything=everything)
+    if not answer.options:
+        _show_rejections(answer, everything=everything)
+        raise NothingFits(f"nothing fits; {answer.smallest_change or 'no single change would make it fit'}")
+
+
+def _constraints(deadline: str | None, budget: float | None, currency: str, risk: float) -> Constraints:
+    if not 0 < risk < 1:
+        raise InvalidInput(f"--risk is {risk:g}, but it must lie between 0 and 1, such as 0.05")
+    if budget is not None and not budget >= 0:
+        raise InvalidInput(f"--budget is {budget:g}, but it must be 0 or more")
+    deadline_s = None if deadline is None else parse_duration_s(deadline)
+    if deadline_s is not None and deadline_s <= 0:
+        raise InvalidInput(f"--deadline is {deadline}, but it must be more than 0")
+    return Constraints(deadline_s, budget, currency if budget is not None else None, risk)
+
+
+def _show(answer: Recommendation, *, everything: bool) -> None:
+    best = answer.options[0]
+    console = out()
+    console.print(f"Ask for {_request(best)}", style="bold")
+    console.print(f"Why: {best.reason}.\n")
+    shown = answer.options if everything else answer.options[:ROWS_SHOWN]
+    console.print(_table(shown))
+    if len(shown) < len(answer.options):
+        console.print(f"{len(answer.options) - len(shown)} more with --all.", style="dim")
+    _show_rejections(answer, everything=everything)
+
+
+def _request(option: Option) -> str:
+    request, target = option.resources, option.estimate.target
+    parts = [f"{option.system}:{option.partition}", f"{request.nodes} node{'s' * (request.nodes > 1)}"]
+    if request.gpus_per_node:
+        parts.append(f"{request.gpus_per_node} × {target.device} a node")
+    if request.cores_per_task:
+        parts.append(f"{request.cores_per_task} cores")
+    if request.memory_bytes_per_node:
+        parts.append(f"{format_bytes(request.memory_bytes_per_node)} of memory")
+    if request.walltime_s:
+        parts.append(f"{format_clock(request.walltime_s)} of walltime")
+    return ", ".join(parts)
+
+
+def _table(options: tuple[Option, ...]) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("")
+    table.add_column("place", no_wrap=True)
+    table.add_column("device", overflow="ellipsis", no_wrap=True, max_width=24)
+    for name in ("time", "90 % range", "ask for", "memory", "cost"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("", overflow="ellipsis", no_wrap=True)
+    for option in options:
+        one, request = option.estimate, option.resources
+        table.add_row(
+            "*" if option.on_front else "",
+            f"{option.system}:{option.partition}",
+            one.target.device if one.target.gpus == 1 else f"{one.target.gpus} × {one.target.device}",
+            format_duration(one.elapsed_s.point) if one.elapsed_s else "not known",
+            f"{format_duration(one.elapsed_s.low)} – {format_duration(one.elapsed_s.high)}" if one.elapsed_s else "",
+            format_clock(request.walltime_s) if request.walltime_s else "",
+            format_bytes(request.memory_bytes_per_node) if request.memory_bytes_per_node else "",
+            *format_cost(one),
+        )
+    table.caption = "* no other place is both faster and cheaper in the same currency"
+    table.caption_justify = "left"
+    return table
+
+
+def _show_rejections(answer: Recommendation, *, everything: bool) -> None:
+    if not answer.rejections:
+        return
+    console = err()
+    if everything:
+        for one in answer.rejections:
+            console.print(f"rejected {one.system}:{one.partition} ({one.node}): {one.reason}")
+        return
+    causes = Counter(one.kind for one in answer.rejections)
+    summary = "; ".join(f"{count} {cause}" for cause, count in causes.most_common(6))
+    console.print(f"{len(answer.rejections)} places rejected ({summary}); each with --all.")

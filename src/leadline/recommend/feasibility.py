@@ -1,0 +1,173 @@
+"""Whether a candidate can run at all, and if not, why, and how far it is from being able to."""
+
+from dataclasses import dataclass
+
+from leadline.core.estimate import Estimate
+from leadline.core.hardware import Device, DeviceKind
+from leadline.core.jobs import ResourceSpec
+from leadline.core.recommendation import Constraints
+from leadline.core.systems import Partition, System
+from leadline.core.units import HOUR_S, format_bytes, format_duration
+from leadline.recommend.requests import quantile
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A place with the estimate of the workload there, the request to make, and what the request costs an hour."""
+
+    system: System
+    partition: Partition
+    device: Device
+    estimate: Estimate
+    request: ResourceSpec
+    hourly: float | None = None
+
+    @property
+    def name(self) -> str:
+        """How the user would write this place after ``--on``."""
+        return f"{self.system.name}:{self.partition.name}"
+
+    @property
+    def currency(self) -> str | None:
+        """What the place charges in; ``None`` when that is not known."""
+        return self.partition.billing.currency if self.partition.billing else None
+
+    def elapsed_s(self, risk: float) -> float | None:
+        """Return the elapsed time that is exceeded with probability ``risk``."""
+        return None if self.estimate.elapsed_s is None else quantile(self.estimate.elapsed_s, 1 - risk)
+
+    def cost(self, risk: float) -> float | None:
+        """Return the cost that is exceeded with probability ``risk``."""
+        elapsed_s = self.elapsed_s(risk)
+        return None if elapsed_s is None or self.hourly is None else elapsed_s / HOUR_S * self.hourly
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a candidate cannot be taken: the class of the reason, and the reason.
+
+    ``shortfall`` is needed ÷ allowed where a limit is numeric, and ``change`` the sentence of the change that would
+    lift it; both are absent where nothing the user does would help.
+    """
+
+    kind: str
+    reason: str
+    shortfall: float | None = None
+    change: str | None = None
+
+
+def refuse_place(system: System, partition: Partition, gpus: int, nodes: int) -> Refusal | None:
+    """Return why the place cannot take a job of this size, before anything is estimated; ``None`` if it can."""
+    if system.status.startswith("decommissioned"):
+        return Refusal("not-in-production", f"{system.name} is {system.status}")
+    if partition.restricted:
+        return Refusal("restricted", "needs a permission that ordinary projects do not have")
+    if partition.interactive:
+        return Refusal("interactive", "is for interactive work")
+    return _refuse_size(partition, gpus, nodes)
+
+
+def _refuse_size(partition: Partition, gpus: int, nodes: int) -> Refusal | None:
+    limits, node = partition.limits, partition.node
+    if limits.max_gpus and node.device and gpus > limits.max_gpus:
+        return Refusal(
+            "too-many-gpus",
+            f"takes at most {limits.max_gpus} GPUs, not {gpus}",
+            gpus / limits.max_gpus,
+            f"at most {limits.max_gpus} GPUs",
+        )
+    most = min(limits.max_nodes or nodes, node.count or nodes)
+    if nodes > most:
+        return Refusal(
+            "too-many-nodes",
+            f"takes jobs of at most {most} nodes, and {gpus} GPUs need {nodes}",
+            nodes / most,
+            f"at most {most * max(1, node.gpus)} GPUs",
+        )
+    if limits.min_nodes and nodes < limits.min_nodes:
+        return Refusal("too-few-nodes", f"takes jobs of at least {limits.min_nodes} nodes, not {nodes}")
+    return None
+
+
+def refuse_estimate(candidate: Candidate, constraints: Constraints) -> Refusal | None:
+    """Return why the candidate breaks a limit of its own or one of the user's; ``None`` if it can be taken."""
+    return (
+        _refuse_unknown(candidate)
+        or _refuse_memory(candidate, constraints.risk)
+        or _refuse_walltime(candidate)
+        or _refuse_deadline(candidate, constraints)
+        or _refuse_budget(candidate, constraints)
+    )
+
+
+def _refuse_unknown(candidate: Candidate) -> Refusal | None:
+    estimate = candidate.estimate
+    if estimate.elapsed_s is None:
+        return Refusal("time-unknown", estimate.unknown.get("elapsed_s", "the elapsed time is not known"))
+    if candidate.device.kind is not DeviceKind.CPU and candidate.device.memory_bytes is None:
+        return Refusal("device-unknown", f"the memory of {candidate.device.name} is not known")
+    return None
+
+
+def _refuse_memory(candidate: Candidate, risk: float) -> Refusal | None:
+    gpu, there = candidate.estimate.gpu_memory_bytes, candidate.device.memory_bytes
+    needed = None if gpu is None else quantile(gpu, 1 - risk)
+    if needed is not None and there is not None and needed > there:
+        return Refusal(
+            "gpu-memory",
+            f"GPU memory: needs {format_bytes(needed)} at {risk:.0%} risk, the {candidate.device.name} has "
+            f"{format_bytes(there)}",
+            needed / there,
+            f"a step that fits into {format_bytes(there)} of GPU memory (a smaller --batch with --accumulate, "
+            "--checkpointing, a lower --precision)",
+        )
+    node = candidate.partition.node
+    asked, has = candidate.request.memory_bytes_per_node, node.usable_memory_bytes or node.memory_bytes
+    if asked and has and asked > has:
+        return Refusal(
+            "host-memory", f"host memory: needs {format_bytes(asked)} a node, has {format_bytes(has)}", asked / has
+        )
+    return None
+
+
+def _refuse_walltime(candidate: Candidate) -> Refusal | None:
+    limit, asked = candidate.partition.limits.max_walltime_s, candidate.request.walltime_s
+    if limit is None or asked is None or asked <= limit:
+        return None
+    return Refusal(
+        "walltime",
+        f"walltime: needs {format_duration(asked)}, the limit is {format_duration(limit)}",
+        asked / limit,
+        f"a job of at most {format_duration(limit)} (fewer epochs, or segments from a checkpoint)",
+    )
+
+
+def _refuse_deadline(candidate: Candidate, constraints: Constraints) -> Refusal | None:
+    elapsed_s = candidate.elapsed_s(constraints.risk)
+    if constraints.deadline_s is None or elapsed_s is None or elapsed_s <= constraints.deadline_s:
+        return None
+    return Refusal(
+        "deadline",
+        f"deadline: takes up to {format_duration(elapsed_s)} at {constraints.risk:.0%} risk",
+        elapsed_s / constraints.deadline_s if constraints.deadline_s else float("inf"),
+        f"a deadline of {format_duration(elapsed_s)}",
+    )
+
+
+def _refuse_budget(candidate: Candidate, constraints: Constraints) -> Refusal | None:
+    if constraints.budget is None:
+        return None
+    cost, currency = candidate.cost(constraints.risk), constraints.currency or "USD"
+    if cost is None:
+        return Refusal("price-unknown", "the price is not known, and a budget was set")
+    if candidate.currency != currency and cost > 0:
+        return Refusal("currency", f"charges in {candidate.currency}, and the budget is in {currency}")
+    if cost <= constraints.budget:
+        return None
+    shortfall = cost / constraints.budget if constraints.budget else float("inf")
+    return Refusal(
+        "budget",
+        f"budget: costs up to {cost:.4g} {currency} at {constraints.risk:.0%} risk",
+        shortfall,
+        f"a budget of {cost:.4g} {currency}",
+    )

@@ -1,0 +1,109 @@
+"""Order the candidates: least cost under a deadline, least time under a budget, the Pareto front otherwise."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from leadline.core.recommendation import Constraints, Option, Recommendation, Rejection
+from leadline.core.units import HOUR_S
+from leadline.recommend.feasibility import Candidate, Refusal, refuse_estimate
+from leadline.recommend.requests import quantile
+
+
+def choose(
+    candidates: Sequence[Candidate], constraints: Constraints, rejections: Sequence[Rejection] = ()
+) -> Recommendation:
+    """Return the options best first, with the reason of each, and every rejected candidate with its own.
+
+    Amounts in different currencies are never compared: options are ordered within a currency, US dollars first.
+    ``rejections`` are candidates that were refused before an estimate was made.
+    """
+    kept: list[Candidate] = []
+    refused: list[tuple[Candidate, Refusal]] = []
+    for candidate in candidates:
+        refusal = refuse_estimate(candidate, constraints)
+        if refusal is None:
+            kept.append(candidate)
+        else:
+            refused.append((candidate, refusal))
+    front = {id(candidate) for candidate in pareto_front(kept)}
+    ordered = sorted(kept, key=lambda candidate: _rank(candidate, constraints, id(candidate) in front))
+    return Recommendation(
+        constraints=constraints,
+        options=tuple(_option(one, place, constraints, id(one) in front) for place, one in enumerate(ordered)),
+        rejections=(*rejections, *(_rejection(candidate, refusal) for candidate, refusal in refused)),
+        smallest_change=None if kept else _smallest_change(refused),
+    )
+
+
+def pareto_front(candidates: Sequence[Candidate]) -> list[Candidate]:
+    """Return the candidates that no other one of the same currency beats in both time and cost; n·log n."""
+    front: list[Candidate] = []
+    least: dict[str | None, float] = {}
+    for candidate in sorted(candidates, key=lambda one: (_time(one), _cost(one))):
+        currency, cost = candidate.currency, _cost(candidate)
+        if currency is not None and cost < least.get(currency, float("inf")):
+            least[currency] = cost
+            front.append(candidate)
+    return front
+
+
+def _rank(candidate: Candidate, constraints: Constraints, on_front: bool) -> tuple[object, ...]:
+    currency = candidate.currency or "~"
+    group = (candidate.hourly is None, currency != (constraints.currency or "USD"), currency)
+    if constraints.deadline_s is not None and constraints.budget is None:
+        return (*group, _cost(candidate), _time(candidate), candidate.name)
+    if constraints.budget is not None:
+        return (*group, _time(candidate), _cost(candidate), candidate.name)
+    return (candidate.hourly is None, not on_front, *group[1:], _time(candidate), candidate.name)
+
+
+def _time(candidate: Candidate) -> float:
+    elapsed = candidate.estimate.elapsed_s
+    return elapsed.point if elapsed else float("inf")
+
+
+def _cost(candidate: Candidate) -> float:
+    return float("inf") if candidate.hourly is None else _time(candidate) / HOUR_S * candidate.hourly
+
+
+def _option(candidate: Candidate, place: int, constraints: Constraints, on_front: bool) -> Option:
+    elapsed, memory = candidate.estimate.elapsed_s, candidate.estimate.gpu_memory_bytes
+    cost = None if elapsed is None or candidate.hourly is None else elapsed.scaled(candidate.hourly / HOUR_S)
+    return Option(
+        system=candidate.system.name,
+        partition=candidate.partition.name,
+        node=candidate.partition.node.name,
+        resources=candidate.request,
+        estimate=replace(candidate.estimate, cost=cost, currency=candidate.currency),
+        reason=_reason(candidate, place, constraints, on_front),
+        on_front=on_front,
+        site=candidate.system.site,
+        device=candidate.device.name,
+        gpu_memory_bytes=None if memory is None else quantile(memory, 1 - constraints.risk),
+    )
+
+
+def _reason(candidate: Candidate, place: int, constraints: Constraints, on_front: bool) -> str:
+    currency = candidate.currency
+    if candidate.hourly is None:
+        return "its price is not known, so it could not be compared"
+    if constraints.budget is not None:
+        return "the fastest within the budget" if place == 0 else "within the budget, but slower"
+    if constraints.deadline_s is not None:
+        return f"the cheapest in {currency} within the deadline" if place == 0 else "within the deadline"
+    return f"no other is both faster and cheaper in {currency}" if on_front else "another is both faster and cheaper"
+
+
+def _rejection(candidate: Candidate, refusal: Refusal) -> Rejection:
+    return Rejection(candidate.system.name, candidate.partition.name, candidate.partition.node.name,
+                     refusal.reason, refusal.kind, candidate.estimate.target.gpus)  # fmt: skip
+
+
+def _smallest_change(refused: Sequence[tuple[Candidate, Refusal]]) -> str | None:
+    """Return the change that is nearest to making one candidate fit."""
+    numeric = [(refusal.shortfall, candidate.name, refusal.change) for candidate, refusal in refused
+               if refusal.shortfall is not None and refusal.change is not None]  # fmt: skip
+    if not numeric:
+        return None
+    _, name, change = min(numeric)
+    return f"{change} would make {name} fit"

@@ -1,0 +1,147 @@
+"""The choice under a deadline, a budget, or neither; and the reasons of those that lost."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from leadline.catalog.billing import price
+from leadline.core.errors import InvalidInput
+from leadline.core.estimate import Basis, Estimate, Interval, Target, Tier
+from leadline.core.hardware import Device, DeviceKind
+from leadline.core.jobs import ResourceSpec
+from leadline.core.recommendation import Constraints
+from leadline.core.systems import Billing, BillingRule, Limits, NodeType, Partition, System
+from leadline.core.units import GIB
+from leadline.recommend.feasibility import Candidate, refuse_place
+from leadline.recommend.policy import choose, pareto_front
+from leadline.recommend.requests import quantile, request_for, round_walltime_s
+
+GPU = Device("V100", "nvidia", DeviceKind.GPU, memory_bytes=16 * GIB)
+OSC = Billing(BillingRule.CORES_AND_GPUS, "USD", core_hour=0.003, gpu_hour=0.09)
+
+
+def candidate(cores, seconds, *, billing=OSC, memory=1 * GIB, spread=1.0, limit_s=None, name="gpu"):
+    node = NodeType("dual", cores=48, device="V100", gpus=2)
+    partition = Partition(f"{name}-{cores}", node, limits=Limits(max_walltime_s=limit_s), billing=billing)
+    elapsed = Interval(seconds, seconds / spread, seconds * spread)
+    estimate = Estimate(
+        Target("V100"), "test", Basis(Tier.SPECS), elapsed_s=elapsed, gpu_memory_bytes=Interval(memory, memory, memory)
+    )
+    request = ResourceSpec(cores_per_task=cores, gpus_per_node=1, walltime_s=round_walltime_s(seconds * spread))
+    hourly = price(billing, request, 1.0, node) if billing else None
+    return Candidate(System("Pitzer", "OSC", "hpc", "production", "slurm"), partition, GPU, estimate, request, hourly)
+
+
+HARP = [candidate(48, 180), candidate(28, 95), candidate(10, 103)]
+"""HARP's three configurations (cores with one GPU) with its predicted walltimes in seconds."""
+
+
+def test_under_harps_time_limit_the_cheapest_that_qualifies_is_ten_cores():
+    answer = choose(HARP, Constraints(deadline_s=120))
+    assert [10, 28] == [option.resources.cores_per_task for option in answer.options]
+    assert ["deadline"] == [rejection.kind for rejection in answer.rejections]
+
+
+def test_under_harps_cost_limit_the_fastest_that_is_affordable_is_twenty_eight_cores():
+    answer = choose(HARP, Constraints(budget=0.01))
+    assert [28, 10] == [option.resources.cores_per_task for option in answer.options]
+    assert ["budget"] == [rejection.kind for rejection in answer.rejections]
+
+
+def test_harps_predicted_costs_are_reproduced():
+    costs = [round(option.estimate.cost.point, 3) for option in choose(HARP, Constraints()).options]
+    assert sorted([0.012, 0.005, 0.003]) == sorted(costs)
+
+
+def test_without_limits_the_front_comes_first_and_holds_no_dominated_option():
+    answer = choose(HARP, Constraints())
+    assert [True, True, False] == [option.on_front for option in answer.options]
+    assert {28, 10} == {option.resources.cores_per_task for option in answer.options if option.on_front}
+
+
+def test_when_nothing_fits_the_smallest_change_is_named():
+    answer = choose(HARP, Constraints(deadline_s=90))
+    assert () == answer.options
+    assert "a deadline of 1m 35s would make Pitzer:gpu-28 fit" == answer.smallest_change
+
+
+def test_amounts_in_different_currencies_are_never_compared():
+    units = Billing(BillingRule.CORES_AND_GPUS, "Expanse SU", core_hour=0.0, gpu_hour=0.001)
+    answer = choose([candidate(10, 200, billing=units), candidate(48, 400)], Constraints())
+    assert ["USD", "Expanse SU"] == [option.estimate.currency for option in answer.options]
+    assert all(option.on_front for option in answer.options)
+    rejected = choose([candidate(10, 200, billing=units)], Constraints(budget=100.0)).rejections
+    assert ["currency"] == [one.kind for one in rejected]
+
+
+def test_a_place_without_a_price_is_kept_last_and_refused_under_a_budget():
+    unpriced = candidate(10, 50, billing=None)
+    answer = choose([unpriced, candidate(48, 400)], Constraints())
+    assert [48, 10] == [option.resources.cores_per_task for option in answer.options]
+    assert ["price-unknown"] == [one.kind for one in choose([unpriced], Constraints(budget=1.0)).rejections]
+
+
+def test_a_job_too_large_for_the_device_is_refused_with_both_figures():
+    answer = choose([candidate(10, 50, memory=20 * GIB)], Constraints())
+    assert "20.0 GiB" in answer.rejections[0].reason
+    assert "16.0 GiB" in answer.rejections[0].reason
+
+
+def test_a_walltime_above_the_partitions_limit_is_refused():
+    answer = choose([candidate(10, 7200, limit_s=3600)], Constraints())
+    assert "walltime" == answer.rejections[0].kind
+
+
+def test_a_deadline_is_held_at_the_chosen_risk_and_not_only_at_the_point():
+    wide = candidate(10, 100, spread=2.0)
+    assert () == choose([wide], Constraints(deadline_s=150, risk=0.05)).options
+    assert 1 == len(choose([wide], Constraints(deadline_s=150, risk=0.4)).options)
+
+
+@pytest.mark.parametrize(
+    ("change", "nodes", "kind"),
+    [
+        ({"restricted": True}, 1, "restricted"),
+        ({"interactive": True}, 1, "interactive"),
+        ({"limits": Limits(max_nodes=1)}, 2, "too-many-nodes"),
+        ({"limits": Limits(min_nodes=2)}, 1, "too-few-nodes"),
+    ],
+)
+def test_a_place_that_cannot_take_the_job_is_refused_before_any_estimate(change, nodes, kind):
+    partition = replace(HARP[0].partition, **change)
+    assert kind == refuse_place(HARP[0].system, partition, 2, nodes).kind
+
+
+@given(st.lists(st.tuples(st.integers(1, 48), st.integers(1, 5000)), min_size=1, max_size=30))
+def test_no_option_of_the_front_is_dominated(rows):
+    candidates = [candidate(cores, seconds) for cores, seconds in rows]
+    points = [(one.estimate.elapsed_s.point, one.cost(0.5)) for one in candidates]
+    for one in pareto_front(candidates):
+        time, cost = one.estimate.elapsed_s.point, one.cost(0.5)
+        assert not any(t <= time and c < cost * (1 - 1e-9) for t, c in points)
+
+
+@given(st.floats(1, 1e6), st.floats(1.01, 10), st.floats(0.01, 0.49))
+def test_a_quantile_is_above_the_point_and_at_its_level_is_the_end_of_the_interval(point, factor, risk):
+    interval = Interval(point, point / factor, point * factor, 0.9)
+    assert quantile(interval, 1 - risk) >= point
+    assert pytest.approx(interval.high) == quantile(interval, 0.95)
+    assert pytest.approx(interval.low) == quantile(interval, 0.05)
+
+
+@pytest.mark.parametrize("risk", [0.0, 1.0, -0.2])
+def test_a_risk_outside_its_range_is_refused(risk):
+    with pytest.raises(InvalidInput, match="risk"):
+        quantile(Interval(1, 1, 1), 1 - risk)
+
+
+@pytest.mark.parametrize(("asked", "rounded"), [(1, 300), (301, 600), (3601, 4500), (43201, 46800)])
+def test_walltimes_are_rounded_up_as_schedulers_like_them(asked, rounded):
+    assert rounded == round_walltime_s(asked)
+
+
+def test_a_gpu_job_asks_for_the_cores_that_go_with_its_gpus():
+    one = HARP[0]
+    assert 24 == request_for(one.estimate, one.partition, 0.05).cores_per_task
