@@ -1,0 +1,177 @@
+"""What a framework costs beside its kernels: dispatch, autograd, optimizer, fresh memory, loading data, start-up."""
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from leadline.catalog.probes.timing import Stopwatch
+from leadline.core.ports import ProcessRunner
+
+SMALL = 8
+"""Side of tensors so small that only overhead is left."""
+
+
+def overhead_figures(watch: Stopwatch) -> dict[str, float]:
+    """Return seconds per operator of a step that does almost no arithmetic, by stage, and of a bare call.
+
+    Operators are counted as the dispatcher sees them, views left out, which is how a traced graph counts them.
+    """
+    device = watch.device_type
+    model = torch.nn.Sequential(
+        *[layer for _ in range(20) for layer in (torch.nn.Linear(SMALL, SMALL), torch.nn.ReLU())]
+    )
+    model.to(device)
+    optimizer = torch.optim.Adam(model.parameters())
+    x = torch.randn(SMALL, SMALL, device=device)
+
+    def forward() -> torch.Tensor:
+        return model(x).sum()
+
+    def backward() -> None:
+        optimizer.zero_grad()
+        forward().backward()
+
+    backward()
+    forward_ops, both_ops, optimizer_ops = (_operators(call) for call in (forward, backward, optimizer.step))
+    forward_s, both_s, optimizer_s = (_host_s(watch, call) for call in (forward, backward, optimizer.step))
+    with torch.no_grad():
+        inference_s = _host_s(watch, forward)
+    a, b = torch.randn(SMALL, device=device), torch.randn(SMALL, device=device)
+    with torch.no_grad():
+        call_s = _host_s(watch, lambda: torch.add(a, b))
+        view_s = _host_s(watch, lambda: a.view(2, SMALL // 2))
+    return {
+        "call_s": call_s,
+        "view_s": view_s,
+        "launch_inference_s": inference_s / forward_ops,
+        "launch_forward_s": forward_s / forward_ops,
+        "launch_backward_s": max(both_s - forward_s, 0.0) / max(both_ops - forward_ops, 1),
+        "launch_optimizer_s": optimizer_s / optimizer_ops,
+        "launch_s": forward_s / forward_ops,
+    }
+
+
+def _host_s(watch: Stopwatch, call: Callable[[], object]) -> float:
+    """Return the median wall seconds of one call, the device drained after each block (launches are host time)."""
+    blocks = []
+    for _ in range(7):
+        watch.synchronize()
+        begun = time.perf_counter()
+        for _ in range(10):
+            call()
+        watch.synchronize()
+        blocks.append((time.perf_counter() - begun) / 10)
+    return sorted(blocks)[len(blocks) // 2]
+
+
+class _Counter(TorchDispatchMode):  # type: ignore[misc]
+    """Counts operators that are neither views nor bookkeeping."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN204 - torch's signature
+        if not func.is_view and func.namespace == "aten":
+            self.count += 1
+        return func(*args, **(kwargs or {}))
+
+
+def _operators(call: Callable[[], object]) -> int:
+    with _Counter() as counter:
+        call()
+    return max(int(counter.count), 1)
+
+
+def memory_figures(watch: Stopwatch) -> dict[str, float]:
+    """Return copy bandwidth and, on a CPU, the seconds that a byte of memory fresh from the kernel costs."""
+    device, size = watch.device_type, 2**24
+    source, target = torch.randn(size, device=device), torch.empty(size, device=device)
+    figures = {"copy_bytes_per_s": 8.0 * size / watch.median_s(lambda: target.copy_(source))}
+    if device == "cpu":
+        warm_s = watch.median_s(lambda: target.fill_(1.0))
+        fresh_s = watch.median_s(lambda: torch.empty(size).fill_(1.0))
+        figures["fresh_s_per_byte"] = max(fresh_s - warm_s, 0.0) / (4.0 * size)
+    else:
+        host = torch.empty(size, pin_memory=True)
+        figures["pinned_copy_bytes_per_s"] = 4.0 * size / watch.median_s(lambda: target.copy_(host, non_blocking=True))
+    return figures
+
+
+def loader_figures(*, samples: int = 512, batch: int = 32) -> dict[str, float]:
+    """Return what DataLoader costs without workers, per sample (indexing, collate) and per batch."""
+    data = torch.utils.data.TensorDataset(torch.randn(samples, 256), torch.zeros(samples, dtype=torch.long))
+
+    def epoch_s(size: int) -> float:
+        begun = time.perf_counter()
+        for _ in torch.utils.data.DataLoader(data, batch_size=size):
+            pass
+        return time.perf_counter() - begun
+
+    epoch_s(batch)
+    few, many = min(epoch_s(batch) for _ in range(3)), min(epoch_s(1) for _ in range(3))
+    per_batch = max(many - few, 0.0) / (samples - samples / batch)
+    return {"loader_batch_s": per_batch, "loader_sample_s": max(few - per_batch * samples / batch, 0.0) / samples}
+
+
+START_UP = """
+import resource, time
+begun = time.perf_counter()
+def resident():
+    with open('/proc/self/status') as status:
+        return next(int(line.split()[1]) * 1024 for line in status if line.startswith('VmHWM'))
+bare = resident()
+import torch
+imported, took = resident(), time.perf_counter() - begun
+model = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.Flatten(), torch.nn.Linear(288, 8))
+optimizer = torch.optim.Adam(model.parameters())
+for _ in range(3):
+    optimizer.zero_grad()
+    model(torch.randn(2, 3, 8, 8)).sum().backward()
+    optimizer.step()
+print(bare, imported, resident(), took)
+"""
+
+
+def start_up_figures(runner: ProcessRunner) -> dict[str, float]:
+    """Return what a fresh interpreter holds and how long it takes, before and after torch and a first small step.
+
+    Figures are missing where the system has no ``/proc``.
+    """
+    done = runner([sys.executable, "-c", START_UP], timeout_s=60)
+    words = done.stdout.split()
+    if done.returncode != 0 or len(words) != 4:
+        return {}
+    bare, imported, stepped, took = (float(word) for word in words)
+    return {
+        "interpreter_bytes": bare,
+        "framework_bytes": imported - bare,
+        "first_step_bytes": stepped - imported,
+        "framework_import_s": took,
+    }
+
+
+@contextmanager
+def warm_memory() -> Iterator[None]:
+    """Keep freed memory in the process while kernels are timed, so that no page faults are mixed into them.
+
+    glibc gives large blocks back to the kernel when they are freed (``man 3 mallopt``); what that costs is measured
+    apart, and charged by the estimate to the blocks it concerns.
+    """
+    import ctypes  # noqa: PLC0415 - only a calibration needs the C library
+
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    trim_threshold, mmap_threshold = -1, -3
+    if mallopt is not None:
+        mallopt(mmap_threshold, 2**30)
+        mallopt(trim_threshold, 2**31 - 1)
+    try:
+        yield
+    finally:
+        if mallopt is not None:
+            mallopt(mmap_threshold, 128 * 1024)
+            mallopt(trim_threshold, 128 * 1024)

@@ -1,0 +1,142 @@
+"""Memory-bound kernels of the sweep: elementwise arithmetic, reductions, copies, gathers and scatters."""
+
+from collections.abc import Callable, Iterator
+from functools import partial
+
+import torch
+
+from leadline.catalog.probes.cases import Case, tensor
+
+aten = torch.ops.aten
+Make = Callable[[torch.Tensor, torch.Tensor], Callable[[], object]]
+
+SIZES = (2**8, 2**12, 2**15, 2**17, 2**19, 2**21, 2**23)
+"""Elements: from one cache line's worth of work to what no cache holds; parallel loops start at 2**15."""
+
+KERNELS: dict[str, tuple[int, Make]] = {
+    "add": (3, lambda x, y: lambda: torch.add(x, y)),
+    "add_": (3, lambda x, y: lambda: x.add_(y)),
+    "mul_scalar": (2, lambda x, _: lambda: torch.mul(x, 0.5)),
+    "div": (3, lambda x, y: lambda: torch.div(x, y)),
+    "sqrt": (2, lambda x, _: lambda: torch.sqrt(x)),
+    "relu": (2, lambda x, _: lambda: torch.relu(x)),
+    "threshold_backward": (3, lambda x, y: lambda: aten.threshold_backward(x, y, 0)),
+    "gelu": (2, lambda x, _: lambda: aten.gelu(x)),
+    "gelu_backward": (3, lambda x, y: lambda: aten.gelu_backward(x, y)),
+    "silu": (2, lambda x, _: lambda: aten.silu(x)),
+    "silu_backward": (3, lambda x, y: lambda: aten.silu_backward(x, y)),
+    "hardtanh": (2, lambda x, _: lambda: aten.hardtanh(x, 0.0, 6.0)),
+    "hardtanh_backward": (3, lambda x, y: lambda: aten.hardtanh_backward(x, y, 0.0, 6.0)),
+    "sigmoid": (2, lambda x, _: lambda: torch.sigmoid(x)),
+    "tanh": (2, lambda x, _: lambda: torch.tanh(x)),
+    "tanh_backward": (3, lambda x, y: lambda: aten.tanh_backward(x, y)),
+    "bernoulli_": (1, lambda x, _: lambda: x.bernoulli_(0.9)),
+    "exp": (2, lambda x, _: lambda: torch.exp(x)),
+    "pow": (2, lambda x, _: lambda: torch.pow(x, 2)),
+    "where": (3, lambda x, y: partial(torch.where, x > 0, x, y)),
+    "lerp_": (3, lambda x, y: lambda: x.lerp_(y, 0.1)),
+    "addcmul_": (3, lambda x, y: lambda: x.addcmul_(y, y, value=0.001)),
+    "addcdiv_": (4, lambda x, y: lambda: x.addcdiv_(y, y, value=0.001)),
+    "sum": (1, lambda x, _: x.sum),
+    "copy_": (2, lambda x, y: lambda: x.copy_(y)),
+    "fill_": (1, lambda x, _: lambda: x.fill_(0.0)),
+}
+
+
+def pointwise(device: str) -> Iterator[Case]:
+    """Yield elementwise kernels by size; ``bytes_moved`` counts each operand and result once."""
+    for kind, (operands, make) in KERNELS.items():
+        for size in SIZES:
+            yield Case(kind, {"elements": size}, partial(_elementwise, device, make, size),
+                       flops=float(size), bytes_moved=4.0 * operands * size)  # fmt: skip
+
+
+def _elementwise(device: str, make: Make, size: int) -> Callable[[], object]:
+    return make(tensor(device, size), tensor(device, size).add_(1.0))
+
+
+def movements(device: str) -> Iterator[Case]:
+    """Yield kernels that move data: permuting copies, concatenation, gather, scatter, column sums."""
+    for side in (16, 64, 128, 256, 512, 1024):
+        size = side * side * 8
+        for kind, prepare in MOVEMENTS.items():
+            yield Case(kind, {"elements": size, "rows": side * 8, "columns": side}, partial(prepare, device, side),
+                       bytes_moved=8.0 * size)  # fmt: skip
+
+
+def _permuted(device: str, side: int) -> Callable[[], object]:
+    """Return the copy that attention makes of its heads: the last axis stays whole."""
+    x = tensor(device, side // 4, 8, 4, side).transpose(1, 2)
+    return partial(torch.clone, x, memory_format=torch.contiguous_format)
+
+
+def _concatenated(device: str, side: int) -> Callable[[], object]:
+    halves = [tensor(device, 4, side, side) for _ in range(2)]
+    return lambda: torch.cat(halves, 1)
+
+
+def _gathered(device: str, side: int) -> Callable[[], object]:
+    table = tensor(device, 4096, side)
+    index = torch.randint(0, 4096, (side * 8,), device=device)
+    return lambda: aten.index_select(table, 0, index)
+
+
+def _embedded(device: str, side: int) -> Callable[[], object]:
+    table = tensor(device, 4096, side)
+    index = torch.randint(0, 4096, (side * 8,), device=device)
+    return lambda: aten.embedding(table, index)
+
+
+def _embedded_backward(device: str, side: int) -> Callable[[], object]:
+    grad = tensor(device, side * 8, side)
+    index = torch.randint(0, side * 8, (side * 8,), device=device)
+    return lambda: aten.embedding_dense_backward(grad, index, side * 8, -1, False)  # noqa: FBT003 - aten's own order
+
+
+def _indexed(device: str, side: int) -> Callable[[], object]:
+    table = tensor(device, 4096, side)
+    index = torch.randint(0, 4096, (side * 8,), device=device)
+    return lambda: table[index]
+
+
+def _put(device: str, side: int) -> Callable[[], object]:
+    table, values = tensor(device, 4096, side), tensor(device, side * 8, side)
+    index = torch.randint(0, 4096, (side * 8,), device=device)
+    return lambda: table.index_put_((index,), values, accumulate=True)
+
+
+def _index_added(device: str, side: int) -> Callable[[], object]:
+    table, values = tensor(device, 4096, side), tensor(device, side * 8, side)
+    index = torch.randint(0, 4096, (side * 8,), device=device)
+    return lambda: table.index_add_(0, index, values)
+
+
+def _scattered(device: str, side: int) -> Callable[[], object]:
+    table, values = tensor(device, 4096, side), tensor(device, side * 8, side)
+    index = torch.randint(0, 4096, (side * 8, 1), device=device).expand(-1, side)
+    return lambda: table.scatter_add_(0, index, values)
+
+
+def _column_sum(device: str, side: int) -> Callable[[], object]:
+    x = tensor(device, side * 8, side)
+    return lambda: x.sum(0, keepdim=True)
+
+
+def _row_mean(device: str, side: int) -> Callable[[], object]:
+    x = tensor(device, side * 8, side)
+    return lambda: x.mean(-1)
+
+
+MOVEMENTS = {
+    "clone": _permuted,
+    "cat": _concatenated,
+    "index_select": _gathered,
+    "embedding": _embedded,
+    "embedding_dense_backward": _embedded_backward,
+    "index": _indexed,
+    "index_put_": _put,
+    "index_add_": _index_added,
+    "scatter_add_": _scattered,
+    "sum_dim": _column_sum,
+    "mean": _row_mean,
+}

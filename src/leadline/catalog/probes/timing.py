@@ -1,0 +1,57 @@
+"""Time one call on any torch device: warmed up, synchronised, in short blocks, by the median."""
+
+import time
+from collections.abc import Callable
+from statistics import median
+
+import torch
+
+MINIMUM_BLOCK_S = 1e-3
+"""Calls shorter than this are timed several at once, so that the clock's own cost vanishes."""
+
+
+class Stopwatch:
+    """Times calls on one device within a budget for each.
+
+    Args:
+        device_type: ``cpu`` or ``cuda``.
+        call_budget_s: the time one kernel may take, warm-up included; at least three blocks are timed all the same.
+    """
+
+    def __init__(self, device_type: str, *, call_budget_s: float) -> None:
+        self.device_type = device_type
+        self.call_budget_s = call_budget_s
+
+    def median_s(self, call: Callable[[], object]) -> float:
+        """Return the median seconds of one ``call``."""
+        call()
+        self.synchronize()
+        once_s = self._block_s(call, 1)
+        repeats = max(1, int(MINIMUM_BLOCK_S / max(once_s, 1e-7)))
+        if repeats > 1:
+            self._block_s(call, repeats)
+        blocks = [self._block_s(call, repeats)]
+        until = time.perf_counter() + self.call_budget_s - 2 * repeats * once_s
+        while len(blocks) < 3 or (time.perf_counter() < until and len(blocks) < 25):
+            blocks.append(self._block_s(call, repeats))
+        return median(blocks)
+
+    def synchronize(self) -> None:
+        """Wait until the device has nothing left to do."""
+        if self.device_type == "cuda":
+            torch.cuda.synchronize()
+
+    def _block_s(self, call: Callable[[], object], repeats: int) -> float:
+        """Return the mean seconds of ``repeats`` calls in a row; a GPU is timed by its own events."""
+        if self.device_type == "cuda":
+            start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+            start.record()
+            for _ in range(repeats):
+                call()
+            end.record()
+            torch.cuda.synchronize()
+            return float(start.elapsed_time(end)) * 1e-3 / repeats
+        begun = time.perf_counter()
+        for _ in range(repeats):
+            call()
+        return (time.perf_counter() - begun) / repeats

@@ -1,0 +1,76 @@
+"""Which measured kernel stands for which operator."""
+
+from collections.abc import Container
+
+from leadline.core.graph import Op, OpKind
+
+STANDS_FOR = {
+    "linear": "addmm", "addmv": "addmm", "mv": "mm", "matmul": "mm", "baddbmm": "bmm", "dot": "sum",
+    "mkldnn_convolution": "convolution", "cudnn_convolution": "convolution", "conv2d": "convolution",
+    "mkldnn_rnn_layer": "lstm", "mkldnn_rnn_layer_backward": "lstm_backward",
+    "sub": "add", "mul": "add", "rsub": "mul_scalar", "neg": "mul_scalar", "abs": "mul_scalar", "clamp": "hardtanh",
+    "leaky_relu": "relu", "elu": "exp", "softplus": "exp", "log": "exp", "sin": "exp", "cos": "exp", "erf": "gelu",
+    "sigmoid_backward": "tanh_backward", "leaky_relu_backward": "threshold_backward", "hardswish": "silu",
+    "hardswish_backward": "silu_backward", "elu_backward": "silu_backward", "hardsigmoid": "hardtanh",
+    "hardsigmoid_backward": "hardtanh_backward", "native_dropout": "bernoulli_", "bernoulli": "bernoulli_",
+    "uniform_": "bernoulli_", "normal_": "bernoulli_", "randn": "bernoulli_", "rsqrt": "sqrt", "reciprocal": "sqrt",
+    "masked_fill": "where", "zeros": "fill_", "ones": "fill_", "full": "fill_", "zero_": "fill_", "zeros_like": "fill_",
+    "ones_like": "fill_", "new_zeros": "fill_", "empty_like": "fill_", "_to_copy": "copy_", "contiguous": "clone",
+    "lerp": "lerp_", "addcmul": "addcmul_", "addcdiv": "addcdiv_", "stack": "cat", "split_with_sizes_copy": "clone",
+    "gather": "index_select", "index_put": "index_put_", "_index_put_impl_": "index_put_", "index_add": "index_add_",
+    "scatter_add": "scatter_add_", "scatter": "scatter_add_", "scatter_": "scatter_add_", "repeat": "clone",
+    "_safe_softmax": "_softmax", "_native_batch_norm_legit": "native_batch_norm", "var_mean": "mean",
+    "_native_batch_norm_legit_no_training": "native_batch_norm_inference", "prod": "sum", "max": "sum", "min": "sum",
+    "amax": "mean", "argmax": "mean", "linalg_vector_norm": "sum", "avg_pool2d": "max_pool2d_with_indices",
+    "avg_pool2d_backward": "max_pool2d_with_indices_backward", "_adaptive_avg_pool2d": "mean_window",
+    "_adaptive_avg_pool2d_backward": "copy_", "upsample_bilinear2d": "upsample_nearest2d", "pow_": "pow",
+    "upsample_bilinear2d_backward": "upsample_nearest2d_backward", "select_backward": "fill_",
+    "slice_backward": "copy_",
+}  # fmt: skip
+"""Operator → the operator of the sweep whose cost follows the same law."""
+
+BY_KIND = {
+    OpKind.GEMM: "mm", OpKind.CONV: "convolution", OpKind.ATTENTION: "attention", OpKind.RNN: "lstm",
+    OpKind.NORM: "native_layer_norm", OpKind.SOFTMAX: "_softmax", OpKind.POOL: "max_pool2d_with_indices",
+    OpKind.ELEMENTWISE: "add", OpKind.REDUCTION: "sum", OpKind.EMBEDDING: "embedding", OpKind.INDEX: "index_select",
+    OpKind.COPY: "clone", OpKind.OPTIMIZER: "addcmul_", OpKind.OTHER: "add", OpKind.COMMUNICATION: "copy_",
+}  # fmt: skip
+"""Kind → what stands for an operator that no table knows."""
+
+
+def family_of(op: Op, measured: Container[tuple[str, str]]) -> str:
+    """Return the name of the sweep's kernel that stands for ``op``.
+
+    ``measured`` holds (kernel, dtype); an operator that was measured itself stands for itself.
+    """
+    name = _plain(op.name)
+    backward = "backward" in name
+    if op.kind is OpKind.ATTENTION:
+        return "attention_backward" if backward else "attention"
+    if op.kind is OpKind.RNN:
+        return "lstm_backward" if backward else "lstm"
+    if name in ("sum", "mean") and op.inputs and op.outputs:
+        return _reduction(op, name)
+    for candidate in (name, f"{name}_", name.removesuffix("_")):
+        if (candidate, "float32") in measured:
+            return candidate
+        if candidate in STANDS_FOR:
+            return STANDS_FOR[candidate]
+    family = BY_KIND[op.kind]
+    return f"{family}_backward" if backward and (f"{family}_backward", "float32") in measured else family
+
+
+def _plain(name: str) -> str:
+    """Return the operator without namespace and overload: ``aten.add_.Tensor`` is ``add_``."""
+    parts = name.replace("::", ".").split(".")
+    return parts[1] if len(parts) > 1 and parts[0] in ("aten", "torchvision", "prims") else parts[0]
+
+
+def _reduction(op: Op, name: str) -> str:
+    """Tell a whole sum from one over rows, over columns, over an image's channels or over its pixels."""
+    source, result = op.inputs[0].shape, op.outputs[0].shape
+    if len(source) == 4:
+        return "mean_window" if name == "mean" else "sum_channels"
+    if len(result) == 0 or all(size == 1 for size in result):
+        return "sum"
+    return "mean" if name == "mean" else "sum_dim"

@@ -1,0 +1,48 @@
+"""``leadline calibrate``: measure the device at hand, for better estimates."""
+
+from typing import Annotated
+
+import typer
+
+from leadline.app.calibrate import calibrate as measure
+from leadline.core.documents import to_document
+from leadline.core.hardware import Device
+from leadline.interfaces.cli.face import JSON_HELP, err, out, print_json
+
+app = typer.Typer(add_completion=False, rich_markup_mode=None)
+
+
+@app.command()
+def calibrate(
+    device: Annotated[str, typer.Option("--device", help="What to measure: cpu or cuda.")] = "cpu",
+    budget: Annotated[float, typer.Option("--budget", help="Seconds the sweep may take.")] = 75.0,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Measure, but keep no record.")] = False,
+    json: Annotated[bool, typer.Option("--json", help=JSON_HELP)] = False,
+) -> None:
+    """Measure the device at hand (kernels by size, overheads, memory) and keep the record in your catalog."""
+    console = err()
+    with console.status("calibrating") as status:
+        measured = measure(
+            device_type=device,
+            budget_s=budget,
+            save=not dry_run,
+            progress=lambda kind, number, total: status.update(f"calibrating {number}/{total}: {kind}"),
+        )
+    console.print(f"calibrated {measured.name}{'' if dry_run else ', record kept in your catalog'}")
+    if json:
+        print_json(to_document(measured, "leadline.device/1"))
+    else:
+        _print(measured)
+
+
+def _print(device: Device) -> None:
+    """Print what was measured, a line a figure."""
+    console = out()
+    console.print(device.name)
+    for dtype, peak in device.peak_flops_per_s.items():
+        console.print(f"  best {dtype} rate      {peak / 1e9:,.1f} GFLOP/s")
+    if device.calibration is None:
+        return
+    console.print(f"  kernels timed          {len(device.calibration.timings)} ({device.calibration.software})")
+    for name, value in sorted(device.calibration.figures.items()):
+        console.print(f"  {name:<22} {value:.4g}")

@@ -1,0 +1,80 @@
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from leadline.core.errors import InvalidInput
+from leadline.core.graph import Op, OpGraph, OpKind, Stage, StorageEvent, TensorSpec
+from leadline.core.hardware import Calibration, Device, DeviceKind, KernelTiming
+from leadline.estimators.calibrated import CalibratedKernels
+from leadline.estimators.heap import fresh_bytes, resident_peak_bytes
+
+FIGURES = {"call_s": 1e-6, "launch_forward_s": 5e-6, "launch_inference_s": 3e-6, "copy_bytes_per_s": 1e10,
+           "fresh_s_per_byte": 1e-9}  # fmt: skip
+
+
+def gemm(m, n, k, rate):
+    return KernelTiming("addmm", "float32", {"b": 1, "m": m, "n": n, "k": k}, 1e-6 + 2 * m * n * k / rate,
+                        2.0 * m * n * k, 4.0 * (m * k + n * k + m * n))  # fmt: skip
+
+
+TIMINGS = (
+    *(KernelTiming("add", "float32", {"elements": 2**p}, 1e-6 + 2**p * 1e-9) for p in (8, 12, 16, 20)),
+    gemm(64, 64, 64, 2e10),
+    gemm(1024, 1024, 1024, 1e11),
+)
+DEVICE = Device("test", "AMD", DeviceKind.CPU, peak_flops_per_s={"float32": 1e11}, memory_bytes_per_s=1e10,
+                calibration=Calibration("2026-01-01", "torch", 2, TIMINGS, FIGURES))  # fmt: skip
+
+
+def add(elements, stage=Stage.FORWARD):
+    spec = TensorSpec((elements,), "float32")
+    return Op("aten.add.Tensor", OpKind.ELEMENTWISE, stage, "float32", elements, 8.0 * elements, 4.0 * elements,
+              (spec, spec), (spec,))  # fmt: skip
+
+
+def test_a_measured_size_costs_what_was_measured_less_the_call():
+    assert 2**16 * 1e-9 == pytest.approx(CalibratedKernels(DEVICE).op_s(add(2**16)), rel=1e-6)
+
+
+@given(st.integers(2**8, 2**26), st.integers(2**8, 2**26))
+def test_a_larger_pointwise_kernel_never_costs_less(one, other):
+    kernels = CalibratedKernels(DEVICE)
+    small, large = sorted((one, other))
+    assert kernels.op_s(add(small)) <= kernels.op_s(add(large)) * (1 + 1e-9)
+
+
+def test_a_product_beside_a_measured_one_runs_at_nearly_its_rate():
+    op = Op("aten.addmm", OpKind.GEMM, Stage.FORWARD, "float32", 2.0 * 1100 * 1024 * 1024, 1e7, 4e6,
+            dims={"b": 1, "m": 1100, "n": 1024, "k": 1024})  # fmt: skip
+    assert 2 * 1100 * 1024 * 1024 / 1e11 == pytest.approx(CalibratedKernels(DEVICE).op_s(op), rel=0.1)
+
+
+def test_a_forward_pass_alone_pays_the_launches_of_inference():
+    kernels = CalibratedKernels(DEVICE)
+    assert kernels.op_s(add(256)) + 3e-6 == pytest.approx(kernels.step_s(OpGraph((add(256),))))
+
+
+def test_memory_fresh_from_the_kernel_is_paid_for():
+    kernels, size = CalibratedKernels(DEVICE), 64 * 2**20
+    events = (StorageEvent(0, 1, size), StorageEvent(1, 1, -size))
+    graph = OpGraph((add(256),), events)
+    assert size * 1e-9 == pytest.approx(kernels.step_s(graph) - kernels.step_s(OpGraph((add(256),))))
+
+
+def test_blocks_below_the_threshold_are_used_again_without_page_faults():
+    events = tuple(StorageEvent(0, n, sign * 65536) for n in range(4) for sign in (1, -1))
+    assert 0 == fresh_bytes(OpGraph((), events))
+    assert resident_peak_bytes(OpGraph((), events)) == 65536
+
+
+def test_a_device_that_was_never_measured_is_refused_by_name():
+    with pytest.raises(InvalidInput, match="bare is not calibrated: run leadline calibrate"):
+        CalibratedKernels(Device("bare", "AMD", DeviceKind.CPU))
+
+
+def test_an_operator_nobody_measured_gets_its_roofline():
+    op = Op("aten.fft_c2c", OpKind.CONV, Stage.FORWARD, "float32", 1e9, 1e6, 1e6)
+    seconds = CalibratedKernels(DEVICE).op_s(op)
+    assert math.isclose(seconds, 1e9 / 1e11 + 2e6 / 1e10, rel_tol=0.01)

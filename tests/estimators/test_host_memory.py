@@ -1,0 +1,35 @@
+from leadline.core.graph import OpGraph, StorageEvent, TracedJob
+from leadline.core.hardware import Device, DeviceKind
+from leadline.core.workload import Dataset, ModelKind, ModelSource, Phase, Workload
+from leadline.estimators.host_memory import CUDA_HOST_BYTES, DEFAULTS, WORKER_BYTES, host_memory
+
+MODEL = ModelSource(ModelKind.FUNCTION, "model.py:build")
+CPU = Device("cpu", "AMD", DeviceKind.CPU)
+GPU = Device("gpu", "NVIDIA", DeviceKind.GPU)
+
+
+def job(size):
+    return TracedJob(OpGraph((), (StorageEvent(0, 1, size),), parameter_bytes=size))
+
+
+def test_on_a_cpu_the_tensors_live_on_the_host():
+    small, large = (host_memory(Workload(MODEL), job(size), CPU).point for size in (0, 10**9))
+    assert 10**9 == large - small
+    assert sum(DEFAULTS.values()) == small
+
+
+def test_inference_loads_fewer_kernels_than_training():
+    training, inference = (host_memory(Workload(MODEL, phase), job(0), CPU).point for phase in Phase)
+    assert inference < training
+
+
+def test_beside_a_gpu_stand_its_context_and_the_weights():
+    expected = DEFAULTS["interpreter_bytes"] + DEFAULTS["framework_bytes"] + CUDA_HOST_BYTES + 5e8
+    assert expected == host_memory(Workload(MODEL), job(5 * 10**8), GPU).point
+
+
+def test_workers_and_a_data_set_held_in_memory_are_counted():
+    data = Dataset(samples=1000, bytes_per_sample=10**6, workers=2, held_in_memory=True)
+    bare = host_memory(Workload(MODEL), job(0), CPU).point
+    full = host_memory(Workload(MODEL, batch=8, dataset=data), job(0), CPU).point
+    assert 10**9 + 2 * (WORKER_BYTES + 2 * 8 * 10**6) == full - bare
