@@ -4,6 +4,7 @@ import gc
 import json
 import sys
 import time
+from collections.abc import Callable
 from importlib.util import module_from_spec, spec_from_file_location
 from statistics import median
 from typing import Any
@@ -14,8 +15,8 @@ import torch
 def main(request: dict[str, Any]) -> dict[str, float]:
     """Time the model's steps and read the peak memory of this process.
 
-    The request names ``file``, ``function``, ``shape``, ``dtype``, ``training`` and ``budget_s``. The loss is the mean of the output, the optimizer
-    Adam by default, both as the traced prediction assumes.
+    The request names ``file``, ``function``, ``shape``, ``dtype``, ``training`` and ``budget_s``. The loss is the mean
+    of the output and the optimizer AdamW, both as the traced prediction assumes.
     """
     torch.manual_seed(0)
     spec = spec_from_file_location("measured_model", request["file"])
@@ -36,7 +37,7 @@ def _input(request: dict[str, Any]) -> torch.Tensor:
     return torch.randn(request["shape"])
 
 
-def _training_step(model: Any, x: torch.Tensor) -> Any:
+def _training_step(model: torch.nn.Module, x: torch.Tensor) -> Callable[[], None]:
     optimizer = torch.optim.AdamW(model.parameters())
 
     def step() -> None:
@@ -47,7 +48,7 @@ def _training_step(model: Any, x: torch.Tensor) -> Any:
     return step
 
 
-def _inference_step(model: Any, x: torch.Tensor) -> Any:
+def _inference_step(model: torch.nn.Module, x: torch.Tensor) -> Callable[[], None]:
     def step() -> None:
         with torch.no_grad():
             model(x)
@@ -55,7 +56,7 @@ def _inference_step(model: Any, x: torch.Tensor) -> Any:
     return step
 
 
-def _timed(step: Any, budget_s: float) -> dict[str, float]:
+def _timed(step: Callable[[], None], budget_s: float) -> dict[str, float]:
     """Return the median seconds of a step, the medians of both halves of the run, and the peak memory."""
     for _ in range(4):
         step()

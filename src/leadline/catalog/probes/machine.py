@@ -24,7 +24,8 @@ def describe(device_type: str) -> Device:
         vendor = next(known, "unknown")
         plural = "s" if cores > 1 else ""
         name = f"{model} ({cores} core{plural})"
-        return Device(name, vendor, DeviceKind.CPU, memory_bytes=psutil.virtual_memory().total, compute_units=cores,
+        memory = psutil.virtual_memory().total
+        return Device(name, vendor, DeviceKind.CPU, memory_bytes=memory, compute_units=cores,
                       aliases=("local", "cpu"), confidence=Confidence.MEASURED, source="leadline calibrate")  # fmt: skip
     if device_type != "cuda":
         raise InvalidInput(f"--device {device_type} is not known: give cpu or cuda")
