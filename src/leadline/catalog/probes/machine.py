@@ -26,7 +26,7 @@ def describe(device_type: str) -> Device:
         name = f"{model} ({cores} core{plural})"
         memory = psutil.virtual_memory().total
         return Device(name, vendor, DeviceKind.CPU, memory_bytes=memory, compute_units=cores,
-                      aliases=("local", "cpu"), confidence=Confidence.MEASURED, source="leadline calibrate")  # fmt: skip
+                      aliases=("local", "cpu"), confidence=Confidence.MEASURED, source="calibrate")  # fmt: skip
     if device_type != "cuda":
         raise InvalidInput(f"--device {device_type} is not known: give cpu or cuda")
     if not torch.cuda.is_available():
@@ -34,7 +34,7 @@ def describe(device_type: str) -> Device:
     properties = torch.cuda.get_device_properties(0)
     return Device(properties.name, "NVIDIA", DeviceKind.GPU, memory_bytes=properties.total_memory,
                   compute_units=properties.multi_processor_count, aliases=("local",),
-                  confidence=Confidence.MEASURED, source="leadline calibrate")  # fmt: skip
+                  confidence=Confidence.MEASURED, source="calibrate")  # fmt: skip
 
 
 def _cpu_model() -> str:
