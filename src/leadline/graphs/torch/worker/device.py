@@ -168,6 +168,7 @@ def _answer_accelerator(session: Session) -> None:
         "current_stream": lambda *_, **__: Stream(),
         **dict.fromkeys(("set_device_index", "set_device_idx", "synchronize", "set_stream", "empty_cache"), _nothing),
     }
+    torch._C._get_accelerator = lambda *_: torch.device("cuda")
     for name, value in {**answers, **_memory(session)}.items():
         if hasattr(accelerator, name):
             setattr(accelerator, name, value)
@@ -215,8 +216,29 @@ def _map_moves() -> None:
     def cuda(tensor: Any, device: Any = None, *_: Any, **__: Any) -> Any:
         return move(tensor, fakes.gpu())
 
+    for name in ("tensor", "as_tensor", "asarray"):
+        setattr(torch, name, _made_on_host(getattr(torch, name)))
     torch.Tensor.to = to
     torch.Tensor.cuda = cuda
+
+
+def _made_on_host(own: Any) -> Any:
+    """Make a tensor from Python values on the host, and send it to the pretended GPU where it is asked for there."""
+
+    def make(*args: Any, device: Any = None, requires_grad: bool = False, **kwargs: Any) -> Any:
+        if device is None and torch._GLOBAL_DEVICE_CONTEXT.__dict__:
+            device = torch.get_default_device()
+        device = fakes.map_device(device)
+        if not isinstance(device, torch.device) or device.type != fakes.BACKEND:
+            return own(*args, device=device, requires_grad=requires_grad, **kwargs)
+        values = args[0]
+        if isinstance(values, FakeTensor):
+            made = values.to(device, kwargs.get("dtype"))
+        else:
+            made = own(*args, device="cpu", **kwargs).to(device)
+        return made.requires_grad_() if requires_grad else made
+
+    return make
 
 
 def _is_cuda(tensor: Any) -> bool:

@@ -1,7 +1,167 @@
 """One rank of a distributed job, with nobody on the other side of its collectives."""
 
+import contextlib
+from typing import Any, Dict, Iterator, List
+
+import torch
+
+from leadline.graphs.torch.worker import fakes
+from leadline.graphs.torch.worker.recorder import Raw
 from leadline.graphs.torch.worker.session import Session
+
+BUCKET_BYTES = 25 << 20
+"""Gradients that DistributedDataParallel sends in one piece (its default ``bucket_cap_mb``)."""
+
+REDUCING = "all_reduce reduce broadcast all_gather_into_tensor reduce_scatter_tensor all_to_all_single"
+LISTING = "all_gather all_to_all reduce_scatter scatter gather"
 
 
 def install(session: Session) -> None:
-    """Leave a job of one process as it is."""
+    """Answer process groups by PyTorch's fake one, and write down what would be sent."""
+    if not torch.distributed.is_available():
+        return
+    _fake_groups(session)
+    for name in (REDUCING + " " + LISTING).split():
+        _replace(name, _collective(session, name))
+    for name in ("barrier", "monitored_barrier"):
+        _replace(name, lambda *_, **__: None)
+    _replace("broadcast_object_list", lambda *_, **__: None)
+    _replace("all_gather_object", _gather_object)
+    _wrap_modules(session)
+    _follow_resizing(session)
+
+
+def _follow_resizing(session: Session) -> None:
+    """Follow sharded parameters, whose storage is filled for a layer's use and emptied after it."""
+    own = torch.UntypedStorage.resize_
+
+    def resize(storage: Any, size: int) -> Any:
+        found = own(storage, size)
+        if session.recorder is not None:
+            session.recorder.resized(storage._cdata, size)
+        return found
+
+    torch.UntypedStorage.resize_ = resize
+
+
+def _replace(name: str, function: Any) -> None:
+    for module in (torch.distributed, torch.distributed.distributed_c10d):
+        if hasattr(module, name):
+            setattr(module, name, function)
+
+
+def _fake_groups(session: Session) -> None:
+    own = torch.distributed.init_process_group
+
+    def init(*_: Any, **__: Any) -> None:
+        from torch.testing._internal.distributed.fake_pg import FakeStore
+
+        if not torch.distributed.is_initialized():
+            own(backend="fake", rank=0, world_size=session.world_size, store=FakeStore())
+
+    _replace("init_process_group", init)
+    _replace("is_nccl_available", lambda: True)
+    new_group = torch.distributed.new_group
+    _replace("new_group", lambda ranks=None, *_, **__: new_group(ranks, backend="fake"))
+
+
+class _Done:
+    """A collective that has finished."""
+
+    def wait(self, *_: Any) -> bool:
+        """Return at once."""
+        return True
+
+    def is_completed(self) -> bool:
+        """Return that it is done."""
+        return True
+
+
+def _collective(session: Session, name: str) -> Any:
+    def call(*args: Any, async_op: bool = False, **kwargs: Any) -> Any:
+        tensors: List[Any] = []
+        for value in (*args, *kwargs.values()):
+            if isinstance(value, torch.Tensor):
+                tensors.append(value)
+            elif isinstance(value, (list, tuple)):
+                tensors.extend(one for one in value if isinstance(one, torch.Tensor))
+        write(session, name, tensors)
+        return _Done() if async_op else None
+
+    return call
+
+
+def write(session: Session, name: str, tensors: List[Any]) -> None:
+    """Write down one collective over the given tensors; its size is that of the largest side."""
+    recorder = session.recorder
+    local = [getattr(tensor, "_local_tensor", tensor) for tensor in tensors]
+    local = [t for t in local if fakes.is_fake(t)]
+    if recorder is None or session.bare or not local:
+        return
+    size = max(t.numel() * t.element_size() for t in local)
+    _append(session, name, size, local[0].dtype)
+
+
+def _append(session: Session, name: str, size: int, dtype: torch.dtype) -> None:
+    extra = {
+        "kind": "communication",
+        "dims": {"bytes": size, "ranks": session.world_size},
+        "flops": 0.0,
+        "bytes_read": size,
+        "bytes_written": size,
+    }
+    spec = ((size // dtype.itemsize,), dtype, -1, size)
+    session.recorder.append(Raw(f"c10d.{name}", session.recorder.stage, (spec,), (spec,), (), (), extra))  # type: ignore[union-attr]
+
+
+def _gather_object(objects: List[Any], mine: Any, *_: Any, **__: Any) -> None:
+    objects[:] = [mine] * len(objects)
+
+
+def _wrap_modules(session: Session) -> None:  # noqa: C901 - one class, made where its session is known
+    class DistributedDataParallel(torch.nn.Module):
+        """The wrapped module, whose gradients are summed over all ranks in buckets after the backward pass."""
+
+        def __init__(self, module: Any, *_: Any, **__: Any) -> None:
+            super().__init__()
+            self.module = module
+            self.require_backward_grad_sync = True
+            session.after_backward.append(self._sum_gradients)
+
+        def forward(self, *args: Any, **kwargs: Any) -> Any:
+            return self.module(*args, **kwargs)
+
+        @contextlib.contextmanager
+        def no_sync(self) -> Iterator[None]:
+            """Leave out the sums, as accumulation does."""
+            self.require_backward_grad_sync = False
+            try:
+                yield
+            finally:
+                self.require_backward_grad_sync = True
+
+        def join(self, *_: Any, **__: Any) -> Any:
+            return contextlib.nullcontext()
+
+        def register_comm_hook(self, *_: Any, **__: Any) -> None:
+            session.note("the DDP communication hook is not traced")
+
+        def _set_static_graph(self) -> None:
+            """Do nothing: the graph is traced as it runs."""
+
+        def _sum_gradients(self) -> None:
+            if not self.require_backward_grad_sync or session.bare or session.world_size < 2:
+                return
+            sizes: Dict[torch.dtype, int] = {}
+            for parameter in self.module.parameters():
+                if parameter.grad is not None:
+                    size = parameter.grad.numel() * parameter.grad.element_size()
+                    sizes[parameter.grad.dtype] = sizes.get(parameter.grad.dtype, 0) + size
+            session.recorder.stage = "backward"  # type: ignore[union-attr]
+            for dtype, total in sizes.items():
+                for sent in range(0, total, BUCKET_BYTES):
+                    _append(session, "all_reduce", min(BUCKET_BYTES, total - sent), dtype)
+            session.recorder.stage = "forward"  # type: ignore[union-attr]
+
+    torch.nn.parallel.DistributedDataParallel = DistributedDataParallel
+    torch.nn.parallel.distributed.DistributedDataParallel = DistributedDataParallel

@@ -18,6 +18,8 @@ BIG_CONSTANT = 1024
 
 UNINITIALISED = {"empty", "empty_strided"}
 FILLED = {"zeros", "ones", "full", "randn", "rand", "normal", "randint"}
+TRUTHFUL = {"all", "any", "logical_and", "bitwise_and", "logical_or", "bitwise_or"}
+"""Ops whose result is true when their input is assumed true."""
 MADE_BY_MODULES = UNINITIALISED | FILLED
 SILENT = {
     "empty", "empty_strided", "empty_like", "new_empty", "new_empty_strided", "resize_", "set_", "lift_fresh", "lift",
@@ -60,6 +62,7 @@ class Window:
         self.held = held
         self.ops: List[Raw] = []
         self.events: List[Tuple[int, int, int]] = []
+        self.parameters = self.parameter_bytes = 0
 
 
 class Recorder(TorchDispatchMode):
@@ -79,13 +82,29 @@ class Recorder(TorchDispatchMode):
         self.window = Window(0, [])
         self.serial = 0
         self.parameters: List[Any] = []
+        self.optimizers: List[Any] = []
         self._traits: Dict[Any, Traits] = {}
 
     def cut(self) -> Window:
         """Close the current window and open the next one."""
         closed = self.window
+        closed.parameters, closed.parameter_bytes = self._count_parameters()
         self.window = Window(self.count, [(serial, size) for serial, size, _ in self.live.values()])
         return closed
+
+    def _count_parameters(self) -> Tuple[int, int]:
+        """Return count and bytes of the parameters that are on the traced device now, shared ones once."""
+        seen: Dict[int, Tuple[int, int]] = {}
+        for ref in self.parameters:
+            parameter = ref()
+            if parameter is None:
+                continue
+            local = getattr(parameter, "_local_tensor", parameter)
+            key = local.untyped_storage()._cdata
+            held = self.live.get(key)
+            if held is not None and held[1] > 0:
+                seen[key] = (local.numel(), local.numel() * local.element_size())
+        return sum(count for count, _ in seen.values()), sum(size for _, size in seen.values())
 
     def __torch_dispatch__(self, func: Any, types: Sequence[type], args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -143,6 +162,8 @@ class Recorder(TorchDispatchMode):
             return args[0]
         else:
             out = self._carry_out(func, types, args, kwargs)
+            if traits.name in TRUTHFUL and args[0].__dict__.get("_truth"):
+                out.__dict__["_truth"] = True
         if out is not NotImplemented and not self.session.bare:
             self._record(func, traits, args, kwargs, out)
         return out
@@ -208,7 +229,28 @@ class Recorder(TorchDispatchMode):
         if not device_seen:
             return
         scalars = tuple(None if _holds_tensors(a) else a for a in args)
-        self.append(Raw(func, self.stage, tuple(inputs), tuple(written), scalars, tuple(sources)))
+        stage = self._stage(traits, args)
+        self.append(Raw(func, stage, tuple(inputs), tuple(written), scalars, tuple(sources)))
+
+    def _stage(self, traits: Traits, args: Any) -> str:
+        """Return the stage, seeing closures that an optimizer calls, and updates written by hand."""
+        if self.stage == "optimizer" and torch.is_grad_enabled():
+            return "forward"
+        if self.stage == "forward" and traits.mutated and not self.optimizers and isinstance(args[0], FakeTensor):
+            held = self.live.get(args[0].untyped_storage()._cdata)
+            if held is not None and (args[0].requires_grad or self.category.get(held[0]) == "parameter"):
+                if args[0].requires_grad and self.category.get(held[0]) != "parameter":
+                    self.category[held[0]] = "parameter"
+                    self.parameters.append(weakref.ref(args[0]))
+                return "optimizer"
+        return self.stage
+
+    def mark_gradients(self) -> None:
+        """Say which memory holds gradients, where no optimizer tells."""
+        for ref in self.parameters:
+            parameter = ref()
+            if parameter is not None and parameter.grad is not None:
+                self.mark(parameter.grad, "gradient")
 
     def append(self, raw: Raw) -> None:
         """Write down one op."""

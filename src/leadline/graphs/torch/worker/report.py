@@ -26,30 +26,15 @@ def graph(session: Session, recorder: Recorder, window: Window, *, stage: str = 
             "optimizer" if raw.stage == "optimizer" and known["kind"] in ("elementwise", "reduction") else known["kind"]
         )
         ops.append({**known, "kind": kind, "stage": stage or raw.stage, "sources": sources})
-    parameters = _parameters(recorder)
     return {
         "ops": ops,
         "events": _events(recorder, window),
-        "parameters": parameters[0],
-        "parameter_bytes": parameters[1],
+        "parameters": window.parameters,
+        "parameter_bytes": window.parameter_bytes,
         "device_type": session.policy,
         "source": "torch",
         "fallbacks": dict(session.fallbacks),
     }
-
-
-def _parameters(recorder: Recorder) -> Any:
-    """Return count and bytes of the parameters that live on the traced device, shared ones once."""
-    seen: Dict[int, Any] = {}
-    for ref in recorder.parameters:
-        tensor = ref()
-        if tensor is None:
-            continue
-        local = getattr(tensor, "_local_tensor", tensor)
-        key = local.untyped_storage()._cdata
-        if key in recorder.live:
-            seen[key] = (local.numel(), local.numel() * local.element_size())
-    return sum(one[0] for one in seen.values()), sum(one[1] for one in seen.values())
 
 
 def _events(recorder: Recorder, window: Window) -> List[Dict[str, Any]]:

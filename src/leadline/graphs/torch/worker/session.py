@@ -31,6 +31,7 @@ class Session:
     fallbacks: "collections.Counter[str]" = field(default_factory=collections.Counter)
     facts: Dict[str, Any] = field(default_factory=dict)
     recorder: Optional[Any] = None
+    after_backward: List[Any] = field(default_factory=list)
 
     def note(self, sentence: str) -> None:
         """Keep a sentence for the user, once."""

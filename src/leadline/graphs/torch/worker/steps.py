@@ -28,7 +28,7 @@ class Steps:
         self.session = session
         self.recorder = recorder
         self.counts: Dict[int, int] = {}
-        self.optimizers: List[Any] = []
+        self.optimizers: List[Any] = recorder.optimizers
         self.backwards = self.depth = self.calls = 0
         self.boundaries: Dict[int, int] = {}
         self.steady: Optional[Window] = None
@@ -107,22 +107,33 @@ class Steps:
 
         def run(*args: Any, **kwargs: Any) -> Any:
             if self.evaluating:
-                raise Stop
+                self._was_training()
             self.session.check_time()
             before, self.recorder.stage = self.recorder.stage, "backward"
+            nested = before == "backward"
             try:
                 return own(*args, **kwargs)
             finally:
                 self.recorder.stage = before
-                self._after_backward()
+                if not nested:
+                    self._after_backward()
 
         torch.autograd.graph._engine_run_backward = run
         torch.autograd._engine_run_backward = run
 
+    def _was_training(self) -> None:
+        """Stop: what looked like evaluation since the last batch was training by a loader made anew."""
+        if self.evaluated <= 1:
+            self.evaluation, self.evaluated = None, 0
+        raise Stop
+
     def _after_backward(self) -> None:
         self.backwards += 1
+        for after in self.session.after_backward:
+            after()
         if self.optimizers:
             return
+        self.recorder.mark_gradients()
         window = self.recorder.cut()
         if self.backwards >= 2:
             self.steady = window
@@ -185,6 +196,8 @@ class Steps:
             return
         if batches.training:
             raise StopIteration
+        if id(loader) in self.training_loaders:
+            raise Stop
         if self.evaluated:
             self.evaluation = self.recorder.cut()
         if self.evaluated >= EVALUATION_BATCHES:

@@ -20,6 +20,8 @@ def install(session: Session) -> None:
     _own_parameters(session)
     torch.nn.Module._apply = _apply
     _skip_initialisation()
+    _assume_finite()
+    torch.distributions.Distribution.set_default_validate_args(False)
     torch._C._set_only_lift_cpu_tensors(True)
 
 
@@ -140,6 +142,19 @@ def follow_moves(optimizer: Any) -> None:
             while moved is not None and moved[1] is group["params"][place]:
                 group["params"][place] = moved[0]
                 moved = MOVED.get(id(moved[0]))
+
+
+def _assume_finite() -> None:
+    """Let ``isfinite`` be true, so that scripts which guard against a diverged loss go on."""
+    own = torch.isfinite
+
+    def isfinite(tensor: Any) -> Any:
+        found = own(tensor)
+        if isinstance(found, FakeTensor):
+            found.__dict__["_truth"] = True
+        return found
+
+    torch.isfinite = torch.Tensor.isfinite = isfinite
 
 
 def _skip_initialisation() -> None:

@@ -1,0 +1,51 @@
+from pathlib import Path
+
+import pytest
+
+from leadline.core.errors import InvalidInput, Untraceable
+from leadline.graphs.torch.command import parse_command
+
+
+@pytest.fixture(autouse=True)
+def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "train.py").write_text("print(1)")
+    monkeypatch.chdir(tmp_path)
+
+
+def test_a_plain_command_is_one_process() -> None:
+    found = parse_command(("python3", "-u", "train.py", "--batch-size", "64"))
+    assert ("train.py", ("--batch-size", "64"), 1) == (found.target, found.argv, found.local_processes)
+
+
+def test_a_module_is_run_as_one() -> None:
+    found = parse_command(("python3", "-m", "package.train", "x"))
+    assert (True, "package.train", ("x",)) == (found.is_module, found.target, found.argv)
+
+
+@pytest.mark.parametrize(
+    "launcher",
+    [
+        ("torchrun", "--nproc_per_node=4", "--nnodes", "2"),
+        ("torchrun", "--standalone", "--nproc-per-node", "4", "--nnodes=1:2"),
+        ("python3", "-m", "torch.distributed.run", "--nproc_per_node", "4", "--nnodes=2"),
+        ("accelerate", "launch", "--multi_gpu", "--num_processes", "4", "--num_machines=2"),
+    ],
+)
+def test_launchers_tell_how_many_processes_there_are(launcher: tuple[str, ...]) -> None:
+    found = parse_command((*launcher, "train.py", "--lr", "0.1"))
+    assert (4, 2, "train.py", ("--lr", "0.1")) == (found.local_processes, found.nodes, found.target, found.argv)
+
+
+def test_a_missing_script_is_named() -> None:
+    with pytest.raises(InvalidInput, match=r"'absent.py' cannot be traced: there is no such file"):
+        parse_command(("python3", "absent.py"))
+
+
+def test_another_program_is_not_traced() -> None:
+    with pytest.raises(Untraceable, match="'bash' is not Python"):
+        parse_command(("bash", "train.sh"))
+
+
+def test_a_wrong_number_of_processes_is_named() -> None:
+    with pytest.raises(InvalidInput, match="--nproc_per_node is 'four'"):
+        parse_command(("torchrun", "--nproc_per_node=four", "train.py"))

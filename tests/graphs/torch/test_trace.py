@@ -1,0 +1,150 @@
+import shlex
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from leadline.core.errors import Untraceable
+from leadline.core.graph import OpKind, Stage, TracedJob
+from leadline.core.workload import ModelKind, ModelSource, Workload
+from leadline.execution.processes import run_process
+from leadline.graphs.torch.trace import trace_command
+
+LOOP = """
+import copy, os, torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+model = nn.Sequential(nn.Flatten(), nn.Linear(48, 32), nn.ReLU(), nn.Linear(32, 10)).to(device)
+ema = copy.deepcopy(model)
+optimizer = torch.optim.AdamW(model.parameters())
+scaler = torch.amp.GradScaler("cuda")
+pairs = TensorDataset(torch.rand(80, 3, 4, 4), torch.randint(0, 10, (80,)))
+train = DataLoader(pairs, 8, num_workers=2, pin_memory=True)
+valid = DataLoader(TensorDataset(torch.rand(40, 3, 4, 4), torch.randint(0, 10, (40,))), 10)
+for epoch in range(2):
+    for x, y in train:
+        assert x.numpy().max() > 0
+        x, y = x.to(device, non_blocking=True), y.cuda()
+        optimizer.zero_grad()
+        with torch.autocast("cuda", dtype=torch.float16):
+            loss = F.cross_entropy(model(x), y)
+        if not torch.isfinite(loss):
+            raise SystemExit("diverged")
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        print(f"{epoch} {loss.item():.3f} {loss:.3f} {float(loss)}")
+    right = 0
+    with torch.no_grad():
+        for x, y in valid:
+            right += (model(x.to(device)).argmax(1).cpu().numpy() == y.numpy()).sum()
+    torch.save(model.state_dict(), "model.pt")
+"""
+
+
+def trace(folder: Path, code: str, arguments: str = "", python: str = sys.executable) -> TracedJob:
+    script = folder / "train.py"
+    script.write_text(textwrap.dedent(code))
+    words = (*python.split(), str(script), *shlex.split(arguments))
+    workload = Workload(ModelSource(ModelKind.COMMAND, shlex.join(words), words))
+    return trace_command(workload, runner=run_process, cwd=folder, timeout_s=60)
+
+
+def test_an_unmodified_loop_gives_its_step_and_its_evaluation(tmp_path: Path) -> None:
+    job = trace(tmp_path, LOOP)
+    linear = [op.dims for op in job.step.ops if op.kind is OpKind.GEMM and op.stage is Stage.FORWARD]
+    assert [{"b": 1, "m": 8, "n": 32, "k": 48}, {"b": 1, "m": 8, "n": 10, "k": 32}] == linear
+    assert {"float16"} == {op.dtype for op in job.step.ops if op.kind is OpKind.GEMM}
+    assert job.evaluation is not None
+    seen = [op.dims["m"] for op in job.evaluation.ops if op.kind is OpKind.GEMM]
+    assert [10, 10] == seen
+    assert 4 == job.loop.evaluation_batches_per_epoch
+    assert not (tmp_path / "model.pt").exists()
+
+
+def test_a_step_ends_with_the_rarest_of_two_optimizers(tmp_path: Path) -> None:
+    job = trace(
+        tmp_path,
+        """
+        import torch
+        a, b = torch.nn.Linear(4, 4).cuda(), torch.nn.Linear(4, 4).cuda()
+        oa, ob = torch.optim.SGD(a.parameters(), 0.1), torch.optim.SGD(b.parameters(), 0.1)
+        for step in range(100):
+            b(torch.rand(2, 4).cuda()).sum().backward()
+            ob.step()
+            a(torch.rand(2, 4).cuda()).sum().backward()
+            oa.step()
+        """,
+    )
+    assert 2 == sum(op.name == "aten.addmm" for op in job.step.ops)
+
+
+def test_a_loop_without_an_optimizer_object_ends_and_counts_its_updates(tmp_path: Path) -> None:
+    job = trace(
+        tmp_path,
+        """
+        import torch
+        w = torch.randn(5, 3, device="cuda", requires_grad=True)
+        while True:
+            loss = (torch.randn(7, 5, device="cuda:0") @ w).pow(2).sum()
+            loss.backward()
+            with torch.no_grad():
+                w -= 0.1 * w.grad
+                w.grad.zero_()
+        """,
+    )
+    assert {Stage.FORWARD, Stage.BACKWARD, Stage.OPTIMIZER} == {op.stage for op in job.step.ops}
+    assert 15 == job.step.parameters
+
+
+def test_data_parallel_ranks_sum_their_gradients(tmp_path: Path) -> None:
+    job = trace(
+        tmp_path,
+        """
+        import os, torch, torch.distributed as dist
+        from torch.nn.parallel import DistributedDataParallel
+        dist.init_process_group("nccl")
+        rank = int(os.environ["LOCAL_RANK"])
+        model = DistributedDataParallel(torch.nn.Linear(8, 8).to(rank), device_ids=[rank])
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        for _ in range(9):
+            model(torch.rand(4, 8).to(rank)).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        """,
+        python=f"{sys.executable} -m torch.distributed.run --nproc_per_node=4",
+    )
+    sent = [op for op in job.step.ops if op.kind is OpKind.COMMUNICATION]
+    assert [{"bytes": 4 * 72, "ranks": 4}] == [op.dims for op in sent]
+    assert 4 == job.loop.world_size
+
+
+def test_a_failing_script_is_untraceable_with_the_users_line(tmp_path: Path) -> None:
+    with pytest.raises(Untraceable, match="ZeroDivisionError: division by zero") as caught:
+        trace(tmp_path, "import torch\nscale = 1 / 0\n")
+    assert f"{tmp_path}/train.py:2" == caught.value.location
+
+
+def test_a_script_that_trains_nothing_is_untraceable(tmp_path: Path) -> None:
+    with pytest.raises(Untraceable, match="without a backward pass"):
+        trace(tmp_path, "import torch\nprint(torch.rand(3))\n")
+
+
+def test_a_script_that_only_knows_the_cpu_is_traced_as_such(tmp_path: Path) -> None:
+    job = trace(
+        tmp_path,
+        """
+        import torch
+        model = torch.nn.Linear(6, 2)
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        for _ in range(5):
+            model(torch.rand(3, 6)).sum().backward()
+            optimizer.step()
+        """,
+    )
+    assert "cpu" == job.step.device_type
+    assert any("trains on the CPU" in note for note in job.notes)
