@@ -16,6 +16,7 @@ class Script:
         shows: what it exercises.
         batch: samples of one forward pass; ``None`` where no module and no loader is there to read it from.
         steps_per_epoch, epochs: optimizer steps (of the rarest optimizer) in an epoch, and epochs.
+        workers: loader processes when there is a GPU, which some scripts ask for only then.
         parameters: weights, shared ones counted once.
         stops_early: the script may end before its last step by its own judgement.
         processes: processes that torchrun starts; zero for a plain start.
@@ -57,11 +58,11 @@ class Script:
 
 CORPUS: tuple[Script, ...] = (
     Script("digits_cnn", "reader that calls .numpy(), transform, test between epochs, scheduler, formatted losses",
-           ("--epochs", "2"), 64, 24, 2, 151_306, samples=1500, evaluation_batches=3, same_on_cpu=True),
+           ("--epochs", "2"), 64, 24, 2, 151_306, samples=1500, evaluation_batches=3, workers=1, same_on_cpu=True),
     Script("resnet_amp", "autocast, GradScaler, unscale and clip, channels-last, workers, batch norm, top-k accuracy",
            ("--epochs", "2", "--amp"), 16, 6, 2, 175_258, samples=96, evaluation_batches=1, workers=2),
     Script("vae", "torch.accelerator, losses added up by .item(), .cpu().numpy() of a grid",
-           ("--epochs", "2"), 128, 12, 2, 76_104, samples=1500, evaluation_batches=3, same_on_cpu=True),
+           ("--epochs", "2"), 128, 12, 2, 76_104, samples=1500, evaluation_batches=3, workers=1, same_on_cpu=True),
     Script("dcgan", "two models, two optimizers, three backward passes an iteration, weights filled by hand",
            ("--niter", "2"), 16, 8, 2, 187_296, samples=128, workers=2),
     Script("word_lm", "LSTM with tied weights, no loader, updates by hand, clipping, math.exp of the loss",
@@ -79,7 +80,7 @@ CORPUS: tuple[Script, ...] = (
     Script("text_rnn", "packed sequences, collate function, bidirectional GRU, tqdm postfix, masks",
            ("--num-epochs", "2"), 32, 20, 2, 142_401, samples=640, evaluation_batches=3, workers=2),
     Script("siamese", "two inputs through one backbone, random pairs, .squeeze(), torch.where",
-           ("--epochs", "2"), 64, 19, 2, 9_025, samples=1200, evaluation_batches=3, same_on_cpu=True),
+           ("--epochs", "2"), 64, 19, 2, 9_025, samples=1200, evaluation_batches=3, workers=1, same_on_cpu=True),
     Script("unet", "PIL images, dictionary batches, bf16 autocast, dice loss, evaluation inside the epoch",
            ("--epochs", "2", "--amp"), 8, 9, 2, 29_865, samples=72, evaluation_batches=3, workers=2),
     Script("vit", "transformer encoder, accumulation, copied EMA model, OneCycle schedule, saved checkpoint",

@@ -3,7 +3,6 @@
 import argparse
 import collections
 import functools
-import inspect
 import sys
 from typing import Any, Dict, Optional
 
@@ -20,6 +19,9 @@ from leadline.graphs.torch.worker.watch import Step, Watch
 
 WATCHED_STEPS = 4
 """Steps whose surroundings are read; later ones are only counted."""
+
+WORKERS_PLACE = 5
+"""Position of ``num_workers`` among the arguments of ``DataLoader`` after ``self``."""
 
 _watch: Optional[Watch] = None
 
@@ -52,14 +54,13 @@ def counts() -> Dict[str, int]:
 
 def _watch_loaders(watch: Watch) -> None:
     make = DataLoader.__init__
-    signature = inspect.signature(make)
 
     @functools.wraps(make)
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
         if not any(one is self for one in watch.loaders):
             watch.loaders.append(self)
-        if "num_workers" in (asked := signature.bind_partial(self, *args, **kwargs).arguments):
-            watch.workers[id(self)] = int(asked["num_workers"])
+        asked = args[WORKERS_PLACE] if len(args) > WORKERS_PLACE else kwargs.get("num_workers", 0)
+        watch.workers[id(self)] = int(asked)
         make(self, *args, **kwargs)
 
     DataLoader.__init__ = init
