@@ -156,7 +156,8 @@ def _sizes(op: Op, family: str) -> list[tuple[str, int]]:
     gather = op.kind in (OpKind.EMBEDDING, OpKind.INDEX)
     shapes = [spec.shape for spec in (*op.inputs, *op.outputs)]
     if gather and "backward" not in op.name:
-        shapes = [op.outputs[0].shape] if op.outputs and "_" not in op.name[-1:] else shapes[1:]
+        scatters = family in ("index_put_", "index_add_", "scatter_add_")
+        shapes = [spec.shape for spec in (op.inputs[1:] if scatters else op.outputs[:1])]
     elements = max((math.prod(shape) for shape in shapes), default=0)
     if not shapes:
         elements = int((op.bytes_read + op.bytes_written) / 2 / BYTES_PER_ELEMENT.get(op.dtype, 4))

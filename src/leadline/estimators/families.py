@@ -17,7 +17,7 @@ STANDS_FOR = {
     "masked_fill": "where", "zeros": "fill_", "ones": "fill_", "full": "fill_", "zero_": "fill_", "zeros_like": "fill_",
     "ones_like": "fill_", "new_zeros": "fill_", "empty_like": "fill_", "_to_copy": "copy_", "contiguous": "clone",
     "lerp": "lerp_", "addcmul": "addcmul_", "addcdiv": "addcdiv_", "stack": "cat", "split_with_sizes_copy": "clone",
-    "gather": "index_select", "index_put": "index_put_", "_index_put_impl_": "index_put_", "index_add": "index_add_",
+    "index_put": "index_put_", "_index_put_impl_": "index_put_", "index_add": "index_add_",
     "scatter_add": "scatter_add_", "scatter": "scatter_add_", "scatter_": "scatter_add_", "repeat": "clone",
     "_safe_softmax": "_softmax", "_native_batch_norm_legit": "native_batch_norm", "var_mean": "mean",
     "_native_batch_norm_legit_no_training": "native_batch_norm_inference", "prod": "sum", "max": "sum", "min": "sum",

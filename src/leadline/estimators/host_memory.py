@@ -9,10 +9,11 @@ from leadline.estimators.heap import resident_peak_bytes
 DEFAULTS = {
     "interpreter_bytes": 10e6,
     "framework_bytes": 220e6,
+    "first_pass_bytes": 15e6,
     "first_step_bytes": 90e6,
 }
-"""Peak resident bytes of CPython 3.11, of importing torch 2.13 (CPU build) and of a first small training step, by
-``VmHWM`` on x86-64 Linux; ``leadline calibrate`` measures them anew."""
+"""Peak resident bytes of CPython 3.11, of importing torch 2.13 (CPU build), of a first inference and a first training
+step, by ``VmHWM`` on x86-64 Linux; ``leadline calibrate`` measures them anew."""
 
 CUDA_HOST_BYTES = 1.2e9
 """Host pages of a CUDA build of torch, its context and cuBLAS; an assumption, hence the wide interval."""
@@ -37,7 +38,7 @@ def host_memory(workload: Workload, job: TracedJob, device: Device) -> Interval:
     libraries = figures["interpreter_bytes"] + figures["framework_bytes"]
     data = _data_bytes(workload, job)
     if device.kind is DeviceKind.CPU:
-        first = figures["first_step_bytes"] * (1.0 if workload.phase is Phase.TRAINING else 0.6)
+        first = figures["first_step_bytes" if workload.phase is Phase.TRAINING else "first_pass_bytes"]
         point = libraries + first + resident_peak_bytes(job.step) + data
         return Interval(point, point * (1 - SLACK), point * (1 + SLACK))
     point = libraries + CUDA_HOST_BYTES + job.step.parameter_bytes + data

@@ -18,7 +18,7 @@ KERNELS: dict[str, tuple[int, Make]] = {
     "add_": (3, lambda x, y: lambda: x.add_(y)),
     "mul_scalar": (2, lambda x, _: lambda: torch.mul(x, 0.5)),
     "div": (3, lambda x, y: lambda: torch.div(x, y)),
-    "sqrt": (2, lambda x, _: lambda: torch.sqrt(x)),
+    "sqrt": (2, lambda _, y: lambda: torch.sqrt(y)),
     "relu": (2, lambda x, _: lambda: torch.relu(x)),
     "threshold_backward": (3, lambda x, y: lambda: aten.threshold_backward(x, y, 0)),
     "gelu": (2, lambda x, _: lambda: aten.gelu(x)),
@@ -52,7 +52,7 @@ def pointwise(device: str) -> Iterator[Case]:
 
 
 def _elementwise(device: str, make: Make, size: int) -> Callable[[], object]:
-    return make(tensor(device, size), tensor(device, size).add_(1.0))
+    return make(tensor(device, size), tensor(device, size).abs_().add_(1.0))
 
 
 def movements(device: str) -> Iterator[Case]:
@@ -117,6 +117,13 @@ def _scattered(device: str, side: int) -> Callable[[], object]:
     return lambda: table.scatter_add_(0, index, values)
 
 
+def _picked(device: str, side: int) -> Callable[[], object]:
+    """Return the gather that is the backward of a scatter: an index for every element."""
+    table = tensor(device, 4096, side)
+    index = torch.randint(0, 4096, (side * 8, 1), device=device).expand(-1, side)
+    return lambda: torch.gather(table, 0, index)
+
+
 def _column_sum(device: str, side: int) -> Callable[[], object]:
     x = tensor(device, side * 8, side)
     return lambda: x.sum(0, keepdim=True)
@@ -131,6 +138,7 @@ MOVEMENTS = {
     "clone": _permuted,
     "cat": _concatenated,
     "index_select": _gathered,
+    "gather": _picked,
     "embedding": _embedded,
     "embedding_dense_backward": _embedded_backward,
     "index": _indexed,
