@@ -56,7 +56,7 @@ def overhead_figures(watch: Stopwatch) -> dict[str, float]:
 
 
 def _host_s(watch: Stopwatch, call: Callable[[], object]) -> float:
-    """Return the median wall seconds of one call, the device drained after each block (launches are host time)."""
+    """Return the lower quartile of a call's wall seconds; the device is drained after each block."""
     blocks = []
     for _ in range(7):
         watch.synchronize()
@@ -65,7 +65,7 @@ def _host_s(watch: Stopwatch, call: Callable[[], object]) -> float:
             call()
         watch.synchronize()
         blocks.append((time.perf_counter() - begun) / 10)
-    return sorted(blocks)[len(blocks) // 2]
+    return sorted(blocks)[len(blocks) // 4]
 
 
 class _Counter(TorchDispatchMode):  # type: ignore[misc]
@@ -91,14 +91,14 @@ def memory_figures(watch: Stopwatch) -> dict[str, float]:
     """Return copy bandwidth and, on a CPU, the seconds that a byte of memory fresh from the kernel costs."""
     device, size = watch.device_type, 2**24
     source, target = torch.randn(size, device=device), torch.empty(size, device=device)
-    figures = {"copy_bytes_per_s": 8.0 * size / watch.median_s(lambda: target.copy_(source))}
+    figures = {"copy_bytes_per_s": 8.0 * size / watch.call_s(lambda: target.copy_(source))}
     if device == "cpu":
-        warm_s = watch.median_s(lambda: target.fill_(1.0))
-        fresh_s = watch.median_s(lambda: torch.empty(size).fill_(1.0))
+        warm_s = watch.call_s(lambda: target.fill_(1.0))
+        fresh_s = watch.call_s(lambda: torch.empty(size).fill_(1.0))
         figures["fresh_s_per_byte"] = max(fresh_s - warm_s, 0.0) / (4.0 * size)
     else:
         host = torch.empty(size, pin_memory=True)
-        figures["pinned_copy_bytes_per_s"] = 4.0 * size / watch.median_s(lambda: target.copy_(host, non_blocking=True))
+        figures["pinned_copy_bytes_per_s"] = 4.0 * size / watch.call_s(lambda: target.copy_(host, non_blocking=True))
     return figures
 
 

@@ -4,6 +4,7 @@ import time
 from dataclasses import replace
 from datetime import UTC, datetime
 
+import psutil
 import torch
 
 from leadline.catalog.probes import Progress
@@ -37,7 +38,9 @@ def sweep(device_type: str, *, budget_s: float, runner: ProcessRunner, progress:
     device = describe(device_type)
     cases = all_cases(device_type)
     watch = Stopwatch(device_type, call_budget_s=0.02)
+    busy = psutil.cpu_percent(interval=0.5) / 100
     figures = {**overhead_figures(watch), **memory_figures(watch), **loader_figures(), **start_up_figures(runner)}
+    figures["busy_share"] = busy
     with warm_memory():
         timings = _timings(cases, watch, budget_s * (1 - OVERHEAD_SHARE), progress)
     progress("done", len(cases), len(cases))
@@ -76,7 +79,7 @@ def _elapsed(case: Case, watch: Stopwatch) -> float | None:
     grad = case.kind.startswith(("attention", "lstm"))
     try:
         with torch.set_grad_enabled(grad):
-            return watch.median_s(case.prepare())
+            return watch.call_s(case.prepare())
     except (RuntimeError, NotImplementedError):
         return None
 

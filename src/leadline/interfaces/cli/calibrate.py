@@ -9,6 +9,9 @@ from leadline.core.documents import to_document
 from leadline.core.hardware import Device
 from leadline.interfaces.cli.face import JSON_HELP, err, out, print_json
 
+BUSY = 0.1
+"""Share of the processors in use by others above which a sweep is worth little."""
+
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 
@@ -29,6 +32,12 @@ def calibrate(
             progress=lambda kind, number, total: status.update(f"calibrating {number}/{total}: {kind}"),
         )
     console.print(f"calibrated {measured.name}{'' if dry_run else ', record kept in your catalog'}")
+    busy = measured.calibration.figures.get("busy_share", 0.0) if measured.calibration else 0.0
+    if busy > BUSY:
+        console.print(
+            f"the machine was {busy:.0%} busy with other work before the sweep, and times taken beside other work are "
+            "several times too long: run leadline calibrate again when it is idle"
+        )
     if json:
         print_json(to_document(measured, "leadline.device/1"))
     else:
