@@ -230,7 +230,8 @@ def _made_on_host(own: Any) -> Any:
             device = torch.get_default_device()
         device = fakes.map_device(device)
         if not isinstance(device, torch.device) or device.type != fakes.BACKEND:
-            return own(*args, device=device, requires_grad=requires_grad, **kwargs)
+            made = own(*args, device=device, **kwargs)
+            return made.requires_grad_() if requires_grad else made
         values = args[0]
         if isinstance(values, FakeTensor):
             made = values.to(device, kwargs.get("dtype"))

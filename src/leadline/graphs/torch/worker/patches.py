@@ -50,7 +50,13 @@ def _stay_eager(session: Session) -> None:
 
 
 def _never_save(session: Session) -> None:
-    def save(*_: Any, **__: Any) -> None:
+    own = torch.save
+
+    def save(what: Any = None, where: Any = None, *args: Any, **kwargs: Any) -> None:
+        where = kwargs.pop("f", where)
+        if hasattr(where, "write") and not isinstance(getattr(where, "name", None), (str, int)):
+            own(what, where, *args, **kwargs)
+            return
         session.note("checkpoints are not written during the trace, and their time is not counted")
 
     torch.save = torch.serialization.save = save

@@ -173,8 +173,7 @@ class Recorder(TorchDispatchMode):
             return fakes.FAKE_MODE.dispatch(func, types, args, kwargs)
         except (DataDependentOutputException, DynamicOutputShapeException):
             self.session.check_time()
-            with fakes.FAKE_MODE:
-                out = standins.assume(func, args, kwargs)
+            out = standins.assume(func, args, kwargs)
             if out is NotImplemented:
                 raise
             self.session.fallbacks[str(func)] += 1

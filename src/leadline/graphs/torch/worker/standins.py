@@ -69,20 +69,31 @@ def assume(func: Any, args: Sequence[Any], kwargs: Dict[str, Any]) -> Any:
     if packet in (aten._unique2, aten._unique, aten.unique_dim, aten.unique_consecutive):
         return _unique(func, args)
     if packet in (aten.index, aten.index_put, aten.index_put_, aten._index_put_impl_, aten._unsafe_index):
-        return func(args[0], [i for one in args[1] for i in _as_positions(one)], *args[2:], **kwargs)
+        places = [i for one in args[1] for i in _as_positions(one)]
+        with fakes.FAKE_MODE:
+            return func(args[0], places, *args[2:], **kwargs)
     if packet is aten.repeat_interleave:
         counts = known_value(args[0])
         total = int(counts.sum()) if counts is not None else 2 * args[0].numel()
         return _fresh((kwargs.get("output_size") or total,), args[0], torch.int64)
+    if packet is aten._pack_padded_sequence:
+        return _packed(*args, **kwargs)
     if packet is aten.bincount:
         return _fresh((max(1, args[2] if len(args) > 2 else kwargs.get("minlength", 0)),), args[0], torch.int64)
-    if packet in (aten.linalg_lstsq, aten.histc):
-        return NotImplemented
     return NotImplemented
 
 
 def _fresh(shape: Tuple[int, ...], source: torch.Tensor, dtype: Any = None) -> torch.Tensor:
     return fakes.empty(shape, dtype or source.dtype, fakes.true_device(source))
+
+
+def _packed(padded: torch.Tensor, lengths: torch.Tensor, batch_first: bool = False) -> Any:
+    """Return the packed rows and the batch size at each step; lengths are on the host, so they are known."""
+    longest = padded.shape[1 if batch_first else 0]
+    known = known_value(lengths)
+    counts = [longest] * lengths.numel() if known is None else [int(one) for one in known.tolist()]
+    sizes = torch.tensor([sum(count > step for count in counts) for step in range(max(counts))])
+    return _fresh((sum(counts), *padded.shape[2:]), padded), sizes
 
 
 def _selected(mask: torch.Tensor) -> int:
