@@ -179,7 +179,7 @@ def failure(error: BaseException) -> Dict[str, Any]:
     return {
         "reason": f"{type(error).__name__}: {said or 'no message'}; the trace stopped here",
         "location": place,
-        "traceback": text.getvalue()[-4000:],
+        "traceback": text.getvalue()[-8000:],
     }
 
 

@@ -1,5 +1,6 @@
 """Parts of PyTorch that would leave the trace or harm the user's files: savers, compilers, helper processes."""
 
+import importlib
 import sys
 from typing import Any
 
@@ -61,7 +62,7 @@ def _never_save(session: Session) -> None:
 
     torch.save = torch.serialization.save = save
     try:
-        import safetensors.torch as safe
+        safe: Any = importlib.import_module("safetensors.torch")
     except ImportError:
         return
     safe.save_file = safe.save_model = save

@@ -140,7 +140,7 @@ class Recorder(TorchDispatchMode):
             fake = True
         if kwargs.get("pin_memory"):
             kwargs = {**kwargs, "pin_memory": False}
-        if not fake and traits.name in MADE_BY_MODULES:
+        if not fake and traits.name in MADE_BY_MODULES and kwargs.get("dtype") is not torch.uint8:
             fake = self._construction(traits.name, args)
         return kwargs, fake
 
