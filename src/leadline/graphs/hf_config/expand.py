@@ -158,11 +158,11 @@ def _micro_steps(model: Transformer, choices: _Choices, accumulation: int) -> No
     for position in range(min(accumulation, 2)):
         tape.stage = Stage.FORWARD
         with tape.repeated(max(1, accumulation - 1) if position else 1):
-            answer, loss = model.forward(choices.batch, choices.sequence, loss=tape.training)
+            answer = model.forward(choices.batch, choices.sequence)
             tape.end_forward()
-            if loss is not None:
-                tape.backward(loss, tape.new((1,), "float32", StorageCategory.TEMPORARY))
-            del answer, loss
+            if tape.training:
+                tape.backward(answer, tape.new((1,), "float32", StorageCategory.TEMPORARY))
+            del answer
 
 
 def _as_tf32(ops: tuple[Op, ...]) -> tuple[Op, ...]:

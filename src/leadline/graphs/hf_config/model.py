@@ -48,8 +48,8 @@ class Transformer:
             self._norm_weights(self.root, "final_norm")
         self._head_weights()
 
-    def forward(self, batch: int, sequence: int, *, loss: bool) -> tuple[Size, Size | None]:
-        """Run one micro-step; return what the model answers (held until the step ends) and the loss, if asked for."""
+    def forward(self, batch: int, sequence: int) -> Size:
+        """Run one micro-step; return the loss in training (the caller drops the logits), the answer in inference."""
         shape, tape = self.shape, self.tape
         hidden = self._embed_image(batch) if shape.patch else self._embed_tokens(batch, sequence)
         sequence = hidden.shape[1]
@@ -61,9 +61,7 @@ class Transformer:
             hidden = self._norm(self.root, "final_norm", hidden)
         answer = self._answer(hidden, batch)
         del hidden
-        if not loss:
-            return answer, None
-        return answer, layers.cross_entropy(tape, answer)
+        return layers.cross_entropy(tape, answer) if tape.training else answer
 
     def _block(self, weights: Weights, angles: Size | None) -> Callable[[Size], Size]:
         if self.shape.post_norm:
