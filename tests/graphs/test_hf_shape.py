@@ -1,8 +1,12 @@
 """Parameter counts of expanded configurations are those of the published implementations, exactly."""
 
+import json
+
 import pytest
 
 from leadline.core.errors import InvalidInput, UnknownName
+from leadline.core.workload import ModelKind, ModelSource, Phase, Workload
+from leadline.graphs.hf_config import expand
 from leadline.graphs.hf_config.shape import read_shape
 
 CONFIGS = [
@@ -42,7 +46,7 @@ CONFIGS = [
 @pytest.mark.parametrize(
     ("family", "auto", "sizes"), CONFIGS, ids=lambda value: value if isinstance(value, str) else ""
 )
-def test_parameters_are_counted_as_the_implementation_has_them(family, auto, sizes):
+def test_parameters_are_counted_as_the_implementation_has_them(tmp_path, family, auto, sizes):
     transformers = pytest.importorskip("transformers", reason="compares with Hugging Face's implementations")
     torch = pytest.importorskip("torch")
     config = transformers.AutoConfig.for_model(family, **sizes)
@@ -50,6 +54,10 @@ def test_parameters_are_counted_as_the_implementation_has_them(family, auto, siz
         model = getattr(transformers, auto).from_config(config)
     expected = sum(parameter.numel() for parameter in model.parameters())
     assert expected == read_shape(config.to_dict(), "config.json").parameters()
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(config.to_dict()))
+    workload = Workload(ModelSource(ModelKind.HF_CONFIG, str(path)), sequence=16, phase=Phase.INFERENCE)
+    assert expected == expand(workload).step.parameters
 
 
 def test_llama_2_7b_has_its_published_parameters():

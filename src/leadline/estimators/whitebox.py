@@ -2,11 +2,11 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from leadline.core.errors import InvalidInput
 from leadline.core.estimate import Basis, Estimate, Interval, Target, Tier
-from leadline.core.graph import Op, OpKind, StorageCategory, TracedJob
+from leadline.core.graph import Op, OpGraph, OpKind, StorageCategory, TracedJob
 from leadline.core.hardware import Device, DeviceKind
 from leadline.core.ports import KernelModel
 from leadline.core.units import format_bytes
@@ -32,6 +32,8 @@ class WhiteBox:
     host_memory: HostMemory
     kernels: Callable[[Device], KernelModel] = SpecsKernels
     name: str = "white-box"
+    _peaks: list[tuple[OpGraph, PeakMemory]] = field(default_factory=list)
+    _hosts: list[tuple[Workload, TracedJob, DeviceKind, Interval]] = field(default_factory=list)
 
     def estimate(
         self, workload: Workload, job: TracedJob, device: Device, *, nodes: int = 1, interconnect: str | None = None
@@ -42,7 +44,7 @@ class WhiteBox:
         memory = None
         memory_parts: dict[str, float] = {}
         if device.kind is not DeviceKind.CPU and job.step.events:
-            peak = peak_memory(job.step)
+            peak = self._peak(job.step)
             memory = _device_memory(peak, device)
             memory_parts = {category.value: float(size) for category, size in peak.by_category.items()}
             reasons.append(_memory_reason(memory, peak, device))
@@ -70,10 +72,30 @@ class WhiteBox:
             elapsed_s=elapsed,
             step_s=interval,
             gpu_memory_bytes=memory,
-            host_memory_bytes=self.host_memory(workload, job, device),
+            host_memory_bytes=self._host(workload, job, device),
             device_memory_bytes=device.memory_bytes,
             unknown=unknown,
         )
+
+    def _peak(self, graph: OpGraph) -> PeakMemory:
+        """Return the peak of ``graph``, simulated once for all devices of a catalog (a few graphs are remembered)."""
+        for known, peak in self._peaks:
+            if known is graph:
+                return peak
+        peak = peak_memory(graph)
+        self._peaks[:] = [(graph, peak), *self._peaks[:3]]
+        return peak
+
+    def _host(self, workload: Workload, job: TracedJob, device: Device) -> Interval:
+        """Return the host's memory; devices of one kind on which nothing was measured share the answer."""
+        if device.calibration is not None:
+            return self.host_memory(workload, job, device)
+        for known, traced, kind, memory in self._hosts:
+            if known is workload and traced is job and kind is device.kind:
+                return memory
+        memory = self.host_memory(workload, job, device)
+        self._hosts[:] = [(workload, job, device.kind, memory), *self._hosts[:7]]
+        return memory
 
     @staticmethod
     def _step(

@@ -34,7 +34,7 @@ class Transformer:
         if shape.vocab:
             self.root["tokens"] = make(shape.vocab, shape.hidden)
         if shape.positions:
-            self.root["positions"] = make(shape.positions + bool(shape.patch), shape.hidden)
+            self.root["positions"] = make(shape.positions, shape.hidden)
         if shape.token_types:
             self.root["types"] = make(shape.token_types, shape.hidden)
         if shape.patch:

@@ -1,0 +1,48 @@
+"""Collectives follow the ring's law, over the slowest link that the catalog knows of."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from leadline.core.hardware import Device, DeviceKind
+from leadline.estimators.communication import Ring, network_bytes_per_s, ring_of
+
+NVLINK = Device("A100", "nvidia", DeviceKind.GPU, link_bytes_per_s=600e9, pcie_generation=4)
+PCIE = Device("T4", "nvidia", DeviceKind.GPU, pcie_generation=3)
+
+
+def test_one_device_exchanges_nothing():
+    assert 0 == ring_of(NVLINK, 1).all_reduce_s(1e9)
+
+
+def test_a_large_all_reduce_moves_nearly_twice_the_data():
+    assert pytest.approx(2 * 7 / 8 * 1e10 / 1e9, rel=1e-3) == Ring(8, 1e9, 1e-6).all_reduce_s(1e10)
+
+
+@given(st.integers(2, 512), st.floats(1, 1e11))
+def test_a_gather_is_half_a_reduction(devices, size):
+    ring = Ring(devices, 1e10, 1e-5)
+    assert ring.all_reduce_s(size) == pytest.approx(2 * ring.all_gather_s(size))
+
+
+def test_the_device_link_is_faster_than_its_slot():
+    assert ring_of(NVLINK, 4).all_reduce_s(1e9) < ring_of(PCIE, 4).all_reduce_s(1e9)
+
+
+def test_crossing_nodes_is_no_faster_than_staying():
+    inside, across = ring_of(NVLINK, 8), ring_of(NVLINK, 8, nodes=2, interconnect="IB EDR 100 Gb/s")
+    assert inside.all_reduce_s(1e9) < across.all_reduce_s(1e9)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("IB EDR 100 Gb/s", 12.5e9),
+        ("4x IB HDR200", 100e9),
+        ("Slingshot 11", 25e9),
+        ("smoke signals", None),
+        (None, None),
+    ],
+)
+def test_the_network_is_read_from_its_text(text, expected):
+    assert expected == network_bytes_per_s(text)

@@ -1,0 +1,77 @@
+"""The allocator model keeps the caching allocator's rules, and the peak is that of the events."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from leadline.core.graph import OpGraph, StorageCategory, StorageEvent
+from leadline.core.units import MIB
+from leadline.estimators.device_memory import CachingAllocator, peak_memory
+
+SIZES = st.lists(st.tuples(st.integers(1, 64 * MIB), st.booleans()), max_size=60)
+
+
+def graph(*sizes):
+    """Make a graph of events: positive takes under the next name, negative gives that name back."""
+    names, events = [], []
+    for size in sizes:
+        if size > 0:
+            names.append(size)
+            events.append(StorageEvent(0, len(names), size, StorageCategory.ACTIVATION))
+        else:
+            events.append(StorageEvent(0, -size, -names[-size - 1], StorageCategory.ACTIVATION))
+    return OpGraph((), tuple(events))
+
+
+def test_small_tensors_share_a_segment_of_two_mebibytes():
+    assert 2 * MIB == peak_memory(graph(*[512] * 100)).reserved_bytes
+
+
+def test_middle_tensors_come_from_segments_of_twenty_mebibytes():
+    assert 20 * MIB == peak_memory(graph(3 * MIB, 3 * MIB)).reserved_bytes
+
+
+def test_large_tensors_get_their_own_segment_rounded_to_two_mebibytes():
+    assert 32 * MIB == peak_memory(graph(31 * MIB)).reserved_bytes
+
+
+def test_freed_memory_is_taken_again():
+    assert 32 * MIB == peak_memory(graph(32 * MIB, -1, 32 * MIB)).reserved_bytes
+
+
+def test_a_small_tensor_in_a_freed_large_block_leaves_the_rest_free():
+    assert 40 * MIB == peak_memory(graph(40 * MIB, -1, 12 * MIB, 28 * MIB)).reserved_bytes
+
+
+def test_the_peak_is_split_by_what_it_holds():
+    events = (
+        StorageEvent(0, 1, 10 * MIB, StorageCategory.PARAMETER),
+        StorageEvent(0, 2, 30 * MIB, StorageCategory.ACTIVATION),
+        StorageEvent(1, 2, -30 * MIB, StorageCategory.ACTIVATION),
+        StorageEvent(1, 3, 5 * MIB, StorageCategory.GRADIENT),
+    )
+    held = {kind: size for kind, size in peak_memory(OpGraph((), events)).by_category.items() if size}
+    assert {StorageCategory.PARAMETER: 10 * MIB, StorageCategory.ACTIVATION: 30 * MIB} == held
+
+
+@given(SIZES)
+def test_reserved_covers_allocated_and_everything_can_be_given_back(steps):
+    allocator, held = CachingAllocator(), []
+    for size, give in steps:
+        if give and held:
+            allocator.release(held.pop(size % len(held)))
+        held.append(allocator.allocate(size))
+        assert allocator.allocated_bytes <= allocator.reserved_bytes
+    for block in held:
+        allocator.release(block)
+    assert 0 == allocator.allocated_bytes
+
+
+@given(SIZES)
+def test_what_was_given_back_whole_serves_the_same_requests_again(steps):
+    allocator = CachingAllocator()
+    for _ in range(2):
+        blocks = [allocator.allocate(size) for size, _ in steps]
+        reserved = allocator.reserved_bytes
+        for block in blocks:
+            allocator.release(block)
+    assert reserved == allocator.peak_reserved_bytes

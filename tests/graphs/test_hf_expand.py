@@ -1,0 +1,177 @@
+"""An expanded configuration does the arithmetic and holds the memory of the published implementation."""
+
+import json
+import sys
+from collections import Counter
+
+import pytest
+
+from leadline.core.errors import InvalidInput, UnknownName
+from leadline.core.graph import OpKind, Stage, StorageCategory
+from leadline.core.workload import ModelKind, ModelSource, Optimizer, Phase, Precision, Workload
+from leadline.estimators.device_memory import peak_memory
+from leadline.graphs.hf_config import expand
+
+LLAMA_7B = {"model_type": "llama", "hidden_size": 4096, "intermediate_size": 11008, "num_attention_heads": 32,
+            "num_hidden_layers": 32, "vocab_size": 32000, "max_position_embeddings": 4096}  # fmt: skip
+SMALL = {**LLAMA_7B, "hidden_size": 256, "intermediate_size": 688, "num_attention_heads": 8, "num_hidden_layers": 3,
+         "vocab_size": 1000}  # fmt: skip
+MATRIX = (OpKind.GEMM, OpKind.ATTENTION, OpKind.CONV)
+
+
+@pytest.fixture
+def expanded(tmp_path):
+    def run(config, **settings):
+        path = tmp_path / "config.json"
+        path.write_text(json.dumps(config))
+        return expand(Workload(ModelSource(ModelKind.HF_CONFIG, str(path)), **settings))
+
+    return run
+
+
+def flops(graph, *kinds, stage=None):
+    return sum(op.flops * op.count for op in graph.ops if op.kind in (kinds or OpKind) and stage in (None, op.stage))
+
+
+def peak(graph):
+    return peak_memory(graph).allocated_bytes
+
+
+def test_backward_multiplies_twice_as_much_as_forward(expanded):
+    step = expanded(SMALL).step
+    assert 2 * flops(step, OpKind.GEMM, stage=Stage.FORWARD) == flops(step, OpKind.GEMM, stage=Stage.BACKWARD)
+
+
+def test_a_llama_7b_step_is_six_operations_a_weight_and_token_beside_attention(expanded):
+    step = expanded(LLAMA_7B, sequence=2048).step
+    looked_up = 32000 * 4096
+    assert pytest.approx(6 * (6_738_415_616 - looked_up) * 2048, rel=0.001) == flops(step, OpKind.GEMM)
+
+
+def test_mixed_precision_adamw_holds_twenty_bytes_a_parameter_at_least(expanded):
+    """Four each for weight, gradient and two moments, and four for the square roots of the foreach update."""
+    step = expanded(LLAMA_7B, precision=Precision.AMP_BF16, sequence=512).step
+    assert pytest.approx(20, rel=0.01) == peak(step) / step.parameters
+
+
+def test_memory_taken_within_a_step_is_given_back_at_its_end(expanded):
+    events = expanded(SMALL).step.events
+    held = Counter()
+    for event in events:
+        held[event.storage] += event.size_bytes
+    assert {0} == {left for number, left in held.items() if left < 0} | {0}
+    kept = {event.category for event in events if held[event.storage] > 0}
+    assert {StorageCategory.PARAMETER, StorageCategory.OPTIMIZER_STATE} == kept
+
+
+def test_no_storage_is_given_back_before_it_was_taken(expanded):
+    live = Counter()
+    for event in expanded(SMALL, accumulation=3, checkpointing=True).step.events:
+        live[event.storage] += event.size_bytes
+        assert live[event.storage] >= 0
+
+
+def test_checkpointing_recomputes_the_layers_and_holds_less(expanded):
+    settings = {"batch": 8, "sequence": 512, "optimizer": Optimizer.SGD}
+    plain, saving = (expanded(SMALL, checkpointing=on, **settings).step for on in (False, True))
+    assert peak(saving) < 0.7 * peak(plain)
+    layers = flops(plain, *MATRIX, stage=Stage.FORWARD) - 2 * 8 * 512 * 256 * 1000
+    assert flops(plain, *MATRIX) + layers == flops(saving, *MATRIX)
+
+
+def test_accumulation_repeats_forward_and_backward_but_not_the_update(expanded):
+    once, thrice = (expanded(SMALL, accumulation=times).step for times in (1, 3))
+    assert 3 * flops(once, *MATRIX) == flops(thrice, *MATRIX)
+    assert flops(once, OpKind.OPTIMIZER) == flops(thrice, OpKind.OPTIMIZER)
+
+
+def test_inference_keeps_no_activations_but_the_keys_and_values(expanded):
+    step = expanded(SMALL, phase=Phase.INFERENCE, precision=Precision.BF16, batch=1, sequence=256).step
+    assert {Stage.FORWARD} == {op.stage for op in step.ops}
+    weights, cache, logits = 2 * step.parameters, 3 * 2 * 256 * 256 * 2, 256 * 1000 * 2
+    assert weights + cache + logits <= peak(step) <= weights + cache + logits + 8 * 256 * 688 * 2
+
+
+def test_a_sliding_window_cuts_the_arithmetic_of_attention(expanded):
+    mistral = {**SMALL, "model_type": "mistral"}
+    full, cut = (expanded({**mistral, "sliding_window": size}, sequence=1024).step for size in (4096, 128))
+    assert flops(full, OpKind.ATTENTION) / 4 == flops(cut, OpKind.ATTENTION)
+
+
+def test_a_tied_embedding_has_one_gradient(expanded):
+    tied = expanded({**SMALL, "tie_word_embeddings": True}, optimizer=Optimizer.SGD).step
+    free = expanded(SMALL, optimizer=Optimizer.SGD).step
+    assert 256 * 1000 == free.parameters - tied.parameters
+    assert any(op.name == "aten.add_" and op.inputs[0].shape == (1000, 256) for op in tied.ops)
+
+
+def test_experts_cost_what_a_token_passes_and_weigh_all(expanded):
+    moe = {**SMALL, "model_type": "mixtral", "num_local_experts": 8, "num_experts_per_tok": 2}
+    step, dense = expanded(moe, batch=4, sequence=128).step, expanded(SMALL, batch=4, sequence=128).step
+    assert 3 * 7 * 3 * 256 * 688 + 3 * 8 * 256 == step.parameters - dense.parameters
+    extra = 3 * 6 * 512 * (3 * 256 * 688 + 8 * 256)
+    assert extra == flops(step, OpKind.GEMM) - flops(dense, OpKind.GEMM)
+
+
+def test_defaults_are_named(expanded):
+    assert any("batch 1" in note and "sequence 2048" in note for note in expanded(LLAMA_7B).notes)
+
+
+def test_a_sequence_beyond_learned_positions_is_refused(expanded):
+    with pytest.raises(InvalidInput, match="1024"):
+        expanded({"model_type": "gpt2"}, sequence=2048)
+
+
+@pytest.mark.parametrize(("text", "message"), [("{", "not JSON"), ("[]", "no object"), ('{"a": 1}', "model_type")])
+def test_a_file_that_is_no_configuration_is_refused(tmp_path, text, message):
+    path = tmp_path / "config.json"
+    path.write_text(text)
+    with pytest.raises(InvalidInput, match=message):
+        expand(Workload(ModelSource(ModelKind.HF_CONFIG, str(path))))
+
+
+def test_an_unknown_architecture_is_refused_with_the_close_ones(expanded):
+    with pytest.raises(UnknownName, match="mistral"):
+        expanded({"model_type": "mistrall"})
+
+
+SCRIPT = """
+import json, sys, torch, transformers
+family, auto, sizes, autocast = sys.argv[1], sys.argv[2], json.loads(sys.argv[3]), sys.argv[4] == "amp-bf16"
+model = getattr(transformers, auto).from_config(transformers.AutoConfig.for_model(family, **sizes)).cuda().train()
+optimizer = torch.optim.AdamW(model.parameters())
+for _ in range(5):
+    tokens = torch.zeros(4, 256, dtype=torch.long, device="cuda")
+    with torch.autocast("cuda", dtype=torch.bfloat16, enabled=autocast):
+        loss = model(input_ids=tokens, labels=tokens).loss
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+LIKE_LLAMA = {"num_hidden_layers": 2, "hidden_size": 256, "intermediate_size": 688, "num_attention_heads": 4,
+              "num_key_value_heads": 2, "vocab_size": 8000}  # fmt: skip
+TRACED = [
+    ("llama", "AutoModelForCausalLM", LIKE_LLAMA, Precision.FP32),
+    ("llama", "AutoModelForCausalLM", LIKE_LLAMA, Precision.AMP_BF16),
+    ("gpt2", "AutoModelForCausalLM", {"n_layer": 2, "n_embd": 256, "n_head": 4}, Precision.FP32),
+    ("bert", "AutoModelForMaskedLM", {"num_hidden_layers": 2, "hidden_size": 256, "num_attention_heads": 4,
+                                      "intermediate_size": 1024}, Precision.FP32),
+]  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("family", "auto", "sizes", "precision"), TRACED)
+def test_the_formula_agrees_with_a_trace_of_the_implementation(tmp_path, expanded, family, auto, sizes, precision):
+    transformers = pytest.importorskip("transformers", reason="traces Hugging Face's implementations")
+    from leadline.execution.processes import run_process
+    from leadline.graphs.torch.trace import trace_command
+
+    script = tmp_path / "train.py"
+    script.write_text(SCRIPT)
+    argv = (sys.executable, str(script), family, auto, json.dumps(sizes), precision.value)
+    traced = trace_command(Workload(ModelSource(ModelKind.COMMAND, " ".join(argv), argv)), runner=run_process).step
+    config = transformers.AutoConfig.for_model(family, **sizes).to_dict()
+    mine = expanded(config, batch=4, sequence=256, precision=precision).step
+    assert traced.parameters == mine.parameters
+    assert pytest.approx(flops(traced, *MATRIX), rel=0.03) == flops(mine, *MATRIX)
+    assert pytest.approx(peak(traced), rel=0.10) == peak(mine)
