@@ -39,7 +39,7 @@ for epoch in range(2):
         scaler.update()
         print(f"{epoch} {loss.item():.3f} {loss:.3f} {float(loss)}")
     right = 0
-    with torch.no_grad():
+    with torch.inference_mode():
         for x, y in valid:
             right += (model(x.to(device)).argmax(1).cpu().numpy() == y.numpy()).sum()
     torch.save(model.state_dict(), "model.pt")

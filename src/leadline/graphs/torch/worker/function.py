@@ -79,7 +79,7 @@ def _autocast(request: Dict[str, Any], device: torch.device) -> Any:
 
 def _infer(model: torch.nn.Module, request: Dict[str, Any], device: torch.device) -> None:
     model.eval()
-    with torch.inference_mode(False), torch.no_grad():
+    with torch.no_grad():
         for _ in range(2):
             with _autocast(request, device):
                 model(*_inputs(request, device))

@@ -1,5 +1,6 @@
 """Parts of PyTorch that would leave the trace or harm the user's files: savers, compilers, helper processes."""
 
+import contextlib
 import importlib
 import sys
 from typing import Any
@@ -16,11 +17,19 @@ def install(session: Session) -> None:
     _recompute_whole()
     _one_device(session)
     _foreach_fakes()
+    torch.inference_mode = torch.autograd.grad_mode.inference_mode = _inference_mode
     torch.autograd.set_multithreading_enabled(False)
     torch.autograd.set_detect_anomaly(False)
     torch.autograd.anomaly_mode.set_detect_anomaly = _NoAnomaly
     torch.autograd.set_detect_anomaly = _NoAnomaly
     torch.backends.mha.set_fastpath_enabled(False)
+
+
+def _inference_mode(mode: Any = True) -> Any:
+    """Do what ``no_grad`` does: without autograd's keys, ops would not break down into those of the device."""
+    if callable(mode):
+        return torch.no_grad()(mode)
+    return torch.no_grad() if mode else contextlib.nullcontext()
 
 
 class _NoAnomaly:
