@@ -17,7 +17,8 @@ class Script:
         batch: samples of one forward pass; ``None`` where no module and no loader is there to read it from.
         steps_per_epoch, epochs: optimizer steps (of the rarest optimizer) in an epoch, and epochs.
         workers: loader processes when there is a GPU, which some scripts ask for only then.
-        parameters: weights, shared ones counted once.
+        parameters: weights that are trained, shared ones counted once.
+        frozen: further weights on the device, such as an averaged copy of the model.
         stops_early: the script may end before its last step by its own judgement.
         processes: processes that torchrun starts; zero for a plain start.
         same_on_cpu: the script takes the same path and kernels on a CPU when it is traced under CPU policies.
@@ -31,6 +32,7 @@ class Script:
     epochs: float | None = None
     parameters: int = 0
     accumulation: int = 1
+    frozen: int = 0
     samples: int | None = None
     evaluation_batches: int | None = None
     workers: int = 0
@@ -70,7 +72,7 @@ CORPUS: tuple[Script, ...] = (
     Script("regression", "endless loop until the loss is small, updates by hand",
            (), 32, 400, 1, 5, stops_early=True),
     Script("manual_linear", "tensors with requires_grad and no module, w -= lr * w.grad, full batch",
-           (), None, 200, 1, 2048, same_on_cpu=True),
+           (), None, 200, 1, 2048),
     Script("char_gpt", "batches cut from a memmap, accumulation, fused AdamW, tied weights, attention, while True",
            ("--max_iters", "6"), 12, 7, 1, 106_880, accumulation=2),
     Script("imagenet_main", "--dummy data, meters that format tensors, DataParallel, checkpoint files, depthwise CNN",
@@ -84,7 +86,7 @@ CORPUS: tuple[Script, ...] = (
     Script("unet", "PIL images, dictionary batches, bf16 autocast, dice loss, evaluation inside the epoch",
            ("--epochs", "2", "--amp"), 8, 9, 2, 29_865, samples=72, evaluation_batches=3, workers=2),
     Script("vit", "transformer encoder, accumulation, copied EMA model, OneCycle schedule, saved checkpoint",
-           ("--epochs", "2"), 32, 11, 2, 152_202, accumulation=4, samples=1437, evaluation_batches=2),
+           ("--epochs", "2"), 32, 11, 2, 152_202, accumulation=4, frozen=152_202, samples=1437, evaluation_batches=2),
     Script("policy_gradient", "reinforcement learning: sampled actions by .item(), Categorical, itertools.count",
            ("--max-episodes", "6"), 1, 6, 1, 898, stops_early=True),
     Script("gcn", "message passing with index_add_ and scatter, full batch, index masks",

@@ -62,7 +62,7 @@ def wrong_facts(script: Script, job: TracedJob) -> list[str]:
         ("processes", loop.world_size, max(1, script.processes)),
     ]
     if not script.processes:
-        pairs.append(("parameters", job.step.parameters, script.parameters))
+        pairs.append(("parameters", job.step.parameters, script.parameters + script.frozen))
     return [f"{name}: {said}, not {true}" for name, said, true in pairs if said != true]
 
 

@@ -146,8 +146,10 @@ class Recorder(TorchDispatchMode):
 
     def _construction(self, name: str, args: Any) -> bool:
         """Whether a host tensor is made for a module under construction and needs no values."""
+        shape = args[2] if name == "normal" else args[0]
+        if isinstance(shape, (list, tuple)) and not shape:
+            return False
         if name in FILLED:
-            shape = args[2] if name == "normal" else args[0]
             elements = 1
             for size in shape if isinstance(shape, (list, tuple)) else ():
                 elements *= size
