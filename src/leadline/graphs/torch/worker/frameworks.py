@@ -57,7 +57,7 @@ def _lightning(trainer: Any) -> Dict[str, Any]:
     known = [one for one in batches if isinstance(one, int)] if isinstance(batches, list) else []
     unlimited = trainer.max_epochs in (None, -1)
     return {
-        "framework": "Lightning",
+        "framework": "Lightning Trainer",
         "epochs": None if unlimited else trainer.max_epochs,
         "max_steps": trainer.max_steps if trainer.max_steps and trainer.max_steps > 0 else None,
         "accumulation": trainer.accumulate_grad_batches,

@@ -147,7 +147,7 @@ class Recorder(TorchDispatchMode):
     def _construction(self, name: str, args: Any) -> bool:
         """Whether a host tensor is made for a module under construction and needs no values."""
         shape = args[2] if name == "normal" else args[0]
-        if isinstance(shape, (list, tuple)) and not shape:
+        if isinstance(shape, (list, tuple)) and (not shape or 0 in shape):
             return False
         if name in FILLED:
             elements = 1

@@ -58,6 +58,7 @@ def _answer_values() -> None:
     for name, answer in answers.items():
         setattr(FakeTensor, name, answer)
     torch.Tensor.pin_memory = lambda tensor, *_, **__: tensor
+    torch.Tensor.record_stream = lambda tensor, *_: None
 
 
 def _plain(tensor: torch.Tensor) -> torch.Tensor:
