@@ -22,6 +22,7 @@ def toolbox() -> Toolbox:
         catalog=TomlCatalog(settings.catalog_dir()),
         sources={
             ModelKind.HF_CONFIG: _expand,
+            ModelKind.ONNX: _read_onnx,
             ModelKind.FUNCTION: _trace_function,
             ModelKind.COMMAND: _trace_command,
         },
@@ -43,6 +44,12 @@ def _expand(workload: Workload, *, device_type: str = "cuda") -> TracedJob:
     from leadline.graphs.hf_config.expand import expand  # noqa: PLC0415 - a front-end loads when it is used
 
     return expand(workload, device_type=device_type)
+
+
+def _read_onnx(workload: Workload, *, device_type: str = "cuda") -> TracedJob:
+    from leadline.graphs.onnx import read_onnx  # noqa: PLC0415 - a front-end loads when it is used
+
+    return read_onnx(workload, device_type=device_type)
 
 
 def _trace_function(workload: Workload, *, device_type: str = "cuda") -> TracedJob:
