@@ -89,15 +89,18 @@ def _refuse_size(partition: Partition, gpus: int, nodes: int) -> Refusal | None:
     return None
 
 
-def refuse_estimate(candidate: Candidate, constraints: Constraints) -> Refusal | None:
-    """Return why the candidate breaks a limit of its own or one of the user's; ``None`` if it can be taken."""
-    return (
-        _refuse_unknown(candidate)
-        or _refuse_memory(candidate, constraints.risk)
-        or _refuse_walltime(candidate)
-        or _refuse_deadline(candidate, constraints)
-        or _refuse_budget(candidate, constraints)
+def refuse_estimate(candidate: Candidate, constraints: Constraints) -> list[Refusal]:
+    """Return every limit that the candidate breaks, its own and the user's; none if it can be taken."""
+    unknown = _refuse_unknown(candidate)
+    if unknown is not None:
+        return [unknown]
+    found = (
+        _refuse_memory(candidate, constraints.risk),
+        _refuse_walltime(candidate),
+        _refuse_deadline(candidate, constraints),
+        _refuse_budget(candidate, constraints),
     )
+    return [refusal for refusal in found if refusal is not None]
 
 
 def _refuse_unknown(candidate: Candidate) -> Refusal | None:

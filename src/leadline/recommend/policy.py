@@ -1,5 +1,6 @@
 """Order the candidates: least cost under a deadline, least time under a budget, the Pareto front otherwise."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -18,19 +19,19 @@ def choose(
     ``rejections`` are candidates that were refused before an estimate was made.
     """
     kept: list[Candidate] = []
-    refused: list[tuple[Candidate, Refusal]] = []
+    refused: list[tuple[Candidate, list[Refusal]]] = []
     for candidate in candidates:
-        refusal = refuse_estimate(candidate, constraints)
-        if refusal is None:
-            kept.append(candidate)
+        refusals = refuse_estimate(candidate, constraints)
+        if refusals:
+            refused.append((candidate, refusals))
         else:
-            refused.append((candidate, refusal))
+            kept.append(candidate)
     front = {id(candidate) for candidate in pareto_front(kept)}
     ordered = sorted(kept, key=lambda candidate: _rank(candidate, constraints, id(candidate) in front))
     return Recommendation(
         constraints=constraints,
         options=tuple(_option(one, place, constraints, id(one) in front) for place, one in enumerate(ordered)),
-        rejections=(*rejections, *(_rejection(candidate, refusal) for candidate, refusal in refused)),
+        rejections=(*rejections, *(_rejection(candidate, refusals[0]) for candidate, refusals in refused)),
         smallest_change=None if kept else _smallest_change(refused),
     )
 
@@ -99,11 +100,14 @@ def _rejection(candidate: Candidate, refusal: Refusal) -> Rejection:
                      refusal.reason, refusal.kind, candidate.estimate.target.gpus)  # fmt: skip
 
 
-def _smallest_change(refused: Sequence[tuple[Candidate, Refusal]]) -> str | None:
-    """Return the change that is nearest to making one candidate fit."""
-    numeric = [(refusal.shortfall, candidate.name, refusal.change) for candidate, refusal in refused
-               if refusal.shortfall is not None and refusal.change is not None]  # fmt: skip
-    if not numeric:
+def _smallest_change(refused: Sequence[tuple[Candidate, list[Refusal]]]) -> str | None:
+    """Return what would make the nearest candidate fit: all its limits lifted, least in proportion altogether."""
+    changes: list[tuple[float, str, str]] = []
+    for candidate, refusals in refused:
+        if all(one.change is not None and one.shortfall is not None for one in refusals):
+            shortfall = math.prod(one.shortfall or 1.0 for one in refusals)
+            changes.append((shortfall, candidate.name, " and ".join(one.change or "" for one in refusals)))
+    if not changes:
         return None
-    _, name, change = min(numeric)
+    _, name, change = min(changes)
     return f"{change} would make {name} fit"
