@@ -9,6 +9,7 @@ from leadline.core.graph import TracedJob
 from leadline.core.hardware import Device
 from leadline.core.ports import KernelModel, ProcessRunner
 from leadline.core.workload import ModelKind, Workload
+from leadline.estimators.calibrated import CalibratedKernels
 from leadline.estimators.host_memory import host_memory
 from leadline.estimators.roofline import SpecsKernels
 from leadline.estimators.whitebox import WhiteBox
@@ -36,7 +37,9 @@ def process_runner() -> ProcessRunner:
 
 
 def kernels_of(device: Device) -> KernelModel:
-    """Return the price list of a device: from its specifications, as long as nothing was measured on it."""
+    """Return the price list of a device: from what was measured on it, else from its specifications."""
+    if device.calibration is not None and device.calibration.timings:
+        return CalibratedKernels(device)
     return SpecsKernels(device)
 
 

@@ -10,6 +10,9 @@ from leadline.core.hardware import Device, DeviceKind
 from leadline.core.ports import Catalog
 from leadline.core.systems import NodeType, Partition, System
 
+LOCAL = "local"
+"""The name of the machine at hand, after ``--on``."""
+
 
 @dataclass(frozen=True, slots=True)
 class Place:
@@ -62,6 +65,18 @@ def find_places(catalog: Catalog, on: Sequence[str], gpus: int) -> Places:
     return Places(tuple(found), tuple(unknown))
 
 
+def local_device(catalog: Catalog) -> Device:
+    """Return the record of the machine at hand: its calibrated GPU if there is one, else its calibrated CPU.
+
+    Raises:
+        InvalidInput: nothing was calibrated here.
+    """
+    measured = [device for device in catalog.devices() if device.calibration is not None]
+    if not measured:
+        raise InvalidInput("this machine is not calibrated, so nothing can be said about it: run leadline calibrate")
+    return min(measured, key=lambda device: device.kind is DeviceKind.CPU)
+
+
 def node_device(catalog: Catalog, node: NodeType) -> Device | None:
     """Return what computes in a node: one accelerator, or all its processor sockets as one device; ``None`` unknown."""
     if node.device is not None:
@@ -82,6 +97,10 @@ def _add_named(
     catalog: Catalog, name: str, gpus: int, found: list[Place], unknown: list[tuple[str, str, str, str]]
 ) -> None:
     """Add the places of one ``--on`` value: a system (with a partition) first, then a device."""
+    if name.casefold() == LOCAL:
+        device = local_device(catalog)
+        found.append(Place(Target(device.name, gpus=gpus), device))
+        return
     system_name, _, partition = name.partition(":")
     try:
         system = catalog.system(system_name)
@@ -89,11 +108,11 @@ def _add_named(
         if partition:
             raise
         try:
-            device = catalog.device(name)
+            bare = catalog.device(name)
         except UnknownName:
             known = [one.name for one in catalog.systems()] + [one.name for one in catalog.devices()]
             raise UnknownName("system or device", name, known) from not_a_system
-        found.append(Place(Target(device.name, gpus=gpus), device))
+        found.append(Place(Target(bare.name, gpus=gpus), bare))
         return
     partitions = (system.partition(partition),) if partition else system.partitions
     _add(catalog, system, partitions, gpus, found, unknown)

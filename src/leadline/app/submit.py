@@ -6,8 +6,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from leadline.app import settings
+from leadline.app.estimate import Toolbox, estimate
+from leadline.app.places import LOCAL
 from leadline.app.workloads import read_workload
-from leadline.core.errors import InvalidInput, JobFailed, UnknownName
+from leadline.core.errors import InvalidInput, JobFailed, LeadlineError, UnknownName
 from leadline.core.estimate import Estimate
 from leadline.core.jobs import JobSpec, JobState, ResourceSpec
 from leadline.core.ports import Catalog
@@ -17,7 +19,6 @@ from leadline.execution.local import run_local
 from leadline.execution.slurm_script import render
 from leadline.history.sqlite import SqliteHistory
 
-LOCAL = "local"
 BARE = "slurm"
 """The place that is any Slurm cluster whose rules are not known."""
 
@@ -59,6 +60,14 @@ def refuse_remote(spec: JobSpec) -> None:
         f"{why}, so the job cannot be submitted to {spec.system}: --dry-run prints the script to submit there with "
         "sbatch, and --on local runs the command here"
     )
+
+
+def predict_here(subject: Sequence[str], tools: Toolbox) -> tuple[Estimate | None, str]:
+    """Return what is predicted for a job on this machine; or ``None``, and the reason why nothing is."""
+    try:
+        return estimate(read_workload(subject), tools, on=[LOCAL]).estimates[0], ""
+    except LeadlineError as error:
+        return None, str(error)
 
 
 def run_here(

@@ -3,6 +3,7 @@
 import re
 import shlex
 from collections.abc import Sequence
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TypeVar
@@ -169,7 +170,10 @@ def _require_file(path: Path) -> None:
 
 
 def _build(source: ModelSource, given: WorkloadOptions) -> Workload:
-    """Check every option's range and build the workload; fields left out are listed in ``defaulted``."""
+    """Check every option's range and build the workload; fields left out are listed in ``defaulted``.
+
+    ``--batch`` is the leading dimension of every input; without it the first input's own is the batch.
+    """
     for name, least in _LEAST.items():
         value = getattr(given, name)
         if value is not None and not (least <= value < float("inf")):
@@ -178,12 +182,14 @@ def _build(source: ModelSource, given: WorkloadOptions) -> Workload:
         raise InvalidInput(f"--epochs is {given.epochs:g}, but a job runs for more than 0 epochs")
     if given.epochs is not None and given.steps is not None:
         raise InvalidInput("--epochs and --steps are both given: say how long the job is by one of them")
+    inputs = tuple(parse_input(text) for text in _as_list(given.input))
+    batch = given.batch or (inputs[0].shape[0] if inputs else None)
     phase = _choice(Phase, given.phase, "phase") or Phase.TRAINING
     return Workload(
         model=source,
         phase=phase,
-        batch=given.batch,
-        inputs=tuple(parse_input(text) for text in _as_list(given.input)),
+        batch=batch,
+        inputs=tuple(replace(one, shape=(batch or one.shape[0], *one.shape[1:])) for one in inputs),
         sequence=given.seq,
         precision=_choice(Precision, PRECISION_ALIASES.get(given.precision or "", given.precision), "precision"),
         optimizer=_choice(Optimizer, given.optimizer, "optimizer"),

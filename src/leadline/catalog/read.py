@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from leadline.catalog.files import read_devices, read_site
+from leadline.core.documents import load
 from leadline.core.errors import InvalidInput, UnknownName
 from leadline.core.hardware import Device
 from leadline.core.systems import System
@@ -16,7 +17,7 @@ T = TypeVar("T", Device, System)
 
 DEVICES = "devices"
 SITES = "sites"
-"""Names of the two sub-folders of a user's catalog folder; each holds TOML files."""
+"""Sub-folders of a user's catalog folder: TOML files, and the JSON records that ``leadline calibrate`` writes."""
 
 
 class TomlCatalog:
@@ -55,18 +56,19 @@ class TomlCatalog:
     @cached_property
     def _devices(self) -> dict[str, Device]:
         shipped = read_devices((_shipped() / "devices.toml").read_text(encoding="utf-8"), "the shipped devices.toml")
-        own = [device for path in self._own(DEVICES) for device in read_devices(_text(path), str(path))]
-        return _first_wins([*own, *shipped])
+        own = [device for path in self._own(DEVICES, "toml") for device in read_devices(_text(path), str(path))]
+        records = [load(_text(path), Device, what=str(path)) for path in self._own(DEVICES, "json")]
+        return _first_wins([*records, *own, *shipped])
 
     @cached_property
     def _systems(self) -> dict[str, System]:
         sites = sorted(_shipped_sites(), key=lambda entry: entry.name)
         shipped = [one for entry in sites for one in read_site(entry.read_text(encoding="utf-8"), entry.name)]
-        own = [system for path in self._own(SITES) for system in read_site(_text(path), str(path))]
+        own = [system for path in self._own(SITES, "toml") for system in read_site(_text(path), str(path))]
         return _first_wins([*own, *shipped])
 
-    def _own(self, kind: str) -> list[Path]:
-        return [] if self._folder is None else sorted((self._folder / kind).glob("*.toml"))
+    def _own(self, kind: str, form: str) -> list[Path]:
+        return [] if self._folder is None else sorted((self._folder / kind).glob(f"*.{form}"))
 
 
 def _shipped() -> Traversable:

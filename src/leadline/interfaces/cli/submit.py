@@ -5,8 +5,18 @@ from typing import Annotated
 
 import typer
 
+from leadline.app.composition import toolbox
 from leadline.app.history import compare
-from leadline.app.submit import LOCAL, Request, batch_script, check_ended_well, job_spec, refuse_remote, run_here
+from leadline.app.places import LOCAL
+from leadline.app.submit import (
+    Request,
+    batch_script,
+    check_ended_well,
+    job_spec,
+    predict_here,
+    refuse_remote,
+    run_here,
+)
 from leadline.core.documents import to_document
 from leadline.core.errors import InvalidInput
 from leadline.core.jobs import JobSpec
@@ -64,18 +74,18 @@ def submit(
     elif spec.system is not None:
         refuse_remote(spec)
     else:
-        _run(spec, yes=yes, json=json)
+        _run(spec, subject or [], yes=yes, json=json)
 
 
 def _print_script(spec: JobSpec, *, json: bool) -> None:
-    script = batch_script(spec)
+    script = batch_script(spec, toolbox().catalog)
     if json:
         print_json({"schema": "leadline.script/1", "job": spec, "script": script})
     else:
         sys.stdout.write(script)
 
 
-def _run(spec: JobSpec, *, yes: bool, json: bool) -> None:
+def _run(spec: JobSpec, subject: list[str], *, yes: bool, json: bool) -> None:
     """Ask, run, remember, and show prediction beside measurement; a failed job ends the command with its own code."""
     resources = spec.resources
     limits = [f"at most {format_duration(resources.walltime_s)}"] if resources.walltime_s else []
@@ -86,8 +96,12 @@ def _run(spec: JobSpec, *, yes: bool, json: bool) -> None:
             raise InvalidInput("nobody can be asked whether to run the job, for there is no terminal: add -y")
         question = f"Run {spec.name!r} on this machine{' (' + ', '.join(limits) + ')' if limits else ''}?"
         typer.confirm(question, default=True, abort=True, err=True)
+    predicted, why_not = predict_here(subject, toolbox())
+    if predicted is None:
+        console.print(f"note: nothing is predicted for this run: {why_not}", markup=False)
     run = run_here(
         spec,
+        predicted=predicted,
         on_progress=lambda text: console.print(text, markup=False),
         output=sys.stderr.fileno() if json else None,
     )

@@ -1,0 +1,79 @@
+"""``leadline demo``: the whole path on three real jobs, here, in minutes."""
+
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from leadline.app.history import compare
+from leadline.bench.demo import CALIBRATION_S, JOBS, DemoJob, calibrate_here, run_job
+from leadline.core.units import format_bytes, format_clock, format_duration
+from leadline.interfaces.cli.face import err, format_cost, out
+
+app = typer.Typer(add_completion=False, rich_markup_mode=None)
+
+
+@app.command()
+def demo(
+    budget: Annotated[float, typer.Option(help="Seconds that the calibration may take.")] = CALIBRATION_S,
+) -> None:
+    """Calibrate this machine, predict three training jobs from their scripts, run them, and compare."""
+    console, progress = out(), err()
+
+    def say(text: str) -> None:
+        progress.print(text, style="dim", markup=False)
+
+    device = calibrate_here(say, budget)
+    console.print(f"This machine: {device.name}", style="bold")
+    jobs = []
+    for name in JOBS:
+        job = run_job(name, say)
+        jobs.append(job)
+        _recommended(job)
+    console.print("\nPredicted before the run, and measured:", style="bold")
+    console.print(_comparison(jobs))
+    console.print("The runs are in your history: leadline history show", style="dim")
+
+
+def _recommended(job: DemoJob) -> None:
+    """Print what to ask for on each site."""
+    console = out()
+    console.print(f"\n{job.name}: what to ask for elsewhere", style="bold")
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for title in ("  ask for", "device", "walltime", "memory", "predicted", "cost", ""):
+        table.add_column(title, no_wrap=True)
+    for site, answer in job.recommendations.items():
+        if not answer.options:
+            table.add_row(f"  {site}", answer.smallest_change or "nothing fits", "", "", "", "", "")
+            continue
+        best = answer.options[0]
+        request, elapsed = best.resources, best.estimate.elapsed_s
+        table.add_row(
+            f"  {best.system}:{best.partition}",
+            best.estimate.target.device,
+            format_clock(request.walltime_s) if request.walltime_s else "",
+            format_bytes(request.memory_bytes_per_node) if request.memory_bytes_per_node else "",
+            format_duration(elapsed.point) if elapsed else "not known",
+            *format_cost(best.estimate),
+        )
+    console.print(table)
+
+
+def _comparison(jobs: list[DemoJob]) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for title in ("job", "quantity", "predicted", "90 % range", "measured", "error"):
+        table.add_column(title, justify="left" if title in ("job", "quantity") else "right", no_wrap=True)
+    for job in jobs:
+        for row in compare(job.run):
+            if row.predicted is None or row.measured is None or row.error is None:
+                continue
+            shown = format_bytes if row.quantity.endswith("_bytes") else format_duration
+            table.add_row(
+                job.name,
+                row.quantity.rpartition("_")[0].replace("_", " "),
+                shown(row.predicted.point),
+                f"{shown(row.predicted.low)} – {shown(row.predicted.high)}",
+                shown(row.measured),
+                f"{row.error:+.0%}",
+            )
+    return table
