@@ -47,7 +47,7 @@ def test_the_command_line_wins_over_the_file(tmp_path, config):
     assert workload.batch == 2
     assert Optimizer.SGD is workload.optimizer
     assert workload.name == "job"
-    assert (InputShape((8, 16), "int64"),) == workload.inputs
+    assert (InputShape((2, 16), "int64"),) == workload.inputs
     assert str(config) == workload.model.reference
 
 
@@ -127,3 +127,10 @@ def test_a_shape_survives_being_written_and_read(shape, dtype):
 def test_a_shape_with_an_unknown_dtype_names_a_close_one():
     with pytest.raises(UnknownName, match="float32"):
         parse_input("8x8:float23")
+
+
+def test_the_batch_is_the_leading_dimension_of_the_inputs(tmp_path):
+    script = tmp_path / "net.py"
+    script.write_text("")
+    shapes = WorkloadOptions(input=["64x3x8x8", "64x10"])
+    assert 64 == read_workload([f"{script}:build"], shapes).batch
