@@ -1,0 +1,120 @@
+"""The shipped catalog holds, and entries that cannot be true are refused."""
+
+from dataclasses import replace
+from datetime import date
+
+import pytest
+
+from leadline.catalog.files import device_row, read_devices, read_site
+from leadline.catalog.read import TomlCatalog
+from leadline.catalog.validate import validate
+from leadline.core.errors import InvalidInput, UnknownName
+from leadline.core.systems import Billing, BillingRule
+
+TODAY = date(2026, 11, 21)
+
+
+@pytest.fixture(scope="module")
+def catalog():
+    return TomlCatalog()
+
+
+def problems(devices, systems=()):
+    return [finding.problem for finding in validate(devices, list(systems), TODAY) if finding.error]
+
+
+def test_the_shipped_catalog_has_no_errors(catalog):
+    assert [] == problems(catalog.devices(), catalog.systems())
+
+
+def test_the_shipped_catalog_is_as_large_as_promised(catalog):
+    assert len(catalog.devices()) >= 60
+    assert len(catalog.systems()) >= 20
+    assert sum(len(system.partitions) for system in catalog.systems()) >= 150
+
+
+def test_every_device_and_partition_has_a_source(catalog):
+    assert all(device.source for device in catalog.devices())
+    assert all(one.source for system in catalog.systems() for one in system.partitions)
+
+
+@pytest.mark.parametrize("name", ["H100 SXM5 80GB", "A100 SXM4 80GB", "L40S", "V100 SXM2 32GB", "B200 SXM"])
+def test_a_sparse_figure_posing_as_dense_is_refused(catalog, name):
+    device = catalog.device(name)
+    sparse = replace(
+        device, peak_flops_per_s={**device.peak_flops_per_s, "float16": 2 * device.peak_flops_per_s["float16"]}
+    )
+    assert any("16-bit peak" in problem for problem in problems([sparse]))
+
+
+def test_a_zero_figure_is_refused(catalog):
+    device = replace(catalog.device("T4"), memory_bytes=0)
+    assert any("memory_bytes is 0" in problem for problem in problems([device]))
+
+
+def test_a_zero_price_is_refused_unless_it_is_said_to_be_free(catalog):
+    system = catalog.system("Pitzer")
+    zero = Billing(BillingRule.CORES_AND_GPUS, "USD", core_hour=0.0)
+    priced = replace(system, partitions=(replace(system.partitions[0], billing=zero),))
+    assert ["has a price of zero"] == problems(catalog.devices(), [priced])
+    free = replace(system, partitions=(replace(system.partitions[0], billing=replace(zero, free=True)),))
+    assert [] == problems(catalog.devices(), [free])
+
+
+def test_an_unknown_device_and_a_double_name_are_refused(catalog):
+    system = catalog.system("Pitzer")
+    one = system.partitions[0]
+    twice = replace(system, partitions=(one, replace(one, node=replace(one.node, device="V1000"))))
+    found = problems(catalog.devices(), [twice])
+    assert any("V1000" in problem for problem in found)
+    assert any("stands 2 times" in problem for problem in found)
+
+
+def test_an_old_price_is_a_warning(catalog):
+    system = catalog.system("Pitzer")
+    stale = [finding for finding in validate(catalog.devices(), [system], TODAY) if not finding.error]
+    assert any("2023" in finding.problem for finding in stale)
+
+
+@pytest.mark.parametrize("name", ["pitzer", "OSC-Pitzer", "PITZER"])
+def test_a_system_is_found_as_people_type_it(catalog, name):
+    assert "Pitzer" == catalog.system(name).name
+
+
+def test_an_unknown_name_is_answered_with_close_ones(catalog):
+    with pytest.raises(UnknownName, match="Pitzer"):
+        catalog.system("Pizter")
+    with pytest.raises(UnknownName, match="A100"):
+        catalog.device("A1000")
+
+
+def test_a_broken_file_is_answered_with_its_line_or_field():
+    with pytest.raises(InvalidInput, match="line 2"):
+        read_devices("[[devices]]\nname = \n", "mine.toml")
+    with pytest.raises(InvalidInput, match=r"mine\.toml.*memory_gb"):
+        read_devices(
+            '[[devices]]\nname="x"\nvendor="x"\nkind="gpu"\nconfidence="known"\nsource="x"\nmemory_gb=3\n', "mine.toml"
+        )
+
+
+def test_a_partition_that_names_a_missing_table_is_answered_with_its_name():
+    text = """site = "X"\nname = "X"\n[[systems]]\nname = "S"\nkind = "hpc"\nstatus = "production"\nscheduler = "slurm"
+confidence = "known"\nsource = "x"\npartitions = [{ name = "p", node = "absent" }]\nnodes = {}\n"""
+    with pytest.raises(InvalidInput, match="absent"):
+        read_site(text, "x.toml")
+
+
+def test_a_users_device_wins_over_the_shipped_one(tmp_path):
+    (tmp_path / "devices").mkdir()
+    (tmp_path / "devices" / "mine.toml").write_text(
+        '[[devices]]\nname="T4"\nvendor="nvidia"\nkind="gpu"\nconfidence="measured"\nsource="me"\nmemory_gib=15\n'
+    )
+    catalog = TomlCatalog(tmp_path)
+    assert "me" == catalog.device("t4").source
+    assert len(TomlCatalog().devices()) == len(catalog.devices())
+
+
+def test_a_device_survives_being_written_as_a_row(catalog):
+    row = device_row(catalog.device("A100 SXM4 80GB"))
+    assert "A100 SXM4 80GB" == row["name"]
+    assert 312 == pytest.approx(row["tflops"]["float16"])
