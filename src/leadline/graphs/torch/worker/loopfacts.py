@@ -136,6 +136,15 @@ def _length(
     if per_epoch is None and inner is not None and inner.times is not None:
         per_epoch = max(1, inner.times)
         notes.append(f"{per_epoch} steps are read from the loop over `{inner.text}` in line {inner.line}")
+    if loader is None and inner is not None and inner.times is None:
+        notes.append(
+            f"the end of the loop over `{inner.text}` in line {inner.line} depends on the run: steps are not known"
+        )
+        return None, None
+    phases = [one for one in outer if _over_phases(one)]
+    if phases:
+        notes.append(f"of the phases in `{phases[0].text}` in line {phases[0].line} one is taken to train")
+    outer = [one for one in outer if one not in phases]
     counted = [one for one in outer if one.times is not None]
     if counted and len(counted) == len(outer):
         epochs = math.prod(one.times or 1 for one in counted)
@@ -181,6 +190,12 @@ def _split(loops: List[Loop], loader: Any) -> Tuple[List[Loop], Optional[Loop], 
 
 def _over_epochs(loop: Loop) -> bool:
     return "epoch" in loop.name.lower() or "epoch" in loop.text.lower()
+
+
+def _over_phases(loop: Loop) -> bool:
+    """Whether a loop goes through names such as ``["train", "val"]``, of which only training updates the weights."""
+    names = loop.iterable if isinstance(loop.iterable, (list, tuple)) else []
+    return bool(names) and all(isinstance(one, str) for one in names) and any("train" in one.lower() for one in names)
 
 
 def _from_options(watch: Watch, per_epoch: Optional[int], notes: List[str]) -> Tuple[Optional[int], Optional[float]]:

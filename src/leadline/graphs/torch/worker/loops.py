@@ -128,7 +128,7 @@ def _describe(node: Any, frame: Any) -> Loop:
     text = ast.get_source_segment("".join(linecache.getlines(frame.f_code.co_filename)), _head(node)) or ""
     text = " ".join(text.split())
     if isinstance(node, ast.While):
-        return _while(node, frame, text)
+        return _while(node, frame, f"while {text}")
     name = _target_name(node.target)
     inner, count, iterable = node.iter, None, None
     if isinstance(inner, ast.Call) and _called(inner) == "trange" and inner.args:
@@ -241,6 +241,10 @@ def _operation(node: ast.BinOp, frame: Any) -> Any:
     return operate(left, right)
 
 
+def _literal(node: Any, frame: Any) -> Any:
+    return [evaluate(one, frame) for one in node.elts]
+
+
 def _negated(node: ast.UnaryOp, frame: Any) -> Any:
     value = evaluate(node.operand, frame)
     if isinstance(node.op, ast.USub) and isinstance(value, (int, float)):
@@ -273,7 +277,7 @@ def _call(node: ast.Call, frame: Any) -> Any:
 
 READERS: Dict[Any, Any] = {
     ast.Constant: _constant, ast.Name: _name, ast.Attribute: _attribute, ast.BinOp: _operation,
-    ast.UnaryOp: _negated, ast.Subscript: _item, ast.Call: _call,
+    ast.UnaryOp: _negated, ast.Subscript: _item, ast.Call: _call, ast.List: _literal, ast.Tuple: _literal,
 }  # fmt: skip
 
 
