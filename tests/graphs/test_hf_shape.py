@@ -7,7 +7,7 @@ import pytest
 from leadline.core.errors import InvalidInput, UnknownName
 from leadline.core.workload import ModelKind, ModelSource, Phase, Workload
 from leadline.graphs.hf_config import expand
-from leadline.graphs.hf_config.shape import read_shape
+from leadline.graphs.hf_config.families import read_shape
 
 CONFIGS = [
     ("llama", "AutoModelForCausalLM", {"num_hidden_layers": 2, "hidden_size": 256, "intermediate_size": 688,
@@ -25,6 +25,22 @@ CONFIGS = [
      "num_attention_heads": 8, "num_key_value_heads": 1, "vocab_size": 1000, "head_dim": 64}),
     ("mixtral", "AutoModelForCausalLM", {"num_hidden_layers": 2, "hidden_size": 256, "intermediate_size": 512,
      "num_attention_heads": 8, "num_key_value_heads": 4, "vocab_size": 1000, "num_local_experts": 4}),
+    ("qwen3_moe", "AutoModelForCausalLM", {"num_hidden_layers": 2, "hidden_size": 256, "moe_intermediate_size": 96,
+     "num_attention_heads": 8, "num_key_value_heads": 4, "vocab_size": 1000, "num_experts": 8, "head_dim": 32}),
+    ("gemma2", "AutoModelForCausalLM", {"num_hidden_layers": 2, "hidden_size": 256, "intermediate_size": 512,
+     "num_attention_heads": 8, "num_key_value_heads": 4, "vocab_size": 1000, "head_dim": 64}),
+    ("gemma3_text", "AutoModelForCausalLM", {"num_hidden_layers": 2, "hidden_size": 256, "intermediate_size": 512,
+     "num_attention_heads": 8, "num_key_value_heads": 4, "vocab_size": 1000, "head_dim": 64}),
+    ("phi3", "AutoModelForCausalLM", {"num_hidden_layers": 2, "hidden_size": 256, "intermediate_size": 512,
+     "num_attention_heads": 8, "vocab_size": 1000, "pad_token_id": 0, "eos_token_id": 1}),
+    ("phi", "AutoModelForCausalLM", {"num_hidden_layers": 2, "hidden_size": 256, "intermediate_size": 512,
+     "num_attention_heads": 8, "vocab_size": 1000, "eos_token_id": 1}),
+    ("falcon", "AutoModelForCausalLM", {"num_hidden_layers": 2, "hidden_size": 256, "num_attention_heads": 8,
+     "vocab_size": 1000}),
+    ("falcon", "AutoModelForCausalLM", {"num_hidden_layers": 2, "hidden_size": 256, "num_attention_heads": 8,
+     "vocab_size": 1000, "new_decoder_architecture": True, "num_kv_heads": 2, "bias": True}),
+    ("xlm-roberta", "AutoModelForMaskedLM", {"num_hidden_layers": 2, "hidden_size": 256, "intermediate_size": 512,
+     "num_attention_heads": 8, "vocab_size": 1000}),
     ("gpt2", "AutoModelForCausalLM", {"n_layer": 2, "n_embd": 256, "n_head": 8, "vocab_size": 1000}),
     ("gpt_neox", "AutoModelForCausalLM", {"num_hidden_layers": 2, "hidden_size": 256, "intermediate_size": 1024,
      "num_attention_heads": 8, "vocab_size": 1000}),

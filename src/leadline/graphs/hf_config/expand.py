@@ -8,9 +8,10 @@ from typing import Any
 from leadline.core.errors import InvalidInput
 from leadline.core.graph import BYTES_PER_ELEMENT, LoopFacts, Op, OpGraph, OpKind, Stage, StorageCategory, TracedJob
 from leadline.core.workload import Optimizer, Phase, Precision, Workload
+from leadline.graphs.hf_config.families import read_shape
 from leadline.graphs.hf_config.model import Transformer
 from leadline.graphs.hf_config.optimizer import hold_states, update
-from leadline.graphs.hf_config.shape import TransformerShape, read_shape
+from leadline.graphs.hf_config.shape import TransformerShape
 from leadline.graphs.hf_config.tape import Tape
 
 DEFAULT_SEQUENCE = 2048

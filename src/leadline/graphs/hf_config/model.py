@@ -221,6 +221,8 @@ class Transformer:
         shape, root = self.shape, self.root
         if shape.head == "lm":
             root["head"] = self._make(shape.vocab, shape.hidden)
+        if shape.head_bias:
+            root["head.bias"] = self._make(shape.vocab)
         if shape.head == "mlm":
             self._linear_weights(root, "transform", shape.hidden, shape.hidden, bias=True)
             self._norm_weights(root, "transform_norm")
