@@ -1,0 +1,80 @@
+"""The length of a job follows from what the user and the script say of it, the user first."""
+
+import pytest
+
+from leadline.core.estimate import Interval
+from leadline.core.graph import LoopFacts, OpGraph, TracedJob
+from leadline.core.hardware import Calibration, Device, DeviceKind
+from leadline.core.workload import Dataset, ModelKind, ModelSource, Phase, Workload
+from leadline.estimators.walltime import job_length, load_s, start_up, step_with_loading
+
+MODEL = ModelSource(ModelKind.FUNCTION, "net.py:build")
+
+
+def length(workload, **loop):
+    return job_length(workload, TracedJob(OpGraph(()), LoopFacts(**loop)))
+
+
+def test_steps_are_samples_over_what_one_step_takes_in():
+    workload = Workload(MODEL, batch=32, accumulation=2, gpus=4, epochs=3, dataset=Dataset(samples=1000))
+    assert 3 * 4 == length(workload).steps
+
+
+def test_steps_that_were_asked_for_win():
+    assert 7 == length(Workload(MODEL, steps=7, epochs=3, dataset=Dataset(samples=1000))).steps
+
+
+def test_the_script_answers_what_the_user_left_open():
+    assert 5 * 40 == length(Workload(MODEL), steps_per_epoch=40, epochs=5).steps
+
+
+def test_the_user_overrides_the_scripts_epochs():
+    assert 2 * 40 == length(Workload(MODEL, epochs=2), steps_per_epoch=40, epochs=5).steps
+
+
+def test_another_batch_changes_the_scripts_steps():
+    assert 20 == length(Workload(MODEL, batch=64, epochs=1), steps_per_epoch=40, batch=32, samples=1280).steps
+
+
+def test_without_a_length_the_answer_is_one_step_and_says_so():
+    answer = length(Workload(MODEL))
+    assert 1 == answer.steps
+    assert "--epochs" in answer.reasons[0]
+
+
+def test_inference_passes_the_data_once():
+    workload = Workload(MODEL, phase=Phase.INFERENCE, batch=10, dataset=Dataset(samples=95))
+    assert 10 == length(workload).steps
+
+
+def test_workers_share_the_loading():
+    job = TracedJob(OpGraph(()))
+    alone, four = (
+        load_s(Workload(MODEL, batch=8, dataset=Dataset(bytes_per_sample=10**6, workers=workers)), job)
+        for workers in (0, 4)
+    )
+    assert pytest.approx(alone / 4) == four
+
+
+def test_data_in_memory_is_not_read_again():
+    job = TracedJob(OpGraph(()))
+    stored, held = (
+        load_s(Workload(MODEL, batch=8, dataset=Dataset(bytes_per_sample=10**6, held_in_memory=held)), job)
+        for held in (False, True)
+    )
+    assert held < stored / 10
+
+
+def test_workers_hide_loading_behind_the_step_and_nothing_else_does():
+    compute = Interval(1.0, 0.5, 2.0)
+    assert 1.0 == step_with_loading(compute, 0.4, workers=2).point
+    assert 3.0 == step_with_loading(compute, 3.0, workers=2).point
+    assert pytest.approx(1.4) == step_with_loading(compute, 0.4, workers=0).point
+
+
+def test_a_measured_import_narrows_the_start():
+    bare = Device("CPU", "amd", DeviceKind.CPU)
+    figures = {"framework_import_s": 2.0}
+    known = Device("CPU", "amd", DeviceKind.CPU, calibration=Calibration("now", "torch", 1, figures=figures))
+    assert 2.0 <= start_up(known).point <= 4.0
+    assert start_up(known).high - start_up(known).low < start_up(bare).high - start_up(bare).low
