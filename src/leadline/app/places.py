@@ -111,7 +111,8 @@ def _add_named(
             bare = catalog.device(name)
         except UnknownName:
             known = [one.name for one in catalog.systems()] + [one.name for one in catalog.devices()]
-            raise UnknownName("system or device", name, known) from not_a_system
+            fix = "leadline systems list and leadline devices list show the known ones"
+            raise UnknownName("system or device", name, known, fix=fix) from not_a_system
         found.append(Place(Target(bare.name, gpus=gpus), bare))
         return
     partitions = (system.partition(partition),) if partition else system.partitions

@@ -178,8 +178,8 @@ def _build(source: ModelSource, given: WorkloadOptions) -> Workload:
         value = getattr(given, name)
         if value is not None and not (least <= value < float("inf")):
             raise InvalidInput(f"--{name.replace('_', '-')} is {value}, but it must be at least {least}")
-    if given.epochs is not None and given.epochs <= 0:
-        raise InvalidInput(f"--epochs is {given.epochs:g}, but a job runs for more than 0 epochs")
+    if given.epochs is not None and not 0 < given.epochs < float("inf"):
+        raise InvalidInput(f"--epochs is {given.epochs:g}, but it must be more than 0: give the passes over the data")
     if given.epochs is not None and given.steps is not None:
         raise InvalidInput("--epochs and --steps are both given: say how long the job is by one of them")
     inputs = tuple(parse_input(text) for text in _as_list(given.input))
@@ -210,7 +210,7 @@ def _build(source: ModelSource, given: WorkloadOptions) -> Workload:
 
 
 _LEAST = {
-    "batch": 1, "seq": 1, "accumulate": 1, "steps": 1, "samples": 1, "workers": 0, "gpus": 1, "epochs": 0,
+    "batch": 1, "seq": 1, "accumulate": 1, "steps": 1, "samples": 1, "workers": 0, "gpus": 1,
 }  # fmt: skip
 _REPORTED = ("phase", "batch", "seq", "precision", "optimizer", "accumulate", "checkpointing", "workers", "gpus")
 

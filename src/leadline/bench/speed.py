@@ -31,10 +31,15 @@ LLAMA_7B = {
 
 _ACCELERATE = """
 import sys
-from accelerate.commands.estimate import estimate_command_parser, gather_data
-args = estimate_command_parser().parse_args([sys.argv[1], "--library_name", "transformers"])
-print(gather_data(args))
+from accelerate import init_empty_weights
+from accelerate.utils import calculate_maximum_sizes
+from transformers import AutoConfig, AutoModelForCausalLM
+config = AutoConfig.from_pretrained(sys.argv[1])
+with init_empty_weights():
+    model = AutoModelForCausalLM.from_config(config)
+print(calculate_maximum_sizes(model))
 """
+"""What ``accelerate estimate-memory`` does once it has the configuration, without asking the hub for it."""
 
 
 def run(*, quick: bool = False) -> BenchResult:

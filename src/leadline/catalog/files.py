@@ -1,6 +1,5 @@
 """The form of the catalog's TOML files, and how its rows become devices and systems."""
 
-from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -119,6 +118,17 @@ class NodeRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     note: str = ""
 
 
+class RulesRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One ``[systems.rules.NAME]`` table; without ``gpu_option`` the partition alone gives the GPUs."""
+
+    rejects: tuple[str, ...] = ()
+    requires: tuple[str, ...] = ()
+    gpu_option: str | None = None
+    whole_nodes: bool = False
+    launcher: str = "srun"
+    notes: tuple[str, ...] = ()
+
+
 class PartitionRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One row of ``partitions``; ``node``, ``billing`` and ``rules`` name tables of the same system.
 
@@ -162,7 +172,7 @@ class SystemRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     partitions: tuple[PartitionRow, ...]
     nodes: dict[str, NodeRow]
     billing: dict[str, BillingRow] = msgspec.field(default_factory=dict)
-    rules: dict[str, SubmitRules] = msgspec.field(default_factory=dict)
+    rules: dict[str, RulesRow] = msgspec.field(default_factory=dict)
     aliases: tuple[str, ...] = ()
     as_of: str = ""
     note: str = ""
@@ -184,7 +194,7 @@ class SystemRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def _partition(self, row: PartitionRow, what: str) -> Partition:
         where = f"{what}: {self.name}:{row.name}"
-        rules = SubmitRules() if row.rules is None else _entry(self.rules, row.rules, where, "rules")
+        rules = None if row.rules is None else _entry(self.rules, row.rules, where, "rules")
         return Partition(
             name=row.name,
             node=_node(_entry(self.nodes, row.node, where, "nodes"), row.node),
@@ -199,7 +209,7 @@ class SystemRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                 min_memory_bytes=_scaled_whole(row.min_memory_gib, GIB),
             ),
             billing=None if row.billing is None else _billing(_entry(self.billing, row.billing, where, "billing"), row),
-            rules=_with_queue(rules, row),
+            rules=_rules(rules, row),
             preemptible=row.preemptible,
             restricted=row.restricted,
             interactive=row.interactive,
@@ -315,9 +325,20 @@ def _billing(row: BillingRow, partition: PartitionRow) -> Billing:
     )
 
 
-def _with_queue(rules: SubmitRules, row: PartitionRow) -> SubmitRules:
-    """Return the site's rules with the row's own QOS and constraint."""
-    return replace(rules, constraint=row.constraint or rules.constraint, qos=row.qos or rules.qos)
+def _rules(rules: RulesRow | None, row: PartitionRow) -> SubmitRules:
+    """Return the site's rules with the row's own QOS and constraint; without rules, Slurm's usual ones."""
+    if rules is None:
+        return SubmitRules(constraint=row.constraint, qos=row.qos)
+    return SubmitRules(
+        rejects=rules.rejects,
+        requires=rules.requires,
+        gpu_option=rules.gpu_option,
+        whole_nodes=rules.whole_nodes,
+        constraint=row.constraint,
+        qos=row.qos,
+        launcher=rules.launcher,
+        notes=rules.notes,
+    )
 
 
 def _scaled(value: float | None, factor: float) -> float | None:

@@ -11,23 +11,22 @@ MATRIX_KINDS = frozenset({OpKind.GEMM, OpKind.CONV, OpKind.ATTENTION, OpKind.RNN
 """Kinds whose arithmetic runs on the matrix units, at the peak of their dtype."""
 
 EFFICIENCY = {OpKind.GEMM: 0.75, OpKind.CONV: 0.60, OpKind.ATTENTION: 0.30, OpKind.RNN: 0.30}
-"""Share of the peak that a large kernel of a kind reaches.
+"""Share of the peak that a large kernel of a kind reaches: round figures near several fits, not a fit themselves.
 
-GEMM: fitted by least absolute log error on the float32 kernels published with NeuSight (P4, P100, V100, T4, A100), and
-agrees with the half-precision layers published with Vidur (A40 0.79, A100 0.74, H100 0.71 of the peak above 2,048
-tokens). With one device left out, the error on its GEMMs is 23 to 39 % (mean absolute), batched GEMMs 19 to 28 %.
-Convolutions are the same law on the product they amount to, set from the same tables (25 % with all devices in the fit,
-21 to 42 % with one left out). Attention: the value at which long and short sequences of llm-foundry's 128 training
-steps on A100s come out alike. RNN is a round figure, ± 0.15.
+GEMM: near the least absolute log error on the float32 kernels published with NeuSight (P4, P100, V100, T4, A100), and
+near the half-precision layers published with Vidur (A40 0.79, A100 0.74, H100 0.71 of the peak above 2,048 tokens).
+Free fits of this form missed the GEMMs of a left-out device by 23 to 39 % (mean absolute), batched GEMMs by 19 to
+28 %, convolutions by 21 to 42 %; the error of the rounded law itself has not been measured. Convolutions: set by hand.
+Attention: the best of three values tried on llm-foundry's training rows, so those rows are no test of it.
 """
 
 SUSTAINED = {"Hopper": 0.75}
-"""Share of the matrix units' peak that holds through a whole step, by architecture, where it was seen to be below one:
-llm-foundry's H100 steps are slower than their kernels alone (power limit, kernels not yet rewritten for Hopper)."""
+"""Share of the matrix units' peak that holds through a whole step, by architecture: llm-foundry's H100 steps are slower
+than their kernels alone. The better of two values tried on those rows, which are therefore no test of it."""
 
 BANDWIDTH_EFFICIENCY = {OpKind.NORM: 0.52, OpKind.SOFTMAX: 0.67}
-"""Share of the memory bandwidth that a kind of streaming kernel reaches; fitted like ``EFFICIENCY`` (elementwise: the
-default, held-out error 13 to 24 %; softmax 13 to 33 %; layer norm 11 to 18 %)."""
+"""Share of the memory bandwidth that a kind of streaming kernel reaches; chosen like ``EFFICIENCY`` (free fits missed a
+left-out device by 13 to 24 % on additions, 13 to 33 % on softmax, 11 to 18 % on layer norm)."""
 
 DEFAULT_BANDWIDTH_EFFICIENCY = 0.85
 

@@ -58,6 +58,7 @@ def run_command(app: typer.Typer, name: str, arguments: list[str]) -> int:
     except Exception as error:
         if not hasattr(error, "format_message"):
             raise
-        sys.stderr.write(f"leadline {name}: {error.format_message()}\n")
+        hint = "; an option of your own command goes after --" if "No such option" in error.format_message() else ""
+        sys.stderr.write(f"leadline {name}: {error.format_message()}{hint}\n")
         return int(getattr(error, "exit_code", 2))
     return result if isinstance(result, int) else 0

@@ -1,0 +1,35 @@
+"""Every partition that runs Slurm gets a script, and no script holds an option its site rejects."""
+
+import pytest
+
+from leadline.catalog.read import TomlCatalog
+from leadline.core.jobs import JobSpec, ResourceSpec
+from leadline.execution.slurm_script import render
+
+PLACES = [
+    pytest.param(system, partition, id=f"{system.name}:{partition.name}")
+    for system in TomlCatalog().systems()
+    if system.scheduler == "slurm"
+    for partition in system.partitions
+]
+
+
+@pytest.mark.parametrize(("system", "partition"), PLACES)
+def test_a_script_names_nothing_that_its_site_rejects(system, partition):
+    nodes = partition.limits.min_nodes or 1
+    gpus = 1 if partition.node.device else 0
+    resources = ResourceSpec(
+        nodes=nodes, cores_per_task=partition.limits.min_cores, gpus_per_node=gpus, memory_bytes_per_node=2**30,
+        walltime_s=600.0,
+    )  # fmt: skip
+    spec = JobSpec("job", ("python", "train.py"), resources, system.name, partition.name, account="abc")
+    script = render(spec, partition)
+    options = [
+        line.removeprefix("#SBATCH ").split("=")[0] for line in script.splitlines() if line.startswith("#SBATCH")
+    ]
+    assert not set(partition.rules.rejects) & set(options)
+    assert set(partition.rules.requires) <= set(options)
+
+
+def test_tacc_gives_its_gpus_by_the_partition_alone():
+    assert TomlCatalog().system("Lonestar6").partition("gpu-a100").rules.gpu_option is None
