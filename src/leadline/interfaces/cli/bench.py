@@ -83,7 +83,7 @@ def _target(row: BenchRow) -> str:
     """Write the target with the side it bounds, which a row tells by whether its value met it."""
     if row.target is None:
         return ""
-    if row.value is None or row.met is None:
+    if row.value is None or row.met is None or row.value == row.target:
         return f"{row.target:.4g}"
     upper = row.met == (row.value <= row.target)
     return f"{'≤' if upper else '≥'} {row.target:.4g}"

@@ -48,7 +48,31 @@ def _events(recorder: Recorder, window: Window) -> List[Dict[str, Any]]:
         if category is None:
             category = _guess(recorder.made_in.get(serial, ""), given_back.get(serial), window.first, stages)
         found.append((max(0, place - window.first), serial, size, category))
+    _add_in_place(found, window)
     return [{"op": op, "storage": serial, "size_bytes": size, "category": c} for op, serial, size, c in found]
+
+
+def _add_in_place(events: List[Any], window: Window) -> None:
+    """Give back the old sum of a gradient before the new one is taken.
+
+    Autograd adds a second gradient of the same tensor into the memory of the first; for tensors without data it makes
+    a new one and drops the old at once, by which such an addition is known.
+    """
+    sums = {
+        place for place, raw in enumerate(window.ops) if raw.stage == "backward" and str(raw.func) == "aten.add.Tensor"
+    }
+    for taken, (op, _, size, _) in enumerate(events):
+        if op not in sums or size <= 0:
+            continue
+        for dropped in range(taken + 1, len(events)):
+            later, serial, given, category = events[dropped]
+            if later > op + 1:
+                break
+            if later == op + 1 and given == -size:
+                del events[dropped]
+                events.insert(taken, (op, serial, given, category))
+                sums.discard(op)
+                break
 
 
 def _guess(made: str, freed_at: Any, first: int, stages: List[str]) -> str:
