@@ -8,6 +8,7 @@ import io
 import json
 import os
 import runpy
+import signal
 import sys
 import time
 import traceback
@@ -16,11 +17,15 @@ from typing import Any, Dict, Optional
 
 from leadline.graphs.torch.worker.session import Session, Stop
 
+ORPHAN_S = 120
+"""How long beyond its time limit a worker lives that its parent can no longer end."""
+
 SOURCES = Path(__file__).resolve().parent
 
 
 def serve(request: Dict[str, Any]) -> None:
     """Carry out one request and write its answer: a traced job, or a failure with the user's line."""
+    signal.alarm(int(request["timeout_s"]) + ORPHAN_S)
     session = Session(policy=request["device_type"], bare=request["bare"])
     session.world_size, session.local_size = request["world_size"], request["local_size"]
     session.deadline = time.monotonic() + request["timeout_s"]

@@ -1,0 +1,165 @@
+"""The commands that ask before a job runs: estimate, recommend, systems, devices."""
+
+import json
+
+import pytest
+
+from leadline.app.composition import toolbox
+from leadline.interfaces.cli.main import COMMANDS, main
+
+LLAMA = {
+    "model_type": "llama", "hidden_size": 512, "intermediate_size": 1376, "num_attention_heads": 8,
+    "num_hidden_layers": 4, "vocab_size": 32000, "max_position_embeddings": 2048,
+}  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path, monkeypatch):
+    monkeypatch.setenv("LEADLINE_DATA_DIR", str(tmp_path / "data"))
+    toolbox.cache_clear()
+    yield
+    toolbox.cache_clear()
+
+
+@pytest.fixture
+def config(tmp_path):
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(LLAMA))
+    return str(path)
+
+
+def run(capsys, *arguments):
+    code = main(list(arguments))
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+def test_an_estimate_for_one_place_is_one_flat_document(capsys, config):
+    code, out, _ = run(capsys, "estimate", config, "--on", "A100 SXM4 80GB", "--steps", "100", "--json")
+    document = json.loads(out)
+    assert 0 == code
+    assert "leadline.estimate/1" == document["schema"]
+    for quantity in ("elapsed_s", "step_s", "gpu_memory_bytes", "host_memory_bytes"):
+        interval = document[quantity]
+        assert {"point", "low", "high", "level"} == set(interval)
+        assert interval["low"] <= interval["point"] <= interval["high"]
+    assert document["cost"] is None
+    assert "price" in document["unknown"]["cost"]
+    assert "specs" == document["basis"]["tier"]
+    assert "white-box" == document["estimator"]
+
+
+def test_an_estimate_for_the_catalog_lists_every_place_and_names_the_defaults(capsys, config):
+    code, out, _ = run(capsys, "estimate", config, "--json")
+    document = json.loads(out)
+    assert 0 == code
+    assert len(document["estimates"]) > 120
+    assert "batch" in document["workload"]["defaulted"]
+
+
+def test_more_steps_take_longer_and_cost_more_on_the_same_place(capsys, config):
+    costs = []
+    for steps in ("1000", "2000"):
+        _, out, _ = run(
+            capsys, "estimate", config, "--on", "Pitzer:gpu", "--precision", "fp16", "--steps", steps, "--json"
+        )
+        costs.append(json.loads(out)["cost"]["point"])
+    assert 0 < costs[0] < costs[1]
+
+
+def test_the_table_says_what_the_figure_rests_on(capsys, config):
+    code, out, _ = run(capsys, "estimate", config, "--on", "Perlmutter:regular-gpu80")
+    assert 0 == code
+    assert "specs tier" in out
+    assert "by default" in out
+
+
+def test_recommend_asks_for_the_cheapest_within_the_deadline(capsys, config):
+    code, out, _ = run(capsys, "recommend", config, "--steps", "1000", "--deadline", "1h", "--json")
+    document = json.loads(out)
+    assert 0 == code
+    dollars = [one["estimate"]["cost"]["point"] for one in document["options"] if one["estimate"]["currency"] == "USD"]
+    assert sorted(dollars) == dollars
+    assert all(one["resources"]["walltime_s"] >= one["estimate"]["elapsed_s"]["point"] for one in document["options"])
+    assert all(one["reason"] for one in document["rejections"])
+
+
+def test_when_nothing_fits_the_exit_code_is_3_and_the_smallest_change_is_named(capsys, config):
+    code, out, err = run(capsys, "recommend", config, "--steps", "100000000", "--deadline", "1m", "--json")
+    assert 3 == code
+    assert [] == json.loads(out)["options"]
+    assert "would make" in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--on", "Pizter"], "Pitzer"),
+        (["--on", "Pitzer:gpuu"], "gpu"),
+        (["--on", "A1OO SXM4 80GB"], "A100"),
+        (["--epochs", "-1"], "epochs"),
+        (["--seq", "0"], "seq"),
+        (["--on", "local"], "calibrate"),
+    ],
+)
+def test_bad_input_ends_in_one_sentence_and_exit_code_2(capsys, config, arguments, says):
+    code, out, err = run(capsys, "estimate", config, *arguments)
+    assert 2 == code
+    assert "" == out
+    assert says in err
+    assert 1 == len([line for line in err.splitlines() if line.startswith("leadline")])
+
+
+def test_a_configuration_of_an_unknown_architecture_is_refused(capsys, tmp_path):
+    path = tmp_path / "config.json"
+    path.write_text('{"model_type": "llamma"}')
+    code, _, err = run(capsys, "estimate", str(path))
+    assert 2 == code
+    assert "llama" in err
+
+
+def test_systems_are_listed_in_one_document(capsys):
+    code, out, _ = run(capsys, "systems", "list", "--json")
+    document = json.loads(out)
+    assert 0 == code
+    assert {"schema", "systems"} == set(document)
+    assert len(document["systems"]) >= 20
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("systems", "list"),
+        ("systems", "show", "pitzer"),
+        ("systems", "validate"),
+        ("devices", "list"),
+        ("devices", "show", "H200"),
+    ],
+)
+def test_the_catalog_is_shown(capsys, arguments):
+    code, out, _ = run(capsys, *arguments)
+    assert 0 == code
+    assert len(out.splitlines()) > 5
+
+
+def test_check_says_of_every_place_whether_the_workload_fits(capsys, config):
+    code, out, _ = run(capsys, "systems", "check", config, "--json")
+    places = json.loads(out)["places"]
+    assert 0 == code
+    assert (
+        151 == len({(one["system"], one["partition"]) for one in places}) + 2
+    )  # two partitions belong to a system that is gone
+    assert all(one["fits"] or one["reason"] for one in places)
+
+
+@pytest.mark.parametrize("command", sorted(COMMANDS))
+def test_every_command_explains_itself(capsys, command):
+    code, out, _ = run(capsys, command, "--help")
+    assert 0 == code
+    assert "Usage" in out
+
+
+def test_an_option_before_the_double_dash_is_answered_with_where_it_goes(capsys):
+    code, _, err = run(capsys, "estimate", "python", "train.py", "--batch-size", "3")
+    assert 2 == code
+    assert "after --" in err
