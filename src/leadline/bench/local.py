@@ -3,10 +3,10 @@
 import json
 import platform
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, median
 
 from leadline.app.calibrate import calibrate
 from leadline.bench.rows import BenchResult, BenchRow, at_most
@@ -39,13 +39,16 @@ SHAPES: dict[str, tuple[tuple[int, ...], tuple[int, int], str]] = {
 }
 """Model → shape of one sample, two batch sizes, dtype."""
 
+PROCESSES = 3
+"""Fresh processes in which each step is timed: how pages come to lie differs from one to the next."""
+
 STEP_TARGET = 20.0
 MEMORY_TARGET = 15.0
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One model at one batch size in one phase: what was predicted, what was measured."""
+    """One model at one batch size in one phase: what was predicted, what was measured, and its noise as a share."""
 
     model: str
     phase: str
@@ -54,8 +57,8 @@ class Point:
     roofline_s: float
     predicted_bytes: float
     measured_s: float = 0.0
-    repeat_s: float = 0.0
     measured_bytes: float = 0.0
+    noise: float = 0.0
 
 
 def run(*, quick: bool = False) -> BenchResult:
@@ -68,9 +71,7 @@ def run(*, quick: bool = False) -> BenchResult:
         for phase in Phase
         for batch in (batches[:1] if quick else batches)
     ]
-    measured = [measure(point, budget_s=0.3 if quick else 1.5) for point in predicted]
-    if not quick:
-        measured = [_repeated(point) for point in measured]
+    measured = [repeated(point, processes=2 if quick else PROCESSES) for point in predicted]
     return BenchResult(
         "local",
         rows(measured),
@@ -111,15 +112,15 @@ def measure(point: Point, *, budget_s: float, file: Path = MODELS_FILE) -> Point
     if done.returncode != 0:
         raise JobFailed(f"{point.model} did not run: {(done.stderr.strip() or 'no message').splitlines()[-1]}")
     truth = json.loads(done.stdout)
-    return Point(point.model, point.phase, point.batch, point.predicted_s, point.roofline_s, point.predicted_bytes,
-                 truth["step_s"], truth["second_s"], truth["peak_bytes"])  # fmt: skip
+    return replace(point, measured_s=truth["step_s"], measured_bytes=truth["peak_bytes"])
 
 
-def _repeated(point: Point) -> Point:
-    """Return the point with the step time of another fresh process beside the first one's."""
-    again = measure(point, budget_s=0.5)
-    return Point(point.model, point.phase, point.batch, point.predicted_s, point.roofline_s, point.predicted_bytes,
-                 point.measured_s, again.measured_s, point.measured_bytes)  # fmt: skip
+def repeated(point: Point, *, processes: int, file: Path = MODELS_FILE) -> Point:
+    """Return the point with the medians of several fresh processes, and how far those lie from their median."""
+    runs = [measure(point, budget_s=0.4, file=file) for _ in range(processes)]
+    step_s = median(run.measured_s for run in runs)
+    noise = fmean(abs(run.measured_s / step_s - 1) for run in runs)
+    return replace(point, measured_s=step_s, measured_bytes=median(run.measured_bytes for run in runs), noise=noise)
 
 
 def rows(points: list[Point]) -> tuple[BenchRow, ...]:
@@ -138,14 +139,14 @@ def rows(points: list[Point]) -> tuple[BenchRow, ...]:
         error = mape([p.measured_s for p in some], [p.predicted_s for p in some])
         found.append(BenchRow(f"step time MAPE, {phase.value}", error, "%", n=len(some), how=how))
     memory = mape([p.measured_bytes for p in points], [p.predicted_bytes for p in points])
-    noise = fmean(abs(p.repeat_s / p.measured_s - 1) * 100 for p in points)
+    noise = 100 * fmean(point.noise for point in points)
     return (
         *found,
         at_most("host memory MAPE", memory, MEMORY_TARGET, "%", n=len(points), how="peak resident (VmHWM)"),
         BenchRow("plain roofline MAPE", plain, "%", n=len(points), how="flops or bytes at the sweep's best rates"),
         BenchRow("best constant MAPE", scaled, "%", n=len(points),
                  how=f"roofline × {constant:.2f}, the constant chosen on these very runs"),
-        BenchRow("noise floor", noise, "%", n=len(points), how="the same step measured again"),
+        BenchRow("noise floor", noise, "%", n=len(points), how="mean distance of each process from the median of all"),
     )  # fmt: skip
 
 
@@ -153,7 +154,7 @@ def _detail(point: Point) -> dict[str, object]:
     return {
         "model": point.model, "phase": point.phase, "batch": point.batch,
         "predicted_s": point.predicted_s, "measured_s": point.measured_s, "roofline_s": point.roofline_s,
-        "repeat_s": point.repeat_s, "error_percent": (point.predicted_s / point.measured_s - 1) * 100,
+        "noise_percent": point.noise * 100, "error_percent": (point.predicted_s / point.measured_s - 1) * 100,
         "predicted_memory_bytes": point.predicted_bytes, "measured_memory_bytes": point.measured_bytes,
         "memory_error_percent": (point.predicted_bytes / point.measured_bytes - 1) * 100,
     }  # fmt: skip

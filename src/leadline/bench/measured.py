@@ -57,7 +57,7 @@ def _inference_step(model: torch.nn.Module, x: torch.Tensor) -> Callable[[], Non
 
 
 def _timed(step: Callable[[], None], budget_s: float) -> dict[str, float]:
-    """Return the median seconds of a step, the medians of both halves of the run, and the peak memory."""
+    """Return the median seconds of a step and the peak memory of the process."""
     for _ in range(4):
         step()
     gc.collect()
@@ -67,11 +67,8 @@ def _timed(step: Callable[[], None], budget_s: float) -> dict[str, float]:
         begun = time.perf_counter()
         step()
         times.append(time.perf_counter() - begun)
-    half = len(times) // 2
     return {
         "step_s": median(times),
-        "first_s": median(times[:half]),
-        "second_s": median(times[half:]),
         "peak_bytes": float(_peak_bytes()),
         "steps": float(len(times)),
     }

@@ -1,4 +1,4 @@
-"""Price kernels on a calibrated device by its nearest measured ones."""
+"""Price kernels on a calibrated device by the measured ones around them."""
 
 import math
 from collections.abc import Iterable
@@ -12,18 +12,24 @@ from leadline.core.graph import BYTES_PER_ELEMENT, Op, OpGraph, OpKind, Stage
 from leadline.core.hardware import Device, DeviceKind, KernelTiming
 from leadline.estimators.families import family_of
 from leadline.estimators.heap import fresh_bytes
+from leadline.estimators.kernel_sizes import PRODUCTS, RECURRENT, coordinates, sizes_of
+from leadline.estimators.kriging import Surface
 
-SPREAD = 0.2
-"""Standard deviation of ln(true ÷ predicted) of a step assumed for a device whose sweep was just made."""
+SPREAD = 0.25
+"""Standard deviation of ln(true ÷ predicted) of a step on a device whose sweep was just made.
 
-NEIGHBOURS = 4
+Nine in ten of 68 steps of 17 models on a two-core CPU, none of them the bench's, were within exp(±1.645 × 0.24).
+"""
+
+SHORTEST_S = 3e-6
+"""What the smallest kernel of a compute-bound family takes; it rounds off the roofline's corner."""
 
 
 class CalibratedKernels:
     """A ``KernelModel`` that interpolates the sweep of ``leadline calibrate``.
 
-    A kernel is compared with the measured ones of its family in the logarithms of its sizes; their ratios to a
-    roofline, weighted by nearness, correct the kernel's own roofline. Families whose time follows one size only are
+    A kernel is placed among the measured ones of its family by the logarithms of its sizes; their ratios to a roofline,
+    interpolated by kriging, correct the kernel's own roofline. Families whose time follows one size only are
     interpolated along it.
 
     Raises:
@@ -47,10 +53,9 @@ class CalibratedKernels:
         """Return the seconds one call of ``op`` takes once it runs, launch excluded."""
         if op.bytes_read + op.bytes_written == 0 and not op.flops:
             return 0.0
-        if op.kind is OpKind.RNN and not op.name.rpartition(".")[2].startswith(("lstm", "mkldnn")):
-            return self._unrolled_s(op)
         family = family_of(op, self._families)
-        return self._price(family, op.dtype, tuple(_sizes(op, family)), op.flops, op.bytes_read + op.bytes_written)
+        sizes = tuple(sorted(sizes_of(op, family).items()))
+        return self._price(family, op.dtype, sizes, op.flops, op.bytes_read + op.bytes_written)
 
     def launch_s(self, op: Op) -> float:
         """Return the seconds the host needs for one call of ``op``: dispatch, module, autograd node."""
@@ -72,153 +77,83 @@ class CalibratedKernels:
         return kernels_s + launches_s + fresh_bytes(graph) * self._figures.get("fresh_s_per_byte", 0.0)
 
     def _launch_in(self, op: Op, *, training: bool) -> float:
-        """Return the launch cost, which is less for a forward pass that builds no autograd graph."""
+        """Return the launch cost, which is less for a forward pass that builds no autograd graph.
+
+        The layers and steps of a recurrent op were measured with its kernel.
+        """
+        if op.kind is OpKind.RNN:
+            return self._call_s
         if not training and (op.flops or op.bytes_written):
             return self._figures.get("launch_inference_s", self.launch_s(op))
         return self.launch_s(op)
 
-    def _by_family(self, timings: Iterable[KernelTiming]) -> dict[tuple[str, str], list["_Point"]]:
-        families: dict[tuple[str, str], list[_Point]] = {}
+    def _by_family(self, timings: Iterable[KernelTiming]) -> dict[tuple[str, str], "_Family"]:
+        measured: dict[tuple[str, str], list[tuple[tuple[float, ...], float, float]]] = {}
         for timing in timings:
             seconds = max(timing.elapsed_s - self._call_s, timing.elapsed_s * 0.1, 1e-8)
-            roofline = self._roofline_s(timing.dtype, timing.flops, timing.bytes_moved)
-            features = tuple(_features(timing.kind, timing.dims))
-            families.setdefault((timing.kind, timing.dtype), []).append(
-                _Point(features, math.log(seconds), math.log(seconds / roofline))
-            )
-        for points in families.values():
-            points.sort(key=lambda point: point.features)
-        return families
+            base_s = self._base_s(timing.kind, timing.dtype, timing.dims, timing.flops, timing.bytes_moved)
+            where = coordinates(timing.kind, timing.dims)
+            measured.setdefault((timing.kind, timing.dtype), []).append((where, seconds, math.log(seconds / base_s)))
+        return {name: _Family.of(points) for name, points in measured.items()}
 
-    def _roofline_s(self, dtype: str, flops: float, moved: float) -> float:
-        peak = self._peaks.get(dtype) or self._peaks.get("float32") or 1e11
-        return flops / peak + moved / self._bytes_per_s + 1e-7
+    def _base_s(self, family: str, dtype: str, dims: dict[str, int], flops: float, moved: float) -> float:
+        """Return the roofline that a family's ratios refer to: of its arithmetic, or of its largest operand."""
+        if _computes(family):
+            peak = self._peaks.get(dtype) or self._peaks.get("float32") or 1e11
+            return flops / peak + moved / self._bytes_per_s + SHORTEST_S
+        return 8.0 * dims.get("elements", 1) / self._bytes_per_s + SHORTEST_S / 3
 
     def _priced(self, family: str, dtype: str, sizes: tuple[tuple[str, int], ...], flops: float, moved: float) -> float:
         points = self._families.get((family, dtype))
         dims = dict(sizes)
         if points is None:
             points = self._families.get((family, "float32"))
-            if points is not None and flops <= 0:
-                dims["elements"] = max(dims.get("elements", 1) * BYTES_PER_ELEMENT.get(dtype, 4) // 4, 1)
+            if points is not None and not _computes(family):
+                width = BYTES_PER_ELEMENT.get(dtype, 4)
+                dims |= {name: max(dims.get(name, 1) * width // 4, 1) for name in ("elements", "columns")}
         if points is None:
-            return self._roofline_s(dtype, flops, moved)
-        features = tuple(_features(family, dims))
-        if len(features) == 1:
-            return math.exp(_along(points, features[0]))
-        if family.endswith("_backward") and "gradients" in dims and dims["gradients"] == 1:
+            return self._base_s("mm", dtype, dims, flops, moved)
+        if points.by_size:
+            return points.along(math.log(max(dims.get("elements", 1), 1)))
+        where = coordinates(family, dims)
+        if family.endswith("_backward") and dims.get("gradients") == 1:
             flops *= 2  # the neighbours made both gradients; halve their time rather than their sizes
-            return 0.5 * self._roofline_s(dtype, flops, moved) * math.exp(_nearby(points, features))
-        if flops > 0 and not (family.startswith("_") or "norm" in family):
-            return self._roofline_s(dtype, flops, moved) * math.exp(_nearby(points, features))
-        moved = 8.0 * dims.get("elements", 1)
-        return self._roofline_s(dtype, 0.0, moved) * math.exp(_nearby(points, features))
+            return 0.5 * self._base_s(family, dtype, dims, flops, moved) * math.exp(points.surface.at(where))
+        return self._base_s(family, dtype, dims, flops, moved) * math.exp(points.surface.at(where))
 
-    def _unrolled_s(self, op: Op) -> float:
-        """Return the seconds of a recurrent layer that the framework runs step by step on this device.
 
-        Each step is one product and about ten small pointwise kernels on the gates (GRU: Cho et al. 2014), each with
-        its own launch; the products over the inputs run at once before the steps.
-        """
-        b, steps, c, h = _recurrent(op)
-        gates = 3 if "gru" in op.name else 1
-        layers = max(op.dims.get("layers", 1) * op.dims.get("directions", 1), 1)
-        backward = "backward" in op.name
-        passes = 2 if backward else 1
-        each = 9 * gates // 3 + (10 if backward else 3)
-        product = Op("aten.addmm", OpKind.GEMM, op.stage, op.dtype, 2.0 * b * gates * h * h,
-                     4.0 * (b * h + gates * h * h), 4.0 * b * gates * h,
-                     dims={"b": 1, "m": b, "n": gates * h, "k": h})  # fmt: skip
-        inputs = Op("aten.addmm", OpKind.GEMM, op.stage, op.dtype, 2.0 * b * steps * gates * h * c,
-                    4.0 * b * steps * c, 4.0 * b * steps * gates * h,
-                    dims={"b": 1, "m": b * steps, "n": gates * h, "k": c})  # fmt: skip
-        gate_s = self._price("add", op.dtype, (("elements", b * h),), 1.0, 12.0 * b * h)
-        step_s = passes * self.op_s(product) + each * (gate_s + self._call_s * 3)
-        return layers * (steps * step_s + passes * self.op_s(inputs))
+def _computes(family: str) -> bool:
+    """Tell whether a family's time follows its arithmetic rather than its bytes."""
+    stem = family.removesuffix("_backward")
+    return family in PRODUCTS or stem in RECURRENT or stem in ("convolution", "attention")
 
 
 @dataclass(frozen=True, slots=True)
-class _Point:
-    """A measured kernel: logarithms of its sizes, of its seconds, and of its seconds over its roofline."""
+class _Family:
+    """The measured kernels of one family: ln(seconds ÷ roofline) over their sizes, and seconds along the first."""
 
-    features: tuple[float, ...]
-    log_s: float
-    log_ratio: float
+    surface: Surface
+    line: tuple[tuple[float, float], ...]
 
+    @property
+    def by_size(self) -> bool:
+        """Tell whether the sweep measured this family along its size only."""
+        return len(self.surface.points[0]) == 1
 
-def _sizes(op: Op, family: str) -> list[tuple[str, int]]:
-    """Return the sizes of an op as the sweep names them."""
-    if op.kind is OpKind.RNN:
-        b, steps, c, h = _recurrent(op)
-        return [("b", b), ("q", steps), ("c", c), ("k", h)]
-    if op.dims and op.kind in (OpKind.GEMM, OpKind.CONV, OpKind.ATTENTION):
-        return sorted(op.dims.items())
-    gather = op.kind in (OpKind.EMBEDDING, OpKind.INDEX)
-    shapes = [spec.shape for spec in (*op.inputs, *op.outputs)]
-    if gather and "backward" not in op.name:
-        scatters = family in ("index_put_", "index_add_", "scatter_add_")
-        shapes = [spec.shape for spec in (op.inputs[1:] if scatters else op.outputs[:1])]
-    elements = max((math.prod(shape) for shape in shapes), default=0)
-    if not shapes:
-        elements = int((op.bytes_read + op.bytes_written) / 2 / BYTES_PER_ELEMENT.get(op.dtype, 4))
-    first = max(shapes, key=math.prod, default=())
-    columns = math.prod(first[2:]) if len(first) == 4 and not family.startswith("_") else (first[-1] if first else 1)
-    return [("columns", max(columns, 1)), ("elements", max(elements, 1)), ("rows", max(elements // max(columns, 1), 1))]
+    @classmethod
+    def of(cls, points: list[tuple[tuple[float, ...], float, float]]) -> "_Family":
+        points = sorted(points)
+        surface = Surface(tuple(where for where, _, _ in points), tuple(ratio for _, _, ratio in points))
+        return cls(surface, tuple((where[0], math.log(seconds)) for where, seconds, _ in points))
 
-
-def _recurrent(op: Op) -> tuple[int, int, int, int]:
-    """Return batch, steps, features in and features held of a recurrent layer."""
-    dims = op.dims
-    if dims:
-        return dims["batch"], dims["seq"], dims["input"], dims["hidden"]
-    shape = max((spec.shape for spec in op.inputs if len(spec.shape) == 3), key=math.prod, default=(1, 1, 1))
-    hidden = op.outputs[0].shape[-1] if op.outputs and op.outputs[0].shape else shape[-1]
-    return shape[1], shape[0], shape[2], hidden
-
-
-def _features(family: str, dims: dict[str, int]) -> list[float]:
-    """Return the logarithms that decide the efficiency of a family's kernels."""
-    log = math.log2
-    if family in ("addmm", "mm", "bmm"):
-        return [log(max(dims.get(name, 1), 1)) for name in ("b", "m", "n", "k")]
-    if family.startswith("convolution"):
-        groups = max(dims.get("groups", 1), 1)
-        return [
-            log(dims["n"] * dims["h"] * dims["w"]) * 0.5,
-            log(max(dims["c"] // groups, 1)),
-            log(max(dims["k"] // groups, 1)),
-            log(groups),
-            2.0 * log(dims["r"] * dims["s"]) / 2,
-            3.0 * (dims.get("stride", 1) > 1),
-            6.0 * dims.get("transposed", 0),
-            6.0 * (dims["w"] == 1 or dims["h"] == 1),
-        ]
-    if family.startswith("attention"):
-        return [log(dims["b"] * dims["h"]), log(dims["q"]), log(dims["kv"]), log(dims["d"])]
-    if family.startswith("lstm"):
-        return [log(dims[name]) for name in ("b", "q", "c", "k")]
-    if "rows" in dims and ("norm" in family or "soft" in family):
-        return [log(dims["elements"]), 0.5 * log(dims["columns"])]
-    return [log(max(dims.get("elements", 1), 1))]
-
-
-def _along(points: list[_Point], x: float) -> float:
-    """Interpolate ln(seconds) along one size; beyond the largest, time grows with the size."""
-    first, last = points[0], points[-1]
-    if x <= first.features[0]:
-        return first.log_s
-    if x >= last.features[0]:
-        return last.log_s + (x - last.features[0]) * math.log(2)
-    for left, right in pairwise(points):
-        if x <= right.features[0]:
-            width = right.features[0] - left.features[0]
-            share = (x - left.features[0]) / width if width else 0.0
-            return left.log_s + share * (right.log_s - left.log_s)
-    return last.log_s
-
-
-def _nearby(points: list[_Point], features: tuple[float, ...]) -> float:
-    """Return the mean ln(time ÷ roofline) of the nearest kernels, weighted by inverse squared distance."""
-    ranked = sorted((math.dist(point.features, features), point.log_ratio) for point in points)[:NEIGHBOURS]
-    weights = [1.0 / (distance**2 + 0.05) for distance, _ in ranked]
-    return sum(w * ratio for w, (_, ratio) in zip(weights, ranked, strict=True)) / sum(weights)
+    def along(self, x: float) -> float:
+        """Return the seconds at size ``x``; beyond the largest, time grows with the size."""
+        (first, first_log_s), (last, last_log_s) = self.line[0], self.line[-1]
+        if x <= first:
+            return math.exp(first_log_s)
+        if x >= last:
+            return math.exp(last_log_s + x - last)
+        left, right = next(pair for pair in pairwise(self.line) if x <= pair[1][0])
+        width = right[0] - left[0]
+        share = (x - left[0]) / width if width else 0.0
+        return math.exp(left[1] + share * (right[1] - left[1]))

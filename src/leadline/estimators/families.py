@@ -7,7 +7,6 @@ from leadline.core.graph import Op, OpKind
 STANDS_FOR = {
     "linear": "addmm", "addmv": "addmm", "mv": "mm", "matmul": "mm", "baddbmm": "bmm", "dot": "sum",
     "mkldnn_convolution": "convolution", "cudnn_convolution": "convolution", "conv2d": "convolution",
-    "mkldnn_rnn_layer": "lstm", "mkldnn_rnn_layer_backward": "lstm_backward",
     "sub": "add", "mul": "add", "rsub": "mul_scalar", "neg": "mul_scalar", "abs": "mul_scalar", "clamp": "hardtanh",
     "leaky_relu": "relu", "elu": "exp", "softplus": "exp", "log": "exp", "sin": "exp", "cos": "exp", "erf": "gelu",
     "sigmoid_backward": "tanh_backward", "leaky_relu_backward": "threshold_backward", "hardswish": "silu",
@@ -48,7 +47,15 @@ def family_of(op: Op, measured: Container[tuple[str, str]]) -> str:
     if op.kind is OpKind.ATTENTION:
         return "attention_backward" if backward else "attention"
     if op.kind is OpKind.RNN:
-        return "lstm_backward" if backward else "lstm"
+        stem = next((stem for stem in ("gru", "rnn") if name.startswith(stem)), "lstm")
+        return f"{stem}_backward" if backward else stem
+    return _named(op, name, measured)
+
+
+def _named(op: Op, name: str, measured: Container[tuple[str, str]]) -> str:
+    """Return the kernel of that name, one of its kind in its place, or what stands for the whole kind."""
+    if name == "native_batch_norm" and len(op.outputs) > 1 and 0 in op.outputs[1].shape:
+        return "native_batch_norm_inference"
     if name in ("sum", "mean") and op.inputs and op.outputs:
         return _reduction(op, name)
     for candidate in (name, f"{name}_", name.removesuffix("_")):
@@ -57,7 +64,7 @@ def family_of(op: Op, measured: Container[tuple[str, str]]) -> str:
         if candidate in STANDS_FOR:
             return STANDS_FOR[candidate]
     family = BY_KIND[op.kind]
-    return f"{family}_backward" if backward and (f"{family}_backward", "float32") in measured else family
+    return f"{family}_backward" if "backward" in name and (f"{family}_backward", "float32") in measured else family
 
 
 def _plain(name: str) -> str:

@@ -2,8 +2,12 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
+
+OPERANDS_BYTES = 48e6
+"""What the operands of a streaming kernel, rotated, hold together: more than the caches that a step has to itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -11,7 +15,8 @@ class Case:
     """One kernel to time.
 
     ``kind`` is the name of the aten operator without its namespace, ``prepare`` allocates the operands and returns
-    the call. ``elements`` in ``dims`` is the largest operand or result, the size that pointwise kernels follow.
+    the call. ``elements`` in ``dims`` is the largest operand or result, the size that pointwise kernels follow. A
+    kernel that ``streams`` is bound by memory: it is timed on operands that the one before did not leave in a cache.
     """
 
     kind: str
@@ -20,8 +25,33 @@ class Case:
     dtype: str = "float32"
     flops: float = 0.0
     bytes_moved: float = 0.0
+    streams: bool = False
+
+    def call(self) -> Callable[[], object]:
+        """Return the call to time; a streaming kernel takes other operands at every call."""
+        copies = int(min(OPERANDS_BYTES // max(self.bytes_moved, 1), 16)) if self.streams else 1
+        if copies < 2:
+            return self.prepare()
+        calls = [self.prepare() for _ in range(copies)]
+        turn = 0
+
+        def next_call() -> object:
+            nonlocal turn
+            turn = (turn + 1) % copies
+            return calls[turn]()
+
+        return next_call
 
 
 def tensor(device: str, *shape: int, dtype: str = "float32") -> torch.Tensor:
     """Return random values in ``shape``; small enough that no kernel overflows."""
-    return torch.randn(shape, device=device).mul_(0.1).to(getattr(torch, dtype))
+    count = torch.Size(shape).numel()
+    values = _values(device)
+    if count > values.numel():
+        return torch.randn(shape, device=device).mul_(0.1).to(getattr(torch, dtype))
+    return values[:count].clone().view(shape).to(getattr(torch, dtype))
+
+
+@lru_cache(maxsize=1)
+def _values(device: str) -> torch.Tensor:
+    return torch.randn(2**22, device=device).mul_(0.1)

@@ -1,11 +1,17 @@
 """All kernels of the sweep."""
 
+from itertools import chain
+from operator import itemgetter
+
 from leadline.catalog.probes import matrix, pointwise, rows
 from leadline.catalog.probes.cases import Case
 
 
 def all_cases(device: str) -> list[Case]:
-    """Return the whole sweep for ``cpu`` or ``cuda``."""
+    """Return the whole sweep for ``cpu`` or ``cuda``.
+
+    All kernels alternate, so that what a short budget leaves out is missed evenly.
+    """
     families = (
         matrix.gemms(device),
         matrix.convolutions(device),
@@ -16,4 +22,8 @@ def all_cases(device: str) -> list[Case]:
         rows.rows(device),
         rows.pools(device),
     )
-    return [case for family in families for case in family]
+    kernels: dict[tuple[str, str], list[Case]] = {}
+    for case in chain.from_iterable(families):
+        kernels.setdefault((case.kind, case.dtype), []).append(case)
+    places = [(n / len(cases), case) for cases in kernels.values() for n, case in enumerate(cases)]
+    return [case for _, case in sorted(places, key=itemgetter(0))]

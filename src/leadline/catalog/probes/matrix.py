@@ -1,55 +1,39 @@
 """Compute-bound kernels of the sweep: matrix products, convolutions, attention, recurrent layers."""
 
+import math
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import partial
 
 import torch
 
 from leadline.catalog.probes.cases import Case, tensor
+from leadline.catalog.probes.sampling import spread
 
 aten = torch.ops.aten
 
-GEMM_SIZES = [
-    (8, 32, 64), (8, 256, 256), (8, 1024, 1024), (32, 64, 64), (32, 10, 128), (32, 256, 784), (32, 512, 512),
-    (64, 1024, 1024), (128, 128, 128), (256, 10, 512), (256, 512, 256), (512, 64, 64), (512, 192, 192),
-    (512, 512, 512), (512, 768, 3072), (1024, 128, 128), (1024, 1024, 1024), (2048, 64, 256), (2048, 256, 64),
-    (4096, 32, 32), (4096, 128, 512), (4096, 512, 128), (16384, 64, 64), (2048, 2048, 2048), (128, 4000, 128),
-    (64, 64, 4096), (256, 256, 2048), (1024, 256, 8192), (512, 2048, 32), (16, 512, 4096),
-]  # fmt: skip
-BMM_SIZES = [
-    (8, 16, 16, 16), (32, 32, 32, 16), (64, 64, 64, 32), (32, 128, 128, 64), (128, 64, 32, 64), (16, 256, 256, 64),
-    (128, 16, 16, 64), (64, 197, 64, 197), (256, 49, 32, 49),
-]  # fmt: skip
-CONVOLUTIONS = [
-    (8, 3, 32, 32, 3, 1, 1), (32, 3, 16, 32, 3, 1, 1), (8, 3, 64, 64, 7, 2, 1), (8, 3, 32, 64, 3, 2, 1),
-    (16, 1, 16, 28, 3, 1, 1), (64, 1, 32, 28, 5, 1, 1), (32, 16, 16, 32, 3, 1, 1), (8, 32, 64, 32, 3, 1, 1),
-    (32, 64, 64, 16, 3, 1, 1), (8, 64, 64, 56, 3, 1, 1), (8, 64, 128, 28, 3, 2, 1), (16, 128, 128, 16, 3, 1, 1),
-    (8, 128, 256, 14, 3, 1, 1), (8, 256, 256, 8, 3, 1, 1), (16, 512, 512, 4, 3, 1, 1), (2, 512, 512, 7, 3, 1, 1),
-    (4, 16, 16, 64, 3, 1, 1), (2, 128, 64, 32, 3, 1, 1),
-    (8, 16, 64, 32, 1, 1, 1), (8, 64, 32, 32, 1, 1, 1), (16, 96, 24, 16, 1, 1, 1), (8, 64, 128, 28, 1, 2, 1),
-    (8, 256, 256, 14, 1, 1, 1), (16, 320, 512, 4, 1, 1, 1), (4, 32, 3, 64, 1, 1, 1),
-    (8, 32, 32, 32, 3, 1, 32), (16, 96, 96, 16, 3, 1, 96), (8, 64, 64, 56, 3, 2, 64), (16, 384, 384, 8, 3, 1, 384),
-    (32, 24, 24, 32, 3, 2, 24), (8, 48, 48, 28, 5, 1, 48), (8, 64, 64, 28, 3, 1, 4),
-    (8, 3, 192, 64, 8, 8, 1), (16, 3, 96, 32, 4, 4, 1),
-]  # fmt: skip
-"""Batch, channels in, channels out, side, filter, stride, groups."""
-TRANSPOSED = [(8, 64, 32, 16, 2, 2, 1), (8, 32, 16, 16, 3, 2, 1), (4, 128, 64, 16, 2, 2, 1), (16, 16, 8, 14, 4, 2, 1)]
-ATTENTIONS = [(4, 2, 32, 16), (8, 4, 64, 32), (8, 4, 128, 32), (4, 8, 197, 64), (2, 8, 512, 64), (16, 3, 65, 64)]
-RECURRENCES = [(8, 16, 32, 64), (32, 32, 64, 128), (16, 64, 128, 128), (8, 64, 256, 256), (64, 16, 16, 32)]
-"""Batch, time steps, features in, features held."""
+MOST_FLOPS = {"cpu": 1.5e9, "cuda": 1.5e12}
+MOST_ELEMENTS = {"cpu": 2**23, "cuda": 2**27}
+"""What one kernel of the sweep may compute and hold, so that the whole sweep stays within its time."""
+
+FILTERS = (1, 1, 3, 3, 3, 5, 7)
+"""Sides of filters, as often as models use them."""
 
 
 def gemms(device: str) -> Iterator[Case]:
     """Yield products of two matrices as a linear layer and its backward run them, and batched ones."""
-    for m, n, k in GEMM_SIZES:
-        for kind, dtype in (("addmm", "float32"), ("mm", "float32"), ("addmm", "bfloat16")):
-            if kind == "addmm" and dtype == "bfloat16" and m * n * k > 2**27 and device == "cpu":
-                continue
-            yield _gemm(device, kind, dtype, sizes=(m, n, k))
-    for b, m, n, k in BMM_SIZES:
-        yield Case("bmm", {"b": b, "m": m, "n": n, "k": k, "elements": b * max(m * k, n * k, m * n)},
-                   partial(_bmm, device, b, m, n, k), flops=2.0 * b * m * n * k,
-                   bytes_moved=4.0 * b * (m * k + k * n + m * n))  # fmt: skip
+    for number, (m, n, k) in enumerate(spread(200, (2, 16384), (4, 4096), (4, 4096))):
+        if 2 * m * n * k > MOST_FLOPS[device] or max(m * k, n * k, m * n) > MOST_ELEMENTS[device]:
+            continue
+        yield _gemm(device, "addmm", "float32", sizes=(m, n, k))
+        yield _gemm(device, "mm", "float32", sizes=(m, n, k))
+        if (device == "cuda" or number % 4 == 0) and m * n * k < MOST_FLOPS[device] / 8:
+            yield _gemm(device, "addmm", "bfloat16", sizes=(m, n, k))
+    for b, m, n, k in spread(90, (4, 512), (8, 512), (8, 512), (8, 128)):
+        if 2 * b * m * n * k <= MOST_FLOPS[device]:
+            yield Case("bmm", {"b": b, "m": m, "n": n, "k": k, "elements": b * max(m * k, n * k, m * n)},
+                       partial(_bmm, device, b, m, n, k), flops=2.0 * b * m * n * k,
+                       bytes_moved=4.0 * b * (m * k + k * n + m * n))  # fmt: skip
 
 
 def _gemm(device: str, kind: str, dtype: str, *, sizes: tuple[int, int, int]) -> Case:
@@ -83,50 +67,111 @@ def _bmm(device: str, b: int, m: int, n: int, k: int) -> Callable[[], object]:
 
 
 def convolutions(device: str) -> Iterator[Case]:
-    """Yield convolutions forward and backward (gradients of input, weight and bias), transposed ones included."""
-    for transposed, shapes in ((False, CONVOLUTIONS), (True, TRANSPOSED)):
-        for shape in shapes:
+    """Yield convolutions forward and backward (gradients of input, weight and bias).
+
+    Of every ten, two are depthwise, one runs over one dimension, one is transposed and three read an image's channels.
+    """
+    bounds = ((1, 64), (2, 120), (4, 512), (4, 512), (1, len(FILTERS)))
+    for number, (n, side, c, k, filter_) in enumerate(spread(440, *bounds)):
+        make, r, stride = number % 10, FILTERS[filter_ - 1], 1 + (number % 4 == 0)
+        flat, transposed, groups = make == 2, make == 3, 1
+        if make in (0, 1):
+            k = groups = c  # noqa: PLW2901 - one filter for each channel
+        elif make in (4, 5, 6):
+            c = (1, 3, 3)[make - 4]  # noqa: PLW2901 - an image's channels
+        if transposed:
+            r, stride = max(r, 2), 2
+        size = _Convolution(n, c, k, 1 if flat else side, side * side if flat else side, r, stride, groups, transposed)
+        if size.fits and size.flops <= MOST_FLOPS[device] / 2 and size.elements <= MOST_ELEMENTS[device]:
             for backward in (False, True):
-                yield _convolution(device, shape, transposed=transposed, backward=backward)
+                yield _convolution(device, size, backward=backward)
 
 
-def _convolution(device: str, shape: tuple[int, ...], *, transposed: bool, backward: bool) -> Case:
-    n, c, k, side, r, stride, groups = shape
-    out = (side - 1) * stride - 2 * (r // 2 if r % 2 else 0) + r if transposed else _out(side, r, stride)
-    macs = n * k * c // groups * r * r * (side * side if transposed else out * out)
-    x_size, y_size, w_size = n * c * side * side, n * k * out * out, c * k // groups * r * r
+@dataclass(frozen=True, slots=True)
+class _Convolution:
+    """Batch, channels in and out, input height and width, filter, stride, groups; one-dimensional if height is 1."""
+
+    n: int
+    c: int
+    k: int
+    height: int
+    width: int
+    r: int
+    stride: int
+    groups: int
+    transposed: bool
+
+    @property
+    def filter(self) -> tuple[int, int]:
+        return (1 if self.height == 1 else self.r, self.r)
+
+    @property
+    def stride_hw(self) -> tuple[int, int]:
+        return (1 if self.height == 1 else self.stride, self.stride)
+
+    @property
+    def padding(self) -> tuple[int, int]:
+        side = self.r // 2 if self.r % 2 else 0
+        return (0 if self.height == 1 else side, side)
+
+    @property
+    def out(self) -> tuple[int, int]:
+        pairs = zip((self.height, self.width), self.filter, self.stride_hw, self.padding, strict=True)
+        if self.transposed:
+            return tuple((size - 1) * stride - 2 * pad + r for size, r, stride, pad in pairs)  # type: ignore[return-value]
+        return tuple((size + 2 * pad - r) // stride + 1 for size, r, stride, pad in pairs)  # type: ignore[return-value]
+
+    @property
+    def fits(self) -> bool:
+        return min(self.out) >= 1
+
+    @property
+    def weight(self) -> tuple[int, ...]:
+        first, second = (self.c, self.k) if self.transposed else (self.k, self.c)
+        return (first, second // self.groups, *self.filter)
+
+    @property
+    def flops(self) -> float:
+        pixels = self.height * self.width if self.transposed else math.prod(self.out)
+        return 2.0 * self.n * pixels * self.k * self.c // self.groups * math.prod(self.filter)
+
+    @property
+    def elements(self) -> int:
+        return self.n * max(self.c * self.height * self.width, self.k * math.prod(self.out))
+
+
+def _convolution(device: str, size: _Convolution, *, backward: bool) -> Case:
     passes = 2 if backward else 1
+    h, w = size.out
+    moved = size.n * (size.c * size.height * size.width + size.k * h * w) + math.prod(size.weight)
     return Case(
         "convolution_backward" if backward else "convolution",
-        {"n": n, "c": c, "k": k, "h": out, "w": out, "r": r, "s": r, "groups": groups, "stride": stride,
-         "transposed": int(transposed), "elements": max(x_size, y_size)},
-        partial(_convolve, device, shape, transposed=transposed, backward=backward),
-        flops=2.0 * macs * passes,
-        bytes_moved=4.0 * (x_size + y_size + w_size) * passes,
+        {"n": size.n, "c": size.c, "k": size.k, "h": h, "w": w, "r": size.filter[0], "s": size.filter[1],
+         "groups": size.groups, "stride": size.stride, "transposed": int(size.transposed), "elements": size.elements},
+        partial(_convolve, device, size, backward=backward),
+        flops=size.flops * passes,
+        bytes_moved=4.0 * moved * passes,
     )  # fmt: skip
 
 
-def _out(side: int, r: int, stride: int) -> int:
-    padding = r // 2 if r % 2 else 0
-    return (side + 2 * padding - r) // stride + 1
-
-
-def _convolve(device: str, shape: tuple[int, ...], *, transposed: bool, backward: bool) -> Callable[[], object]:
-    n, c, k, side, r, stride, groups = shape
-    padding = r // 2 if r % 2 else 0
-    x = tensor(device, n, c, side, side)
-    w = tensor(device, c, k // groups, r, r) if transposed else tensor(device, k, c // groups, r, r)
-    b = tensor(device, k)
-    where = ([stride] * 2, [padding] * 2, [1, 1], transposed, [0, 0], groups)
+def _convolve(device: str, size: _Convolution, *, backward: bool) -> Callable[[], object]:
+    flat = size.height == 1
+    x = tensor(device, size.n, size.c, *((size.width,) if flat else (size.height, size.width)))
+    w, b = tensor(device, *(size.weight[:2] if flat else size.weight[:3]), size.r), tensor(device, size.k)
+    first = 1 if flat else 0
+    where = (list(size.stride_hw[first:]), list(size.padding[first:]), [1] * (2 - first), size.transposed,
+             [0] * (2 - first), size.groups)  # fmt: skip
     if not backward:
         return lambda: aten.convolution(x, w, b, *where)
     grad = torch.randn_like(aten.convolution(x, w, b, *where))
-    return lambda: aten.convolution_backward(grad, x, w, [k], *where, [True, True, True])
+    return lambda: aten.convolution_backward(grad, x, w, [size.k], *where, [True, True, True])
 
 
 def attentions(device: str) -> Iterator[Case]:
     """Yield fused attention forward and backward, as scaled_dot_product_attention picks it on this device."""
-    for b, h, length, d in ATTENTIONS:
+    for b, h, length, d in spread(48, (1, 32), (1, 16), (16, 1024), (8, 128)):
+        if 10.0 * b * h * length * length * d > MOST_FLOPS[device]:
+            continue
         for backward in (False, True):
             size = b * h * length * d
             yield Case("attention_backward" if backward else "attention",
@@ -146,24 +191,38 @@ def _attend(device: str, b: int, h: int, length: int, d: int, *, backward: bool)
     return lambda: torch.autograd.grad(y, (q, k, v), grad, retain_graph=True)
 
 
+GATES = {"lstm": 4, "gru": 3, "rnn": 1}
+
+
 def recurrences(device: str) -> Iterator[Case]:
-    """Yield one LSTM layer over a sequence, forward and backward, by the library the device uses."""
-    for b, steps, c, h in RECURRENCES:
-        for backward in (False, True):
-            passes = 2 if backward else 1
-            yield Case("lstm_backward" if backward else "lstm",
-                       {"b": b, "q": steps, "c": c, "k": h, "elements": b * steps * h},
-                       partial(_recur, device, b, steps, c, h, backward=backward),
-                       flops=passes * 8.0 * b * steps * h * (c + h),
-                       bytes_moved=passes * 4.0 * (b * steps * (c + 5 * h) + 4 * h * (c + h)))  # fmt: skip
+    """Yield one recurrent layer of each make over a sequence, forward and backward, as the device runs it."""
+    for number, (b, steps, c, h) in enumerate(spread(60, (2, 64), (8, 128), (8, 512), (16, 512))):
+        for name, gates in GATES.items():
+            if name != "lstm" and number % 2:
+                continue
+            flops = 2.0 * gates * b * steps * h * (c + h)
+            if flops > MOST_FLOPS[device] / 3:
+                continue
+            for backward in (False, True):
+                passes = 2 if backward else 1
+                yield Case(f"{name}_backward" if backward else name,
+                           {"b": b, "q": steps, "c": c, "k": h, "elements": b * steps * h},
+                           partial(_recur, device, name, (b, steps, c, h), backward=backward), flops=passes * flops,
+                           bytes_moved=passes * 4.0 * (b * steps * (c + 5 * h) + gates * h * (c + h)))  # fmt: skip
 
 
-def _recur(device: str, b: int, steps: int, c: int, h: int, *, backward: bool) -> Callable[[], object]:
-    layer = torch.nn.LSTM(c, h, batch_first=True, device=device)
+def _recur(device: str, name: str, sizes: tuple[int, int, int, int], *, backward: bool) -> Callable[[], object]:
+    b, steps, c, h = sizes
+    layer = getattr(torch.nn, name.upper())(c, h, batch_first=True, device=device)
     x = tensor(device, b, steps, c).requires_grad_(backward)
     if not backward:
-        return lambda: layer(x)
+        return lambda: _without_gradients(layer, x)
     y, _ = layer(x)
     grad = torch.randn_like(y)
     inputs = (x, *layer.parameters())
     return lambda: torch.autograd.grad(y, inputs, grad, retain_graph=True)
+
+
+def _without_gradients(layer: Callable[[torch.Tensor], object], x: torch.Tensor) -> object:
+    with torch.no_grad():
+        return layer(x)

@@ -4,6 +4,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from statistics import fmean
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -93,13 +94,23 @@ def memory_figures(watch: Stopwatch) -> dict[str, float]:
     source, target = torch.randn(size, device=device), torch.empty(size, device=device)
     figures = {"copy_bytes_per_s": 8.0 * size / watch.call_s(lambda: target.copy_(source))}
     if device == "cpu":
-        warm_s = watch.call_s(lambda: target.fill_(1.0))
-        fresh_s = watch.call_s(lambda: torch.empty(size).fill_(1.0))
-        figures["fresh_s_per_byte"] = max(fresh_s - warm_s, 0.0) / (4.0 * size)
+        figures["fresh_s_per_byte"] = _fresh_s_per_byte(watch)
     else:
         host = torch.empty(size, pin_memory=True)
         figures["pinned_copy_bytes_per_s"] = 4.0 * size / watch.call_s(lambda: target.copy_(host, non_blocking=True))
     return figures
+
+
+def _fresh_s_per_byte(watch: Stopwatch) -> float:
+    """Return what a new page costs, as a mean of pages written by all threads and by one, as small kernels do."""
+    source, threads, costs = torch.randn(2**19), torch.get_num_threads(), []
+    for count in (threads, 1):
+        torch.set_num_threads(count)
+        with warm_memory():
+            warm_s = watch.call_s(lambda: torch.relu(source))
+        costs.append(max(watch.call_s(lambda: torch.relu(source)) - warm_s, 0.0) / (4.0 * source.numel()))
+    torch.set_num_threads(threads)
+    return fmean(costs)
 
 
 def loader_figures(*, samples: int = 512, batch: int = 32) -> dict[str, float]:

@@ -6,12 +6,16 @@ from functools import partial
 import torch
 
 from leadline.catalog.probes.cases import Case, tensor
+from leadline.catalog.probes.sampling import spread
 
 aten = torch.ops.aten
 Make = Callable[[torch.Tensor, torch.Tensor], Callable[[], object]]
 
 SIZES = (2**8, 2**12, 2**15, 2**17, 2**19, 2**21, 2**23)
 """Elements: from one cache line's worth of work to what no cache holds; parallel loops start at 2**15."""
+
+MOST_ELEMENTS = 2**22
+"""Elements of the largest matrix whose rows are moved."""
 
 KERNELS: dict[str, tuple[int, Make]] = {
     "add": (3, lambda x, y: lambda: torch.add(x, y)),
@@ -48,7 +52,7 @@ def pointwise(device: str) -> Iterator[Case]:
     for kind, (operands, make) in KERNELS.items():
         for size in SIZES:
             yield Case(kind, {"elements": size}, partial(_elementwise, device, make, size),
-                       flops=float(size), bytes_moved=4.0 * operands * size)  # fmt: skip
+                       flops=float(size), bytes_moved=4.0 * operands * size, streams=True)  # fmt: skip
 
 
 def _elementwise(device: str, make: Make, size: int) -> Callable[[], object]:
@@ -57,80 +61,81 @@ def _elementwise(device: str, make: Make, size: int) -> Callable[[], object]:
 
 def movements(device: str) -> Iterator[Case]:
     """Yield kernels that move data: permuting copies, concatenation, gather, scatter, column sums."""
-    for side in (16, 64, 128, 256, 512, 1024):
-        size = side * side * 8
+    for rows, columns in spread(20, (32, 65536), (4, 1024)):
+        if rows * columns > MOST_ELEMENTS:
+            continue
         for kind, prepare in MOVEMENTS.items():
-            yield Case(kind, {"elements": size, "rows": side * 8, "columns": side}, partial(prepare, device, side),
-                       bytes_moved=8.0 * size)  # fmt: skip
+            yield Case(kind, {"elements": rows * columns, "rows": rows, "columns": columns},
+                       partial(prepare, device, rows, columns),
+                       bytes_moved=8.0 * rows * columns, streams=True)  # fmt: skip
 
 
-def _permuted(device: str, side: int) -> Callable[[], object]:
+def _permuted(device: str, rows: int, columns: int) -> Callable[[], object]:
     """Return the copy that attention makes of its heads: the last axis stays whole."""
-    x = tensor(device, side // 4, 8, 4, side).transpose(1, 2)
+    x = tensor(device, max(rows // 32, 1), 8, 4, columns).transpose(1, 2)
     return partial(torch.clone, x, memory_format=torch.contiguous_format)
 
 
-def _concatenated(device: str, side: int) -> Callable[[], object]:
-    halves = [tensor(device, 4, side, side) for _ in range(2)]
+def _concatenated(device: str, rows: int, columns: int) -> Callable[[], object]:
+    halves = [tensor(device, max(rows // 8, 1), 4, columns) for _ in range(2)]
     return lambda: torch.cat(halves, 1)
 
 
-def _gathered(device: str, side: int) -> Callable[[], object]:
-    table = tensor(device, 4096, side)
-    index = torch.randint(0, 4096, (side * 8,), device=device)
+def _table(device: str, rows: int, columns: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return a table of a quarter of the rows, and one random row of it for each of the rows."""
+    height = max(rows // 4, 1)
+    return tensor(device, height, columns), torch.randint(0, height, (rows,), device=device)
+
+
+def _gathered(device: str, rows: int, columns: int) -> Callable[[], object]:
+    table, index = _table(device, rows, columns)
     return lambda: aten.index_select(table, 0, index)
 
 
-def _embedded(device: str, side: int) -> Callable[[], object]:
-    table = tensor(device, 4096, side)
-    index = torch.randint(0, 4096, (side * 8,), device=device)
+def _embedded(device: str, rows: int, columns: int) -> Callable[[], object]:
+    table, index = _table(device, rows, columns)
     return lambda: aten.embedding(table, index)
 
 
-def _embedded_backward(device: str, side: int) -> Callable[[], object]:
-    grad = tensor(device, side * 8, side)
-    index = torch.randint(0, side * 8, (side * 8,), device=device)
-    return lambda: aten.embedding_dense_backward(grad, index, side * 8, -1, False)  # noqa: FBT003 - aten's own order
+def _embedded_backward(device: str, rows: int, columns: int) -> Callable[[], object]:
+    grad = tensor(device, rows, columns)
+    index = torch.randint(0, rows, (rows,), device=device)
+    return lambda: aten.embedding_dense_backward(grad, index, rows, -1, False)  # noqa: FBT003 - aten's own order
 
 
-def _indexed(device: str, side: int) -> Callable[[], object]:
-    table = tensor(device, 4096, side)
-    index = torch.randint(0, 4096, (side * 8,), device=device)
+def _indexed(device: str, rows: int, columns: int) -> Callable[[], object]:
+    table, index = _table(device, rows, columns)
     return lambda: table[index]
 
 
-def _put(device: str, side: int) -> Callable[[], object]:
-    table, values = tensor(device, 4096, side), tensor(device, side * 8, side)
-    index = torch.randint(0, 4096, (side * 8,), device=device)
+def _put(device: str, rows: int, columns: int) -> Callable[[], object]:
+    (table, index), values = _table(device, rows, columns), tensor(device, rows, columns)
     return lambda: table.index_put_((index,), values, accumulate=True)
 
 
-def _index_added(device: str, side: int) -> Callable[[], object]:
-    table, values = tensor(device, 4096, side), tensor(device, side * 8, side)
-    index = torch.randint(0, 4096, (side * 8,), device=device)
+def _index_added(device: str, rows: int, columns: int) -> Callable[[], object]:
+    (table, index), values = _table(device, rows, columns), tensor(device, rows, columns)
     return lambda: table.index_add_(0, index, values)
 
 
-def _scattered(device: str, side: int) -> Callable[[], object]:
-    table, values = tensor(device, 4096, side), tensor(device, side * 8, side)
-    index = torch.randint(0, 4096, (side * 8, 1), device=device).expand(-1, side)
-    return lambda: table.scatter_add_(0, index, values)
+def _scattered(device: str, rows: int, columns: int) -> Callable[[], object]:
+    (table, index), values = _table(device, rows, columns), tensor(device, rows, columns)
+    return partial(table.scatter_add_, 0, index[:, None].expand(-1, columns), values)
 
 
-def _picked(device: str, side: int) -> Callable[[], object]:
+def _picked(device: str, rows: int, columns: int) -> Callable[[], object]:
     """Return the gather that is the backward of a scatter: an index for every element."""
-    table = tensor(device, 4096, side)
-    index = torch.randint(0, 4096, (side * 8, 1), device=device).expand(-1, side)
-    return lambda: torch.gather(table, 0, index)
+    table, index = _table(device, rows, columns)
+    return partial(torch.gather, table, 0, index[:, None].expand(-1, columns))
 
 
-def _column_sum(device: str, side: int) -> Callable[[], object]:
-    x = tensor(device, side * 8, side)
+def _column_sum(device: str, rows: int, columns: int) -> Callable[[], object]:
+    x = tensor(device, rows, columns)
     return lambda: x.sum(0, keepdim=True)
 
 
-def _row_mean(device: str, side: int) -> Callable[[], object]:
-    x = tensor(device, side * 8, side)
+def _row_mean(device: str, rows: int, columns: int) -> Callable[[], object]:
+    x = tensor(device, rows, columns)
     return lambda: x.mean(-1)
 
 

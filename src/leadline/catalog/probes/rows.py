@@ -6,21 +6,22 @@ from functools import partial
 import torch
 
 from leadline.catalog.probes.cases import Case, tensor
+from leadline.catalog.probes.sampling import spread
+
+MOST_ELEMENTS = 2**22
 
 aten = torch.ops.aten
-
-SHAPES = [(32, 10), (512, 16), (64, 128), (2048, 64), (4096, 128), (512, 512), (2048, 512), (8192, 256), (256, 8192)]
-"""Rows and their length."""
-IMAGES = [(8, 16, 16), (16, 64, 8), (8, 32, 32), (32, 64, 16), (16, 128, 28), (8, 64, 56), (16, 512, 4)]
-"""Batch, channels, side."""
 
 
 def rows(device: str) -> Iterator[Case]:
     """Yield softmax and layer normalisation, forward and backward, over rows of several lengths."""
-    for count, length in SHAPES:
+    for count, length in spread(20, (4, 16384), (4, 8192)):
+        if count * length > MOST_ELEMENTS:
+            continue
         for kind, prepare in BY_ROW.items():
             yield Case(kind, {"rows": count, "columns": length, "elements": count * length},
-                       partial(prepare, device, count, length), bytes_moved=8.0 * count * length)  # fmt: skip
+                       partial(prepare, device, count, length),
+                       bytes_moved=8.0 * count * length, streams=True)  # fmt: skip
 
 
 def _softmax(device: str, count: int, length: int) -> Callable[[], object]:
@@ -66,11 +67,14 @@ BY_ROW = {
 
 def pools(device: str) -> Iterator[Case]:
     """Yield batch and group normalisation, pooling and upsampling, forward and backward, over images."""
-    for n, c, side in IMAGES:
+    for n, eighths, side in spread(26, (1, 64), (1, 64), (2, 128)):
+        c = 8 * eighths
+        if n * c * side * side > MOST_ELEMENTS:
+            continue
         for kind, prepare in BY_IMAGE.items():
             size = n * c * side * side
             yield Case(kind, {"rows": n * c, "columns": side * side, "elements": size},
-                       partial(prepare, device, n, c, side), bytes_moved=8.0 * size)  # fmt: skip
+                       partial(prepare, device, n, c, side), bytes_moved=8.0 * size, streams=True)  # fmt: skip
 
 
 def _batch_norm(device: str, n: int, c: int, side: int, *, training: bool) -> Callable[[], object]:

@@ -61,12 +61,14 @@ def sweep(device_type: str, *, budget_s: float, runner: ProcessRunner, progress:
 
 
 def _timings(cases: list[Case], watch: Stopwatch, budget_s: float, progress: Progress) -> list[KernelTiming]:
-    """Time every case; what slow ones spend above their share is taken from those still to come."""
+    """Time the cases until the budget is spent; what slow ones take above their share, later ones miss."""
     until = time.perf_counter() + budget_s
     timings = []
     for number, case in enumerate(cases):
+        if time.perf_counter() > until:
+            break
         share_s = (until - time.perf_counter()) / (len(cases) - number)
-        watch.call_budget_s = min(max(share_s * 0.7, 0.002), 0.15)
+        watch.call_budget_s = min(max(share_s * 0.6, 0.002), 0.1)
         progress(case.kind, number, len(cases))
         elapsed_s = _elapsed(case, watch)
         if elapsed_s is not None:
@@ -75,11 +77,11 @@ def _timings(cases: list[Case], watch: Stopwatch, budget_s: float, progress: Pro
 
 
 def _elapsed(case: Case, watch: Stopwatch) -> float | None:
-    """Return the kernel's median seconds; ``None`` if it is not implemented here or does not fit in memory."""
-    grad = case.kind.startswith(("attention", "lstm"))
+    """Return the kernel's seconds; ``None`` if it is not implemented here or does not fit in memory."""
+    grad = case.kind.startswith(("attention", "lstm", "gru", "rnn"))
     try:
         with torch.set_grad_enabled(grad):
-            return watch.call_s(case.prepare())
+            return watch.call_s(case.call())
     except (RuntimeError, NotImplementedError):
         return None
 
