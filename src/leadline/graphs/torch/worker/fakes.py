@@ -6,6 +6,8 @@ from typing import Any, Optional
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
+from leadline.graphs.torch.worker.frames import locals_of
+
 BACKEND = "fgpu"
 """Name given to PyTorch's spare device slot (PrivateUse1), which plays the GPU inside the trace."""
 
@@ -107,7 +109,7 @@ def constructing_module() -> bool:
     while frame is not None:
         code = frame.f_code
         if code.co_name == "__init__" and code.co_argcount:
-            owner = frame.f_locals.get(code.co_varnames[0])
+            owner = locals_of(frame).get(code.co_varnames[0])
             if isinstance(owner, torch.nn.Module):
                 return True
         frame = frame.f_back

@@ -3,6 +3,8 @@
 import math
 from typing import Any, Dict, Optional
 
+from leadline.graphs.torch.worker.frames import locals_of
+
 
 def framework_facts(frame: Any) -> Dict[str, Any]:
     """Return the loop settings of the framework that runs the current step, or nothing.
@@ -10,7 +12,7 @@ def framework_facts(frame: Any) -> Dict[str, Any]:
     Keys: ``framework``, ``epochs``, ``max_steps``, ``accumulation``, ``batch``, ``evaluation_batches``.
     """
     while frame is not None:
-        owner = frame.f_locals.get("self")
+        owner = locals_of(frame).get("self")
         if owner is not None:
             module = type(owner).__module__.partition(".")[0]
             if _is_trainer(owner, "transformers"):

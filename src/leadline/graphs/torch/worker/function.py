@@ -10,6 +10,9 @@ import torch
 from leadline.graphs.torch.worker import fakes
 from leadline.graphs.torch.worker.session import Session, Stop
 
+MOST_STEPS = 3
+"""Steps after which a model that keeps taking memory is left."""
+
 
 class Unbuildable(Exception):
     """The named function does not give a model."""
@@ -29,7 +32,7 @@ def runner(session: Session, request: Dict[str, Any]) -> Any:
         if request["phase"] == "inference":
             _infer(model, request, device)
         else:
-            _train(model, request, device)
+            _train(session, model, request, device)
 
     return run
 
@@ -85,17 +88,44 @@ def _infer(model: torch.nn.Module, request: Dict[str, Any], device: torch.device
                 model(*_inputs(request, device))
 
 
-def _train(model: torch.nn.Module, request: Dict[str, Any], device: torch.device) -> None:
+def _train(session: Session, model: torch.nn.Module, request: Dict[str, Any], device: torch.device) -> None:
+    """Run optimizer steps until one leaves behind just the memory it found: usually the first."""
     model.train()
     optimizer = _optimizer(request["optimizer"], model)
-    for _ in range(3):
+    _make_state(optimizer)
+    recorder: Any = session.recorder
+    for _ in range(MOST_STEPS):
+        held = recorder.live_bytes
         for _ in range(request["accumulation"]):
             with _autocast(request, device):
                 loss = _loss(model(*_inputs(request, device)))
             loss.backward()
+            del loss
+        _drop_unused_state(optimizer)
         optimizer.step()
         optimizer.zero_grad()
+        if recorder.live_bytes == held:
+            break
     raise Stop
+
+
+def _make_state(optimizer: Any) -> None:
+    """Let the optimizer make its state from gradients of zero, which costs less than a step that is dropped."""
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    if any(torch.nn.parameter.is_lazy(p) for p in parameters):
+        return
+    for parameter in parameters:
+        parameter.grad = torch.empty_like(parameter)
+    optimizer.step()
+    optimizer.zero_grad()
+
+
+def _drop_unused_state(optimizer: Any) -> None:
+    """Forget the state of parameters that the loss does not reach: a real optimizer never makes it."""
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            if parameter.grad is None:
+                optimizer.state.pop(parameter, None)
 
 
 def _loss(output: Any) -> torch.Tensor:

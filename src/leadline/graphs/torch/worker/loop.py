@@ -12,6 +12,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.data import DataLoader
 from torch.utils.data import dataloader as loader_module
 
+from leadline.graphs.torch.worker.frames import locals_of
 from leadline.graphs.torch.worker.frameworks import framework_facts
 from leadline.graphs.torch.worker.loopfacts import conclude
 from leadline.graphs.torch.worker.loops import enclosing_loops, user_frames
@@ -151,7 +152,7 @@ def _look_around(watch: Watch) -> None:
     """Read, where a step is made, what only the stack knows: a framework's settings and the names of the loaders."""
     watch.framework.update(framework_facts(sys._getframe(1)))
     for frame in user_frames(watch.folder):
-        for names in (frame.f_locals, frame.f_globals):
+        for names in (locals_of(frame), frame.f_globals):
             for name, value in list(names.items()):
                 if isinstance(value, DataLoader):
                     watch.loader_names.setdefault(id(value), name)

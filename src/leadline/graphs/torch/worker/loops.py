@@ -8,6 +8,8 @@ import sys
 import sysconfig
 from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Tuple
 
+from leadline.graphs.torch.worker.frames import locals_of
+
 HERE = os.path.dirname(os.path.abspath(__file__))
 LIBRARIES = tuple({sysconfig.get_path(kind) for kind in ("stdlib", "platstdlib", "purelib", "platlib")})
 WRAPPERS = ("enumerate", "tqdm", "trange", "track", "islice", "zip", "iter")
@@ -218,7 +220,7 @@ def _constant(node: ast.Constant, _: Any) -> Any:
 
 
 def _name(node: ast.Name, frame: Any) -> Any:
-    for names in (frame.f_locals, frame.f_globals):
+    for names in (locals_of(frame), frame.f_globals):
         if node.id in names:
             return names[node.id]
     raise Unknown
