@@ -1,0 +1,91 @@
+"""The README's commands are run as they stand there, in a folder that holds the files they name."""
+
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+README = Path(__file__).parents[2].joinpath("README.md").read_text(encoding="utf-8")
+CONSOLE = [line for block in re.findall(r"```console\n(.*?)```", README, re.DOTALL) for line in block.splitlines()]
+COMMANDS = [line.removeprefix("$ ").partition("   #")[0].strip() for line in CONSOLE if line.startswith("$ leadline")]
+WORKLOAD = re.findall(r"```toml\n(.*?)```", README, re.DOTALL)[0]
+
+SLOW = {
+    "leadline calibrate": "measures this machine for a minute and a half; tests/app/test_calibrate.py runs it shorter"
+}
+
+CONFIG = {
+    "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_act": "silu", "hidden_size": 512,
+    "intermediate_size": 1376, "max_position_embeddings": 2048, "num_attention_heads": 8, "num_hidden_layers": 4,
+    "num_key_value_heads": 8, "rms_norm_eps": 1e-05, "tie_word_embeddings": False, "vocab_size": 32000,
+}  # fmt: skip
+
+TRAIN = """
+import argparse
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+def build():
+    return nn.Sequential(nn.Conv2d(3, 8, 3, 2), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 10))
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--batch-size", type=int)
+    parser.add_argument("--epochs", type=int)
+    options = parser.parse_args()
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    model = build().to(device)
+    optimizer = torch.optim.Adam(model.parameters())
+    data = TensorDataset(torch.randn(1024, 3, 32, 32), torch.randint(0, 10, (1024,)))
+    for epoch in range(options.epochs):
+        for x, y in DataLoader(data, options.batch_size, shuffle=True):
+            optimizer.zero_grad()
+            loss = nn.functional.cross_entropy(model(x.to(device)), y.to(device))
+            loss.backward()
+            optimizer.step()
+        print(f"epoch {epoch}: {loss.item():.3f}")
+"""
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps(CONFIG), encoding="utf-8")
+    (tmp_path / "train.py").write_text(TRAIN, encoding="utf-8")
+    (tmp_path / "job.toml").write_text(WORKLOAD, encoding="utf-8")
+    return tmp_path
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_command_of_the_readme_does_what_it_is_shown_for(command, folder):
+    if command in SLOW:
+        pytest.skip(SLOW[command])
+    pytest.importorskip("torch")
+    words = shlex.split(command)[1:]
+    at = words.index("python") if "python" in words else None
+    if at is not None:
+        words[at] = sys.executable
+    python_path = os.pathsep.join([str(Path(__file__).parents[2] / "src"), os.environ.get("PYTHONPATH", "")])
+    done = subprocess.run(
+        [sys.executable, "-m", "leadline", *words], cwd=folder, capture_output=True, text=True, check=False,
+        env={**os.environ, "LEADLINE_DATA_DIR": str(folder / "data"), "HOME": str(folder), "PYTHONPATH": python_path},
+    )  # fmt: skip
+    assert 0 == done.returncode, done.stderr
+    assert done.stdout.strip()
+
+
+def test_the_readme_opens_with_the_two_commands_that_need_nothing_before_them():
+    first, second = [line for line in CONSOLE if line.startswith("$")][:2]
+    assert first.startswith("$ python3 dev demo")
+    assert second.startswith("$ python3 dev test")
+
+
+def test_every_verb_of_the_command_line_is_in_the_change_log():
+    changes = Path(__file__).parents[2].joinpath("CHANGELOG.md").read_text(encoding="utf-8")
+    verbs = {command.split()[1] for command in COMMANDS}
+    assert {verb for verb in verbs if f"leadline {verb}" in changes} == verbs
