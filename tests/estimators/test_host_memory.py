@@ -1,6 +1,6 @@
 import pytest
 
-from leadline.core.graph import OpGraph, StorageEvent, TracedJob
+from leadline.core.graph import LoopFacts, OpGraph, StorageEvent, TracedJob
 from leadline.core.hardware import Device, DeviceKind
 from leadline.core.workload import Dataset, ModelKind, ModelSource, Phase, Workload
 from leadline.estimators.host_memory import CUDA_HOST_BYTES, DEFAULTS, WORKER_BYTES, host_memory
@@ -18,6 +18,12 @@ def test_on_a_cpu_the_tensors_live_on_the_host():
     small, large = (host_memory(Workload(MODEL), job(size), CPU).point for size in (0, 10**9))
     assert 10**9 == pytest.approx(large - small, rel=1e-3)
     assert sum(DEFAULTS[part] for part in ("interpreter_bytes", "framework_bytes", "first_step_bytes")) == small
+
+
+def test_what_the_script_imports_and_reads_is_added():
+    traced = TracedJob(OpGraph(()), LoopFacts(script_bytes=7 * 10**7))
+    bare = host_memory(Workload(MODEL), TracedJob(OpGraph(())), CPU).point
+    assert 7 * 10**7 == host_memory(Workload(MODEL), traced, CPU).point - bare
 
 
 def test_inference_loads_fewer_kernels_than_training():

@@ -22,7 +22,7 @@ MEASURED = Path(__file__).parent / "measured"
 QUICK = ("digits_cnn", "vae", "resnet_amp", "char_gpt", "word_lm", "custom_function")
 TRACE_TIMEOUT_S = 90.0
 SLOWEST_RATIO, PEAK_ERROR_PERCENT = 3.0, 3.0
-SCRIPT_REPEATS, MODEL_REPEATS = 2, 3
+SCRIPT_REPEATS, MODEL_REPEATS = 1, 3
 STEP_RATIO, TRACKER_RATIO, RESIDENT_GIB = 2.5, 5.0, 1.0
 
 

@@ -124,7 +124,10 @@ class OpGraph:
 
 @dataclass(frozen=True, slots=True)
 class LoopFacts:
-    """What a traced script says about its own loop; ``None`` where it does not say."""
+    """What a traced script says about its own loop; ``None`` where it does not say.
+
+    ``script_bytes`` is what its own imports and data held when its first step began, the framework's left out.
+    """
 
     batch: int | None = None
     steps_per_epoch: int | None = None
@@ -137,6 +140,7 @@ class LoopFacts:
     world_size: int = 1
     precision: str | None = None
     optimizer: str | None = None
+    script_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,11 +31,12 @@ SLACK = 0.12
 def host_memory(workload: Workload, job: TracedJob, device: Device) -> Interval:
     """Return the peak memory in bytes that the job's processes hold on one host, for each device they feed.
 
-    On a CPU the tensors themselves live there, in glibc's heap; on a GPU the host holds the weights once while they
-    are built, the CUDA libraries, and pinned batches.
+    What the script itself imports and reads is known where it was traced. On a CPU the tensors themselves live there,
+    in glibc's heap; on a GPU the host holds the weights once while they are built, the CUDA libraries, and pinned
+    batches.
     """
     figures = {**DEFAULTS, **(device.calibration.figures if device.calibration else {})}
-    libraries = figures["interpreter_bytes"] + figures["framework_bytes"]
+    libraries = figures["interpreter_bytes"] + figures["framework_bytes"] + (job.loop.script_bytes or 0)
     data = _data_bytes(workload, job)
     if device.kind is DeviceKind.CPU:
         first = figures["first_step_bytes" if workload.phase is Phase.TRAINING else "first_pass_bytes"]

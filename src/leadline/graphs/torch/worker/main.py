@@ -15,6 +15,7 @@ import traceback
 from pathlib import Path
 from typing import Any, Dict, Optional
 
+from leadline.graphs.torch.worker.resident import resident_bytes
 from leadline.graphs.torch.worker.session import Session, Stop
 
 ORPHAN_S = 120
@@ -59,6 +60,7 @@ def _trace(session: Session, request: Dict[str, Any]) -> Dict[str, Any]:
         run = function.runner(session, request)
     else:
         run = _script(request)
+    session.began_bytes = resident_bytes()
     with recorder:
         _until_stopped(run)
     window = steps.finish()

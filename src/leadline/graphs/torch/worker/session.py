@@ -5,6 +5,8 @@ import time
 from dataclasses import dataclass, field
 from typing import Any, Dict, List, Optional
 
+from leadline.graphs.torch.worker.resident import resident_bytes
+
 
 class Stop(BaseException):
     """Ends the user's script once enough was seen; not an ``Exception``, so that no handler of the script eats it."""
@@ -19,6 +21,7 @@ class Session:
         bare: run with the pretended device and record nothing (the baseline of the tracer's own overhead).
         world_size, local_size: processes of the job, and those on this node.
         deadline: clock time at which the script is stopped whatever it does.
+        began_bytes: resident memory when the user's own code began; zero where it is not known.
     """
 
     policy: str = "cuda"
@@ -32,11 +35,17 @@ class Session:
     facts: Dict[str, Any] = field(default_factory=dict)
     recorder: Optional[Any] = None
     after_backward: List[Any] = field(default_factory=list)
+    began_bytes: int = 0
 
     def note(self, sentence: str) -> None:
         """Keep a sentence for the user, once."""
         if sentence not in self.notes:
             self.notes.append(sentence)
+
+    def weigh(self) -> None:
+        """Keep what the script's own imports and data hold, when its first module is called; no tensor is real."""
+        if self.began_bytes and "script_bytes" not in self.facts:
+            self.facts["script_bytes"] = max(resident_bytes() - self.began_bytes, 0)
 
     def check_time(self) -> None:
         """End the script when its time is up."""

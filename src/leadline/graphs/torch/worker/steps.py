@@ -144,6 +144,7 @@ class Steps:
         own = torch.nn.Module.__call__
 
         def call(module: Any, *args: Any, **kwargs: Any) -> Any:
+            self.session.weigh()
             self.depth += 1
             try:
                 return own(module, *args, **kwargs)
