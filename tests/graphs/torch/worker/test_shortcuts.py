@@ -89,3 +89,42 @@ def test_what_depends_on_values_or_changes_a_shape_is_never_learned(func, args):
     except torch._subclasses.fake_tensor.DynamicOutputShapeException:
         assert func is aten.nonzero.default
     assert {} == shortcuts._recipes
+
+
+@pytest.fixture
+def default_double():
+    """Return how to make double precision the default until the test ends."""
+    before = torch.get_default_dtype()
+    yield lambda: torch.set_default_dtype(torch.float64)
+    torch.set_default_dtype(before)
+
+
+@pytest.mark.parametrize(("func", "make"), [
+    (aten.add.Tensor, lambda: (fake(4, dtype=torch.int64), 1.5)),
+    (aten.div.Tensor, lambda: (fake(4, dtype=torch.int64), fake(4, dtype=torch.int64))),
+    (aten.sqrt.default, lambda: (fake(4, dtype=torch.int64),)),
+    (aten.full.default, lambda: ([4], 1.0)),
+])  # fmt: skip
+def test_a_result_follows_a_default_type_that_changed_since(func, make, default_double):
+    shortcuts = Shortcuts()
+    assert torch.float32 == shortcuts.carry_out(func, (FakeTensor,), make(), {}).dtype
+    default_double()
+    assert torch.float64 == shortcuts.carry_out(func, (FakeTensor,), make(), {}).dtype
+
+
+def constant(value):
+    """Return a fake tensor whose value PyTorch knows."""
+    return fakes.FAKE_MODE.dispatch(aten.lift_fresh_copy.default, (FakeTensor,), (torch.tensor(value),), {})
+
+
+def test_a_known_value_is_worked_out_although_the_op_was_learned_without():
+    shortcuts = Shortcuts()
+    shortcuts.carry_out(aten.add.Tensor, (FakeTensor,), (fake(dtype=torch.int64), 1), {})
+    assert 4 == shortcuts.carry_out(aten.add.Tensor, (FakeTensor,), (constant(3), 1), {}).constant.item()
+
+
+def test_a_known_value_that_is_written_to_is_not_remembered_as_it_was():
+    shortcuts, known = Shortcuts(), constant(3)
+    shortcuts.carry_out(aten.add_.Tensor, (FakeTensor,), (fake(dtype=torch.int64), 1), {})
+    shortcuts.carry_out(aten.add_.Tensor, (FakeTensor,), (known, 1), {})
+    assert known.constant is None or 4 == known.constant.item()

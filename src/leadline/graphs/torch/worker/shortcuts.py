@@ -38,7 +38,8 @@ class Shortcuts:
         if refused or torch.is_inference_mode_enabled():
             return fakes.FAKE_MODE.dispatch(func, types, args, kwargs)
         try:
-            key = (func, _described(args), _described(tuple(kwargs.items())) if kwargs else ())
+            named = _described(tuple(kwargs.items())) if kwargs else ()
+            key = (func, torch.get_default_dtype(), _described(args), named)
             recipe = self._recipes.get(key)
         except (Unknown, TypeError):
             return fakes.FAKE_MODE.dispatch(func, types, args, kwargs)
@@ -59,6 +60,8 @@ class Shortcuts:
 def _described(value: Any) -> Any:
     if isinstance(value, FakeTensor):
         if value.layout is not torch.strided or value.dtype.is_complex or value._has_symbolic_sizes_strides:
+            raise Unknown
+        if value.constant is not None:  # PyTorch follows its value, and forgets it when it is written to
             raise Unknown
         place = value.fake_device
         return (value.shape, value.stride(), value.storage_offset(), value.dtype, place.type, place.index)
