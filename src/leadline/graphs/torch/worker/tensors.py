@@ -10,8 +10,8 @@ from torch._subclasses.fake_tensor import FakeTensor
 from leadline.graphs.torch.worker import fakes, standins
 from leadline.graphs.torch.worker.session import Session
 
-MOVED: Dict[int, Any] = {}
-"""Parameters that moved to another device, by the id of the old one: (new, old)."""
+MOVED = "_moved_to"
+"""Where a parameter that moved to another device or dtype tells its successor; nothing else keeps the old one."""
 
 
 def install(session: Session) -> None:
@@ -107,8 +107,8 @@ def _apply(module: Any, fn: Any, recurse: bool = True) -> Any:
     for name, parameter in module._parameters.items():
         if parameter is None:
             continue
-        moved = MOVED.get(id(parameter))
-        if moved is None or moved[1] is not parameter:
+        made = parameter.__dict__.get(MOVED)
+        if made is None:
             with torch.no_grad():
                 found = fn(parameter)
             if found is parameter or _same(found, parameter):
@@ -117,8 +117,8 @@ def _apply(module: Any, fn: Any, recurse: bool = True) -> Any:
             if parameter.grad is not None:
                 with torch.no_grad():
                     made.grad = fn(parameter.grad)
-            MOVED[id(parameter)] = moved = (made, parameter)
-        module._parameters[name] = moved[0]
+            parameter.__dict__[MOVED] = made
+        module._parameters[name] = made
     for name, buffer in module._buffers.items():
         if buffer is not None:
             module._buffers[name] = fn(buffer)
@@ -139,10 +139,8 @@ def follow_moves(optimizer: Any) -> None:
     """Let an optimizer made before ``model.cuda()`` update the parameters where they are now."""
     for group in getattr(optimizer, "param_groups", ()):
         for place, parameter in enumerate(group["params"]):
-            moved = MOVED.get(id(parameter))
-            while moved is not None and moved[1] is group["params"][place]:
-                group["params"][place] = moved[0]
-                moved = MOVED.get(id(moved[0]))
+            while MOVED in parameter.__dict__:
+                parameter = group["params"][place] = parameter.__dict__[MOVED]  # noqa: PLW2901 - follows a chain
 
 
 def _assume_finite() -> None:
