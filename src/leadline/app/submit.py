@@ -14,7 +14,7 @@ from leadline.core.estimate import Estimate
 from leadline.core.jobs import JobSpec, JobState, ResourceSpec
 from leadline.core.ports import Catalog
 from leadline.core.runs import Run
-from leadline.core.systems import Partition
+from leadline.core.systems import Partition, System
 from leadline.execution.local import run_local
 from leadline.execution.slurm_script import render
 from leadline.history.sqlite import SqliteHistory
@@ -41,7 +41,7 @@ def find_partition(spec: JobSpec, catalog: Catalog | None) -> Partition | None:
         return None
     if catalog is None:
         raise UnknownName("system", spec.system, [LOCAL, BARE], fix="without a catalog only local and slurm are known")
-    system = catalog.system(spec.system)
+    system = _system(spec.system, catalog)
     if system.scheduler.casefold() != "slurm":
         raise InvalidInput(
             f"{system.name} has no Slurm ({system.scheduler or 'no scheduler'}): there is no batch script for it; "
@@ -53,8 +53,24 @@ def find_partition(spec: JobSpec, catalog: Catalog | None) -> Partition | None:
     return system.partition(spec.partition)
 
 
-def refuse_remote(spec: JobSpec) -> None:
-    """Say why a job for a cluster cannot be sent from here."""
+def _system(name: str, catalog: Catalog) -> System:
+    """Return the system; where there is none, ``local`` and ``slurm`` are among the near names too."""
+    try:
+        return catalog.system(name)
+    except UnknownName as error:
+        known = [LOCAL, BARE, *(one.name for one in catalog.systems())]
+        fix = "leadline systems list shows the known ones, and slurm[:PARTITION] is a cluster that is not among them"
+        raise UnknownName("system", name, known, fix=fix) from error
+
+
+def refuse_remote(spec: JobSpec, catalog: Catalog) -> None:
+    """Say why a job for a cluster cannot be sent from here; a place that does not exist is named first.
+
+    Raises:
+        UnknownName: no such system or partition.
+        InvalidInput: always else.
+    """
+    find_partition(spec, catalog)
     why = "this machine has no sbatch" if shutil.which("sbatch") is None else "Leadline does not send jobs to Slurm yet"
     raise InvalidInput(
         f"{why}, so the job cannot be submitted to {spec.system}: --dry-run prints the script to submit there with "

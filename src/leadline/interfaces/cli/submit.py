@@ -72,7 +72,7 @@ def submit(
     if dry_run:
         _print_script(spec, json=json)
     elif spec.system is not None:
-        refuse_remote(spec)
+        refuse_remote(spec, toolbox().catalog)
     else:
         _run(spec, subject or [], yes=yes, json=json)
 
