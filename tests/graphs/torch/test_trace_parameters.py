@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from leadline.core.graph import TracedJob
+from leadline.core.graph import Stage, TracedJob
 from leadline.core.workload import ModelKind, ModelSource, Workload
 from leadline.execution.processes import run_process
 from leadline.graphs.torch.trace import trace_command
@@ -49,6 +49,50 @@ def test_tied_weights_stay_tied_when_the_model_moves_twice(tmp_path: Path) -> No
         """,
     )
     assert (240, 480) == (job.step.parameters, job.step.parameter_bytes)
+
+
+def test_bare_tensors_on_the_cpu_are_traced_as_they_run(tmp_path: Path) -> None:
+    job = _trace(
+        tmp_path,
+        """
+        import torch
+        x, y = torch.rand(64, 10), torch.rand(64, 1)
+        w, b = torch.randn(10, 1, requires_grad=True), torch.zeros(1, requires_grad=True)
+        for step in range(500):
+            loss = ((x @ w + b - y) ** 2).mean()
+            loss.backward()
+            with torch.no_grad():
+                w -= 0.1 * w.grad
+                b -= 0.1 * b.grad
+                w.grad.zero_()
+                b.grad.zero_()
+        """,
+    )
+    assert "cpu" == job.step.device_type
+    assert 11 == job.step.parameters
+    assert 500 == job.loop.steps_per_epoch
+    assert [{"b": 1, "m": 64, "n": 1, "k": 10}] == [
+        op.dims for op in job.step.ops if op.name == "aten.mm" and op.stage is Stage.FORWARD
+    ]
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_bare_tensors_that_an_optimizer_updates_are_parameters(tmp_path: Path, device: str) -> None:
+    job = _trace(
+        tmp_path,
+        f"""
+        import torch
+        x, y = torch.rand(64, 10, device="{device}"), torch.rand(64, 1, device="{device}")
+        w = torch.randn(10, 1, requires_grad=True, device="{device}")
+        b = torch.zeros(1, requires_grad=True, device="{device}")
+        optimizer = torch.optim.Adam([w, b])
+        for step in range(9):
+            optimizer.zero_grad()
+            torch.nn.functional.mse_loss(x @ w + b, y).backward()
+            optimizer.step()
+        """,
+    )
+    assert (device, 11, 44) == (job.step.device_type, job.step.parameters, job.step.parameter_bytes)
 
 
 def _trace(folder: Path, code: str) -> TracedJob:

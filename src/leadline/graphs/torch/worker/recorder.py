@@ -131,7 +131,10 @@ class Recorder(TorchDispatchMode):
         if traits.takes_device:
             kwargs, fake = self._place(traits, args, kwargs, fake)
         if not fake:
-            return func(*args, **kwargs)
+            out = func(*args, **kwargs)
+            if self.session.real:
+                self._record(func, traits, args, kwargs, out)
+            return out
         if kwargs.get("generator") is not None:
             kwargs = {**kwargs, "generator": None}
         return self._fake(func, traits, types, args, kwargs)
@@ -224,7 +227,7 @@ class Recorder(TorchDispatchMode):
             inputs.append(spec)
             if place in traits.mutated or place in traits.mutated_names:
                 written.append(spec)
-                if "_known" in tensor.__dict__:
+                if isinstance(tensor, FakeTensor) and "_known" in tensor.__dict__:
                     del tensor.__dict__["_known"]
             made = self.producer.get(spec[2])
             if made is not None and made not in sources:
@@ -244,14 +247,20 @@ class Recorder(TorchDispatchMode):
         """Return the stage, seeing closures that an optimizer calls, and updates written by hand."""
         if self.stage == "optimizer" and torch.is_grad_enabled():
             return "forward"
-        if self.stage == "forward" and traits.mutated and not self.optimizers and isinstance(args[0], FakeTensor):
+        here = isinstance(args[0], FakeTensor) or self.session.real
+        if here and self.stage == "forward" and traits.mutated and not self.optimizers:
             held = self.live.get(args[0].untyped_storage()._cdata)
             if held is not None and (args[0].requires_grad or self.category.get(held[0]) == "parameter"):
-                if args[0].requires_grad and self.category.get(held[0]) != "parameter":
-                    self.category[held[0]] = "parameter"
-                    self.parameters.append(weakref.ref(args[0]))
+                self.own(args[0])
                 return "optimizer"
         return self.stage
+
+    def own(self, tensor: Any) -> None:
+        """Count a tensor that is trained among the parameters, also one that no module made."""
+        held = self.live.get(getattr(tensor, "_local_tensor", tensor).untyped_storage()._cdata)
+        if held is not None and self.category.get(held[0]) != "parameter":
+            self.category[held[0]] = "parameter"
+            self.parameters.append(weakref.ref(tensor))
 
     def mark_gradients(self) -> None:
         """Say which memory holds gradients, where no optimizer tells."""
@@ -269,8 +278,9 @@ class Recorder(TorchDispatchMode):
 
     def _keep_outputs(self, traits: Traits, args: Any, out: Any) -> None:
         for tensor in _flat(out):
-            if isinstance(tensor, FakeTensor):
-                moved = traits.name == "_to_copy" and not isinstance(args[0], FakeTensor)
+            fake = isinstance(tensor, FakeTensor)
+            if fake or self.session.real:
+                moved = fake and traits.name == "_to_copy" and not isinstance(args[0], FakeTensor)
                 self.track(tensor, "input" if moved else None)
 
     def _spec(self, tensor: torch.Tensor) -> Tuple[Tuple[Any, ...], bool]:

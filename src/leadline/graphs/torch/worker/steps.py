@@ -71,7 +71,7 @@ class Steps:
         if not self.session.bare:
             for group in optimizer.param_groups:
                 for parameter in group["params"]:
-                    self.recorder.mark(parameter, "parameter")
+                    self.recorder.own(parameter)
                     if parameter.grad is not None:
                         self.recorder.mark(parameter.grad, "gradient")
 
@@ -109,6 +109,8 @@ class Steps:
             if self.evaluating:
                 self._was_training()
             self.session.check_time()
+            if self.session.policy == "cpu" and not self.session.bare and not self.recorder.live:
+                self.session.real = True
             before, self.recorder.stage = self.recorder.stage, "backward"
             nested = before == "backward"
             try:
