@@ -6,14 +6,16 @@ from typing import Annotated
 import typer
 
 from leadline.app.composition import toolbox
+from leadline.app.fill_in import fill_in
 from leadline.app.history import compare
 from leadline.app.places import LOCAL
 from leadline.app.submit import (
     Request,
     batch_script,
     check_ended_well,
+    find_partition,
     job_spec,
-    predict_here,
+    predict_at,
     refuse_remote,
     run_here,
 )
@@ -42,7 +44,7 @@ def submit(
         str, typer.Option(metavar="local|SYSTEM:PARTITION", help="Where; slurm[:PARTITION] is a cluster not listed.")
     ] = LOCAL,
     account: Annotated[str | None, typer.Option(help="The project to charge.", show_default=False)] = None,
-    nodes: Annotated[int, typer.Option(help="Nodes of the job.")] = 1,
+    nodes: Annotated[int | None, typer.Option(help="Nodes of the job.", show_default=False)] = None,
     gpus: Annotated[int | None, typer.Option(help="GPUs of the whole job.", show_default=False)] = None,
     cores: Annotated[int | None, typer.Option(help="Cores a node.", show_default=False)] = None,
     memory: Annotated[str | None, typer.Option(help="Memory a node, such as 16G.", show_default=False)] = None,
@@ -70,17 +72,25 @@ def submit(
     )
     spec = job_spec(subject or [], on, request)
     if dry_run:
-        _print_script(spec, json=json)
+        _print_script(subject or [], on, request, json=json)
     elif spec.system is not None:
         refuse_remote(spec, toolbox().catalog)
     else:
         _run(spec, subject or [], yes=yes, json=json)
 
 
-def _print_script(spec: JobSpec, *, json: bool) -> None:
-    script = batch_script(spec, toolbox().catalog)
+def _print_script(subject: list[str], place: str, request: Request, *, json: bool) -> None:
+    """Print the script alone on stdout; what was filled in goes to stderr."""
+    tools, console = toolbox(), err()
+    find_partition(job_spec(subject, place, request), tools.catalog)
+    with console.status("predicting what to ask for"):
+        filled = fill_in(request, subject, place, tools)
+    spec = job_spec(subject, place, filled.request)
+    script = batch_script(spec, tools.catalog)
+    for note in filled.notes:
+        console.print(f"note: {note}", markup=False, soft_wrap=True)
     if json:
-        print_json({"schema": "leadline.script/1", "job": spec, "script": script})
+        print_json({"schema": "leadline.script/1", "job": spec, "script": script, "notes": filled.notes})
     else:
         sys.stdout.write(script)
 
@@ -96,7 +106,7 @@ def _run(spec: JobSpec, subject: list[str], *, yes: bool, json: bool) -> None:
             raise InvalidInput("nobody can be asked whether to run the job, for there is no terminal: add -y")
         question = f"Run {spec.name!r} on this machine{' (' + ', '.join(limits) + ')' if limits else ''}?"
         typer.confirm(question, default=True, abort=True, err=True)
-    predicted, why_not = predict_here(subject, toolbox())
+    predicted, why_not = predict_at(LOCAL, subject, toolbox())
     if predicted is None:
         console.print(f"note: nothing is predicted for this run: {why_not}", markup=False)
     run = run_here(
