@@ -6,11 +6,10 @@ from dataclasses import dataclass, replace
 
 from leadline.app.estimate import RISK, Toolbox
 from leadline.app.submit import Request, find_partition, job_spec, predict_at
-from leadline.core.errors import LeadlineError
+from leadline.app.workloads import launched
 from leadline.core.jobs import JobSpec, ResourceSpec
 from leadline.core.systems import Partition
 from leadline.core.units import format_bytes, format_clock
-from leadline.graphs.torch.command import parse_command
 from leadline.recommend.requests import request_for
 
 
@@ -61,12 +60,7 @@ def _used(spec: JobSpec, partition: Partition) -> tuple[int, int, str]:
         return said, 0, ""
     if not partition.node.device:
         return 0, 0, ""
-    try:
-        parsed = parse_command(spec.command)
-    except LeadlineError:  # a command that cannot be read here may well run there: it says nothing of its processes
-        processes = nodes = 1
-    else:
-        processes, nodes = parsed.local_processes * parsed.nodes, parsed.nodes
+    processes, nodes = launched(spec.command)
     if processes > 1:
         return processes, nodes, "one for each process that the command starts"
     has = "gives whole nodes with GPUs" if partition.rules.whole_nodes else "has GPUs"

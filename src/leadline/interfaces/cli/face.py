@@ -2,7 +2,7 @@
 
 import os
 import sys
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -12,7 +12,8 @@ from leadline.core.errors import LeadlineError
 from leadline.core.estimate import Estimate
 from leadline.interfaces.cli.usage import usage_sentence
 
-JSON_HELP = "Print one JSON document instead of text."
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")]
+All = Annotated[bool, typer.Option("--all", help="Show every place, and what was left out.")]
 
 PIPE_WIDTH = 160
 """Columns of a table that goes to a file or a pipe."""

@@ -63,10 +63,15 @@ def _takes_command(parameter: Any) -> bool:  # noqa: ANN401
     return OWN_COMMAND in (getattr(parameter, "metavar", None) or "")
 
 
+def placeholder(parameter: Any) -> str:  # noqa: ANN401
+    """Return what stands for a parameter's value in help: its metavar, else its name in capitals."""
+    return str(parameter.metavar or parameter.name.upper().replace("_", "-"))
+
+
 def _shown(parameter: Any) -> str:  # noqa: ANN401
-    """Return how a parameter is written: its longest option, or an argument's metavar."""
+    """Return how a parameter is written: its longest option, or what stands for an argument."""
     options = [option for option in getattr(parameter, "opts", ()) if option.startswith("-")]
-    return max(options, key=len) if options else str(parameter.metavar or parameter.name).upper()
+    return max(options, key=len) if options else placeholder(parameter)
 
 
 def _bad_value(error: Any, path: str, arguments: Sequence[str]) -> str:  # noqa: ANN401
