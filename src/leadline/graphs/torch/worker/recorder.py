@@ -11,6 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper
 from leadline.graphs.torch.worker import fakes, standins
 from leadline.graphs.torch.worker.session import Session
 from leadline.graphs.torch.worker.shortcuts import Shortcuts
+from leadline.graphs.torch.worker.weights import count_weights
 
 aten = torch.ops.aten
 HOST = torch.device("cpu")
@@ -92,23 +93,9 @@ class Recorder(TorchDispatchMode):
     def cut(self) -> Window:
         """Close the current window and open the next one."""
         closed = self.window
-        closed.parameters, closed.parameter_bytes = self._count_parameters()
+        closed.parameters, closed.parameter_bytes = count_weights((ref() for ref in self.parameters), self.live)
         self.window = Window(self.count, [(serial, size) for serial, size, _ in self.live.values()])
         return closed
-
-    def _count_parameters(self) -> Tuple[int, int]:
-        """Return count and bytes of the parameters that are on the traced device now, shared ones once."""
-        seen: Dict[int, Tuple[int, int]] = {}
-        for ref in self.parameters:
-            parameter = ref()
-            if parameter is None:
-                continue
-            local = getattr(parameter, "_local_tensor", parameter)
-            key = local.untyped_storage()._cdata
-            held = self.live.get(key)
-            if held is not None and held[1] > 0:
-                seen[key] = (local.numel(), local.numel() * local.element_size())
-        return sum(count for count, _ in seen.values()), sum(size for _, size in seen.values())
 
     def __torch_dispatch__(self, func: Any, types: Sequence[type], args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}

@@ -6,7 +6,6 @@ from typing import Any, Dict, List, Optional
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from leadline.graphs.torch.worker import tensors
 from leadline.graphs.torch.worker.recorder import Recorder, Window
 from leadline.graphs.torch.worker.session import Session, Stop
 
@@ -66,7 +65,6 @@ class Steps:
     def _before_step(self, optimizer: Any, *_: Any) -> None:
         if self.evaluating:
             raise Stop
-        tensors.follow_moves(optimizer)
         self.recorder.stage = "optimizer"
         if not self.session.bare:
             for group in optimizer.param_groups:
