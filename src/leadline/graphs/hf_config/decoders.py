@@ -1,193 +1,214 @@
-"""Decoder-only families: what each calls its sizes, and how its layer is laid out."""
+"""Decoder-only families whose layers are laid out as Llama's: what each calls its sizes, and where it differs."""
+
+from dataclasses import dataclass, replace
 
 from leadline.core.errors import InvalidInput
 from leadline.graphs.hf_config.fields import Fields
-from leadline.graphs.hf_config.shape import TransformerShape
+from leadline.graphs.hf_config.shape import (
+    AttentionShape,
+    FeedForwardShape,
+    HeadShape,
+    Latent,
+    LayerShape,
+    StackShape,
+)
 
 
-def llama_like(
-    read: Fields, *, qkv_bias: bool = False, tied: bool = False, qk_norm: bool = False, experts: int = 1,
-    post_norms: bool = False, fused_qkv: bool = False,
-) -> TransformerShape:  # fmt: skip
-    """Read Llama's family: RMS norms, rotary positions, a gated feed-forward, grouped attention."""
-    hidden, heads = read.size("hidden_size"), read.size("num_attention_heads")
-    attention_bias = read.flag("attention_bias", default=qkv_bias)
-    return TransformerShape(
-        family=read.config["model_type"],
-        layers=read.size("num_hidden_layers"),
-        hidden=hidden,
-        heads=heads,
-        kv_heads=read.size("num_key_value_heads", default=heads) if "num_key_value_heads" in read.config else heads,
-        head_dim=read.config.get("head_dim") or hidden // heads,
-        ffn=read.size("moe_intermediate_size", "intermediate_size") if experts > 1 else read.size("intermediate_size"),
-        vocab=read.size("vocab_size"),
-        max_sequence=read.size("max_position_embeddings", default=2048),
-        gated=True,
-        rms_norm=True,
-        rotary=True,
-        activation=read.word("hidden_act", "hidden_activation", default="silu"),
-        window=read.window(),
-        qkv_bias=attention_bias,
-        out_bias=attention_bias and read.config["model_type"] not in ("qwen2", "qwen2_moe"),
-        ffn_bias=read.flag("mlp_bias", default=False),
-        qk_norm=qk_norm,
-        norms_per_layer=4 if post_norms else 2,
-        fused_qkv=fused_qkv,
-        head="tied" if read.flag("tie_word_embeddings", default=tied) else "lm",
-        experts=experts,
-        experts_used=read.size("num_experts_per_tok", default=2) if experts > 1 else 1,
-        dropout=read.rate("attention_dropout"),
-        assumed=tuple(read.assumed),
+@dataclass(frozen=True, slots=True)
+class Style:
+    """How a family differs from Llama: RMS norms, rotary positions, a gated feed-forward, grouped attention.
+
+    ``kv_heads`` and ``head_dim`` are the published defaults where a file is silent (``None``: as many heads as queries,
+    the hidden size shared among them). ``rotary`` is the share of a head that is rotated, ``pattern`` the period of
+    layers that see all tokens where the others have a window, ``window`` the window where the file names none;
+    ``capped`` bounds scores by a tanh, and so writes attention out.
+    """
+
+    kv_heads: int | None = None
+    head_dim: int | None = None
+    tied: bool = False
+    qkv_bias: bool = False
+    out_bias: bool | None = None
+    mlp_bias: bool = False
+    query_key_norm: str = ""
+    norm: str = "rms"
+    layout: str = "pre"
+    fused_qkv: bool = False
+    fused_gate: bool = False
+    gated: bool = True
+    activation: str = "silu"
+    rotary: float = 1.0
+    pattern: int = 0
+    window: int | None = None
+    head_bias: bool = False
+    sinks: bool = False
+    capped: bool = False
+
+
+def decoder(read: Fields, style: Style) -> StackShape:
+    """Read a dense decoder of Llama's kind."""
+    layers = read.size("num_hidden_layers", "n_layer")
+    feed = _feed_forward(read, style)
+    return stack(read, style, [feed] * layers)
+
+
+def mixture(read: Fields, style: Style, *, experts: int, used: int, **fields: str) -> StackShape:
+    """Read a decoder whose layers have experts, but for those that the file makes dense.
+
+    ``fields`` say what the family calls its sizes: ``width`` of an expert, ``dense`` of a dense layer, ``shared``.
+    """
+    layers = read.size("num_hidden_layers")
+    width = read.size(*fields.get("width", "moe_intermediate_size,intermediate_size").split(","))
+    shared = read.optional(fields["shared"], least=0) or 0 if "shared" in fields else 0
+    count = read.size("num_experts", "num_local_experts", "n_routed_experts", default=experts)
+    chosen = read.size("num_experts_per_tok", default=used)
+    if chosen > count:
+        raise InvalidInput(f"{read.what}: a token cannot pass {chosen} of {count} experts: correct one of them")
+    expert = FeedForwardShape(
+        width, gated=True, bias=fields.get("bias") == "yes", activation=read.word("hidden_act", default="silu"),
+        experts=count, used=chosen, router_bias=fields.get("bias") == "yes", shared=shared,
+        shared_gate=bool(shared) and fields.get("gate") == "yes",
+    )  # fmt: skip
+    sparse = _sparse_layers(read, layers)
+    if all(sparse):
+        return stack(read, style, [expert] * layers)
+    dense = _feed_forward(read, style, fields.get("dense", "intermediate_size"))
+    return stack(read, style, [expert if here else dense for here in sparse])
+
+
+def deepseek(read: Fields, *, first_dense: int, shared: int) -> StackShape:
+    """Read DeepSeek V2 and V3: latent attention, dense layers first, then experts beside shared ones."""
+    layers, hidden, heads = (read.size(name) for name in ("num_hidden_layers", "hidden_size", "num_attention_heads"))
+    bias = read.flag("attention_bias", default=False)
+    config = read.config
+    rank = read.optional("q_lora_rank") if "q_lora_rank" in config else 1536
+    latent = Latent(
+        query_rank=rank,
+        key_value_rank=read.size("kv_lora_rank", default=512),
+        plain=read.size("qk_nope_head_dim", default=128),
+        rotary=read.size("qk_rope_head_dim", default=64),
+        value=read.size("v_head_dim", default=128),
     )
+    attention = AttentionShape(
+        hidden, heads, heads, latent.plain + latent.rotary, rotary=latent.rotary, query_bias=bias, out_bias=bias,
+        latent=latent,
+    )  # fmt: skip
+    width = read.size("moe_intermediate_size", default=1407)
+    expert = FeedForwardShape(
+        width, gated=True, bias=False, activation=read.word("hidden_act", default="silu"),
+        experts=read.size("n_routed_experts", "num_local_experts", default=64),
+        used=read.size("num_experts_per_tok", default=6),
+        shared=width * (read.size("n_shared_experts", default=shared, least=0)),
+    )  # fmt: skip
+    dense = _feed_forward(read, Style())
+    first = read.optional("first_k_dense_replace", least=0)
+    first = first_dense if first is None else first
+    feeds = [dense if place < first else expert for place in range(layers)]
+    return _wrap(read, Style(), hidden, tuple(LayerShape(attention, feed, norm="rms") for feed in feeds))
 
 
-def gpt2(read: Fields) -> TransformerShape:
-    """Read GPT-2: learned positions, a fused projection, its own GELU."""
-    hidden, heads = read.size("n_embd", default=768), read.size("n_head", default=12)
-    positions = read.size("n_positions", "n_ctx", default=1024)
-    return TransformerShape(
-        family="gpt2",
-        layers=read.size("n_layer", default=12),
-        hidden=hidden,
-        heads=heads,
-        kv_heads=heads,
-        head_dim=hidden // heads,
-        ffn=read.config.get("n_inner") or 4 * hidden,
-        vocab=read.size("vocab_size", default=50257),
-        max_sequence=positions,
-        positions=positions,
-        activation=read.word("activation_function", default="gelu_new"),
-        fused_qkv=True,
-        dropout=read.rate("resid_pdrop", default=0.1),
-        assumed=tuple(read.assumed),
-    )
-
-
-def gpt_neox(read: Fields) -> TransformerShape:
-    """Read GPT-NeoX and Pythia: parallel attention and feed-forward."""
-    hidden, heads = read.size("hidden_size"), read.size("num_attention_heads")
-    bias = read.flag("attention_bias", default=True)
-    return TransformerShape(
-        family="gpt_neox",
-        layers=read.size("num_hidden_layers"),
-        hidden=hidden,
-        heads=heads,
-        kv_heads=heads,
-        head_dim=hidden // heads,
-        ffn=read.size("intermediate_size"),
-        vocab=read.size("vocab_size"),
-        max_sequence=read.size("max_position_embeddings", default=2048),
-        qkv_bias=bias,
-        out_bias=bias,
-        rotary=True,
-        fused_qkv=True,
-        parallel=read.flag("use_parallel_residual", default=True),
-        activation=read.word("hidden_act", default="gelu"),
-        head="tied" if read.flag("tie_word_embeddings", default=False) else "lm",
-        dropout=read.rate("hidden_dropout"),
-        assumed=tuple(read.assumed),
-    )
-
-
-def opt(read: Fields) -> TransformerShape:
-    """Read OPT: learned positions with an offset of two, ReLU."""
-    hidden, heads = read.size("hidden_size"), read.size("num_attention_heads")
-    if read.size("word_embed_proj_dim", default=hidden) != hidden:
-        raise InvalidInput(f"{read.what}: an OPT model with a projected embedding (350m) is not expanded: trace it")
-    positions = read.size("max_position_embeddings", default=2048)
-    bias = read.flag("enable_bias", default=True)
-    return TransformerShape(
-        family="opt",
-        layers=read.size("num_hidden_layers"),
-        hidden=hidden,
-        heads=heads,
-        kv_heads=heads,
-        head_dim=hidden // heads,
-        ffn=read.size("ffn_dim"),
-        vocab=read.size("vocab_size"),
-        max_sequence=positions,
-        positions=positions + 2,
-        qkv_bias=bias,
-        out_bias=bias,
-        ffn_bias=bias,
-        activation=read.word("activation_function", default="relu"),
-        dropout=read.rate("dropout", default=0.1),
-        assumed=tuple(read.assumed),
-    )
-
-
-def bloom(read: Fields) -> TransformerShape:
-    """Read BLOOM: ALiBi positions and a norm after the embedding."""
-    hidden, heads = read.size("hidden_size", "n_embed"), read.size("n_head", "num_attention_heads")
-    return TransformerShape(
-        family="bloom",
-        layers=read.size("n_layer", "num_hidden_layers"),
-        hidden=hidden,
-        heads=heads,
-        kv_heads=heads,
-        head_dim=hidden // heads,
-        ffn=4 * hidden,
-        vocab=read.size("vocab_size"),
-        max_sequence=read.size("seq_length", default=2048),
-        embedding_norm=True,
-        activation="gelu_new",
-        fused_qkv=True,
-        dropout=read.rate("hidden_dropout"),
-        assumed=tuple(read.assumed),
-    )
-
-
-def phi(read: Fields) -> TransformerShape:
+def phi(read: Fields) -> StackShape:
     """Read Phi-1 and 2: one norm for parallel attention and feed-forward, biases everywhere."""
+    return decoder(
+        read,
+        Style(
+            norm="layer", layout="parallel", gated=False, mlp_bias=True, qkv_bias=True, activation="gelu_new",
+            rotary=0.5, head_bias=True,
+        ),
+    )  # fmt: skip
+
+
+def starcoder2(read: Fields) -> StackShape:
+    """Read StarCoder2: layer norms, a plain feed-forward, biases unless the file says no."""
+    bias = read.flag("use_bias", default=True)
+    return decoder(read, Style(norm="layer", gated=False, mlp_bias=bias, qkv_bias=bias, activation="gelu_pytorch_tanh"))
+
+
+def stablelm(read: Fields) -> StackShape:
+    """Read StableLM: layer norms, a quarter of each head rotated, parallel blocks where the file says so."""
+    style = Style(
+        norm="layer", rotary=0.25, qkv_bias=read.flag("use_qkv_bias", default=False), out_bias=False,
+        query_key_norm="each" if read.flag("qk_layernorm", default=False) else "",
+        layout="parallel" if read.flag("use_parallel_residual", default=False) else "pre",
+    )  # fmt: skip
+    return decoder(read, style)
+
+
+def cohere(read: Fields) -> StackShape:
+    """Read Command R: parallel blocks behind one norm without bias, tied embeddings."""
+    norm = "each" if read.flag("use_qk_norm", default=False) else ""
+    return decoder(read, Style(norm="unbiased", layout="parallel", tied=True, query_key_norm=norm))
+
+
+def stack(read: Fields, style: Style, feeds: list[FeedForwardShape]) -> StackShape:
+    """Return the model of one layer for each feed-forward block, with attention as the file has it."""
     hidden, heads = read.size("hidden_size"), read.size("num_attention_heads")
-    return TransformerShape(
-        family="phi",
-        layers=read.size("num_hidden_layers"),
+    head_dim = read.optional("head_dim") or style.head_dim or read.per_head(hidden, heads)
+    kv_heads = read.optional("num_key_value_heads") or heads
+    if "num_key_value_heads" not in read.config and style.kv_heads:
+        kv_heads = read.size("num_key_value_heads", default=style.kv_heads)
+    if heads % kv_heads:
+        raise InvalidInput(f"{read.what}: {heads} heads cannot share {kv_heads} key-value heads evenly")
+    bias = read.flag("attention_bias", default=style.qkv_bias)
+    share = read.share("partial_rotary_factor", default=style.rotary)
+    attention = AttentionShape(
+        hidden, heads, kv_heads, head_dim, rotary=2 * int(head_dim * share / 2), query_bias=bias, key_bias=bias,
+        out_bias=bias if style.out_bias is None else style.out_bias, query_key_norm=style.query_key_norm,
+        fused=style.fused_qkv, sinks=style.sinks, dropout=read.rate("attention_dropout"),
+    )  # fmt: skip
+    capped = read.given("attn_logit_softcapping", default=style.capped)
+    attention = replace(attention, capped=capped, written_out=capped or style.sinks)
+    windows = read.windows(len(feeds), pattern=style.pattern, default=style.window)
+    rate = read.rate("resid_pdrop", "hidden_dropout", "residual_dropout")
+    layers = tuple(
+        LayerShape(replace(attention, window=window), feed, style.layout, style.norm, rate)
+        for window, feed in zip(windows, feeds, strict=True)
+    )
+    return _wrap(read, style, hidden, layers)
+
+
+def decoder_head(read: Fields, vocab: int, *, tied: bool, bias: bool = False) -> HeadShape:
+    """Return the head of a decoder: scores for the vocabulary, unless the file names another one."""
+    architecture = read.architecture()
+    if architecture.endswith("ForSequenceClassification"):
+        return HeadShape(outputs=read.labels())
+    if architecture.endswith("ForTokenClassification"):
+        return HeadShape(outputs=read.labels(), bias=True)
+    if architecture.endswith("Model") and not architecture.endswith("LMHeadModel"):
+        return HeadShape()
+    capped = read.given("final_logit_softcapping", default=read.family == "gemma2")
+    return HeadShape(outputs=vocab, tied=tied, bias=bias, capped=capped)
+
+
+def _wrap(read: Fields, style: Style, hidden: int, layers: tuple[LayerShape, ...]) -> StackShape:
+    vocab = read.size("vocab_size")
+    return StackShape(
+        family=read.family,
         hidden=hidden,
-        heads=heads,
-        kv_heads=read.config.get("num_key_value_heads") or heads,
-        head_dim=hidden // heads,
-        ffn=read.size("intermediate_size"),
-        vocab=read.size("vocab_size"),
+        vocab=vocab,
+        layers=layers,
+        head=decoder_head(read, vocab, tied=read.flag("tie_word_embeddings", default=style.tied), bias=style.head_bias),
         max_sequence=read.size("max_position_embeddings", default=2048),
-        norms_per_layer=1,
-        parallel=True,
-        rotary=True,
-        activation=read.word("hidden_act", default="gelu_new"),
-        head="tied" if read.flag("tie_word_embeddings", default=False) else "lm",
-        head_bias=True,
-        dropout=read.rate("resid_pdrop"),
-        assumed=tuple(read.assumed),
+        norm=style.norm,
+        dropout=read.rate("embd_pdrop", "embedding_dropout"),
     )
 
 
-def falcon(read: Fields) -> TransformerShape:
-    """Read Falcon: one key-value head (7B) or grouped ones (40B, 180B), parallel blocks, tied embeddings."""
-    hidden = read.size("hidden_size")
-    heads = read.size("num_attention_heads", "n_head")
-    grouped = read.flag("new_decoder_architecture", default=False)
-    shared = read.flag("multi_query", default=True)
-    parallel = grouped or read.flag("parallel_attn", default=True)
-    bias = read.flag("bias", default=False)
-    return TransformerShape(
-        family="falcon",
-        layers=read.size("num_hidden_layers", "n_layer"),
-        hidden=hidden,
-        heads=heads,
-        kv_heads=(read.config.get("num_kv_heads") or heads) if grouped else 1 if shared else heads,
-        head_dim=hidden // heads,
-        ffn=read.config.get("ffn_hidden_size") or 4 * hidden,
-        vocab=read.size("vocab_size"),
-        max_sequence=read.size("max_position_embeddings", default=2048),
-        norms_per_layer=read.config.get("num_ln_in_parallel_attn") or (1 if parallel and not grouped else 2),
-        parallel=parallel,
-        fused_qkv=True,
-        rotary=not read.flag("alibi", default=False),
-        qkv_bias=bias,
-        out_bias=bias,
-        ffn_bias=bias,
-        activation=read.word("activation", default="gelu"),
-        head="tied" if read.flag("tie_word_embeddings", default=True) else "lm",
-        dropout=read.rate("hidden_dropout"),
-        assumed=tuple(read.assumed),
+def _feed_forward(read: Fields, style: Style, field: str = "intermediate_size") -> FeedForwardShape:
+    return FeedForwardShape(
+        width=read.size(field, "intermediate_size"),
+        gated=style.gated,
+        bias=read.flag("mlp_bias", default=style.mlp_bias),
+        activation=read.word("hidden_activation", "hidden_act", default=style.activation),
+        fused=style.fused_gate,
     )
+
+
+def _sparse_layers(read: Fields, layers: int) -> list[bool]:
+    """Return which layers have experts: all, but for those that the file excepts."""
+    listed = read.config.get("moe_layers")
+    if isinstance(listed, list):
+        return [place in listed for place in range(layers)]
+    step = read.optional("decoder_sparse_step", "interleave_moe_layer_step", "moe_layer_freq") or 1
+    excepted = read.config.get("mlp_only_layers") or []
+    return [place not in excepted and (place + 1) % step == 0 for place in range(layers)]

@@ -1,69 +1,228 @@
 """Encoder families for text and images: what each calls its sizes."""
 
-from leadline.graphs.hf_config.fields import Fields
-from leadline.graphs.hf_config.shape import TransformerShape
+from dataclasses import replace
 
-ROBERTA = ("roberta", "xlm-roberta", "camembert")
+from leadline.core.errors import InvalidInput
+from leadline.graphs.hf_config.fields import Fields
+from leadline.graphs.hf_config.shape import (
+    AttentionShape,
+    FeedForwardShape,
+    HeadShape,
+    ImageShape,
+    LayerShape,
+    Relative,
+    StackShape,
+)
+
+OFFSET = ("roberta", "xlm-roberta", "camembert", "mpnet")
 """Families whose first two positions are never used."""
 
+POOLED = ("bert", "roberta", "xlm-roberta", "camembert", "albert", "mpnet")
+"""Families whose bare model ends in a dense layer over the first token."""
 
-def bert(read: Fields) -> TransformerShape:
-    """Read BERT, RoBERTa and DistilBERT: norms after each half layer, a tied decoder with a transform."""
-    hidden, heads = (
-        read.size("hidden_size", "dim", default=768),
-        read.size("num_attention_heads", "n_heads", default=12),
-    )
-    family = read.config["model_type"]
+
+def bert(read: Fields) -> StackShape:
+    """Read BERT, RoBERTa, DistilBERT and ELECTRA: norms after each half layer, a tied decoder with a transform."""
+    family = read.family
+    hidden = read.size("hidden_size", "dim", default=256 if family == "electra" else 768)
     positions = read.size("max_position_embeddings", default=512)
-    return TransformerShape(
-        family=family,
-        layers=read.size("num_hidden_layers", "n_layers", default=12),
+    width = read.size("embedding_size", default=128) if family == "electra" else hidden
+    return _encoder(
+        read, _layer(read, hidden, default=1024 if family == "electra" else 3072), 12, hidden, width,
+        positions=positions, types=0 if family == "distilbert" else read.size("type_vocab_size", default=2),
+    )  # fmt: skip
+
+
+def mpnet(read: Fields) -> StackShape:
+    """Read MPNet: BERT without segments, with a learned bias for distances that all layers share."""
+    hidden = read.size("hidden_size", default=768)
+    layer = _layer(read, hidden, written_out=True)
+    return _encoder(
+        read, layer, 12, hidden, hidden, positions=read.size("max_position_embeddings", default=512),
+        buckets=read.size("relative_attention_num_buckets", default=32),
+    )  # fmt: skip
+
+
+def albert(read: Fields) -> StackShape:
+    """Read ALBERT: the same layer again and again, and narrow embeddings."""
+    if read.size("inner_group_num", default=1) != 1:
+        raise InvalidInput(f"{read.what}: an ALBERT model with several layers in a group is not expanded: trace it")
+    hidden = read.size("hidden_size", default=4096)
+    width = read.size("embedding_size", default=128)
+    layer = _layer(read, hidden, heads=64, default=16384, activation="gelu_new")
+    return _encoder(
+        read, layer, read.size("num_hidden_groups", default=1), hidden, width,
+        depth=read.size("num_hidden_layers", default=12), always=True,
+        positions=read.size("max_position_embeddings", default=512), types=read.size("type_vocab_size", default=2),
+    )  # fmt: skip
+
+
+def deberta(read: Fields) -> StackShape:
+    """Read DeBERTa, all versions: each score adds what contents and distances say about each other."""
+    first = read.family == "deberta"
+    hidden = read.size("hidden_size", default=768 if first else 1536)
+    if (read.optional("embedding_size") or hidden) != hidden or read.flag("talking_head", default=False):
+        raise InvalidInput(f"{read.what}: a DeBERTa model with narrow embeddings or talking heads is not expanded")
+    if read.optional("conv_kernel_size", least=0):
+        raise InvalidInput(f"{read.what}: conv_kernel_size is set, but DeBERTa's convolution is not expanded: trace it")
+    kinds = _kinds(read)
+    relative = Relative("c2p" in kinds, "p2c" in kinds, read.flag("share_att_key", default=False) and not first, first)
+    layer = _layer(read, hidden, heads=12 if first else 24, default=3072 if first else 6144, relative=relative)
+    positions = read.size("max_position_embeddings", default=512)
+    farthest = read.config.get("max_relative_positions", -1)
+    span = farthest if isinstance(farthest, int) and farthest > 0 else positions
+    buckets = read.config.get("position_buckets", -1)
+    span = buckets if not first and isinstance(buckets, int) and buckets > 0 else span
+    return _encoder(
+        read, layer, 12 if first else 24, hidden, hidden,
+        positions=positions if read.flag("position_biased_input", default=True) else 0,
+        types=read.size("type_vocab_size", default=0, least=0), longest=positions,
+        distances=2 * span if read.flag("relative_attention", default=False) else 0,
+        distance_norm="layer_norm" in str(read.config.get("norm_rel_ebd", "none")),
+    )  # fmt: skip
+
+
+def modernbert(read: Fields) -> StackShape:
+    """Read ModernBERT: norms before each half, rotary positions, every third layer sees all tokens."""
+    hidden, heads = read.size("hidden_size", default=768), read.size("num_attention_heads", default=12)
+    layers = read.size("num_hidden_layers", default=22)
+    bias, head_dim = read.flag("attention_bias", default=False), read.per_head(hidden, heads)
+    norm = "layer" if read.flag("norm_bias", default=False) else "unbiased"
+    feed = FeedForwardShape(
+        read.size("intermediate_size", default=1152), gated=True, bias=read.flag("mlp_bias", default=False),
+        activation=read.word("hidden_activation", default="gelu"), fused=True, dropout=read.rate("mlp_dropout"),
+    )  # fmt: skip
+    window, every = read.size("local_attention", default=128), read.size("global_attn_every_n_layers", default=3)
+    stack = tuple(
+        LayerShape(
+            AttentionShape(
+                hidden, heads, heads, head_dim, causal=False, window=window if place % every else None,
+                rotary=head_dim, query_bias=bias, out_bias=bias, fused=True,
+            ),
+            feed, norm=norm, first_norm=place > 0,
+        )
+        for place in range(layers)
+    )  # fmt: skip
+    vocab = read.size("vocab_size", default=50368)
+    head = encoder_head(read, hidden, vocab, hidden, read.word("classifier_activation", default="gelu"))
+    if head.transform:
+        head = replace(head, transform_bias=read.flag("classifier_bias", default=False), transform_norm=norm)
+    return StackShape(
+        family=read.family,
         hidden=hidden,
-        heads=heads,
-        kv_heads=heads,
-        head_dim=hidden // heads,
-        ffn=read.size("intermediate_size", "hidden_dim", default=3072),
-        vocab=read.size("vocab_size", default=30522),
-        max_sequence=positions - 2 * (family in ROBERTA),
-        causal=False,
+        vocab=vocab,
+        layers=stack,
+        head=head,
+        max_sequence=read.size("max_position_embeddings", default=8192),
+        norm=norm,
+        embedding_norm=True,
+        dropout=read.rate("embedding_dropout"),
+    )
+
+
+def vit(read: Fields) -> StackShape:
+    """Read ViT and DeiT: patches and a class token instead of words; DeiT has a second such token."""
+    hidden, heads = read.size("hidden_size", default=768), read.size("num_attention_heads", default=12)
+    side, patch = read.size("image_size", default=224), read.size("patch_size", default=16)
+    if patch > side:
+        raise InvalidInput(f"{read.what}: an image of {side} pixels has no patches of {patch}: correct one of them")
+    image = ImageShape(
+        side=side,
+        patch=patch,
+        channels=read.size("num_channels", default=3),
+        extra=2 if read.family == "deit" else 1,
+    )
+    bias, rate = read.flag("qkv_bias", default=True), read.rate("hidden_dropout_prob")
+    attention = AttentionShape(
+        hidden, heads, heads, read.per_head(hidden, heads), causal=False, query_bias=bias, key_bias=bias
+    )
+    feed = FeedForwardShape(
+        read.size("intermediate_size", default=3072), activation=read.word("hidden_act", default="gelu")
+    )
+    architecture = read.architecture()
+    head = HeadShape(outputs=read.labels(), bias=True, pooled=True)
+    if architecture.endswith("WithTeacher"):
+        head = HeadShape(outputs=2 * read.labels(), bias=True, pooled=True)
+    elif architecture.endswith("Model"):
+        head = HeadShape(pooled=True, transform=hidden)
+    return StackShape(
+        family=read.family,
+        hidden=hidden,
+        layers=(LayerShape(attention, feed, dropout=rate),) * read.size("num_hidden_layers", default=12),
+        head=head,
+        max_sequence=image.tokens,
+        source=image,
+        dropout=rate,
+    )
+
+
+def encoder_head(read: Fields, hidden: int, vocab: int, width: int, activation: str) -> HeadShape:
+    """Return the head of an encoder: hidden words, unless the file names another one."""
+    architecture = read.architecture()
+    if architecture.endswith("ForSequenceClassification"):
+        kind = {"distilbert": "relu", "electra": "gelu", "deberta": "gelu", "deberta-v2": "gelu"}
+        return HeadShape(
+            read.labels(), bias=True, pooled=True, transform=hidden, activation=kind.get(read.family, "tanh")
+        )
+    if architecture.endswith(("ForTokenClassification", "ForQuestionAnswering")):
+        return HeadShape(read.labels(), bias=True)
+    if architecture == "ElectraForPreTraining":
+        return HeadShape(1, bias=True, transform=hidden, activation=activation)
+    if architecture.endswith("Model"):
+        return HeadShape(pooled=True, transform=hidden) if read.family in POOLED else HeadShape()
+    tied = read.flag("tie_word_embeddings", default=True)
+    activation = "gelu" if read.family == "electra" else activation
+    return HeadShape(vocab, tied=tied, bias=True, transform=width, transform_norm="layer", activation=activation)
+
+
+def _encoder(
+    read: Fields, layer: LayerShape, layers: int, hidden: int, width: int, *, positions: int, types: int = 0,
+    depth: int = 0, always: bool = False, buckets: int = 0, distances: int = 0, distance_norm: bool = False,
+    longest: int = 0,
+) -> StackShape:  # fmt: skip
+    """Return an encoder of equal layers; ``width`` is that of its embeddings, which are normalised."""
+    vocab = read.size("vocab_size", default=30522)
+    count = layers if depth else read.size("num_hidden_layers", "n_layers", default=layers)
+    return StackShape(
+        family=read.family,
+        hidden=hidden,
+        vocab=vocab,
+        layers=(layer,) * count,
+        head=encoder_head(read, hidden, vocab, width, layer.feed_forward.activation),
+        max_sequence=(longest or positions) - 2 * (read.family in OFFSET),
+        depth=depth,
+        embedding=width,
+        project_always=always,
         final_norm=False,
         embedding_norm=True,
         positions=positions,
-        token_types=0 if family == "distilbert" else read.size("type_vocab_size", default=2),
-        head="mlm",
-        post_norm=True,
-        activation=read.word("hidden_act", "activation", default="gelu"),
-        dropout=read.rate("hidden_dropout_prob", "dropout", default=0.1),
-        assumed=tuple(read.assumed),
+        token_types=types,
+        position_buckets=buckets,
+        relative_positions=distances,
+        relative_norm=distance_norm,
+        dropout=layer.dropout,
     )
 
 
-def vit(read: Fields) -> TransformerShape:
-    """Read ViT: patches and a class token instead of words."""
-    hidden, heads = read.size("hidden_size", default=768), read.size("num_attention_heads", default=12)
-    image, patch = read.size("image_size", default=224), read.size("patch_size", default=16)
-    tokens = (image // patch) ** 2 + 1
-    labels = read.config.get("id2label")
-    return TransformerShape(
-        family="vit",
-        layers=read.size("num_hidden_layers", default=12),
-        hidden=hidden,
-        heads=heads,
-        kv_heads=heads,
-        head_dim=hidden // heads,
-        ffn=read.size("intermediate_size", default=3072),
-        vocab=0,
-        max_sequence=tokens,
-        causal=False,
-        positions=tokens,
-        qkv_bias=read.flag("qkv_bias", default=True),
-        head="none",
-        activation=read.word("hidden_act", default="gelu"),
-        dropout=read.rate("hidden_dropout_prob"),
-        patches=tokens - 1,
-        patch=patch,
-        channels=read.size("num_channels", default=3),
-        image=image,
-        labels=len(labels) if labels else read.size("num_labels", default=2),
-        assumed=tuple(read.assumed),
+def _layer(
+    read: Fields, hidden: int, *, heads: int = 12, default: int = 3072, activation: str = "gelu",
+    written_out: bool = False, relative: Relative | None = None,
+) -> LayerShape:  # fmt: skip
+    """Return BERT's layer, with ``heads`` and a feed-forward of ``default`` where the file is silent."""
+    many = read.size("num_attention_heads", "n_heads", default=4 if read.family == "electra" else heads)
+    attention = AttentionShape(
+        hidden, many, many, read.per_head(hidden, many), causal=False, written_out=written_out, relative=relative,
+        dropout=read.rate("attention_probs_dropout_prob", "attention_dropout", default=0.1),
+    )  # fmt: skip
+    feed = FeedForwardShape(
+        read.size("intermediate_size", "hidden_dim", default=default),
+        activation=read.word("hidden_act", "activation", default=activation),
     )
+    silent = 0.0 if read.family == "albert" else 0.1
+    return LayerShape(attention, feed, "post", dropout=read.rate("hidden_dropout_prob", "dropout", default=silent))
+
+
+def _kinds(read: Fields) -> tuple[str, ...]:
+    """Return which comparisons DeBERTa adds to the scores; older files join them by a bar."""
+    kinds = read.config.get("pos_att_type") or ()
+    return tuple(kinds.lower().split("|") if isinstance(kinds, str) else [str(kind) for kind in kinds])

@@ -9,9 +9,10 @@ from leadline.core.errors import InvalidInput
 from leadline.core.graph import BYTES_PER_ELEMENT, LoopFacts, Op, OpGraph, OpKind, Stage, StorageCategory, TracedJob
 from leadline.core.workload import Optimizer, Phase, Precision, Workload
 from leadline.graphs.hf_config.families import read_shape
-from leadline.graphs.hf_config.model import Transformer
+from leadline.graphs.hf_config.model import Pair, Single, make_model
+from leadline.graphs.hf_config.modules import Build
 from leadline.graphs.hf_config.optimizer import hold_states, update
-from leadline.graphs.hf_config.shape import TransformerShape
+from leadline.graphs.hf_config.shape import ModelShape, PairShape, StackShape
 from leadline.graphs.hf_config.tape import Tape
 
 DEFAULT_SEQUENCE = 2048
@@ -42,20 +43,19 @@ def expand(workload: Workload, *, device_type: str = "cuda") -> TracedJob:
         UnknownName: the ``model_type`` is not known.
     """
     config = read_config(workload.model.reference)
-    shape = read_shape(_text_part(config), workload.model.reference)
+    shape, left_out = read_shape(_text_part(config), workload.model.reference)
     choices = _choose(workload, shape, config)
     graph = _run(workload, shape, choices, cuda=device_type == "cuda")
     loop = LoopFacts(
         batch=choices.batch,
         accumulation=workload.accumulation,
-        bytes_per_sample=None if shape.patch else 8 * choices.sequence,
+        bytes_per_sample=None if shape.source is not None else 8 * choices.sequence,
         precision=choices.precision.value,
         optimizer=choices.optimizer.value if workload.phase is Phase.TRAINING else None,
     )
     notes = [f"assumed: {', '.join(choices.assumed)}"] if choices.assumed else []
-    if shape.assumed:
-        left_out = ", ".join(shape.assumed)
-        notes.append(f"{workload.model.reference} leaves out {left_out}: the published defaults were taken")
+    if left_out:
+        notes.append(f"{workload.model.reference} leaves out {', '.join(left_out)}: the published defaults were taken")
     return TracedJob(graph, loop, notes=tuple(notes))
 
 
@@ -85,7 +85,7 @@ def _text_part(config: dict[str, Any]) -> dict[str, Any]:
     return inner if "model_type" in config and isinstance(inner, dict) and "model_type" in inner else config
 
 
-def _choose(workload: Workload, shape: TransformerShape, config: dict[str, Any]) -> _Choices:
+def _choose(workload: Workload, shape: ModelShape, config: dict[str, Any]) -> _Choices:
     """Fill in what the user left out, and say what was filled in."""
     assumed = []
     training = workload.phase is Phase.TRAINING
@@ -96,6 +96,8 @@ def _choose(workload: Workload, shape: TransformerShape, config: dict[str, Any])
     if sequence is None:
         sequence = min(shape.max_sequence, DEFAULT_SEQUENCE)
         assumed.append(f"sequence {sequence}")
+    if isinstance(shape, PairShape) and shape.source is None:
+        assumed.append("a target as long as the source")
     precision = workload.precision
     if precision is None:
         precision = Precision.BF16 if training else _stored_precision(config)
@@ -108,15 +110,15 @@ def _choose(workload: Workload, shape: TransformerShape, config: dict[str, Any])
     return _Choices(batch, sequence, precision, optimizer, tuple(assumed))
 
 
-def _sizes(workload: Workload, shape: TransformerShape) -> tuple[int | None, int | None]:
+def _sizes(workload: Workload, shape: ModelShape) -> tuple[int | None, int | None]:
     """Return batch and sequence as far as they are said, by themselves or by the shape of the first input."""
     batch, sequence = workload.batch, workload.sequence
     if workload.inputs:
         first = workload.inputs[0].shape
         batch = batch or first[0]
         sequence = sequence or (first[1] if len(first) == 2 else None)
-    if shape.patch:
-        return batch, shape.patches + 1
+    if isinstance(shape, StackShape) and shape.source is not None:
+        return batch, shape.source.tokens
     if sequence is not None and shape.positions and sequence > shape.max_sequence:
         raise InvalidInput(
             f"--seq {sequence} is longer than the {shape.max_sequence} positions this {shape.family} has learned"
@@ -129,18 +131,18 @@ def _stored_precision(config: dict[str, Any]) -> Precision:
     return {"float16": Precision.FP16, "bfloat16": Precision.BF16}.get(stored, Precision.FP32)
 
 
-def _run(workload: Workload, shape: TransformerShape, choices: _Choices, *, cuda: bool) -> OpGraph:
+def _run(workload: Workload, shape: ModelShape, choices: _Choices, *, cuda: bool) -> OpGraph:
     training = workload.phase is Phase.TRAINING
     precision = choices.precision
     tape = Tape(training=training, autocast=precision.compute if precision.autocast else None)
     dtype = precision.weights
-    model = Transformer(shape, tape, dtype, cuda=cuda, checkpointing=workload.checkpointing and training)
-    model.build()
+    build = Build(tape, dtype, cuda=cuda, checkpointing=workload.checkpointing and training)
+    model = make_model(build, shape)
     states = hold_states(tape, choices.optimizer) if training else []
     _micro_steps(model, choices, workload.accumulation if training else 1)
     if training:
         update(tape, choices.optimizer, scaled=precision is Precision.AMP_FP16)
-    count = sum(weight.elements for weight in tape.parameters)
+    count = sum(weight.elements for weight in (*tape.parameters, *tape.frozen))
     graph = OpGraph(
         ops=_as_tf32(tape.ops()) if precision is Precision.TF32 else tape.ops(),
         events=tuple(tape.events),
@@ -153,13 +155,13 @@ def _run(workload: Workload, shape: TransformerShape, choices: _Choices, *, cuda
     return graph
 
 
-def _micro_steps(model: Transformer, choices: _Choices, accumulation: int) -> None:
+def _micro_steps(model: Single | Pair, choices: _Choices, accumulation: int) -> None:
     """Run forward and backward; further micro-steps repeat the second one, where gradients are held already."""
-    tape = model.tape
+    tape = model.build.tape
     for position in range(min(accumulation, 2)):
         tape.stage = Stage.FORWARD
         with tape.repeated(max(1, accumulation - 1) if position else 1):
-            answer = model.forward(choices.batch, choices.sequence)
+            answer = model(choices.batch, choices.sequence)
             tape.end_forward()
             if tape.training:
                 tape.backward(answer, tape.new((1,), "float32", StorageCategory.TEMPORARY))

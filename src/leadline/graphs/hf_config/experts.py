@@ -1,15 +1,47 @@
 """Mixture of experts on a tape: scoring, gathering each expert's tokens, and adding the answers up."""
 
+import math
+from dataclasses import replace
+
 from leadline.core.graph import OpKind, StorageCategory
-from leadline.graphs.hf_config.layers import linear
+from leadline.graphs.hf_config import layers
+from leadline.graphs.hf_config.modules import Build, FeedForward, Linear
+from leadline.graphs.hf_config.shape import FeedForwardShape
 from leadline.graphs.hf_config.tape import Size, Tape
 
 TEMPORARY = StorageCategory.TEMPORARY
 
 
-def route(tape: Tape, hidden: Size, router: Size, used: int) -> Size:
-    """Score the experts for each token and return the weights of the best ones."""
-    scores = linear(tape, hidden, router)
+class Experts:
+    """Feed-forward blocks of which a router picks some for each token, and one that every token may pass beside."""
+
+    __slots__ = ("experts", "router", "shape", "shared", "shared_gate", "tape")
+
+    def __init__(self, build: Build, hidden: int, shape: FeedForwardShape) -> None:
+        self.tape, self.shape = build.tape, shape
+        self.router = Linear(build, shape.experts, hidden, bias=shape.router_bias)
+        self.experts = FeedForward(build, hidden, replace(shape, fused=True), experts=shape.experts)
+        beside = replace(shape, width=shape.shared, bias=False, fused=False)
+        self.shared = FeedForward(build, hidden, beside) if shape.shared else None
+        self.shared_gate = Linear(build, 1, hidden, bias=False) if shape.shared_gate else None
+
+    def __call__(self, hidden: Size) -> Size:
+        """Return the weighed sum of the answers of each token's experts."""
+        shape, tape = self.shape, self.tape
+        weights = route(tape, self.router(hidden), shape.used)
+        chosen = dispatch(tape, hidden, shape.experts, shape.used)
+        total = combine(tape, self.experts(chosen), weights, hidden.shape)
+        del chosen
+        if self.shared is None:
+            return total
+        beside = self.shared(hidden)
+        if self.shared_gate is not None:
+            beside = layers.multiply(tape, beside, layers.activation(tape, self.shared_gate(hidden), "sigmoid"))
+        return layers.add(tape, total, beside)
+
+
+def route(tape: Tape, scores: Size, used: int) -> Size:
+    """Return the weights of the ``used`` best experts of each token, by their scores."""
     chances = tape.new(scores.shape, "float32")
     tape.op("_softmax", OpKind.SOFTMAX, [scores], [chances], flops=5.0 * scores.elements)
     best = tape.new((*scores.shape[:-1], used), "float32")
@@ -25,10 +57,14 @@ def route(tape: Tape, hidden: Size, router: Size, used: int) -> Size:
 
 
 def dispatch(tape: Tape, hidden: Size, experts: int, used: int) -> Size:
-    """Gather the tokens of each expert, spread evenly: (experts, tokens · used ÷ experts, width)."""
+    """Gather the tokens of each expert, spread evenly: (experts, tokens · used ÷ experts, width).
+
+    Where there are fewer choices than experts, each lands on an expert of its own and the others stay idle.
+    """
     width = hidden.shape[-1]
-    tokens = max(1, hidden.elements // width * used // experts)
-    result = tape.new((experts, tokens, width), hidden.dtype)
+    choices = hidden.elements // width * used
+    busy = min(experts, choices)
+    result = tape.new((busy, math.ceil(choices / busy), width), hidden.dtype)
     tape.op("index", OpKind.INDEX, [hidden], [result])
     slot, shape, dtype = hidden.slot, hidden.shape, hidden.dtype
 

@@ -1,58 +1,99 @@
 """Read a ``config.json``: its family's reader knows what the sizes are called."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from leadline.core.errors import InvalidInput, UnknownName
-from leadline.graphs.hf_config import decoders, encoders
+from leadline.graphs.hf_config import decoders, encoders, older_decoders, pairs
+from leadline.graphs.hf_config.decoders import Style
 from leadline.graphs.hf_config.fields import Config, Fields
-from leadline.graphs.hf_config.shape import TransformerShape
+from leadline.graphs.hf_config.shape import ModelShape
+
+Reader = Callable[[Fields], ModelShape]
 
 
-def read_shape(config: Config, what: str) -> TransformerShape:
-    """Return the shape that a configuration describes; ``what`` names the file in errors.
+def read_shape(config: Config, what: str) -> tuple[ModelShape, tuple[str, ...]]:
+    """Return the shape that a configuration describes, and the sizes it leaves out; ``what`` names it in errors.
 
     Raises:
         UnknownName: the ``model_type`` is not one of the known families.
-        InvalidInput: a size is missing, not a number, or not positive.
+        InvalidInput: a size is missing, not a number, not positive, or at odds with another.
     """
     family = config.get("model_type")
     if family is None:
         raise InvalidInput(f"{what} has no model_type: it is not a Hugging Face model configuration")
     if family not in FAMILIES:
-        raise UnknownName(
-            f"model_type in {what}", str(family), FAMILIES, fix=f"known are {', '.join(sorted(FAMILIES))}"
-        )
+        known = f"known are {', '.join(sorted(FAMILIES))}; give any other model as a file.py:function or a command"
+        raise UnknownName(f"model_type in {what}", str(family), FAMILIES, fix=known)
     reader = Fields(config, what)
     shape = FAMILIES[family](reader)
-    if shape.heads % shape.kv_heads:
-        raise InvalidInput(f"{what}: {shape.heads} heads cannot share {shape.kv_heads} key-value heads evenly")
-    return shape
+    return shape, tuple(dict.fromkeys(reader.assumed))
 
 
-FAMILIES: dict[str, Callable[[Fields], TransformerShape]] = {
-    "llama": decoders.llama_like,
-    "mistral": decoders.llama_like,
-    "qwen2": lambda read: decoders.llama_like(read, qkv_bias=True),
-    "qwen3": lambda read: decoders.llama_like(read, qk_norm=True),
-    "gemma": lambda read: decoders.llama_like(read, tied=True),
-    "mixtral": lambda read: decoders.llama_like(read, experts=read.size("num_local_experts", default=8)),
-    "qwen3_moe": lambda read: decoders.llama_like(
-        read, qk_norm=True, experts=read.size("num_experts", "num_local_experts", default=128)
-    ),
-    "gemma2": lambda read: decoders.llama_like(read, tied=True, post_norms=True),
-    "gemma3_text": lambda read: decoders.llama_like(read, tied=True, post_norms=True, qk_norm=True),
-    "phi3": lambda read: decoders.llama_like(read, fused_qkv=True),
+def _dense(style: Style) -> Reader:
+    return lambda read: decoders.decoder(read, style)
+
+
+def _experts(style: Style, experts: int, used: int, **fields: str) -> Reader:
+    return lambda read: decoders.mixture(read, style, experts=experts, used=used, **fields)
+
+
+GEMMA = Style(tied=True, activation="gelu_pytorch_tanh")
+
+FAMILIES: dict[str, Reader] = {
+    "llama": _dense(Style()),
+    "mistral": _dense(Style()),
+    "granite": _dense(Style()),
+    "qwen2": _dense(Style(qkv_bias=True, out_bias=False)),
+    "qwen3": _dense(Style(query_key_norm="head", head_dim=128)),
+    "gemma": _dense(GEMMA),
+    "gemma2": _dense(replace(GEMMA, layout="sandwich", pattern=2, capped=True)),
+    "gemma3_text": _dense(replace(GEMMA, layout="sandwich", pattern=6, query_key_norm="head")),
+    "phi3": _dense(Style(fused_qkv=True, fused_gate=True)),
+    "olmo": _dense(Style(norm="bare")),
+    "olmo2": _dense(Style(layout="after", query_key_norm="width")),
     "phi": decoders.phi,
-    "falcon": decoders.falcon,
-    "gpt2": decoders.gpt2,
-    "gpt_neox": decoders.gpt_neox,
-    "opt": decoders.opt,
-    "bloom": decoders.bloom,
+    "starcoder2": decoders.starcoder2,
+    "stablelm": decoders.stablelm,
+    "cohere": decoders.cohere,
+    "mixtral": _experts(Style(), 8, 2, width="intermediate_size"),
+    "qwen2_moe": _experts(
+        Style(qkv_bias=True, out_bias=False), 60, 4, shared="shared_expert_intermediate_size", gate="yes"
+    ),
+    "qwen3_moe": _experts(Style(query_key_norm="head"), 128, 8),
+    "olmoe": _experts(Style(query_key_norm="width"), 64, 8, width="intermediate_size"),
+    "gpt_oss": _experts(
+        Style(qkv_bias=True, sinks=True, head_dim=64, pattern=2), 128, 4, width="intermediate_size", bias="yes"
+    ),
+    "deepseek_v2": lambda read: decoders.deepseek(read, first_dense=0, shared=2),
+    "deepseek_v3": lambda read: decoders.deepseek(read, first_dense=3, shared=1),
+    "falcon": older_decoders.falcon,
+    "gpt2": older_decoders.gpt2,
+    "gpt_bigcode": older_decoders.gpt_bigcode,
+    "gptj": older_decoders.gptj,
+    "codegen": older_decoders.gptj,
+    "gpt_neo": older_decoders.gpt_neo,
+    "gpt_neox": older_decoders.gpt_neox,
+    "opt": older_decoders.opt,
+    "bloom": older_decoders.bloom,
+    "mpt": older_decoders.mpt,
     "bert": encoders.bert,
     "roberta": encoders.bert,
     "xlm-roberta": encoders.bert,
     "camembert": encoders.bert,
     "distilbert": encoders.bert,
+    "electra": encoders.bert,
+    "albert": encoders.albert,
+    "mpnet": encoders.mpnet,
+    "deberta": encoders.deberta,
+    "deberta-v2": encoders.deberta,
+    "modernbert": encoders.modernbert,
     "vit": encoders.vit,
+    "deit": encoders.vit,
+    "t5": pairs.t5,
+    "mt5": pairs.t5,
+    "bart": pairs.bart,
+    "mbart": pairs.bart,
+    "whisper": pairs.whisper,
 }
-"""``model_type`` → reader of its sizes. A new family is one function here and a row in the parameter-count test."""
+"""``model_type`` → reader of its sizes. A new family is one row here and one in the parameter-count test."""

@@ -13,34 +13,111 @@ class Fields:
     def __init__(self, config: Config, what: str) -> None:
         self.config, self.what, self.assumed = config, what, list[str]()
 
-    def size(self, *names: str, default: int | None = None) -> int:
+    @property
+    def family(self) -> str:
+        """The configuration's ``model_type``."""
+        return str(self.config["model_type"])
+
+    def size(self, *names: str, default: int | None = None, least: int = 1) -> int:
         """Return the first of ``names`` that is set; else the architecture's published default, noted."""
-        for name in names:
-            value = self.config.get(name)
-            if value is None:
-                continue
-            if isinstance(value, bool) or not isinstance(value, int) or value <= 0:
-                raise InvalidInput(f"{self.what}: {name} is {value!r}, but it must be a positive whole number")
+        value = self.optional(*names, least=least)
+        if value is not None:
             return value
         if default is None:
             raise InvalidInput(f"{self.what} has no {names[0]}, which this model_type needs: add it")
         self.assumed.append(f"{names[0]} = {default}")
         return default
 
+    def optional(self, *names: str, least: int = 1) -> int | None:
+        """Return the first of ``names`` that is set, if any is."""
+        for name in names:
+            value = self.config.get(name)
+            if value is None:
+                continue
+            if isinstance(value, bool) or not isinstance(value, int) or value < least:
+                kind = "positive whole number" if least else "whole number from 0 on"
+                raise InvalidInput(f"{self.what}: {name} is {value!r}, but it must be a {kind}")
+            return value
+        return None
+
     def flag(self, name: str, *, default: bool) -> bool:
         """Return a boolean field."""
-        return bool(self.config.get(name, default))
+        value = self.config.get(name)
+        if value is None:
+            return default
+        if not isinstance(value, bool | int):
+            raise InvalidInput(f"{self.what}: {name} is {value!r}, but it must be true or false")
+        return bool(value)
+
+    def given(self, name: str, *, default: bool) -> bool:
+        """Whether a field holds anything but null; ``default`` where the file does not name it."""
+        return self.config[name] is not None if name in self.config else default
 
     def word(self, *names: str, default: str) -> str:
         """Return the first text field that is set."""
-        return str(next((self.config[name] for name in names if self.config.get(name)), default))
-
-    def window(self) -> int | None:
-        """Return the sliding window of attention, if it is in use."""
-        if self.config.get("use_sliding_window") is False or self.config.get("sliding_window") is None:
-            return None
-        return self.size("sliding_window")
+        for name in names:
+            value = self.config.get(name)
+            if value and not isinstance(value, str):
+                raise InvalidInput(f"{self.what}: {name} is {value!r}, but it must be a name")
+            if value:
+                return str(value)
+        return default
 
     def rate(self, *names: str, default: float = 0.0) -> float:
-        """Return the first dropout rate that is set."""
-        return float(next((self.config[name] for name in names if self.config.get(name) is not None), default))
+        """Return the first dropout rate that is set: from 0 to 1."""
+        for name in names:
+            value = self.config.get(name)
+            if value is None:
+                continue
+            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
+                raise InvalidInput(f"{self.what}: {name} is {value!r}, but it must be a rate from 0 to 1")
+            return float(value)
+        return default
+
+    def share(self, name: str, *, default: float) -> float:
+        """Return a share of a head's dimensions, which newer files keep among ``rope_parameters``."""
+        rope = self.config.get("rope_parameters")
+        inner = rope.get(name) if isinstance(rope, dict) else None
+        value = self.config.get(name, inner)
+        if value is None:
+            return default
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
+            raise InvalidInput(f"{self.what}: {name} is {value!r}, but it must be a share from 0 to 1")
+        return float(value)
+
+    def per_head(self, hidden: int, heads: int) -> int:
+        """Return the width of one head, of which a whole number makes the hidden width."""
+        if hidden % heads:
+            raise InvalidInput(
+                f"{self.what}: a hidden size of {hidden} cannot be split over {heads} heads: correct one of them"
+            )
+        return hidden // heads
+
+    def labels(self) -> int:
+        """Return how many labels a classifier tells apart (2 where nothing is said)."""
+        labels = self.config.get("id2label")
+        return len(labels) if isinstance(labels, dict | list) and labels else self.optional("num_labels") or 2
+
+    def windows(self, layers: int, *, pattern: int = 0, default: int | None = None) -> list[int | None]:
+        """Return the sliding window of each layer's attention (``None``: all tokens).
+
+        ``layer_types`` decides where it is given; else every ``pattern``-th layer sees all tokens, the others the
+        window, and without a pattern all layers are alike.
+        """
+        if self.config.get("use_sliding_window") is False:
+            return [None] * layers
+        window = self.optional("sliding_window", "local_attention", least=0) or default
+        types = self.config.get("layer_types")
+        if isinstance(types, list) and len(types) == layers:
+            chunk = self.optional("attention_chunk_size")
+            known = {"sliding_attention": window, "chunked_attention": chunk}
+            return [known.get(str(kind)) for kind in types]
+        every = self.optional("sliding_window_pattern", "global_attn_every_n_layers") or pattern
+        if not every:
+            return [window] * layers
+        return [window if (place + 1) % every else None for place in range(layers)]
+
+    def architecture(self) -> str:
+        """Return the class whose weights the file describes, where it says so."""
+        named = self.config.get("architectures")
+        return str(named[0]) if isinstance(named, list) and named else ""

@@ -18,7 +18,9 @@ def linear(tape: Tape, source: Size, weight: Size, bias: Size | None = None) -> 
     matrix = tape.cast_weight(weight)
     added = tape.cast_weight(bias) if bias is not None else None
     *batch, n, k = weight.shape
-    b = math.prod(batch)
+    if batch:  # experts that no token chose are not read
+        matrix = Size((source.shape[0], n, k), matrix.dtype, matrix.storage, matrix.slot)
+    b = source.shape[0] if batch else 1
     m = source.elements // (k * b)
     flops = 2.0 * b * m * n * k
     result = tape.new((*source.shape[:-1], n), source.dtype)
@@ -34,25 +36,25 @@ def linear(tape: Tape, source: Size, weight: Size, bias: Size | None = None) -> 
             tape.op("mm", OpKind.GEMM, [gradient, matrix], [back], flops=flops, dims={"b": b, "m": m, "n": k, "k": n})
             tape.send(source_slot, back)
             del back
-        made = tape.new(matrix.shape, matrix.dtype, StorageCategory.GRADIENT if kept else TEMPORARY)
+        made = tape.new(weight.shape, matrix.dtype, StorageCategory.GRADIENT if kept else TEMPORARY)
         tape.op("mm", OpKind.GEMM, [gradient, source], [made], flops=flops, dims={"b": b, "m": n, "n": k, "k": m})
         tape.send(matrix_slot, made)
-        if added_slot is not None:
-            total = tape.new((n,), gradient.dtype, StorageCategory.GRADIENT if kept else TEMPORARY)
+        if added is not None:
+            total = tape.new(added.shape, gradient.dtype, StorageCategory.GRADIENT if kept else TEMPORARY)
             tape.op("sum", OpKind.REDUCTION, [gradient], [total], flops=gradient.elements)
             tape.send(added_slot, total)
 
     return tape.node(result, backward)
 
 
-def layer_norm(tape: Tape, source: Size, weight: Size, bias: Size | None = None) -> Size:
+def layer_norm(tape: Tape, source: Size, weight: Size | None = None, bias: Size | None = None) -> Size:
     """Normalise the last axis with the fused kernel, in float32 under autocast."""
     if tape.autocast:
         source = tape.cast(source, "float32")
     rows = source.elements // source.shape[-1]
     result = tape.new(source.shape, source.dtype)
     statistics = [tape.new((rows, 1), "float32"), tape.new((rows, 1), "float32")]
-    affine = [weight] if bias is None else [weight, bias]
+    affine = [one for one in (weight, bias) if one is not None]
     tape.op("native_layer_norm", OpKind.NORM, [source, *affine], [result, *statistics], flops=8.0 * source.elements)
     slot = source.slot
 
@@ -68,7 +70,7 @@ def layer_norm(tape: Tape, source: Size, weight: Size, bias: Size | None = None)
     return tape.node(result, backward)
 
 
-def rms_norm(tape: Tape, source: Size, weight: Size) -> Size:
+def rms_norm(tape: Tape, source: Size, weight: Size | None = None) -> Size:
     """Normalise by the root mean square as the reference implementations do: op by op, in float32."""
     dtype = source.dtype
     wide = tape.cast(source, "float32")
@@ -106,7 +108,7 @@ def rms_norm(tape: Tape, source: Size, weight: Size) -> Size:
 
     normal = tape.cast(tape.node(scaled, backward), dtype)
     del scaled
-    return multiply(tape, normal, weight)
+    return normal if weight is None else multiply(tape, normal, weight)
 
 
 def multiply(tape: Tape, left: Size, right: Size) -> Size:
@@ -134,23 +136,46 @@ def multiply(tape: Tape, left: Size, right: Size) -> Size:
 
 
 def add(tape: Tape, left: Size, right: Size) -> Size:
-    """Add two tensors of one shape; the gradient passes through to both."""
+    """Add two tensors; ``right`` may be smaller and spread over the rows, its gradient is summed then."""
     dtype = _wider(left.dtype, right.dtype)
     result = tape.new(left.shape, dtype)
     tape.op("add", OpKind.ELEMENTWISE, [left, right], [result], flops=left.elements)
-    arrivals = [(left.slot, left.dtype), (right.slot, right.dtype)]
+    arrivals = [(left.slot, left.dtype, left.shape), (right.slot, right.dtype, right.shape)]
 
     def backward(gradient: Size) -> None:
-        for slot, origin in arrivals:
+        for slot, origin, shape in arrivals:
             if slot is None:
                 continue
             back = gradient
-            if origin != dtype:
+            if math.prod(shape) != gradient.elements:
+                back = tape.new(shape, origin, TEMPORARY)
+                tape.op("sum", OpKind.REDUCTION, [gradient], [back], flops=gradient.elements)
+            elif origin != dtype:
                 back = tape.new(gradient.shape, origin, TEMPORARY)
                 tape.op("_to_copy", OpKind.COPY, [gradient], [back])
             tape.send(slot, back)
 
     return tape.node(result, backward)
+
+
+def scaled(tape: Tape, source: Size) -> Size:
+    """Multiply by a number; nothing is saved for it."""
+    result = tape.new(source.shape, source.dtype)
+    tape.op("mul", OpKind.ELEMENTWISE, [source], [result], flops=source.elements)
+    slot, shape = source.slot, source.shape
+
+    def backward(gradient: Size) -> None:
+        back = tape.new(shape, gradient.dtype, TEMPORARY)
+        tape.op("mul", OpKind.ELEMENTWISE, [gradient], [back], flops=back.elements)
+        tape.send(slot, back)
+
+    return tape.node(result, backward)
+
+
+def capped(tape: Tape, source: Size) -> Size:
+    """Bound scores softly: a tanh between two multiplications."""
+    source = scaled(tape, source)
+    return scaled(tape, activation(tape, source, "tanh"))
 
 
 def dropout(tape: Tape, source: Size, rate: float) -> Size:
@@ -174,10 +199,10 @@ def activation(tape: Tape, source: Size, name: str) -> Size:
     if name in ("gelu_new", "gelu_fast"):
         return _written_gelu(tape, source)
     base = {"gelu_pytorch_tanh": "gelu", "swish": "silu", "relu2": "relu", "quick_gelu": "silu"}.get(name, name)
-    cost, back_cost = {"gelu": (10, 14), "silu": (5, 8)}.get(base, (1, 1))
+    cost, back_cost = {"gelu": (10, 14), "silu": (5, 8), "tanh": (6, 2), "sigmoid": (4, 2)}.get(base, (1, 1))
     result = tape.new(source.shape, source.dtype)
     tape.op(base, OpKind.ELEMENTWISE, [source], [result], flops=cost * source.elements)
-    saved, slot = (result if base == "relu" else source), source.slot
+    saved, slot = (result if base in ("relu", "tanh", "sigmoid") else source), source.slot
 
     def backward(gradient: Size) -> None:
         back = tape.new(gradient.shape, gradient.dtype, TEMPORARY)
@@ -237,150 +262,6 @@ def embedding(tape: Tape, table: Size, tokens: Size, dtype: str | None = None) -
         tape.send(slot, made)
 
     return tape.node(result, backward)
-
-
-def rotary(tape: Tape, source: Size, angles: Size) -> Size:
-    """Rotate queries or keys by their positions: x·cos + rotate_half(x)·sin, each step a kernel."""
-    shape, dtype, n, slot = source.shape, source.dtype, source.elements, source.slot
-
-    def rotate(value: Size, category: StorageCategory) -> Size:
-        left = tape.new(shape, dtype, category)
-        tape.op("mul", OpKind.ELEMENTWISE, [value, angles], [left], flops=n)
-        half = tape.new((*shape[:-1], shape[-1] // 2), dtype, category)
-        tape.op("neg", OpKind.ELEMENTWISE, [half], [half], flops=n // 2)
-        turned = tape.new(shape, dtype, category)
-        tape.op("cat", OpKind.COPY, [value], [turned])
-        del half
-        right = tape.new(shape, dtype, category)
-        tape.op("mul", OpKind.ELEMENTWISE, [turned, angles], [right], flops=n)
-        del turned
-        total = tape.new(shape, dtype, category)
-        tape.op("add", OpKind.ELEMENTWISE, [left, right], [total], flops=n)
-        return total
-
-    return tape.node(
-        rotate(source, StorageCategory.ACTIVATION), lambda gradient: tape.send(slot, rotate(gradient, TEMPORARY))
-    )
-
-
-def attention(
-    tape: Tape, query: Size, key: Size, value: Size, *, causal: bool, window: int | None = None, cuda: bool = True
-) -> Size:
-    """Attend with the fused kernel: shapes (b, h, q, d) and (b, h, kv, d); nothing of size q × kv is held.
-
-    Half precision takes flash attention, float32 the memory-efficient kernel, as CUDA does; on a CPU its own flash
-    kernel. A causal mask halves the arithmetic; a sliding window narrower than the keys cuts it further.
-    """
-    b, h, q, d = query.shape
-    kv = key.shape[2]
-    seen = min(kv, window) if window else kv
-    share = (0.5 if causal and seen == kv else 1.0) * seen / kv
-    flops = 4.0 * b * h * q * kv * d * share
-    dims = {"b": b, "h": h, "q": q, "kv": kv, "d": d}
-    name = _attention_kernel(query.dtype, cuda=cuda)
-    result = tape.new(query.shape, query.dtype)
-    sums = tape.new((b, h, q), "float32")
-    tape.op(name, OpKind.ATTENTION, [query, key, value], [result, sums], flops=flops, dims=dims)
-    slots = [(one.slot, one.shape) for one in (query, key, value)]
-
-    def backward(gradient: Size) -> None:
-        backs = [tape.new(shape, query.dtype, TEMPORARY) for _, shape in slots]
-        tape.op(f"{name}_backward", OpKind.ATTENTION, [gradient, query, key, value, result, sums], backs,
-                flops=2.5 * flops, dims=dims, kernels=2)  # fmt: skip
-        for (slot, _), back in zip(slots, backs, strict=True):
-            tape.send(slot, back)
-
-    return tape.node(result, backward)
-
-
-def repeat_heads(tape: Tape, source: Size, times: int) -> Size:
-    """Repeat keys or values for the query heads that share them."""
-    if times == 1:
-        return source
-    b, h, s, d = source.shape
-    result = tape.new((b, h * times, s, d), source.dtype)
-    tape.op("clone", OpKind.COPY, [source], [result])
-    slot, shape = source.slot, source.shape
-
-    def backward(gradient: Size) -> None:
-        back = tape.new(shape, gradient.dtype, TEMPORARY)
-        tape.op("sum", OpKind.REDUCTION, [gradient], [back], flops=gradient.elements)
-        tape.send(slot, back)
-
-    return tape.node(result, backward)
-
-
-def split(tape: Tape, fused: Size, widths: tuple[int, ...]) -> list[Size]:
-    """Cut the last axis into views; the backward pass joins their gradients into one tensor."""
-    slot, shape, dtype = fused.slot, fused.shape, fused.dtype
-    arrived: list[Size] = []
-
-    def collect(gradient: Size) -> None:
-        arrived.append(gradient)
-        if len(arrived) == len(widths):
-            joined = tape.new(shape, dtype, TEMPORARY)
-            tape.op("cat", OpKind.COPY, list(arrived), [joined])
-            arrived.clear()
-            tape.send(slot, joined)
-
-    return [tape.node(Size((*shape[:-1], width), dtype, fused.storage), collect) for width in widths]
-
-
-def first_token(tape: Tape, hidden: Size) -> Size:
-    """Take the first token of each sequence; the gradient is zero elsewhere."""
-    batch, _, width = hidden.shape
-    slot, shape, dtype = hidden.slot, hidden.shape, hidden.dtype
-    result = Size((batch, 1, width), dtype, hidden.storage)
-
-    def backward(gradient: Size) -> None:
-        back = tape.new(shape, dtype, TEMPORARY)
-        tape.op("slice_backward", OpKind.INDEX, [gradient], [back])
-        tape.send(slot, back)
-
-    return tape.node(result, backward)
-
-
-def cross_entropy(tape: Tape, logits: Size) -> Size:
-    """Return the mean loss over rows of logits, in float32 whatever their dtype."""
-    wide = tape.cast(logits, "float32")
-    rows, n, slot = wide.elements // wide.shape[-1], wide.elements, wide.slot
-    shape = wide.shape
-    likely = tape.new(shape, "float32")
-    tape.op("_log_softmax", OpKind.SOFTMAX, [wide], [likely], flops=5.0 * n)
-    del wide
-    loss = tape.new((1,), "float32")
-    tape.op("nll_loss_forward", OpKind.REDUCTION, [likely], [loss], flops=rows, read=12.0 * rows)
-
-    def backward(gradient: Size) -> None:
-        direct = tape.new(shape, "float32", TEMPORARY)
-        tape.op("nll_loss_backward", OpKind.REDUCTION, [gradient], [direct], flops=rows, written=2.0 * direct.bytes)
-        back = tape.new(shape, "float32", TEMPORARY)
-        tape.op("_log_softmax_backward_data", OpKind.SOFTMAX, [direct, likely], [back], flops=4.0 * n)
-        del direct
-        tape.send(slot, back)
-
-    return tape.node(loss, backward)
-
-
-def mean_loss(tape: Tape, output: Size) -> Size:
-    """Return the mean of a tensor as the loss of a model without a head."""
-    loss = tape.new((1,), "float32")
-    tape.op("mean", OpKind.REDUCTION, [output], [loss], flops=output.elements)
-    slot, shape, dtype = output.slot, output.shape, output.dtype
-
-    def backward(gradient: Size) -> None:
-        back = tape.new(shape, dtype, TEMPORARY)
-        tape.op("div", OpKind.ELEMENTWISE, [gradient], [back], flops=math.prod(shape))
-        tape.send(slot, back)
-
-    return tape.node(loss, backward)
-
-
-def _attention_kernel(dtype: str, *, cuda: bool) -> str:
-    if not cuda:
-        return "_scaled_dot_product_flash_attention_for_cpu"
-    flash = dtype in ("float16", "bfloat16")
-    return "_scaled_dot_product_flash_attention" if flash else "_scaled_dot_product_efficient_attention"
 
 
 def _wider(left: str, right: str) -> str:

@@ -70,6 +70,7 @@ class Tape:
     place: int = 0
     events: list[StorageEvent] = field(default_factory=list)
     parameters: list[Size] = field(default_factory=list)
+    frozen: list[Size] = field(default_factory=list)
     gradients: dict[int, Size] = field(default_factory=dict)
     _rows: dict[object, _Row] = field(default_factory=dict)
     _nodes: list[tuple[int, Backward]] = field(default_factory=list)
@@ -84,9 +85,13 @@ class Tape:
         self._number += 1
         return self._number
 
-    def parameter(self, *shape: int, dtype: str) -> Size:
-        """Make a weight, held for the whole step."""
-        made = Size(shape, dtype, self._take(shape, dtype, StorageCategory.PARAMETER), self.next_number())
+    def parameter(self, *shape: int, dtype: str, trained: bool = True) -> Size:
+        """Make a weight, held for the whole step; without ``trained`` it has no gradient and no optimizer state."""
+        storage = self._take(shape, dtype, StorageCategory.PARAMETER)
+        if not trained:
+            self.frozen.append(Size(shape, dtype, storage))
+            return self.frozen[-1]
+        made = Size(shape, dtype, storage, self.next_number())
         self.parameters.append(made)
         self._owned.add(made.slot or 0)
         return made

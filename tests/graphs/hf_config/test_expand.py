@@ -37,6 +37,10 @@ def peak(graph):
     return peak_memory(graph).allocated_bytes
 
 
+def test_llama_2_7b_has_its_published_parameters(expanded):
+    assert 6_738_415_616 == expanded(LLAMA_7B, sequence=16).step.parameters
+
+
 def test_backward_multiplies_twice_as_much_as_forward(expanded):
     step = expanded(SMALL).step
     assert 2 * flops(step, OpKind.GEMM, stage=Stage.FORWARD) == flops(step, OpKind.GEMM, stage=Stage.BACKWARD)

@@ -1,0 +1,172 @@
+"""The modules of a transformer without data: each makes its weights once and runs on the tape when it is called."""
+
+from dataclasses import dataclass, field
+
+from leadline.graphs.hf_config import attending, layers
+from leadline.graphs.hf_config.shape import AttentionShape, FeedForwardShape
+from leadline.graphs.hf_config.tape import Size, Tape
+
+
+@dataclass(slots=True)
+class Build:
+    """Where modules get their weights and record their ops.
+
+    ``dtype`` is that of the weights; ``cuda`` chooses the attention kernel. In inference ``cache`` keeps the keys and
+    values of all causal layers, as a causal model does by default.
+    """
+
+    tape: Tape
+    dtype: str
+    cuda: bool = True
+    checkpointing: bool = False
+    cache: list[Size] = field(default_factory=list)
+
+    def weight(self, *shape: int, trained: bool = True) -> Size:
+        """Make one weight."""
+        return self.tape.parameter(*shape, dtype=self.dtype, trained=trained)
+
+
+class Linear:
+    """A product with an (n, k) weight, or with one such weight for each expert."""
+
+    __slots__ = ("bias", "tape", "weight")
+
+    def __init__(self, build: Build, n: int, k: int, *, bias: bool = True, experts: int = 0) -> None:
+        self.tape = build.tape
+        self.weight = build.weight(experts, n, k) if experts else build.weight(n, k)
+        self.bias = (build.weight(experts, n) if experts else build.weight(n)) if bias else None
+
+    def __call__(self, source: Size) -> Size:
+        """Return (…, n) of (…, k)."""
+        return layers.linear(self.tape, source, self.weight, self.bias)
+
+
+class Norm:
+    """A norm over the last axis: ``layer``, ``rms``, ``unbiased`` or ``bare``; its weight may have its own shape."""
+
+    __slots__ = ("bias", "kind", "tape", "weight")
+
+    def __init__(self, build: Build, kind: str, *shape: int) -> None:
+        self.tape, self.kind = build.tape, kind
+        self.weight = None if kind.startswith("bare") else build.weight(*shape)
+        self.bias = build.weight(*shape) if kind == "layer" else None
+
+    def __call__(self, source: Size) -> Size:
+        """Return ``source`` normalised."""
+        if self.kind in ("rms", "bare-rms"):
+            return layers.rms_norm(self.tape, source, self.weight)
+        return layers.layer_norm(self.tape, source, self.weight, self.bias)
+
+
+class Attention:
+    """Attention to the tokens themselves, or to a ``memory``."""
+
+    __slots__ = ("build", "key", "key_norm", "out", "qkv", "query", "query_norm", "shape", "sinks", "value")
+
+    def __init__(self, build: Build, shape: AttentionShape) -> None:
+        self.build, self.shape = build, shape
+        hidden, q, kv = shape.hidden, shape.query_width, shape.key_width
+        if shape.fused:
+            self.qkv = Linear(build, q + 2 * kv, hidden, bias=shape.query_bias)
+        else:
+            self.query = Linear(build, q, hidden, bias=shape.query_bias)
+            self.key = Linear(build, kv, hidden, bias=shape.key_bias)
+            self.value = Linear(build, kv, hidden, bias=shape.query_bias)
+        self.out = Linear(build, hidden, q, bias=shape.out_bias)
+        self.sinks = build.weight(shape.heads) if shape.sinks else None
+        self.query_norm = _head_norm(build, shape, shape.heads)
+        self.key_norm = _head_norm(build, shape, shape.kv_heads)
+
+    def __call__(
+        self, hidden: Size, angles: Size | None = None, memory: Size | None = None, bias: Size | None = None
+    ) -> Size:
+        """Return what each token of ``hidden`` (batch, sequence, width) gathered."""
+        shape, tape = self.shape, self.build.tape
+        batch, sequence, _ = hidden.shape
+        query, key, value = self._project(hidden, hidden if memory is None else memory)
+        keys = key.shape[1]
+        if self.query_norm is not None and self.key_norm is not None:
+            query = self._normalise(self.query_norm, query, shape.heads)
+            key = self._normalise(self.key_norm, key, shape.kv_heads)
+        query = query.view(batch, shape.heads, sequence, shape.head_dim)
+        key, value = (one.view(batch, shape.kv_heads, keys, shape.head_dim) for one in (key, value))
+        if angles is not None and shape.rotary:
+            query, key = (attending.rotary(tape, one, angles, shape.rotary) for one in (query, key))
+        if not tape.training and (shape.causal or memory is not None):
+            self.build.cache += (key, value)
+        times = shape.heads // shape.kv_heads
+        key, value = attending.repeat_heads(tape, key, times), attending.repeat_heads(tape, value, times)
+        if tape.autocast:
+            query, key, value = (tape.cast(one, tape.autocast) for one in (query, key, value))
+        if shape.written_out:
+            mixed = attending.written_out(
+                tape, query, key, value, bias=bias, sinks=self.sinks, capped=shape.capped, dropout=shape.dropout
+            )
+        else:
+            causal = shape.causal and memory is None and bias is None
+            if bias is not None and bias.slot is not None:
+                bias = attending.copied(tape, bias)
+            mixed = attending.attention(
+                tape, query, key, value, causal=causal, window=shape.window, cuda=self.build.cuda, bias=bias
+            )
+        del query, key, value
+        return self.out(mixed.view(batch, sequence, shape.query_width))
+
+    def _project(self, hidden: Size, memory: Size) -> tuple[Size, Size, Size]:
+        shape = self.shape
+        if shape.fused:
+            widths = (shape.query_width, shape.key_width, shape.key_width)
+            query, key, value = attending.split(self.build.tape, self.qkv(hidden), widths)
+            return query, key, value
+        return self.query(hidden), self.key(memory), self.value(memory)
+
+    def _normalise(self, norm: Norm, source: Size, heads: int) -> Size:
+        if self.shape.query_key_norm == "width":
+            return norm(source)
+        batch, sequence, _ = source.shape
+        normal = norm(source.view(batch, sequence, heads, self.shape.head_dim))
+        return normal.view(batch, sequence, source.shape[-1])
+
+
+class FeedForward:
+    """Two or three linear layers around a pointwise function."""
+
+    __slots__ = ("down", "gate", "shape", "tape", "up")
+
+    def __init__(self, build: Build, hidden: int, shape: FeedForwardShape, experts: int = 0) -> None:
+        self.tape, self.shape = build.tape, shape
+        fused = shape.fused and shape.gated
+        rows = 2 * shape.width if fused else shape.width
+        self.gate = Linear(build, rows, hidden, bias=shape.bias, experts=experts) if shape.gated and not fused else None
+        self.up = Linear(build, rows, hidden, bias=shape.bias, experts=experts)
+        self.down = Linear(build, hidden, shape.width, bias=shape.bias, experts=experts)
+
+    def __call__(self, hidden: Size) -> Size:
+        """Return the block's answer, of the shape of ``hidden``."""
+        shape, tape = self.shape, self.tape
+        if shape.gated:
+            if self.gate is None:
+                gate, inner = attending.split(tape, self.up(hidden), (shape.width, shape.width))
+            else:
+                gate, inner = self.gate(hidden), self.up(hidden)
+            gate = layers.activation(tape, gate, shape.activation)
+            inner = layers.multiply(tape, gate, inner)
+            del gate
+        else:
+            inner = layers.activation(tape, self.up(hidden), shape.activation)
+        return self.down(layers.dropout(tape, inner, shape.dropout))
+
+
+def _head_norm(build: Build, shape: AttentionShape, heads: int) -> Norm | None:
+    """Make the norm of the queries' or keys' heads, if there is one."""
+    kinds = {
+        "head": ("rms", (shape.head_dim,)),
+        "head-layer": ("layer", (shape.head_dim,)),
+        "width": ("rms", (heads * shape.head_dim,)),
+        "each": ("unbiased", (heads, shape.head_dim)),
+        "bare": ("bare-rms", ()),
+    }
+    if not shape.query_key_norm:
+        return None
+    kind, size = kinds[shape.query_key_norm]
+    return Norm(build, kind, *size)
