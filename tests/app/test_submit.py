@@ -33,7 +33,12 @@ class OneSystem:
             "pitzer": System("Pitzer", "OSC", "cluster", "production", "slurm", (gpu,)),
             "ec2": System("EC2", "AWS", "cloud", "production", "", (gpu,)),
         }
+        if name.casefold() not in systems:
+            raise UnknownName("system", name, systems)
         return systems[name.casefold()]
+
+    def systems(self):
+        return [self.system("Pitzer"), self.system("EC2")]
 
 
 @pytest.fixture(autouse=True)
@@ -95,7 +100,16 @@ def test_a_place_without_slurm_or_without_partition_is_refused():
 def test_a_cluster_that_is_not_here_is_refused_with_the_way_out(monkeypatch):
     monkeypatch.setenv("PATH", "/nonexistent")
     with pytest.raises(InvalidInput, match=r"no sbatch, .* submitted to Pitzer: --dry-run prints the script"):
-        refuse_remote(job_spec(["x"], "Pitzer:gpu", Request()))
+        refuse_remote(job_spec(["x"], "Pitzer:gpu", Request()), OneSystem())
+
+
+@pytest.mark.parametrize(
+    ("place", "says"),
+    [("Pizter:gpu", "did you mean 'Pitzer'"), ("slrum", "did you mean 'slurm'"), ("Pitzer:gpuu", "did you mean 'gpu'")],
+)
+def test_a_misspelt_place_is_named_with_near_ones_before_anything_else_is_said_of_it(place, says):
+    with pytest.raises(UnknownName, match=says):
+        refuse_remote(job_spec(["x"], place, Request()), OneSystem())
 
 
 def test_a_run_enters_the_history_beside_its_prediction():

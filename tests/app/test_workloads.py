@@ -23,6 +23,16 @@ def test_a_command_is_kept_word_by_word():
     assert workload.name == "train"
 
 
+def test_a_launcher_says_how_many_gpus_unless_the_user_does(tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text("")
+    words = ["torchrun", "--nnodes=2", "--nproc_per_node=4", str(script)]
+    assert 8 == read_workload(words).gpus
+    assert 2 == read_workload(words, WorkloadOptions(gpus=2)).gpus
+    assert 1 == read_workload(["python", str(script)]).gpus
+    assert 1 == read_workload(["./not-python", "x"]).gpus
+
+
 def test_a_config_a_function_and_an_onnx_file_are_told_apart_by_their_form(tmp_path, config):
     script, net = tmp_path / "net.py", tmp_path / "net.onnx"
     script.write_text("")

@@ -8,13 +8,13 @@ from pathlib import Path
 from leadline.app import settings
 from leadline.app.estimate import Toolbox, estimate
 from leadline.app.places import LOCAL
-from leadline.app.workloads import read_workload
+from leadline.app.workloads import WorkloadOptions, read_workload
 from leadline.core.errors import InvalidInput, JobFailed, LeadlineError, UnknownName
 from leadline.core.estimate import Estimate
 from leadline.core.jobs import JobSpec, JobState, ResourceSpec
 from leadline.core.ports import Catalog
 from leadline.core.runs import Run
-from leadline.core.systems import Partition
+from leadline.core.systems import Partition, System
 from leadline.execution.local import run_local
 from leadline.execution.slurm_script import render
 from leadline.history.sqlite import SqliteHistory
@@ -41,7 +41,7 @@ def find_partition(spec: JobSpec, catalog: Catalog | None) -> Partition | None:
         return None
     if catalog is None:
         raise UnknownName("system", spec.system, [LOCAL, BARE], fix="without a catalog only local and slurm are known")
-    system = catalog.system(spec.system)
+    system = _system(spec.system, catalog)
     if system.scheduler.casefold() != "slurm":
         raise InvalidInput(
             f"{system.name} has no Slurm ({system.scheduler or 'no scheduler'}): there is no batch script for it; "
@@ -53,8 +53,24 @@ def find_partition(spec: JobSpec, catalog: Catalog | None) -> Partition | None:
     return system.partition(spec.partition)
 
 
-def refuse_remote(spec: JobSpec) -> None:
-    """Say why a job for a cluster cannot be sent from here."""
+def _system(name: str, catalog: Catalog) -> System:
+    """Return the system; where there is none, ``local`` and ``slurm`` are among the near names too."""
+    try:
+        return catalog.system(name)
+    except UnknownName as error:
+        known = [LOCAL, BARE, *(one.name for one in catalog.systems())]
+        fix = "leadline systems list shows the known ones, and slurm[:PARTITION] is a cluster that is not among them"
+        raise UnknownName("system", name, known, fix=fix) from error
+
+
+def refuse_remote(spec: JobSpec, catalog: Catalog) -> None:
+    """Say why a job for a cluster cannot be sent from here; a place that does not exist is named first.
+
+    Raises:
+        UnknownName: no such system or partition.
+        InvalidInput: always else.
+    """
+    find_partition(spec, catalog)
     why = "this machine has no sbatch" if shutil.which("sbatch") is None else "Leadline does not send jobs to Slurm yet"
     raise InvalidInput(
         f"{why}, so the job cannot be submitted to {spec.system}: --dry-run prints the script to submit there with "
@@ -62,10 +78,14 @@ def refuse_remote(spec: JobSpec) -> None:
     )
 
 
-def predict_here(subject: Sequence[str], tools: Toolbox) -> tuple[Estimate | None, str]:
-    """Return what is predicted for a job on this machine; or ``None``, and the reason why nothing is."""
+def predict_at(
+    place: str, subject: Sequence[str], tools: Toolbox, *, gpus: int | None = None
+) -> tuple[Estimate | None, str]:
+    """Return what is predicted for a job at ``place`` (here: ``local``); or ``None``, and the reason why nothing is."""
+    if len(subject) == 1 and not subject[0].endswith(".toml"):
+        return None, f"{subject[0]!r} is no Python command, and nothing else can be read without running it"
     try:
-        return estimate(read_workload(subject), tools, on=[LOCAL]).estimates[0], ""
+        return estimate(read_workload(subject, WorkloadOptions(gpus=gpus)), tools, on=[place]).estimates[0], ""
     except LeadlineError as error:
         return None, str(error)
 
@@ -94,10 +114,10 @@ def run_here(
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What the user asks for; ``None`` is left to the workload, then to the site. ``gpus`` counts the whole job's."""
+    """What the user asks for; ``None`` is left to ``fill_in``, then to the site. ``gpus`` counts the whole job's."""
 
     account: str | None = None
-    nodes: int = 1
+    nodes: int | None = None
     gpus: int | None = None
     cores: int | None = None
     memory_bytes: int | None = None
@@ -120,15 +140,16 @@ def job_spec(subject: Sequence[str], place: str, request: Request) -> JobSpec:
     gpus = request.gpus if request.gpus is not None else gpus
     system, _, partition = place.partition(":")
     local = system.casefold() == LOCAL
+    nodes = request.nodes or 1
     resources = ResourceSpec(
-        nodes=request.nodes,
+        nodes=nodes,
         cores_per_task=request.cores,
-        gpus_per_node=gpus // request.nodes,
+        gpus_per_node=gpus // nodes,
         memory_bytes_per_node=request.memory_bytes,
         walltime_s=request.walltime_s,
     )
-    if gpus % request.nodes:
-        raise InvalidInput(f"{gpus} GPUs cannot be spread evenly over {request.nodes} nodes: change --gpus or --nodes")
+    if gpus % nodes:
+        raise InvalidInput(f"{gpus} GPUs cannot be spread evenly over {nodes} nodes: change --gpus or --nodes")
     return JobSpec(
         request.name or name,
         command,

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
-from typing import TypeVar
+from typing import Annotated, TypeVar
 
 import msgspec
 
 from leadline.core.documents import parse_toml
-from leadline.core.errors import InvalidInput, UnknownName
+from leadline.core.errors import InvalidInput, LeadlineError, UnknownName
 from leadline.core.graph import BYTES_PER_ELEMENT
 from leadline.core.units import parse_bytes
 from leadline.core.workload import (
@@ -24,6 +24,7 @@ from leadline.core.workload import (
     Precision,
     Workload,
 )
+from leadline.graphs.torch.command import parse_command
 
 T = TypeVar("T", bound=StrEnum)
 
@@ -37,29 +38,88 @@ PRECISION_ALIASES = {
 }
 """Other words people use for a precision."""
 
+MODEL, LENGTH, DATA = "Model", "Length of the job", "Data"
+"""The parts of a workload, in which faces group its options."""
+
 _PLACEHOLDER = re.compile(r"\{(\w+)\}")
 _INPUT = re.compile(r"(?P<shape>\d+(?:x\d+)*)(?::(?P<dtype>\w+))?")
 
 
-class WorkloadOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The workload as options, under the names of the command line; ``None`` is not given."""
+def _option(what: str, *, default: str, form: str = "N", part: str = MODEL) -> msgspec.Meta:
+    """Describe an option for every face: what it is, what holds without it, how its value looks, where it belongs."""
+    return msgspec.Meta(description=what, extra={"default": default, "form": form, "part": part})
 
-    phase: str | None = None
-    batch: int | None = None
-    input: list[str] | str | None = None
-    seq: int | None = None
-    precision: str | None = None
-    optimizer: str | None = None
-    accumulate: int | None = None
-    checkpointing: bool | None = None
-    epochs: float | None = None
-    steps: int | None = None
-    samples: int | None = None
-    bytes_per_sample: int | str | None = None
-    workers: int | None = None
-    held_in_memory: bool | None = None
-    gpus: int | None = None
-    name: str | None = None
+
+_SCRIPT = "the script's own"
+
+
+class WorkloadOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The workload as options: the one list of them, for the command line and for workload files.
+
+    Each face writes the names with its own punctuation and takes the descriptions from here. ``None`` is not given.
+    """
+
+    phase: Annotated[
+        str | None, _option("What the job does: training or inference.", default="training", form="PHASE")
+    ] = None
+    batch: Annotated[
+        int | None, _option("Samples per GPU and micro-step.", default=f"{_SCRIPT}, or of --input; else 1")
+    ] = None
+    input: Annotated[
+        list[str] | str | None,
+        _option(
+            "Shape of an input of the model, batch first: 64x3x224x224 or 8x512:int64; once for each input.",
+            default="none; a model function needs it",
+            form="SHAPE",
+        ),
+    ] = None
+    seq: Annotated[
+        int | None, _option("Tokens per sample.", default="the model's maximum, at most 2,048; else the script's own")
+    ] = None
+    precision: Annotated[
+        str | None,
+        _option(
+            "Number format: fp32, tf32, fp16, bf16, amp-fp16 or amp-bf16.",
+            default=f"bf16 for a configuration; {_SCRIPT}; else fp32",
+            form="FORMAT",
+        ),
+    ] = None
+    optimizer: Annotated[
+        str | None,
+        _option(
+            "Update rule: sgd, momentum, adam, adamw, adagrad, rmsprop or lion.",
+            default=f"{_SCRIPT}; else adamw",
+            form="NAME",
+        ),
+    ] = None
+    accumulate: Annotated[int | None, _option("Micro-steps per optimizer step.", default=f"{_SCRIPT}; else 1")] = None
+    checkpointing: Annotated[
+        bool | None, _option("Recompute activations in backward.", default=f"{_SCRIPT}; else no")
+    ] = None
+    gpus: Annotated[int | None, _option("GPUs of the whole job.", default="one a process of the launcher; else 1")] = (
+        None
+    )
+    epochs: Annotated[float | None, _option("Passes over the data set.", default=f"{_SCRIPT}; else 1", part=LENGTH)] = (
+        None
+    )
+    steps: Annotated[
+        int | None, _option("Optimizer steps of the whole job.", default="from epochs and samples; else 1", part=LENGTH)
+    ] = None
+    samples: Annotated[int | None, _option("Samples in the data set.", default=_SCRIPT, part=LENGTH)] = None
+    bytes_per_sample: Annotated[
+        int | str | None,
+        _option(
+            "Stored size of a sample, such as 110KB.", default=f"{_SCRIPT}; else not counted", form="SIZE", part=DATA
+        ),
+    ] = None
+    workers: Annotated[int | None, _option("Processes that load data.", default=f"{_SCRIPT}; else 0", part=DATA)] = None
+    held_in_memory: Annotated[
+        bool | None, _option("The whole data set is kept in host memory.", default="no", part=DATA)
+    ] = None
+    name: Annotated[
+        str | None,
+        _option("What the job is called.", default="its file's or its script's", form="NAME"),
+    ] = None
 
 
 class _WorkloadFile(WorkloadOptions, frozen=True, forbid_unknown_fields=True):
@@ -203,10 +263,19 @@ def _build(source: ModelSource, given: WorkloadOptions) -> Workload:
         ),
         epochs=given.epochs,
         steps=given.steps,
-        gpus=given.gpus or 1,
+        gpus=given.gpus or launched(source.argv)[0],
         name=given.name or _name_of(source),
         defaulted=tuple(name for name in _REPORTED if getattr(given, name) is None),
     )
+
+
+def launched(command: Sequence[str]) -> tuple[int, int]:
+    """Return how many processes a command's launcher starts, and on how many nodes; one each where there is none."""
+    try:
+        parsed = parse_command(tuple(command))
+    except LeadlineError:  # no Python, or a script that is not here: it may well run elsewhere, and says nothing here
+        return 1, 1
+    return parsed.local_processes * parsed.nodes, parsed.nodes
 
 
 _LEAST = {

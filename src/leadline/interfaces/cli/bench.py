@@ -13,6 +13,7 @@ from leadline.bench.rows import BenchResult, BenchRow, missed
 from leadline.core.documents import dump, to_document
 from leadline.core.errors import InvalidInput, UnknownName
 from leadline.interfaces.cli.face import err, out
+from leadline.interfaces.cli.verb import Verb
 
 BENCHES: dict[str, tuple[str, str]] = {
     "local": ("leadline.bench.local", "small models predicted from the calibration, then measured here"),
@@ -24,16 +25,20 @@ BENCHES: dict[str, tuple[str, str]] = {
 
 SCHEMA = "leadline.bench/1"
 
-app = typer.Typer(add_completion=False, rich_markup_mode=None)
+app = Verb()
 
 
-@app.command(epilog="Benches: " + "; ".join(f"{name} ({summary})" for name, (_, summary) in BENCHES.items()))
+@app.command(epilog="Benches:\n" + "\n".join(f"  {name:<8} {summary}" for name, (_, summary) in BENCHES.items()))
 def bench(
-    name: Annotated[str, typer.Argument(help=f"Which bench: {', '.join(BENCHES)}.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help=f"Which bench: {', '.join(BENCHES)}.")],
     quick: Annotated[bool, typer.Option("--quick", help="A smaller run that still measures something true.")] = False,
-    json_file: Annotated[Path | None, typer.Option("--json", help="Also write the rows to this file as JSON.")] = None,
+    json_file: Annotated[
+        Path | None,
+        typer.Option("--json", metavar="FILE", help="Also write the rows to this file as JSON.", show_default="none"),
+    ] = None,
     data: Annotated[
-        Path | None, typer.Option("--data", help="A folder of public data, for benches that read it.")
+        Path | None,
+        typer.Option(metavar="FOLDER", help="A folder of public data, for benches that read it.", show_default="none"),
     ] = None,
 ) -> None:
     """Measure promised figures again; the exit code is 1 when a target is missed."""

@@ -7,20 +7,21 @@ import typer
 from leadline.app.calibrate import calibrate as measure
 from leadline.core.documents import to_document
 from leadline.core.hardware import Device
-from leadline.interfaces.cli.face import JSON_HELP, err, out, print_json
+from leadline.interfaces.cli.face import Json, err, out, print_json
+from leadline.interfaces.cli.verb import Verb
 
 BUSY = 0.1
 """Share of the processors in use by others above which a sweep is worth little."""
 
-app = typer.Typer(add_completion=False, rich_markup_mode=None)
+app = Verb()
 
 
 @app.command()
 def calibrate(
-    device: Annotated[str, typer.Option("--device", help="What to measure: cpu or cuda.")] = "cpu",
-    budget: Annotated[float, typer.Option("--budget", help="Seconds the sweep may take.")] = 75.0,
+    device: Annotated[str, typer.Option(metavar="KIND", help="What to measure: cpu or cuda.")] = "cpu",
+    budget: Annotated[float, typer.Option(metavar="SECONDS", help="How long the sweep may take; at least 10.")] = 75.0,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Measure, but keep no record.")] = False,
-    json: Annotated[bool, typer.Option("--json", help=JSON_HELP)] = False,
+    json: Json = False,
 ) -> None:
     """Measure the device at hand (kernels by size, overheads, memory) and keep the record in your catalog."""
     console = err()

@@ -9,13 +9,16 @@ from leadline.app.history import compare
 from leadline.bench.demo import CALIBRATION_S, JOBS, DemoJob, calibrate_here, run_job
 from leadline.core.units import format_bytes, format_clock, format_duration
 from leadline.interfaces.cli.face import err, format_cost, out
+from leadline.interfaces.cli.verb import Verb
 
-app = typer.Typer(add_completion=False, rich_markup_mode=None)
+app = Verb()
 
 
 @app.command()
 def demo(
-    budget: Annotated[float, typer.Option(help="Seconds that the calibration may take.")] = CALIBRATION_S,
+    budget: Annotated[
+        float, typer.Option(metavar="SECONDS", help="How long the calibration may take; at least 10.")
+    ] = CALIBRATION_S,
 ) -> None:
     """Calibrate this machine, predict three training jobs from their scripts, run them, and compare."""
     console, progress = out(), err()

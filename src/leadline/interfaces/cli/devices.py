@@ -8,20 +8,18 @@ from rich.table import Table
 from leadline.app.composition import toolbox
 from leadline.core.documents import to_document
 from leadline.core.units import format_bytes
-from leadline.interfaces.cli.face import JSON_HELP, out, print_json
+from leadline.interfaces.cli.face import Json, out, print_json
+from leadline.interfaces.cli.verb import Verb
 
-app = typer.Typer(add_completion=False, rich_markup_mode=None, no_args_is_help=True)
-Json = Annotated[bool, typer.Option("--json", help=JSON_HELP)]
-
-
-@app.callback()
-def devices() -> None:
-    """List and show the known devices."""
+app = Verb(group=True, help="List and show the known devices.")
 
 
 @app.command(name="list")
 def list_devices(json: Json = False) -> None:
-    """List the devices with their memory and peaks; what is not known is left blank."""
+    """List the devices with their memory and peaks.
+
+    What is not known is left blank.
+    """
     known = toolbox().catalog.devices()
     if json:
         print_json({"schema": "leadline.devices/1", "devices": known})
@@ -46,7 +44,12 @@ def list_devices(json: Json = False) -> None:
 
 
 @app.command()
-def show(name: Annotated[str, typer.Argument(help="The device's name or alias.")], json: Json = False) -> None:
+def show(
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="The device's name or alias; in quotes where it holds spaces.")
+    ],
+    json: Json = False,
+) -> None:
     """Show every figure of a device, with its source."""
     device = toolbox().catalog.device(name)
     document = to_document(device, "leadline.device/1")

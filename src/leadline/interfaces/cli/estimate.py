@@ -1,6 +1,5 @@
 """``leadline estimate``: time, memory and cost of a job, without running it."""
 
-import typer
 from rich.table import Table
 from rich.text import Text
 
@@ -10,54 +9,27 @@ from leadline.app.estimate import estimate as estimate_verb
 from leadline.core.documents import to_document
 from leadline.core.estimate import Estimate, Interval
 from leadline.core.units import format_bytes, format_count, format_duration
-from leadline.interfaces.cli import workload_options as opt
-from leadline.interfaces.cli.face import err, format_cost, out, print_json
+from leadline.core.workload import Workload
+from leadline.interfaces.cli.face import All, Json, err, format_cost, out, print_json
+from leadline.interfaces.cli.verb import Verb
+from leadline.interfaces.cli.workload_options import On, takes_workload
 
-app = typer.Typer(add_completion=False, rich_markup_mode=None)
+app = Verb()
+
+EXAMPLES = """\
+Examples:
+  leadline estimate config.json --batch 4 --seq 2048 --on "A100 SXM4 80GB"
+  leadline estimate --on Perlmutter -- python train.py --batch-size 64 --epochs 10
+  leadline estimate train.py:build --input 64x3x224x224 --samples 1281167 --epochs 90"""
 
 ROWS_SHOWN = 30
 """How many places the table shows when none was named; --all shows the rest."""
 
 
-@app.command()
-def estimate(
-    workload: opt.Subject = None,
-    on: opt.On = None,
-    batch: opt.Batch = None,
-    seq: opt.Seq = None,
-    input: opt.Input = None,  # noqa: A002 - named as its option
-    precision: opt.PrecisionOption = None,
-    optimizer: opt.OptimizerOption = None,
-    epochs: opt.Epochs = None,
-    steps: opt.Steps = None,
-    samples: opt.Samples = None,
-    bytes_per_sample: opt.BytesPerSample = None,
-    workers: opt.Workers = None,
-    gpus: opt.Gpus = None,
-    phase: opt.PhaseOption = None,
-    accumulate: opt.Accumulate = None,
-    checkpointing: opt.Checkpointing = None,
-    everything: opt.All = False,
-    json: opt.Json = False,
-) -> None:
+@app.command(epilog=EXAMPLES)
+@takes_workload
+def estimate(work: Workload, *, on: On = None, everything: All = False, json: Json = False) -> None:
     """Predict time, GPU memory, host memory and cost, on one place or on the whole catalog."""
-    work = opt.workload_from(
-        workload,
-        batch=batch,
-        seq=seq,
-        input=input,
-        precision=precision,
-        optimizer=optimizer,
-        epochs=epochs,
-        steps=steps,
-        samples=samples,
-        bytes_per_sample=bytes_per_sample,
-        workers=workers,
-        gpus=gpus,
-        phase=phase,
-        accumulate=accumulate,
-        checkpointing=checkpointing,
-    )
     answer = estimate_verb(work, toolbox(), on=on or ())
     if json:
         print_json(_document(answer))

@@ -2,6 +2,7 @@
 
 import os
 import sys
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -9,8 +10,10 @@ from rich.console import Console
 from leadline.core.documents import dump
 from leadline.core.errors import LeadlineError
 from leadline.core.estimate import Estimate
+from leadline.interfaces.cli.usage import usage_sentence
 
-JSON_HELP = "Print one JSON document instead of text."
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")]
+All = Annotated[bool, typer.Option("--all", help="Show every place, and what was left out.")]
 
 PIPE_WIDTH = 160
 """Columns of a table that goes to a file or a pipe."""
@@ -58,7 +61,14 @@ def run_command(app: typer.Typer, name: str, arguments: list[str]) -> int:
     except Exception as error:
         if not hasattr(error, "format_message"):
             raise
-        hint = "; an option of your own command goes after --" if "No such option" in error.format_message() else ""
-        sys.stderr.write(f"leadline {name}: {error.format_message()}{hint}\n")
-        return int(getattr(error, "exit_code", 2))
+        return _usage_error(error, name, arguments)
     return result if isinstance(result, int) else 0
+
+
+def _usage_error(error: Any, name: str, arguments: list[str]) -> int:  # noqa: ANN401 - Typer's own are private
+    """Answer a wrong command line; a group of commands that is called alone explains itself."""
+    if type(error).__name__ == "NoArgsIsHelpError":
+        sys.stdout.write(f"{error.format_message()}\n")
+        return 0
+    sys.stderr.write(f"leadline {name}: {usage_sentence(error, f'leadline {name}', arguments)}\n")
+    return int(getattr(error, "exit_code", 2))

@@ -12,12 +12,12 @@ from leadline.core.documents import to_document
 from leadline.core.errors import InvalidInput
 from leadline.core.runs import Run
 from leadline.core.units import format_bytes, format_duration
-from leadline.interfaces.cli.face import JSON_HELP, err, out, print_json
+from leadline.interfaces.cli.face import Json, err, out, print_json
+from leadline.interfaces.cli.verb import Verb
 
-app = typer.Typer(add_completion=False, rich_markup_mode=None, no_args_is_help=True, help=__doc__)
+app = Verb(group=True, help="List, show and export what ran, beside what was predicted.")
 
-Json = Annotated[bool, typer.Option("--json", help=JSON_HELP)]
-Limit = Annotated[int | None, typer.Option("--limit", min=1, help="Only the newest so many.", show_default=False)]
+Limit = Annotated[int | None, typer.Option(metavar="N", min=1, help="Only the newest so many.", show_default="all")]
 
 
 @app.command("list")
@@ -28,7 +28,10 @@ def list_command(limit: Limit = None, json: Json = False) -> None:
 
 @app.command()
 def show(
-    run: Annotated[str | None, typer.Argument(metavar="[ID]", show_default=False, help="All runs without it.")] = None,
+    run: Annotated[
+        str | None,
+        typer.Argument(metavar="ID", help="The run's id, or its beginning.", show_default="a list of all runs"),
+    ] = None,
     json: Json = False,
 ) -> None:
     """Show one run: predicted against measured, and how it ended."""
@@ -44,7 +47,7 @@ def show(
 
 @app.command()
 def export(
-    form: Annotated[str, typer.Option("--format", help="csv or json.")] = "csv",
+    form: Annotated[str, typer.Option("--format", metavar="FORMAT", help="csv or json.")] = "csv",
 ) -> None:
     """Write the whole history to stdout."""
     if form not in ("csv", "json"):

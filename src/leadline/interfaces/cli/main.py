@@ -5,18 +5,28 @@ from importlib import import_module
 
 from leadline import __version__
 
-COMMANDS: dict[str, tuple[str, str]] = {
-    "estimate": ("estimate", "time, memory and cost of a job, without running it"),
-    "recommend": ("recommend", "the configuration to ask for, under a deadline, a budget and a risk"),
-    "submit": ("submit", "the batch script, or the job itself on this machine"),
-    "systems": ("systems", "list, show, check and validate the known systems"),
-    "devices": ("devices", "list and show the known devices"),
-    "calibrate": ("calibrate", "measure the device at hand, for better estimates"),
-    "history": ("history", "what ran, beside what was predicted"),
-    "bench": ("bench", "measure every promised figure again"),
-    "demo": ("demo", "the whole path on three real jobs, here, in minutes"),
+GROUPS: dict[str, dict[str, tuple[str, str]]] = {
+    "Before a job runs": {
+        "estimate": ("estimate", "time, memory and cost of a job, without running it"),
+        "recommend": ("recommend", "the configuration to ask for, under a deadline, a budget and a risk"),
+    },
+    "Run and remember": {
+        "submit": ("submit", "the batch script, or the job itself on this machine"),
+        "history": ("history", "what ran, beside what was predicted"),
+    },
+    "Machines": {
+        "systems": ("systems", "list, show, check and validate the known systems"),
+        "devices": ("devices", "list and show the known devices"),
+        "calibrate": ("calibrate", "measure the device at hand, for better estimates"),
+    },
+    "See for yourself": {
+        "demo": ("demo", "the whole path on three real jobs, here, in minutes"),
+        "bench": ("bench", "measure every promised figure again"),
+    },
 }
-"""Verb → (module beside this one that defines ``app``, one line of help)."""
+"""Heading → verb → (module beside this one that defines ``app``, one line of help)."""
+
+COMMANDS = {verb: entry for verbs in GROUPS.values() for verb, entry in verbs.items()}
 
 
 def main(arguments: list[str]) -> int:
@@ -24,6 +34,8 @@ def main(arguments: list[str]) -> int:
 
     Codes: 0 done, 1 failure, 2 usage, 3 nothing fits, 4 scheduler unreachable, 5 the job failed.
     """
+    if len(arguments) > 1 and arguments[0] == "help":
+        arguments = [*arguments[1:], "--help"]
     if not arguments or arguments[0] in ("-h", "--help", "help"):
         sys.stdout.write(_help())
         return 0
@@ -45,21 +57,23 @@ def run() -> None:
 
 def _help() -> str:
     width = max(len(name) for name in COMMANDS)
-    lines = [f"  {name:<{width}}  {summary}" for name, (_, summary) in COMMANDS.items()]
+    listed = [
+        "\n".join([f"{heading}:", *(f"  {name:<{width}}  {summary}" for name, (_, summary) in verbs.items()), ""])
+        for heading, verbs in GROUPS.items()
+    ]
     return "\n".join(
         [
             "Usage: leadline COMMAND [ARGUMENTS]",
             "",
             "Know how long an AI job takes, what memory it needs and what it costs, before it runs.",
             "",
-            "Commands:",
-            *lines,
-            "",
+            *listed,
             "Try:",
             "  leadline estimate config.json --on OSC-Pitzer      a Hugging Face model, no torch needed",
             "  leadline estimate -- python train.py --epochs 3    your own script, unmodified",
             "",
             "leadline COMMAND --help says more; leadline --version prints the version.",
+            "Exit codes: 0 done, 1 failure, 2 usage, 3 nothing fits, 4 scheduler unreachable, 5 the job failed.",
             "",
         ]
     )

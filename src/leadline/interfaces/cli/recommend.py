@@ -7,67 +7,61 @@ import typer
 from rich.table import Table
 
 from leadline.app.composition import toolbox
+from leadline.app.estimate import RISK
 from leadline.app.recommend import recommend as recommend_verb
 from leadline.core.documents import to_document
 from leadline.core.errors import InvalidInput, NothingFits
 from leadline.core.recommendation import Constraints, Option, Recommendation
 from leadline.core.units import format_bytes, format_clock, format_duration, parse_duration_s
-from leadline.interfaces.cli import workload_options as opt
-from leadline.interfaces.cli.face import err, format_cost, out, print_json
+from leadline.core.workload import Workload
+from leadline.interfaces.cli.face import All, Json, err, format_cost, out, print_json
+from leadline.interfaces.cli.verb import Verb
+from leadline.interfaces.cli.workload_options import On, takes_workload
 
-app = typer.Typer(add_completion=False, rich_markup_mode=None)
+app = Verb()
+
+EXAMPLES = """\
+Examples:
+  leadline recommend job.toml --deadline 12h --budget 50
+  leadline recommend --on Pitzer --on Expanse -- python train.py --batch-size 64 --epochs 10"""
 
 ROWS_SHOWN = 12
+LIMITS = "Limits"
 
 
-@app.command()
+@app.command(epilog=EXAMPLES)
+@takes_workload
 def recommend(
-    workload: opt.Subject = None,
+    work: Workload,
+    *,
     deadline: Annotated[
-        str | None, typer.Option(help="The job must end within this time: 12h, 90m, 1-00:00:00.", show_default=False)
+        str | None,
+        typer.Option(
+            metavar="TIME",
+            help="The job must end within this time: 12h, 90m, 1-00:00:00.",
+            show_default="none",
+            rich_help_panel=LIMITS,
+        ),
     ] = None,
     budget: Annotated[
-        float | None, typer.Option(help="The job must cost at most this much.", show_default=False)
+        float | None,
+        typer.Option(
+            metavar="AMOUNT", help="The job must cost at most this much.", show_default="none", rich_help_panel=LIMITS
+        ),
     ] = None,
-    currency: Annotated[str, typer.Option(help="What the budget counts: USD, or a site's unit.")] = "USD",
-    risk: Annotated[float, typer.Option(help="Accepted probability of exceeding a limit.")] = 0.05,
-    on: opt.On = None,
-    batch: opt.Batch = None,
-    seq: opt.Seq = None,
-    input: opt.Input = None,  # noqa: A002 - named as its option
-    precision: opt.PrecisionOption = None,
-    optimizer: opt.OptimizerOption = None,
-    epochs: opt.Epochs = None,
-    steps: opt.Steps = None,
-    samples: opt.Samples = None,
-    bytes_per_sample: opt.BytesPerSample = None,
-    workers: opt.Workers = None,
-    gpus: opt.Gpus = None,
-    phase: opt.PhaseOption = None,
-    accumulate: opt.Accumulate = None,
-    checkpointing: opt.Checkpointing = None,
-    everything: opt.All = False,
-    json: opt.Json = False,
+    currency: Annotated[
+        str, typer.Option(metavar="UNIT", help="What the budget counts: USD, or a site's unit.", rich_help_panel=LIMITS)
+    ] = "USD",
+    risk: Annotated[
+        float,
+        typer.Option(metavar="SHARE", help="Accepted probability of exceeding a limit.", rich_help_panel=LIMITS),
+    ] = RISK,
+    on: On = None,
+    everything: All = False,
+    json: Json = False,
 ) -> None:
     """Recommend a system, a partition and a request; say why the others lost."""
     constraints = _constraints(deadline, budget, currency, risk)
-    work = opt.workload_from(
-        workload,
-        batch=batch,
-        seq=seq,
-        input=input,
-        precision=precision,
-        optimizer=optimizer,
-        epochs=epochs,
-        steps=steps,
-        samples=samples,
-        bytes_per_sample=bytes_per_sample,
-        workers=workers,
-        gpus=gpus,
-        phase=phase,
-        accumulate=accumulate,
-        checkpointing=checkpointing,
-    )
     answer = recommend_verb(work, toolbox(), constraints, on=on or ())
     if json:
         print_json(to_document(answer, "leadline.recommendation/1"))

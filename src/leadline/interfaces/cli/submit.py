@@ -1,19 +1,22 @@
 """``leadline submit``: the batch script for a site, or the job itself on this machine."""
 
 import sys
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from leadline.app.composition import toolbox
+from leadline.app.estimate import RISK
+from leadline.app.fill_in import fill_in
 from leadline.app.history import compare
 from leadline.app.places import LOCAL
 from leadline.app.submit import (
     Request,
     batch_script,
     check_ended_well,
+    find_partition,
     job_spec,
-    predict_here,
+    predict_at,
     refuse_remote,
     run_here,
 )
@@ -21,42 +24,74 @@ from leadline.core.documents import to_document
 from leadline.core.errors import InvalidInput
 from leadline.core.jobs import JobSpec
 from leadline.core.units import format_bytes, format_duration, parse_bytes, parse_duration_s
-from leadline.interfaces.cli.face import JSON_HELP, err, print_json
+from leadline.interfaces.cli.face import Json, err, print_json
 from leadline.interfaces.cli.history import show_one
+from leadline.interfaces.cli.usage import OWN_COMMAND
+from leadline.interfaces.cli.verb import Verb
 
-app = typer.Typer(add_completion=False, rich_markup_mode=None)
+app = Verb()
 
 
-@app.command()
+EXAMPLES = """\
+Examples:
+  leadline submit -y -- python train.py --batch-size 64 --epochs 10
+  leadline submit job.toml --on Pitzer:gpu --account PAS0000 --dry-run"""
+
+RESOURCES, JOB, RUN = "What to ask for", "The job", "What happens"
+PREDICTED = f"what is predicted, at a risk of {RISK:.0%}"
+
+
+def _open(form: str, what: str, default: str, section: str = RESOURCES) -> Any:  # noqa: ANN401 - an option, for Typer
+    """Declare an option that may be left open, with what holds then."""
+    return typer.Option(metavar=form, help=what, show_default=default, rich_help_panel=section)
+
+
+@app.command(epilog=EXAMPLES)
 def submit(
     subject: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="WORKLOAD.toml | -- COMMAND…",
+            metavar=f"WORKLOAD.toml | -- {OWN_COMMAND}…",
             help="A workload file with a command, or your command after --.",
             show_default=False,
         ),
     ] = None,
     *,
     on: Annotated[
-        str, typer.Option(metavar="local|SYSTEM:PARTITION", help="Where; slurm[:PARTITION] is a cluster not listed.")
+        str,
+        typer.Option(
+            metavar="PLACE",
+            help="Where: local, SYSTEM:PARTITION, or slurm[:PARTITION] for a cluster that is not in the catalog.",
+            rich_help_panel=RUN,
+        ),
     ] = LOCAL,
-    account: Annotated[str | None, typer.Option(help="The project to charge.", show_default=False)] = None,
-    nodes: Annotated[int, typer.Option(help="Nodes of the job.")] = 1,
-    gpus: Annotated[int | None, typer.Option(help="GPUs of the whole job.", show_default=False)] = None,
-    cores: Annotated[int | None, typer.Option(help="Cores a node.", show_default=False)] = None,
-    memory: Annotated[str | None, typer.Option(help="Memory a node, such as 16G.", show_default=False)] = None,
-    time: Annotated[str | None, typer.Option(help="Time limit, such as 2h.", show_default=False)] = None,
-    name: Annotated[str, typer.Option(help="Name of the job.", show_default=False)] = "",
-    workdir: Annotated[str | None, typer.Option(help="Folder to run in.", show_default=False)] = None,
-    setup: Annotated[
-        list[str] | None, typer.Option(help="A line before the command, such as 'module load cuda'; repeat for more.")
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the batch script and run nothing.", rich_help_panel=RUN)
+    ] = False,
+    yes: Annotated[bool, typer.Option("-y", "--yes", help="Do not ask before running.", rich_help_panel=RUN)] = False,
+    gpus: Annotated[
+        int | None, _open("N", "GPUs of the whole job.", "the workload's; at least 1 on a partition with GPUs")
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the batch script and run nothing.")] = False,
-    yes: Annotated[bool, typer.Option("-y", "--yes", help="Do not ask before running.")] = False,
-    json: Annotated[bool, typer.Option("--json", help=JSON_HELP)] = False,
+    nodes: Annotated[int | None, _open("N", "Nodes of the job.", "as many as its GPUs take; else 1")] = None,
+    cores: Annotated[int | None, _open("N", "Cores a node.", "the share of the node that goes with the GPUs")] = None,
+    memory: Annotated[
+        str | None, _open("SIZE", "Memory a node, such as 16G.", f"on a cluster {PREDICTED}; here no limit")
+    ] = None,
+    time: Annotated[
+        str | None, _open("TIME", "Time limit, such as 2h or 1-12:00:00.", f"on a cluster {PREDICTED}; here no limit")
+    ] = None,
+    account: Annotated[
+        str | None, _open("NAME", "The project to charge.", "none; a site that demands one says so", JOB)
+    ] = None,
+    name: Annotated[str, _open("NAME", "What the job is called.", "its file's or its script's name", JOB)] = "",
+    workdir: Annotated[str | None, _open("FOLDER", "Folder to run in.", "the one it is submitted from", JOB)] = None,
+    setup: Annotated[
+        list[str] | None,
+        _open("LINE", "A line of shell before the command, such as 'module load cuda'; repeat for more.", "none", JOB),
+    ] = None,
+    json: Json = False,
 ) -> None:
-    """Run a job here, measured and remembered, or print the batch script that a site accepts."""
+    """Run a job here, measured and remembered; or, with --dry-run, print the batch script that a site accepts."""
     request = Request(
         account=account,
         nodes=nodes,
@@ -70,17 +105,25 @@ def submit(
     )
     spec = job_spec(subject or [], on, request)
     if dry_run:
-        _print_script(spec, json=json)
+        _print_script(subject or [], on, request, json=json)
     elif spec.system is not None:
-        refuse_remote(spec)
+        refuse_remote(spec, toolbox().catalog)
     else:
         _run(spec, subject or [], yes=yes, json=json)
 
 
-def _print_script(spec: JobSpec, *, json: bool) -> None:
-    script = batch_script(spec, toolbox().catalog)
+def _print_script(subject: list[str], place: str, request: Request, *, json: bool) -> None:
+    """Print the script alone on stdout; what was filled in goes to stderr."""
+    tools, console = toolbox(), err()
+    find_partition(job_spec(subject, place, request), tools.catalog)
+    with console.status("predicting what to ask for"):
+        filled = fill_in(request, subject, place, tools)
+    spec = job_spec(subject, place, filled.request)
+    script = batch_script(spec, tools.catalog)
+    for note in filled.notes:
+        console.print(f"note: {note}", markup=False, soft_wrap=True)
     if json:
-        print_json({"schema": "leadline.script/1", "job": spec, "script": script})
+        print_json({"schema": "leadline.script/1", "job": spec, "script": script, "notes": filled.notes})
     else:
         sys.stdout.write(script)
 
@@ -96,7 +139,7 @@ def _run(spec: JobSpec, subject: list[str], *, yes: bool, json: bool) -> None:
             raise InvalidInput("nobody can be asked whether to run the job, for there is no terminal: add -y")
         question = f"Run {spec.name!r} on this machine{' (' + ', '.join(limits) + ')' if limits else ''}?"
         typer.confirm(question, default=True, abort=True, err=True)
-    predicted, why_not = predict_here(subject, toolbox())
+    predicted, why_not = predict_at(LOCAL, subject, toolbox())
     if predicted is None:
         console.print(f"note: nothing is predicted for this run: {why_not}", markup=False)
     run = run_here(

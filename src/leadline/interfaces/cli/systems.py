@@ -14,16 +14,12 @@ from leadline.core.errors import InvalidInput
 from leadline.core.recommendation import Constraints
 from leadline.core.systems import Billing, Partition, System
 from leadline.core.units import format_bytes, format_duration
-from leadline.interfaces.cli import workload_options as opt
-from leadline.interfaces.cli.face import JSON_HELP, err, out, print_json
+from leadline.core.workload import Workload
+from leadline.interfaces.cli.face import Json, err, out, print_json
+from leadline.interfaces.cli.verb import Verb
+from leadline.interfaces.cli.workload_options import On, takes_workload
 
-app = typer.Typer(add_completion=False, rich_markup_mode=None, no_args_is_help=True)
-Json = Annotated[bool, typer.Option("--json", help=JSON_HELP)]
-
-
-@app.callback()
-def systems() -> None:
-    """List, show, check and validate the known systems."""
+app = Verb(group=True, help="List, show, check and validate the known systems.")
 
 
 @app.command(name="list")
@@ -45,8 +41,10 @@ def list_systems(json: Json = False) -> None:
 
 
 @app.command()
-def show(name: Annotated[str, typer.Argument(help="The system's name.")], json: Json = False) -> None:
-    """Show a system's partitions: nodes, limits, prices, and what its scheduler takes."""
+def show(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The system's name, such as Pitzer.")], json: Json = False
+) -> None:
+    """Show a system's partitions with their nodes, limits, prices and rules."""
     system = toolbox().catalog.system(name)
     if json:
         print_json(to_document(system, "leadline.system/1"))
@@ -55,25 +53,9 @@ def show(name: Annotated[str, typer.Argument(help="The system's name.")], json: 
 
 
 @app.command()
-def check(
-    workload: opt.Subject = None,
-    on: opt.On = None,
-    batch: opt.Batch = None,
-    seq: opt.Seq = None,
-    input: opt.Input = None,  # noqa: A002 - named as its option
-    precision: opt.PrecisionOption = None,
-    epochs: opt.Epochs = None,
-    steps: opt.Steps = None,
-    samples: opt.Samples = None,
-    gpus: opt.Gpus = None,
-    phase: opt.PhaseOption = None,
-    json: Json = False,
-) -> None:
-    """Say for each partition whether a workload fits there, and if not, why."""
-    work = opt.workload_from(
-        workload, batch=batch, seq=seq, input=input, precision=precision, epochs=epochs, steps=steps, samples=samples,
-        gpus=gpus, phase=phase,
-    )  # fmt: skip
+@takes_workload
+def check(work: Workload, *, on: On = None, json: Json = False) -> None:
+    """Say of each partition whether a workload fits there, and if not, why."""
     answer = recommend(work, toolbox(), Constraints(), on=on or ())
     rows = [(one.system, one.partition, True, "") for one in answer.options]
     rows += [(one.system, one.partition, False, one.reason) for one in answer.rejections]
@@ -92,10 +74,16 @@ def check(
 
 @app.command()
 def validate(
-    file: Annotated[Path | None, typer.Argument(help="A TOML file; the whole catalog without one.")] = None,
+    file: Annotated[
+        Path | None,
+        typer.Argument(metavar="FILE", help="A TOML file of devices or of a site.", show_default="the whole catalog"),
+    ] = None,
     json: Json = False,
 ) -> None:
-    """Refuse entries that cannot be true: zero prices, sparse peaks, unknown devices; warn of stale prices."""
+    """Refuse entries that cannot be true, and warn of stale prices.
+
+    Among them: zero prices, sparse peaks in place of dense ones, devices that the catalog does not have.
+    """
     found = check_catalog(toolbox().catalog, file)
     errors = [finding for finding in found if finding.error]
     if json:

@@ -1,86 +1,81 @@
-"""The workload arguments that ``estimate``, ``recommend`` and ``systems check`` share."""
+"""The workload's argument and options, made from the one list of them, for every command that takes a workload."""
 
-from typing import Annotated
+import inspect
+from collections.abc import Callable, Iterator
+from functools import wraps
+from types import NoneType
+from typing import Annotated, Any, get_args
 
+import msgspec
 import typer
 
 from leadline.app.workloads import WorkloadOptions, read_workload
-from leadline.core.workload import Workload
+from leadline.interfaces.cli.usage import OWN_COMMAND
 
-Subject = Annotated[
+SUBJECT = Annotated[
     list[str] | None,
     typer.Argument(
-        metavar="WORKLOAD | -- COMMAND…",
+        metavar=f"WORKLOAD | -- {OWN_COMMAND}…",
         help="config.json, model.onnx, file.py:function, job.toml, or your own command after --.",
         show_default=False,
     ),
 ]
-Batch = Annotated[int | None, typer.Option(help="Samples per GPU and step.", show_default=False)]
-Seq = Annotated[int | None, typer.Option(help="Tokens per sample.", show_default=False)]
-Input = Annotated[
-    list[str] | None,
-    typer.Option(help="Input shape, batch first: 64x3x224x224[:dtype]; repeat for more inputs.", show_default=False),
-]
-PrecisionOption = Annotated[
-    str | None, typer.Option(help="fp32, tf32, fp16, bf16, amp-fp16 or amp-bf16.", show_default=False)
-]
-OptimizerOption = Annotated[
-    str | None, typer.Option(help="sgd, momentum, adam, adamw, adagrad, rmsprop or lion.", show_default=False)
-]
-Epochs = Annotated[float | None, typer.Option(help="Passes over the data set.", show_default=False)]
-Steps = Annotated[int | None, typer.Option(help="Optimizer steps of the whole job.", show_default=False)]
-Samples = Annotated[int | None, typer.Option(help="Samples in the data set.", show_default=False)]
-BytesPerSample = Annotated[str | None, typer.Option(help="Stored size of a sample, such as 110KB.", show_default=False)]
-Workers = Annotated[int | None, typer.Option(help="Data loader processes.", show_default=False)]
-Gpus = Annotated[int | None, typer.Option(help="GPUs of the job.", show_default=False)]
-PhaseOption = Annotated[str | None, typer.Option(help="training or inference.", show_default=False)]
-Accumulate = Annotated[int | None, typer.Option(help="Micro-steps per optimizer step.", show_default=False)]
-Checkpointing = Annotated[
-    bool | None, typer.Option("--checkpointing", help="Recompute activations in backward.", show_default=False)
-]
 On = Annotated[
     list[str] | None,
-    typer.Option(metavar="SYSTEM[:PARTITION]|DEVICE", help="Where; repeat for more places.", show_default=False),
+    typer.Option(
+        metavar="PLACE",
+        help="Where: SYSTEM, SYSTEM:PARTITION, a DEVICE, or local; repeat for more places.",
+        show_default="the whole catalog",
+    ),
 ]
-All = Annotated[bool, typer.Option("--all", help="Show every place, and what was left out.")]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")]
+
+FILE_ONLY = ("name",)
+"""Options that a workload file has and the command line has not."""
 
 
-def workload_from(
-    subject: list[str] | None,
-    *,
-    batch: int | None = None,
-    seq: int | None = None,
-    input: list[str] | None = None,  # noqa: A002 - named as its option
-    precision: str | None = None,
-    optimizer: str | None = None,
-    epochs: float | None = None,
-    steps: int | None = None,
-    samples: int | None = None,
-    bytes_per_sample: str | None = None,
-    workers: int | None = None,
-    gpus: int | None = None,
-    phase: str | None = None,
-    accumulate: int | None = None,
-    checkpointing: bool | None = None,
-) -> Workload:
-    """Read the workload that the shared arguments name; raises ``InvalidInput``."""
-    return read_workload(
-        subject or [],
-        WorkloadOptions(
-            batch=batch,
-            seq=seq,
-            input=input or None,
-            precision=precision,
-            optimizer=optimizer,
-            epochs=epochs,
-            steps=steps,
-            samples=samples,
-            bytes_per_sample=bytes_per_sample,
-            workers=workers,
-            gpus=gpus,
-            phase=phase,
-            accumulate=accumulate,
-            checkpointing=checkpointing,
-        ),
-    )
+def takes_workload(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the workload's argument and options in place of its first parameter, which gets the workload.
+
+    The command line's values are read by ``read_workload``, which raises ``InvalidInput``.
+    """
+    own = list(inspect.signature(command, eval_str=True).parameters.values())[1:]
+    options = list(_options())
+    parameters = [_parameter("workload", SUBJECT), *own, *options]
+
+    @wraps(command)
+    def typed(**values: Any) -> None:  # noqa: ANN401 - Typer hands over what was typed
+        subject = values.pop("workload")
+        given = {option.name: values.pop(option.name) for option in options}
+        command(read_workload(subject or [], WorkloadOptions(**{k: v for k, v in given.items() if v != []})), **values)
+
+    typed.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    typed.__annotations__ = {one.name: one.annotation for one in parameters}
+    return typed
+
+
+def _options() -> Iterator[inspect.Parameter]:
+    """Yield a parameter for each workload option, in the order of the list."""
+    for field in msgspec.structs.fields(WorkloadOptions):
+        if field.name in FILE_ONLY:
+            continue
+        kinds, meta = get_args(field.type)
+        told = meta.extra
+        kind = _typed(kinds)
+        option = typer.Option(
+            f"--{field.name.replace('_', '-')}",
+            metavar=None if kind is bool else told["form"],
+            help=meta.description,
+            show_default=told["default"],
+            rich_help_panel=told["part"],
+        )
+        yield _parameter(field.name, Annotated[kind | None, option])
+
+
+def _typed(kinds: Any) -> Any:  # noqa: ANN401 - a union of types goes in, a type comes out
+    """Return the type in which an option is typed: a list where it may be repeated, text where it may be text."""
+    several = [one for one in get_args(kinds) if one is not NoneType]
+    return max(several, key=lambda one: (one == list[str], one is str))
+
+
+def _parameter(name: str, annotation: Any) -> inspect.Parameter:  # noqa: ANN401
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)

@@ -1,7 +1,8 @@
 """One rank of a distributed job, with nobody on the other side of its collectives."""
 
 import contextlib
-from typing import Any, Dict, Iterator, List
+import importlib
+from typing import Any, Dict, Iterable, Iterator, List
 
 import torch
 
@@ -29,6 +30,8 @@ def install(session: Session) -> None:
     _replace("all_gather_object", _gather_object)
     _wrap_modules(session)
     _follow_resizing(session)
+    if session.world_size > 1:
+        _shard_on_the_device()
 
 
 def _follow_resizing(session: Session) -> None:
@@ -42,6 +45,18 @@ def _follow_resizing(session: Session) -> None:
         return found
 
     torch.UntypedStorage.resize_ = resize
+
+
+def _shard_on_the_device() -> None:
+    """Let FSDP take the number of a device for one of ``cuda``: PyTorch reads it as one of its spare slot."""
+    utilities: Any = importlib.import_module("torch.distributed.fsdp._init_utils")
+    asked_for, computing_on = utilities._get_device_from_device_id, utilities._get_compute_device
+    utilities._get_device_from_device_id = lambda *args, **kwargs: _shown(asked_for(*args, **kwargs))
+    utilities._get_compute_device = lambda module, ignored, _, *rest: _shown(computing_on(module, ignored, None, *rest))
+
+
+def _shown(device: Any) -> Any:
+    return fakes.CUDA if device is not None and device.type == fakes.BACKEND else device
 
 
 def _replace(name: str, function: Any) -> None:
@@ -85,13 +100,19 @@ def _collective(session: Session, name: str) -> Any:
                 tensors.append(value)
             elif isinstance(value, (list, tuple)):
                 tensors.extend(one for one in value if isinstance(one, torch.Tensor))
-        write(session, name, tensors)
+        write(session, name, tensors, _ranks(session, (*args, *kwargs.values())))
         return _Done() if async_op else None
 
     return call
 
 
-def write(session: Session, name: str, tensors: List[Any]) -> None:
+def _ranks(session: Session, values: Iterable[Any]) -> int:
+    """Return how many processes a collective with these arguments is among."""
+    groups = [one for one in values if isinstance(one, torch.distributed.ProcessGroup)]
+    return groups[0].size() if groups else session.world_size
+
+
+def write(session: Session, name: str, tensors: List[Any], ranks: int) -> None:
     """Write down one collective over the given tensors; its size is that of the largest side."""
     recorder = session.recorder
     local = [getattr(tensor, "_local_tensor", tensor) for tensor in tensors]
@@ -99,19 +120,32 @@ def write(session: Session, name: str, tensors: List[Any]) -> None:
     if recorder is None or session.bare or not local:
         return
     size = max(t.numel() * t.element_size() for t in local)
-    _append(session, name, size, local[0].dtype)
+    _append(session, name, size, local[0].dtype, ranks)
 
 
-def _append(session: Session, name: str, size: int, dtype: torch.dtype) -> None:
+def _append(session: Session, name: str, size: int, dtype: torch.dtype, ranks: int) -> None:
     extra = {
         "kind": "communication",
-        "dims": {"bytes": size, "ranks": session.world_size},
+        "dims": {"bytes": size, "ranks": ranks},
         "flops": 0.0,
         "bytes_read": size,
         "bytes_written": size,
     }
     spec = ((size // dtype.itemsize,), dtype, -1, size)
     session.recorder.append(Raw(f"c10d.{name}", session.recorder.stage, (spec,), (spec,), (), (), extra))  # type: ignore[union-attr]
+
+
+def size_of(raw: Raw, session: Session) -> Dict[str, int]:
+    """Return the size of a collective that PyTorch issued itself: the larger of what goes in and what comes out."""
+    size = max((spec[3] for spec in (*raw.inputs, *raw.outputs)), default=0)
+    return {"bytes": size, "ranks": _ranks(session, map(_unboxed, raw.args))}
+
+
+def _unboxed(value: Any) -> Any:
+    """Return the process group that an op's argument stands for, or the argument."""
+    if isinstance(value, torch.ScriptObject) and "ProcessGroup" in str(value._type()):
+        return torch.distributed.ProcessGroup.unbox(value)
+    return value
 
 
 def _gather_object(objects: List[Any], mine: Any, *_: Any, **__: Any) -> None:
@@ -160,7 +194,7 @@ def _wrap_modules(session: Session) -> None:  # noqa: C901 - one class, made whe
             session.recorder.stage = "backward"  # type: ignore[union-attr]
             for dtype, total in sizes.items():
                 for sent in range(0, total, BUCKET_BYTES):
-                    _append(session, "all_reduce", min(BUCKET_BYTES, total - sent), dtype)
+                    _append(session, "all_reduce", min(BUCKET_BYTES, total - sent), dtype, session.world_size)
             session.recorder.stage = "forward"  # type: ignore[union-attr]
 
     torch.nn.parallel.DistributedDataParallel = DistributedDataParallel

@@ -45,6 +45,10 @@ def take_spare_device() -> bool:
         def set_rng_state(self, state: Any, device: Any = None) -> None:
             """Return at once: random numbers have no values here."""
 
+        def __getattr__(self, name: str) -> Any:
+            """Answer as ``torch.cuda`` does: streams, events, memory."""
+            return getattr(torch.cuda, name)
+
     setup(rename=BACKEND, backend_module=Backend())
     _gpu = torch.device(BACKEND, 0)
     FakeTensor.device = property(_shown_device)

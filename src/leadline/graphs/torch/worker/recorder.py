@@ -11,6 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper
 from leadline.graphs.torch.worker import fakes, standins
 from leadline.graphs.torch.worker.session import Session
 from leadline.graphs.torch.worker.shortcuts import Shortcuts
+from leadline.graphs.torch.worker.weights import count_weights
 
 aten = torch.ops.aten
 HOST = torch.device("cpu")
@@ -92,23 +93,9 @@ class Recorder(TorchDispatchMode):
     def cut(self) -> Window:
         """Close the current window and open the next one."""
         closed = self.window
-        closed.parameters, closed.parameter_bytes = self._count_parameters()
+        closed.parameters, closed.parameter_bytes = count_weights((ref() for ref in self.parameters), self.live)
         self.window = Window(self.count, [(serial, size) for serial, size, _ in self.live.values()])
         return closed
-
-    def _count_parameters(self) -> Tuple[int, int]:
-        """Return count and bytes of the parameters that are on the traced device now, shared ones once."""
-        seen: Dict[int, Tuple[int, int]] = {}
-        for ref in self.parameters:
-            parameter = ref()
-            if parameter is None:
-                continue
-            local = getattr(parameter, "_local_tensor", parameter)
-            key = local.untyped_storage()._cdata
-            held = self.live.get(key)
-            if held is not None and held[1] > 0:
-                seen[key] = (local.numel(), local.numel() * local.element_size())
-        return sum(count for count, _ in seen.values()), sum(size for _, size in seen.values())
 
     def __torch_dispatch__(self, func: Any, types: Sequence[type], args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -131,7 +118,10 @@ class Recorder(TorchDispatchMode):
         if traits.takes_device:
             kwargs, fake = self._place(traits, args, kwargs, fake)
         if not fake:
-            return func(*args, **kwargs)
+            out = func(*args, **kwargs)
+            if self.session.real:
+                self._record(func, traits, args, kwargs, out)
+            return out
         if kwargs.get("generator") is not None:
             kwargs = {**kwargs, "generator": None}
         return self._fake(func, traits, types, args, kwargs)
@@ -224,7 +214,7 @@ class Recorder(TorchDispatchMode):
             inputs.append(spec)
             if place in traits.mutated or place in traits.mutated_names:
                 written.append(spec)
-                if "_known" in tensor.__dict__:
+                if isinstance(tensor, FakeTensor) and "_known" in tensor.__dict__:
                     del tensor.__dict__["_known"]
             made = self.producer.get(spec[2])
             if made is not None and made not in sources:
@@ -244,14 +234,20 @@ class Recorder(TorchDispatchMode):
         """Return the stage, seeing closures that an optimizer calls, and updates written by hand."""
         if self.stage == "optimizer" and torch.is_grad_enabled():
             return "forward"
-        if self.stage == "forward" and traits.mutated and not self.optimizers and isinstance(args[0], FakeTensor):
+        here = isinstance(args[0], FakeTensor) or self.session.real
+        if here and self.stage == "forward" and traits.mutated and not self.optimizers:
             held = self.live.get(args[0].untyped_storage()._cdata)
             if held is not None and (args[0].requires_grad or self.category.get(held[0]) == "parameter"):
-                if args[0].requires_grad and self.category.get(held[0]) != "parameter":
-                    self.category[held[0]] = "parameter"
-                    self.parameters.append(weakref.ref(args[0]))
+                self.own(args[0])
                 return "optimizer"
         return self.stage
+
+    def own(self, tensor: Any) -> None:
+        """Count a tensor that is trained among the parameters, also one that no module made."""
+        held = self.live.get(getattr(tensor, "_local_tensor", tensor).untyped_storage()._cdata)
+        if held is not None and self.category.get(held[0]) != "parameter":
+            self.category[held[0]] = "parameter"
+            self.parameters.append(weakref.ref(tensor))
 
     def mark_gradients(self) -> None:
         """Say which memory holds gradients, where no optimizer tells."""
@@ -269,8 +265,9 @@ class Recorder(TorchDispatchMode):
 
     def _keep_outputs(self, traits: Traits, args: Any, out: Any) -> None:
         for tensor in _flat(out):
-            if isinstance(tensor, FakeTensor):
-                moved = traits.name == "_to_copy" and not isinstance(args[0], FakeTensor)
+            fake = isinstance(tensor, FakeTensor)
+            if fake or self.session.real:
+                moved = fake and traits.name == "_to_copy" and not isinstance(args[0], FakeTensor)
                 self.track(tensor, "input" if moved else None)
 
     def _spec(self, tensor: torch.Tensor) -> Tuple[Tuple[Any, ...], bool]:

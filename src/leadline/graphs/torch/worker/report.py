@@ -2,6 +2,7 @@
 
 from typing import Any, Dict, List
 
+from leadline.graphs.torch.worker import distributed
 from leadline.graphs.torch.worker.classify import classify, specs
 from leadline.graphs.torch.worker.recorder import Recorder, Window
 from leadline.graphs.torch.worker.session import Session
@@ -21,6 +22,8 @@ def graph(session: Session, recorder: Recorder, window: Window, *, stage: str = 
         known = cache.get(signature)
         if known is None:
             known = cache[signature] = {**classify(raw), "inputs": specs(raw.inputs), "outputs": specs(raw.outputs)}
+            if known["kind"] == "communication" and not known["dims"]:
+                known["dims"] = distributed.size_of(raw, session)
         sources = [place - window.first for place in raw.sources if place >= window.first]
         kind = (
             "optimizer" if raw.stage == "optimizer" and known["kind"] in ("elementwise", "reduction") else known["kind"]

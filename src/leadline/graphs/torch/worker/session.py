@@ -20,12 +20,14 @@ class Session:
         policy: whose kernel choices are recorded, ``cuda`` or ``cpu``.
         bare: run with the pretended device and record nothing (the baseline of the tracer's own overhead).
         world_size, local_size: processes of the job, and those on this node.
+        real: ops on tensors with data are written down too: nothing else trains (bare tensors on the CPU).
         deadline: clock time at which the script is stopped whatever it does.
         began_bytes: resident memory when the user's own code began; zero where it is not known.
     """
 
     policy: str = "cuda"
     bare: bool = False
+    real: bool = False
     world_size: int = 1
     local_size: int = 1
     deadline: float = float("inf")

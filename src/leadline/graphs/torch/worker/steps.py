@@ -6,7 +6,6 @@ from typing import Any, Dict, List, Optional
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from leadline.graphs.torch.worker import tensors
 from leadline.graphs.torch.worker.recorder import Recorder, Window
 from leadline.graphs.torch.worker.session import Session, Stop
 
@@ -66,12 +65,11 @@ class Steps:
     def _before_step(self, optimizer: Any, *_: Any) -> None:
         if self.evaluating:
             raise Stop
-        tensors.follow_moves(optimizer)
         self.recorder.stage = "optimizer"
         if not self.session.bare:
             for group in optimizer.param_groups:
                 for parameter in group["params"]:
-                    self.recorder.mark(parameter, "parameter")
+                    self.recorder.own(parameter)
                     if parameter.grad is not None:
                         self.recorder.mark(parameter.grad, "gradient")
 
@@ -109,6 +107,8 @@ class Steps:
             if self.evaluating:
                 self._was_training()
             self.session.check_time()
+            if self.session.policy == "cpu" and not self.session.bare and not self.recorder.live:
+                self.session.real = True
             before, self.recorder.stage = self.recorder.stage, "backward"
             nested = before == "backward"
             try:

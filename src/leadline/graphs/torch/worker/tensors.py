@@ -10,8 +10,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from leadline.graphs.torch.worker import fakes, standins
 from leadline.graphs.torch.worker.session import Session
 
-MOVED: Dict[int, Any] = {}
-"""Parameters that moved to another device, by the id of the old one: (new, old)."""
+_own_data = torch.Tensor.data
 
 
 def install(session: Session) -> None:
@@ -19,6 +18,7 @@ def install(session: Session) -> None:
     _answer_values()
     _own_parameters(session)
     torch.nn.Module._apply = _apply
+    torch.Tensor.data = property(_own_data.__get__, _set_data)
     _skip_initialisation()
     _assume_finite()
     torch.distributions.Distribution.set_default_validate_args(False)
@@ -100,29 +100,54 @@ def _own_parameters(session: Session) -> None:
 
 
 def _apply(module: Any, fn: Any, recurse: bool = True) -> Any:
-    """Do what ``Module._apply`` does, keeping tied weights tied and telling optimizers about moved parameters."""
+    """Do what ``Module._apply`` does: parameters stay the objects they were, for optimizers and ties to hold on to."""
     if recurse:
         for child in module.children():
             child._apply(fn)
     for name, parameter in module._parameters.items():
         if parameter is None:
             continue
-        moved = MOVED.get(id(parameter))
-        if moved is None or moved[1] is not parameter:
+        with torch.no_grad():
+            found = fn(parameter)
+        if found is parameter or _same(found, parameter):
+            continue
+        made = torch.nn.Parameter(found.detach(), parameter.requires_grad)
+        if parameter.grad is not None:
             with torch.no_grad():
-                found = fn(parameter)
-            if found is parameter or _same(found, parameter):
-                continue
-            made = torch.nn.Parameter(found.detach(), parameter.requires_grad)
-            if parameter.grad is not None:
-                with torch.no_grad():
-                    made.grad = fn(parameter.grad)
-            MOVED[id(parameter)] = moved = (made, parameter)
-        module._parameters[name] = moved[0]
+                made.grad = fn(parameter.grad)
+        if not _become(parameter, made):
+            module._parameters[name] = made
     for name, buffer in module._buffers.items():
         if buffer is not None:
             module._buffers[name] = fn(buffer)
     return module
+
+
+def _set_data(tensor: Any, content: Any) -> None:
+    """Do what ``tensor.data = content`` does, from the host to the pretended device too, where PyTorch sees no kin."""
+    try:
+        _own_data.__set__(tensor, content)
+    except RuntimeError:
+        is_parameter = isinstance(tensor, torch.nn.Parameter)
+        detached = content.detach()
+        made = torch.nn.Parameter(detached, tensor.requires_grad) if is_parameter else detached
+        if not _become(tensor, made):
+            raise
+
+
+def _become(tensor: Any, other: Any) -> bool:
+    """Exchange what two tensor objects are; false where a graph or a wrapper still needs the one there was."""
+    swap = getattr(torch._C, "_swap_tensor_impl", None)
+    kinds = {torch.Tensor, torch.nn.Parameter, FakeTensor}
+    if swap is None or not {type(tensor), type(other)} <= kinds:
+        return False
+    try:
+        swap(tensor, other)
+    except RuntimeError:
+        return False
+    tensor.__class__, other.__class__ = other.__class__, tensor.__class__
+    tensor.__dict__, other.__dict__ = other.__dict__, tensor.__dict__
+    return True
 
 
 def _same(one: Any, other: Any) -> bool:
@@ -133,16 +158,6 @@ def _same(one: Any, other: Any) -> bool:
         and one.untyped_storage()._cdata == other.untyped_storage()._cdata
         and one.stride() == other.stride()
     )
-
-
-def follow_moves(optimizer: Any) -> None:
-    """Let an optimizer made before ``model.cuda()`` update the parameters where they are now."""
-    for group in getattr(optimizer, "param_groups", ()):
-        for place, parameter in enumerate(group["params"]):
-            moved = MOVED.get(id(parameter))
-            while moved is not None and moved[1] is group["params"][place]:
-                group["params"][place] = moved[0]
-                moved = MOVED.get(id(moved[0]))
 
 
 def _assume_finite() -> None:

@@ -1,0 +1,91 @@
+"""The help of every command: what each option is, what holds without it, and how little it takes to say so."""
+
+import subprocess
+import sys
+from importlib import import_module
+
+import msgspec
+import pytest
+import typer
+
+from leadline.app.workloads import WorkloadOptions
+from leadline.interfaces.cli.main import COMMANDS, main
+from leadline.interfaces.cli.workload_options import FILE_ONLY
+
+
+def commands():
+    """Yield every command with the words that call it."""
+    for verb, (module, _) in COMMANDS.items():
+        made = typer.main.get_command(import_module(f"leadline.interfaces.cli.{module}").app)
+        for name, command in getattr(made, "commands", {"": made}).items():
+            yield (f"{verb} {name}".strip(), command)
+
+
+EVERY = dict(commands())
+TAKES_WORKLOAD = ("estimate", "recommend", "systems check")
+
+
+@pytest.mark.parametrize("words", EVERY)
+def test_every_option_says_what_it_is_and_what_holds_without_it(words):
+    for option in EVERY[words].params:
+        assert option.help, option.name
+        known = option.required or option.show_default or getattr(option, "is_flag", False)
+        assert known or option.name in ("subject", "workload"), f"{option.name} shows no default"
+
+
+@pytest.mark.parametrize("words", EVERY)
+def test_help_shows_every_option_with_its_default_and_no_type_of_python(words, capsys):
+    assert 0 == main([*words.split(), "--help"])
+    printed = " ".join(capsys.readouterr().out.split())
+    for option in EVERY[words].params:
+        if option.param_type_name == "option":
+            assert max(option.opts, key=len) in printed
+        if isinstance(option.show_default, str):
+            assert f"[default: {option.show_default}]" in printed
+    assert not [ugly for ugly in ("<str>", "<int>", "<float>", "list[", "``", "None") if ugly in printed]
+    assert f"Usage: leadline {words} [OPTIONS]" in printed
+
+
+@pytest.mark.parametrize("words", TAKES_WORKLOAD)
+def test_the_workload_options_are_those_of_the_one_list(words):
+    listed = [one.name for one in msgspec.structs.fields(WorkloadOptions) if one.name not in FILE_ONLY]
+    names = [one.name for one in EVERY[words].params]
+    assert listed == [name for name in names if name in listed]
+
+
+def test_help_groups_the_options_of_a_workload(capsys):
+    main(["estimate", "--help"])
+    printed = capsys.readouterr().out
+    headings = ["Arguments:", "Model:", "Length of the job:", "Data:", "Options:", "Examples:"]
+    assert headings == [line for line in printed.splitlines() if line in headings]
+
+
+@pytest.mark.parametrize("words", [["-h"], ["help"], []])
+def test_the_first_help_lists_every_command(words, capsys):
+    assert 0 == main(words)
+    printed = capsys.readouterr().out
+    assert all(f"\n  {name} " in printed for name in COMMANDS)
+
+
+def test_help_of_a_command_may_be_asked_for_either_way(capsys):
+    main(["submit", "-h"])
+    first = capsys.readouterr().out
+    main(["help", "submit"])
+    assert first == capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "heavy"),
+    [
+        (["--help"], ("typer", "rich", "msgspec", "difflib", "inspect", "typing")),
+        (["estimate", "--help"], ("torch", "numpy", "sqlite3", "asyncio", "sphinx", "onnx")),
+        (["submit", "--help"], ("torch", "numpy", "asyncio", "sphinx", "onnx")),
+    ],
+)
+def test_start_up_imports_nothing_that_is_not_needed(words, heavy):
+    program = (
+        "import sys; from leadline.interfaces.cli.main import main; main(sys.argv[1:]); "
+        f"sys.exit(' '.join(name for name in {heavy!r} if name in sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", program, *words], capture_output=True, text=True, check=False)
+    assert "" == done.stderr.strip()
