@@ -1,8 +1,6 @@
 """Run the command line as ``python -m leadline``."""
 
-import sys
-
-from leadline.interfaces.cli.main import main
+from leadline.interfaces.cli.main import run
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    run()

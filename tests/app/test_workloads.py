@@ -35,7 +35,7 @@ def test_a_launcher_says_how_many_gpus_unless_the_user_does(tmp_path):
 
 def test_a_config_a_function_and_an_onnx_file_are_told_apart_by_their_form(tmp_path, config):
     script, net = tmp_path / "net.py", tmp_path / "net.onnx"
-    script.write_text("")
+    script.write_text("def build(): ...")
     net.write_bytes(b"")
     assert ModelKind.HF_CONFIG is read_workload([str(config)]).model.kind
     assert ModelKind.HF_CONFIG is read_workload([str(tmp_path)]).model.kind
@@ -71,8 +71,8 @@ def test_parameters_fill_the_command(tmp_path):
     ("text", "says"),
     [
         ('model = "config.json"\nbatch = [\n', "line 2"),
-        ('model = "config.json"\nbatch = "four"\n', "$.batch"),
-        ('model = "config.json"\nbacth = 4\n', "bacth"),
+        ('model = "config.json"\nbatch = "four"\n', "line 2: batch is 'four', but it must be a whole number"),
+        ('model = "config.json"\nbacth = 4\n', "line 2: there is no key 'bacth': did you mean 'batch'"),
         ('command = "python a.py {seed}"\n', "seed"),
         ("batch = 4\n", "model"),
         ('model = "a.json"\ncommand = "b"\n', "only one"),
@@ -141,6 +141,6 @@ def test_a_shape_with_an_unknown_dtype_names_a_close_one():
 
 def test_the_batch_is_the_leading_dimension_of_the_inputs(tmp_path):
     script = tmp_path / "net.py"
-    script.write_text("")
+    script.write_text("def build(): ...")
     shapes = WorkloadOptions(input=["64x3x8x8", "64x10"])
     assert 64 == read_workload([f"{script}:build"], shapes).batch

@@ -3,7 +3,7 @@
 from importlib.util import find_spec
 from pathlib import Path
 
-from leadline.app.settings import catalog_dir
+from leadline.app.settings import catalog_dir, require_writable, unwritable
 from leadline.catalog.probes import Progress
 from leadline.core.documents import dump, load
 from leadline.core.errors import InvalidInput, MissingExtra
@@ -11,6 +11,7 @@ from leadline.core.hardware import Device
 from leadline.execution.processes import run_process
 
 MINIMUM_BUDGET_S = 10.0
+MAXIMUM_BUDGET_S = 3600.0
 
 
 def calibrate(
@@ -28,26 +29,35 @@ def calibrate(
     Raises:
         MissingExtra: torch is not installed.
         InvalidInput: no such device here, or the budget is too small to measure anything.
+        LeadlineError: the record cannot be written; said before anything is measured.
     """
-    if budget_s < MINIMUM_BUDGET_S:
+    if not budget_s >= MINIMUM_BUDGET_S:
         raise InvalidInput(f"--budget {budget_s:g} is too short to measure anything: give at least 10 seconds")
+    if budget_s > MAXIMUM_BUDGET_S:
+        raise InvalidInput(f"--budget {budget_s:g} is more than an hour, and a sweep is done in minutes: give less")
     if find_spec("torch") is None:
         raise MissingExtra("leadline calibrate", "torch")
+    kept = folder or catalog_dir() / "devices"
+    if save:
+        require_writable(kept)
     from leadline.catalog.probes.sweep import sweep  # noqa: PLC0415 - torch loads only when a device is measured
 
     device = sweep(device_type, budget_s=budget_s, runner=run_process, progress=progress)
     if save:
-        save_record(device, folder or catalog_dir() / "devices")
+        save_record(device, kept)
     return device
 
 
 def save_record(device: Device, folder: Path) -> Path:
-    """Write a device as JSON, whole or not at all, and return the file."""
-    folder.mkdir(parents=True, exist_ok=True)
+    """Write a device as JSON, whole or not at all, and return the file; ``LeadlineError`` if it cannot be written."""
     file = folder / f"{''.join(c if c.isalnum() else '-' for c in device.name.lower()).strip('-')}.json"
     draft = file.with_suffix(".part")
-    draft.write_text(dump(device), encoding="utf-8")
-    draft.replace(file)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        draft.write_text(dump(device), encoding="utf-8")
+        draft.replace(file)
+    except OSError as error:
+        raise unwritable(folder, error.strerror) from error
     return file
 
 

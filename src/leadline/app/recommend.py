@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from leadline.app.estimate import Toolbox, Tracer, estimate_places
 from leadline.app.places import Place, find_places
 from leadline.catalog.billing import price
+from leadline.core.errors import InvalidInput, UnknownName
 from leadline.core.recommendation import Constraints, Recommendation, Rejection
 from leadline.core.workload import Workload
 from leadline.recommend.feasibility import Candidate, refuse_place
@@ -22,6 +23,7 @@ def recommend(
         Untraceable: the model or script could not be traced.
     """
     places = find_places(tools.catalog, on, workload.gpus)
+    _check_asked(places.found, constraints, on)
     open_places: list[Place] = []
     rejections = [Rejection(*row, kind="device-unknown", gpus=workload.gpus) for row in places.unknown]
     for place in places.found:
@@ -36,6 +38,20 @@ def recommend(
                                         workload.gpus))  # fmt: skip
     candidates = _candidates(open_places, Tracer(tools, workload), constraints.risk)
     return choose(candidates, constraints, rejections)
+
+
+def _check_asked(places: Sequence[Place], constraints: Constraints, on: Sequence[str]) -> None:
+    """Refuse a question that no place can answer: bare devices, or a currency in which nothing is charged."""
+    if places and all(place.system is None for place in places):
+        raise InvalidInput(
+            f"{' and '.join(on)} is no system, so there is nothing to ask for: name one with --on SYSTEM, or leave "
+            "--on out; leadline estimate --on takes devices"
+        )
+    charged = [place.partition.billing.currency for place in places if place.partition and place.partition.billing]
+    if constraints.currency is not None and charged and constraints.currency not in charged:
+        raise UnknownName(
+            "currency", constraints.currency, charged, fix=f"charged are {', '.join(sorted(set(charged)))}"
+        )
 
 
 def _candidates(places: Sequence[Place], tracer: Tracer, risk: float) -> list[Candidate]:

@@ -5,7 +5,29 @@ from pathlib import Path
 
 import platformdirs
 
+from leadline.core.errors import LeadlineError
+
 DATA_DIR_VARIABLE = "LEADLINE_DATA_DIR"
+
+
+def require_writable(folder: Path) -> None:
+    """Refuse a folder in which nothing can be written, or which cannot be made; nothing is written to find out.
+
+    Raises:
+        LeadlineError: and what to do about it.
+    """
+    there = next(one for one in (folder, *folder.parents) if one.exists())
+    if not there.is_dir():
+        raise unwritable(folder, f"{there} is a file")
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise unwritable(folder, f"{there} may not be written to")
+
+
+def unwritable(folder: Path, reason: str | None) -> LeadlineError:
+    """Return the error of a folder that cannot be written to."""
+    return LeadlineError(
+        f"{folder} cannot be written to ({reason}): make it writable, or name another folder with {DATA_DIR_VARIABLE}"
+    )
 
 
 def data_dir() -> Path:

@@ -103,9 +103,11 @@ def run_here(
 
     Raises:
         InvalidInput: the command cannot be started; nothing enters the history.
+        LeadlineError: the history cannot be read or written; said before the job runs.
     """
     store = SqliteHistory(history or settings.history_path())
     next(iter(store.runs(limit=1)), None)  # a history that cannot be read stops here, not after hours of running
+    settings.require_writable(settings.runs_dir())
     run = run_local(spec, folder=settings.runs_dir(), on_progress=on_progress, output=output)
     run = replace(run, predicted=predicted, parameters=parameters or {})
     store.add(run)

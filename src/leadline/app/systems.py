@@ -5,7 +5,7 @@ from pathlib import Path
 
 from leadline.catalog.files import read_devices, read_site
 from leadline.catalog.validate import Finding, validate
-from leadline.core.documents import parse_toml
+from leadline.core.documents import parse_toml, why_unread
 from leadline.core.errors import InvalidInput
 from leadline.core.ports import Catalog
 
@@ -24,7 +24,7 @@ def check_catalog(catalog: Catalog, file: Path | None = None, *, today: date | N
     try:
         text = file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise InvalidInput(f"{file} cannot be read: {error}; check the path") from error
+        raise InvalidInput(f"{file} cannot be read: {why_unread(error)}") from error
     if "devices" in parse_toml(text, what=str(file)):
         return validate(read_devices(text, str(file)), [], day)
     shipped = {device.name for device in catalog.devices()}

@@ -10,7 +10,8 @@ from typing import Annotated, TypeVar
 
 import msgspec
 
-from leadline.core.documents import parse_toml
+from leadline.app.model_function import require_function
+from leadline.core.documents import load_toml, why_unread
 from leadline.core.errors import InvalidInput, LeadlineError, UnknownName
 from leadline.core.graph import BYTES_PER_ELEMENT
 from leadline.core.units import parse_bytes
@@ -140,7 +141,7 @@ def read_workload(subject: Sequence[str], options: WorkloadOptions | None = None
         InvalidInput: nothing of that name, a broken file (with its line), or a value out of range.
     """
     given = options or WorkloadOptions()
-    if not subject:
+    if not "".join(subject).strip():
         raise InvalidInput(
             "no workload is named: give a config.json, a model.onnx, a file.py:function, a job.toml, "
             "or your command after --, as in: leadline estimate -- python train.py"
@@ -157,12 +158,8 @@ def _from_file(path: Path, given: WorkloadOptions) -> Workload:
     except FileNotFoundError as error:
         raise InvalidInput(f"{path} does not exist: check the path of the workload file") from error
     except (OSError, UnicodeDecodeError) as error:
-        raise InvalidInput(f"{path} cannot be read: {error}") from error
-    document = parse_toml(text, what=str(path))
-    try:
-        content = msgspec.convert(document, _WorkloadFile)
-    except msgspec.ValidationError as error:
-        raise InvalidInput(f"{path} is not a workload: {error}") from error
+        raise InvalidInput(f"{path} cannot be read: {why_unread(error)}") from error
+    content = load_toml(text, _WorkloadFile, what=str(path))
     merged = msgspec.structs.replace(content, **_given(given))
     if merged.name is None:
         merged = msgspec.structs.replace(merged, name=path.stem)
@@ -194,8 +191,18 @@ def _fill(word: str, parameters: dict[str, str | int | float | bool], path: Path
 def _source(subject: Sequence[str], base: Path | None = None) -> ModelSource:
     """Tell by its form how the model is named; a relative path counts from ``base``."""
     word = subject[0]
-    if len(subject) > 1:
-        return ModelSource(ModelKind.COMMAND, shlex.join(subject), tuple(subject))
+    if len(subject) == 1:
+        return _model(word, base)
+    if Path(word).suffix in (".json", ".onnx", ".toml") or ".py:" in word:
+        raise InvalidInput(
+            f"{' '.join(subject[1:])!r} stands after {word}, which is a whole workload: put a name that holds spaces "
+            "in quotes, as in --on 'A100 SXM4 80GB', and your own command after --"
+        )
+    return ModelSource(ModelKind.COMMAND, shlex.join(subject), tuple(subject))
+
+
+def _model(word: str, base: Path | None) -> ModelSource:
+    """Return the model that one word names."""
     file, colon, function = word.rpartition(":")
     path = Path(file if colon else word)
     if base is not None and not path.is_absolute():
@@ -204,6 +211,7 @@ def _source(subject: Sequence[str], base: Path | None = None) -> ModelSource:
         _require_file(path)
         if not function.isidentifier():
             raise InvalidInput(f"{function!r} is not a function name: write {path}:function")
+        require_function(path, function)
         return ModelSource(ModelKind.FUNCTION, f"{path}:{function}")
     if path.suffix == ".json":
         _require_file(path)
@@ -218,6 +226,8 @@ def _source(subject: Sequence[str], base: Path | None = None) -> ModelSource:
         )
     if path.is_dir() and (path / "config.json").is_file():
         return ModelSource(ModelKind.HF_CONFIG, str(path / "config.json"))
+    if path.is_dir():
+        raise InvalidInput(f"{word} is a folder without a config.json: name the file that describes the model")
     raise InvalidInput(
         f"{word!r} is no workload: give a config.json, a model.onnx, a file.py:function, a job.toml, "
         "or your command after --, as in: -- python train.py"
@@ -225,6 +235,8 @@ def _source(subject: Sequence[str], base: Path | None = None) -> ModelSource:
 
 
 def _require_file(path: Path) -> None:
+    if path.is_dir():
+        raise InvalidInput(f"{path} is a folder: name a file in it")
     if not path.is_file():
         raise InvalidInput(f"{path} does not exist: check the path")
 
@@ -236,10 +248,16 @@ def _build(source: ModelSource, given: WorkloadOptions) -> Workload:
     """
     for name, least in _LEAST.items():
         value = getattr(given, name)
-        if value is not None and not (least <= value < float("inf")):
+        if value is not None and value < least:
             raise InvalidInput(f"--{name.replace('_', '-')} is {value}, but it must be at least {least}")
-    if given.epochs is not None and not 0 < given.epochs < float("inf"):
+    if given.epochs is not None and not given.epochs > 0:
         raise InvalidInput(f"--epochs is {given.epochs:g}, but it must be more than 0: give the passes over the data")
+    for name, most in _MOST.items():
+        value = getattr(given, name)
+        if value is not None and value > most:
+            raise InvalidInput(
+                f"--{name.replace('_', '-')} is {value:g}, but it can be at most {most:,}: check its digits"
+            )
     if given.epochs is not None and given.steps is not None:
         raise InvalidInput("--epochs and --steps are both given: say how long the job is by one of them")
     inputs = tuple(parse_input(text) for text in _as_list(given.input))
@@ -281,6 +299,11 @@ def launched(command: Sequence[str]) -> tuple[int, int]:
 _LEAST = {
     "batch": 1, "seq": 1, "accumulate": 1, "steps": 1, "samples": 1, "workers": 0, "gpus": 1,
 }  # fmt: skip
+_MOST = {
+    "batch": 10**9, "seq": 10**9, "accumulate": 10**6, "epochs": 10**9, "steps": 10**12, "samples": 10**15,
+    "workers": 10**6, "gpus": 10**6,
+}  # fmt: skip
+"""Beyond these a value is a slip of the keyboard: no job comes near them."""
 _REPORTED = ("phase", "batch", "seq", "precision", "optimizer", "accumulate", "checkpointing", "workers", "gpus")
 
 
@@ -294,6 +317,10 @@ def parse_input(text: str) -> InputShape:
     if match is None:
         raise InvalidInput(f"--input {text!r} is not a shape: write for example 64x3x224x224 or 8x512:int64")
     shape = tuple(int(size) for size in match["shape"].split("x"))
+    if max(shape) > _MOST["samples"]:
+        raise InvalidInput(
+            f"--input {text!r} has a dimension of {max(shape):g}: no tensor is that large; check its digits"
+        )
     if 0 in shape:
         raise InvalidInput(f"--input {text!r} has a dimension of 0: every dimension must be at least 1")
     dtype = match["dtype"] or "float32"
@@ -316,6 +343,8 @@ def _size(value: int | str | None) -> int | None:
     if value is None:
         return None
     size_bytes = value if isinstance(value, int) else parse_bytes(value)
+    if size_bytes > _MOST["samples"]:
+        raise InvalidInput(f"--bytes-per-sample is {value}, but a sample can hold at most 1 PB: check its digits")
     if size_bytes < 0:
         raise InvalidInput(f"--bytes-per-sample is {value}, but a size is never negative")
     return size_bytes

@@ -4,7 +4,7 @@ from typing import Any
 
 import msgspec
 
-from leadline.core.documents import parse_toml
+from leadline.core.documents import load_toml
 from leadline.core.errors import InvalidInput
 from leadline.core.hardware import Calibration, Confidence, Device, DeviceKind
 from leadline.core.systems import (
@@ -234,12 +234,12 @@ def read_devices(text: str, what: str) -> list[Device]:
     Raises:
         InvalidInput: broken TOML (with its line), an unknown field, or a value of the wrong type.
     """
-    return [row.device() for row in _convert(text, DevicesFile, what).devices]
+    return [row.device() for row in load_toml(text, DevicesFile, what=what).devices]
 
 
 def read_site(text: str, what: str) -> list[System]:
     """Return the systems of a site's file; errors as in ``read_devices``, and for a table that is not there."""
-    site = _convert(text, SiteFile, what)
+    site = load_toml(text, SiteFile, what=what)
     return [row.system(site.site, what) for row in site.systems]
 
 
@@ -271,14 +271,6 @@ def device_row(device: Device) -> dict[str, Any]:
         calibration=device.calibration,
     )
     return {name: value for name, value in msgspec.to_builtins(row).items() if value not in (None, "", [], {}, ())}
-
-
-def _convert(text: str, kind: type[Any], what: str) -> Any:  # noqa: ANN401 - the type is the argument's
-    document = parse_toml(text, what=what)
-    try:
-        return msgspec.convert(document, kind)
-    except msgspec.ValidationError as error:
-        raise InvalidInput(f"{what} is not a catalog file: {error}") from error
 
 
 def _entry(table: dict[str, Any], name: str, where: str, kind: str) -> Any:  # noqa: ANN401 - the type is the table's

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from leadline.catalog.files import read_devices, read_site
-from leadline.core.documents import load
+from leadline.core.documents import load, why_unread
 from leadline.core.errors import InvalidInput, UnknownName
 from leadline.core.hardware import Device
 from leadline.core.systems import System
@@ -83,7 +83,7 @@ def _text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise InvalidInput(f"{path} cannot be read: {error}; mend it or move it away") from error
+        raise InvalidInput(f"{path} cannot be read: {why_unread(error)}, or move it away") from error
 
 
 def _first_wins(entries: Iterable[T]) -> dict[str, T]:

@@ -47,6 +47,31 @@ def from_document(document: object, kind: type[T], *, what: str) -> T:
         raise InvalidInput(f"{what} is not valid: {error}") from error
 
 
+def load_toml(text: str, kind: type[T], *, what: str) -> T:
+    """Read a struct from TOML text; ``what`` names the text in the error.
+
+    Raises:
+        InvalidInput: the text is no TOML, or a key is missing, unknown or of the wrong type; with its line.
+    """
+    document = parse_toml(text, what=what)
+    try:
+        return msgspec.convert(document, kind)
+    except msgspec.ValidationError as error:
+        from leadline.core.mistakes import explain  # noqa: PLC0415 - only for a document that is wrong
+
+        raise InvalidInput(f"{what}: {explain(str(error), document, kind, text)}") from error
+
+
+def why_unread(error: OSError | UnicodeDecodeError) -> str:
+    """Return why a text file could not be read, and what to do: ``Permission denied; make it readable``."""
+    if isinstance(error, UnicodeDecodeError):
+        return "it is not text in UTF-8; save it in that encoding"
+    fix = {IsADirectoryError: "name a file in it", FileNotFoundError: "check the path"}.get(
+        type(error), "make it readable"
+    )
+    return f"{error.strerror or error}; {fix}"
+
+
 def parse_toml(text: str, *, what: str) -> dict[str, Any]:
     """Read TOML text; ``what`` names the text in the error, which gives the line.
 

@@ -9,7 +9,7 @@ import uuid
 from collections.abc import Callable
 from pathlib import Path
 
-from leadline.core.errors import InvalidInput
+from leadline.core.errors import InvalidInput, LeadlineError
 from leadline.core.jobs import JobSpec, JobState
 from leadline.core.runs import Run
 from leadline.execution.processes import start_attached
@@ -34,7 +34,12 @@ def run_local(
     """
     if not spec.command:
         raise InvalidInput("there is no command to run: give it after --, for example -- python train.py")
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise LeadlineError(
+            f"{folder} cannot be made ({error.strerror}), and the run's outcome is kept there"
+        ) from error
     run_id = uuid.uuid4().hex[:12]
     result = folder.absolute() / f"{run_id}.json"
     on_progress(f"run {run_id}: {spec.name} on this machine")

@@ -92,7 +92,14 @@ def trace_function(
         "accumulation": workload.accumulation,
         "checkpointing": workload.checkpointing,
     }
-    return _job(_ask(python or sys.executable, request, runner, {}))
+    answer = _ask(python or sys.executable, request, runner, {})
+    try:
+        return _job(answer)
+    except Untraceable as error:
+        if error.location is not None or not error.reason.partition(": ")[0].endswith("Error"):
+            raise
+        given = " and ".join(f"{'x'.join(map(str, one.shape))}:{one.dtype}" for one in workload.inputs)
+        raise Untraceable(f"{error.reason}; the model was given {given}: check --input") from error
 
 
 def _common(device_type: str, timeout_s: float, bare: bool) -> dict[str, Any]:

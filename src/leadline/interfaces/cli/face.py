@@ -1,6 +1,5 @@
 """What every command shares: Typer's start, the error's end, and the two streams."""
 
-import os
 import sys
 from typing import Annotated, Any
 
@@ -15,13 +14,24 @@ from leadline.interfaces.cli.usage import usage_sentence
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")]
 All = Annotated[bool, typer.Option("--all", help="Show every place, and what was left out.")]
 
+INTERRUPTED = 130
+"""Exit code after Ctrl-C, as shells have it; Typer returns it by itself."""
+
 PIPE_WIDTH = 160
 """Columns of a table that goes to a file or a pipe."""
 
 
+class _Output(Console):
+    """The console for data; a reader who has gone is an error like any other here, and ends the command quietly."""
+
+    def on_broken_pipe(self) -> None:
+        """Let the start of the process decide, rather than end it with a failure."""
+        raise BrokenPipeError
+
+
 def out() -> Console:
     """Return the console for data (stdout): no colour without a terminal, nor under NO_COLOR."""
-    return Console(highlight=False, width=None if sys.stdout.isatty() else PIPE_WIDTH)
+    return _Output(highlight=False, width=None if sys.stdout.isatty() else PIPE_WIDTH)
 
 
 def err() -> Console:
@@ -50,18 +60,19 @@ def run_command(app: typer.Typer, name: str, arguments: list[str]) -> int:
     except LeadlineError as error:
         sys.stderr.write(f"leadline {name}: {error}\n")
         return error.exit_code
-    except (typer.Exit, typer.Abort) as end:
-        return int(getattr(end, "exit_code", 1))
+    except typer.Abort:
+        sys.stderr.write(f"leadline {name}: nothing was done\n")
+        return 1
     except KeyboardInterrupt:
-        sys.stderr.write(f"leadline {name}: interrupted\n")
-        return 130
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+        result = INTERRUPTED
+    except OSError:
+        raise  # of a stream, which the start of the process answers
     except Exception as error:
         if not hasattr(error, "format_message"):
             raise
         return _usage_error(error, name, arguments)
+    if result == INTERRUPTED:
+        sys.stderr.write(f"leadline {name}: interrupted\n")
     return result if isinstance(result, int) else 0
 
 

@@ -1,5 +1,6 @@
 """The ``leadline`` command: a table of verbs, each loaded only when it is called."""
 
+import os
 import sys
 from importlib import import_module
 
@@ -51,8 +52,39 @@ def main(arguments: list[str]) -> int:
 
 
 def run() -> None:
-    """Entry point of the installed ``leadline`` script."""
-    sys.exit(main(sys.argv[1:]))
+    """Run this process's own command line and end with its exit code, whatever becomes of the streams."""
+    if sys.stdout is None:
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115 - it stands in for a closed stream
+    try:
+        code = main(sys.argv[1:])
+        sys.stdout.flush()
+    except KeyboardInterrupt:
+        code = _say("interrupted", 130)
+    except BrokenPipeError:
+        code = 0  # whoever read the output has what they wanted
+    except OSError as error:
+        what = "the output cannot be written" if error.filename is None else f"{error.filename} cannot be used"
+        code = _say(f"{what}: {error.strerror or error}", 1)
+    except Exception as error:
+        if os.environ.get("LEADLINE_DEBUG"):
+            raise
+        said = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+        code = _say(f"a fault of Leadline's own, {said}: LEADLINE_DEBUG=1 shows where; please report it", 1)
+    _let_go_of_stdout()
+    sys.exit(code)
+
+
+def _say(sentence: str, code: int) -> int:
+    sys.stderr.write(f"leadline: {sentence}\n")
+    return code
+
+
+def _let_go_of_stdout() -> None:
+    """Drop what could not be written, which Python would else try again at the end, and complain."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _help() -> str:

@@ -179,7 +179,9 @@ def failure(error: BaseException) -> Dict[str, Any]:
         place = f"{error.filename}:{error.lineno}"
     if isinstance(error, ScriptEnded):
         return {"reason": str(error) + "; run it once by hand to see what it asks for", "location": place}
-    said = " ".join(str(error).split())[:300]
+    said = " ".join(str(error).split())[:300].rstrip(".")
+    if type(error).__name__ == "Unbuildable":
+        return {"reason": said, "location": place}
     text = io.StringIO()
     with contextlib.redirect_stderr(text):
         traceback.print_exception(type(error), error, error.__traceback__, file=text)

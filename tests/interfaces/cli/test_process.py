@@ -1,0 +1,126 @@
+"""The process around a command line: its streams may close and its user may interrupt, and no traceback is shown."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+LEADLINE = [sys.executable, "-m", "leadline"]
+
+
+@pytest.fixture
+def environment(tmp_path):
+    return {
+        **os.environ, "LEADLINE_DATA_DIR": str(tmp_path / "data"), "TMPDIR": str(tmp_path),
+        "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("words", [["devices", "list"], ["devices", "list", "--json"], ["systems", "show", "Pitzer"]])
+def test_a_reader_who_has_seen_enough_ends_the_command_quietly(words, environment):
+    command = " ".join([*LEADLINE, *words])
+    done = subprocess.run(
+        ["bash", "-c", f"{command} | head -1; exit ${{PIPESTATUS[0]}}"], env=environment, capture_output=True,
+        text=True, check=False,
+    )  # fmt: skip
+    assert (0, 1, "") == (done.returncode, done.stdout.count("\n"), done.stderr)
+
+
+def test_a_reader_who_was_gone_before_the_first_line_ends_it_quietly_too(environment):
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = subprocess.run(
+        [*LEADLINE, "devices", "list"], env=environment, stdout=writing, stderr=subprocess.PIPE, check=False
+    )
+    os.close(writing)
+    assert (0, b"") == (done.returncode, done.stderr)
+
+
+@pytest.mark.parametrize("redirect", [">&-", "2>&-"])
+def test_a_stream_that_is_closed_from_the_start_does_no_harm(redirect, environment):
+    command = " ".join([*LEADLINE, "devices", "list", redirect])
+    done = subprocess.run(["bash", "-c", command], env=environment, capture_output=True, text=True, check=False)
+    assert 0 == done.returncode
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full here")
+@pytest.mark.parametrize("words", [["--help"], ["devices", "list"], ["devices", "list", "--json"]])
+def test_a_full_disk_is_a_failure_that_is_named(words, environment):
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run([*LEADLINE, *words], env=environment, stdout=full, stderr=subprocess.PIPE, check=False)
+    assert 1 == done.returncode
+    assert b"leadline: the output cannot be written: No space left on device\n" == done.stderr
+
+
+def test_a_fault_of_our_own_is_one_sentence_and_shows_its_place_when_asked(environment):
+    program = (
+        "import sys; from leadline.interfaces.cli import main\n"
+        "def broken(words): raise KeyError('missing')\n"
+        "main.main = broken\nmain.run()"
+    )
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=False)
+    assert 1 == done.returncode
+    assert "leadline: a fault of Leadline's own, KeyError: 'missing': LEADLINE_DEBUG=1 shows where" in done.stderr
+    assert 1 == done.stderr.count("\n")
+    shown = subprocess.run(
+        [sys.executable, "-c", program], env={**environment, "LEADLINE_DEBUG": "1"}, capture_output=True, check=False
+    )
+    assert b"Traceback" in shown.stderr
+
+
+def interrupted(words, environment, *, once):
+    """Start a command, interrupt it when ``once()`` holds, and return how it ended and what it said on stderr."""
+    process = subprocess.Popen(
+        [*LEADLINE, *words], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        start_new_session=True,
+    )  # fmt: skip
+    until = time.monotonic() + 60
+    while not once() and process.poll() is None and time.monotonic() < until:
+        time.sleep(0.02)
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=60)
+    return process.returncode, said
+
+
+def test_an_interrupt_while_a_script_is_traced_ends_everything_it_started(environment, tmp_path):
+    pytest.importorskip("torch")
+    script, begun = tmp_path / "slow.py", tmp_path / "begun"
+    script.write_text(f"import os, time\nopen({str(begun)!r}, 'w').write(str(os.getpid()))\ntime.sleep(100)\n")
+
+    def started():
+        return begun.exists() and begun.read_text()
+
+    code, said = interrupted(["estimate", "--", sys.executable, str(script)], environment, once=started)
+    assert (130, "leadline estimate: interrupted\n") == (code, said)
+    until = time.monotonic() + 10
+    while Path(f"/proc/{begun.read_text()}").exists() and time.monotonic() < until:
+        time.sleep(0.05)
+    assert not Path(f"/proc/{begun.read_text()}").exists()
+    assert [] == list(tmp_path.glob("leadline-trace-*"))
+    assert not (tmp_path / "data").exists()
+
+
+def test_an_interrupt_while_a_job_runs_reaches_the_job_and_is_remembered(environment, tmp_path):
+    begun = tmp_path / "begun"
+    words = ["submit", "-y", "--", "bash", "-c", f"touch {begun}; sleep 100"]
+    code, said = interrupted(words, environment, once=begun.exists)
+    assert 5 == code
+    assert "CANCELLED" in said
+    assert "Traceback" not in said
+    shown = subprocess.run([*LEADLINE, "history", "list"], env=environment, capture_output=True, text=True, check=False)
+    assert "CANCELLED" in shown.stdout
+
+
+def test_an_interrupt_at_any_moment_of_the_start_is_one_sentence(environment):
+    for delay_s in (0.08, 0.2):
+        until = time.monotonic() + delay_s
+        code, said = interrupted(
+            ["systems", "validate"], environment, once=lambda until=until: time.monotonic() > until
+        )
+        assert code in (0, 130, -signal.SIGINT)
+        assert code != 130 or said.endswith("interrupted\n")
