@@ -41,3 +41,11 @@ def test_workers_and_a_data_set_held_in_memory_are_counted():
     bare = host_memory(Workload(MODEL), job(0), CPU).point
     full = host_memory(Workload(MODEL, batch=8, dataset=data), job(0), CPU).point
     assert 10**9 + 2 * (WORKER_BYTES + 2 * 8 * 10**6) == full - bare
+
+
+def test_a_larger_batch_of_evaluation_raises_the_peak():
+    step = OpGraph((), (StorageEvent(0, 1, 10**8), StorageEvent(1, 2, 10**8), StorageEvent(2, 2, -(10**8))))
+    passing = (StorageEvent(0, 1, 10**8), StorageEvent(1, 2, 4 * 10**8), StorageEvent(2, 2, -4 * 10**8))
+    alone, both = TracedJob(step), TracedJob(step, evaluation=OpGraph((), passing))
+    without, with_it = (host_memory(Workload(MODEL), one, CPU).point for one in (alone, both))
+    assert 3 * 10**8 == pytest.approx(with_it - without, rel=0.1)

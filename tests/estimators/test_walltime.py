@@ -76,5 +76,20 @@ def test_a_measured_import_narrows_the_start():
     bare = Device("CPU", "amd", DeviceKind.CPU)
     figures = {"framework_import_s": 2.0}
     known = Device("CPU", "amd", DeviceKind.CPU, calibration=Calibration("now", "torch", 1, figures=figures))
-    assert 2.0 <= start_up(known).point <= 4.0
-    assert start_up(known).high - start_up(known).low < start_up(bare).high - start_up(bare).low
+    measured, assumed = start_up(known, LoopFacts()), start_up(bare, LoopFacts())
+    assert 2.0 <= measured.point <= 4.0
+    assert measured.high - measured.low < assumed.high - assumed.low
+
+
+def test_what_a_script_imports_itself_lengthens_the_start_in_proportion():
+    figures = {"framework_import_s": 2.0, "first_step_s": 0.5}
+    known = Device("CPU", "amd", DeviceKind.CPU, calibration=Calibration("now", "torch", 1, figures=figures))
+    assert 2.5 == start_up(known, LoopFacts()).point
+    assert 3.5 == start_up(known, LoopFacts(script_s=0.7, framework_s=1.4)).point
+
+
+def test_what_the_scripts_own_loader_took_wins_over_the_assumption():
+    job = TracedJob(OpGraph(()), LoopFacts(batch=8, load_s=0.4, loader_workers=2))
+    assert 0.2 == load_s(Workload(MODEL), job)
+    assert 0.4 == load_s(Workload(MODEL, batch=16), job)
+    assert 0.4 != load_s(Workload(MODEL, batch=16, dataset=Dataset(bytes_per_sample=10**7)), job)

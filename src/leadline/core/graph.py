@@ -126,7 +126,9 @@ class OpGraph:
 class LoopFacts:
     """What a traced script says about its own loop; ``None`` where it does not say.
 
-    ``script_bytes`` is what its own imports and data held when its first step began, the framework's left out.
+    ``script_bytes`` is what its own imports and data held when its first step began, the framework's left out, and
+    ``script_s`` the processor seconds they took where importing the framework took ``framework_s``. ``load_s`` is how
+    long its loader was seen to take for one batch, in one process.
     """
 
     batch: int | None = None
@@ -141,6 +143,9 @@ class LoopFacts:
     precision: str | None = None
     optimizer: str | None = None
     script_bytes: int | None = None
+    script_s: float | None = None
+    framework_s: float | None = None
+    load_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 
 from leadline.core.estimate import Interval
-from leadline.core.graph import TracedJob
+from leadline.core.graph import LoopFacts, TracedJob
 from leadline.core.hardware import Device, DeviceKind
 from leadline.core.workload import Phase, Workload
 
@@ -20,7 +20,10 @@ LOAD_BYTES_PER_S = 150e6
 """What one loader process reads and decodes, where nothing was measured."""
 
 LOAD_SAMPLE_S = 2e-5
-"""Cost of one sample in the loader beside its bytes: indexing, transforms, collation."""
+"""Cost of one sample in the loader beside its bytes: indexing, transforms, collation; where nothing was measured."""
+
+FRAMEWORK_IMPORT_S = 3.0
+"""Import of torch from a cluster's shared file system, where nothing was measured; an assumption."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,12 +64,18 @@ def job_length(workload: Workload, job: TracedJob) -> JobLength:
 
 
 def load_s(workload: Workload, job: TracedJob) -> float:
-    """Return the seconds the input pipeline needs for the samples of one step, by all its worker processes."""
-    batch = (workload.batch or job.loop.batch or 0) * max(workload.accumulation, job.loop.accumulation)
-    size = workload.dataset.bytes_per_sample or job.loop.bytes_per_sample or 0
-    workers = workload.dataset.workers or job.loop.loader_workers
+    """Return the seconds the input pipeline needs for the samples of one step, by all its worker processes.
+
+    What a traced script's loader took here is taken for what it takes elsewhere.
+    """
+    loop = job.loop
+    batch = (workload.batch or loop.batch or 0) * max(workload.accumulation, loop.accumulation)
+    workers = max(1, workload.dataset.workers or loop.loader_workers)
+    if loop.load_s is not None and loop.batch and workload.dataset.bytes_per_sample in (None, loop.bytes_per_sample):
+        return loop.load_s * batch / loop.batch / workers
+    size = workload.dataset.bytes_per_sample or loop.bytes_per_sample or 0
     reading: float = 0.0 if workload.dataset.held_in_memory else size / LOAD_BYTES_PER_S
-    return batch * (LOAD_SAMPLE_S + reading) / max(1, workers)
+    return batch * (LOAD_SAMPLE_S + reading) / workers
 
 
 def step_with_loading(compute: Interval, loading_s: float, workers: int) -> Interval:
@@ -81,12 +90,20 @@ def step_with_loading(compute: Interval, loading_s: float, workers: int) -> Inte
     return Interval(compute.point + loading_s, compute.low + loading_s / 2, compute.high + 2 * loading_s, compute.level)
 
 
-def start_up(device: Device) -> Interval:
-    """Return the seconds before the first step: measured by the device's calibration where there is one."""
-    measured = device.calibration.figures.get("framework_import_s") if device.calibration else None
-    if measured is None:
-        return START_S[device.kind]
-    return Interval(measured * 1.2, measured * 0.8, measured * 2.0)
+def start_up(device: Device, loop: LoopFacts) -> Interval:
+    """Return the seconds of a process beside its settled steps, by the device's calibration where there is one.
+
+    A traced script's own imports and reading are known as a multiple of the framework's import in the same process:
+    a slow machine lengthens both.
+    """
+    figures = device.calibration.figures if device.calibration else {}
+    import_s = figures.get("framework_import_s")
+    own = loop.script_s / loop.framework_s if loop.script_s and loop.framework_s else 0.0
+    if import_s is None:
+        begin, own_s = START_S[device.kind], own * FRAMEWORK_IMPORT_S
+        return Interval(begin.point + own_s, begin.low + own_s / 3, begin.high + own_s * 3, begin.level)
+    point = import_s * (1.0 + own) + figures.get("first_step_s", 0.2 * import_s)
+    return Interval(point, point * 0.7, point * 1.7)
 
 
 def _evaluations(job: TracedJob, epochs: float) -> int:

@@ -204,7 +204,7 @@ def _whole_job(
         reasons.append(
             f"the input pipeline is the limit: {loading_s:.3g} s a step to load, {step.point:.3g} s to compute"
         )
-    begin = start_up(device)
+    begin = start_up(device, job.loop)
     evaluation_s = model.step_s(job.evaluation) if job.evaluation else 0.0
     extra_s = evaluation_s * length.evaluation_batches
     elapsed = Interval(

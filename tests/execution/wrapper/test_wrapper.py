@@ -155,3 +155,9 @@ def test_the_job_and_its_result_survive_the_death_of_the_parent(tmp_path):
     while not result.exists() and time.monotonic() < deadline:
         time.sleep(0.05)
     assert read_outcome(result).state is JobState.COMPLETED
+
+
+def test_a_peak_between_two_samples_is_seen_too(measure):
+    brief = "import time; time.sleep(1.5); block = bytearray(b'x') * (256 << 20); del block; time.sleep(1.5)"
+    _, outcome = measure(sys.executable, "-c", brief)
+    assert outcome.measured["host_memory_bytes"].value >= 256 * MIB

@@ -148,3 +148,31 @@ def test_a_script_that_only_knows_the_cpu_is_traced_as_such(tmp_path: Path) -> N
     )
     assert "cpu" == job.step.device_type
     assert any("trains on the CPU" in note for note in job.notes)
+
+
+def test_the_scripts_own_imports_and_its_loader_are_timed(tmp_path: Path) -> None:
+    slow = """
+    import time, torch
+    from torch.utils.data import DataLoader, Dataset
+    begun = time.process_time()
+    while time.process_time() < begun + 0.3:
+        pass
+
+    class Slow(Dataset):
+        def __len__(self):
+            return 80
+        def __getitem__(self, place):
+            time.sleep(0.01)
+            return torch.rand(4), torch.rand(1)
+
+    model = torch.nn.Linear(4, 1).cuda()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    for x, y in DataLoader(Slow(), 8, num_workers=4):
+        (model(x.cuda()) - y.cuda()).square().mean().backward()
+        optimizer.step()
+    """
+    loop = trace(tmp_path, slow).loop
+    assert loop.load_s is not None and loop.script_s is not None and loop.framework_s is not None
+    assert 0.08 <= loop.load_s <= 0.4
+    assert 0.3 <= loop.script_s <= 3.0
+    assert loop.framework_s > 0.1

@@ -1,7 +1,9 @@
 """Read what a process tree uses right now: memory without double counting, CPU time, input and output, GPU memory.
 
 ``ru_maxrss`` sees only the largest process and a sum of RSS counts shared pages many times; so the proportional set
-size (PSS) is summed over the tree. Processes whose parent died stay in the tree, because the wrapper adopts them.
+size (PSS) is summed over the tree. PSS leaves out what strangers share (another job's pages of the same library), and a
+sample misses what comes between; so the largest process's own resident set, and the kernel's record of its peak, are
+lower bounds. Processes whose parent died stay in the tree, because the wrapper adopts them.
 """
 
 import ctypes
@@ -32,7 +34,7 @@ class TreeSampler:
     run: ProcessRunner
     memory_bytes: int = 0
     peak_memory_bytes: int = 0
-    memory_method: str = "peak of PSS summed over the process tree"
+    memory_method: str = "peak of PSS summed over the process tree, or peak RSS of its largest process if more"
     processes: int = 0
     peak_gpu_memory_bytes: int | None = None
     longest_interval_s: float = 0.0
@@ -50,12 +52,18 @@ class TreeSampler:
             self.longest_interval_s = max(self.longest_interval_s, began - self._last_s)
         self._last_s = began
         tree = psutil.Process().children(recursive=True)
-        self.memory_bytes = sum(self._sample_process(process) for process in tree)
-        self.peak_memory_bytes = max(self.peak_memory_bytes, self.memory_bytes)
+        proportional = sum(self._sample_process(process) for process in tree)
+        resident = [_resident_bytes(process.pid) for process in tree]
+        self.memory_bytes = max(proportional, *(now for now, _ in resident), 0)
+        self.peak_memory_bytes = max(self.peak_memory_bytes, self.memory_bytes, *(peak for _, peak in resident))
         self.processes = max(self.processes, len(tree))
         if began >= self._gpu_due_s:
             self._sample_gpus({process.pid for process in tree}, began)
         self._cost_s = max(time.process_time() - cpu_began, 0.0)
+
+    def saw_peak(self, resident_bytes: int) -> None:
+        """Take in the highest resident set that the kernel reports of one process of the tree, after its end."""
+        self.peak_memory_bytes = max(self.peak_memory_bytes, resident_bytes)
 
     def next_interval_s(self, elapsed_s: float) -> float:
         """Return how long to wait: a twentieth of the age, within bounds, and longer where a sample is dear."""
@@ -95,7 +103,7 @@ class TreeSampler:
         try:
             return int(process.memory_full_info().pss)
         except psutil.AccessDenied:
-            self.memory_method = "peak of PSS (RSS where PSS may not be read) summed over the process tree"
+            self.memory_method = "peak of PSS (RSS where PSS may not be read) over the process tree, or of its largest"
             return int(process.memory_info().rss)
 
     def _sample_gpus(self, pids: set[int], now_s: float) -> None:
@@ -121,6 +129,17 @@ def gpu_memory_bytes(listing: str, pids: set[int]) -> int:
     return sum(
         int(used) * MIB for pid, used in fields if used.strip().isdigit() and pid.strip().isdigit() and int(pid) in pids
     )
+
+
+def _resident_bytes(pid: int) -> tuple[int, int]:
+    """Return the resident set of a process and its highest so far; zeros for one that has ended."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return 0, 0
+    lines = dict(line.split(":", 1) for line in status.splitlines() if line.startswith(("VmRSS", "VmHWM")))
+    now, peak = (int(lines.get(name, "0").split()[0]) * 1024 for name in ("VmRSS", "VmHWM"))
+    return now, max(now, peak)
 
 
 def adopt_orphans() -> None:

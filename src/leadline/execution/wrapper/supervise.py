@@ -133,6 +133,7 @@ class _Watch:
             os.close(ending)
         _, status, usage = os.wait4(child.pid, 0)
         child.returncode = os.waitstatus_to_exitcode(status)
+        self.sampler.saw_peak(usage.ru_maxrss * 1024)
         self._reap()
         return child.returncode, usage.ru_utime + usage.ru_stime
 

@@ -15,7 +15,6 @@ import traceback
 from pathlib import Path
 from typing import Any, Dict, Optional
 
-from leadline.graphs.torch.worker.resident import resident_bytes
 from leadline.graphs.torch.worker.session import Session, Stop
 
 ORPHAN_S = 120
@@ -43,10 +42,12 @@ def serve(request: Dict[str, Any]) -> None:
 
 
 def _trace(session: Session, request: Dict[str, Any]) -> Dict[str, Any]:
+    before_s = time.process_time()
     try:
         import torch
     except ImportError:
         return {"failure": {"reason": f"{sys.executable} has no torch: name the Python that the job runs with"}}
+    session.framework_s = time.process_time() - before_s
     from leadline.graphs.torch.worker import fakes, vision
 
     if session.policy == "cuda" and not fakes.take_spare_device():
@@ -60,7 +61,7 @@ def _trace(session: Session, request: Dict[str, Any]) -> Dict[str, Any]:
         run = function.runner(session, request)
     else:
         run = _script(request)
-    session.began_bytes = resident_bytes()
+    session.begin()
     with recorder:
         _until_stopped(run)
     window = steps.finish()
@@ -148,7 +149,7 @@ def _answer(session: Session, recorder: Any, steps: Any, window: Optional[Any]) 
 
 def _facts(session: Session, steps: Any) -> Dict[str, Any]:
     loop = _loop()
-    facts = {**(loop.facts() if loop is not None else {}), **session.facts}
+    facts = {**(loop.facts() if loop is not None else {}), **session.facts, "load_s": steps.load_s()}
     for sentence in facts.pop("notes", ()):
         session.note(sentence)
     if steps.evaluation_batches and not facts.get("evaluation_batches_per_epoch"):

@@ -22,7 +22,9 @@ class Session:
         world_size, local_size: processes of the job, and those on this node.
         real: ops on tensors with data are written down too: nothing else trains (bare tensors on the CPU).
         deadline: clock time at which the script is stopped whatever it does.
-        began_bytes: resident memory when the user's own code began; zero where it is not known.
+        framework_s: processor seconds that importing torch took here.
+        began_s, began_bytes: processor time and resident memory when the user's own code began; zero where the memory
+            is not known.
     """
 
     policy: str = "cuda"
@@ -37,6 +39,8 @@ class Session:
     facts: Dict[str, Any] = field(default_factory=dict)
     recorder: Optional[Any] = None
     after_backward: List[Any] = field(default_factory=list)
+    framework_s: float = 0.0
+    began_s: float = 0.0
     began_bytes: int = 0
 
     def note(self, sentence: str) -> None:
@@ -44,9 +48,17 @@ class Session:
         if sentence not in self.notes:
             self.notes.append(sentence)
 
+    def begin(self) -> None:
+        """Note where this process stands just before the user's own code runs."""
+        self.began_s, self.began_bytes = time.process_time(), resident_bytes()
+
     def weigh(self) -> None:
-        """Keep what the script's own imports and data hold, when its first module is called; no tensor is real."""
-        if self.began_bytes and "script_bytes" not in self.facts:
+        """Keep what the script's own imports and data cost, when its first module is called; no tensor is real."""
+        if "script_s" in self.facts:
+            return
+        self.facts["script_s"] = time.process_time() - self.began_s
+        self.facts["framework_s"] = self.framework_s
+        if self.began_bytes:
             self.facts["script_bytes"] = max(resident_bytes() - self.began_bytes, 0)
 
     def check_time(self) -> None:

@@ -1,7 +1,8 @@
 """Find the steps of a training loop nobody described, and stop the script once enough of them was seen."""
 
+import statistics
 import time
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, List, Optional, Tuple
 
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
@@ -36,6 +37,7 @@ class Steps:
         self.evaluating = False
         self.training_loaders: List[int] = []
         self.evaluated = self.evaluation_batches = 0
+        self.loads: List[Tuple[float, int]] = []
 
     def install(self) -> None:
         """Place the hooks."""
@@ -51,6 +53,17 @@ class Steps:
         if self.evaluating and self.evaluated and self.evaluation is None:
             self.evaluation = self.recorder.cut()
         return self.steady or self.called
+
+    def load_s(self) -> Optional[float]:
+        """Return the seconds in which one process makes a batch of training data, free of what watching it costs.
+
+        The first batch is left out where there are others: it starts the iterator and opens files.
+        """
+        loads = self.loads[1:] or self.loads
+        if not loads:
+            return None
+        watching_s = self.recorder.watching_s()
+        return max(statistics.median(took - ops * watching_s for took, ops in loads), 0.0)
 
     def _watch_optimizers(self) -> None:
         own = torch.optim.Optimizer.__init__
@@ -233,7 +246,11 @@ class _Batches:
 
     def __next__(self) -> Any:
         self.steps.before_batch(self.loader, self)
-        return next(self.own)
+        began, ops = time.perf_counter(), self.steps.recorder.real_ops
+        batch = next(self.own)
+        if self.training:
+            self.steps.loads.append((time.perf_counter() - began, self.steps.recorder.real_ops - ops))
+        return batch
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.own, name)
