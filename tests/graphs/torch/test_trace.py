@@ -172,7 +172,9 @@ def test_the_scripts_own_imports_and_its_loader_are_timed(tmp_path: Path) -> Non
         optimizer.step()
     """
     loop = trace(tmp_path, slow).loop
-    assert loop.load_s is not None and loop.script_s is not None and loop.framework_s is not None
+    assert loop.load_s is not None
+    assert loop.script_s is not None
+    assert loop.framework_s is not None
     assert 0.08 <= loop.load_s <= 0.4
     assert 0.3 <= loop.script_s <= 3.0
     assert loop.framework_s > 0.1
