@@ -5,13 +5,13 @@ blocks, which merge with their neighbours; a top that grows and is given back; l
 when neither serves, and a threshold for them that rises with each one freed.
 """
 
-import math
 from bisect import bisect_left, insort
 from dataclasses import dataclass, field
 from random import Random
 from statistics import fmean
 
-from leadline.core.graph import Op, OpGraph, OpKind, Stage, StorageCategory
+from leadline.core.graph import OpGraph, OpKind, Stage, StorageCategory
+from leadline.estimators.onednn import CHANNEL_BLOCK, copies
 
 PAGE = 4096
 TOP_PAD = 128 * 1024
@@ -131,18 +131,18 @@ class _Heap:
         self.peak = max(self.peak, self.touched + self.mapped)
 
 
-def fresh_bytes(graph: OpGraph) -> float:
+def fresh_bytes(graph: OpGraph, channel_block: int = CHANNEL_BLOCK) -> float:
     """Return the bytes that one settled step takes fresh from the kernel, each page of them faulted in."""
-    return fmean(fresh for _, fresh in _histories(graph))
+    return fmean(fresh for _, fresh in _histories(graph, channel_block))
 
 
-def resident_peak_bytes(graph: OpGraph) -> float:
+def resident_peak_bytes(graph: OpGraph, channel_block: int = CHANNEL_BLOCK) -> float:
     """Return the peak of the heap, mapped blocks included, over the first steps."""
-    return fmean(peak for peak, _ in _histories(graph))
+    return fmean(peak for peak, _ in _histories(graph, channel_block))
 
 
-def _histories(graph: OpGraph) -> list[tuple[int, int]]:
-    script = _script(graph)
+def _histories(graph: OpGraph, channel_block: int) -> list[tuple[int, int]]:
+    script = _script(graph, channel_block)
     return [_run(graph, script, Random(seed)) for seed in range(HISTORIES)]  # noqa: S311 - chance, not secrecy
 
 
@@ -169,34 +169,43 @@ def _run(graph: OpGraph, script: list[tuple[int, int]], chance: Random) -> tuple
     return heap.peak, heap.fresh
 
 
-def _script(graph: OpGraph) -> list[tuple[int, int]]:
-    """Return (storage, bytes) in the order of a step, with what kernels take and give back themselves."""
+def live_peak_bytes(graph: OpGraph, channel_block: int = CHANNEL_BLOCK) -> int:
+    """Return the peak of what a step on a CPU holds at once: its tensors, and the copies its convolutions make."""
+    level = highest = 0
+    for _, _, _, size in _timeline(graph, channel_block):
+        level += size
+        highest = max(highest, level)
+    return highest
+
+
+def _script(graph: OpGraph, channel_block: int) -> list[tuple[int, int]]:
+    """Return (storage, bytes) in the order of a job's first step, in which the optimizer's state comes last."""
     first_update = next((n for n, op in enumerate(graph.ops) if op.stage is Stage.OPTIMIZER), len(graph.ops))
-    state = [e for e in graph.events if e.op == 0 and e.category is StorageCategory.OPTIMIZER_STATE]
-    early = {e.storage for e in state}
-    timeline = [(e.op, 1, e.storage, e.size_bytes) for e in graph.events if e.op > 0 or e.storage not in early]
-    timeline += [(first_update, 1, e.storage, e.size_bytes) for e in state]
+    state = {e.storage for e in graph.events if e.op == 0 and e.category is StorageCategory.OPTIMIZER_STATE}
+    timeline = [
+        (first_update, 1.0, storage, size) if op == 0 and storage in state else (op, place, storage, size)
+        for op, place, storage, size in _timeline(graph, channel_block)
+    ]
+    ordered = sorted(timeline, key=lambda one: one[:2])
+    return [(storage, size) for _, _, storage, size in ordered if abs(size) >= SMALLEST]
+
+
+def _timeline(graph: OpGraph, channel_block: int) -> list[tuple[int, float, int, int]]:
+    """Return (op, place within it, storage, bytes) in order: the traced events, and what convolutions copy.
+
+    An op's own results come at place 1, 2 and so on, what it gives back after them. Storages of copies are negative
+    numbers, which no traced storage has.
+    """
+    timeline: list[tuple[int, float, int, int]] = []
+    taken: dict[int, int] = {}
+    for event in graph.events:
+        taken[event.op] = taken.get(event.op, 0) + (event.op > 0 and event.size_bytes > 0)
+        timeline.append((event.op, float(taken[event.op]), event.storage, event.size_bytes))
     for number, op in enumerate(graph.ops):
         if op.kind is OpKind.CONV:
-            timeline += _reorders(number, op)
-    return [
-        (storage, size) for _, _, storage, size in sorted(timeline, key=lambda one: one[:2]) if abs(size) >= SMALLEST
-    ]
-
-
-def _reorders(number: int, op: Op) -> list[tuple[int, int, int, int]]:
-    """Return what a convolution takes beside its result: oneDNN copies the operands into a layout of its own.
-
-    The operands' copies are given back before the result is taken, the result's copy after. Their storages are
-    negative numbers, which no traced storage has.
-    """
-    inputs = sorted((4 * math.prod(spec.shape) for spec in op.inputs), reverse=True)[:2]
-    result = sum(4 * math.prod(spec.shape) for spec in op.outputs[:1])
-    names = [-3 * number - 1, -3 * number - 2, -3 * number - 3]
-    sizes = [*inputs, *[0] * (2 - len(inputs)), result]
-    taken = [(number, 0, name, size) for name, size in zip(names, sizes, strict=True)]
-    given = [(number, 0, name, -size) for name, size in zip(names[:2], sizes[:2], strict=True)]
-    return [*taken, *given, (number, 2, names[2], -result)]
+            first = -8 * (number + 1)
+            timeline += [(number, place, first + name, size) for place, name, size in copies(op, channel_block) if size]
+    return sorted(timeline, key=lambda one: one[:2])
 
 
 def _pages(size: int) -> int:

@@ -24,7 +24,7 @@ optimizer = torch.optim.AdamW(model.parameters())
 scaler = torch.amp.GradScaler("cuda")
 pairs = TensorDataset(torch.rand(80, 3, 4, 4), torch.randint(0, 10, (80,)))
 train = DataLoader(pairs, 8, num_workers=2, pin_memory=True)
-valid = DataLoader(TensorDataset(torch.rand(40, 3, 4, 4), torch.randint(0, 10, (40,))), 10)
+valid = DataLoader(TensorDataset(torch.rand(20, 3, 4, 4), torch.randint(0, 10, (20,))), 12)
 for epoch in range(2):
     for x, y in train:
         assert x.numpy().max() > 0
@@ -61,8 +61,8 @@ def test_an_unmodified_loop_gives_its_step_and_its_evaluation(tmp_path: Path) ->
     assert {"float16"} == {op.dtype for op in job.step.ops if op.kind is OpKind.GEMM}
     assert job.evaluation is not None
     seen = [op.dims["m"] for op in job.evaluation.ops if op.kind is OpKind.GEMM]
-    assert [10, 10] == seen
-    assert 4 == job.loop.evaluation_batches_per_epoch
+    assert [12, 12] == seen
+    assert 2 == job.loop.evaluation_batches_per_epoch
     assert not (tmp_path / "model.pt").exists()
 
 

@@ -18,6 +18,7 @@ from torch.utils.data import DataLoader
 STEPS = {}
 STATE = {"base": 0, "backward": 0}
 DATASETS = []
+OPTIMIZERS = []
 MARK = "third step begins"
 PROFILER = profile(activities=[ProfilerActivity.CPU], profile_memory=True)
 
@@ -36,10 +37,17 @@ def main():
     def backward(*args, **kwargs):
         run(*args, **kwargs)
         STATE["backward"] += 1
-        if not STEPS:
+        if not OPTIMIZERS:
             _boundary(STATE["backward"])
 
     torch.autograd.backward = backward
+    set_up = torch.optim.Optimizer.__init__
+
+    def optimizer(self, *args, **kwargs):
+        OPTIMIZERS.append(type(self).__name__)
+        set_up(self, *args, **kwargs)
+
+    torch.optim.Optimizer.__init__ = optimizer
     register_optimizer_step_post_hook(_after_step)
     sys.argv = sys.argv[1:]
     sys.path.insert(0, os.path.dirname(os.path.abspath(sys.argv[0])))

@@ -213,7 +213,7 @@ class Steps:
         if id(loader) in self.training_loaders:
             raise Stop
         if self.evaluated:
-            self.evaluation = self.recorder.cut()
+            self._keep_fuller(self.recorder.cut())
         if self.evaluated >= EVALUATION_BATCHES:
             raise StopIteration
         if not self.evaluated:
@@ -221,6 +221,11 @@ class Steps:
             self.recorder.stage = "evaluation"
             self.evaluation_batches = _length(loader)
         self.evaluated += 1
+
+    def _keep_fuller(self, window: Window) -> None:
+        """Keep the evaluation batch that moves most: the last one of a data set is seldom full."""
+        if self.evaluation is None or _moved_bytes(window) > _moved_bytes(self.evaluation):
+            self.evaluation = window
 
     def _go_on_to_evaluation(self) -> None:
         self.evaluating = True
@@ -254,6 +259,10 @@ class _Batches:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.own, name)
+
+
+def _moved_bytes(window: Window) -> int:
+    return sum(spec[3] for raw in window.ops for spec in (*raw.inputs, *raw.outputs))
 
 
 def _length(loader: Any) -> int:
