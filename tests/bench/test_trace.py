@@ -6,7 +6,7 @@ import pytest
 
 from leadline.bench import trace
 from leadline.bench.corpus import CORPUS
-from leadline.core.graph import LoopFacts, OpGraph, StorageEvent, TracedJob
+from leadline.core.graph import LoopFacts, OpGraph, TracedJob
 
 VAE = next(script for script in CORPUS if script.name == "vae")
 RIGHT = TracedJob(
@@ -22,11 +22,6 @@ def test_a_trace_that_says_the_truth_has_no_wrong_fact():
 def test_each_wrong_fact_is_named_with_what_was_said():
     said = dataclasses.replace(RIGHT, loop=dataclasses.replace(RIGHT.loop, epochs=3, samples=None))
     assert ["epochs: 3, not 2", "samples: None, not 1500"] == trace.wrong_facts(VAE, said)
-
-
-def test_the_peak_is_the_highest_sum_held_at_once():
-    events = (StorageEvent(0, 1, 100), StorageEvent(1, 2, 50), StorageEvent(2, 2, -50), StorageEvent(3, 3, 20))
-    assert 150 == trace.peak_bytes(OpGraph((), events))
 
 
 @pytest.mark.slow

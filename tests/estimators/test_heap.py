@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from leadline.core.graph import Op, OpGraph, OpKind, Stage, StorageEvent, TensorSpec
-from leadline.estimators.heap import fresh_bytes, resident_peak_bytes
+from leadline.estimators.heap import fresh_bytes, live_peak_bytes, resident_peak_bytes
 
 REPLAY = """
 import ctypes, json, random, resource, sys
@@ -95,3 +95,8 @@ def test_a_convolution_holds_copies_of_its_operands_while_it_runs():
     events = (StorageEvent(0, 1, result), StorageEvent(1, 1, -result))
     plain = resident_peak_bytes(OpGraph((), events))
     assert plain + 0.9 * result <= resident_peak_bytes(OpGraph((op,), events)) <= plain + 2.2 * result
+
+
+def test_the_live_peak_is_the_highest_sum_held_at_once():
+    events = (StorageEvent(0, 1, 100), StorageEvent(1, 2, 50), StorageEvent(2, 2, -50), StorageEvent(3, 3, 20))
+    assert 150 == live_peak_bytes(OpGraph((), events))

@@ -79,7 +79,7 @@ CORPUS: tuple[Script, ...] = (
            ("--dummy", "--epochs", "2"), 8, 8, 2, 118_304, samples=64, evaluation_batches=2, workers=2,
            same_on_cpu=True),
     Script("sine_lbfgs", "LBFGS with a closure, LSTM cells in a Python loop, float64",
-           ("--steps", "4"), 17, 4, 1, 32_284, same_on_cpu=True),
+           ("--steps", "4"), 17, 4, 1, 32_284),
     Script("text_rnn", "packed sequences, collate function, bidirectional GRU, tqdm postfix, masks",
            ("--num-epochs", "2"), 32, 20, 2, 142_401, samples=640, evaluation_batches=3, workers=2),
     Script("siamese", "two inputs through one backbone, random pairs, .squeeze(), torch.where",

@@ -13,8 +13,10 @@ from statistics import median
 from leadline.bench.corpus import CORPUS, Script
 from leadline.bench.rows import BenchResult, BenchRow, at_least, at_most
 from leadline.core.errors import LeadlineError
-from leadline.core.graph import OpGraph, TracedJob
+from leadline.core.graph import TracedJob
 from leadline.core.workload import InputShape, ModelKind, ModelSource, Optimizer, Precision, Workload
+from leadline.estimators.heap import live_peak_bytes
+from leadline.estimators.onednn import Processor
 from leadline.execution.processes import run_process
 from leadline.graphs.torch.trace import trace_command, trace_function
 
@@ -70,15 +72,6 @@ def wrong_facts(script: Script, job: TracedJob) -> list[str]:
     return [f"{name}: {said}, not {true}" for name, said, true in pairs if said != true]
 
 
-def peak_bytes(graph: OpGraph) -> int:
-    """Return the highest sum of the memory held at once in a step."""
-    level = highest = 0
-    for event in graph.events:
-        level += event.size_bytes
-        highest = max(highest, level)
-    return highest
-
-
 def _script(script: Script, *, repeats: int) -> dict[str, object]:
     """Trace one script and return what came of it; a failure is a detail, not an error of the bench."""
     argv = script.command()
@@ -95,7 +88,8 @@ def _script(script: Script, *, repeats: int) -> dict[str, object]:
         found["bare_s"] = bare_s
         if script.same_on_cpu:
             on_cpu = trace_command(workload, runner=run_process, device_type="cpu", timeout_s=TRACE_TIMEOUT_S)
-            found |= {"peak_bytes": peak_bytes(on_cpu.step), "real_peak_bytes": _real_peak(script)}
+            real_bytes, processor = _real_peak(script)
+            found |= {"peak_bytes": live_peak_bytes(on_cpu.step, processor), "real_peak_bytes": real_bytes}
     except LeadlineError as error:
         found |= {"traced": found.get("traced", False), "error": str(error)}
     return found
@@ -111,7 +105,8 @@ def _timed(call: Callable[[], TracedJob], *, repeats: int) -> tuple[TracedJob, f
     return job, median(times)
 
 
-def _real_peak(script: Script) -> int:
+def _real_peak(script: Script) -> tuple[int, Processor]:
+    """Return the peak in bytes of a real run on one thread, and what it ran on."""
     done = run_process(
         [sys.executable, str(MEASURED / "real_peak.py"), str(script.path), *script.argv],
         env={"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"},
@@ -121,7 +116,8 @@ def _real_peak(script: Script) -> int:
     if done.returncode or not lines:
         last = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
         raise LeadlineError(f"{script.name} did not run on this CPU: {last}")
-    return int(json.loads(lines[-1])["peak_bytes"])
+    said = json.loads(lines[-1])
+    return int(said["peak_bytes"]), Processor.of({"vector_bytes": said["vector_bytes"], "threads": 1})
 
 
 def _script_rows(details: list[dict[str, object]]) -> list[BenchRow]:

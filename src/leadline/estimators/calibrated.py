@@ -14,6 +14,7 @@ from leadline.estimators.families import family_of
 from leadline.estimators.heap import fresh_bytes
 from leadline.estimators.kernel_sizes import PRODUCTS, RECURRENT, coordinates, sizes_of
 from leadline.estimators.kriging import Surface
+from leadline.estimators.onednn import Processor
 
 SPREAD = 0.25
 """Standard deviation of ln(true ÷ predicted) of a step on a device whose sweep was just made.
@@ -74,7 +75,8 @@ class CalibratedKernels:
         launches_s = sum(self._launch_in(op, training=training) * op.count * max(op.kernels, 1) for op in graph.ops)
         if self._device.kind is DeviceKind.GPU:
             return max(kernels_s, launches_s)
-        return kernels_s + launches_s + fresh_bytes(graph) * self._figures.get("fresh_s_per_byte", 0.0)
+        fresh = fresh_bytes(graph, Processor.of(self._figures))
+        return kernels_s + launches_s + fresh * self._figures.get("fresh_s_per_byte", 0.0)
 
     def _launch_in(self, op: Op, *, training: bool) -> float:
         """Return the launch cost, which is less for a forward pass that builds no autograd graph.

@@ -11,7 +11,7 @@ from random import Random
 from statistics import fmean
 
 from leadline.core.graph import OpGraph, OpKind, Stage, StorageCategory
-from leadline.estimators.onednn import CHANNEL_BLOCK, copies
+from leadline.estimators.onednn import Processor, copies
 
 PAGE = 4096
 TOP_PAD = 128 * 1024
@@ -31,6 +31,8 @@ ALIGNMENT_BYTES = 112
 
 SMALLEST = 1024
 """Smaller blocks are served from caches of their own and move nothing."""
+
+USUAL = Processor()
 
 STEPS = 6
 """Steps to run until thresholds and the heap's shape have settled; the last one is reported."""
@@ -131,18 +133,18 @@ class _Heap:
         self.peak = max(self.peak, self.touched + self.mapped)
 
 
-def fresh_bytes(graph: OpGraph, channel_block: int = CHANNEL_BLOCK) -> float:
+def fresh_bytes(graph: OpGraph, processor: Processor = USUAL) -> float:
     """Return the bytes that one settled step takes fresh from the kernel, each page of them faulted in."""
-    return fmean(fresh for _, fresh in _histories(graph, channel_block))
+    return fmean(fresh for _, fresh in _histories(graph, processor))
 
 
-def resident_peak_bytes(graph: OpGraph, channel_block: int = CHANNEL_BLOCK) -> float:
+def resident_peak_bytes(graph: OpGraph, processor: Processor = USUAL) -> float:
     """Return the peak of the heap, mapped blocks included, over the first steps."""
-    return fmean(peak for peak, _ in _histories(graph, channel_block))
+    return fmean(peak for peak, _ in _histories(graph, processor))
 
 
-def _histories(graph: OpGraph, channel_block: int) -> list[tuple[int, int]]:
-    script = _script(graph, channel_block)
+def _histories(graph: OpGraph, processor: Processor) -> list[tuple[int, int]]:
+    script = _script(graph, processor)
     return [_run(graph, script, Random(seed)) for seed in range(HISTORIES)]  # noqa: S311 - chance, not secrecy
 
 
@@ -169,28 +171,28 @@ def _run(graph: OpGraph, script: list[tuple[int, int]], chance: Random) -> tuple
     return heap.peak, heap.fresh
 
 
-def live_peak_bytes(graph: OpGraph, channel_block: int = CHANNEL_BLOCK) -> int:
+def live_peak_bytes(graph: OpGraph, processor: Processor = USUAL) -> int:
     """Return the peak of what a step on a CPU holds at once: its tensors, and the copies its convolutions make."""
     level = highest = 0
-    for _, _, _, size in _timeline(graph, channel_block):
+    for _, _, _, size in _timeline(graph, processor):
         level += size
         highest = max(highest, level)
     return highest
 
 
-def _script(graph: OpGraph, channel_block: int) -> list[tuple[int, int]]:
+def _script(graph: OpGraph, processor: Processor) -> list[tuple[int, int]]:
     """Return (storage, bytes) in the order of a job's first step, in which the optimizer's state comes last."""
     first_update = next((n for n, op in enumerate(graph.ops) if op.stage is Stage.OPTIMIZER), len(graph.ops))
     state = {e.storage for e in graph.events if e.op == 0 and e.category is StorageCategory.OPTIMIZER_STATE}
     timeline = [
         (first_update, 1.0, storage, size) if op == 0 and storage in state else (op, place, storage, size)
-        for op, place, storage, size in _timeline(graph, channel_block)
+        for op, place, storage, size in _timeline(graph, processor)
     ]
     ordered = sorted(timeline, key=lambda one: one[:2])
     return [(storage, size) for _, _, storage, size in ordered if abs(size) >= SMALLEST]
 
 
-def _timeline(graph: OpGraph, channel_block: int) -> list[tuple[int, float, int, int]]:
+def _timeline(graph: OpGraph, processor: Processor) -> list[tuple[int, float, int, int]]:
     """Return (op, place within it, storage, bytes) in order: the traced events, and what convolutions copy.
 
     An op's own results come at place 1, 2 and so on, what it gives back after them. Storages of copies are negative
@@ -204,7 +206,7 @@ def _timeline(graph: OpGraph, channel_block: int) -> list[tuple[int, float, int,
     for number, op in enumerate(graph.ops):
         if op.kind is OpKind.CONV:
             first = -8 * (number + 1)
-            timeline += [(number, place, first + name, size) for place, name, size in copies(op, channel_block) if size]
+            timeline += [(number, place, first + name, size) for place, name, size in copies(op, processor) if size]
     return sorted(timeline, key=lambda one: one[:2])
 
 

@@ -5,6 +5,7 @@ from leadline.core.graph import OpGraph, StorageEvent, TracedJob
 from leadline.core.hardware import Device, DeviceKind
 from leadline.core.workload import Phase, Workload
 from leadline.estimators.heap import resident_peak_bytes
+from leadline.estimators.onednn import Processor
 
 DEFAULTS = {
     "interpreter_bytes": 10e6,
@@ -40,7 +41,8 @@ def host_memory(workload: Workload, job: TracedJob, device: Device) -> Interval:
     data = _data_bytes(workload, job)
     if device.kind is DeviceKind.CPU:
         first = figures["first_step_bytes" if workload.phase is Phase.TRAINING else "first_pass_bytes"]
-        point = libraries + first + resident_peak_bytes(_with_evaluation(job)) + data
+        tensors = resident_peak_bytes(_with_evaluation(job), Processor.of(figures))
+        point = libraries + first + tensors + data
         return Interval(point, point * (1 - SLACK), point * (1 + SLACK))
     point = libraries + CUDA_HOST_BYTES + job.step.parameter_bytes + data
     return Interval(point, point * (1 - 3 * SLACK), point * (1 + 3 * SLACK))

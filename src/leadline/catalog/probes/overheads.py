@@ -16,6 +16,13 @@ SMALL = 8
 """Side of tensors so small that only overhead is left."""
 
 
+def processor_figures() -> dict[str, float]:
+    """Return the threads PyTorch uses, and the bytes of the vector registers, where they are those of x86."""
+    known = {"AVX512": 64.0, "AVX2": 32.0}
+    bytes_ = known.get(torch.backends.cpu.get_cpu_capability())
+    return {"threads": float(torch.get_num_threads()), **({"vector_bytes": bytes_} if bytes_ else {})}
+
+
 def overhead_figures(watch: Stopwatch) -> dict[str, float]:
     """Return seconds per operator of a step that does almost no arithmetic, by stage, and of a bare call.
 

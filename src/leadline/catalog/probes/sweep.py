@@ -15,6 +15,7 @@ from leadline.catalog.probes.overheads import (
     loader_figures,
     memory_figures,
     overhead_figures,
+    processor_figures,
     start_up_figures,
     warm_memory,
 )
@@ -39,7 +40,13 @@ def sweep(device_type: str, *, budget_s: float, runner: ProcessRunner, progress:
     cases = all_cases(device_type)
     watch = Stopwatch(device_type, call_budget_s=0.02)
     busy = psutil.cpu_percent(interval=0.5) / 100
-    figures = {**overhead_figures(watch), **memory_figures(watch), **loader_figures(), **start_up_figures(runner)}
+    figures = {
+        **overhead_figures(watch),
+        **memory_figures(watch),
+        **loader_figures(),
+        **start_up_figures(runner),
+        **processor_figures(),
+    }
     figures["busy_share"] = busy
     with warm_memory():
         timings = _timings(cases, watch, budget_s * (1 - OVERHEAD_SHARE), progress)

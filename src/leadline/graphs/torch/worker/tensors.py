@@ -15,7 +15,7 @@ _own_data = torch.Tensor.data
 
 def install(session: Session) -> None:
     """Give tensors without data the methods that need data, and make parameters of modules such tensors."""
-    _answer_values()
+    _answer_values(session)
     _own_parameters(session)
     torch.nn.Module._apply = _apply
     torch.Tensor.data = property(_own_data.__get__, _set_data)
@@ -25,12 +25,15 @@ def install(session: Session) -> None:
     torch._C._set_only_lift_cpu_tensors(True)
 
 
-def _answer_values() -> None:
+def _answer_values(session: Session) -> None:
     def host(tensor: Any) -> torch.Tensor:
         return _plain(standins.host_copy(tensor.detach()))
 
     def numpy(tensor: Any, *, force: bool = False) -> Any:
-        return host(tensor).numpy()
+        found = host(tensor).numpy()
+        if session.policy == "cpu" and isinstance(found.base, torch.Tensor):
+            found.base.__dict__["_viewed"] = tensor  # an array is a view there: it keeps the tensor's memory
+        return found
 
     def array(tensor: Any, dtype: Any = None, copy: Any = None) -> Any:
         found = host(tensor).numpy()

@@ -1,0 +1,83 @@
+"""A convolution's copies are held against the CPU profiler's memory events of the same convolution."""
+
+import pytest
+
+from leadline.core.graph import Op, OpKind, Stage, TensorSpec
+from leadline.estimators.onednn import Processor, copies
+
+torch = pytest.importorskip("torch")
+HERE = Processor(16 if "AVX512" in torch.backends.cpu.get_cpu_capability() else 8, threads=1)
+CASES = {
+    "many channels": ((64, 64, 3), {}),
+    "channels that are padded": ((12, 20, 3), {}),
+    "colour in": ((3, 32, 3), {}),
+    "stride": ((32, 64, 3), {"stride": 2}),
+    "pointwise": ((16, 32, 1), {}),
+    "depthwise": ((32, 32, 3), {"groups": 32}),
+    "transposed": ((32, 64, 4), {"stride": 2, "transposed": True}),
+}
+
+
+def spec(tensor):
+    return TensorSpec(tuple(tensor.shape), "float32")
+
+
+def highest(moves):
+    level = peak = 0
+    for size in moves:
+        level += size
+        peak = max(peak, level)
+    return peak
+
+
+def really(run):
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profiler:
+        result = run()
+    events = [one for one in profiler.profiler.kineto_results.events() if one.name() == "[memory]"]
+    return highest([one.nbytes() for one in sorted(events, key=lambda one: one.start_ns())]), result
+
+
+def foretold(op):
+    results = [4 * torch.Size(one.shape).numel() for one in op.outputs]
+    own = [(float(place + 1), size) for place, size in enumerate(results)]
+    moves = [(place, size) for place, _, size in copies(op, HERE)]
+    return highest([size for _, size in sorted([*own, *moves], key=lambda one: one[0])])
+
+
+@pytest.fixture
+def one_thread():
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.mark.usefixtures("one_thread")
+@pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="this PyTorch has no oneDNN")
+@pytest.mark.parametrize("case", CASES)
+def test_the_peak_of_a_real_convolution_is_foretold(case):
+    (channels_in, channels_out, taps), options = CASES[case]
+    stride, groups, transposed = (options.get(name, 1) for name in ("stride", "groups", "transposed"))
+    make = torch.nn.ConvTranspose2d if transposed is True else torch.nn.Conv2d
+    module = make(channels_in, channels_out, taps, stride, 1 if taps > 1 else 0, groups=groups, bias=False)
+    source, filters = torch.randn(8, channels_in, 16, 16), module.weight.detach()
+    dims = {"stride": stride, "groups": groups, **({"transposed": 1} if transposed is True else {})}
+    with torch.no_grad():
+        module(source)
+        forward_bytes, result = really(lambda: module(source))
+        arguments = (torch.ones_like(result), source, filters, None, [stride] * 2, [1 if taps > 1 else 0] * 2, [1, 1],
+                     transposed is True, [0, 0], groups, [True, True, False])  # fmt: skip
+        backward_bytes, _ = really(lambda: torch.ops.aten.convolution_backward(*arguments))
+    inputs = (spec(source), spec(filters))
+    forward = Op("aten.convolution", OpKind.CONV, Stage.FORWARD, "float32", 1, 1, 1, inputs, (spec(result),), dims)
+    backward = Op(
+        "aten.convolution_backward", OpKind.CONV, Stage.BACKWARD, "float32", 1, 1, 1, (spec(result), *inputs), inputs,
+        {**dims, "gradients": 2},
+    )  # fmt: skip
+    assert forward_bytes == pytest.approx(foretold(forward), rel=0.08)
+    assert backward_bytes == pytest.approx(foretold(backward), rel=0.08)
+
+
+def test_registers_say_how_many_channels_lie_together():
+    assert Processor(16, 2) == Processor.of({})
+    assert Processor(8, 1) == Processor.of({"vector_bytes": 32.0, "threads": 1.0})
