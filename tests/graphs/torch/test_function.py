@@ -20,6 +20,24 @@ class Tokens(nn.Module):
     def forward(self, x):
         return self.block(self.embed(x))
 
+class SharedHeads(nn.Module):
+    # eight heads of queries, two of keys and values
+    def __init__(self):
+        super().__init__()
+        self.query, self.both = nn.Linear(64, 64), nn.Linear(64, 32)
+    def forward(self, x):
+        query = self.query(x).view(*x.shape[:2], 8, 8).transpose(1, 2)
+        key, value = self.both(x).view(*x.shape[:2], 4, 8).transpose(1, 2).chunk(2, 1)
+        return torch.nn.functional.scaled_dot_product_attention(query, key, value, is_causal=True, enable_gqa=True)
+
+class Experts(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(4, 64, 32))
+    def forward(self, x):
+        ends = torch.full((4,), len(x) // 4, dtype=torch.int32, device=x.device).cumsum(0, dtype=torch.int32)
+        return torch._grouped_mm(x, self.weight, offs=ends)
+
 def pixels():
     return nn.Sequential(nn.Conv2d(3, 8, 3, stride=2, padding=1), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 16 * 16, 10))
 
@@ -95,3 +113,25 @@ def test_a_model_function_that_does_not_exist_is_named(model: Path) -> None:
         trace(model, "absent", InputShape((2, 3)))
     with pytest.raises(InvalidInput, match="names no model function"):
         trace(model.with_name("missing.py"), "build", InputShape((2, 3)))
+
+
+def test_heads_that_share_keys_are_flash_attention_in_half_precision_and_plain_maths_in_float32(model: Path) -> None:
+    """The memory-efficient kernel takes no grouped heads, so that float32 holds all scores."""
+    shape = InputShape((2, 16, 64))
+    half = trace(model, "SharedHeads", shape, precision=Precision.BF16).step
+    flash = next(op for op in half.ops if op.kind is OpKind.ATTENTION)
+    assert [(2, 8, 16, 8), (2, 2, 16, 8)] == [spec.shape for spec in flash.inputs[:2]]
+    full = trace(model, "SharedHeads", shape, precision=Precision.FP32).step
+    assert not any(op.kind is OpKind.ATTENTION for op in full.ops)
+    assert (16, 16, 16) in {spec.shape for op in full.ops if op.name == "aten.bmm" for spec in op.outputs}
+
+
+@pytest.mark.parametrize("precision", [Precision.FP32, Precision.BF16])
+def test_the_product_of_experts_counts_each_row_once(model: Path, precision: Precision) -> None:
+    pytest.importorskip("torch", minversion="2.8", reason="grouped products are new")
+    step = trace(model, "Experts", InputShape((32, 64)), precision=precision).step
+    forward = next(op for op in step.ops if op.name == "aten._grouped_mm" and op.stage is Stage.FORWARD)
+    assert {"b": 4, "m": 8, "n": 32, "k": 64} == forward.dims
+    backward = [op for op in step.ops if op.name == "aten._grouped_mm" and op.stage is Stage.BACKWARD]
+    assert [2 * 32 * 64 * 32] * len(backward) == [op.flops for op in backward]
+    assert 2 * 32 * 64 * 32 == forward.flops

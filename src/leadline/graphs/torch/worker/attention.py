@@ -22,23 +22,32 @@ def _attention(
     query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0, is_causal: bool = False, *,
     scale: Any = None, enable_gqa: bool = False,
 ) -> Any:  # fmt: skip
-    """Take flash attention for half precision without a mask, else the memory-efficient kernel, else plain maths."""
-    if enable_gqa and key.shape[1] != query.shape[1]:
-        repeats = query.shape[1] // key.shape[1]
-        key, value = key.repeat_interleave(repeats, 1), value.repeat_interleave(repeats, 1)
+    """Take flash attention for half precision without a mask, else the memory-efficient kernel, else plain maths.
+
+    Where heads share keys and values, flash attention takes them as they are and the memory-efficient kernel refuses.
+    """
+    grouped = enable_gqa and key.shape[1] != query.shape[1]
     cuda = torch.backends.cuda
     fused = query.dim() == 4 and query.shape[-1] <= 256
     half = query.dtype in (torch.float16, torch.bfloat16)
     if fused and half and attn_mask is None and query.shape[-1] == value.shape[-1] and cuda.flash_sdp_enabled():
         return _flash(query, key, value, dropout_p, is_causal, scale)
-    if fused and cuda.mem_efficient_sdp_enabled() and query.dtype != torch.float64:
+    if fused and not grouped and cuda.mem_efficient_sdp_enabled() and query.dtype != torch.float64:
         bias = _bias(query, key, attn_mask)
         train = torch.is_grad_enabled() and any(t.requires_grad for t in (query, key, value))
         return aten._scaled_dot_product_efficient_attention(
             query, key, value, bias, train, dropout_p, is_causal, scale=scale
         )[0]
     return aten._scaled_dot_product_attention_math(
-        query, key, value, attn_mask, dropout_p, is_causal, None, scale=scale
+        query,
+        key,
+        value,
+        attn_mask,
+        dropout_p,
+        is_causal,
+        None,
+        scale=scale,
+        **({"enable_gqa": True} if grouped else {}),
     )[0]
 
 

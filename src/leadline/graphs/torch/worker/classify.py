@@ -8,7 +8,8 @@ from leadline.graphs.torch.worker.recorder import Raw
 Shape = Tuple[int, ...]
 
 KINDS = {
-    "gemm": "mm addmm bmm baddbmm mv addmv dot vdot addbmm _scaled_mm _int_mm linear linear_backward mkldnn_linear",
+    "gemm": "mm addmm bmm baddbmm mv addmv dot vdot addbmm _scaled_mm _int_mm linear linear_backward mkldnn_linear "
+    "_grouped_mm _scaled_grouped_mm",
     "conv": "convolution convolution_backward _convolution mkldnn_convolution cudnn_convolution slow_conv2d "
     "convolution_overrideable convolution_backward_overrideable _slow_conv2d_forward",
     "attention": "_scaled_dot_product_flash_attention _scaled_dot_product_efficient_attention "
@@ -122,12 +123,21 @@ def _gemm_dims(name: str, shapes: List[Shape]) -> Dict[str, int]:
     if len(pair) < 2:
         return {}
     left, right = pair
+    if name.endswith("grouped_mm") and len(left) == 2:
+        return _grouped_dims(left, right, shapes[-1][0])
     if len(left) == 3 and len(right) == 3:
         return {"b": left[0], "m": left[1], "n": right[2], "k": left[2]}
     rows = left[0] if len(left) > 1 else 1
     if name == "linear":
         return {"b": 1, "m": math.prod(left[:-1]), "n": right[0], "k": left[-1]}
     return {"b": 1, "m": rows, "n": right[1] if len(right) > 1 else 1, "k": left[-1]}
+
+
+def _grouped_dims(left: Shape, right: Shape, groups: int) -> Dict[str, int]:
+    """Return the sizes of a product whose groups share the rows, or the terms of the sums, evenly."""
+    if len(right) == 3:
+        return {"b": groups, "m": math.ceil(left[0] / groups), "n": right[2], "k": left[1]}
+    return {"b": groups, "m": left[0], "n": right[1], "k": math.ceil(left[1] / groups)}
 
 
 def _conv_dims(name: str, raw: Raw, shapes: List[Shape]) -> Dict[str, int]:
