@@ -197,5 +197,7 @@ def _wrap_modules(session: Session) -> None:  # noqa: C901 - one class, made whe
                     _append(session, "all_reduce", min(BUCKET_BYTES, total - sent), dtype, session.world_size)
             session.recorder.stage = "forward"  # type: ignore[union-attr]
 
+    DistributedDataParallel.__module__ = "torch.nn.parallel.distributed"  # where a checkpoint of it looks
+    DistributedDataParallel.__qualname__ = "DistributedDataParallel"
     torch.nn.parallel.DistributedDataParallel = DistributedDataParallel
     torch.nn.parallel.distributed.DistributedDataParallel = DistributedDataParallel

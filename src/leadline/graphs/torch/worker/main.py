@@ -48,12 +48,13 @@ def _trace(session: Session, request: Dict[str, Any]) -> Dict[str, Any]:
     except ImportError:
         return {"failure": {"reason": f"{sys.executable} has no torch: name the Python that the job runs with"}}
     session.framework_s = time.process_time() - before_s
-    from leadline.graphs.torch.worker import fakes, vision
+    from leadline.graphs.torch.worker import fakes, scratch, vision
 
     if session.policy == "cuda" and not fakes.take_spare_device():
         session.policy, session.low_confidence = "cpu", True
         session.note(f"torch {torch.__version__} cannot pretend a GPU (2.10 can): CPU kernels were traced instead")
     vision.install()
+    scratch.install(str(Path(request["answer"]).parent))
     recorder, steps = prepare(session)
     if request["function"]:
         from leadline.graphs.torch.worker import function

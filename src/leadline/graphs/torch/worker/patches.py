@@ -2,18 +2,22 @@
 
 import contextlib
 import importlib
+import os
+import shlex
 import sys
 from typing import Any
 
 import torch
 
+from leadline.graphs.torch.worker import scratch
 from leadline.graphs.torch.worker.session import Session
 
 
 def install(session: Session) -> None:
     """Replace what must not happen in a trace by what is harmless, with a note where the estimate is concerned."""
     _stay_eager(session)
-    _never_save(session)
+    _save_aside(session)
+    _no_shell(session)
     _recompute_whole()
     _one_device(session)
     _foreach_fakes()
@@ -59,22 +63,47 @@ def _stay_eager(session: Session) -> None:
     torch.jit.trace = lambda func=None, *_, **__: func
 
 
-def _never_save(session: Session) -> None:
+def _save_aside(session: Session) -> None:
+    """Keep checkpoints among the scratch files, tensors without data by their shape alone."""
     own = torch.save
 
-    def save(what: Any = None, where: Any = None, *args: Any, **kwargs: Any) -> None:
-        where = kwargs.pop("f", where)
-        if hasattr(where, "write") and not isinstance(getattr(where, "name", None), (str, int)):
-            own(what, where, *args, **kwargs)
+    def save(obj: Any = None, f: Any = None, *args: Any, **kwargs: Any) -> None:
+        if hasattr(f, "write"):
+            own(obj, f, *args, **kwargs)
             return
         session.note("checkpoints are not written during the trace, and their time is not counted")
+        with open(f, "wb") as aside:
+            own(obj, aside, *args, **kwargs)
 
     torch.save = torch.serialization.save = save
     try:
         safe: Any = importlib.import_module("safetensors.torch")
     except ImportError:
         return
-    safe.save_file = safe.save_model = save
+    own_load = safe.load_file
+
+    def load_file(filename: Any, *args: Any, **kwargs: Any) -> Any:
+        return torch.load(filename) if scratch.is_scratch(filename) else own_load(filename, *args, **kwargs)
+
+    safe.load_file = load_file
+    safe.save_file = lambda tensors, filename, *_, **__: save(tensors, filename)
+    safe.save_model = lambda model, filename, *_, **__: save(model.state_dict(), filename)
+
+
+def _no_shell(session: Session) -> None:
+    """Leave out shell commands, which could write anywhere, but for the making of folders."""
+
+    def system(command: Any) -> int:
+        words = shlex.split(os.fsdecode(command))
+        if words[:1] == ["mkdir"]:
+            for folder in words[1:]:
+                if not folder.startswith("-"):
+                    os.makedirs(folder, exist_ok=True)
+        else:
+            session.note(f"the shell command {words[0] if words else ''!r} of the script is not run during the trace")
+        return 0
+
+    os.system = system
 
 
 def _recompute_whole() -> None:

@@ -23,6 +23,8 @@ def install(session: Session) -> None:
     _assume_finite()
     torch.distributions.Distribution.set_default_validate_args(False)
     torch._C._set_only_lift_cpu_tensors(True)
+    if hasattr(torch.serialization, "add_safe_globals"):
+        torch.serialization.add_safe_globals([_revived])
 
 
 def _answer_values(session: Session) -> None:
@@ -53,7 +55,7 @@ def _answer_values(session: Session) -> None:
         "data_ptr": lambda tensor: tensor.untyped_storage()._cdata,
         "get_device": lambda tensor: 0 if tensor.is_cuda else -1,
         "is_pinned": lambda tensor, *_: False,
-        "__reduce_ex__": lambda tensor, _: (torch.zeros, (tuple(tensor.shape),)),
+        "__reduce_ex__": lambda tensor, _: (_revived, (tuple(tensor.shape), tensor.dtype)),
         "share_memory_": lambda tensor: tensor,
         "__dlpack__": lambda tensor, **_: host(tensor).__dlpack__(),
         "__dlpack_device__": lambda tensor: host(tensor).__dlpack_device__(),
@@ -62,6 +64,11 @@ def _answer_values(session: Session) -> None:
         setattr(FakeTensor, name, answer)
     torch.Tensor.pin_memory = lambda tensor, *_, **__: tensor
     torch.Tensor.record_stream = lambda tensor, *_: None
+
+
+def _revived(shape: Any, dtype: Any) -> torch.Tensor:
+    """Return what a tensor without data is when a file it was saved in is read again."""
+    return torch.zeros(shape, dtype=dtype)
 
 
 def _plain(tensor: torch.Tensor) -> torch.Tensor:
