@@ -1,7 +1,8 @@
 """Say what is wrong with a document that does not have the form it should: where, which value, why, what instead."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from difflib import get_close_matches
 from enum import Enum
 from typing import Any, get_args
@@ -21,6 +22,20 @@ _FORMS = {
     "datetime": "a date",
 }
 """msgspec's name of a type → ours."""
+_KINDS = {str: "str", int: "int", float: "float", bool: "bool", list: "array", dict: "object"}
+"""Type in a document → msgspec's name of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """A value that a path may lead to, and the innermost name on the way: an entry's own, or a table's key."""
+
+    value: Any
+    entry: str = ""
+
+    @property
+    def inside(self) -> str:
+        return f" in {self.entry!r}" if self.entry else ""
 
 
 def explain(message: str, document: object, kind: type[Any], text: str = "") -> str:
@@ -30,20 +45,25 @@ def explain(message: str, document: object, kind: type[Any], text: str = "") -> 
     """
     match = _PLACE.fullmatch(message)
     reason, path = (match["reason"], match["path"] or "") if match else (message, "")
-    quoted = _QUOTED.findall(reason)
-    keys = [step["key"] for step in _STEP.finditer(path) if step["key"]]
-    entry = _entry(document, path)
+    steps = [(step["key"], step["index"]) for step in _STEP.finditer(path)]
+    found, quoted = list(_walk(_Found(document), steps)), _QUOTED.findall(reason)
+    key = next((name for name, _ in reversed(steps) if name), "")
     if reason.startswith("Object contains unknown field"):
-        return _at(text, quoted[0]) + f"there is no key {quoted[0]!r}{entry}: {_near(quoted[0], _names(kind))}"
+        at = _first(found, lambda value: isinstance(value, dict) and quoted[0] in value)
+        return f"{_at(text, quoted[0])}there is no key {quoted[0]!r}{at.inside}: {_near(quoted[0], _names(kind))}"
     if reason.startswith("Object missing required field"):
-        return f"the key {quoted[0]!r} is missing{entry}: add it"
-    value, key = _walk(document, path), keys[-1] if keys else ""
+        at = _first(found, lambda value: isinstance(value, dict) and quoted[0] not in value)
+        return f"the key {quoted[0]!r} is missing{at.inside}: add it"
     if reason.startswith("Invalid enum value") and key:
         allowed = [member.value for member in _enum(kind, key)]
-        return _at(text, key, value) + f"{key} is {value!r}{entry}: {_near(str(value), allowed)}"
-    if reason.startswith("Expected") and key and quoted:
+        at = _first(found, lambda value: value not in allowed)
+        return f"{_at(text, key, at.value)}{key} is {at.value!r}{at.inside}: {_near(str(at.value), allowed)}"
+    if reason.startswith("Expected") and key and len(quoted) > 1:
         wanted = " or ".join(_FORMS.get(name, name) for name in quoted[0].split(" | ") if name != "null")
-        return _at(text, key, value) + f"{key} is {value!r}{entry}, but it must be {wanted}"
+        at = _first(found, lambda value: _KINDS.get(type(value)) == quoted[1])
+        if steps[-1] == (None, None):  # the table's own key is what is wrong
+            key, at = at.entry, _Found(at.value)
+        return f"{_at(text, key, at.value)}{key} is {at.value!r}{at.inside}, but it must be {wanted}"
     return f"{reason} at {path.lstrip('.')}" if path else reason
 
 
@@ -61,23 +81,26 @@ def _at(text: str, key: str, value: object = None) -> str:
     return f"line {lines[0][0]}: " if len(lines) == 1 else ""
 
 
-def _walk(document: Any, path: str, steps: int | None = None) -> Any:  # noqa: ANN401 - a document holds anything
-    """Follow a path as far as it can be followed; a table's unnamed key (``[...]``) ends it."""
-    for step in list(_STEP.finditer(path))[:steps]:
-        try:
-            document = document[step["key"] or int(step["index"])]
-        except (KeyError, IndexError, TypeError, ValueError):
-            return None
-    return document
+def _walk(at: _Found, steps: list[tuple[str | None, str | None]]) -> Iterator[_Found]:
+    """Yield what a path may lead to: msgspec does not say under which key of a table (``[...]``), so under each."""
+    if isinstance(at.value, dict) and isinstance(at.value.get("name"), str):
+        at = _Found(at.value, at.value["name"])
+    if not steps:
+        yield at
+        return
+    (key, index), rest = steps[0], steps[1:]
+    if key is None and index is None and isinstance(at.value, dict):
+        for name, value in at.value.items():
+            yield from _walk(_Found(value, name), rest)
+    elif key is not None and isinstance(at.value, dict) and key in at.value:
+        yield from _walk(_Found(at.value[key], at.entry), rest)
+    elif index is not None and isinstance(at.value, list) and int(index) < len(at.value):
+        yield from _walk(_Found(at.value[int(index)], at.entry), rest)
 
 
-def _entry(document: object, path: str) -> str:
-    """Return `` in 'gpu'`` for the innermost named entry around a path; nothing where none has a name."""
-    for steps in range(len(_STEP.findall(path)), 0, -1):
-        inside = _walk(document, path, steps)
-        if isinstance(inside, dict) and isinstance(inside.get("name"), str):
-            return f" in {inside['name']!r}"
-    return ""
+def _first(found: list[_Found], wrong: Callable[[Any], bool]) -> _Found:
+    """Return the first value that is wrong, else an empty one."""
+    return next((one for one in found if wrong(one.value)), _Found(None))
 
 
 def _structs(kind: Any) -> Iterator[Any]:  # noqa: ANN401 - a type, or a union of them

@@ -1,0 +1,85 @@
+"""``leadline calibrate`` as a user types it: refused at once, or measured, kept and used by what follows."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from leadline.app.composition import toolbox
+from leadline.interfaces.cli.main import main
+
+
+@pytest.fixture(scope="module")
+def calibrated(tmp_path_factory):
+    """Calibrate this CPU as briefly as it can be; return the data folder and what was printed."""
+    pytest.importorskip("torch")
+    folder = tmp_path_factory.mktemp("calibrated")
+    done = subprocess.run(
+        [sys.executable, "-m", "leadline", "calibrate", "--budget", "10", "--json"],
+        env={**os.environ, "LEADLINE_DATA_DIR": str(folder), "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert 0 == done.returncode, done.stderr
+    return folder, done
+
+
+@pytest.fixture
+def home(calibrated, monkeypatch):
+    monkeypatch.setenv("LEADLINE_DATA_DIR", str(calibrated[0]))
+    toolbox.cache_clear()
+    yield calibrated[0]
+    toolbox.cache_clear()
+
+
+@pytest.mark.slow
+def test_a_sweep_is_one_document_on_stdout_and_one_record_in_the_catalog(calibrated):
+    folder, done = calibrated
+    document = json.loads(done.stdout)
+    assert "leadline.device/1" == document["schema"]
+    assert "cpu" == document["kind"]
+    assert document["calibration"]["timings"]
+    assert f"calibrated {document['name']}, record kept in your catalog" in done.stderr
+    (record,) = folder.glob("catalog/devices/*")
+    assert document["name"] == json.loads(record.read_text())["name"]
+
+
+@pytest.mark.slow
+def test_the_calibrated_device_leads_the_list_and_answers_for_this_machine(home, capsys, tmp_path):
+    assert 0 == main(["devices", "list"])
+    header, first, *_ = capsys.readouterr().out.splitlines()
+    assert header.startswith("device")
+    assert "measured here" in first
+    config = tmp_path / "config.json"
+    config.write_text('{"model_type": "gpt2", "n_embd": 64, "n_layer": 2, "n_head": 4, "vocab_size": 1000}')
+    assert 0 == main(["estimate", str(config), "--on", "local", "--batch", "2", "--seq", "64", "--json"])
+    assert "calibrated" == json.loads(capsys.readouterr().out)["basis"]["tier"]
+
+
+@pytest.mark.slow
+def test_a_calibrated_device_is_shown_with_its_date_and_software(home, capsys):
+    (record,) = home.glob("catalog/devices/*")
+    assert 0 == main(["devices", "show", json.loads(record.read_text())["name"]])
+    assert "torch" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--device", "tpu"], "--device tpu is not known: give cpu or cuda"),
+        (["--budget", "5"], "--budget 5 is too short to measure anything: give at least 10 seconds"),
+        (["--budget", "nan"], "--budget nan is too short"),
+        (["--budget", "1e30"], "--budget 1e+30 is more than an hour"),
+        (["--budget", "long"], "--budget is 'long', but it must be a number"),
+        (["cuda"], "'cuda' is too much"),
+    ],
+)
+def test_what_cannot_be_measured_is_refused_at_once(words, says, capsys, tmp_path, monkeypatch):
+    pytest.importorskip("torch")
+    monkeypatch.setenv("LEADLINE_DATA_DIR", str(tmp_path / "data"))
+    assert 2 == main(["calibrate", *words])
+    printed = capsys.readouterr()
+    assert ("", 1) == (printed.out, printed.err.count("\n"))
+    assert says in printed.err
+    assert not (tmp_path / "data").exists()
