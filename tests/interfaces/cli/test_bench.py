@@ -76,3 +76,33 @@ def test_bad_input_is_one_sentence_and_exit_code_two(fake_bench, capsys, argumen
     message = capsys.readouterr().err
     assert fragment in message
     assert 1 == message.count("\n")
+
+
+def test_a_quick_run_of_a_real_bench_is_written_with_its_rows(tmp_path, monkeypatch):
+    monkeypatch.setenv("LEADLINE_DATA_DIR", str(tmp_path / "data"))
+    target = tmp_path / "rows.json"
+    assert run_command(bench.app, "bench", ["catalog", "--quick", "--json", str(target)]) in (0, 1)
+    document = json.loads(target.read_text())
+    assert "leadline.bench/1" == document["schema"]
+    assert document["rows"]
+    for row in document["rows"]:
+        assert {"name", "value", "unit", "target", "met", "baseline", "n", "how"} == set(row)
+        assert row["value"] is not None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "fragment"),
+    [
+        (["local", "--data", "."], "bench local reads no data: leave --data . out"),
+        (["speed", "--data", "."], "bench speed reads no data"),
+        (["locla"], "unknown bench 'locla': did you mean 'local'"),
+        (["local", "--json", "no/such/rows.json"], "there is no folder no/such; create it"),
+        (["local", "--fast"], "unknown option --fast: did you mean --quick"),
+        ([], "NAME is missing: write leadline bench NAME"),
+    ],
+)
+def test_a_bench_that_cannot_run_is_refused_before_anything_is_measured(capsys, arguments, fragment):
+    assert 2 == run_command(bench.app, "bench", arguments)
+    message = capsys.readouterr().err
+    assert fragment in message
+    assert 1 == message.count("\n")
