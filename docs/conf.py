@@ -1,11 +1,25 @@
 """Sphinx settings of the documentation."""
 
-from importlib.metadata import version as _version
+from leadline import __version__
 
 project = "Leadline"
 author = "The Leadline maintainers"
-release = _version("leadline")
+release = __version__
 extensions = ["myst_parser"]
+myst_enable_extensions = ["deflist"]
+myst_heading_anchors = 3
 html_theme = "furo"
 exclude_patterns = ["_build"]
 nitpicky = True
+
+
+def setup(app):
+    """Write the reference of the command line where its page has room for it."""
+    app.connect("source-read", _write_reference)
+
+
+def _write_reference(app, page, source):
+    from leadline.interfaces.cli.reference import reference
+
+    if page == "cli":
+        source[0] = source[0].replace("<!-- reference -->", reference())

@@ -1,0 +1,45 @@
+"""The reference of the command line as Markdown, written from the parser itself, so that it cannot go stale."""
+
+from collections.abc import Iterator
+from importlib import import_module
+from typing import Any
+
+from typer.main import get_command
+
+from leadline.interfaces.cli.main import GROUPS
+from leadline.interfaces.cli.verb import sections, usage_words
+
+
+def reference() -> str:
+    """Return every command in the order of ``leadline --help``: usage, what it does, and its options by section."""
+    parts: list[str] = []
+    for heading, verbs in GROUPS.items():
+        parts.append(f"## {heading}")
+        for verb, (module, summary) in verbs.items():
+            parts += [f"### leadline {verb}", f"{summary[0].upper()}{summary[1:]}."]
+            app = import_module(f"leadline.interfaces.cli.{module}").app
+            parts += _command(get_command(app), f"leadline {verb}")
+    return "\n\n".join(parts) + "\n"
+
+
+def _command(command: Any, path: str) -> Iterator[str]:  # noqa: ANN401 - Typer's own are private
+    """Yield the paragraphs of a command, or of each command of a group."""
+    for name, inner in getattr(command, "commands", {}).items():
+        yield f"#### {path} {name}"
+        yield from _command(inner, f"{path} {name}")
+    if hasattr(command, "commands"):
+        return
+    yield f"```text\n{path} {usage_words(command)}\n```"
+    yield " ".join((command.help or "").split())
+    with command.make_context(path, ["--help"], resilient_parsing=True) as context:
+        for title, rows in sections(command, context).items():
+            if rows:
+                yield f"**{title}**"
+                yield "\n\n".join(f"`{name}`\n: {_escaped(what)}" for name, what in rows)
+    if command.epilog:
+        yield f"```text\n{command.epilog}\n```"
+
+
+def _escaped(text: str) -> str:
+    """Keep what Markdown would read as its own."""
+    return text.replace("*", r"\*").replace("[", r"\[").replace("<", r"\<")
