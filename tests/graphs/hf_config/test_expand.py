@@ -121,6 +121,47 @@ def test_defaults_are_named(expanded):
     assert any("batch 1" in note and "sequence 2048" in note for note in expanded(LLAMA_7B).notes)
 
 
+def test_a_causal_model_keeps_its_cache_until_the_loss_is_known_but_not_under_checkpointing(expanded):
+    """Keys and values are copied into it: each with its heads apart, as attention takes them."""
+    settings = {"batch": 2, "sequence": 64, "precision": Precision.BF16}
+    for checkpointing in (False, True):
+        ops = expanded(SMALL, checkpointing=checkpointing, **settings).step.ops
+        copied = [op.count for op in ops if op.name == "aten.cat" and op.outputs[0] == op.inputs[0]
+                  and op.outputs[0].shape == (2, 8, 64, 32) and op.stage is Stage.FORWARD]  # fmt: skip
+        rotated = 3 * 2
+        assert rotated + 3 * 2 * (not checkpointing) == sum(copied)
+
+
+def test_heads_that_share_keys_hold_their_scores_in_float32_only(expanded):
+    """CUDA's memory-efficient kernel takes no grouped heads; flash attention, for half precision, does."""
+    grouped = {**SMALL, "num_key_value_heads": 2}
+    scores = (2, 8, 512, 512)
+    for precision, held in ((Precision.FP32, True), (Precision.BF16, False)):
+        ops = expanded(grouped, batch=2, sequence=512, precision=precision).step.ops
+        assert held == any(spec.shape == scores for op in ops for spec in op.outputs)
+
+
+def test_an_encoder_and_its_decoder_see_as_many_words_and_say_so(expanded):
+    job = expanded({"model_type": "t5"}, batch=2, sequence=64)
+    assert any("a target as long as the source" in note for note in job.notes)
+    assert {64} == {op.dims["q"] for op in job.step.ops if op.kind is OpKind.ATTENTION}
+
+
+def test_speech_has_its_own_length_and_its_positions_are_not_trained(expanded):
+    whisper = {"model_type": "whisper"}
+    step = expanded(whisper, batch=2, sequence=32, optimizer=Optimizer.ADAMW, precision=Precision.FP32).step
+    assert {(1500, 1500), (32, 32), (32, 1500)} == {
+        (op.dims["q"], op.dims["kv"]) for op in step.ops if op.kind is OpKind.ATTENTION
+    }
+    events = [event for event in step.events if event.size_bytes > 0]
+    weights, states = (
+        sum(event.size_bytes for event in events if event.category is kind)
+        for kind in (StorageCategory.PARAMETER, StorageCategory.OPTIMIZER_STATE)
+    )
+    assert 2 * (weights - 1500 * 384 * 4) == states
+    assert expanded(whisper).loop.bytes_per_sample is None
+
+
 def test_a_sequence_beyond_learned_positions_is_refused(expanded):
     with pytest.raises(InvalidInput, match="1024"):
         expanded({"model_type": "gpt2"}, sequence=2048)
@@ -159,7 +200,12 @@ TRACED = [
     ("llama", "AutoModelForCausalLM", LIKE_LLAMA, Precision.AMP_BF16),
     ("gpt2", "AutoModelForCausalLM", {"n_layer": 2, "n_embd": 256, "n_head": 4}, Precision.FP32),
     ("bert", "AutoModelForMaskedLM", {"num_hidden_layers": 2, "hidden_size": 256, "num_attention_heads": 4,
-                                      "intermediate_size": 1024}, Precision.FP32),
+                                      "intermediate_size": 1024}, Precision.AMP_BF16),
+    ("deberta-v2", "AutoModelForMaskedLM", {"num_hidden_layers": 2, "hidden_size": 256, "num_attention_heads": 4,
+                                            "intermediate_size": 1024, "vocab_size": 8000, "relative_attention": True,
+                                            "pos_att_type": ["c2p", "p2c"], "position_buckets": 64}, Precision.FP32),
+    ("t5", "AutoModelForSeq2SeqLM", {"num_layers": 2, "d_model": 256, "d_kv": 64, "num_heads": 4, "d_ff": 1024,
+                                     "vocab_size": 8000, "decoder_start_token_id": 0}, Precision.AMP_BF16),
 ]  # fmt: skip
 
 
@@ -177,5 +223,5 @@ def test_the_formula_agrees_with_a_trace_of_the_implementation(tmp_path, expande
     config = transformers.AutoConfig.for_model(family, **sizes).to_dict()
     mine = expanded(config, batch=4, sequence=256, precision=precision).step
     assert traced.parameters == mine.parameters
-    assert pytest.approx(flops(traced, *MATRIX), rel=0.03) == flops(mine, *MATRIX)
-    assert pytest.approx(peak(traced), rel=0.10) == peak(mine)
+    assert pytest.approx(flops(traced, *MATRIX), rel=0.001) == flops(mine, *MATRIX)
+    assert pytest.approx(peak(traced), rel=0.02) == peak(mine)

@@ -12,7 +12,8 @@ def rotary(tape: Tape, source: Size, angles: Size, width: int) -> Size:
 
     Where a part of each head is rotated, it is joined with the rest again.
     """
-    shape, dtype, slot = source.shape, source.dtype, source.slot
+    shape, slot = source.shape, source.slot
+    dtype = "float32" if angles.dtype == "float32" else source.dtype
     part = (*shape[:-1], width)
     n = source.elements // shape[-1] * width
 
@@ -83,10 +84,11 @@ def attention(
 def written_out(
     tape: Tape, query: Size, key: Size, value: Size, *, bias: Size | None = None, sinks: Size | None = None,
     capped: bool = False, dropout: float = 0.0,
-) -> Size:  # fmt: skip
+) -> tuple[Size, Size]:  # fmt: skip
     """Attend op by op, holding the scores (b, h, q, kv) that the softmax and the product with the values save.
 
-    Nothing is skipped under a causal mask: all scores are computed and then masked.
+    Returns what is mixed and the scores as shares of one. Nothing is skipped under a causal mask: all scores are
+    computed and then masked.
     """
     scores = layers.scaled(tape, product(tape, query, key, turned=True))
     if capped:
@@ -98,7 +100,7 @@ def written_out(
     chances = softmax(tape, scores)
     del scores
     chances = layers.dropout(tape, tape.cast(chances, value.dtype), dropout)
-    return product(tape, chances, value)
+    return product(tape, chances, value), chances
 
 
 def product(tape: Tape, left: Size, right: Size, *, turned: bool = False) -> Size:
@@ -147,12 +149,20 @@ def position_bias(tape: Tape, table: Size, heads: int, q: int, kv: int) -> Size:
     return layers.embedding(tape, table, tokens).view(1, heads, q, kv)
 
 
-def copied(tape: Tape, source: Size) -> Size:
-    """Copy a bias for one layer, with the causal mask put in where there is one."""
-    result = tape.new(source.shape, source.dtype)
-    tape.op("where", OpKind.ELEMENTWISE, [source], [result])
-    slot = source.slot
-    return tape.node(result, lambda gradient: tape.send(slot, gradient))
+def copied(tape: Tape, source: Size, name: str, dtype: str | None = None) -> Size:
+    """Copy with the kernel ``name``, into ``dtype`` if one is given; a gradient of the same type goes back as it is."""
+    result = tape.new(source.shape, dtype or source.dtype)
+    tape.op(name, OpKind.COPY, [source], [result])
+    slot, origin, same = source.slot, source.dtype, result.dtype == source.dtype
+
+    def backward(gradient: Size) -> None:
+        back = gradient
+        if not same:
+            back = tape.new(gradient.shape, origin, TEMPORARY)
+            tape.op("_to_copy", OpKind.COPY, [gradient], [back])
+        tape.send(slot, back)
+
+    return tape.node(result, backward)
 
 
 def join_heads(tape: Tape, own: Size, shared: Size) -> Size:

@@ -135,9 +135,9 @@ def stablelm(read: Fields) -> StackShape:
 
 
 def cohere(read: Fields) -> StackShape:
-    """Read Command R: parallel blocks behind one norm without bias, tied embeddings."""
-    norm = "each" if read.flag("use_qk_norm", default=False) else ""
-    return decoder(read, Style(norm="unbiased", layout="parallel", tied=True, query_key_norm=norm))
+    """Read Command R: parallel blocks behind one norm without bias, written out; tied embeddings."""
+    norm = "each-written" if read.flag("use_qk_norm", default=False) else ""
+    return decoder(read, Style(norm="written", layout="parallel", tied=True, query_key_norm=norm))
 
 
 def stack(read: Fields, style: Style, feeds: list[FeedForwardShape]) -> StackShape:
@@ -177,7 +177,7 @@ def decoder_head(read: Fields, vocab: int, *, tied: bool, bias: bool = False) ->
     if architecture.endswith("Model") and not architecture.endswith("LMHeadModel"):
         return HeadShape()
     capped = read.given("final_logit_softcapping", default=read.family == "gemma2")
-    return HeadShape(outputs=vocab, tied=tied, bias=bias, capped=capped)
+    return HeadShape(outputs=vocab, tied=tied, bias=bias, capped=capped, upcast=True)
 
 
 def _wrap(read: Fields, style: Style, hidden: int, layers: tuple[LayerShape, ...]) -> StackShape:

@@ -31,7 +31,7 @@ class TokenEmbedding:
     def __call__(self, batch: int, sequence: int) -> Size:
         """Return hidden states (batch, sequence, width) of tokens that are held as inputs."""
         shape, tape = self.shape, self.build.tape
-        tokens = tape.new((batch, sequence), "int64", StorageCategory.INPUT)
+        tokens = self.build.given((batch, sequence), "int64")
         hidden = layers.embedding(tape, self.table, tokens)
         for table in self.more:
             hidden = layers.add(tape, hidden, layers.embedding(tape, table, tokens))
@@ -59,7 +59,7 @@ class ImageEmbedding:
     def __call__(self, batch: int, _: int) -> Size:
         """Return hidden states (batch, tokens, width) of images that are held as inputs."""
         tape, shape = self.build.tape, self.shape
-        image = tape.new((batch, shape.channels, shape.side, shape.side), self.build.dtype, StorageCategory.INPUT)
+        image = self.build.given((batch, shape.channels, shape.side, shape.side), self.build.dtype)
         hidden = self.patches(image.view(batch, shape.tokens - shape.extra, shape.channels * shape.patch**2))
         joined = tape.new((batch, shape.tokens, hidden.shape[2]), hidden.dtype)
         tape.op("cat", OpKind.COPY, [hidden], [joined])
@@ -92,7 +92,7 @@ class SpeechEmbedding:
     def __call__(self, batch: int, _: int) -> Size:
         """Return hidden states (batch, tokens, width) of spectra that are held as inputs."""
         tape, shape = self.build.tape, self.shape
-        sound = tape.new((batch, shape.bins, 2 * shape.tokens), self.build.dtype, StorageCategory.INPUT)
+        sound = self.build.given((batch, shape.bins, 2 * shape.tokens), self.build.dtype)
         hidden = layers.activation(tape, _convolve(tape, sound, *self.first, stride=1), "gelu")
         del sound
         hidden = layers.activation(tape, _convolve(tape, hidden, *self.second, stride=2), "gelu")

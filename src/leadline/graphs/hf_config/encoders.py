@@ -106,7 +106,12 @@ def modernbert(read: Fields) -> StackShape:
     vocab = read.size("vocab_size", default=50368)
     head = encoder_head(read, hidden, vocab, hidden, read.word("classifier_activation", default="gelu"))
     if head.transform:
-        head = replace(head, transform_bias=read.flag("classifier_bias", default=False), transform_norm=norm)
+        head = replace(
+            head,
+            upcast=not head.pooled,
+            transform_bias=read.flag("classifier_bias", default=False),
+            transform_norm=norm,
+        )
     return StackShape(
         family=read.family,
         hidden=hidden,

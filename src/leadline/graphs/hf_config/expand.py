@@ -136,7 +136,8 @@ def _run(workload: Workload, shape: ModelShape, choices: _Choices, *, cuda: bool
     precision = choices.precision
     tape = Tape(training=training, autocast=precision.compute if precision.autocast else None)
     dtype = precision.weights
-    build = Build(tape, dtype, cuda=cuda, checkpointing=workload.checkpointing and training)
+    checkpointing = workload.checkpointing and training
+    build = Build(tape, dtype, cuda=cuda, checkpointing=checkpointing, caching=not checkpointing)
     model = make_model(build, shape)
     states = hold_states(tape, choices.optimizer) if training else []
     _micro_steps(model, choices, workload.accumulation if training else 1)
@@ -166,6 +167,7 @@ def _micro_steps(model: Single | Pair, choices: _Choices, accumulation: int) -> 
             if tape.training:
                 tape.backward(answer, tape.new((1,), "float32", StorageCategory.TEMPORARY))
             del answer
+            model.build.inputs.clear()
 
 
 def _as_tf32(ops: tuple[Op, ...]) -> tuple[Op, ...]:

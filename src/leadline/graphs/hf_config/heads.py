@@ -42,4 +42,8 @@ class Head:
     def loss(self, answer: Size) -> Size:
         """Return what training starts from: cross entropy over scores, the mean of hidden states."""
         tape = self.build.tape
-        return losses.cross_entropy(tape, answer) if self.shape.outputs else losses.mean_loss(tape, answer)
+        return (
+            losses.cross_entropy(tape, answer, upcast=self.shape.upcast)
+            if self.shape.outputs
+            else losses.mean_loss(tape, answer)
+        )

@@ -42,14 +42,13 @@ class LatentAttention:
         if angles is not None:
             query = attending.rotary(tape, query, angles, latent.rotary)
             turned = attending.rotary(tape, turned, angles, latent.rotary)
-        if not tape.training:
-            self.build.cache += (narrow, turned)
         grown = self.grow(narrow)
         plain, value = attending.split(tape, grown, (shape.heads * latent.plain, shape.heads * latent.value))
         del grown, narrow
         key = attending.join_heads(tape, plain.view(batch, shape.heads, sequence, latent.plain), turned)
         value = value.view(batch, shape.heads, sequence, latent.value)
         del plain, turned
+        key, value = self.build.keep(key, value)
         if tape.autocast:
             query, key, value = (tape.cast(one, tape.autocast) for one in (query, key, value))
         mixed = attending.attention(tape, query, key, value, causal=shape.causal, cuda=self.build.cuda)

@@ -72,23 +72,41 @@ def layer_norm(tape: Tape, source: Size, weight: Size | None = None, bias: Size 
 
 def rms_norm(tape: Tape, source: Size, weight: Size | None = None) -> Size:
     """Normalise by the root mean square as the reference implementations do: op by op, in float32."""
+    return _written_norm(tape, source, weight, centred=False)
+
+
+def written_norm(tape: Tape, source: Size, weight: Size, bias: Size | None = None) -> Size:
+    """Normalise by mean and variance op by op, in float32; what is left of the mean is saved twice."""
+    normal = _written_norm(tape, source, weight, centred=True)
+    return normal if bias is None else add(tape, normal, bias)
+
+
+def _written_norm(tape: Tape, source: Size, weight: Size | None, *, centred: bool) -> Size:
     dtype = source.dtype
     wide = tape.cast(source, "float32")
     rows, n = source.elements // source.shape[-1], source.elements
-    square = tape.new(source.shape, "float32")
-    tape.op("pow", OpKind.ELEMENTWISE, [wide], [square], flops=4.0 * n)
+    slot, shape = wide.slot, source.shape
+    if centred:
+        middle = tape.new((rows, 1), "float32")
+        tape.op("mean", OpKind.REDUCTION, [wide], [middle], flops=n)
+        first, last = tape.new(shape, "float32"), tape.new(shape, "float32")
+        for one in (first, last):
+            tape.op("sub", OpKind.ELEMENTWISE, [wide, middle], [one], flops=n)
+    else:
+        first = last = wide
+    square = tape.new(shape, "float32")
+    tape.op("pow", OpKind.ELEMENTWISE, [first], [square], flops=4.0 * n)
     scale = tape.new((rows, 1), "float32")
     tape.op("mean", OpKind.REDUCTION, [square], [scale], flops=n)
     del square
     for name in ("add", "rsqrt"):
         tape.op(name, OpKind.ELEMENTWISE, [scale], [scale], flops=rows)
-    scaled = tape.new(source.shape, "float32")
-    tape.op("mul", OpKind.ELEMENTWISE, [wide, scale], [scaled], flops=n)
-    slot, shape = wide.slot, source.shape
+    scaled = tape.new(shape, "float32")
+    tape.op("mul", OpKind.ELEMENTWISE, [last, scale], [scaled], flops=n)
 
     def backward(gradient: Size) -> None:
         product = tape.new(shape, "float32", TEMPORARY)
-        tape.op("mul", OpKind.ELEMENTWISE, [gradient, wide], [product], flops=n)
+        tape.op("mul", OpKind.ELEMENTWISE, [gradient, last], [product], flops=n)
         reduced = tape.new((rows, 1), "float32", TEMPORARY)
         tape.op("sum", OpKind.REDUCTION, [product], [reduced], flops=n)
         del product
@@ -97,7 +115,7 @@ def rms_norm(tape: Tape, source: Size, weight: Size | None = None) -> Size:
         tape.send(slot, direct)
         del direct
         power = tape.new(shape, "float32", TEMPORARY)
-        tape.op("pow", OpKind.ELEMENTWISE, [wide], [power], flops=n)
+        tape.op("pow", OpKind.ELEMENTWISE, [first], [power], flops=n)
         doubled = tape.new(shape, "float32", TEMPORARY)
         tape.op("mul", OpKind.ELEMENTWISE, [power], [doubled], flops=n)
         del power
@@ -198,6 +216,8 @@ def activation(tape: Tape, source: Size, name: str) -> Size:
     """Apply a pointwise function: one kernel for gelu, silu and relu; ``gelu_new`` is written out, op by op."""
     if name in ("gelu_new", "gelu_fast"):
         return _written_gelu(tape, source)
+    if name == "bloom_gelu":
+        return _recomputed_gelu(tape, source)
     base = {"gelu_pytorch_tanh": "gelu", "swish": "silu", "relu2": "relu", "quick_gelu": "silu"}.get(name, name)
     cost, back_cost = {"gelu": (10, 14), "silu": (5, 8), "tanh": (6, 2), "sigmoid": (4, 2)}.get(base, (1, 1))
     result = tape.new(source.shape, source.dtype)
@@ -219,32 +239,64 @@ def _written_gelu(tape: Tape, source: Size) -> Size:
     dtype = "float32" if tape.autocast else source.dtype  # pow is on autocast's float32 list, and widens the rest
     half = tape.new(shape, source.dtype)
     tape.op("mul", OpKind.ELEMENTWISE, [source], [half], flops=n)
+    wide = tape.cast(source, dtype)
     running = tape.new(shape, dtype)
-    tape.op("pow", OpKind.ELEMENTWISE, [source], [running], flops=4 * n)
+    tape.op("pow", OpKind.ELEMENTWISE, [wide], [running], flops=4 * n)
     for name, cost in (("mul", 1), ("add", 1), ("mul", 1), ("tanh", 6)):
         step = tape.new(shape, dtype)
         tape.op(name, OpKind.ELEMENTWISE, [running], [step], flops=cost * n)
         running = step
     del step
-    tanh = running
-    one_more, result = tape.new(shape, dtype), None
-    tape.op("add", OpKind.ELEMENTWISE, [tanh], [one_more], flops=n)
+    one_more = tape.new(shape, dtype)
+    tape.op("add", OpKind.ELEMENTWISE, [running], [one_more], flops=n)
+    saved = [running, wide] if tape.training else []
+    del running, wide
     result = tape.new(shape, dtype)
     tape.op("mul", OpKind.ELEMENTWISE, [half, one_more], [result], flops=n)
-    del running
 
     def backward(gradient: Size) -> None:
         left = tape.new(shape, dtype, TEMPORARY)
         tape.op("mul", OpKind.ELEMENTWISE, [gradient, half], [left], flops=n)
         total = tape.new(shape, dtype, TEMPORARY)
         tape.op("mul", OpKind.ELEMENTWISE, [gradient, one_more], [total], flops=n)
-        for name, saved in (("tanh_backward", [tanh]), ("mul", []), ("mul", []), ("pow_backward", [source])):
+        for name, more in (("tanh_backward", saved[:1]), ("mul", []), ("mul", []), ("pow_backward", saved[1:])):
             step = tape.new(shape, dtype, TEMPORARY)
-            tape.op(name, OpKind.ELEMENTWISE, [left, *saved], [step], flops=2 * n)
+            tape.op(name, OpKind.ELEMENTWISE, [left, *more], [step], flops=2 * n)
             left = step
         for _ in range(3):
             tape.op("add_", OpKind.ELEMENTWISE, [total, left], [total], flops=n)
         tape.send(slot, total)
+
+    return tape.node(result, backward)
+
+
+def _recomputed_gelu(tape: Tape, source: Size) -> Size:
+    """BLOOM's GELU: op by op too, but only its input is saved, and the backward pass starts from it again."""
+    shape, dtype, n, slot = source.shape, source.dtype, source.elements, source.slot
+
+    def steps(count: int, held: list[Size], category: StorageCategory) -> Size:
+        running = source
+        for _ in range(count):
+            step = tape.new(shape, dtype, category)
+            tape.op("mul", OpKind.ELEMENTWISE, [running, *held], [step], flops=2 * n)
+            running = step
+        return running
+
+    half = steps(1, [], StorageCategory.ACTIVATION)
+    result = steps(8, [half], StorageCategory.ACTIVATION)
+    del half
+
+    def backward(gradient: Size) -> None:
+        tanh = steps(6, [], TEMPORARY)
+        left = steps(5, [tanh], TEMPORARY)
+        right = steps(4, [tanh, left], TEMPORARY)
+        del tanh
+        total = tape.new(shape, dtype, TEMPORARY)
+        tape.op("add", OpKind.ELEMENTWISE, [left, right], [total], flops=n)
+        del left, right
+        back = tape.new(shape, dtype, TEMPORARY)
+        tape.op("mul", OpKind.ELEMENTWISE, [gradient, total], [back], flops=n)
+        tape.send(slot, back)
 
     return tape.node(result, backward)
 

@@ -22,26 +22,39 @@ def first_token(tape: Tape, hidden: Size) -> Size:
     return tape.node(result, backward)
 
 
-def cross_entropy(tape: Tape, logits: Size) -> Size:
-    """Return the mean loss over rows of logits, in float32 whatever their dtype."""
-    wide = tape.cast(logits, "float32")
-    rows, n, slot = wide.elements // wide.shape[-1], wide.elements, wide.slot
-    shape = wide.shape
-    likely = tape.new(shape, "float32")
-    tape.op("_log_softmax", OpKind.SOFTMAX, [wide], [likely], flops=5.0 * n)
-    del wide
-    loss = tape.new((1,), "float32")
+def cross_entropy(tape: Tape, logits: Size, *, upcast: bool) -> Size:
+    """Return the mean loss over rows of logits; without ``upcast`` their logarithms are taken in the logits' own type.
+
+    Autocast then converts the logarithms to float32.
+    """
+    wide = tape.cast(logits, "float32") if upcast else logits
+    likely = _log_softmax(tape, wide)
+    if tape.autocast:
+        likely = tape.cast(likely, "float32")
+    rows = likely.elements // likely.shape[-1]
+    slot = likely.slot
+    loss = tape.new((1,), likely.dtype)
     tape.op("nll_loss_forward", OpKind.REDUCTION, [likely], [loss], flops=rows, read=12.0 * rows)
 
     def backward(gradient: Size) -> None:
-        direct = tape.new(shape, "float32", TEMPORARY)
+        direct = tape.new(likely.shape, likely.dtype, TEMPORARY)
         tape.op("nll_loss_backward", OpKind.REDUCTION, [gradient], [direct], flops=rows, written=2.0 * direct.bytes)
-        back = tape.new(shape, "float32", TEMPORARY)
-        tape.op("_log_softmax_backward_data", OpKind.SOFTMAX, [direct, likely], [back], flops=4.0 * n)
-        del direct
-        tape.send(slot, back)
+        tape.send(slot, direct)
 
     return tape.node(loss, backward)
+
+
+def _log_softmax(tape: Tape, scores: Size) -> Size:
+    n, slot = scores.elements, scores.slot
+    likely = tape.new(scores.shape, scores.dtype)
+    tape.op("_log_softmax", OpKind.SOFTMAX, [scores], [likely], flops=5.0 * n)
+
+    def backward(gradient: Size) -> None:
+        back = tape.new(likely.shape, likely.dtype, TEMPORARY)
+        tape.op("_log_softmax_backward_data", OpKind.SOFTMAX, [gradient, likely], [back], flops=4.0 * n)
+        tape.send(slot, back)
+
+    return tape.node(likely, backward)
 
 
 def mean_loss(tape: Tape, output: Size) -> Size:

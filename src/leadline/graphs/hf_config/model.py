@@ -72,8 +72,14 @@ class Single:
 
     def __call__(self, batch: int, sequence: int) -> Size:
         """Run one micro-step; return the loss in training (the logits are dropped), the answer in inference."""
-        answer = self.head(self.tower(batch, sequence))
-        return self.head.loss(answer) if self.build.tape.training else answer
+        hidden = self.tower(batch, sequence)
+        answer = self.head(hidden)
+        if not self.build.tape.training:
+            return answer
+        loss = self.head.loss(answer)
+        del hidden
+        self.build.let_go()
+        return loss
 
 
 class Pair:
@@ -95,9 +101,15 @@ class Pair:
         if self.shape.cross_bias:
             heads = self.shape.decoder.layers[0].attention.heads
             bias = tape.new((1, heads, sequence, memory.shape[1]), memory.dtype)
-        answer = self.head(self.decoder(batch, sequence, memory, bias))
-        del memory, bias
-        return self.head.loss(answer) if tape.training else answer
+        hidden = self.decoder(batch, sequence, memory, bias)
+        answer = self.head(hidden)
+        del bias
+        if not tape.training:
+            return answer
+        loss = self.head.loss(answer)
+        del memory, hidden
+        self.build.let_go()
+        return loss
 
 
 def make_model(build: Build, shape: ModelShape) -> Single | Pair:

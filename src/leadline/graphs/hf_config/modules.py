@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+from leadline.core.graph import StorageCategory
 from leadline.graphs.hf_config import attending, layers
 from leadline.graphs.hf_config.shape import AttentionShape, FeedForwardShape
 from leadline.graphs.hf_config.tape import Size, Tape
@@ -12,18 +13,41 @@ class Build:
     """Where modules get their weights and record their ops.
 
     ``dtype`` is that of the weights; ``cuda`` chooses the attention kernel. In inference ``cache`` keeps the keys and
-    values of all causal layers, as a causal model does by default.
+    values of all causal layers, as a causal model does by default; in training it does too, until the loss is known,
+    but not under checkpointing. ``inputs`` and the latest written-out ``scores`` are held as their owners hold them.
     """
 
     tape: Tape
     dtype: str
     cuda: bool = True
     checkpointing: bool = False
+    caching: bool = True
     cache: list[Size] = field(default_factory=list)
+    inputs: list[Size] = field(default_factory=list)
+    scores: Size | None = None
 
     def weight(self, *shape: int, trained: bool = True) -> Size:
         """Make one weight."""
         return self.tape.parameter(*shape, dtype=self.dtype, trained=trained)
+
+    def given(self, shape: tuple[int, ...], dtype: str) -> Size:
+        """Make an input, held until the step is done with."""
+        self.inputs.append(self.tape.new(shape, dtype, StorageCategory.INPUT))
+        return self.inputs[-1]
+
+    def keep(self, *made: Size) -> tuple[Size, ...]:
+        """Return keys and values as the cache keeps them: copied in one type, for it joins them to what it held."""
+        if not self.caching:
+            return made
+        dtype = "float32" if any(one.dtype == "float32" for one in made) else made[0].dtype
+        copies = tuple(attending.copied(self.tape, one, "cat", dtype) for one in made)
+        self.cache += copies
+        return copies
+
+    def let_go(self) -> None:
+        """Give back what a model's answer holds beside the loss."""
+        self.cache.clear()
+        self.scores = None
 
 
 class Linear:
@@ -42,19 +66,25 @@ class Linear:
 
 
 class Norm:
-    """A norm over the last axis: ``layer``, ``rms``, ``unbiased`` or ``bare``; its weight may have its own shape."""
+    """A norm over the last axis; its weight may have its own shape.
+
+    ``layer`` and ``rms`` are what they say, ``unbiased`` and ``bare`` layer norms without a bias or any weight,
+    ``written`` and ``written-biased`` layer norms computed op by op.
+    """
 
     __slots__ = ("bias", "kind", "tape", "weight")
 
     def __init__(self, build: Build, kind: str, *shape: int) -> None:
         self.tape, self.kind = build.tape, kind
         self.weight = None if kind.startswith("bare") else build.weight(*shape)
-        self.bias = build.weight(*shape) if kind == "layer" else None
+        self.bias = build.weight(*shape) if kind in ("layer", "written-biased") else None
 
     def __call__(self, source: Size) -> Size:
         """Return ``source`` normalised."""
         if self.kind in ("rms", "bare-rms"):
             return layers.rms_norm(self.tape, source, self.weight)
+        if self.kind.startswith("written") and self.weight is not None:
+            return layers.written_norm(self.tape, source, self.weight, self.bias)
         return layers.layer_norm(self.tape, source, self.weight, self.bias)
 
 
@@ -92,25 +122,42 @@ class Attention:
         key, value = (one.view(batch, shape.kv_heads, keys, shape.head_dim) for one in (key, value))
         if angles is not None and shape.rotary:
             query, key = (attending.rotary(tape, one, angles, shape.rotary) for one in (query, key))
-        if not tape.training and (shape.causal or memory is not None):
-            self.build.cache += (key, value)
-        times = shape.heads // shape.kv_heads
-        key, value = attending.repeat_heads(tape, key, times), attending.repeat_heads(tape, value, times)
-        if tape.autocast:
-            query, key, value = (tape.cast(one, tape.autocast) for one in (query, key, value))
-        if shape.written_out:
-            mixed = attending.written_out(
-                tape, query, key, value, bias=bias, sinks=self.sinks, capped=shape.capped, dropout=shape.dropout
-            )
-        else:
-            causal = shape.causal and memory is None and bias is None
-            if bias is not None and bias.slot is not None:
-                bias = attending.copied(tape, bias)
-            mixed = attending.attention(
-                tape, query, key, value, causal=causal, window=shape.window, cuda=self.build.cuda, bias=bias
-            )
+        if shape.causal:
+            key, value = self.build.keep(key, value)
+        mixed = self._mix(query, key, value, memory, bias)
         del query, key, value
         return self.out(mixed.view(batch, sequence, shape.query_width))
+
+    def _mix(self, query: Size, key: Size, value: Size, memory: Size | None, bias: Size | None) -> Size:
+        shape, tape = self.shape, self.build.tape
+        times = shape.heads // shape.kv_heads
+        if tape.autocast:
+            query, key, value = (tape.cast(one, tape.autocast) for one in (query, key, value))
+        flash = self.build.cuda and query.dtype != "float32"
+        if times > 1 and shape.spread:
+            key, value = attending.repeat_heads(tape, key, times), attending.repeat_heads(tape, value, times)
+        elif shape.written_out or (times > 1 and not flash):
+            return self._written_out(query, key, value, bias)
+        causal = shape.causal and memory is None and bias is None
+        if bias is not None and bias.slot is not None:
+            bias = attending.copied(tape, bias, "where")
+        return attending.attention(
+            tape, query, key, value, causal=causal, window=shape.window, cuda=self.build.cuda, bias=bias
+        )
+
+    def _written_out(self, query: Size, key: Size, value: Size, bias: Size | None) -> Size:
+        """Mix op by op: an implementation without a kernel, or kernels that take no grouped heads."""
+        shape, tape = self.shape, self.build.tape
+        times = shape.heads // shape.kv_heads
+        key, value = attending.repeat_heads(tape, key, times), attending.repeat_heads(tape, value, times)
+        if shape.fused:
+            query = attending.copied(tape, query, "clone")
+        mixed, scores = attending.written_out(
+            tape, query, key, value, bias=bias, sinks=self.sinks, capped=shape.capped,
+            dropout=shape.dropout if shape.written_out else 0.0,
+        )  # fmt: skip
+        self.build.scores = scores if shape.written_out else None
+        return mixed
 
     def _project(self, hidden: Size, memory: Size) -> tuple[Size, Size, Size]:
         shape = self.shape
@@ -164,6 +211,7 @@ def _head_norm(build: Build, shape: AttentionShape, heads: int) -> Norm | None:
         "head-layer": ("layer", (shape.head_dim,)),
         "width": ("rms", (heads * shape.head_dim,)),
         "each": ("unbiased", (heads, shape.head_dim)),
+        "each-written": ("written", (heads, shape.head_dim)),
         "bare": ("bare-rms", ()),
     }
     if not shape.query_key_norm:

@@ -125,7 +125,7 @@ def bloom(read: Fields) -> StackShape:
     """Read BLOOM: ALiBi positions as a bias on the scores, and a norm after the embedding."""
     hidden, heads = read.size("hidden_size", "n_embed"), read.size("n_head", "num_attention_heads")
     attention = AttentionShape(hidden, heads, heads, read.per_head(hidden, heads), fused=True, written_out=True)
-    feed = FeedForwardShape(4 * hidden, activation="gelu_new")
+    feed = FeedForwardShape(4 * hidden, activation="bloom_gelu")
     vocab = read.size("vocab_size")
     return StackShape(
         family="bloom",
@@ -172,6 +172,7 @@ def falcon(read: Fields) -> StackShape:
     attention = AttentionShape(
         hidden, heads, few if grouped or read.flag("multi_query", default=True) else heads, head_dim,
         rotary=0 if read.flag("alibi", default=False) else head_dim, query_bias=bias, out_bias=bias, fused=True,
+        spread=True,
     )  # fmt: skip
     feed = FeedForwardShape(
         read.optional("ffn_hidden_size") or 4 * hidden, bias=bias, activation=read.word("activation", default="gelu")
@@ -196,7 +197,7 @@ def _gpt(read: Fields, *, activation: str, kv_heads: int | None) -> StackShape:
     positions, vocab = read.size("n_positions", "n_ctx", default=1024), read.size("vocab_size", default=50257)
     attention = AttentionShape(
         hidden, heads, kv_heads or heads, read.per_head(hidden, heads), fused=True,
-        dropout=read.rate("attn_pdrop", default=0.1),
+        spread=True, dropout=read.rate("attn_pdrop", default=0.1),
     )  # fmt: skip
     feed = FeedForwardShape(
         read.optional("n_inner") or 4 * hidden, activation=read.word("activation_function", default=activation)

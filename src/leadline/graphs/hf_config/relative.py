@@ -57,6 +57,7 @@ class RelativeAttention:
         if self.qkv is None:
             return [self.query(hidden), self.key(hidden), self.value(hidden)]
         query, key, value = attending.split(tape, self.qkv(hidden), (width, width, width))
+        key = attending.copied(tape, key, "clone")
         return [layers.add(tape, query, self.query_bias), key, layers.add(tape, value, self.value_bias)]
 
     def _positions(self, distances: Size, sequence: int) -> list[tuple[str, Size]]:
@@ -79,10 +80,10 @@ class RelativeAttention:
         scores = attending.product(tape, content, spread, turned=True)
         picked = tape.new((batch, shape.heads, sequence, sequence), scores.dtype)
         tape.op("gather", OpKind.INDEX, [scores], [picked], read=9.0 * picked.bytes / 4)
-        slot, full = scores.slot, scores.shape
+        slot = scores.slot
 
         def backward(gradient: Size) -> None:
-            back = tape.new(full, gradient.dtype, TEMPORARY)
+            back = tape.new(scores.shape, gradient.dtype, TEMPORARY)  # gathering saves what it gathered from
             tape.op("scatter_add_", OpKind.INDEX, [gradient], [back])
             tape.send(slot, back)
 

@@ -39,6 +39,7 @@ class AttentionShape:
     ``rotary`` counts the dimensions of a head that are rotated (0: none). ``query_key_norm`` says what is normalised:
     ``head`` (each head, one weight), ``head-layer`` (the same with a layer norm), ``width`` (all heads at once),
     ``each`` (a weight for each head), ``bare`` (no weight), or nothing.
+    ``spread`` says that shared keys and values are repeated for all heads before the kernel takes them.
     ``sinks`` adds a learned score for each head, ``capped`` bounds the scores by a tanh. ``written_out`` blocks compute
     the scores op by op, holding all of them, where others take a fused kernel; ``dropout`` is that of the scores there.
     """
@@ -55,6 +56,7 @@ class AttentionShape:
     out_bias: bool = True
     query_key_norm: str = ""
     fused: bool = False
+    spread: bool = False
     sinks: bool = False
     capped: bool = False
     written_out: bool = False
@@ -100,8 +102,9 @@ class LayerShape:
 
     ``layout`` is ``pre`` (norms before each half), ``sandwich`` (before and after), ``after`` (only after, inside the
     residual), ``post`` (after the residual, as BERT), ``parallel`` (one norm, both halves at once) or ``parallel2``
-    (a norm for each). ``norm`` is ``layer``, ``rms``, ``unbiased`` (a layer norm without bias) or ``bare`` (without
-    weights). ``first_norm`` is off where a layer skips its first norm.
+    (a norm for each). ``norm`` is ``layer``, ``rms``, ``unbiased`` (a layer norm without bias), ``bare`` (without
+    weights), ``written`` or ``written-biased`` (a layer norm computed op by op). ``first_norm`` is off where a layer
+    skips its first norm.
     """
 
     attention: AttentionShape
@@ -119,7 +122,7 @@ class HeadShape:
 
     ``outputs`` of 0 returns the hidden states. ``pooled`` looks at one token only. ``tied`` scores with the embedding's
     weights, ``capped`` bounds the scores by a tanh. ``transform_norm`` names the norm behind the transform,
-    ``activation`` its function.
+    ``activation`` its function. ``upcast`` says whether the loss is computed in float32 from the scores on.
     """
 
     outputs: int = 0
@@ -127,6 +130,7 @@ class HeadShape:
     bias: bool = False
     pooled: bool = False
     capped: bool = False
+    upcast: bool = False
     transform: int = 0
     transform_bias: bool = True
     transform_norm: str = ""

@@ -67,12 +67,14 @@ class Layer:
         return self._join(hidden, mixed)
 
     def _post(self, hidden: Size, around: Around) -> Size:
-        hidden = self._norm(0, self._join(hidden, self._attend(hidden, around)))
+        tape, rate = self.build.tape, self.shape.dropout
+        mixed = layers.dropout(tape, self._attend(hidden, around), rate)
+        hidden = self._norm(0, layers.add(tape, hidden, mixed))
         if self.cross is not None and self.cross_norm is not None:
-            mixed = self.cross(hidden, None, around.memory, around.memory_bias)
-            hidden = self.cross_norm(self._join(hidden, mixed))
-            del mixed
-        return self._norm(1, self._join(hidden, self.feed_forward(hidden)))
+            mixed = layers.dropout(tape, self.cross(hidden, None, around.memory, around.memory_bias), rate)
+            hidden = self.cross_norm(layers.add(tape, hidden, mixed))
+        mixed = layers.dropout(tape, self.feed_forward(hidden), rate)
+        return self._norm(1, layers.add(tape, hidden, mixed))
 
     def _after(self, hidden: Size, around: Around) -> Size:
         hidden = self._join(hidden, self._norm(0, self._attend(hidden, around)))

@@ -200,6 +200,8 @@ class Tape:
         result = self.new(source.shape, dtype)
         self.op("_to_copy", OpKind.COPY, [source], [result])
         slot, origin = source.slot, source.dtype
+        if slot is None:
+            return result
         owned = slot in self._owned
 
         def backward(gradient: Size) -> None:
