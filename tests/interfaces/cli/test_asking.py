@@ -1,6 +1,7 @@
 """The commands that ask before a job runs: estimate, recommend, systems, devices."""
 
 import json
+import sys
 
 import pytest
 
@@ -163,3 +164,22 @@ def test_an_option_before_the_double_dash_is_answered_with_where_it_goes(capsys)
     code, _, err = run(capsys, "estimate", "python", "train.py", "--batch-size", "3")
     assert 2 == code
     assert "after --" in err
+
+
+def test_what_a_traced_script_says_stays_out_of_the_answer(capfd, tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import os, subprocess, sys, torch\n"
+        "print('from the script'); print('to the other stream', file=sys.stderr)\n"
+        "os.write(1, b'by number'); subprocess.run(['echo', 'by a child'])\n"
+        "model = torch.nn.Linear(8, 8).cuda()\n"
+        "optimizer = torch.optim.SGD(model.parameters(), 0.1)\n"
+        "for step in range(9):\n"
+        "    model(torch.rand(4, 8).cuda()).sum().backward()\n"
+        "    optimizer.step()\n"
+        "    print(step, flush=True)\n"
+    )
+    code, out, err = run(capfd, "estimate", "--on", "A100 SXM4 80GB", "--json", "--", sys.executable, str(script))
+    assert 0 == code
+    assert "leadline.estimate/1" == json.loads(out)["schema"]
+    assert "" == err
