@@ -4,8 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from leadline.core.graph import Op, OpGraph, OpKind, Stage
 from leadline.core.hardware import Device, DeviceKind
-from leadline.estimators.communication import Ring, network_bytes_per_s, ring_of
+from leadline.estimators.communication import Ring, exchange_s, network_bytes_per_s, ring_of
 
 NVLINK = Device("A100", "nvidia", DeviceKind.GPU, link_bytes_per_s=600e9, pcie_generation=4)
 PCIE = Device("T4", "nvidia", DeviceKind.GPU, pcie_generation=3)
@@ -46,3 +47,25 @@ def test_crossing_nodes_is_no_faster_than_staying():
 )
 def test_the_network_is_read_from_its_text(text, expected):
     assert expected == network_bytes_per_s(text)
+
+
+def collective(name, size, ranks):
+    dims = {"bytes": int(size), "ranks": ranks}
+    return Op(name, OpKind.COMMUNICATION, Stage.BACKWARD, "float32", 0.0, size, size, dims=dims)
+
+
+def test_a_sharded_step_pays_for_its_gathers_and_not_for_its_shard_of_the_weights():
+    ring = Ring(4, 1e9, 0.0)
+    ops = (collective("c10d._allgather_base_", 4e9, 4), collective("c10d._reduce_scatter_base_", 4e9, 4))
+    assert pytest.approx(2 * 3 / 4 * 4) == exchange_s(ring, OpGraph(ops, parameter_bytes=1_000_000_000))
+
+
+def test_a_step_of_one_process_reduces_its_gradients_once():
+    ring = Ring(4, 1e9, 0.0)
+    assert ring.all_reduce_s(4e9) == exchange_s(ring, OpGraph((), parameter_bytes=4_000_000_000))
+
+
+def test_the_largest_group_is_the_whole_job_and_a_smaller_one_keeps_its_size():
+    ring = Ring(16, 1e9, 0.0)
+    ops = (collective("c10d.all_reduce", 1e9, 8), collective("c10d._allgather_base_", 1e9, 2))
+    assert pytest.approx(2 * 15 / 16 + 1 / 2) == exchange_s(ring, OpGraph(ops))

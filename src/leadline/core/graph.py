@@ -70,6 +70,7 @@ class Op:
         dtype: the dtype the arithmetic runs in.
         dims: sizes that decide the speed, by kind. GEMM: ``b, m, n, k``. CONV: ``n, c, k`` (channels in, out),
             ``h, w`` (output), ``r, s`` (filter), ``groups, stride, dilation``; ATTENTION: ``b, h, q, kv, d``.
+            COMMUNICATION: ``bytes`` (the larger of what goes in and what comes out) and ``ranks`` of the group.
         sources: positions in the graph of the ops whose outputs this op reads.
         count: how often the op is repeated with the same sizes (identical layers of an expanded config).
         kernels: device kernels one call launches (a foreach optimizer launches several).

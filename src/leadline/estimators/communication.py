@@ -1,8 +1,9 @@
 """Time of collectives between the devices of a job: latency and bandwidth of the slowest link of a ring."""
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from leadline.core.graph import OpGraph, OpKind
 from leadline.core.hardware import Device
 
 PCIE_BYTES_PER_S = {3: 12e9, 4: 24e9, 5: 48e9}
@@ -35,6 +36,26 @@ class Ring:
     def all_gather_s(self, size_bytes: float) -> float:
         """Return the seconds of an all-gather or reduce-scatter of ``size_bytes`` in total: half an all-reduce."""
         return self.all_reduce_s(size_bytes) / 2
+
+
+def exchange_s(ring: Ring, graph: OpGraph) -> float:
+    """Return the seconds that a step's collectives take on ``ring``.
+
+    They are the ones the trace saw: all-reduces, and what moves half as much (gathers, reduce-scatters, all-to-all).
+    A trace of a single process saw none: its gradients are then taken to be reduced once. Smaller groups keep their
+    size; the largest is the whole job, whatever number of devices was traced.
+    """
+    seen = [op for op in graph.ops if op.kind is OpKind.COMMUNICATION and op.dims.get("ranks", 0) > 1]
+    if not seen:
+        return ring.all_reduce_s(graph.parameter_bytes)
+    whole = max(op.dims["ranks"] for op in seen)
+    total = 0.0
+    for op in seen:
+        among = ring if op.dims["ranks"] == whole else replace(ring, devices=min(op.dims["ranks"], ring.devices))
+        reduced = op.name.rpartition(".")[2].startswith(("all_reduce", "allreduce"))
+        seconds = among.all_reduce_s(op.dims["bytes"]) if reduced else among.all_gather_s(op.dims["bytes"])
+        total += seconds * op.count
+    return total
 
 
 def ring_of(device: Device, devices: int, nodes: int = 1, interconnect: str | None = None) -> Ring:

@@ -11,7 +11,7 @@ from leadline.core.hardware import Device, DeviceKind
 from leadline.core.ports import KernelModel
 from leadline.core.units import format_bytes
 from leadline.core.workload import Phase, Workload
-from leadline.estimators.communication import ring_of
+from leadline.estimators.communication import exchange_s, ring_of
 from leadline.estimators.device_memory import CONTEXT_BYTES, PeakMemory, peak_memory
 from leadline.estimators.roofline import SpecsKernels
 from leadline.estimators.walltime import job_length, load_s, start_up, step_with_loading
@@ -112,9 +112,9 @@ class WhiteBox:
         parts["launch"] = launches_s
         if workload.gpus > 1 and workload.phase is Phase.TRAINING:
             ring = ring_of(device, workload.gpus, nodes, interconnect)
-            exchange_s = ring.all_reduce_s(job.step.parameter_bytes)
-            exposed_s = max(0.1 * exchange_s, exchange_s - 0.5 * step_s)
-            parts["communication"] = exchange_s
+            sent_s = exchange_s(ring, job.step)
+            exposed_s = max(0.1 * sent_s, sent_s - 0.5 * step_s)
+            parts["communication"] = sent_s
             reasons.append(
                 f"{exposed_s / (step_s + exposed_s):.0%} of the step is gradient exchange not hidden behind it"
             )
