@@ -38,6 +38,9 @@ class Experts(nn.Module):
         ends = torch.full((4,), len(x) // 4, dtype=torch.int32, device=x.device).cumsum(0, dtype=torch.int32)
         return torch._grouped_mm(x, self.weight, offs=ends)
 
+def smooth():
+    return nn.Sequential(nn.Linear(8, 8), nn.SiLU(), nn.Linear(8, 8), nn.Mish())
+
 def pixels():
     return nn.Sequential(nn.Conv2d(3, 8, 3, stride=2, padding=1), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 16 * 16, 10))
 
@@ -135,3 +138,10 @@ def test_the_product_of_experts_counts_each_row_once(model: Path, precision: Pre
     backward = [op for op in step.ops if op.name == "aten._grouped_mm" and op.stage is Stage.BACKWARD]
     assert [2 * 32 * 64 * 32] * len(backward) == [op.flops for op in backward]
     assert 2 * 32 * 64 * 32 == forward.flops
+
+
+def test_the_gradient_of_a_smooth_activation_is_one_kernel(model: Path) -> None:
+    step = trace(model, "smooth", InputShape((4, 8)), precision=Precision.FP32).step
+    backward = {op.name for op in step.ops if op.stage is Stage.BACKWARD and op.kind is OpKind.ELEMENTWISE}
+    assert {"aten.silu_backward", "aten.mish_backward"} <= backward
+    assert not backward & {"aten.sigmoid", "aten.tanh", "aten.rsub"}

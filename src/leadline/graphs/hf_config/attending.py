@@ -54,9 +54,9 @@ def attention(
 ) -> Size:
     """Attend with the fused kernel: shapes (b, h, q, d) and (b, h, kv, d); nothing of size q x kv is held.
 
-    Half precision takes flash attention, float32 (and any ``bias`` on the scores) the memory-efficient kernel, as CUDA
-    does; on a CPU its own flash kernel. A causal mask halves the arithmetic; a sliding window narrower than the keys
-    cuts it further. Values may be of another width than keys.
+    Half precision takes flash attention, float32 (and any ``bias`` on the scores, and values of another width than
+    keys) the memory-efficient kernel, as CUDA does; on a CPU its own flash kernel. A causal mask halves the arithmetic,
+    a sliding window narrower than the keys cuts it further.
     """
     b, h, q, d = query.shape
     kv, values = key.shape[2], value.shape[3]
@@ -64,7 +64,7 @@ def attention(
     share = (0.5 if causal and seen == kv else 1.0) * seen / kv
     flops = 2.0 * b * h * q * kv * (d + values) * share
     dims = {"b": b, "h": h, "q": q, "kv": kv, "d": d}
-    name = _attention_kernel(query.dtype, cuda=cuda, biased=bias is not None)
+    name = _attention_kernel(query.dtype, cuda=cuda, plain=bias is None and values == d)
     result = tape.new((b, h, q, values), query.dtype)
     sums = tape.new((b, h, q), "float32")
     read = [query, key, value] if bias is None else [query, key, value, bias]
@@ -245,8 +245,8 @@ def _with_sinks(tape: Tape, scores: Size, sinks: Size) -> Size:
     return tape.node(result, backward)
 
 
-def _attention_kernel(dtype: str, *, cuda: bool, biased: bool) -> str:
+def _attention_kernel(dtype: str, *, cuda: bool, plain: bool) -> str:
     if not cuda:
         return "_scaled_dot_product_flash_attention_for_cpu"
-    flash = dtype in ("float16", "bfloat16") and not biased
+    flash = dtype in ("float16", "bfloat16") and plain
     return "_scaled_dot_product_flash_attention" if flash else "_scaled_dot_product_efficient_attention"

@@ -65,7 +65,8 @@ def mixture(read: Fields, style: Style, *, experts: int, used: int, **fields: st
     if chosen > count:
         raise InvalidInput(f"{read.what}: a token cannot pass {chosen} of {count} experts: correct one of them")
     expert = FeedForwardShape(
-        width, gated=True, bias=fields.get("bias") == "yes", activation=read.word("hidden_act", default="silu"),
+        width, gated=True, bias=fields.get("bias") == "yes",
+        activation=fields.get("activation") or read.word("hidden_act", default="silu"),
         experts=count, used=chosen, router_bias=fields.get("bias") == "yes", shared=shared,
         shared_gate=bool(shared) and fields.get("gate") == "yes",
     )  # fmt: skip

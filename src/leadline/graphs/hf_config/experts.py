@@ -1,4 +1,7 @@
-"""Mixture of experts on a tape: scoring, gathering each expert's tokens, and adding the answers up."""
+"""Mixture of experts on a tape: scoring, gathering each expert's tokens, and adding the answers up.
+
+The experts' products are one kernel for all of them, which stays in the weights' type under autocast.
+"""
 
 import math
 from dataclasses import replace
@@ -77,15 +80,28 @@ def dispatch(tape: Tape, hidden: Size, experts: int, used: int) -> Size:
 
 
 def combine(tape: Tape, result: Size, weights: Size, shape: tuple[int, ...]) -> Size:
-    """Weigh the experts' answers and add them up for each token; the answers are saved for their weights."""
+    """Weigh the experts' answers, bring them back into the tokens' order, and add each token's up."""
+    weighed = tape.new(result.shape, result.dtype)
+    tape.op("mul", OpKind.ELEMENTWISE, [result, weights], [weighed], flops=result.elements)
+    ordered = tape.new(result.shape, result.dtype)
+    tape.op("index", OpKind.INDEX, [weighed], [ordered])
+    del weighed
     total = tape.new(shape, result.dtype)
-    tape.op("mul", OpKind.ELEMENTWISE, [result], [result], flops=result.elements)
-    tape.op("index_add_", OpKind.INDEX, [result], [total], flops=result.elements)
+    tape.op("sum", OpKind.REDUCTION, [ordered], [total], flops=result.elements)
+    del ordered
 
     def backward(gradient: Size) -> None:
+        spread = tape.new(result.shape, result.dtype, TEMPORARY)
+        tape.op("index_put_", OpKind.INDEX, [gradient], [spread])
+        product = tape.new(result.shape, result.dtype, TEMPORARY)
+        tape.op("mul", OpKind.ELEMENTWISE, [spread, result], [product], flops=result.elements)
+        made = tape.new(weights.shape, weights.dtype, TEMPORARY)
+        tape.op("sum", OpKind.REDUCTION, [product], [made], flops=result.elements)
+        del product
+        tape.send(weights.slot, made)
         back = tape.new(result.shape, result.dtype, TEMPORARY)
-        tape.op("index", OpKind.INDEX, [gradient, result], [back])
-        tape.send(weights.slot, tape.new(weights.shape, weights.dtype, TEMPORARY))
+        tape.op("mul", OpKind.ELEMENTWISE, [spread, weights], [back], flops=result.elements)
+        del spread
         tape.send(result.slot, back)
 
     return tape.node(total, backward)

@@ -63,7 +63,12 @@ FAMILIES: dict[str, Reader] = {
     "qwen3_moe": _experts(Style(query_key_norm="head"), 128, 8),
     "olmoe": _experts(Style(query_key_norm="width"), 64, 8, width="intermediate_size"),
     "gpt_oss": _experts(
-        Style(qkv_bias=True, sinks=True, head_dim=64, pattern=2), 128, 4, width="intermediate_size", bias="yes"
+        Style(qkv_bias=True, sinks=True, head_dim=64, pattern=2),
+        128,
+        4,
+        width="intermediate_size",
+        bias="yes",
+        activation="clamped_swiglu",
     ),
     "deepseek_v2": lambda read: decoders.deepseek(read, first_dense=0, shared=2),
     "deepseek_v3": lambda read: decoders.deepseek(read, first_dense=3, shared=1),

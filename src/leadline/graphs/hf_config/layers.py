@@ -8,15 +8,14 @@ from leadline.graphs.hf_config.tape import Size, Tape
 TEMPORARY = StorageCategory.TEMPORARY
 
 
-def linear(tape: Tape, source: Size, weight: Size, bias: Size | None = None) -> Size:
+def linear(tape: Tape, source: Size, weight: Size, bias: Size | None = None, *, cast: bool = True) -> Size:
     """Multiply ``source`` (…, k) with ``weight`` (n, k), or each expert's share with its own (experts, n, k).
 
-    One GEMM forward and two backward, in autocast's dtype.
+    One GEMM forward and two backward, in autocast's dtype, or without ``cast`` in that of the weight.
     """
-    if tape.autocast:
-        source = tape.cast(source, tape.autocast)
-    matrix = tape.cast_weight(weight)
-    added = tape.cast_weight(bias) if bias is not None else None
+    source = tape.cast(source, tape.autocast if tape.autocast and cast else weight.dtype)
+    matrix = tape.cast_weight(weight) if cast else weight
+    added = tape.cast_weight(bias) if bias is not None and cast else bias
     *batch, n, k = weight.shape
     if batch:  # experts that no token chose are not read
         matrix = Size((source.shape[0], n, k), matrix.dtype, matrix.storage, matrix.slot)
@@ -149,6 +148,33 @@ def multiply(tape: Tape, left: Size, right: Size) -> Size:
         back = tape.new(left.shape, left.dtype, TEMPORARY)
         tape.op("mul", OpKind.ELEMENTWISE, [gradient, right], [back], flops=left.elements)
         tape.send(left.slot, back)
+
+    return tape.node(result, backward)
+
+
+def clamped_swiglu(tape: Tape, gate: Size, inner: Size) -> Size:
+    """Multiply the clamped gate, its sigmoid, and the clamped rest plus one (gpt-oss), each step a kernel."""
+    shape, dtype, n = gate.shape, gate.dtype, gate.elements
+    slots = gate.slot, inner.slot
+
+    def step(name: str, source: Size, category: StorageCategory = StorageCategory.ACTIVATION) -> Size:
+        made = tape.new(shape, dtype, category)
+        tape.op(name, OpKind.ELEMENTWISE, [source], [made], flops=n)
+        return made
+
+    low, high = step("clamp", gate), step("clamp", inner)
+    share = step("sigmoid", step("mul", low))
+    glu, high = step("mul", share), step("add", high)
+    result = step("mul", glu)
+    saved = [gate, inner, low, high, share, glu] if tape.training else []
+
+    def backward(gradient: Size) -> None:
+        for slot in slots:
+            back = gradient
+            for name in ("mul", "mul", "sigmoid_backward", "clamp_backward"):
+                back = step(name, back, TEMPORARY)
+            tape.send(slot, back)
+        saved.clear()
 
     return tape.node(result, backward)
 

@@ -62,7 +62,7 @@ class Linear:
 
     def __call__(self, source: Size) -> Size:
         """Return (…, n) of (…, k)."""
-        return layers.linear(self.tape, source, self.weight, self.bias)
+        return layers.linear(self.tape, source, self.weight, self.bias, cast=len(self.weight.shape) == 2)
 
 
 class Norm:
@@ -196,8 +196,11 @@ class FeedForward:
                 gate, inner = attending.split(tape, self.up(hidden), (shape.width, shape.width))
             else:
                 gate, inner = self.gate(hidden), self.up(hidden)
-            gate = layers.activation(tape, gate, shape.activation)
-            inner = layers.multiply(tape, gate, inner)
+            if shape.activation == "clamped_swiglu":
+                inner = layers.clamped_swiglu(tape, gate, inner)
+            else:
+                gate = layers.activation(tape, gate, shape.activation)
+                inner = layers.multiply(tape, gate, inner)
             del gate
         else:
             inner = layers.activation(tape, self.up(hidden), shape.activation)

@@ -198,8 +198,9 @@ def _flops(kind: str, name: str, base: str, dims: Dict[str, int], raw: Raw) -> f
         one = 2.0 * dims["n"] * dims["h"] * dims["w"] * dims["r"] * dims["s"] * dims["c"] * dims["k"] / dims["groups"]
         return one * dims.get("gradients", 1)
     if kind == "attention" and dims:
-        one = 2.0 * dims["b"] * dims["h"] * dims["q"] * dims["kv"] * dims["d"]
-        return one * (5 if "backward" in name else 2) * (0.5 if _causal(name, raw) else 1.0)
+        values = raw.inputs[3 if "backward" in name else 2][0][-1]
+        one = dims["b"] * dims["h"] * dims["q"] * dims["kv"] * (dims["d"] + values)
+        return float(one) * (5 if "backward" in name else 2) * (0.5 if _causal(name, raw) else 1.0)
     if kind in ("copy", "index", "embedding", "communication"):
         return 0.0
     elements = max((math.prod(spec[0]) for spec in (*raw.outputs, *raw.inputs)), default=0)

@@ -72,7 +72,7 @@ def _trace(session: Session, request: Dict[str, Any]) -> Dict[str, Any]:
 
 def prepare(session: Session) -> Any:
     """Pretend the device, place all hooks, and return the recorder and the step watcher."""
-    from leadline.graphs.torch.worker import amp, attention, device, distributed, grouped, patches, rnn, tensors
+    from leadline.graphs.torch.worker import amp, attention, device, distributed, kernels, patches, rnn, tensors
     from leadline.graphs.torch.worker.recorder import Recorder
     from leadline.graphs.torch.worker.steps import Steps
 
@@ -82,7 +82,7 @@ def prepare(session: Session) -> Any:
         device.install(session)
         amp.install()
         attention.install()
-        grouped.install()
+        kernels.install()
     tensors.install(session)
     patches.install(session)
     rnn.install(session)
