@@ -1,6 +1,12 @@
-"""The form of the catalog's TOML files, and how its rows become devices and systems."""
+"""The form of the catalog's TOML files, and how its rows become devices and systems.
 
-from typing import Any
+A row is what a file may say; its fields have the names of the noun's, or the same name with a unit that people write
+(``memory_gib`` for ``memory_bytes``), and pass over by their names.
+"""
+
+from dataclasses import fields
+from functools import cache
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -17,6 +23,17 @@ from leadline.core.systems import (
     System,
 )
 from leadline.core.units import GB, GIB, HOUR_S, MIB
+
+Noun = TypeVar("Noun", Device, System, Partition, NodeType, Limits, Billing, SubmitRules)
+
+UNITS: dict[str, tuple[str, float]] = {
+    "_gb_per_s": ("_bytes_per_s", GB),
+    "_gib": ("_bytes", GIB),
+    "_mib": ("_bytes", MIB),
+    "_mhz": ("_hz", 1e6),
+    "_walltime_h": ("_walltime_s", HOUR_S),
+}
+"""A unit in the name of a row's field → the base unit in the noun's name, and how many of it one is."""
 
 
 class DeviceRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -49,31 +66,9 @@ class DeviceRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def device(self) -> Device:
         """Return the row as a device, in base units."""
-        return Device(
-            name=self.name,
-            vendor=self.vendor,
-            kind=self.kind,
-            memory_bytes=_scaled_whole(self.memory_gib, GIB),
-            memory_bytes_per_s=_scaled(self.memory_gb_per_s, GB),
-            peak_flops_per_s={dtype: rate * 1e12 for dtype, rate in self.tflops.items()},
-            architecture=self.architecture,
-            compute_capability=self.compute_capability,
-            form_factor=self.form_factor,
-            memory_type=self.memory_type,
-            compute_units=self.compute_units,
-            lanes_per_unit=self.lanes_per_unit,
-            boost_hz=_scaled(self.boost_mhz or self.base_mhz, 1e6),
-            l2_bytes=_scaled_whole(self.l2_mib, MIB),
-            tdp_w=self.tdp_w,
-            link_bytes_per_s=_scaled(self.link_gb_per_s, GB),
-            pcie_generation=self.pcie_generation,
-            aliases=self.aliases,
-            confidence=self.confidence,
-            source=self.source,
-            as_of=self.as_of,
-            note=self.note,
-            calibration=self.calibration,
-        )
+        peaks = {dtype: rate * 1e12 for dtype, rate in self.tflops.items()}
+        clock_mhz = self.boost_mhz or self.base_mhz
+        return _made(Device, self, peak_flops_per_s=peaks, boost_hz=clock_mhz and clock_mhz * 1e6)
 
 
 class DevicesFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -179,41 +174,21 @@ class SystemRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def system(self, site: str, what: str) -> System:
         """Return the block as a system; ``what`` names the file in errors."""
-        return System(
-            name=self.name,
-            site=site,
-            kind=self.kind,
-            status=self.status,
-            scheduler=self.scheduler,
-            partitions=tuple(self._partition(row, what) for row in self.partitions),
-            aliases=self.aliases,
-            source=self.source,
-            as_of=self.as_of,
-            note=self.note,
-        )
+        return _made(System, self, site=site, partitions=tuple(self._partition(row, what) for row in self.partitions))
 
     def _partition(self, row: PartitionRow, what: str) -> Partition:
+        """Return a row of ``partitions`` with the tables that it names; what it leaves open is the system's."""
         where = f"{what}: {self.name}:{row.name}"
+        node = _entry(self.nodes, row.node, where, "nodes")
+        billing = None if row.billing is None else _entry(self.billing, row.billing, where, "billing")
         rules = None if row.rules is None else _entry(self.rules, row.rules, where, "rules")
-        return Partition(
-            name=row.name,
-            node=_node(_entry(self.nodes, row.node, where, "nodes"), row.node),
-            queue=row.queue,
-            limits=Limits(
-                max_walltime_s=_scaled(row.max_walltime_h, HOUR_S),
-                min_nodes=row.min_nodes,
-                max_nodes=row.max_nodes,
-                min_cores=row.min_cores,
-                max_cores=row.max_cores,
-                max_gpus=row.max_gpus,
-                min_memory_bytes=_scaled_whole(row.min_memory_gib, GIB),
-            ),
-            billing=None if row.billing is None else _billing(_entry(self.billing, row.billing, where, "billing"), row),
+        return _made(
+            Partition,
+            row,
+            node=_made(NodeType, node, name=node.name or row.node),
+            limits=_made(Limits, row),
+            billing=None if billing is None else _billing(billing, row),
             rules=_rules(rules, row),
-            preemptible=row.preemptible,
-            restricted=row.restricted,
-            interactive=row.interactive,
-            note=row.note,
             confidence=row.confidence or self.confidence,
             source=row.source or self.source,
             as_of=row.as_of or self.as_of,
@@ -245,32 +220,13 @@ def read_site(text: str, what: str) -> list[System]:
 
 def device_row(device: Device) -> dict[str, Any]:
     """Return a device as the plain values of a ``[[devices]]`` block, absent figures left out."""
-    row = DeviceRow(
-        name=device.name,
-        vendor=device.vendor,
-        kind=device.kind,
-        confidence=device.confidence,
-        source=device.source,
-        aliases=device.aliases,
-        architecture=device.architecture,
-        compute_capability=device.compute_capability,
-        form_factor=device.form_factor,
-        memory_gib=_scaled(device.memory_bytes, 1 / GIB),
-        memory_type=device.memory_type,
-        memory_gb_per_s=_scaled(device.memory_bytes_per_s, 1 / GB),
-        tflops={dtype: rate / 1e12 for dtype, rate in device.peak_flops_per_s.items()},
-        compute_units=device.compute_units,
-        lanes_per_unit=device.lanes_per_unit,
-        boost_mhz=_scaled(device.boost_hz, 1e-6),
-        l2_mib=_scaled(device.l2_bytes, 1 / MIB),
-        tdp_w=device.tdp_w,
-        link_gb_per_s=_scaled(device.link_bytes_per_s, 1 / GB),
-        pcie_generation=device.pcie_generation,
-        as_of=device.as_of,
-        note=device.note,
-        calibration=device.calibration,
-    )
-    return {name: value for name, value in msgspec.to_builtins(row).items() if value not in (None, "", [], {}, ())}
+    values = {"tflops": {dtype: rate / 1e12 for dtype, rate in device.peak_flops_per_s.items()}}
+    for name in DeviceRow.__struct_fields__:
+        noun_name, factor = _base_unit(name)
+        value = getattr(device, noun_name, None)
+        if value is not None:
+            values[name] = value if factor is None else value / factor
+    return {name: value for name, value in msgspec.to_builtins(values).items() if value not in (None, "", [], {}, ())}
 
 
 def _entry(table: dict[str, Any], name: str, where: str, kind: str) -> Any:  # noqa: ANN401 - the type is the table's
@@ -280,62 +236,45 @@ def _entry(table: dict[str, Any], name: str, where: str, kind: str) -> Any:  # n
     return table[name]
 
 
-def _node(row: NodeRow, name: str) -> NodeType:
-    return NodeType(
-        name=row.name or name,
-        count=row.count,
-        cpu_model=row.cpu_model,
-        processor=row.processor,
-        sockets=row.sockets,
-        cores=row.cores,
-        memory_bytes=_scaled_whole(row.memory_gib, GIB),
-        usable_memory_bytes=_scaled_whole(row.usable_memory_gib, GIB),
-        device=row.device,
-        gpus=row.gpus,
-        interconnect=row.interconnect,
-        note=row.note,
-    )
-
-
 def _billing(row: BillingRow, partition: PartitionRow) -> Billing:
-    return Billing(
-        rule=row.rule,
-        currency=row.currency,
-        core_hour=row.core_hour,
-        gpu_hour=row.gpu_hour,
-        node_hour=row.node_hour if partition.price is None else partition.price,
-        memory_bytes_per_core=_scaled_whole(row.memory_gib_per_core, GIB),
-        memory_bytes_per_gpu=_scaled_whole(row.memory_gib_per_gpu, GIB),
-        cores_per_gpu=row.cores_per_gpu,
-        charge_factor=partition.charge_factor,
-        minimum=row.minimum,
-        whole_units=row.whole_units,
-        free=row.free,
-        source=row.source,
-        as_of=row.as_of,
-        note=row.note,
-    )
+    """Return the charge of one partition: an instance's own price is its node's."""
+    node_hour = row.node_hour if partition.price is None else partition.price
+    return _made(Billing, row, node_hour=node_hour, charge_factor=partition.charge_factor)
 
 
 def _rules(rules: RulesRow | None, row: PartitionRow) -> SubmitRules:
     """Return the site's rules with the row's own QOS and constraint; without rules, Slurm's usual ones."""
     if rules is None:
         return SubmitRules(constraint=row.constraint, qos=row.qos)
-    return SubmitRules(
-        rejects=rules.rejects,
-        requires=rules.requires,
-        gpu_option=rules.gpu_option,
-        whole_nodes=rules.whole_nodes,
-        constraint=row.constraint,
-        qos=row.qos,
-        launcher=rules.launcher,
-        notes=rules.notes,
-    )
+    return _made(SubmitRules, rules, constraint=row.constraint, qos=row.qos)
 
 
-def _scaled(value: float | None, factor: float) -> float | None:
-    return None if value is None else value * factor
+def _made(noun: type[Noun], row: msgspec.Struct, **given: object) -> Noun:
+    """Return the noun with the fields that a row shares with it, in base units; those ``given`` win."""
+    shared: dict[str, Any] = {}
+    kind: Any = noun  # for mypy, to which a dataclass's type is not hashable
+    for name, noun_name, factor in _shared(type(row), kind):
+        value = getattr(row, name)
+        shared[noun_name] = value if factor is None or value is None else _scaled(value, factor, noun_name)
+    return noun(**{**shared, **given})
 
 
-def _scaled_whole(value: float | None, factor: float) -> int | None:
-    return None if value is None else round(value * factor)
+@cache
+def _shared(row: type[msgspec.Struct], noun: type[Any]) -> list[tuple[str, str, float | None]]:
+    """Return (the row's name, the noun's name, base units in one of the row's) for each field that both have."""
+    names = {field.name for field in fields(noun)}
+    both = [(name, *_base_unit(name)) for name in row.__struct_fields__]
+    return [(name, noun_name, factor) for name, noun_name, factor in both if noun_name in names]
+
+
+def _base_unit(name: str) -> tuple[str, float | None]:
+    """Return a noun's name for a row's field, and what one of the row's units is in base units; ``None`` as it is."""
+    for unit, (base, factor) in UNITS.items():
+        if unit in name:
+            return name.replace(unit, base), factor
+    return name, None
+
+
+def _scaled(value: float, factor: float, noun_name: str) -> float:
+    """Return a value in base units; bytes are whole."""
+    return value * factor if noun_name.endswith(("_per_s", "_s", "_hz")) else round(value * factor)

@@ -66,4 +66,4 @@ def show(
 
 
 def _tera(rate: float | None) -> str:
-    return "" if rate is None else f"{rate / 1e12:g}"
+    return "" if rate is None else f"{rate / 1e12:.4g}"

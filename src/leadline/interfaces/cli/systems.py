@@ -92,9 +92,14 @@ def validate(
         for finding in found:
             word = "error" if finding.error else "warning"
             out().print(f"{word}: {finding.entry} {finding.problem}: {finding.fix}", markup=False)
-        err().print(f"{len(errors)} errors, {len(found) - len(errors)} warnings")
+        err().print(f"{_counted(len(errors), 'error')}, {_counted(len(found) - len(errors), 'warning')}")
     if errors:
-        raise InvalidInput(f"{len(errors)} entries cannot be true, the first: {errors[0].entry} {errors[0].problem}")
+        first = f"{errors[0].entry} {errors[0].problem}"
+        raise InvalidInput(f"the catalog cannot be true ({_counted(len(errors), 'error')}, the first: {first})")
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what}{'' if count == 1 else 's'}"
 
 
 def _show(system: System) -> None:

@@ -1,0 +1,71 @@
+"""What a row of a catalog file says arrives in the noun: every field, in base units."""
+
+from dataclasses import fields
+
+import pytest
+
+from leadline.catalog import files
+from leadline.catalog.read import TomlCatalog
+from leadline.core.hardware import Device
+from leadline.core.systems import Billing, Limits, NodeType, Partition, SubmitRules, System
+
+WORKED_IN = {
+    files.DeviceRow: {"tflops", "base_mhz"},
+    files.PartitionRow: {"price", "charge_factor", "constraint", "qos"},
+    files.SystemRow: {"nodes", "billing", "rules", "confidence"},
+}
+"""Fields of rows that become part of another field or of another noun."""
+
+
+@pytest.mark.parametrize(
+    ("row", "nouns"),
+    [
+        (files.DeviceRow, [Device]),
+        (files.BillingRow, [Billing]),
+        (files.NodeRow, [NodeType]),
+        (files.RulesRow, [SubmitRules]),
+        (files.PartitionRow, [Partition, Limits]),
+        (files.SystemRow, [System]),
+    ],
+)
+def test_every_field_of_a_row_has_its_place_in_a_noun(row, nouns):
+    known = {field.name for noun in nouns for field in fields(noun)}
+    lost = {name for name in row.__struct_fields__ if files._base_unit(name)[0] not in known}
+    assert WORKED_IN.get(row, set()) == lost
+
+
+@pytest.mark.parametrize(
+    ("name", "base", "factor"),
+    [
+        ("memory_gib", "memory_bytes", 2**30),
+        ("memory_gib_per_core", "memory_bytes_per_core", 2**30),
+        ("link_gb_per_s", "link_bytes_per_s", 10**9),
+        ("max_walltime_h", "max_walltime_s", 3600),
+        ("boost_mhz", "boost_hz", 1e6),
+        ("gpu_hour", "gpu_hour", None),
+        ("tdp_w", "tdp_w", None),
+    ],
+)
+def test_a_unit_that_people_write_becomes_the_base_unit(name, base, factor):
+    assert (base, factor) == files._base_unit(name)
+
+
+def test_bytes_are_whole_and_rates_are_not():
+    (device,) = files.read_devices(
+        '[[devices]]\nname = "X"\nvendor = "Y"\nkind = "gpu"\nconfidence = "found"\nsource = "z"\n'
+        "memory_gib = 0.3\nmemory_gb_per_s = 0.5\nbase_mhz = 1.5\ntflops = { float32 = 0.5 }\n",
+        "x.toml",
+    )
+    assert (round(0.3 * 2**30), 5e8, 1.5e6) == (device.memory_bytes, device.memory_bytes_per_s, device.boost_hz)
+    assert isinstance(device.memory_bytes, int)
+    assert {"float32": 5e11} == device.peak_flops_per_s
+
+
+def test_a_shipped_device_survives_being_written_and_read():
+    for device in TomlCatalog().devices():
+        row = files.device_row(device)
+        assert not [name for name, value in row.items() if value in (None, "", [], {})]
+        (again,) = [files.msgspec.convert(row, files.DeviceRow).device()]
+        assert device.name == again.name
+        assert device.memory_bytes == again.memory_bytes
+        assert device.peak_flops_per_s == pytest.approx(again.peak_flops_per_s)
