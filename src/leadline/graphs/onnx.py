@@ -19,6 +19,7 @@ from leadline.core.graph import (
     TracedJob,
 )
 from leadline.core.workload import Phase, Workload
+from leadline.graphs.onnx_sizes import find_sizes
 
 Message = Any
 """A protobuf message of the onnx package (model, graph or node), which brings no types of its own."""
@@ -68,7 +69,7 @@ def read_onnx(workload: Workload, *, device_type: str = "cuda") -> TracedJob:
     model = _load(reference)
     batch = workload.batch or (workload.inputs[0].shape[0] if workload.inputs else 1)
     _fix_inputs(model, workload, batch)
-    reader = _Reader(_sizes(model, reference), workload.precision.weights if workload.precision else "float32")
+    reader = _Reader(find_sizes(model, reference), workload.precision.weights if workload.precision else "float32")
     reader.read(model.graph)
     notes = ["ops are priced as the file has them: a runtime that fuses them is faster"]
     if workload.batch is None and not workload.inputs:
@@ -130,31 +131,6 @@ def _symbolic(workload: Workload, name: str, symbol: str, axis: int) -> int:
     raise InvalidInput(
         f"dimension {symbol or axis} of input {name} of {workload.model.reference} has no size: give --input, or --seq"
     )
-
-
-def _sizes(model: Message, reference: str) -> dict[str, TensorSpec]:
-    """Return shape and dtype of every tensor whose shape can be inferred."""
-    import onnx  # noqa: PLC0415 - an extra, loaded when it is used
-
-    try:
-        graph = onnx.shape_inference.infer_shapes(model, data_prop=True).graph
-    except onnx.shape_inference.InferenceError as error:
-        raise InvalidInput(f"the shapes of {reference} do not fit together: {error}") from error
-    found = {}
-    for one in (*graph.input, *graph.value_info, *graph.output):
-        dims = one.type.tensor_type.shape.dim
-        if all(dim.HasField("dim_value") for dim in dims):
-            found[one.name] = TensorSpec(tuple(dim.dim_value for dim in dims), _dtype(one.type.tensor_type.elem_type))
-    for one in graph.initializer:
-        found[one.name] = TensorSpec(tuple(one.dims), _dtype(one.data_type))
-    return found
-
-
-def _dtype(code: int) -> str:
-    import onnx  # noqa: PLC0415 - an extra, loaded when it is used
-
-    name = onnx.TensorProto.DataType.Name(code).lower()
-    return {"float": "float32", "double": "float64"}.get(name, name if name in BYTES_PER_ELEMENT else "uint8")
 
 
 @dataclass(slots=True)
