@@ -32,6 +32,7 @@ def install(session: Session) -> None:
     _follow_resizing(session)
     if session.world_size > 1:
         _shard_on_the_device()
+        torch.nn.modules.batchnorm.sync_batch_norm = _SyncedBatchNorm(session)
 
 
 def _follow_resizing(session: Session) -> None:
@@ -53,6 +54,25 @@ def _shard_on_the_device() -> None:
     asked_for, computing_on = utilities._get_device_from_device_id, utilities._get_compute_device
     utilities._get_device_from_device_id = lambda *args, **kwargs: _shown(asked_for(*args, **kwargs))
     utilities._get_compute_device = lambda module, ignored, _, *rest: _shown(computing_on(module, ignored, None, *rest))
+
+
+class _SyncedBatchNorm:
+    """Batch norm over all ranks: that of one rank, and the statistics it sends forward and backward."""
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+
+    def apply(
+        self, x: Any, weight: Any, bias: Any, mean: Any, variance: Any, eps: float, momentum: float, _: Any, ranks: int
+    ) -> Any:
+        """Return what ``torch.nn.functional.batch_norm`` does."""
+        channels = x.shape[1]
+        if not self.session.bare:
+            _append(self.session, "all_gather_into_tensor", 4 * ranks * (2 * channels + 1), torch.float32, ranks)
+        out = torch.nn.functional.batch_norm(x, mean, variance, weight, bias, True, momentum, eps)
+        if out.requires_grad and not self.session.bare:
+            out.register_hook(lambda _: _append(self.session, "all_reduce", 8 * channels, torch.float32, ranks))
+        return out
 
 
 def _shown(device: Any) -> Any:
