@@ -21,6 +21,7 @@ def install(session: Session) -> None:
     _recompute_whole()
     _one_device(session)
     _foreach_fakes()
+    _dense_gradients(session)
     torch.inference_mode = torch.autograd.grad_mode.inference_mode = _inference_mode
     torch.autograd.set_multithreading_enabled(False)
     torch.autograd.set_detect_anomaly(False)
@@ -133,6 +134,29 @@ def _one_device(session: Session) -> None:
             return self.module(*args, **kwargs)
 
     torch.nn.DataParallel = torch.nn.parallel.DataParallel = DataParallel
+
+
+def _dense_gradients(session: Session) -> None:
+    """Give embeddings dense gradients: tensors without data cannot be sparse."""
+
+    def dense(own: Any, place: int) -> Any:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if kwargs.get("sparse") or (len(args) > place and args[place]):
+                session.note("sparse gradients of embeddings are traced as dense ones, which take more time and memory")
+                session.low_confidence = True
+            kwargs.pop("sparse", None)
+            return own(*(value if at != place else False for at, value in enumerate(args)), **kwargs)
+
+        return call
+
+    class SparseAdam(torch.optim.Adam):
+        """Adam, which updates every row."""
+
+        def __init__(self, params: Any, lr: Any = 1e-3, betas: Any = (0.9, 0.999), eps: float = 1e-8, **_: Any) -> None:
+            super().__init__(params, lr, betas, eps)
+
+    torch.embedding, torch.embedding_bag = dense(torch.embedding, 4), dense(torch.embedding_bag, 5)
+    torch.optim.SparseAdam = SparseAdam
 
 
 def _foreach_fakes() -> None:
