@@ -48,7 +48,6 @@ class Traits(NamedTuple):
     mutated: Tuple[int, ...]
     mutated_names: Tuple[str, ...]
     takes_device: bool
-    dependent: bool
 
 
 class Raw(NamedTuple):
@@ -347,13 +346,9 @@ def _tell(func: Any, args: Any, out: Any) -> None:
     """Remember the result of an op on known integers."""
     values = [standins.known_value(one) if isinstance(one, torch.Tensor) else one for one in args]
     tensors = [one for one in values if isinstance(one, torch.Tensor)]
-    known = not any(one is None for one in values)
-    if known and isinstance(out, FakeTensor) and not any(_unusable(one) for one in tensors):
+    unusable = any(one.dtype.is_floating_point or isinstance(one, FakeTensor) for one in tensors)
+    if isinstance(out, FakeTensor) and not unusable and not any(one is None for one in values):
         standins.remember(out, func(*values))
-
-
-def _unusable(tensor: torch.Tensor) -> bool:
-    return tensor.dtype.is_floating_point or isinstance(tensor, FakeTensor)
 
 
 def _read_traits(func: Any) -> Traits:
@@ -369,7 +364,6 @@ def _read_traits(func: Any) -> Traits:
         mutated=tuple(mutated),
         mutated_names=tuple(schema.arguments[i].name for i in mutated),
         takes_device=any(a.name == "device" for a in schema.arguments),
-        dependent=False,
     )
 
 

@@ -13,6 +13,8 @@ from leadline.graphs.torch.worker.session import Session, Stop
 STEPS = 3
 MOST_STEPS = 18
 """Steps of one optimizer after which others that never stepped are no longer waited for."""
+LATE_STEPS = 2
+"""Steps after the last batch was given: loaders that fetch ahead still hold one."""
 EVALUATION_BATCHES = 2
 EVALUATION_S = 30.0
 
@@ -36,7 +38,8 @@ class Steps:
         self.evaluation: Optional[Window] = None
         self.evaluating = False
         self.training_loaders: List[int] = []
-        self.evaluated = self.evaluation_batches = 0
+        self.evaluated = self.evaluation_batches = self.late = 0
+        self.ended = False
         self.loads: List[Tuple[float, int]] = []
 
     def install(self) -> None:
@@ -76,7 +79,7 @@ class Steps:
         torch.optim.Optimizer.__init__ = init
 
     def _before_step(self, optimizer: Any, *_: Any) -> None:
-        if self.evaluating:
+        if self.evaluating and not self.late:
             raise Stop
         self.recorder.stage = "optimizer"
         if not self.session.bare:
@@ -102,7 +105,7 @@ class Steps:
 
     def _close(self, count: int, waiting: bool) -> None:
         window = self.recorder.cut()
-        if count >= 2:
+        if count >= 2 and not self.late:
             self.steady = window
         if count >= STEPS and not waiting:
             self._go_on_to_evaluation()
@@ -135,7 +138,10 @@ class Steps:
         torch.autograd._engine_run_backward = run
 
     def _was_training(self) -> None:
-        """Stop: what looked like evaluation since the last batch was training by a loader made anew."""
+        """Stop: what looked like evaluation was training by a loader made anew; but let batches fetched ahead pass."""
+        if self.ended and not self.evaluated and self.late < LATE_STEPS:
+            self.late += 1
+            return
         if self.evaluated <= 1:
             self.evaluation, self.evaluated = None, 0
         raise Stop
@@ -209,6 +215,7 @@ class Steps:
         if not self.evaluating:
             return
         if batches.training:
+            self.ended = True
             raise StopIteration
         if id(loader) in self.training_loaders:
             raise Stop
