@@ -5,7 +5,7 @@ import json
 import pytest
 
 from leadline.core.graph import OpKind
-from leadline.core.workload import ModelKind, ModelSource, Precision, Workload
+from leadline.core.workload import ModelKind, ModelSource, Phase, Precision, Workload
 from leadline.graphs.hf_config import expand
 
 CAUSAL, MASKED = "AutoModelForCausalLM", "AutoModelForMaskedLM"
@@ -113,6 +113,39 @@ ROWS = [
     ("whisper", "AutoModelForSpeechSeq2Seq", {**SIDES, "max_source_positions": 40, "num_mel_bins": 20}),
 ]  # fmt: skip
 BATCH, SEQUENCE = 2, 16
+
+
+GROUPS = {"num_attention_heads": 32, "num_key_value_heads": 8, "num_hidden_layers": 32}
+WHISPER = {"d_model": 768, "encoder_layers": 12, "decoder_layers": 12, "encoder_attention_heads": 12,
+           "decoder_attention_heads": 12, "encoder_ffn_dim": 3072, "decoder_ffn_dim": 3072}  # fmt: skip
+PUBLISHED = [
+    ("llama", 8_030_261_248, {**GROUPS, "hidden_size": 4096, "intermediate_size": 14336, "vocab_size": 128256}),
+    ("mixtral", 46_702_792_704, {**GROUPS, "hidden_size": 4096, "intermediate_size": 14336, "vocab_size": 32000}),
+    ("gemma2", 9_241_705_984, {"hidden_size": 3584, "intermediate_size": 14336, "num_attention_heads": 16,
+                               "num_key_value_heads": 8, "head_dim": 256, "num_hidden_layers": 42,
+                               "vocab_size": 256000}),
+    ("qwen3_moe", 30_532_122_624, {"hidden_size": 2048, "moe_intermediate_size": 768, "num_attention_heads": 32,
+                                   "num_key_value_heads": 4, "head_dim": 128, "num_hidden_layers": 48,
+                                   "vocab_size": 151936}),
+    ("gpt_oss", 20_914_757_184, {"hidden_size": 2880, "intermediate_size": 2880, "num_attention_heads": 64,
+                                 "num_key_value_heads": 8, "num_hidden_layers": 24, "num_local_experts": 32,
+                                 "vocab_size": 201088}),
+    ("deepseek_v3", 671_026_404_352, {"hidden_size": 7168, "intermediate_size": 18432, "moe_intermediate_size": 2048,
+                                      "n_routed_experts": 256, "num_attention_heads": 128, "num_experts_per_tok": 8,
+                                      "num_hidden_layers": 61, "vocab_size": 129280}),
+    ("bert", 109_514_298, {}),
+    ("vit", 86_567_656, {"num_labels": 1000}),
+    ("t5", 60_506_624, {}),
+    ("whisper", 241_734_912, WHISPER),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("family", "parameters", "sizes"), PUBLISHED)
+def test_published_models_have_the_parameters_their_makers_count(tmp_path, family, parameters, sizes):
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({"model_type": family, **sizes}))
+    source = ModelSource(ModelKind.HF_CONFIG, str(path))
+    assert parameters == expand(Workload(source, sequence=16, phase=Phase.INFERENCE)).step.parameters
 
 
 @pytest.mark.slow
