@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from leadline.app.composition import toolbox
+from leadline.interfaces.cli import calibrate
 from leadline.interfaces.cli.main import main
 
 
@@ -62,6 +63,21 @@ def test_a_calibrated_device_is_shown_with_its_date_and_software(home, capsys):
     (record,) = home.glob("catalog/devices/*")
     assert 0 == main(["devices", "show", json.loads(record.read_text())["name"]])
     assert "torch" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words", "written"),
+    [
+        ("launch_s", 9e-6, "launch", "9 µs"),
+        ("framework_bytes", 220 * 2**20, "framework", "220 MiB"),
+        ("copy_bytes_per_s", 1.163e10, "copy", "11.6 GB/s"),
+        ("busy_share", 0.02, "busy share", "2%"),
+        ("threads", 2.0, "threads", "2"),
+        ("fresh_s_per_byte", 4.4e-10, "fresh s per byte", "4.4e-10"),
+    ],
+)
+def test_a_figure_is_written_with_the_unit_that_its_name_ends_in(name, value, words, written):
+    assert (words, written) == (calibrate._words(name), calibrate._figure(name, value))
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import typer
 from leadline.app.calibrate import calibrate as measure
 from leadline.core.documents import to_document
 from leadline.core.hardware import Device
+from leadline.core.units import GB, format_bytes, format_duration
 from leadline.interfaces.cli.face import Json, err, out, print_json
 from leadline.interfaces.cli.verb import Verb
 
@@ -50,9 +51,25 @@ def _print(device: Device) -> None:
     console = out()
     console.print(device.name)
     for dtype, peak in device.peak_flops_per_s.items():
-        console.print(f"  best {dtype} rate      {peak / 1e9:,.1f} GFLOP/s")
+        console.print(f"  {f'best {dtype} rate':<22} {peak / 1e9:,.1f} GFLOP/s")
     if device.calibration is None:
         return
     console.print(f"  kernels timed          {len(device.calibration.timings)} ({device.calibration.software})")
     for name, value in sorted(device.calibration.figures.items()):
-        console.print(f"  {name:<22} {value:.4g}")
+        console.print(f"  {_words(name):<22} {_figure(name, value)}")
+
+
+def _words(name: str) -> str:
+    """Return a figure's name without its unit."""
+    return name.removesuffix("_per_s").removesuffix("_bytes").removesuffix("_s").replace("_", " ")
+
+
+def _figure(name: str, value: float) -> str:
+    """Write a figure with the unit that its name ends in; one of no such unit as it is."""
+    if name.endswith("_bytes_per_s"):
+        return f"{value / GB:.3g} GB/s"
+    if name.endswith("_bytes"):
+        return format_bytes(value)
+    if name.endswith("_share"):
+        return f"{value:.0%}"
+    return format_duration(value) if name.endswith("_s") else f"{value:.4g}"

@@ -1,0 +1,111 @@
+#!/usr/bin/env python3
+"""Run the commands that the pages show, in order, and write what they print below each.
+
+Usage: python docs/produce.py [PAGE.md …]      every page of the tutorial and the guides without one
+
+A page is worked through in an empty folder of its own. A block that follows "Save this as `NAME`:" is written to that
+file; the command of each ``console`` block is run, and the rest of the block becomes what it printed. A block after
+``<!-- here -->`` prints what holds for one machine only, so its wording is never compared with another machine's.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+DOCS = Path(__file__).resolve().parent
+PAGES = [DOCS / "tutorial.md", *sorted((DOCS / "howto").glob("*.md"))]
+
+_BLOCK = re.compile(
+    r"Save this as `(?P<name>[^`]+)`:\n\n```\w+\n(?P<content>.*?)```"
+    r"|(?P<here><!-- here -->\n)?```console\n\$ (?P<command>(?:[^\n]*\\\n)*[^\n]*)\n(?P<shown>.*?)```",
+    re.DOTALL,
+)
+_NUMBER = re.compile(r"\d[\d.,:]*(?: ?(?:ms|µs|[smhd]|[KMGT]i?B|B|[kMGTPE](?:FLOP)?|%))?\b%?")
+
+
+@dataclass(frozen=True)
+class Block:
+    """One command of a page: where its output stands, what it shows, and what it printed just now."""
+
+    command: str
+    start: int
+    end: int
+    shown: str
+    printed: str
+    code: int
+    here: bool
+
+
+def work_through(page: Path, folder: Path, prepare: Callable[[str], str] = lambda command: command) -> Iterator[Block]:
+    """Write the files of a page and run its commands in ``folder``; ``prepare`` may change a command first."""
+    for match in _BLOCK.finditer(page.read_text(encoding="utf-8")):
+        if match["name"]:
+            (folder / match["name"]).write_text(match["content"], encoding="utf-8")
+            continue
+        code, printed = _run(prepare(match["command"]), folder)
+        yield Block(
+            match["command"],
+            match.start("shown"),
+            match.end("shown"),
+            match["shown"],
+            printed,
+            code,
+            bool(match["here"]),
+        )
+
+
+def likeness(shown: str, printed: str) -> float:
+    """Return the share of the shown lines that were printed too, figures apart."""
+    lines, again = _skeleton(shown), set(_skeleton(printed))
+    return sum(line in again for line in lines) / len(lines) if lines else 1.0
+
+
+def _skeleton(text: str) -> list[str]:
+    found = []
+    for line in text.splitlines():
+        masked = re.sub(r"\b[0-9a-f]{12}\b", "#", line)
+        masked = re.sub(r"#(?:[\s–-]*#)+", "#", _NUMBER.sub("#", masked))
+        found.append(" ".join(masked.split()))
+    return [line for line in found if line]
+
+
+def _run(command: str, folder: Path) -> tuple[int, str]:
+    """Run one line of shell with ``leadline`` and ``python`` those of this Python; return code and both streams."""
+    environment = {
+        **os.environ, "LEADLINE_DATA_DIR": str(folder / "data"), "HOME": str(folder), "COLUMNS": "110",
+        "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]), "PYTHONUNBUFFERED": "1",
+        "PYTHONPATH": os.pathsep.join(filter(None, [str(DOCS.parent / "src"), os.environ.get("PYTHONPATH")])),
+        "PYTHON_OF_THE_PAGES": sys.executable,
+    }  # fmt: skip
+    line = f'leadline() {{ "$PYTHON_OF_THE_PAGES" -m leadline "$@"; }}\n{command}'
+    done = subprocess.run(
+        ["bash", "-c", line], cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        stdin=subprocess.DEVNULL, text=True, check=False,
+    )  # fmt: skip
+    lines = [text.rstrip() for text in done.stdout.replace(f"{folder}/", "").splitlines()]
+    return done.returncode, "\n".join(lines).strip("\n") + "\n" if lines else ""
+
+
+def main(names: list[str]) -> int:
+    """Write every page anew; 1 if a command failed."""
+    failed = 0
+    for page in [Path(name).resolve() for name in names] or PAGES:
+        folder = Path(tempfile.mkdtemp(prefix="pages-"))
+        text = page.read_text(encoding="utf-8")
+        for block in reversed(list(work_through(page, folder))):
+            failed += block.code not in (0, 3)
+            print(f"{page.name}: {block.command} -> {block.code}")
+            text = text[: block.start] + block.printed + text[block.end :]
+        page.write_text(text, encoding="utf-8")
+        shutil.rmtree(folder)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
