@@ -92,7 +92,9 @@ def written_out(
     """
     scores = layers.scaled(tape, product(tape, query, key, turned=True))
     if capped:
-        scores = layers.capped(tape, scores)
+        scores = layers.scaled(tape, scores)
+        scores = layers.activation(tape, scores, "tanh")
+        scores = layers.scaled(tape, scores)
     if bias is not None:
         scores = layers.add(tape, scores, bias)
     if sinks is not None:

@@ -38,7 +38,7 @@ def _experts(style: Style, experts: int, used: int, **fields: str) -> Reader:
     return lambda read: decoders.mixture(read, style, experts=experts, used=used, **fields)
 
 
-GEMMA = Style(tied=True, activation="gelu_pytorch_tanh")
+GEMMA = Style(tied=True, activation="gelu_pytorch_tanh", norm="rms-wide")
 
 FAMILIES: dict[str, Reader] = {
     "llama": _dense(Style()),
@@ -48,10 +48,10 @@ FAMILIES: dict[str, Reader] = {
     "qwen3": _dense(Style(query_key_norm="head", head_dim=128)),
     "gemma": _dense(GEMMA),
     "gemma2": _dense(replace(GEMMA, layout="sandwich", pattern=2, capped=True)),
-    "gemma3_text": _dense(replace(GEMMA, layout="sandwich", pattern=6, query_key_norm="head")),
+    "gemma3_text": _dense(replace(GEMMA, layout="sandwich", pattern=6, query_key_norm="head-wide")),
     "phi3": _dense(Style(fused_qkv=True, fused_gate=True)),
     "olmo": _dense(Style(norm="bare")),
-    "olmo2": _dense(Style(layout="after", query_key_norm="width")),
+    "olmo2": _dense(Style(layout="after", norm="rms-wide", query_key_norm="width-wide")),
     "phi": decoders.phi,
     "starcoder2": decoders.starcoder2,
     "stablelm": decoders.stablelm,
@@ -63,7 +63,7 @@ FAMILIES: dict[str, Reader] = {
     "qwen3_moe": _experts(Style(query_key_norm="head"), 128, 8),
     "olmoe": _experts(Style(query_key_norm="width"), 64, 8, width="intermediate_size"),
     "gpt_oss": _experts(
-        Style(qkv_bias=True, sinks=True, head_dim=64, pattern=2),
+        Style(qkv_bias=True, sinks=True, head_dim=64, pattern=2, norm="rms-wide"),
         128,
         4,
         width="intermediate_size",

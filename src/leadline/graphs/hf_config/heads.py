@@ -37,7 +37,11 @@ class Head:
             answer = layers.linear(tape, answer, self.table, self.bias)
         else:
             return hidden
-        return layers.capped(tape, answer) if shape.capped else answer
+        if shape.capped:
+            answer = layers.scaled(tape, answer)
+            answer = layers.activation(tape, answer, "tanh")
+            answer = layers.scaled(tape, answer)
+        return answer
 
     def loss(self, answer: Size) -> Size:
         """Return what training starts from: cross entropy over scores, the mean of hidden states."""

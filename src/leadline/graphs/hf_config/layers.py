@@ -69,8 +69,14 @@ def layer_norm(tape: Tape, source: Size, weight: Size | None = None, bias: Size 
     return tape.node(result, backward)
 
 
-def rms_norm(tape: Tape, source: Size, weight: Size | None = None) -> Size:
-    """Normalise by the root mean square as the reference implementations do: op by op, in float32."""
+def rms_norm(tape: Tape, source: Size, weight: Size | None = None, *, wide: bool = False) -> Size:
+    """Normalise by the root mean square as the reference implementations do: op by op, in float32.
+
+    With ``wide`` the weight is multiplied in float32 too, before the result has the type of ``source`` again.
+    """
+    if wide and weight is not None:
+        normal = _written_norm(tape, tape.cast(source, "float32"), None, centred=False)
+        return tape.cast(multiply(tape, normal, weight), source.dtype)
     return _written_norm(tape, source, weight, centred=False)
 
 
@@ -214,12 +220,6 @@ def scaled(tape: Tape, source: Size) -> Size:
         tape.send(slot, back)
 
     return tape.node(result, backward)
-
-
-def capped(tape: Tape, source: Size) -> Size:
-    """Bound scores softly: a tanh between two multiplications."""
-    source = scaled(tape, source)
-    return scaled(tape, activation(tape, source, "tanh"))
 
 
 def dropout(tape: Tape, source: Size, rate: float) -> Size:

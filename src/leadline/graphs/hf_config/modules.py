@@ -68,8 +68,8 @@ class Linear:
 class Norm:
     """A norm over the last axis; its weight may have its own shape.
 
-    ``layer`` and ``rms`` are what they say, ``unbiased`` and ``bare`` layer norms without a bias or any weight,
-    ``written`` and ``written-biased`` layer norms computed op by op.
+    ``layer`` and ``rms`` are what they say, ``rms-wide`` multiplies its weight in float32, ``unbiased`` and ``bare``
+    are layer norms without a bias or any weight, ``written`` and ``written-biased`` layer norms computed op by op.
     """
 
     __slots__ = ("bias", "kind", "tape", "weight")
@@ -83,6 +83,8 @@ class Norm:
         """Return ``source`` normalised."""
         if self.kind in ("rms", "bare-rms"):
             return layers.rms_norm(self.tape, source, self.weight)
+        if self.kind == "rms-wide":
+            return layers.rms_norm(self.tape, source, self.weight, wide=True)
         if self.kind.startswith("written") and self.weight is not None:
             return layers.written_norm(self.tape, source, self.weight, self.bias)
         return layers.layer_norm(self.tape, source, self.weight, self.bias)
@@ -154,7 +156,7 @@ class Attention:
             query = attending.copied(tape, query, "clone")
         mixed, scores = attending.written_out(
             tape, query, key, value, bias=bias, sinks=self.sinks, capped=shape.capped,
-            dropout=shape.dropout if shape.written_out else 0.0,
+            dropout=shape.dropout,
         )  # fmt: skip
         self.build.scores = scores if shape.written_out else None
         return mixed
@@ -168,7 +170,7 @@ class Attention:
         return self.query(hidden), self.key(memory), self.value(memory)
 
     def _normalise(self, norm: Norm, source: Size, heads: int) -> Size:
-        if self.shape.query_key_norm == "width":
+        if self.shape.query_key_norm.startswith("width"):
             return norm(source)
         batch, sequence, _ = source.shape
         normal = norm(source.view(batch, sequence, heads, self.shape.head_dim))
@@ -212,7 +214,9 @@ def _head_norm(build: Build, shape: AttentionShape, heads: int) -> Norm | None:
     kinds = {
         "head": ("rms", (shape.head_dim,)),
         "head-layer": ("layer", (shape.head_dim,)),
+        "head-wide": ("rms-wide", (shape.head_dim,)),
         "width": ("rms", (heads * shape.head_dim,)),
+        "width-wide": ("rms-wide", (heads * shape.head_dim,)),
         "each": ("unbiased", (heads, shape.head_dim)),
         "each-written": ("written", (heads, shape.head_dim)),
         "bare": ("bare-rms", ()),

@@ -197,7 +197,7 @@ def _gpt(read: Fields, *, activation: str, kv_heads: int | None) -> StackShape:
     positions, vocab = read.size("n_positions", "n_ctx", default=1024), read.size("vocab_size", default=50257)
     attention = AttentionShape(
         hidden, heads, kv_heads or heads, read.per_head(hidden, heads), fused=True,
-        spread=True, dropout=read.rate("attn_pdrop", default=0.1),
+        dropout=read.rate("attn_pdrop", default=0.1),
     )  # fmt: skip
     feed = FeedForwardShape(
         read.optional("n_inner") or 4 * hidden, activation=read.word("activation_function", default=activation)

@@ -38,7 +38,7 @@ class AttentionShape:
 
     ``rotary`` counts the dimensions of a head that are rotated (0: none). ``query_key_norm`` says what is normalised:
     ``head`` (each head, one weight), ``head-layer`` (the same with a layer norm), ``width`` (all heads at once),
-    ``each`` (a weight for each head), ``bare`` (no weight), or nothing.
+    ``each`` (a weight for each head), ``bare`` (no weight), or nothing; ``-wide`` and ``-written`` as for ``Norm``.
     ``spread`` says that shared keys and values are repeated for all heads before the kernel takes them.
     ``sinks`` adds a learned score for each head, ``capped`` bounds the scores by a tanh. ``written_out`` blocks compute
     the scores op by op, holding all of them, where others take a fused kernel; ``dropout`` is that of the scores there.
@@ -102,9 +102,8 @@ class LayerShape:
 
     ``layout`` is ``pre`` (norms before each half), ``sandwich`` (before and after), ``after`` (only after, inside the
     residual), ``post`` (after the residual, as BERT), ``parallel`` (one norm, both halves at once) or ``parallel2``
-    (a norm for each). ``norm`` is ``layer``, ``rms``, ``unbiased`` (a layer norm without bias), ``bare`` (without
-    weights), ``written`` or ``written-biased`` (a layer norm computed op by op). ``first_norm`` is off where a layer
-    skips its first norm.
+    (a norm for each). ``norm`` is one of the kinds that ``Norm`` knows. ``first_norm`` is off where a layer skips its
+    first norm.
     """
 
     attention: AttentionShape
