@@ -52,13 +52,36 @@ def test_options_left_out_are_named(config):
 
 def test_the_command_line_wins_over_the_file(tmp_path, config):
     job = tmp_path / "job.toml"
-    job.write_text('model = "config.json"\nbatch = 8\noptimizer = "sgd"\nepochs = 2\ninput = "8x16:int64"\n')
+    (tmp_path / "net.py").write_text("def build(): ...")
+    job.write_text('model = "net.py:build"\nbatch = 8\noptimizer = "sgd"\nepochs = 2\ninput = "8x16:int64"\n')
     workload = read_workload([str(job)], WorkloadOptions(batch=2))
     assert workload.batch == 2
     assert Optimizer.SGD is workload.optimizer
     assert workload.name == "job"
     assert (InputShape((2, 16), "int64"),) == workload.inputs
-    assert str(config) == workload.model.reference
+    assert f"{tmp_path / 'net.py'}:build" == workload.model.reference
+
+
+@pytest.mark.parametrize(
+    ("subject", "options", "says"),
+    [
+        (
+            ["python", "train.py"],
+            {"precision": "bf16"},
+            "--precision changes nothing here: a script is read as it stands",
+        ),
+        (["python", "train.py"], {"input": ["8x8"]}, "--input changes nothing here"),
+        (["config.json"], {"input": ["8x8"]}, "a config.json is fed by --batch and --seq"),
+        (["net.py:build"], {"seq": 8}, "the inputs of a function are given whole"),
+        (["net.onnx"], {"optimizer": "sgd"}, "an ONNX file has no backward"),
+    ],
+)
+def test_an_option_that_would_change_nothing_is_refused(tmp_path, monkeypatch, config, subject, options, says):
+    (tmp_path / "net.py").write_text("def build(): ...")
+    (tmp_path / "net.onnx").write_bytes(b"")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InvalidInput, match=says):
+        read_workload(subject, WorkloadOptions(**options))
 
 
 def test_parameters_fill_the_command(tmp_path):

@@ -5,12 +5,13 @@ from dataclasses import dataclass, field, replace
 
 from leadline.app.places import Place, find_places
 from leadline.catalog.billing import price
+from leadline.core.errors import InvalidInput
 from leadline.core.estimate import Estimate
 from leadline.core.graph import OpGraph, TracedJob
 from leadline.core.hardware import Device, DeviceKind
 from leadline.core.ports import Catalog, Estimator, GraphSource
 from leadline.core.units import HOUR_S
-from leadline.core.workload import ModelKind, Workload
+from leadline.core.workload import ModelKind, Phase, Workload
 from leadline.recommend.requests import request_for
 
 RISK = 0.05
@@ -50,6 +51,8 @@ class EstimateAnswer:
     estimates: tuple[Estimate, ...]
     left_out: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    assumed: dict[str, str] = field(default_factory=dict)
+    """What holds for each option that was not given, where the model, the script or a default says it."""
 
 
 @dataclass(slots=True)
@@ -71,13 +74,24 @@ class Tracer:
             return self.first
         if policy not in self._jobs:
             source = self.tools.sources[self.workload.model.kind]
-            self._jobs[policy] = source(self.workload, device_type=policy)
+            self._jobs[policy] = _checked(self.workload, source(self.workload, device_type=policy))
         return self._jobs[policy]
 
     @property
     def first(self) -> TracedJob:
         """Return the job that was traced first."""
         return next(iter(self._jobs.values()))
+
+
+def _checked(workload: Workload, job: TracedJob) -> TracedJob:
+    """Refuse a batch that is not the one of the script, whose step was read as it stands."""
+    own = job.loop.batch
+    if workload.model.kind is ModelKind.COMMAND and own is not None and workload.batch not in (None, own):
+        raise InvalidInput(
+            f"--batch is {workload.batch}, but the script's own is {own}: give the script's option for it after "
+            "its name, as in -- python train.py --batch-size 64"
+        )
+    return job
 
 
 def estimate(workload: Workload, tools: Toolbox, *, on: Sequence[str] = ()) -> EstimateAnswer:
@@ -97,6 +111,7 @@ def estimate(workload: Workload, tools: Toolbox, *, on: Sequence[str] = ()) -> E
         estimates=tuple(estimates),
         left_out=places.left_out,
         notes=tracer.first.notes,
+        assumed=_assumed(workload, tracer.first),
     )
 
 
@@ -149,6 +164,22 @@ def _facts(workload: Workload, job: TracedJob) -> GraphFacts:
         epochs=workload.epochs or job.loop.epochs,
         fallbacks=sum(job.step.fallbacks.values()),
     )
+
+
+def _assumed(workload: Workload, job: TracedJob) -> dict[str, str]:
+    """Return the value of each option that was not given, in the order of ``defaulted``; an unknown one is absent."""
+    loop, training = job.loop, workload.phase is Phase.TRAINING
+    function = workload.model.kind is ModelKind.FUNCTION
+    values: dict[str, object] = {
+        "phase": workload.phase.value,
+        "batch": workload.batch or loop.batch,
+        "precision": loop.precision or ("fp32" if function else None),
+        "optimizer": (loop.optimizer or ("adamw" if function else None)) if training else None,
+        "accumulate": max(workload.accumulation, loop.accumulation) if training else None,
+        "workers": workload.dataset.workers or loop.loader_workers,
+        "gpus": workload.gpus,
+    }
+    return {name: str(values[name]) for name in workload.defaulted if values.get(name) is not None}
 
 
 def _total(graph: OpGraph, name: str) -> float:

@@ -258,6 +258,7 @@ def _build(source: ModelSource, given: WorkloadOptions) -> Workload:
             raise InvalidInput(
                 f"--{name.replace('_', '-')} is {value:g}, but it can be at most {most:,}: check its digits"
             )
+    _refuse_idle(source.kind, given)
     if given.epochs is not None and given.steps is not None:
         raise InvalidInput("--epochs and --steps are both given: say how long the job is by one of them")
     inputs = tuple(parse_input(text) for text in _as_list(given.input))
@@ -296,6 +297,27 @@ def launched(command: Sequence[str]) -> tuple[int, int]:
     return parsed.local_processes * parsed.nodes, parsed.nodes
 
 
+def _refuse_idle(kind: ModelKind, given: WorkloadOptions) -> None:
+    """Refuse an option that changes nothing for a model that is named in this way, rather than overlook it."""
+    names, instead = _IDLE[kind]
+    for name in names:
+        if getattr(given, name) is not None:
+            raise InvalidInput(f"--{name.replace('_', '-')} changes nothing here: {instead}")
+
+
+_IDLE: dict[ModelKind, tuple[tuple[str, ...], str]] = {
+    ModelKind.COMMAND: (
+        ("input", "seq", "precision", "optimizer", "checkpointing"),
+        "a script is read as it stands, so give its own option after its name, as in -- python train.py --amp",
+    ),
+    ModelKind.HF_CONFIG: (("input",), "a config.json is fed by --batch and --seq"),
+    ModelKind.FUNCTION: (("seq",), "the inputs of a function are given whole, as in --input 8x512:int64"),
+    ModelKind.ONNX: (
+        ("optimizer", "accumulate", "checkpointing"),
+        "an ONNX file has no backward, and cannot be trained",
+    ),
+}
+"""How a model is named → the options that change nothing then, and what to do instead."""
 _LEAST = {
     "batch": 1, "seq": 1, "accumulate": 1, "steps": 1, "samples": 1, "workers": 0, "gpus": 1,
 }  # fmt: skip

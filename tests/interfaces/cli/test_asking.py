@@ -56,6 +56,7 @@ def test_an_estimate_for_the_catalog_lists_every_place_and_names_the_defaults(ca
     assert 0 == code
     assert len(document["estimates"]) > 120
     assert "batch" in document["workload"]["defaulted"]
+    assert ("1", "bf16", "adamw") == tuple(document["assumed"][name] for name in ("batch", "precision", "optimizer"))
 
 
 def test_more_steps_take_longer_and_cost_more_on_the_same_place(capsys, config):
@@ -72,7 +73,7 @@ def test_the_table_says_what_the_figure_rests_on(capsys, config):
     code, out, _ = run(capsys, "estimate", config, "--on", "Perlmutter:regular-gpu80")
     assert 0 == code
     assert "specs tier" in out
-    assert "by default" in out
+    assert "by default or from the model: phase training, batch 1, precision bf16, optimizer adamw" in out
 
 
 def test_recommend_asks_for_the_cheapest_within_the_deadline(capsys, config):

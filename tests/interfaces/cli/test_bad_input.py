@@ -2,6 +2,7 @@
 
 import json
 import os
+import sys
 
 import pytest
 
@@ -14,6 +15,7 @@ LLAMA = {
 }  # fmt: skip
 NOT_UTF8 = b'model = "caf\xe9.json"\n'
 NOBODY = 65534
+SHAPE = {".py": ("--input", "4x10")}
 
 
 @pytest.fixture(autouse=True)
@@ -67,7 +69,7 @@ def refused(capsys, words, code=2):
 def test_a_file_that_will_not_do_is_named_with_its_reason(capsys, folder, name, content, says):
     path = folder / name.partition(":")[0]
     path.mkdir() if content is None else path.write_bytes(content)
-    assert says in refused(capsys, ["estimate", name, "--input", "4x10", "--on", "A100"])
+    assert says in refused(capsys, ["estimate", name, *SHAPE.get(path.suffix, ()), "--on", "A100"])
 
 
 @pytest.mark.parametrize(
@@ -120,6 +122,18 @@ def test_a_model_that_cannot_be_traced_is_a_failure_and_says_where(capsys, folde
     assert says in refused(capsys, ["estimate", "net.py:build", "--input", shape, "--on", "A100"], code=1)
 
 
+def test_a_batch_that_is_not_the_scripts_own_is_refused_with_where_to_say_it(capsys, folder):
+    pytest.importorskip("torch")
+    (folder / "train.py").write_text(
+        "import torch\nmodel = torch.nn.Linear(8, 2).cuda()\noptimizer = torch.optim.SGD(model.parameters(), 0.1)\n"
+        "data = torch.utils.data.TensorDataset(torch.randn(256, 8))\n"
+        "for (x,) in torch.utils.data.DataLoader(data, 16):\n"
+        "    model(x.cuda()).sum().backward()\n    optimizer.step()\n    optimizer.zero_grad()\n"
+    )
+    words = ["estimate", "--batch", "32", "--on", "A100", "--", sys.executable, "train.py"]
+    assert "--batch is 32, but the script's own is 16: give the script's option" in refused(capsys, words)
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [
@@ -153,7 +167,7 @@ def test_a_file_that_may_not_be_read_is_named(capsys, folder, name, request):
     path.chmod(0)
     toolbox().catalog.devices()
     request.getfixturevalue("as_nobody")
-    assert "Permission denied" in refused(capsys, ["estimate", name, "--input", "4x10", "--on", "A100"])
+    assert "Permission denied" in refused(capsys, ["estimate", name, *SHAPE.get(path.suffix, ()), "--on", "A100"])
 
 
 def test_nothing_is_measured_or_run_whose_outcome_could_not_be_kept(capsys, folder, monkeypatch):

@@ -42,7 +42,11 @@ def _document(answer: EstimateAnswer) -> dict[str, object]:
     if len(answer.estimates) == 1:
         return {
             **to_document(answer.estimates[0], "leadline.estimate/1"),
-            **{name: value for name, value in to_document(answer, "").items() if name in ("workload", "graph")},
+            **{
+                name: value
+                for name, value in to_document(answer, "").items()
+                if name in ("workload", "graph", "assumed")
+            },
             "trace_notes": list(answer.notes),
         }
     return to_document(answer, "leadline.estimates/1")
@@ -79,9 +83,9 @@ def _headline(answer: EstimateAnswer) -> str:
 
 def _assumed(answer: EstimateAnswer) -> str:
     """Say what holds where the user named nothing."""
-    if not answer.workload.defaulted:
+    if not answer.assumed:
         return "every option was given"
-    return "by default or from the model: " + ", ".join(answer.workload.defaulted)
+    return "by default or from the model: " + ", ".join(f"{name} {value}" for name, value in answer.assumed.items())
 
 
 def _one_per_system(estimates: tuple[Estimate, ...]) -> list[Estimate]:
