@@ -48,6 +48,9 @@ def _trace(session: Session, request: Dict[str, Any]) -> Dict[str, Any]:
     except ImportError:
         return {"failure": {"reason": f"{sys.executable} has no torch: name the Python that the job runs with"}}
     session.framework_s = time.process_time() - before_s
+    from leadline.graphs.torch.worker import compiler
+
+    compiler.postpone()
     from leadline.graphs.torch.worker import fakes, scratch, vision
 
     if session.policy == "cuda" and not fakes.take_spare_device():

@@ -16,6 +16,7 @@ from leadline.graphs.torch.worker.shortcuts import Shortcuts
 from leadline.graphs.torch.worker.weights import count_weights
 
 aten = torch.ops.aten
+DEVICE = torch.ops.prim.device.default
 HOST = torch.device("cpu")
 BIG_CONSTANT = 1024
 """Elements above which a constant made while a module is built needs no values (masks, initial weights)."""
@@ -113,7 +114,14 @@ class Recorder(TorchDispatchMode):
         self.window = Window(self.count, [(serial, size) for serial, size, _ in self.live.values()])
         return closed
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Nothing is compiled during a trace: PyTorch need not guard each op against it."""
+        return False
+
     def __torch_dispatch__(self, func: Any, types: Sequence[type], args: Any = (), kwargs: Any = None) -> Any:
+        if func is DEVICE and isinstance(args[0], FakeTensor):  # PyTorch itself asks: more often than it computes
+            return args[0].fake_device
         kwargs = kwargs or {}
         fakes.INSIDE[0] += 1
         try:
