@@ -1,7 +1,7 @@
 """Tensors without data: which device they claim to be on, and how ops on them are carried out."""
 
 import sys
-from typing import Any, Optional
+from typing import Any, Dict, Optional
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
@@ -12,12 +12,15 @@ BACKEND = "fgpu"
 """Name given to PyTorch's spare device slot (PrivateUse1), which plays the GPU inside the trace."""
 
 FAKE_MODE = FakeTensorMode(allow_non_fake_inputs=True)
+FAKE_MODE.cache_enabled = False
 CUDA = torch.device("cuda", 0)
 INSIDE = [0]
 """Depth of Leadline's own handlers: inside them a fake tensor tells its true device, outside it says ``cuda``."""
 
 _own_device = FakeTensor.device.fget
 _gpu: Optional[torch.device] = None
+_alike: Dict[torch.device, Dict[str, Any]] = {}
+_guard_data: Any = getattr(torch._C, "_set_throw_on_mutable_data_ptr", lambda _: None)
 
 
 def take_spare_device() -> bool:
@@ -92,7 +95,25 @@ def empty(shape: Any, dtype: torch.dtype, device: torch.device, stride: Any = No
             meta = torch.empty(shape, dtype=dtype, device="meta")
         else:
             meta = torch.empty_strided(shape, stride, dtype=dtype, device="meta")
-        return FakeTensor(FAKE_MODE, meta, device)
+        return wrap(meta, device)
+
+
+def wrap(meta: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """Return a fake tensor around a meta tensor.
+
+    PyTorch's constructor checks and fills in the same for every tensor of a device: what it made of the first is kept,
+    and the next ones are given it.
+    """
+    made = _alike.get(device)
+    if made is None or meta.requires_grad:
+        tensor = FakeTensor(FAKE_MODE, meta, device)
+        if not meta.requires_grad:
+            _alike[device] = dict(vars(tensor))
+        return tensor
+    tensor = torch.Tensor._make_subclass(FakeTensor, meta, False, dispatch_device=True, device_for_backend_keys=device)
+    _guard_data(tensor)
+    vars(tensor).update(made)
+    return tensor
 
 
 def like(

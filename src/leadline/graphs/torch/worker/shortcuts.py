@@ -29,12 +29,16 @@ class Shortcuts:
         self._recipes: Dict[Tuple[Any, ...], Recipe] = {}
         self._never = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape, torch.Tag.inplace_view}
         self._refused: Dict[Any, bool] = {}
+        self._updates: Dict[Any, bool] = {}
 
     def carry_out(self, func: Any, types: Any, args: Any, kwargs: Dict[str, Any]) -> Any:
         """Return the result of an op on fake tensors, as ``FakeTensorMode.dispatch`` would."""
         refused = self._refused.get(func)
         if refused is None:
             refused = self._refused[func] = self._refuses(func)
+            self._updates[func] = _updates_lists(func)
+        if self._updates[func]:
+            return None
         if refused or torch.is_inference_mode_enabled():
             return fakes.FAKE_MODE.dispatch(func, types, args, kwargs)
         try:
@@ -55,6 +59,12 @@ class Shortcuts:
         """Whether nothing can be learned of an op from its arguments' shapes."""
         name = func._schema.name.partition("::")[2]
         return func.namespace != "aten" or name in RESHAPING or not self._never.isdisjoint(func.tags)
+
+
+def _updates_lists(func: Any) -> bool:
+    """Whether an op only writes values into lists of tensors, as an optimizer does: no shape follows from it."""
+    name = func._schema.name.partition("::")[2]
+    return func.namespace == "aten" and name.startswith("_foreach_") and name.endswith("_") and not func._schema.returns
 
 
 def _described(value: Any) -> Any:
@@ -119,7 +129,7 @@ def _view(place: int, shape: Any, stride: Any, offset: int) -> Recipe:
         with torch._C._DisableTorchDispatch():
             meta = torch.empty(0, dtype=source.dtype, device="meta")
             meta.set_(source.untyped_storage(), offset, shape, stride)
-            return FakeTensor(fakes.FAKE_MODE, meta, source.fake_device)
+            return fakes.wrap(meta, source.fake_device)
 
     return make
 
