@@ -1,8 +1,8 @@
 """Leave PyTorch's compiler unloaded until something of it is really used.
 
-Fake tensors read a setting of ``torch._dynamo`` and optimizers tell it to stay away, which alone would load all of it: a
-second of every trace. In its place stands a package that answers those two, and gives way to the real one as soon as it
-is asked for anything else.
+Fake tensors read a setting of ``torch._dynamo`` and optimizers tell it to stay away. That alone would load it: a second
+of every trace. In its place stands a package that answers those two, and gives way to the real one as soon as it is
+asked for anything else.
 """
 
 import importlib
