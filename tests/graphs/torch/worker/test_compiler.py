@@ -34,3 +34,24 @@ def test_the_compiler_is_there_as_soon_as_it_is_asked_for(use):
     code += "assert type(sys.modules['torch._dynamo']) is types.ModuleType"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert 0 == done.returncode, done.stderr
+
+
+PREPARED = """
+import sys, torch
+from leadline.graphs.torch.worker import compiler, main
+from leadline.graphs.torch.worker.session import Session
+compiler.postpone()
+from leadline.graphs.torch.worker import fakes, vision
+if "{policy}" == "cuda":
+    fakes.take_spare_device()
+vision.install()
+main.prepare(Session(policy="{policy}"))
+import torch._dynamo.eval_frame
+"""
+
+
+@pytest.mark.parametrize("policy", ["cuda", "cpu"])
+def test_the_compiler_still_loads_once_a_device_is_pretended(policy):
+    code = PREPARED.format(policy=policy)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert 0 == done.returncode, done.stderr

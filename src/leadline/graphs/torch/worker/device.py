@@ -26,7 +26,7 @@ def install(session: Session) -> None:
     torch.cuda.Event = torch.cuda.streams.Event = Event
     torch.cuda.Stream = torch.cuda.streams.Stream = Stream
     torch.cuda.nvtx = types.SimpleNamespace(
-        range_push=_nothing, range_pop=_nothing, range=lambda *_, **__: contextlib.nullcontext(), mark=_nothing
+        range_push=_idle(), range_pop=_idle(), range=lambda *_, **__: contextlib.nullcontext(), mark=_idle()
     )
     _answer_accelerator(session)
     _answer_backends()
@@ -101,7 +101,12 @@ def _no_ops() -> Dict[str, Any]:
         "manual_seed_all seed seed_all set_rng_state set_rng_state_all reset_accumulated_memory_stats "
         "set_per_process_memory_fraction check_error set_sync_debug_mode"
     )
-    return {**dict.fromkeys(names.split(), _nothing), "get_sync_debug_mode": lambda: 0}
+    return {**{name: _idle() for name in names.split()}, "get_sync_debug_mode": lambda: 0}
+
+
+def _idle() -> Any:
+    """Return a new function that does nothing: PyTorch's compiler refuses one that it finds under two names."""
+    return lambda *_, **__: None
 
 
 def _nothing(*_: Any, **__: Any) -> None:
@@ -166,7 +171,9 @@ def _answer_accelerator(session: Session) -> None:
         "current_device_index": lambda: 0,
         "current_device_idx": lambda: 0,
         "current_stream": lambda *_, **__: Stream(),
-        **dict.fromkeys(("set_device_index", "set_device_idx", "synchronize", "set_stream", "empty_cache"), _nothing),
+        **{
+            name: _idle() for name in ("set_device_index", "set_device_idx", "synchronize", "set_stream", "empty_cache")
+        },
     }
     torch._C._get_accelerator = lambda *_: torch.device("cuda")
     for name, value in {**answers, **_memory(session)}.items():
