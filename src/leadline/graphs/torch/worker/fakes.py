@@ -20,7 +20,9 @@ INSIDE = [0]
 _own_device = FakeTensor.device.fget
 _gpu: Optional[torch.device] = None
 _alike: Dict[torch.device, Dict[str, Any]] = {}
-_guard_data: Any = getattr(torch._C, "_set_throw_on_mutable_data_ptr", lambda _: None)
+_data = "warn_deprecated" if getattr(FAKE_MODE, "_allow_unsafe_data_ptr_access", False) else "throw"
+_guard_data: Any = getattr(torch._C, f"_set_{_data}_on_mutable_data_ptr", lambda _: None)
+"""What PyTorch's constructor does to a fake tensor, in case somebody asks for its data."""
 
 
 def take_spare_device() -> bool:
