@@ -49,6 +49,9 @@ CALLS = {
     "a reduced precision": (aten._to_copy.default, lambda: (fake(4, 8),)),
 }
 
+NEEDLESS = {"updates of many in place"}
+"""Calls from which nothing follows, so that nothing is kept of them."""
+
 
 @pytest.mark.parametrize("name", CALLS)
 def test_what_was_learned_is_what_pytorch_would_say_again(name):
@@ -61,7 +64,7 @@ def test_what_was_learned_is_what_pytorch_would_say_again(name):
         expected = likeness(args, fakes.FAKE_MODE.dispatch(func, (FakeTensor,), args, kwargs))
         args = make()
         assert expected == likeness(args, shortcuts.carry_out(func, (FakeTensor,), args, kwargs))
-    assert 1 == len(shortcuts._recipes)
+    assert len(shortcuts._recipes) == (0 if name in NEEDLESS else 1)
 
 
 def test_an_update_in_place_returns_the_very_tensor():
