@@ -4,6 +4,7 @@ import json
 import platform
 import resource
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -107,11 +108,13 @@ def _timed(call: Callable[[], TracedJob], *, repeats: int) -> tuple[TracedJob, f
 
 def _real_peak(script: Script) -> tuple[int, Processor]:
     """Return the peak in bytes of a real run on one thread, and what it ran on."""
-    done = run_process(
-        [sys.executable, str(MEASURED / "real_peak.py"), str(script.path), *script.argv],
-        env={"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"},
-        timeout_s=TRACE_TIMEOUT_S,
-    )
+    with tempfile.TemporaryDirectory(prefix="leadline-bench-") as folder:
+        done = run_process(
+            [sys.executable, str(MEASURED / "real_peak.py"), str(script.path), *script.argv],
+            env={"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"},
+            cwd=Path(folder),
+            timeout_s=TRACE_TIMEOUT_S,
+        )
     lines = done.stdout.splitlines()
     if done.returncode or not lines:
         last = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]

@@ -14,7 +14,7 @@ PLAIN = [script for script in CORPUS if not script.processes and not script.miss
 
 
 @pytest.fixture(scope="module")
-def really():
+def really(tmp_path_factory):
     """Run every script that one process can run, to its end, and return what was true and what was said."""
     jobs = [[script.name, str(script.path), list(script.argv)] for script in PLAIN]
     done = subprocess.run(
@@ -22,7 +22,8 @@ def really():
         capture_output=True,
         text=True,
         check=True,
-        timeout=280,
+        timeout=600,
+        cwd=tmp_path_factory.mktemp("scripts"),
     )
     return {one["name"]: one for one in map(json.loads, done.stdout.splitlines())}
 
