@@ -28,8 +28,6 @@ UNINITIALISED = {"empty", "empty_strided"}
 FILLED = {"zeros", "ones", "full", "randn", "rand", "normal", "randint"}
 TRUTHFUL = {"all", "any", "logical_and", "bitwise_and", "logical_or", "bitwise_or"}
 """Ops whose result is true when their input is assumed true."""
-TELLING = {"max", "min", "amax", "amin", "sum", "any", "all", "eq", "ne", "lt", "gt", "le", "ge"}
-"""Ops whose result is worked out where the integers they read are known (``labels.max().item() + 1`` classes)."""
 MADE_BY_MODULES = UNINITIALISED | FILLED
 SILENT = {
     "empty", "empty_strided", "empty_like", "new_empty", "new_empty_strided", "resize_", "set_", "lift_fresh", "lift",
@@ -183,8 +181,8 @@ class Recorder(TorchDispatchMode):
             return args[0]
         else:
             out = self._carry_out(func, types, args, kwargs)
-            if traits.name in TELLING and not kwargs:
-                _tell(func, args, out)
+            if traits.name in standins.TELLING and not kwargs:
+                standins.tell(func, args, out)
             if traits.name in TRUTHFUL and args[0].__dict__.get("_truth"):
                 out.__dict__["_truth"] = True
         if out is not NotImplemented and not self.session.bare:
@@ -348,15 +346,6 @@ class Recorder(TorchDispatchMode):
             self.live_bytes += size
             self.peak_bytes = max(self.peak_bytes, self.live_bytes)
             self.window.events.append((self.count, serial, size))
-
-
-def _tell(func: Any, args: Any, out: Any) -> None:
-    """Remember the result of an op on known integers."""
-    values = [standins.known_value(one) if isinstance(one, torch.Tensor) else one for one in args]
-    tensors = [one for one in values if isinstance(one, torch.Tensor)]
-    unusable = any(one.dtype.is_floating_point or isinstance(one, FakeTensor) for one in tensors)
-    if isinstance(out, FakeTensor) and not unusable and not any(one is None for one in values):
-        standins.remember(out, func(*values))
 
 
 def _read_traits(func: Any) -> Traits:

@@ -13,6 +13,12 @@ REAL_LIMIT_BYTES = 64 << 20
 KEPT_LIMIT_BYTES = 4 << 20
 """Up to this size the values of a host tensor are remembered when it is copied to the device."""
 
+VIEWS = {"detach", "alias", "select", "unbind", "unsqueeze", "squeeze", "view", "_unsafe_view", "slice", "expand", "t"}
+"""Ops whose result shows values of their input, whatever they are."""
+
+TELLING = VIEWS | {"max", "min", "amax", "amin", "sum", "any", "all", "eq", "ne", "lt", "gt", "le", "ge"}
+"""Ops whose result is worked out where what they read is known (``labels.max().item() + 1`` classes)."""
+
 aten = torch.ops.aten
 
 
@@ -50,6 +56,24 @@ def remember(tensor: torch.Tensor, host: torch.Tensor) -> None:
     """Remember the host values of a device tensor."""
     if not isinstance(host, FakeTensor) and host.numel() * host.element_size() <= KEPT_LIMIT_BYTES:
         tensor.__dict__["_known"] = host.detach()
+
+
+def tell(func: Any, args: Any, out: Any) -> None:
+    """Remember the result of an op on known integers, or of a view of anything known."""
+    if known_value(args[0]) is None:
+        return
+    values = [known_value(one) if isinstance(one, torch.Tensor) else one for one in args]
+    tensors = [one for one in values if isinstance(one, torch.Tensor)]
+    view = func._schema.name.partition("::")[2] in VIEWS
+    if any(isinstance(one, FakeTensor) or (one.dtype.is_floating_point and not view) for one in tensors):
+        return
+    if any(one is None for one in values):
+        return
+    if isinstance(out, FakeTensor):
+        remember(out, func(*values))
+    elif view:
+        for place, known in enumerate(func(*values)):
+            remember(out[place], known)
 
 
 def assume(func: Any, args: Sequence[Any], kwargs: Dict[str, Any]) -> Any:
