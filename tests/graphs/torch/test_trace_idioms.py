@@ -10,6 +10,7 @@ import pytest
 
 from leadline.bench.corpus import CORPUS
 from leadline.bench.trace import wrong_facts
+from leadline.core.errors import Untraceable
 from leadline.core.graph import OpKind, Stage, TracedJob
 from leadline.core.workload import ModelKind, ModelSource, Workload
 from leadline.execution.processes import run_process
@@ -80,6 +81,118 @@ def test_values_sent_to_the_device_come_back_as_they_were(tmp_path: Path) -> Non
         """,
     )
     assert 20 == job.step.parameters
+
+
+def test_values_on_the_device_are_known_through_views(tmp_path: Path) -> None:
+    job = _trace(
+        tmp_path,
+        """
+        import torch
+        both = torch.tensor([3.0, 4.0], device="cuda")
+        total, count = both
+        assert 3 == total.item() and 4 == count.item() and [[3.0, 4.0]] == both[None].cpu().tolist()
+        both[0] = 1
+        model = torch.nn.Linear(4, 4).cuda()
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        for step in range(9):
+            model(torch.rand(4, 4).cuda()).sum().backward()
+            optimizer.step()
+        """,
+    )
+    assert 20 == job.step.parameters
+
+
+LOOP = """
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+model = torch.nn.Linear(4, 4).cuda()
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+for x, in DataLoader(TensorDataset(torch.rand(80, 4)), 8):
+    model(x.cuda()).sum().backward()
+    optimizer.step()
+"""
+
+
+def test_an_error_after_the_traced_steps_is_a_note_that_names_its_line(tmp_path: Path) -> None:
+    job = _trace(tmp_path, LOOP + "raise ValueError('no score')\n")
+    assert 20 == job.step.parameters
+    found = [note for note in job.notes if "not traced" in note]
+    assert [f"what comes after training is not traced: {tmp_path}/train.py:9 raised ValueError: no score"] == found
+
+
+def test_an_error_before_enough_steps_stays_an_error(tmp_path: Path) -> None:
+    with pytest.raises(Untraceable, match="no score"):
+        _trace(tmp_path, LOOP.replace("80", "16") + "raise ValueError('no score')\n")
+
+
+def test_a_trainer_that_stops_early_and_keeps_the_best_is_traced_with_its_evaluation(tmp_path: Path) -> None:
+    pytest.importorskip("accelerate")
+    pytest.importorskip("transformers")
+    job = _trace(
+        tmp_path,
+        """
+        import torch
+        from transformers import (BertConfig, BertForSequenceClassification, EarlyStoppingCallback, Trainer,
+                                  TrainingArguments)
+        items = [{"input_ids": torch.arange(16), "labels": torch.tensor(i % 2)} for i in range(80)]
+        config = BertConfig(vocab_size=50, hidden_size=32, num_hidden_layers=1, num_attention_heads=2,
+                            intermediate_size=64)
+        settings = TrainingArguments(
+            output_dir="out", num_train_epochs=3, per_device_train_batch_size=8, per_device_eval_batch_size=16,
+            eval_strategy="epoch", save_strategy="epoch", save_total_limit=1, load_best_model_at_end=True,
+            report_to="none", fp16=True)
+        score = lambda found: {"accuracy": float((found.predictions.argmax(1) == found.label_ids).mean())}
+        trainer = Trainer(model=BertForSequenceClassification(config), args=settings, train_dataset=items,
+                          eval_dataset=items[:32], compute_metrics=score, callbacks=[EarlyStoppingCallback(2)])
+        trainer.train()
+        trainer.save_model("final")
+        """,
+    )
+    assert (10, 3, 2) == (job.loop.steps_per_epoch, job.loop.epochs, job.loop.evaluation_batches_per_epoch)
+    assert not any("not traced" in note for note in job.notes)
+    _same_kernels_forward(job)
+    assert ["train.py"] == [path.name for path in tmp_path.iterdir()]
+
+
+def test_a_lightning_trainer_that_stops_early_is_traced_with_its_validation(tmp_path: Path) -> None:
+    pytest.importorskip("lightning")
+    job = _trace(
+        tmp_path,
+        """
+        import torch
+        import lightning
+        from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
+        from torch.utils.data import DataLoader, TensorDataset
+
+        class Net(lightning.LightningModule):
+            def __init__(self):
+                super().__init__()
+                self.body = torch.nn.Linear(20, 3)
+            def training_step(self, batch, _):
+                return torch.nn.functional.cross_entropy(self.body(batch[0]), batch[1])
+            def validation_step(self, batch, _):
+                self.log("val_loss", self.training_step(batch, _))
+            def configure_optimizers(self):
+                return torch.optim.Adam(self.parameters())
+
+        def data(items):
+            return DataLoader(TensorDataset(torch.rand(items, 20), torch.randint(0, 3, (items,))), 32)
+        callbacks = [EarlyStopping("val_loss"), ModelCheckpoint(monitor="val_loss")]
+        trainer = lightning.Trainer(max_epochs=4, accelerator="gpu", devices=1, callbacks=callbacks)
+        trainer.fit(Net(), data(320), data(64))
+        """,
+    )
+    assert (10, 4, 2) == (job.loop.steps_per_epoch, job.loop.epochs, job.loop.evaluation_batches_per_epoch)
+    assert not any("not traced" in note for note in job.notes)
+    _same_kernels_forward(job)
+    assert ["train.py"] == [path.name for path in tmp_path.iterdir()]
+
+
+def _same_kernels_forward(job: TracedJob) -> None:
+    """Check that a batch of evaluation multiplies as often as a forward pass of training."""
+    assert job.evaluation is not None
+    trained = sum(op.kind is OpKind.GEMM and op.stage is Stage.FORWARD for op in job.step.ops)
+    assert trained == sum(op.kind is OpKind.GEMM for op in job.evaluation.ops)
 
 
 def _trace(folder: Path, code: str, *, ranks: int = 0) -> TracedJob:

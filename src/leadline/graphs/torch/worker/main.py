@@ -67,7 +67,7 @@ def _trace(session: Session, request: Dict[str, Any]) -> Dict[str, Any]:
         run = _script(request)
     session.begin()
     with recorder:
-        _until_stopped(run)
+        _until_stopped(run, session, steps)
     window = steps.finish()
     session.facts.setdefault("world_size", session.world_size)
     return _answer(session, recorder, steps, window)
@@ -95,14 +95,22 @@ def prepare(session: Session) -> Any:
     return recorder, steps
 
 
-def _until_stopped(run: Any) -> None:
+def _until_stopped(run: Any, session: Session, steps: Any) -> None:
+    """Run the script; what goes wrong once its training is known, with an epoch cut short, is only a note."""
     try:
         run()
     except Stop:
         return
     except SystemExit as end:
-        if end.code not in (None, 0):
+        if end.code not in (None, 0) and not steps.evaluating:
             raise ScriptEnded(f"the script ended itself with exit code {end.code!r}") from end
+    except Exception as error:
+        if not steps.evaluating or steps.steady is None:
+            raise
+        steps.give_up_evaluation()
+        said = failure(error)
+        reason = said["reason"].rpartition(";")[0]
+        session.note(f"what comes after training is not traced: {said['location'] or 'the script'} raised {reason}")
 
 
 class ScriptEnded(Exception):

@@ -1,12 +1,14 @@
 """Find the steps of a training loop nobody described, and stop the script once enough of them was seen."""
 
 import statistics
+import sys
 import time
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Dict, List, Optional, Set, Tuple
 
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
+from leadline.graphs.torch.worker import frameworks
 from leadline.graphs.torch.worker.recorder import Recorder, Window
 from leadline.graphs.torch.worker.session import Session, Stop
 
@@ -37,7 +39,7 @@ class Steps:
         self.called: Optional[Window] = None
         self.evaluation: Optional[Window] = None
         self.evaluating = False
-        self.training_loaders: List[int] = []
+        self.training_loaders: Set[int] = set()
         self.evaluated = self.evaluation_batches = self.late = 0
         self.ended = False
         self.loads: List[Tuple[float, int]] = []
@@ -67,6 +69,11 @@ class Steps:
             return None
         watching_s = self.recorder.watching_s()
         return max(statistics.median(took - ops * watching_s for took, ops in loads), 0.0)
+
+    def give_up_evaluation(self) -> None:
+        """Forget an evaluation that did not come to its end."""
+        if self.evaluation is None:
+            self.evaluated = 0
 
     def _watch_optimizers(self) -> None:
         own = torch.optim.Optimizer.__init__
@@ -239,6 +246,7 @@ class Steps:
         self.session.deadline = min(self.session.deadline, time.monotonic() + EVALUATION_S)
         if not self.training_loaders:
             raise Stop
+        frameworks.validate_soon(sys._getframe())
 
 
 class _Batches:
@@ -247,8 +255,6 @@ class _Batches:
     def __init__(self, steps: Steps, loader: Any, own: Any) -> None:
         self.steps, self.loader, self.own = steps, loader, own
         self.training = not steps.evaluating
-        if self.training:
-            steps.training_loaders.append(id(loader))
 
     def __iter__(self) -> "_Batches":
         return self
@@ -260,7 +266,8 @@ class _Batches:
         self.steps.before_batch(self.loader, self)
         began, ops = time.perf_counter(), self.steps.recorder.real_ops
         batch = next(self.own)
-        if self.training:
+        if self.training and torch.is_grad_enabled():  # not so where a framework tries its validation before training
+            self.steps.training_loaders.add(id(self.loader))
             self.steps.loads.append((time.perf_counter() - began, self.steps.recorder.real_ops - ops))
         return batch
 
