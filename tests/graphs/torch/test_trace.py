@@ -178,3 +178,19 @@ def test_the_scripts_own_imports_and_its_loader_are_timed(tmp_path: Path) -> Non
     assert 0.08 <= loop.load_s <= 0.4
     assert 0.3 <= loop.script_s <= 3.0
     assert loop.framework_s > 0.1
+
+
+def test_recurrent_layers_are_traced_by_a_torch_that_has_cudnn(tmp_path: Path) -> None:
+    recurrent = """
+    import torch
+    torch.backends.cudnn.is_acceptable = lambda *_: True  # as in a CUDA build, which most users have
+    torch._use_cudnn_rnn_flatten_weight = lambda: True
+    model = torch.nn.LSTM(8, 16, batch_first=True).cuda()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    for step in range(5):
+        out, _ = model(torch.rand(4, 10, 8).cuda())
+        out.square().mean().backward()
+        optimizer.step()
+    """
+    job = trace(tmp_path, recurrent)
+    assert {"aten.lstm", "aten.lstm_backward"} == {op.name for op in job.step.ops if op.kind is OpKind.RNN}

@@ -16,6 +16,7 @@ def install(session: Session) -> None:
     """Replace the recurrent layers' entry points for tensors without data."""
     import torch.nn.modules.rnn as layers
 
+    layers.RNNBase.flatten_parameters = lambda _: None  # cuDNN would lay the weights' data side by side: there is none
     for name in GATES:
         replaced = _replacement(session, name, getattr(torch._VF, name))
         setattr(torch._VF, name, replaced)
