@@ -1,6 +1,6 @@
 """Decoder-only families whose layers are laid out as Llama's: what each calls its sizes, and where it differs."""
 
-from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from leadline.core.errors import InvalidInput
 from leadline.graphs.hf_config.fields import Fields
@@ -14,8 +14,7 @@ from leadline.graphs.hf_config.shape import (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Style:
+class Style(NamedTuple):
     """How a family differs from Llama: RMS norms, rotary positions, a gated feed-forward, grouped attention.
 
     ``kv_heads`` and ``head_dim`` are the published defaults where a file is silent (``None``: as many heads as queries,
@@ -158,11 +157,11 @@ def stack(read: Fields, style: Style, feeds: list[FeedForwardShape]) -> StackSha
         fused=style.fused_qkv, sinks=style.sinks, dropout=read.rate("attention_dropout"),
     )  # fmt: skip
     capped = read.given("attn_logit_softcapping", default=style.capped)
-    attention = replace(attention, capped=capped, written_out=capped or style.sinks)
+    attention = attention._replace(capped=capped, written_out=capped or style.sinks)
     windows = read.windows(len(feeds), pattern=style.pattern, default=style.window)
     rate = read.rate("resid_pdrop", "hidden_dropout", "residual_dropout")
     layers = tuple(
-        LayerShape(replace(attention, window=window), feed, style.layout, style.norm, rate)
+        LayerShape(attention._replace(window=window), feed, style.layout, style.norm, rate)
         for window, feed in zip(windows, feeds, strict=True)
     )
     return _wrap(read, style, hidden, layers)

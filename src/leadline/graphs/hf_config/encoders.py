@@ -1,7 +1,5 @@
 """Encoder families for text and images: what each calls its sizes."""
 
-from dataclasses import replace
-
 from leadline.core.errors import InvalidInput
 from leadline.graphs.hf_config.fields import Fields
 from leadline.graphs.hf_config.shape import (
@@ -106,8 +104,7 @@ def modernbert(read: Fields) -> StackShape:
     vocab = read.size("vocab_size", default=50368)
     head = encoder_head(read, hidden, vocab, hidden, read.word("classifier_activation", default="gelu"))
     if head.transform:
-        head = replace(
-            head,
+        head = head._replace(
             upcast=not head.pooled,
             transform_bias=read.flag("classifier_bias", default=False),
             transform_norm=norm,

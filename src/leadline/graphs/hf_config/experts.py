@@ -4,7 +4,6 @@ The experts' products are one kernel for all of them, which stays in the weights
 """
 
 import math
-from dataclasses import replace
 
 from leadline.core.graph import OpKind, StorageCategory
 from leadline.graphs.hf_config import layers
@@ -23,8 +22,8 @@ class Experts:
     def __init__(self, build: Build, hidden: int, shape: FeedForwardShape) -> None:
         self.tape, self.shape = build.tape, shape
         self.router = Linear(build, shape.experts, hidden, bias=shape.router_bias)
-        self.experts = FeedForward(build, hidden, replace(shape, fused=True), experts=shape.experts)
-        beside = replace(shape, width=shape.shared, bias=False, fused=False)
+        self.experts = FeedForward(build, hidden, shape._replace(fused=True), experts=shape.experts)
+        beside = shape._replace(width=shape.shared, bias=False, fused=False)
         self.shared = FeedForward(build, hidden, beside) if shape.shared else None
         self.shared_gate = Linear(build, 1, hidden, bias=False) if shape.shared_gate else None
 

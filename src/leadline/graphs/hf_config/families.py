@@ -1,7 +1,6 @@
 """Read a ``config.json``: its family's reader knows what the sizes are called."""
 
 from collections.abc import Callable
-from dataclasses import replace
 
 from leadline.core.errors import InvalidInput, UnknownName
 from leadline.graphs.hf_config import decoders, encoders, older_decoders, pairs
@@ -47,8 +46,8 @@ FAMILIES: dict[str, Reader] = {
     "qwen2": _dense(Style(qkv_bias=True, out_bias=False)),
     "qwen3": _dense(Style(query_key_norm="head", head_dim=128)),
     "gemma": _dense(GEMMA),
-    "gemma2": _dense(replace(GEMMA, layout="sandwich", pattern=2, capped=True)),
-    "gemma3_text": _dense(replace(GEMMA, layout="sandwich", pattern=6, query_key_norm="head-wide")),
+    "gemma2": _dense(GEMMA._replace(layout="sandwich", pattern=2, capped=True)),
+    "gemma3_text": _dense(GEMMA._replace(layout="sandwich", pattern=6, query_key_norm="head-wide")),
     "phi3": _dense(Style(fused_qkv=True, fused_gate=True)),
     "olmo": _dense(Style(norm="bare")),
     "olmo2": _dense(Style(layout="after", norm="rms-wide", query_key_norm="width-wide")),

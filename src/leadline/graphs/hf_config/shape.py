@@ -1,10 +1,9 @@
 """The sizes that decide a transformer's cost, whatever its family calls them."""
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 
-@dataclass(frozen=True, slots=True)
-class Latent:
+class Latent(NamedTuple):
     """Multi-head latent attention (DeepSeek-V2): queries and keys pass through narrow latents.
 
     ``query_rank`` is ``None`` where queries are projected directly; a head's query and key are ``plain`` dimensions
@@ -18,8 +17,7 @@ class Latent:
     value: int
 
 
-@dataclass(frozen=True, slots=True)
-class Relative:
+class Relative(NamedTuple):
     """Disentangled attention (DeBERTa): which of contents and positions are compared, and with whose projections.
 
     ``shared`` reuses the contents' projections for positions; ``fused`` is the first version, with one product for
@@ -32,8 +30,7 @@ class Relative:
     fused: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class AttentionShape:
+class AttentionShape(NamedTuple):
     """One attention block.
 
     ``rotary`` counts the dimensions of a head that are rotated (0: none). ``query_key_norm`` says what is normalised:
@@ -75,8 +72,7 @@ class AttentionShape:
         return self.heads * self.head_dim
 
 
-@dataclass(frozen=True, slots=True)
-class FeedForwardShape:
+class FeedForwardShape(NamedTuple):
     """One feed-forward block; with ``experts``, that many of them, of which a token passes ``used``.
 
     ``shared`` is the width of a block every token passes beside its experts (0: none), ``shared_gate`` whether its
@@ -96,8 +92,7 @@ class FeedForwardShape:
     dropout: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class LayerShape:
+class LayerShape(NamedTuple):
     """One layer.
 
     ``layout`` is ``pre`` (norms before each half), ``sandwich`` (before and after), ``after`` (only after, inside the
@@ -115,8 +110,7 @@ class LayerShape:
     first_norm: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class HeadShape:
+class HeadShape(NamedTuple):
     """What turns hidden states into the answer: an optional dense ``transform`` and ``outputs`` scores.
 
     ``outputs`` of 0 returns the hidden states. ``pooled`` looks at one token only. ``tied`` scores with the embedding's
@@ -136,8 +130,7 @@ class HeadShape:
     activation: str = "tanh"
 
 
-@dataclass(frozen=True, slots=True)
-class ImageShape:
+class ImageShape(NamedTuple):
     """Square images of ``side`` pixels cut into square patches, with ``extra`` learned tokens before them."""
 
     side: int
@@ -151,16 +144,14 @@ class ImageShape:
         return (self.side // self.patch) ** 2 + self.extra
 
 
-@dataclass(frozen=True, slots=True)
-class SpeechShape:
+class SpeechShape(NamedTuple):
     """Spectra of ``bins`` frequencies; two convolutions make ``tokens`` of twice as many frames."""
 
     bins: int
     tokens: int
 
 
-@dataclass(frozen=True, slots=True)
-class StackShape:
+class StackShape(NamedTuple):
     """One stack of layers with what feeds it and its head: decoders, BERT and its relatives, vision transformers.
 
     ``source`` says what is embedded where it is not words. ``embedding`` is the width of the embeddings where it is not
@@ -196,8 +187,7 @@ class StackShape:
     final_dropout: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class PairShape:
+class PairShape(NamedTuple):
     """An encoder and a decoder that looks at what it made (T5, BART, Whisper); both embed words with one table.
 
     ``head`` scores what the decoder made. ``cross_bias`` adds a bias of zeros to the scores against the encoder's

@@ -1,7 +1,7 @@
 """Transformer layers on a tape, and a stack of them."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from leadline.graphs.hf_config import layers
 from leadline.graphs.hf_config.experts import Experts
@@ -12,8 +12,7 @@ from leadline.graphs.hf_config.shape import AttentionShape, LayerShape
 from leadline.graphs.hf_config.tape import Size
 
 
-@dataclass(frozen=True, slots=True)
-class Around:
+class Around(NamedTuple):
     """What all layers of a stack see: rotary ``angles``, a ``bias`` on their scores, a table of ``distances``.
 
     ``memory`` is what an encoder made, ``memory_bias`` the bias on the scores against it.
