@@ -1,6 +1,7 @@
 """Run the user's script or model function under the pretended device, and write down what was seen."""
 
 import contextlib
+import gc
 import importlib
 import importlib.util
 import inspect
@@ -42,6 +43,7 @@ def serve(request: Dict[str, Any]) -> None:
 
 
 def _trace(session: Session, request: Dict[str, Any]) -> Dict[str, Any]:
+    gc.disable()
     before_s = time.process_time()
     try:
         import torch
@@ -59,6 +61,8 @@ def _trace(session: Session, request: Dict[str, Any]) -> Dict[str, Any]:
     vision.install()
     scratch.install(str(Path(request["answer"]).parent))
     recorder, steps = prepare(session)
+    gc.enable()
+    gc.freeze()  # the framework's own objects stay: looking through them again and again is a twentieth of a trace
     if request["function"]:
         from leadline.graphs.torch.worker import function
 
