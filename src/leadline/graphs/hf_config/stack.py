@@ -72,6 +72,7 @@ class Layer:
         if self.cross is not None and self.cross_norm is not None:
             mixed = layers.dropout(tape, self.cross(hidden, None, around.memory, around.memory_bias), rate)
             hidden = self.cross_norm(layers.add(tape, hidden, mixed))
+        del mixed
         mixed = layers.dropout(tape, self.feed_forward(hidden), rate)
         return self._norm(1, layers.add(tape, hidden, mixed))
 
