@@ -79,7 +79,7 @@ def interrupted(words, environment, *, once):
         [*LEADLINE, *words], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         start_new_session=True,
     )  # fmt: skip
-    until = time.monotonic() + 60
+    until = time.monotonic() + 200
     while not once() and process.poll() is None and time.monotonic() < until:
         time.sleep(0.02)
     process.send_signal(signal.SIGINT)
