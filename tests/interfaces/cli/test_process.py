@@ -7,9 +7,12 @@ import sys
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 LEADLINE = [sys.executable, "-m", "leadline"]
+HEEDING = "import os, signal, sys; signal.signal(signal.SIGINT, signal.SIG_DFL); os.execv(sys.argv[1], sys.argv[1:])"
+"""Starts a command that heeds interrupts, even where the tests themselves run in the background of a shell."""
 
 
 @pytest.fixture
@@ -76,8 +79,8 @@ def test_a_fault_of_our_own_is_one_sentence_and_shows_its_place_when_asked(envir
 def interrupted(words, environment, *, once):
     """Start a command, interrupt it when ``once()`` holds, and return how it ended and what it said on stderr."""
     process = subprocess.Popen(
-        [*LEADLINE, *words], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        start_new_session=True,
+        [sys.executable, "-c", HEEDING, *LEADLINE, *words], env=environment, stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE, text=True, start_new_session=True,
     )  # fmt: skip
     until = time.monotonic() + 200
     while not once() and process.poll() is None and time.monotonic() < until:
@@ -87,20 +90,32 @@ def interrupted(words, environment, *, once):
     return process.returncode, said
 
 
+def _words(process):
+    try:
+        return process.cmdline()
+    except psutil.Error:
+        return []
+
+
 def test_an_interrupt_while_a_script_is_traced_ends_everything_it_started(environment, tmp_path):
     pytest.importorskip("torch")
-    script, begun = tmp_path / "slow.py", tmp_path / "begun"
-    script.write_text(f"import os, time\nopen({str(begun)!r}, 'w').write(str(os.getpid()))\ntime.sleep(100)\n")
+    script = tmp_path / "slow.py"
+    script.write_text("import time\ntime.sleep(100)\n")
+    workers = []
 
     def started():
-        return begun.exists() and begun.read_text()
+        """The trace's own process is there, and has had the time to run the script."""
+        if not workers:
+            workers.extend(one for one in psutil.process_iter() if str(tmp_path) in " ".join(_words(one)[2:]))
+            workers[:] = [one for one in workers if "bootstrap.py" in " ".join(_words(one))]
+        return workers and workers[0].cpu_times().user > 1.0
 
     code, said = interrupted(["estimate", "--", sys.executable, str(script)], environment, once=started)
     assert (130, "leadline estimate: interrupted\n") == (code, said)
     until = time.monotonic() + 10
-    while Path(f"/proc/{begun.read_text()}").exists() and time.monotonic() < until:
+    while workers[0].is_running() and time.monotonic() < until:
         time.sleep(0.05)
-    assert not Path(f"/proc/{begun.read_text()}").exists()
+    assert not workers[0].is_running()
     assert [] == list(tmp_path.glob("leadline-trace-*"))
     assert not (tmp_path / "data").exists()
 

@@ -50,7 +50,20 @@ def format_cost(estimate: Estimate) -> tuple[str, str]:
 
 def print_json(document: object) -> None:
     """Print a document on stdout, without colour or wrapping."""
-    sys.stdout.write(dump(document) + "\n")
+    write(dump(document) + "\n")
+
+
+def write(text: str) -> None:
+    """Write text on stdout; a reader who has gone is told to the start of the process alone, which ends quietly.
+
+    Raises:
+        BrokenPipeError: without an error number, by which Typer would take it for a failure of its own to handle.
+    """
+    try:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise BrokenPipeError from None
 
 
 def run_command(app: typer.Typer, name: str, arguments: list[str]) -> int:

@@ -1,6 +1,5 @@
 """``leadline history``: what ran, beside what was predicted."""
 
-import sys
 from typing import Annotated
 
 import typer
@@ -12,7 +11,7 @@ from leadline.core.documents import to_document
 from leadline.core.errors import InvalidInput
 from leadline.core.runs import Run
 from leadline.core.units import format_bytes, format_duration
-from leadline.interfaces.cli.face import Json, err, out, print_json
+from leadline.interfaces.cli.face import Json, err, out, print_json, write
 from leadline.interfaces.cli.verb import Verb
 
 app = Verb(group=True, help="List, show and export what ran, beside what was predicted.")
@@ -52,7 +51,7 @@ def export(
     """Write the whole history to stdout."""
     if form not in ("csv", "json"):
         raise InvalidInput(f"--format {form!r} is not known: write csv or json")
-    sys.stdout.write(export_runs(form))
+    write(export_runs(form))
 
 
 def show_one(run: Run) -> None:

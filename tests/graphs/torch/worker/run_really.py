@@ -46,8 +46,9 @@ def run(path, arguments, answer):
     counts = {}
 
     def after_step(optimizer, *_):
-        counts[id(optimizer)] = counts.get(id(optimizer), 0) + 1
-        if counts[id(optimizer)] == 3 and (not early or sum(counts.values()) == 3):
+        weights = id(optimizer.param_groups[0]["params"][0])  # an optimizer made anew goes on where the last one ended
+        counts[weights] = counts.get(weights, 0) + 1
+        if counts[weights] == 3 and (not early or sum(counts.values()) == 3):
             early.update(loop.facts(), parameters=trained(torch))
 
     def after_backward(*args, **kwargs):
