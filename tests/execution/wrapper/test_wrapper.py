@@ -105,8 +105,8 @@ def _started(tmp_path, monkeypatch, code, *options):
 
 
 LISTENS = """
-import signal, sys, time
-signal.signal(signal.SIGUSR1, lambda *_: (print('saved', flush=True), sys.exit(0)))
+import os, signal, time
+signal.signal(signal.SIGUSR1, lambda *_: (os.write(1, b"saved\\n"), os._exit(0)))  # print may be at work already
 print('ready', flush=True); time.sleep(60)
 """
 
