@@ -69,6 +69,7 @@ def _trace(session: Session, request: Dict[str, Any]) -> Dict[str, Any]:
         run = function.runner(session, request)
     else:
         run = _script(request)
+    importlib.import_module("torch.fx.experimental.symbolic_shapes")  # a fake op loads it: it is no part of the script
     session.begin()
     with recorder:
         _until_stopped(run, session, steps)
