@@ -9,6 +9,7 @@ from leadline.core.workload import Dataset, ModelKind, ModelSource, Phase, Workl
 from leadline.estimators.walltime import job_length, load_s, start_up, step_with_loading
 
 MODEL = ModelSource(ModelKind.FUNCTION, "net.py:build")
+CPU = Device("CPU", "amd", DeviceKind.CPU)
 
 
 def length(workload, **loop):
@@ -50,7 +51,7 @@ def test_inference_passes_the_data_once():
 def test_workers_share_the_loading():
     job = TracedJob(OpGraph(()))
     alone, four = (
-        load_s(Workload(MODEL, batch=8, dataset=Dataset(bytes_per_sample=10**6, workers=workers)), job)
+        load_s(Workload(MODEL, batch=8, dataset=Dataset(bytes_per_sample=10**6, workers=workers)), job, CPU)
         for workers in (0, 4)
     )
     assert pytest.approx(alone / 4) == four
@@ -59,7 +60,7 @@ def test_workers_share_the_loading():
 def test_data_in_memory_is_not_read_again():
     job = TracedJob(OpGraph(()))
     stored, held = (
-        load_s(Workload(MODEL, batch=8, dataset=Dataset(bytes_per_sample=10**6, held_in_memory=held)), job)
+        load_s(Workload(MODEL, batch=8, dataset=Dataset(bytes_per_sample=10**6, held_in_memory=held)), job, CPU)
         for held in (False, True)
     )
     assert held < stored / 10
@@ -90,6 +91,14 @@ def test_what_a_script_imports_itself_lengthens_the_start_in_proportion():
 
 def test_what_the_scripts_own_loader_took_wins_over_the_assumption():
     job = TracedJob(OpGraph(()), LoopFacts(batch=8, load_s=0.4, loader_workers=2))
-    assert 0.2 == load_s(Workload(MODEL), job)
-    assert 0.4 == load_s(Workload(MODEL, batch=16), job)
-    assert 0.4 != load_s(Workload(MODEL, batch=16, dataset=Dataset(bytes_per_sample=10**7)), job)
+    assert 0.2 == load_s(Workload(MODEL), job, CPU)
+    assert 0.4 == load_s(Workload(MODEL, batch=16), job, CPU)
+    assert 0.4 != load_s(Workload(MODEL, batch=16, dataset=Dataset(bytes_per_sample=10**7)), job, CPU)
+
+
+def test_a_calibrated_loader_is_priced_by_the_batch_and_by_the_sample():
+    figures = {"loader_batch_s": 1e-4, "loader_sample_s": 1e-5}
+    known = Device("CPU", "amd", DeviceKind.CPU, calibration=Calibration("now", "torch", 1, figures=figures))
+    job = TracedJob(OpGraph(()))
+    assert pytest.approx(1e-4 + 32e-5) == load_s(Workload(MODEL, batch=32), job, known)
+    assert 0.0 == load_s(Workload(MODEL), job, known)

@@ -6,7 +6,7 @@ and few channels are read as they lie. Nothing is known here of anything but flo
 """
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from leadline.core.graph import Op, TensorSpec
@@ -47,59 +47,38 @@ def copies(op: Op, processor: Processor) -> list[Move]:
     stride = op.dims.get("stride", 1)
     if math.prod(weight.shape[2:]) == 1 and stride == 1 and processor.threads == 1:
         return []
-    channel_block = processor.channel_block
-    depthwise = op.dims.get("groups", 1) == source.shape[1]
+    block, few_in, few_out = processor.channel_block, _few(source), _few(result)
     transposed = bool(op.dims.get("transposed"))
-    x, y = _padded(source, channel_block), _padded(result, channel_block)
-    w = _padded_weight(weight, channel_block, depthwise=depthwise)
+    x, y = _padded(source, block), _padded(result, block)
+    w = _padded_weight(weight, block, depthwise=op.dims.get("groups", 1) == source.shape[1])
     if not backward:
-        spread = _bytes(result) if transposed and stride > 1 else 0
-        few = result.shape[1] <= FEW_CHANNELS and transposed
-        read = w if transposed or source.shape[1] > FEW_CHANNELS else w // _blocks(1, channel_block) * source.shape[1]
-        return list(_forward(x if _copied(source) else 0, read, _bytes(result) if few else y, spread))
+        if few_in and not transposed:
+            w = w // _blocks(1, block) * source.shape[1]
+        made = _bytes(result) if few_out and transposed else y
+        return _through(0 if few_in else x, w, made, _bytes(result) if transposed and stride > 1 else 0)
     wants_source = any(one.shape == source.shape for one in op.outputs)
-    wants_weight = any(one.shape == weight.shape for one in op.outputs)
-    spread = _bytes(source) if stride > 1 and not transposed else 0
-    moves = list(_source_gradient(x, w, y if _copied(result) else 0, spread)) if wants_source else []
-    if wants_weight:
-        x, y = (size if _copied(one) or one.shape[1] == 1 else 0 for one, size in ((source, x), (result, y)))
+    moves = []
+    if wants_source:
+        moves = _through(0 if few_out else y, w, x, _bytes(source) if stride > 1 and not transposed else 0)
+    if any(one.shape == weight.shape for one in op.outputs):
+        x, y = (0 if _few(one) and one.shape[1] > 1 else size for one, size in ((source, x), (result, y)))
         moves += _weight_gradient(x, w, y, after=int(wants_source))
     return moves
 
 
-def _forward(x: int, w: int, y: int, spread: int) -> Iterator[Move]:
-    yield from (
-        (0, 1, x),
-        (0, 2, w),
-        (0, 3, y),
-        (0, 2, -w),
-        (0, 1, -x),
-        (0, 4, spread),
-        (1.5, 3, -y),
-        (1.5, 4, -spread),
-    )
+def _through(read: int, weight: int, made: int, spread: int) -> list[Move]:
+    """Return the moves of one pass: operands are given back before the result, its copy after it."""
+    taken = [(0, 1, read), (0, 2, weight), (0, 3, made), (0, 2, -weight), (0, 1, -read), (0, 4, spread)]
+    return [*taken, (1.2, 3, -made), (1.2, 4, -spread)]
 
 
-def _source_gradient(x: int, w: int, y: int, spread: int) -> Iterator[Move]:
-    yield from (
-        (0, 1, y),
-        (0, 2, w),
-        (0, 3, x),
-        (0, 2, -w),
-        (0, 1, -y),
-        (0, 4, spread),
-        (1.2, 3, -x),
-        (1.2, 4, -spread),
-    )
-
-
-def _weight_gradient(x: int, w: int, y: int, *, after: int) -> Iterator[Move]:
+def _weight_gradient(x: int, w: int, y: int, *, after: int) -> list[Move]:
     begin, end = after + 0.5, after + 1.5
-    yield from ((begin, 5, y), (begin, 6, x), (begin, 7, w), (begin, 6, -x), (begin, 5, -y), (end, 7, -w))
+    return [(begin, 5, y), (begin, 6, x), (begin, 7, w), (begin, 6, -x), (begin, 5, -y), (end, 7, -w)]
 
 
-def _copied(spec: TensorSpec) -> bool:
-    return spec.shape[1] > FEW_CHANNELS
+def _few(spec: TensorSpec) -> bool:
+    return spec.shape[1] <= FEW_CHANNELS
 
 
 def _padded(spec: TensorSpec, block: int) -> int:

@@ -63,10 +63,11 @@ def job_length(workload: Workload, job: TracedJob) -> JobLength:
     return JobLength(steps, epochs, _evaluations(job, epochs), (f"{epochs:g} × {per_epoch} steps, {origin}",))
 
 
-def load_s(workload: Workload, job: TracedJob) -> float:
+def load_s(workload: Workload, job: TracedJob, device: Device) -> float:
     """Return the seconds the input pipeline needs for the samples of one step, by all its worker processes.
 
-    What a traced script's loader took here is taken for what it takes elsewhere.
+    What a traced script's loader took here is taken for what it takes elsewhere; else it costs what a calibration
+    measured of DataLoader, and the reading of the samples.
     """
     loop = job.loop
     batch = (workload.batch or loop.batch or 0) * max(workload.accumulation, loop.accumulation)
@@ -75,7 +76,9 @@ def load_s(workload: Workload, job: TracedJob) -> float:
         return loop.load_s * batch / loop.batch / workers
     size = workload.dataset.bytes_per_sample or loop.bytes_per_sample or 0
     reading: float = 0.0 if workload.dataset.held_in_memory else size / LOAD_BYTES_PER_S
-    return batch * (LOAD_SAMPLE_S + reading) / workers
+    figures = device.calibration.figures if device.calibration else {}
+    once_s = figures.get("loader_batch_s", 0.0) if batch else 0.0
+    return (once_s + batch * (figures.get("loader_sample_s", LOAD_SAMPLE_S) + reading)) / workers
 
 
 def step_with_loading(compute: Interval, loading_s: float, workers: int) -> Interval:

@@ -197,7 +197,7 @@ def _whole_job(
 ) -> tuple[Interval, Interval, list[str]]:
     """Return the elapsed time, the step with its input, and the sentences about the length of the job."""
     length = job_length(workload, job)
-    loading_s = load_s(workload, job)
+    loading_s = load_s(workload, job, device)
     fed = step_with_loading(step, loading_s, workload.dataset.workers or job.loop.loader_workers)
     reasons = list(length.reasons)
     if loading_s > step.point:

@@ -5,21 +5,12 @@ import sys
 
 import pytest
 
-from leadline.app.composition import toolbox
 from leadline.interfaces.cli.main import COMMANDS, main
 
 LLAMA = {
     "model_type": "llama", "hidden_size": 512, "intermediate_size": 1376, "num_attention_heads": 8,
     "num_hidden_layers": 4, "vocab_size": 32000, "max_position_embeddings": 2048,
 }  # fmt: skip
-
-
-@pytest.fixture(autouse=True)
-def home(tmp_path, monkeypatch):
-    monkeypatch.setenv("LEADLINE_DATA_DIR", str(tmp_path / "data"))
-    toolbox.cache_clear()
-    yield
-    toolbox.cache_clear()
 
 
 @pytest.fixture

@@ -34,14 +34,6 @@ RUN = Run(
 )  # fmt: skip
 
 
-@pytest.fixture(autouse=True)
-def home(tmp_path, monkeypatch):
-    monkeypatch.setenv("LEADLINE_DATA_DIR", str(tmp_path / "data"))
-    toolbox.cache_clear()
-    yield
-    toolbox.cache_clear()
-
-
 @pytest.fixture
 def job(tmp_path):
     """A job as the demo leaves it; the run is one that was written and read back, the recommendations are real."""

@@ -185,29 +185,23 @@ def join_heads(tape: Tape, own: Size, shared: Size) -> Size:
 
 def repeat_batch(tape: Tape, source: Size, times: int) -> Size:
     """Repeat one sample for each of the batch."""
-    result = tape.new((times, *source.shape[1:]), source.dtype)
-    tape.op("repeat", OpKind.COPY, [source], [result])
-    slot, shape = source.slot, source.shape
-
-    def backward(gradient: Size) -> None:
-        back = tape.new(shape, gradient.dtype, TEMPORARY)
-        tape.op("sum", OpKind.REDUCTION, [gradient], [back], flops=gradient.elements)
-        tape.send(slot, back)
-
-    return tape.node(result, backward)
+    return _repeated(tape, source, (times, *source.shape[1:]), "repeat")
 
 
 def repeat_heads(tape: Tape, source: Size, times: int) -> Size:
     """Repeat keys or values for the query heads that share them."""
-    if times == 1:
-        return source
     b, h, s, d = source.shape
-    result = tape.new((b, h * times, s, d), source.dtype)
-    tape.op("clone", OpKind.COPY, [source], [result])
-    slot, shape = source.slot, source.shape
+    return source if times == 1 else _repeated(tape, source, (b, h * times, s, d), "clone")
+
+
+def _repeated(tape: Tape, source: Size, shape: tuple[int, ...], name: str) -> Size:
+    """Write a tensor out several times; the gradients of the copies are summed."""
+    result = tape.new(shape, source.dtype)
+    tape.op(name, OpKind.COPY, [source], [result])
+    slot, once = source.slot, source.shape
 
     def backward(gradient: Size) -> None:
-        back = tape.new(shape, gradient.dtype, TEMPORARY)
+        back = tape.new(once, gradient.dtype, TEMPORARY)
         tape.op("sum", OpKind.REDUCTION, [gradient], [back], flops=gradient.elements)
         tape.send(slot, back)
 

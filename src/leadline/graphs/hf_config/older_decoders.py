@@ -29,15 +29,8 @@ def gptj(read: Fields) -> StackShape:
         read.optional("n_inner") or 4 * hidden, activation=read.word("activation_function", default="gelu_new")
     )
     layer = LayerShape(attention, feed, "parallel", dropout=read.rate("resid_pdrop"))
-    return StackShape(
-        family=read.family,
-        hidden=hidden,
-        vocab=vocab,
-        layers=(layer,) * read.size("n_layer", default=28),
-        head=decoder_head(read, vocab, tied=read.flag("tie_word_embeddings", default=False), bias=True),
-        max_sequence=read.size("n_positions", default=2048),
-        dropout=read.rate("embd_pdrop"),
-    )
+    shape = _model(read, layer, read.size("n_layer", default=28), vocab, tied=False, head_bias=True)
+    return shape._replace(max_sequence=read.size("n_positions", default=2048), dropout=read.rate("embd_pdrop"))
 
 
 def gpt_neo(read: Fields) -> StackShape:
@@ -53,16 +46,8 @@ def gpt_neo(read: Fields) -> StackShape:
         activation=read.word("activation_function", default="gelu_new"),
     )
     layer = LayerShape(attention, feed, dropout=read.rate("resid_dropout"))
-    return StackShape(
-        family="gpt_neo",
-        hidden=hidden,
-        vocab=vocab,
-        layers=(layer,) * read.size("num_layers", default=24),
-        head=decoder_head(read, vocab, tied=read.flag("tie_word_embeddings", default=True)),
-        max_sequence=positions,
-        positions=positions,
-        dropout=read.rate("embed_dropout"),
-    )
+    shape = _model(read, layer, read.size("num_layers", default=24), vocab)
+    return shape._replace(max_sequence=positions, positions=positions, dropout=read.rate("embed_dropout"))
 
 
 def gpt_neox(read: Fields) -> StackShape:
@@ -77,23 +62,15 @@ def gpt_neox(read: Fields) -> StackShape:
     feed = FeedForwardShape(read.size("intermediate_size"), activation=read.word("hidden_act", default="gelu"))
     layout = "parallel2" if read.flag("use_parallel_residual", default=True) else "pre"
     layer = LayerShape(attention, feed, layout, dropout=read.rate("hidden_dropout"))
-    vocab = read.size("vocab_size")
-    return StackShape(
-        family="gpt_neox",
-        hidden=hidden,
-        vocab=vocab,
-        layers=(layer,) * read.size("num_hidden_layers"),
-        head=decoder_head(read, vocab, tied=read.flag("tie_word_embeddings", default=False)),
-        max_sequence=read.size("max_position_embeddings", default=2048),
-        dropout=read.rate("hidden_dropout"),
-    )
+    shape = _model(read, layer, read.size("num_hidden_layers"), read.size("vocab_size"), tied=False)
+    return shape._replace(dropout=read.rate("hidden_dropout"))
 
 
 def opt(read: Fields) -> StackShape:
     """Read OPT: learned positions with an offset of two, ReLU; the 350m model has narrow embeddings and late norms."""
     hidden, heads = read.size("hidden_size"), read.size("num_attention_heads")
     positions, bias = read.size("max_position_embeddings", default=2048), read.flag("enable_bias", default=True)
-    width, vocab = read.optional("word_embed_proj_dim") or hidden, read.size("vocab_size")
+    width = read.optional("word_embed_proj_dim") or hidden
     first = read.flag("do_layer_norm_before", default=True)
     attention = AttentionShape(
         hidden, heads, heads, read.per_head(hidden, heads), query_bias=bias, key_bias=bias, out_bias=bias
@@ -104,13 +81,7 @@ def opt(read: Fields) -> StackShape:
     norm = "layer" if read.flag("layer_norm_elementwise_affine", default=True) else "bare"
     layer = LayerShape(attention, feed, "pre" if first else "post", norm, read.rate("dropout", default=0.1))
     narrow = width != hidden
-    return StackShape(
-        family="opt",
-        hidden=hidden,
-        vocab=vocab,
-        layers=(layer,) * read.size("num_hidden_layers"),
-        head=decoder_head(read, vocab, tied=read.flag("tie_word_embeddings", default=True)),
-        max_sequence=positions,
+    return _model(read, layer, read.size("num_hidden_layers"), read.size("vocab_size"))._replace(
         embedding=width,
         project_out=narrow,
         project_bias=False,
@@ -126,17 +97,9 @@ def bloom(read: Fields) -> StackShape:
     hidden, heads = read.size("hidden_size", "n_embed"), read.size("n_head", "num_attention_heads")
     attention = AttentionShape(hidden, heads, heads, read.per_head(hidden, heads), fused=True, written_out=True)
     feed = FeedForwardShape(4 * hidden, activation="bloom_gelu")
-    vocab = read.size("vocab_size")
-    return StackShape(
-        family="bloom",
-        hidden=hidden,
-        vocab=vocab,
-        layers=(LayerShape(attention, feed, dropout=read.rate("hidden_dropout")),)
-        * read.size("n_layer", "num_hidden_layers"),
-        head=decoder_head(read, vocab, tied=read.flag("tie_word_embeddings", default=True)),
-        max_sequence=read.size("seq_length", default=2048),
-        embedding_norm=True,
-    )
+    layer = LayerShape(attention, feed, dropout=read.rate("hidden_dropout"))
+    shape = _model(read, layer, read.size("n_layer", "num_hidden_layers"), read.size("vocab_size"))
+    return shape._replace(max_sequence=read.size("seq_length", default=2048), embedding_norm=True)
 
 
 def mpt(read: Fields) -> StackShape:
@@ -149,17 +112,9 @@ def mpt(read: Fields) -> StackShape:
         written_out=True,
     )  # fmt: skip
     feed = FeedForwardShape(hidden * (read.optional("expansion_ratio") or 4), bias=False)
-    vocab = read.size("vocab_size")
-    return StackShape(
-        family="mpt",
-        hidden=hidden,
-        vocab=vocab,
-        layers=(LayerShape(attention, feed, norm="unbiased", dropout=read.rate("resid_pdrop")),)
-        * read.size("n_layers"),
-        head=decoder_head(read, vocab, tied=read.flag("tie_word_embeddings", default=True)),
-        max_sequence=read.size("max_seq_len", default=2048),
-        norm="unbiased",
-    )
+    layer = LayerShape(attention, feed, norm="unbiased", dropout=read.rate("resid_pdrop"))
+    shape = _model(read, layer, read.size("n_layers"), read.size("vocab_size"))
+    return shape._replace(max_sequence=read.size("max_seq_len", default=2048), norm="unbiased")
 
 
 def falcon(read: Fields) -> StackShape:
@@ -179,16 +134,8 @@ def falcon(read: Fields) -> StackShape:
     )
     two = (read.optional("num_ln_in_parallel_attn") or (2 if grouped else 1)) == 2
     layout = ("parallel2" if two else "parallel") if parallel else "pre"
-    vocab = read.size("vocab_size")
     layer = LayerShape(attention, feed, layout, dropout=read.rate("hidden_dropout"))
-    return StackShape(
-        family="falcon",
-        hidden=hidden,
-        vocab=vocab,
-        layers=(layer,) * read.size("num_hidden_layers", "n_layer"),
-        head=decoder_head(read, vocab, tied=read.flag("tie_word_embeddings", default=True)),
-        max_sequence=read.size("max_position_embeddings", default=2048),
-    )
+    return _model(read, layer, read.size("num_hidden_layers", "n_layer"), read.size("vocab_size"))
 
 
 def _gpt(read: Fields, *, activation: str, kv_heads: int | None) -> StackShape:
@@ -202,14 +149,20 @@ def _gpt(read: Fields, *, activation: str, kv_heads: int | None) -> StackShape:
     feed = FeedForwardShape(
         read.optional("n_inner") or 4 * hidden, activation=read.word("activation_function", default=activation)
     )
-    rate = read.rate("resid_pdrop", default=0.1)
+    layer = LayerShape(attention, feed, dropout=read.rate("resid_pdrop", default=0.1))
+    shape = _model(read, layer, read.size("n_layer", default=12), vocab)
+    return shape._replace(max_sequence=positions, positions=positions, dropout=read.rate("embd_pdrop", default=0.1))
+
+
+def _model(
+    read: Fields, layer: LayerShape, layers: int, vocab: int, *, tied: bool = True, head_bias: bool = False
+) -> StackShape:
+    """Return a decoder of equal layers; ``tied`` and the longest sequence are what holds where the file is silent."""
     return StackShape(
         family=read.family,
-        hidden=hidden,
+        hidden=layer.attention.hidden,
         vocab=vocab,
-        layers=(LayerShape(attention, feed, dropout=rate),) * read.size("n_layer", default=12),
-        head=decoder_head(read, vocab, tied=read.flag("tie_word_embeddings", default=True)),
-        max_sequence=positions,
-        positions=positions,
-        dropout=read.rate("embd_pdrop", default=0.1),
+        layers=(layer,) * layers,
+        head=decoder_head(read, vocab, tied=read.flag("tie_word_embeddings", default=tied), bias=head_bias),
+        max_sequence=read.optional("max_position_embeddings") or 2048,
     )

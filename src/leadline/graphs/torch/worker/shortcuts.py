@@ -14,6 +14,7 @@ from leadline.graphs.torch.worker import fakes
 PLAIN = (type(None), bool, int, float, str, torch.dtype, torch.device, torch.layout, torch.memory_format)
 RESHAPING = {"resize_", "resize_as_", "set_", "t_", "transpose_", "squeeze_", "unsqueeze_", "swapaxes_", "as_strided_"}
 MOST_ENTRIES = 50_000
+ASK, LEARN, PASS = "ask", "learn", "pass"
 
 Recipe = Callable[[Any], Any]
 
@@ -28,18 +29,14 @@ class Shortcuts:
     def __init__(self) -> None:
         self._recipes: Dict[Tuple[Any, ...], Recipe] = {}
         self._never = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape, torch.Tag.inplace_view}
-        self._refused: Dict[Any, bool] = {}
-        self._updates: Dict[Any, bool] = {}
+        self._ways: Dict[Any, str] = {}
 
     def carry_out(self, func: Any, types: Any, args: Any, kwargs: Dict[str, Any]) -> Any:
         """Return the result of an op on fake tensors, as ``FakeTensorMode.dispatch`` would."""
-        refused = self._refused.get(func)
-        if refused is None:
-            refused = self._refused[func] = self._refuses(func)
-            self._updates[func] = _updates_lists(func)
-        if self._updates[func]:
+        way = self._ways.get(func) or self._ways.setdefault(func, self._way(func))
+        if way == PASS:
             return None
-        if refused or torch.is_inference_mode_enabled():
+        if way == ASK or torch.is_inference_mode_enabled():
             return fakes.FAKE_MODE.dispatch(func, types, args, kwargs)
         try:
             named = _described(tuple(kwargs.items())) if kwargs else ()
@@ -55,16 +52,15 @@ class Shortcuts:
             self._recipes[key] = recipe
         return out
 
-    def _refuses(self, func: Any) -> bool:
-        """Whether nothing can be learned of an op from its arguments' shapes."""
+    def _way(self, func: Any) -> str:
+        """Return what to do about an op: ask each time, learn its results, or pass over it.
+
+        Of an op that only writes values into lists of tensors, as an optimizer does, no shape follows.
+        """
         name = func._schema.name.partition("::")[2]
-        return func.namespace != "aten" or name in RESHAPING or not self._never.isdisjoint(func.tags)
-
-
-def _updates_lists(func: Any) -> bool:
-    """Whether an op only writes values into lists of tensors, as an optimizer does: no shape follows from it."""
-    name = func._schema.name.partition("::")[2]
-    return func.namespace == "aten" and name.startswith("_foreach_") and name.endswith("_") and not func._schema.returns
+        if func.namespace != "aten" or name in RESHAPING or not self._never.isdisjoint(func.tags):
+            return ASK
+        return PASS if name.startswith("_foreach_") and name.endswith("_") and not func._schema.returns else LEARN
 
 
 def _described(value: Any) -> Any:
@@ -93,6 +89,9 @@ def _recipe(args: Any, kwargs: Dict[str, Any], out: Any) -> Optional[Recipe]:
     if isinstance(out, FakeTensor):
         return _one(args, kwargs, out)
     if isinstance(out, (list, tuple)):
+        fresh = [_storage(one) for one in out if isinstance(one, FakeTensor)]
+        if len(set(fresh)) < len(fresh) and not set(fresh) & {_storage(one) for one in sources}:
+            return None  # several results in one new piece of memory
         makers: List[Recipe] = []
         for one in out:
             maker = _one(args, kwargs, one) if isinstance(one, FakeTensor) else None
