@@ -94,7 +94,7 @@ def run_here(
     spec: JobSpec,
     *,
     predicted: Estimate | None = None,
-    parameters: dict[str, str] | None = None,
+    parameters: dict[str, int | float | str] | None = None,
     on_progress: Callable[[str], None] = lambda _: None,
     output: int | None = None,
     history: Path | None = None,

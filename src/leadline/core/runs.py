@@ -42,5 +42,5 @@ class Run:
     device: str | None = None
     predicted: Estimate | None = None
     measured: dict[str, Measurement] = field(default_factory=dict)
-    parameters: dict[str, str] = field(default_factory=dict)
+    parameters: dict[str, int | float | str] = field(default_factory=dict)
     tags: dict[str, str] = field(default_factory=dict)

@@ -1,0 +1,1 @@
+"""Estimators that learn one figure from a table of runs."""

@@ -1,0 +1,1 @@
+"""Turn measured runs into a fitted estimator with its card."""
