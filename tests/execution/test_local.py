@@ -28,6 +28,7 @@ def test_a_run_carries_what_was_asked_and_what_was_measured(tmp_path):
     assert run.measured["elapsed_s"].value > 0
     assert run.measured["host_memory_bytes"].value > 0
     assert run.started_at < run.ended_at
+    assert os.cpu_count() == int(run.tags["node_cores"])
     assert len(said) == 1
 
 

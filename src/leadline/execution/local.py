@@ -85,7 +85,7 @@ def _run_from(spec: JobSpec, run_id: str, result: Path) -> Run:
         raise InvalidInput(outcome.reason)
     # An outcome that still says RUNNING is all that is left of a wrapper that was killed.
     state = JobState.UNKNOWN if outcome.state is JobState.RUNNING else outcome.state
-    tags = {"reason": outcome.reason} if outcome.reason else {}
+    tags = outcome.node | ({"reason": outcome.reason} if outcome.reason else {})
     if outcome.signal:
         tags["signal"] = signal.Signals(outcome.signal).name
     return Run(

@@ -18,6 +18,7 @@ class Outcome:
     """One command under the wrapper; ``state`` RUNNING is an interim result, all that is left if the wrapper is killed.
 
     ``exit_code`` is the command's own, ``signal`` the number of the signal that ended it; one of them is ``None``.
+    ``node`` is what the node says of itself (``describe_node``).
     """
 
     state: JobState
@@ -30,6 +31,7 @@ class Outcome:
     signal: int | None = None
     reason: str = ""
     measured: dict[str, Measurement] = field(default_factory=dict)
+    node: dict[str, str] = field(default_factory=dict)
     schema: str = SCHEMA
 
 

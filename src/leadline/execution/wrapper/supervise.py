@@ -20,6 +20,7 @@ from leadline.core.jobs import JobState
 from leadline.core.runs import Measurement
 from leadline.core.units import format_bytes, format_duration
 from leadline.execution.processes import run_process, start_attached
+from leadline.execution.wrapper.node import describe_node
 from leadline.execution.wrapper.outcome import Outcome
 from leadline.execution.wrapper.sampling import Cgroup, TreeSampler, adopt_orphans
 
@@ -55,7 +56,7 @@ def supervise(
         InvalidInput: the command cannot be started; the outcome that says so was written.
     """
     adopt_orphans()
-    began = Outcome(JobState.RUNNING, _now(), socket.gethostname(), tuple(argv))
+    began = Outcome(JobState.RUNNING, _now(), socket.gethostname(), tuple(argv), node=describe_node())
     cgroup = Cgroup.of_this_process()
     watch = _Watch(began, limits, cgroup, cgroup.oom_kills(), time.monotonic())
     handlers = {sign: signal.signal(sign, watch.on_signal) for sign in (*ENDING, *WARNING)}
