@@ -1,17 +1,75 @@
-"""How far predictions are from what was measured."""
+"""How far predictions, intervals and requests are from what was measured.
 
-from collections.abc import Sequence
+``measured`` is above zero and as long as what stands beside it; every function raises ``ValueError`` where it is not,
+or where there is nothing to score.
+"""
+
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+
+
+def mae(measured: Sequence[float], predicted: Sequence[float]) -> float:
+    """Return the mean absolute error, in the unit of what was measured."""
+    return _mean([abs(p - y) for y, p in _pairs(measured, predicted)])
 
 
 def mape(measured: Sequence[float], predicted: Sequence[float]) -> float:
-    """Return the mean absolute percentage error, in percent.
+    """Return the mean absolute percentage error, in percent."""
+    return 100 * _mean([abs(p - y) / y for y, p in _pairs(measured, predicted)])
 
-    Raises:
-        ValueError: no points, unequal lengths, or a measured value that is not positive.
+
+def underprediction(measured: Sequence[float], predicted: Sequence[float]) -> float:
+    """Return the share of predictions below the measurement, in percent (HARP's UPP)."""
+    return 100 * _mean([float(p < y) for y, p in _pairs(measured, predicted)])
+
+
+def up_mape(measured: Sequence[float], predicted: Sequence[float]) -> float:
+    """Return the MAPE over the under-predicted points alone (HARP's UP_MAPE), in percent; 0 where there are none."""
+    return 100 * _mean([(y - p) / y for y, p in _pairs(measured, predicted) if p < y], none=0.0)
+
+
+def ov_mape(measured: Sequence[float], predicted: Sequence[float]) -> float:
+    """Return the MAPE over the over-predicted points alone (HARP's OV_MAPE), in percent; 0 where there are none."""
+    return 100 * _mean([(p - y) / y for y, p in _pairs(measured, predicted) if p > y], none=0.0)
+
+
+def over_request(measured: Sequence[float], requested: Sequence[float]) -> float:
+    """Return the median of requested ÷ measured: 1.25 asks for a quarter more than is needed."""
+    return statistics.median(r / y for y, r in _pairs(measured, requested))
+
+
+def pinball(measured: Sequence[float], predicted: Sequence[float], quantile: float) -> float:
+    """Return the mean pinball loss, in the unit of what was measured; the true ``quantile`` (0 to 1) minimises it."""
+    return _mean([max(quantile * (y - p), (quantile - 1) * (y - p)) for y, p in _pairs(measured, predicted)])
+
+
+def coverage(measured: Sequence[float], low: Sequence[float], high: Sequence[float]) -> float:
+    """Return the share of measurements within their interval, its ends included, in percent."""
+    return 100 * _mean([float(a <= y <= b) for y, a, b in _triples(measured, low, high)])
+
+
+def interval_score(measured: Sequence[float], low: Sequence[float], high: Sequence[float], level: float) -> float:
+    """Return the mean interval score of central ``level`` intervals (Gneiting and Raftery 2007, eq. 43).
+
+    Less is better: it is the width, and 2 ÷ (1 - level) times the distance of each measurement that lies outside.
     """
-    if not measured or len(measured) != len(predicted) or min(measured) <= 0:
-        raise ValueError("MAPE needs as many predictions as positive measurements, and at least one")
-    return 100 * sum(abs(p - y) / y for y, p in zip(measured, predicted, strict=True)) / len(measured)
+    fine = 2 / (1 - level)
+    return _mean([b - a + fine * max(a - y, y - b, 0.0) for y, a, b in _triples(measured, low, high)])
+
+
+def weighted_interval_score(
+    measured: Sequence[float],
+    median: Sequence[float],
+    intervals: Mapping[float, tuple[Sequence[float], Sequence[float]]],
+) -> float:
+    """Return the mean weighted interval score (Bracher et al. 2021, eq. 1) of a median and central intervals.
+
+    ``intervals`` maps a level to its low and high ends; without any the score is the mean absolute error.
+    """
+    total = mae(measured, median) / 2
+    for level, (low, high) in intervals.items():
+        total += (1 - level) / 2 * interval_score(measured, low, high, level)
+    return total / (len(intervals) + 0.5)
 
 
 def best_constant(measured: Sequence[float], predicted: Sequence[float]) -> float:
@@ -30,6 +88,25 @@ def best_constant(measured: Sequence[float], predicted: Sequence[float]) -> floa
     raise ValueError("no points")
 
 
-def underprediction(measured: Sequence[float], predicted: Sequence[float]) -> float:
-    """Return the share of predictions below the measurement, in percent (HARP's UPP)."""
-    return 100 * sum(p < y for y, p in zip(measured, predicted, strict=True)) / len(measured)
+def _pairs(measured: Sequence[float], predicted: Sequence[float]) -> Iterator[tuple[float, float]]:
+    _check(measured, predicted)
+    return zip(measured, predicted, strict=True)
+
+
+def _triples(
+    measured: Sequence[float], low: Sequence[float], high: Sequence[float]
+) -> Iterator[tuple[float, float, float]]:
+    _check(measured, low)
+    _check(measured, high)
+    return zip(measured, low, high, strict=True)
+
+
+def _check(measured: Sequence[float], predicted: Sequence[float]) -> None:
+    if len(measured) == 0 or len(measured) != len(predicted) or not min(measured) > 0:
+        raise ValueError("a metric needs as many predictions as positive measurements, and at least one")
+
+
+def _mean(values: Sequence[float], *, none: float | None = None) -> float:
+    if not values and none is not None:
+        return none
+    return float(sum(values) / len(values))
