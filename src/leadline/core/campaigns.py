@@ -42,8 +42,8 @@ class Range:
 class Parameter:
     """One ``{name}`` of the command.
 
-    A numeric parameter has a range at each scale, and carries scale where the two differ; a categorical one has
-    ``choices``, the same at both scales.
+    A numeric parameter has a range at each scale, and carries scale where the two differ; where it has ``values``, only
+    those within the range are used. A categorical one has ``choices``, the same at both scales.
     """
 
     name: str
@@ -51,6 +51,7 @@ class Parameter:
     scaled_down: Range | None = None
     full_scale: Range | None = None
     choices: tuple[Value, ...] = ()
+    values: tuple[float, ...] = ()
 
     @property
     def carries_scale(self) -> bool:

@@ -1,0 +1,94 @@
+"""What runs cost in the unit of a campaign's budget: seconds, core-hours or US dollars."""
+
+import math
+import re
+
+from leadline.core.campaigns import Budget, BudgetUnit, Campaign
+from leadline.core.errors import InvalidInput
+from leadline.core.jobs import ResourceSpec
+from leadline.core.units import HOUR_S, format_duration, parse_duration_s
+
+_DOLLARS = re.compile(
+    r"(?:US)?\$\s*(?P<before>\d[\d_]*\.?\d*)|(?P<after>\d[\d_]*\.?\d*)\s*(?:USD|\$|dollars?)", re.IGNORECASE
+)
+_CORE_HOURS = re.compile(r"(?P<amount>\d[\d_]*\.?\d*)\s*core[- ]?h(?:ours?)?", re.IGNORECASE)
+
+FORMS = '"20m", "3 core-hours" or "2.50 USD"'
+
+
+def parse_budget(said: str | float) -> Budget:
+    """Read a budget: ``20m`` (of wall time, summed over all runs), ``3 core-hours``, ``2.50 USD``; a number is seconds.
+
+    Raises:
+        InvalidInput: the text is none of these, or the amount is not above 0.
+    """
+    budget = _read(said) if isinstance(said, str) else Budget(float(said), BudgetUnit.SECONDS)
+    if not 0 < budget.amount < math.inf:
+        raise InvalidInput(f"the budget is {said}, but it must be more than 0")
+    return budget
+
+
+def _read(said: str) -> Budget:
+    if match := _DOLLARS.fullmatch(said.strip()):
+        return Budget(float(match["before"] or match["after"]), BudgetUnit.USD)
+    if match := _CORE_HOURS.fullmatch(said.strip()):
+        return Budget(float(match["amount"]), BudgetUnit.CORE_HOURS)
+    if "gpu" in said.lower():
+        raise InvalidInput(
+            f"the budget is {said!r}, but GPU-hours are no budget: write US dollars with a gpu_hour under [prices]"
+        )
+    try:
+        return Budget(parse_duration_s(said), BudgetUnit.SECONDS)
+    except InvalidInput as error:
+        raise InvalidInput(
+            f"the budget is {said!r}, which is no amount of one unit: write for example {FORMS}"
+        ) from error
+
+
+def format_amount(amount: float, unit: BudgetUnit) -> str:
+    """Write an amount of a budget's unit for people: ``20m 00s``, ``3.00 core-hours``, ``$2.50``."""
+    if unit is BudgetUnit.SECONDS:
+        return format_duration(amount)
+    if unit is BudgetUnit.CORE_HOURS:
+        return f"{amount:.3g} core-hours"
+    return f"${amount:.2f}" if amount >= 0.995 else f"${amount:.3g}"
+
+
+def require_prices(campaign: Campaign, budget: Budget) -> None:
+    """Refuse a budget in dollars where a resource has no price."""
+    if budget.unit is not BudgetUnit.USD:
+        return
+    missing = [name for name, price, needed in _priced(campaign) if needed and price is None]
+    if missing:
+        raise InvalidInput(
+            f"the budget is in US dollars, but [prices] has no {' and no '.join(missing)}: add what one costs, or give "
+            "the budget in time or core-hours"
+        )
+
+
+def _priced(campaign: Campaign) -> tuple[tuple[str, float | None, bool], ...]:
+    return (
+        ("core_hour", campaign.core_hour, True),
+        ("gpu_hour", campaign.gpu_hour, any(campaign.gpus)),
+    )
+
+
+def cost_of(campaign: Campaign, resources: ResourceSpec, elapsed_s: float) -> float:
+    """Return what ``elapsed_s`` on ``resources`` takes of the budget, in its unit; in seconds without a budget.
+
+    A run is charged for the cores and GPUs that it asks for, on all its nodes, whether it uses them or not.
+    """
+    unit = unit_of(campaign)
+    hours = elapsed_s / HOUR_S
+    cores = (resources.cores_per_task or 1) * resources.tasks_per_node * resources.nodes
+    if unit is BudgetUnit.SECONDS:
+        return elapsed_s
+    if unit is BudgetUnit.CORE_HOURS:
+        return hours * cores
+    gpus = resources.gpus_per_node * resources.nodes
+    return hours * (cores * (campaign.core_hour or 0.0) + gpus * (campaign.gpu_hour or 0.0))
+
+
+def unit_of(campaign: Campaign) -> BudgetUnit:
+    """Return what a campaign's costs are counted in."""
+    return campaign.budget.unit if campaign.budget else BudgetUnit.SECONDS
