@@ -7,8 +7,9 @@ from pathlib import Path
 
 from leadline import __version__
 from leadline.core.errors import LeadlineError
+from leadline.execution.wrapper.instruments import Enough, Instruments, with_instruments
 from leadline.execution.wrapper.outcome import Outcome, write_outcome
-from leadline.execution.wrapper.supervise import Limits, supervise
+from leadline.execution.wrapper.supervise import ENOUGH, Limits, supervise
 
 
 def main(arguments: list[str]) -> int:
@@ -20,6 +21,8 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--walltime-s", type=float, help="end the command after so many seconds")
     parser.add_argument("--memory-bytes", type=int, help="end the command above so much memory")
     parser.add_argument("--site-walltime-s", type=float, help="after this long, a SIGTERM is the scheduler's limit")
+    parser.add_argument("--stop-units", type=int, help="end the command when it has shown so many units of work")
+    parser.add_argument("--stop-time-s", type=float, help="end the command after so many seconds of units of work")
     parser.add_argument("command", nargs="+")
     given = parser.parse_args(arguments)
     path = Path(os.path.expandvars(given.result)).absolute()
@@ -31,11 +34,15 @@ def main(arguments: list[str]) -> int:
             sys.stderr.write(f"leadline: {path} cannot be written ({error.strerror}): the run is not recorded\n")
 
     limits = Limits(given.walltime_s, given.memory_bytes, given.site_walltime_s)
-    try:
-        ended = supervise(given.command, limits, write=write, workdir=given.workdir)
-    except LeadlineError as error:
-        sys.stderr.write(f"leadline: {error}\n")
-        return 127
-    if ended.state.censored and ended.reason:
-        sys.stderr.write(f"leadline: {ended.state.value}: {ended.reason}\n")
-    return 128 + ended.signal if ended.signal else ended.exit_code or 0
+
+    def run(instruments: Instruments | None) -> int:
+        try:
+            ended = supervise(given.command, limits, write=write, workdir=given.workdir, instruments=instruments)
+        except LeadlineError as error:
+            sys.stderr.write(f"leadline: {error}\n")
+            return 127
+        if ended.state.censored and ended.reason not in ("", ENOUGH):
+            sys.stderr.write(f"leadline: {ended.state.value}: {ended.reason}\n")
+        return 128 + ended.signal if ended.signal else ended.exit_code or 0
+
+    return with_instruments(run, enough=Enough(given.stop_units, given.stop_time_s))

@@ -8,6 +8,7 @@ from pathlib import Path
 from leadline.core.documents import dump, load, to_document
 from leadline.core.errors import InvalidInput
 from leadline.core.jobs import JobState
+from leadline.core.progress import Progress
 from leadline.core.runs import Measurement
 
 SCHEMA = "leadline.outcome/1"
@@ -19,6 +20,7 @@ class Outcome:
 
     ``exit_code`` is the command's own, ``signal`` the number of the signal that ended it; one of them is ``None``.
     ``node`` is what the node says of itself (``describe_node``).
+    ``progress`` is what the command showed of its own progress.
     """
 
     state: JobState
@@ -32,6 +34,7 @@ class Outcome:
     reason: str = ""
     measured: dict[str, Measurement] = field(default_factory=dict)
     node: dict[str, str] = field(default_factory=dict)
+    progress: Progress | None = None
     schema: str = SCHEMA
 
 

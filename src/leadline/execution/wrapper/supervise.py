@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import psutil
 
@@ -20,6 +21,7 @@ from leadline.core.jobs import JobState
 from leadline.core.runs import Measurement
 from leadline.core.units import format_bytes, format_duration
 from leadline.execution.processes import run_process, start_attached
+from leadline.execution.wrapper.instruments import Instruments, figures
 from leadline.execution.wrapper.node import describe_node
 from leadline.execution.wrapper.outcome import Outcome
 from leadline.execution.wrapper.sampling import Cgroup, TreeSampler, adopt_orphans
@@ -28,6 +30,7 @@ GRACE_S = 5.0
 """How long the tree may take to end after SIGTERM before SIGKILL."""
 INTERIM_S = 30.0
 """How often an interim result is written, for the case that the wrapper itself is killed."""
+ENOUGH = "the probe has seen enough of it"
 ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 WARNING = (signal.SIGUSR1, signal.SIGUSR2)
 
@@ -47,10 +50,12 @@ def supervise(
     *,
     write: Callable[[Outcome], None],
     workdir: Path | None = None,
+    instruments: Instruments | None = None,
 ) -> Outcome:
     """Run ``argv`` on this process's streams to its end; ``write`` gets interim outcomes and the last one.
 
-    The command's environment, streams and exit code are its own; signals sent to this process reach it.
+    The command's streams and exit code are its own, and its environment but for what ``instruments`` need; signals
+    sent to this process reach it.
 
     Raises:
         InvalidInput: the command cannot be started; the outcome that says so was written.
@@ -58,10 +63,10 @@ def supervise(
     adopt_orphans()
     began = Outcome(JobState.RUNNING, _now(), socket.gethostname(), tuple(argv), node=describe_node())
     cgroup = Cgroup.of_this_process()
-    watch = _Watch(began, limits, cgroup, cgroup.oom_kills(), time.monotonic())
+    watch = _Watch(began, limits, cgroup, cgroup.oom_kills(), time.monotonic(), instruments)
     handlers = {sign: signal.signal(sign, watch.on_signal) for sign in (*ENDING, *WARNING)}
     try:
-        watch.child = start_attached(argv, cwd=workdir, own_group=not os.isatty(0))
+        watch.child = start_attached(argv, env=watch.environment(), cwd=workdir, own_group=not os.isatty(0))
         watch.deliver()
         usage = watch.follow(write)
     except InvalidInput as error:
@@ -84,6 +89,7 @@ class _Watch:
     cgroup: Cgroup
     oom_kills: int
     start_s: float
+    instruments: Instruments | None = None
     child: "subprocess.Popen[bytes] | None" = None
     sampler: TreeSampler = field(default_factory=lambda: TreeSampler(run_process))
     cut: JobState | None = None
@@ -91,6 +97,10 @@ class _Watch:
     kill_at_s: float | None = None
     warned: bool = False
     pending: list[int] = field(default_factory=list)
+
+    def environment(self) -> dict[str, str]:
+        """Return what is added to the command's environment."""
+        return self.instruments.environment() if self.instruments else {}
 
     def on_signal(self, number: int, _: FrameType | None) -> None:
         """Remember a signal and pass it on."""
@@ -127,7 +137,7 @@ class _Watch:
                 self._enforce()
                 if self.warned or time.monotonic() - written_s > INTERIM_S:
                     self.warned, written_s = False, time.monotonic()
-                    write(replace(self.began, pid=child.pid, measured=self._figures()))
+                    write(replace(self.began, pid=child.pid, **self._seen()))
                 if poll.poll(1000 * self._wait_s()):
                     break
         finally:
@@ -135,6 +145,8 @@ class _Watch:
         _, status, usage = os.wait4(child.pid, 0)
         child.returncode = os.waitstatus_to_exitcode(status)
         self.sampler.saw_peak(usage.ru_maxrss * 1024)
+        if self.instruments is not None:
+            self.instruments.finish()
         self._reap()
         return child.returncode, usage.ru_utime + usage.ru_stime
 
@@ -154,7 +166,7 @@ class _Watch:
             exit_code=code if code >= 0 else None,
             signal=-code if code < 0 else None,
             reason=reason,
-            measured=self._figures(cpu_s),
+            **self._seen(cpu_s),
         )
 
     def _ended_by_site(self) -> JobState:
@@ -168,6 +180,9 @@ class _Watch:
         if self.kill_at_s is not None:
             if time.monotonic() >= self.kill_at_s:
                 self._send_tree(signal.SIGKILL)
+            return
+        if self.instruments is not None and self.instruments.poll():
+            self._cut(JobState.CANCELLED, ENOUGH)
             return
         if limits.walltime_s is not None and self._elapsed_s() >= limits.walltime_s:
             self._cut(JobState.TIMEOUT, f"longer than the walltime of {format_duration(limits.walltime_s)}")
@@ -223,6 +238,11 @@ class _Watch:
         with suppress(ChildProcessError):
             while os.waitpid(-1, flags)[0]:
                 pass
+
+    def _seen(self, cpu_s: float | None = None) -> dict[str, Any]:
+        """Return the fields of an outcome that hold what was measured and what the job itself has shown."""
+        progress = self.instruments.progress() if self.instruments else None
+        return {"measured": {**self._figures(cpu_s), **figures(progress)}, "progress": progress}
 
     def _figures(self, cpu_s: float | None = None) -> dict[str, Measurement]:
         sampler, interval = self.sampler, self.sampler.longest_interval_s

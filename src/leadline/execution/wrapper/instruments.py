@@ -1,0 +1,94 @@
+"""What the wrapper lays beside a command to see its progress, and the figures that come of it."""
+
+import shutil
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from leadline.core.progress import Progress
+from leadline.core.runs import Measurement
+from leadline.execution.wrapper.progress import ProgressFile
+from leadline.progress import VARIABLE
+
+
+@dataclass(frozen=True, slots=True)
+class Enough:
+    """When a probe has seen enough: after so many units of work, or so many seconds of them; else never."""
+
+    units: int | None = None
+    time_s: float | None = None
+
+    def holds(self, units: int, time_s: float) -> bool:
+        """Whether what was seen is enough."""
+        return (self.units is not None and units >= self.units) or (
+            self.time_s is not None and units > 0 and time_s >= self.time_s
+        )
+
+
+@dataclass(slots=True)
+class Instruments:
+    """The progress file of one command."""
+
+    folder: Path
+    enough: Enough = field(default_factory=Enough)
+    file: ProgressFile = field(init=False)
+    stopped: bool = False
+
+    def __post_init__(self) -> None:
+        path = self.folder / "progress"
+        path.touch()
+        self.file = ProgressFile(path, time.monotonic())
+
+    def environment(self) -> dict[str, str]:
+        """Return the variables that the command is started with."""
+        return {VARIABLE: str(self.file.path)}
+
+    def poll(self) -> bool:
+        """Take in what is new; whether enough was seen just now."""
+        self.file.poll()
+        if self.stopped:
+            return False
+        self.stopped = self.enough.holds(self.file.units, self.file.working_s)
+        return self.stopped
+
+    def finish(self) -> None:
+        """Read what is left after the command's end."""
+        while self.file.poll():
+            pass
+
+    def progress(self) -> Progress | None:
+        """Return what the command has shown of its progress."""
+        return self.file.progress(stopped=self.stopped)
+
+
+def with_instruments(use: Callable[[Instruments | None], int], *, enough: Enough) -> int:
+    """Call ``use`` with instruments in a folder that is gone afterwards; with none where none can be laid."""
+    try:
+        folder = Path(tempfile.mkdtemp(prefix="leadline-job-"))
+    except OSError:
+        return use(None)
+    try:
+        return use(Instruments(folder, enough))
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def figures(progress: Progress | None) -> dict[str, Measurement]:
+    """Return ``startup_s``, ``unit_s``, ``units``, ``steps``, ``epochs`` and ``phase_NAME_s``, as far as seen."""
+    if progress is None:
+        return {}
+    found, how = {}, f"{progress.source}: {progress.method}"
+    if progress.startup_s is not None:
+        found["startup_s"] = Measurement(progress.startup_s, "s", f"start to the first unit of work; {how}")
+    if (unit := progress.unit) is not None:
+        if unit.median_s is not None:
+            found["unit_s"] = Measurement(unit.median_s, "s", f"median time of one {unit.name}; {how}")
+        found["units"] = Measurement(unit.count, "", f"units of work seen from begin to end; {how}")
+    for name, count in (("steps", progress.steps), ("epochs", progress.epochs)):
+        if count is not None:
+            found[name] = Measurement(count, "", how)
+    for name, phase_s in progress.phases.items():
+        found[f"phase_{name}_s"] = Measurement(phase_s, "s", f"time in the phase that the job names; {how}")
+    return found

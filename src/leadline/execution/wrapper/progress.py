@@ -1,0 +1,223 @@
+"""Follow the file to which a job writes its progress, and keep what it says bounded."""
+
+import os
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from leadline.core.progress import SAMPLED, Level, Line, Progress, parse_line
+
+POLL_BYTES = 2**20
+"""The most that is read at once, so that a job that writes without end does not keep the wrapper."""
+FILE_BYTES = 2**26
+"""How much of the file is read in all."""
+LINE_BYTES = 4096
+FIRST = 8
+PHASES = 64
+
+
+@dataclass(slots=True)
+class Counter:
+    """One number that a job reports: when it was seen to go up, and how far it has come over all its passes."""
+
+    name: str
+    total: int | None = None
+    last: int | None = None
+    offset: int = 0
+    passes: int = 0
+    points: list[tuple[float, int]] = field(default_factory=list)
+    stride: int = 1
+    seen: int = 0
+    first: list[tuple[float, int]] = field(default_factory=list)
+    newest: tuple[float, int] | None = None
+
+    def add(self, value: int, at_s: float) -> None:
+        """Take a value; a lower one than before begins a new pass, and the same one again says nothing."""
+        if value == self.last:
+            return
+        if self.last is not None and value < self.last:
+            self.offset += self.last + (0 if value else 1)
+            self.passes += 1
+        self.last = value
+        self.newest = (at_s, self.offset + value)
+        if len(self.first) <= FIRST:
+            self.first.append(self.newest)
+        if self.seen % self.stride == 0:
+            self.points.append(self.newest)
+            if len(self.points) > SAMPLED:
+                self.points, self.stride = self.points[::2], 2 * self.stride
+        self.seen += 1
+
+    @property
+    def done(self) -> int:
+        """How many were done between the first report and the last one."""
+        return self.newest[1] - self.first[0][1] if self.newest else 0
+
+    @property
+    def reached(self) -> int | None:
+        """How many are done since the job began: a count whose first report is 0 counts from 0."""
+        return self.newest[1] + (self.first[0][1] == 0) if self.newest else None
+
+    def level(self) -> Level | None:
+        """Return the loop that this counter counts; ``None`` before it has gone up once."""
+        if self.newest is None or self.done < 1:
+            return None
+        length = self.total
+        if self.passes and self.name == "step":
+            length = round(self.offset / self.passes)
+        begin, end = self.first[0][0], self.newest[0]
+        return Level(
+            self.name,
+            self.done,
+            end - begin,
+            length=length,
+            passes=self.passes,
+            first_s=tuple(_durations(self.first)),
+            sampled_s=tuple(_durations([*self.points, self.newest])) or ((end - begin) / self.done,),
+        )
+
+
+def _durations(points: list[tuple[float, int]]) -> list[float]:
+    """Return the time of one unit between points; those that were seen at one moment count as one."""
+    found: list[float] = []
+    at_s, value = points[0]
+    for later_s, further in points[1:]:
+        if later_s > at_s and further > value:
+            found.append((later_s - at_s) / (further - value))
+            at_s, value = later_s, further
+    return found
+
+
+@dataclass(slots=True)
+class ProgressFile:
+    """The progress of one job that began at ``start_s`` of the monotonic clock."""
+
+    path: Path
+    start_s: float
+    steps: Counter = field(default_factory=lambda: Counter("step"))
+    epochs: Counter = field(default_factory=lambda: Counter("epoch"))
+    phases: dict[str, float] = field(default_factory=dict)
+    malformed: int = 0
+    timed: int = 0
+    lines: int = 0
+    remark: str = ""
+    began_s: float | None = None
+    phase: tuple[str, float] | None = None
+    _offset: int = 0
+    _rest: bytes = b""
+
+    def poll(self) -> bool:
+        """Read what was written since the last time, and say if anything was; what is wrong is no error of the job."""
+        try:
+            with self.path.open("rb") as stream:
+                size = os.fstat(stream.fileno()).st_size
+                if size <= self._offset or self._offset >= FILE_BYTES:
+                    return False
+                written_s = min(os.fstat(stream.fileno()).st_mtime - time.time() + time.monotonic(), time.monotonic())
+                stream.seek(self._offset)
+                block = stream.read(POLL_BYTES)
+        except OSError as error:
+            self.remark = self.remark or f"the progress file could not be read ({error.strerror})"
+            return False
+        self._offset += len(block)
+        if self._offset >= FILE_BYTES:
+            self.remark = f"only the first {FILE_BYTES >> 20} MiB of the progress file were read"
+        *whole, self._rest = (self._rest + block).split(b"\n")
+        if len(self._rest) > LINE_BYTES:
+            self.malformed, self._rest = self.malformed + 1, b""
+        for text in whole:
+            self._take(text, written_s - self.start_s)
+        return bool(block)
+
+    def _take(self, text: bytes, seen_s: float) -> None:
+        if not text.strip():
+            return
+        line = parse_line(text.decode("utf-8", "replace")) if len(text) <= LINE_BYTES else None
+        if line is None:
+            self.malformed += 1
+            return
+        self.lines += 1
+        self._count(line, self._time(line, seen_s))
+
+    def _time(self, line: Line, seen_s: float) -> float:
+        """Return the seconds since the job began; a written time that cannot be true gives way to when it was seen."""
+        if line.t is None:
+            return seen_s
+        since_s = line.t if line.t < 1e8 else line.t - time.time() + time.monotonic() - self.start_s
+        if not -1 <= since_s <= time.monotonic() - self.start_s + 1:
+            return seen_s
+        self.timed += 1
+        return max(since_s, 0.0)
+
+    def _count(self, line: Line, at_s: float) -> None:
+        if line.phase is not None:
+            self._close_phase(at_s)
+            self.phase = (line.phase, at_s)
+            self.began_s = at_s if line.phase == "train" and not self.steps.seen else self.began_s
+        for counter, value, total in (
+            (self.epochs, line.epoch, line.total_epochs),
+            (self.steps, line.step, line.total_steps),
+        ):
+            counter.total = total or counter.total
+            if value is not None:
+                counter.add(value, at_s)
+
+    def _close_phase(self, at_s: float) -> None:
+        if self.phase is not None and (self.phase[0] in self.phases or len(self.phases) < PHASES):
+            self.phases[self.phase[0]] = self.phases.get(self.phase[0], 0.0) + max(at_s - self.phase[1], 0.0)
+
+    @property
+    def units(self) -> int:
+        """How many units were seen done: steps where the job reports steps, else epochs."""
+        return self.steps.done or self.epochs.done
+
+    @property
+    def working_s(self) -> float:
+        """How long ago the first unit was reported."""
+        first = (self.steps.first or self.epochs.first)[:1]
+        return time.monotonic() - self.start_s - first[0][0] if first else 0.0
+
+    def progress(self, *, stopped: bool = False) -> Progress | None:
+        """Return what the job has said; ``None`` if it said nothing."""
+        if not self.lines:
+            return Progress("progress file", remarks=self._remarks()) if self.malformed else None
+        levels = tuple(level for level in (self.epochs.level(), self.steps.level()) if level is not None)
+        inner = self.steps if self.steps.seen else self.epochs
+        return Progress(
+            "progress file",
+            levels,
+            startup_s=self._startup_s(inner),
+            last_s=inner.newest[0] if inner.newest else None,
+            steps=self.steps.reached,
+            epochs=self.epochs.reached,
+            total=self._total(),
+            phases=dict(self.phases),
+            stopped=stopped,
+            method="the job's own reports, "
+            + ("timed by the job" if self.timed == self.lines else "as the wrapper saw them arrive"),
+            remarks=self._remarks(),
+        )
+
+    def _startup_s(self, inner: Counter) -> float | None:
+        """Return when the first unit began: said by ``phase=train``, else one median unit before its first report."""
+        if self.began_s is not None:
+            return self.began_s
+        level = inner.level()
+        if not inner.first or level is None or level.median_s is None:
+            return None
+        return max(inner.first[0][0] - level.median_s, 0.0)
+
+    def _total(self) -> int | None:
+        """Return the units of the whole job: ``total_steps`` is of the whole job unless steps begin anew each epoch."""
+        steps, epochs = self.steps, self.epochs
+        if not steps.seen:
+            return epochs.total
+        if not steps.passes:
+            return steps.total
+        return round(steps.offset / steps.passes) * epochs.total if epochs.total else None
+
+    def _remarks(self) -> tuple[str, ...]:
+        said = [self.remark] if self.remark else []
+        if self.malformed:
+            said.append(f"{self.malformed} lines of the progress file were passed over: they are not NAME=VALUE words")
+        return tuple(said)
