@@ -28,6 +28,7 @@ def _row(run: Run) -> dict[str, object]:
     row: dict[str, object] = {
         "id": run.id,
         "name": run.job.name,
+        "campaign": run.tags.get("campaign"),
         "state": run.state.value,
         "censored": run.state.censored,
         "started_at": run.started_at,
@@ -39,6 +40,7 @@ def _row(run: Run) -> dict[str, object]:
         "scale": run.scale.value,
         "exit_code": run.exit_code,
         "asked_nodes": resources.nodes,
+        "asked_tasks_per_node": resources.tasks_per_node,
         "asked_cores_per_task": resources.cores_per_task,
         "asked_gpus_per_node": resources.gpus_per_node,
         "asked_memory_bytes_per_node": resources.memory_bytes_per_node,
@@ -51,4 +53,5 @@ def _row(run: Run) -> dict[str, object]:
             row[f"predicted_{quantity}_low"] = interval.low
             row[f"predicted_{quantity}_high"] = interval.high
     row |= {f"measured_{quantity}": figure.value for quantity, figure in sorted(run.measured.items())}
+    row |= {name: value for name, value in sorted(run.tags.items()) if name.startswith("node_")}
     return row | {f"parameter_{name}": value for name, value in sorted(run.parameters.items())}

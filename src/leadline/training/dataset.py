@@ -1,0 +1,236 @@
+"""Turn records of runs into the samples of one target, and say what cannot be learned from."""
+
+import math
+import statistics
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from leadline.core.errors import InvalidInput
+from leadline.core.jobs import JobState
+from leadline.core.models import Feature, Role
+from leadline.core.runs import Scale
+from leadline.core.samples import Dataset, Sample
+from leadline.training.features import describe
+from leadline.training.records import Record
+
+TARGETS = {
+    "elapsed_s": "walltime",
+    "host_memory_bytes": "peak host memory",
+    "gpu_memory_bytes": "peak GPU memory",
+    "unit_s": "time of one unit of work",
+}
+"""Target → what it is; another measured figure can be learned too."""
+CENSORED_BY = {
+    "elapsed_s": JobState.TIMEOUT,
+    "host_memory_bytes": JobState.OUT_OF_MEMORY,
+    "gpu_memory_bytes": JobState.OUT_OF_MEMORY,
+}
+"""Target → the end of a run that makes its figure a lower bound; any other end but COMPLETED says nothing of it."""
+LEAST_CONFIGURATIONS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingData:
+    """What is learned from, and what was left out of it.
+
+    ``features`` say what the samples have seen; ``failures`` counts by state the runs that are neither samples nor
+    bounds, ``unmeasured`` those that ended well without the target's figure.
+    """
+
+    dataset: Dataset
+    features: tuple[Feature, ...]
+    runs: int
+    failures: dict[str, int]
+    unmeasured: int = 0
+
+    @property
+    def censored(self) -> int:
+        """Return how many samples are lower bounds."""
+        return sum(sample.censored for sample in self.dataset.samples)
+
+
+def make_dataset(
+    records: Sequence[Record],
+    target: str = "elapsed_s",
+    *,
+    scale_features: Sequence[str] = (),
+    without: Sequence[str] = (),
+) -> TrainingData:
+    """Return the samples of ``target``; ``without`` names features to leave out.
+
+    ``scale_features`` names those that carry scale; by default they are those whose full-scale values lie beyond the
+    scaled-down ones.
+
+    Raises:
+        InvalidInput: there are runs of several applications, or one run twice; a figure or a parameter is missing or
+            impossible; too few configurations ended well. The sentence names the run.
+    """
+    application = _one_application(records)
+    _refuse_duplicates(records)
+    usable = [record for record in records if _usable(record, target)]
+    if not usable:
+        raise InvalidInput(_why_nothing(records, application, target))
+    _check_parameters(usable, frozenset(without))
+    samples = tuple(_sample(record, target, frozenset(without)) for record in usable)
+    whole = [sample for sample in samples if not sample.censored]
+    configurations = {sample.configuration for sample in whole}
+    if len(configurations) < LEAST_CONFIGURATIONS:
+        raise InvalidInput(_too_few(records, application, len(whole), len(configurations)))
+    units = dict(usable[0].units)
+    features = describe(samples, usable[0].parameters, units)
+    dataset = Dataset(application, target, samples, _scale_features(samples, features, tuple(scale_features)), units)
+    left_out = Counter(record.state.value for record in records if not _counts(record, target))
+    unmeasured = sum(_counts(record, target) for record in records) - len(usable)
+    return TrainingData(dataset, features, len(records), dict(sorted(left_out.items())), unmeasured)
+
+
+def _one_application(records: Sequence[Record]) -> str:
+    names = Counter(record.application for record in records)
+    if not names:
+        raise InvalidInput("there are no runs to learn from: leadline campaign run, or leadline submit, makes some")
+    if len(names) > 1:
+        listed = ", ".join(f"{name} ({count} runs)" for name, count in names.most_common(8))
+        raise InvalidInput(f"there are runs of {len(names)} applications, and a model is of one: name it: {listed}")
+    return next(iter(names))
+
+
+def _refuse_duplicates(records: Sequence[Record]) -> None:
+    """Refuse one run that is there twice: by its id, or by everything that is known of it."""
+    ids: dict[str, Record] = {}
+    rows: dict[tuple[object, ...], Record] = {}
+    for record in records:
+        before = ids.setdefault(record.id, record) if record.id else record
+        if before is not record:
+            raise InvalidInput(
+                f"{record.where} and {before.where} are the same run ({record.id}): delete one, or the same table twice"
+            )
+        row = (record.started_at, record.state, record.scale, *sorted(record.features.items()),
+               *sorted(record.figures.items()))  # fmt: skip
+        # Of repeats without an id or a start, coarse figures may well be equal: only what is measured finely tells.
+        if record.figures and (record.started_at or any(not float(v).is_integer() for v in record.figures.values())):
+            before = rows.setdefault(row, record)
+            if before is not record:
+                raise InvalidInput(f"{record.where} and {before.where} are identical: delete one of them")
+
+
+def _counts(record: Record, target: str) -> bool:
+    """Whether a run's end lets it say something of the target."""
+    return record.state in (JobState.COMPLETED, CENSORED_BY.get(target))
+
+
+def _usable(record: Record, target: str) -> bool:
+    """Whether a run is a sample: it ended well or at the target's own limit, and its figure is known.
+
+    Raises:
+        InvalidInput: the figure is impossible.
+    """
+    if not _counts(record, target):
+        return False
+    figure = _figure(record, target)
+    if figure is None:
+        return False
+    if not (math.isfinite(figure) and figure > 0):
+        raise InvalidInput(
+            f"{record.where} has {target} = {figure:g}, and a run takes more than 0: correct it, or mark the run FAILED"
+        )
+    return True
+
+
+def _figure(record: Record, target: str) -> float | None:
+    measured = record.figures.get(target)
+    return measured if measured is not None or record.state is JobState.COMPLETED else record.limits.get(target)
+
+
+def _why_nothing(records: Sequence[Record], application: str, target: str) -> str:
+    states = Counter(record.state.value for record in records)
+    ended = ", ".join(f"{count} {state}" for state, count in states.most_common())
+    if not any(_counts(record, target) for record in records):
+        return f"none of the {len(records)} runs of {application} ended well ({ended}): there is nothing to learn from"
+    measured = sorted({name for record in records for name in record.figures})
+    had = f"measured were {', '.join(measured)}" if measured else "nothing else was measured either"
+    return f"{target} was not measured in any of the {len(records)} runs of {application}: {had}"
+
+
+def _too_few(records: Sequence[Record], application: str, whole: int, configurations: int) -> str:
+    states = Counter(record.state.value for record in records)
+    ended = ", ".join(f"{count} {state}" for state, count in states.most_common())
+    return (
+        f"{application} has {whole} usable runs of {configurations} configurations ({ended}), and at least "
+        f"{LEAST_CONFIGURATIONS} configurations are needed: run more of them"
+    )
+
+
+def _sample(record: Record, target: str, without: frozenset[str]) -> Sample:
+    figures = record.figures
+    value = _figure(record, target)
+    if value is None:
+        raise ValueError(f"{record.where} has no {target}")
+    return Sample(
+        {name: value for name, value in record.features.items() if name not in without},
+        value,
+        record.scale,
+        censored=record.state is not JobState.COMPLETED,
+        startup_s=figures.get("startup_s"),
+        unit_s=figures.get("unit_s"),
+        cost_s=figures.get("elapsed_s", 0.0),
+        run_id=record.id,
+    )
+
+
+def _check_parameters(records: Sequence[Record], without: frozenset[str]) -> None:
+    """Refuse a parameter of a part of the runs, and a feature that is a number in some and a text in others."""
+    parameters = {name for record in records for name in record.parameters}
+    known = Counter(name for record in records for name in record.features)
+    for name, count in known.items():
+        if name in without:
+            continue
+        if name in parameters and count < len(records):
+            lacks = next(record for record in records if name not in record.features)
+            raise InvalidInput(
+                f"{name} is given in {count} of {len(records)} runs only ({lacks.where} lacks it): fill it in, or "
+                f"leave it out with --without {name}"
+            )
+        _refuse_mixed([record for record in records if name in record.features], name)
+
+
+def _refuse_mixed(records: Sequence[Record], name: str) -> None:
+    texts = [record for record in records if isinstance(record.features[name], str)]
+    if not texts or len(texts) == len(records):
+        return
+    number = next(record for record in records if not isinstance(record.features[name], str))
+    raise InvalidInput(
+        f"{name} is {texts[0].features[name]!r} in {texts[0].where} and {number.features[name]!r} in {number.where}: "
+        f"write numbers or texts in all runs, or leave it out with --without {name}"
+    )
+
+
+def _scale_features(samples: Sequence[Sample], features: Sequence[Feature], named: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the features that carry scale: the named ones, else those of which most full-scale values lie beyond."""
+    by_name = {one.name: one for one in features}
+    for name in named:
+        feature = by_name.get(name)
+        if feature is None:
+            known = ", ".join(one.name for one in features if one.used)
+            raise InvalidInput(f"no run has a parameter {name!r} to carry scale: it is one of {known}")
+        if feature.categorical:
+            raise InvalidInput(f"{name} is no number, so it carries no scale: leave it out of --scale")
+        if not feature.used:
+            raise InvalidInput(
+                f"{name} is {feature.low:g} in every run, so it carries no scale: leave it out of --scale"
+            )
+    if named:
+        return tuple(dict.fromkeys(named))
+    may = [one.name for one in features if one.used and not one.categorical and one.role is not Role.NODE]
+    return tuple(name for name in may if name != "memory_bytes" and _lies_beyond(samples, name))
+
+
+def _lies_beyond(samples: Sequence[Sample], name: str) -> bool:
+    """Whether the middle of a feature's full-scale values lies outside the scaled-down ones."""
+    values: dict[Scale, list[float]] = {Scale.SCALED_DOWN: [], Scale.FULL_SCALE: []}
+    for sample in samples:
+        value = sample.features.get(name)
+        if isinstance(value, int | float):
+            values[sample.scale].append(value)
+    small, full = values[Scale.SCALED_DOWN], values[Scale.FULL_SCALE]
+    return bool(small and full) and not min(small) <= statistics.median(full) <= max(small)

@@ -1,0 +1,302 @@
+"""Read runs from tables: what ``leadline history export`` wrote, any CSV of runs, or a folder of them."""
+
+import csv
+import gzip
+import io
+import math
+import zlib
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from leadline.core.documents import why_unread
+from leadline.core.errors import InvalidInput
+from leadline.core.jobs import JobState
+from leadline.core.runs import Scale
+from leadline.core.samples import Value
+from leadline.training.quantities import base_unit, in_base_unit, unit_of
+from leadline.training.records import DeviceOf, Record, node_features, number_or_text
+
+BOOKKEEPING = frozenset(
+    ("id", "name", "application", "campaign", "state", "censored", "started_at", "ended_at", "host", "system",
+     "device", "scale", "exit_code", "repeat")
+)  # fmt: skip
+"""Columns that say which run a row is, and nothing that could be learned from."""
+FIGURES = frozenset(
+    ("elapsed_s", "unit_s", "step_s", "startup_s", "cpu_s", "host_memory_bytes", "gpu_memory_bytes",
+     "cgroup_memory_bytes", "processes", "read_bytes", "written_bytes")
+)  # fmt: skip
+"""Columns of any table that are known to be measured, so that they are never taken for what is known before a run."""
+ENDINGS = (".csv", ".csv.gz", ".tsv", ".tsv.gz")
+
+
+def read_tables(path: Path, *, target: str, without: Sequence[str] = (), device_of: DeviceOf = lambda _: None,
+                ) -> tuple[Record, ...]:  # fmt: skip
+    """Read a table, or every table of a folder.
+
+    ``target`` is a column that is measured; ``without`` names columns to leave out.
+
+    Raises:
+        InvalidInput: a file cannot be read, or a row of it is not usable; with the line.
+    """
+    if not path.is_dir():
+        return _read_table(path, target, frozenset(without), device_of)
+    files = sorted(one for one in path.iterdir() if one.name.endswith(ENDINGS) and not one.name.startswith("."))
+    if not files:
+        raise InvalidInput(f"the folder {path} holds no table: put {', '.join(ENDINGS[:2])} files of runs there")
+    return tuple(record for file in files for record in _read_table(file, target, frozenset(without), device_of))
+
+
+def _read_table(path: Path, target: str, without: frozenset[str], device_of: DeviceOf) -> tuple[Record, ...]:
+    columns, rows = _parse(path)
+    exported = any(name.startswith("measured_") for name in columns)
+    found = f"measured_{target}" if exported else target
+    if found not in columns:
+        measured = [name.removeprefix("measured_") for name in columns if name.startswith("measured_")]
+        known = ", ".join(measured if exported else columns)
+        raise InvalidInput(f"{path.name} has no column {target!r} to learn: name one with --target; it has {known}")
+    if unknown := without - set(columns) - {name.removeprefix("parameter_") for name in columns}:
+        raise InvalidInput(f"{path.name} has no column {min(unknown)!r} to leave out: it has {', '.join(columns)}")
+    table = _Table(path, columns, rows, target, without)
+    return table.exported(device_of) if exported else table.plain()
+
+
+def _parse(path: Path) -> tuple[list[str], list[tuple[int, dict[str, str]]]]:
+    """Return the columns, and each row with the number of its line."""
+    text = _text(path)
+    if not text.strip():
+        raise InvalidInput(f"{path} is empty: it needs a line of column names and one line a run")
+    head = text.lstrip().splitlines()[0]
+    delimiter = max(",;\t", key=head.count)
+    reader = csv.reader(io.StringIO(text), delimiter=delimiter)
+    columns = [name.strip() for name in next(reader)]
+    if twice := sorted({name for name in columns if columns.count(name) > 1}):
+        raise InvalidInput(f"{path.name} has the column {twice[0]!r} twice: rename or delete one")
+    if "" in columns:
+        raise InvalidInput(f"column {columns.index('') + 1} of {path.name} has no name: give it one or delete it")
+    rows = []
+    for cells in reader:
+        if not any(cell.strip() for cell in cells):
+            continue
+        if len(cells) != len(columns):
+            raise InvalidInput(
+                f"line {reader.line_num} of {path.name} has {len(cells)} cells where the first line names "
+                f"{len(columns)} columns: complete or delete it"
+            )
+        rows.append((reader.line_num, dict(zip(columns, (cell.strip() for cell in cells), strict=True))))
+    if not rows:
+        raise InvalidInput(f"{path.name} names columns and has no run below them")
+    return columns, rows
+
+
+def _text(path: Path) -> str:
+    try:
+        held = path.read_bytes()
+        if path.name.endswith(".gz"):
+            held = gzip.decompress(held)
+        return held.decode("utf-8-sig")
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise InvalidInput(f"{path} is cut short or not compressed by gzip: copy it again ({error})") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidInput(f"{path} cannot be read: {why_unread(error)}") from error
+
+
+class _Table:
+    """The rows of one file, on their way to records."""
+
+    def __init__(
+        self,
+        path: Path,
+        columns: list[str],
+        rows: list[tuple[int, dict[str, str]]],
+        target: str,
+        without: frozenset[str],
+    ) -> None:
+        self.path, self.columns, self.rows, self.target, self.without = path, columns, rows, target, without
+        self.units: dict[str, str] = {}
+
+    def exported(self, device_of: DeviceOf) -> tuple[Record, ...]:
+        """Read the columns of ``leadline history export``."""
+        parameters = [name for name in self.columns if name.startswith("parameter_") and self._kept(name)]
+        measured = [name for name in self.columns if name.startswith("measured_")]
+        asked = [name for name in self.columns if name.startswith("asked_")]
+        nodes = [name for name in self.columns if name.startswith("node_") and self._kept(name)]
+        values = self._values([*parameters, *measured, *asked])
+        return tuple(
+            self._record(
+                at,
+                features=self._resources(at, values) | self._node(at, nodes, device_of),
+                parameters={name.removeprefix("parameter_"): values[name][at] for name in parameters},
+                figures={name.removeprefix("measured_"): values[name][at] for name in measured},
+                limits={
+                    "elapsed_s": values.get("asked_walltime_s", {}).get(at),
+                    "host_memory_bytes": values.get("asked_memory_bytes_per_node", {}).get(at),
+                },
+            )
+            for at in range(len(self.rows))
+        )
+
+    def plain(self) -> tuple[Record, ...]:
+        """Read any table: the target and the figures that are known are measured, the rest are parameters."""
+        figures = [name for name in self.columns if name == self.target or name in FIGURES]
+        rest = [name for name in self.columns if name not in BOOKKEEPING | {*figures} and self._kept(name)]
+        parameters = [name for name in rest if not name.startswith(("predicted_", "asked_"))]
+        values = self._values([*parameters, *figures])
+        for at in range(len(self.rows)):
+            if at not in values[self.target] and self._state(at) is JobState.COMPLETED:
+                raise InvalidInput(
+                    f"{self._at(at)}: {self.target} is empty: fill it in, or give the run the state that says why, as "
+                    "FAILED"
+                )
+        return tuple(
+            self._record(
+                at,
+                features={},
+                parameters={name: values[name][at] for name in parameters},
+                figures={name: values[name][at] for name in figures},
+                limits={},
+            )
+            for at in range(len(self.rows))
+        )
+
+    def _kept(self, name: str) -> bool:
+        return not self.without & {name, name.removeprefix("parameter_")}
+
+    def _record(
+        self,
+        at: int,
+        features: dict[str, Value],
+        parameters: dict[str, Value | None],
+        figures: dict[str, Value | None],
+        limits: dict[str, Value | None],
+    ) -> Record:
+        line, row = self.rows[at]
+        given = {name: value for name, value in parameters.items() if value is not None}
+        name = next((row[key] for key in ("campaign", "application", "name") if row.get(key)), "")
+        return Record(
+            id=row.get("id", ""),
+            where=f"line {line} of {self.path.name}",
+            application=name or self.path.name.partition(".")[0],
+            state=self._state(at),
+            scale=self._scale(at),
+            features={**features, **given},
+            figures=self._numbers(at, figures),
+            parameters=frozenset(given),
+            started_at=row.get("started_at", ""),
+            limits=self._numbers(at, limits),
+            units=self.units,
+        )
+
+    def _resources(self, at: int, values: dict[str, dict[int, Value]]) -> dict[str, Value]:
+        def asked(name: str) -> Value | None:
+            return values.get(f"asked_{name}", {}).get(at)
+
+        nodes = asked("nodes") or 1
+        factors = {
+            "cores": (asked("cores_per_task"), nodes, asked("tasks_per_node") or 1),
+            "gpus": (asked("gpus_per_node"), nodes),
+            "memory_bytes": (asked("memory_bytes_per_node"), nodes),
+        }
+        found: dict[str, Value] = {"nodes": nodes}
+        for name, parts in factors.items():
+            numbers = [part for part in parts if isinstance(part, int | float)]
+            if len(numbers) == len(parts):
+                found[name] = math.prod(numbers)
+        if place := self.rows[at][1].get("partition"):
+            found["partition"] = place
+        return found
+
+    def _node(self, at: int, columns: list[str], device_of: DeviceOf) -> dict[str, Value]:
+        row = self.rows[at][1]
+        tags = {name: row[name] for name in columns if row[name]}
+        if row.get("device"):
+            tags["node_gpu"] = row["device"]
+        if row.get("asked_gpus_per_node", "0") in ("", "0"):
+            tags = {name: value for name, value in tags.items() if not name.startswith("node_gpu")}
+        return node_features(tags, device_of)
+
+    def _state(self, at: int) -> JobState:
+        line, row = self.rows[at]
+        said = row.get("state", "").upper().split(" ")[0].rstrip("+")  # sacct: CANCELLED by 1000, CANCELLED+
+        if said:
+            try:
+                return JobState(said)
+            except ValueError as error:
+                known = ", ".join(state.value for state in JobState if state.final)
+                raise InvalidInput(
+                    f"line {line} of {self.path.name}: state is {row['state']!r}; write one of {known}"
+                ) from error
+        if row.get("exit_code", "0") not in ("", "0"):
+            return JobState.FAILED
+        return JobState.TIMEOUT if row.get("censored", "").casefold() in ("true", "1", "yes") else JobState.COMPLETED
+
+    def _scale(self, at: int) -> Scale:
+        line, row = self.rows[at]
+        said = row.get("scale", "").upper()
+        try:
+            return Scale(said) if said else Scale.FULL_SCALE
+        except ValueError as error:
+            raise InvalidInput(
+                f"line {line} of {self.path.name}: scale is {row['scale']!r}; write SD (scaled down) or FS (full scale)"
+            ) from error
+
+    def _numbers(self, at: int, figures: dict[str, Value | None]) -> dict[str, float]:
+        found = {}
+        for name, value in figures.items():
+            if isinstance(value, str):
+                line = self.rows[at][0]
+                raise InvalidInput(f"line {line} of {self.path.name}: {name} is {value!r}, which is no number")
+            if value is not None:
+                found[name] = float(value)
+        return found
+
+    def _values(self, names: Iterable[str]) -> dict[str, dict[int, Value]]:
+        """Return column → row → value, without the empty cells."""
+        return {name: self._column(name) for name in names}
+
+    def _column(self, name: str) -> dict[int, Value]:
+        cells = {at: row[name] for at, (_, row) in enumerate(self.rows) if row[name]}
+        if not cells:
+            if name.startswith(("measured_", "asked_")):
+                return {}
+            raise InvalidInput(
+                f"column {name!r} of {self.path.name} is empty in every row: fill it in, or leave it out with "
+                f"--without {name}"
+            )
+        values = {at: number_or_text(cell) for at, cell in cells.items()}
+        for at, value in values.items():
+            if isinstance(value, float) and not math.isfinite(value):
+                raise InvalidInput(f"{self._at(at)}: {name} is {cells[at]!r}, which is no number: correct or delete it")
+        texts = [at for at, value in values.items() if isinstance(value, str)]
+        if not texts:
+            return values
+        return self._with_units(name, cells) or self._texts(name, cells, texts)
+
+    def _with_units(self, name: str, cells: dict[int, str]) -> dict[int, Value]:
+        """Read a column whose every cell has the same unit; nothing of one without units."""
+        units: dict[str, int] = {}
+        for at, cell in cells.items():
+            unit = unit_of(cell)
+            if unit is None and isinstance(number_or_text(cell), str):
+                return {}
+            units.setdefault(unit or "", at)
+        if len(units) > 1:
+            first, other = list(units.values())[:2]
+            raise InvalidInput(
+                f"column {name!r} of {self.path.name} mixes units: {cells[first]!r} in line {self.rows[first][0]} and "
+                f"{cells[other]!r} in line {self.rows[other][0]}; write all in one unit"
+            )
+        self.units[name] = base_unit(next(iter(units)))
+        return {at: in_base_unit(cell) for at, cell in cells.items()}
+
+    def _texts(self, name: str, cells: dict[int, str], texts: list[int]) -> dict[int, Value]:
+        """Read a column of categories; a text among numbers is a mistake."""
+        numbers = [at for at in cells if at not in set(texts)]
+        if numbers and len(numbers) > len(texts):
+            raise InvalidInput(
+                f"{self._at(texts[0])}: {name} is {cells[texts[0]]!r} where other rows have numbers: correct it, or "
+                f"leave the column out with --without {name}"
+            )
+        return dict(cells)
+
+    def _at(self, at: int) -> str:
+        return f"line {self.rows[at][0]} of {self.path.name}"

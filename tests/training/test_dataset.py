@@ -1,0 +1,145 @@
+"""From runs to samples."""
+
+from dataclasses import replace
+
+import pytest
+from made_runs import campaign, make_run
+
+from leadline.core.errors import InvalidInput
+from leadline.core.hardware import Device, DeviceKind
+from leadline.core.jobs import JobState, ResourceSpec
+from leadline.core.models import Role
+from leadline.core.runs import Measurement, Scale
+from leadline.training.dataset import make_dataset
+from leadline.training.records import records_of
+
+
+def data_of(runs, target="elapsed_s", **more):
+    return make_dataset(records_of(runs), target, **more)
+
+
+def test_parameters_and_resources_are_features_and_those_that_never_vary_are_marked():
+    data = data_of(campaign())
+    assert ["epochs", "samples", "kind", "cores"] == [one.name for one in data.features if one.used]
+    assert ["nodes", "gpus", "partition"] == [one.name for one in data.features if not one.used]
+    assert [Role.PARAMETER] * 3 + [Role.RESOURCE] * 4 == [one.role for one in data.features]
+    assert ("net", "elapsed_s", 150) == (data.dataset.application, data.dataset.target, len(data.dataset.samples))
+
+
+def test_scale_is_carried_by_what_lies_beyond_the_scaled_down_values():
+    assert {"epochs", "samples"} == set(data_of(campaign()).dataset.scale_features)
+    assert ("epochs",) == data_of(campaign(), scale_features=["epochs"]).dataset.scale_features
+
+
+@pytest.mark.parametrize(
+    ("named", "why"),
+    [("kind", "kind is no number"), ("gpus", "gpus is 0 in every run"), ("width", "no run has a parameter 'width'")],
+)
+def test_scale_cannot_be_carried_by_what_is_no_varying_number(named, why):
+    with pytest.raises(InvalidInput, match=why):
+        data_of(campaign(), scale_features=[named])
+
+
+def test_a_run_cut_off_at_the_targets_limit_is_a_bound_and_another_failure_is_none():
+    runs = campaign(10, 0)
+    runs += [make_run(100, epochs=9, state=JobState.TIMEOUT), make_run(101, epochs=8, state=JobState.OUT_OF_MEMORY),
+             make_run(102, epochs=7, state=JobState.FAILED)]  # fmt: skip
+    data = data_of(runs)
+    assert 1 == data.censored
+    assert {"FAILED": 1, "OUT_OF_MEMORY": 1} == data.failures
+    memory = data_of(runs, "host_memory_bytes")
+    assert {"FAILED": 1, "TIMEOUT": 1} == memory.failures
+    assert [1e8 + 400.0 * 1000] == [sample.value for sample in memory.dataset.samples if sample.censored]
+
+
+def test_a_bound_that_was_not_measured_is_the_limit_that_was_asked_for():
+    cut = make_run(100, epochs=9, state=JobState.TIMEOUT)
+    cut = replace(cut, measured={}, job=replace(cut.job, resources=ResourceSpec(cores_per_task=1, walltime_s=60)))
+    data = data_of([*campaign(10, 0), cut])
+    assert [60] == [sample.value for sample in data.dataset.samples if sample.censored]
+
+
+def test_the_time_of_a_unit_and_of_the_start_go_with_a_sample():
+    sample = data_of([make_run(n, epochs=n + 1) for n in range(6)]).dataset.samples[0]
+    assert (2.0, pytest.approx(0.1)) == (sample.startup_s, sample.unit_s)
+    assert sample.value == sample.cost_s
+
+
+def test_a_gpu_brings_its_figures_from_the_catalog_and_only_to_jobs_that_have_it():
+    card = Device("V100", "NVIDIA", DeviceKind.GPU, memory_bytes=16, peak_flops_per_s={"float32": 15e12})
+    tags = {"node_gpu": "Tesla V100", "node_cores": "40"}
+    one = make_run(1, tags=tags)
+    with_gpu = replace(one, job=replace(one.job, resources=ResourceSpec(gpus_per_node=1)))
+    asked = {"Tesla V100": card}.get
+    first, second = records_of([one, with_gpu], device_of=asked)
+    assert 40 == first.features["node_cores"]
+    assert "node_gpu" not in first.features
+    assert 15e12 == second.features["node_gpu_float32_flops_per_s"]
+
+
+def test_figures_of_the_op_graph_are_features():
+    runs = [make_run(n, epochs=n + 1) for n in range(6)]
+    records = records_of(runs, graph_features={run.id: {"graph_flops": 1e9 * n} for n, run in enumerate(runs)})
+    assert 5e9 == make_dataset(records).dataset.samples[5].features["graph_flops"]
+
+
+def test_a_parameter_of_a_part_of_the_runs_is_an_error_that_names_a_run():
+    runs = campaign(10, 0)
+    runs[3] = replace(runs[3], parameters={**runs[3].parameters, "width": 3})
+    with pytest.raises(InvalidInput, match=r"width is given in 1 of 10 runs only \(run 000000000000 lacks it\)"):
+        data_of(runs)
+    assert "width" not in {one.name for one in data_of(runs, without=["width"]).features}
+
+
+def test_a_parameter_that_is_a_number_here_and_a_text_there_is_an_error():
+    runs = campaign(10, 0)
+    runs[3] = replace(runs[3], parameters={**runs[3].parameters, "epochs": "many"})
+    with pytest.raises(InvalidInput, match="epochs is 'many' in run 000000000003 and"):
+        data_of(runs)
+
+
+def test_one_run_twice_is_an_error_by_its_id_and_by_all_that_is_known_of_it():
+    runs = campaign(10, 0)
+    with pytest.raises(InvalidInput, match=r"are the same run \(000000000000\)"):
+        data_of([*runs, runs[0]])
+    with pytest.raises(InvalidInput, match="are identical"):
+        data_of([*runs, replace(runs[0], id="another")])
+
+
+def test_repeats_of_a_configuration_are_no_duplicates():
+    data = data_of(campaign(10, 0, repeats=3))
+    assert 30 == len(data.dataset.samples)
+
+
+def test_an_impossible_figure_names_its_run():
+    runs = campaign(10, 0)
+    runs[4] = replace(runs[4], measured={"elapsed_s": Measurement(0.0, "s", "")})
+    with pytest.raises(InvalidInput, match="run 000000000004 has elapsed_s = 0"):
+        data_of(runs)
+
+
+def test_a_figure_that_was_never_measured_names_those_that_were():
+    with pytest.raises(InvalidInput, match=r"gpu_memory_bytes was not measured .* measured were elapsed_s"):
+        data_of(campaign(10, 0), "gpu_memory_bytes")
+
+
+def test_too_few_configurations_and_no_run_that_ended_well_are_errors():
+    with pytest.raises(InvalidInput, match="4 usable runs of 4 configurations"):
+        data_of([make_run(n, epochs=n + 1) for n in range(4)])
+    with pytest.raises(InvalidInput, match=r"none of the 6 runs of net ended well \(6 FAILED\)"):
+        data_of([make_run(n, epochs=n + 1, state=JobState.FAILED) for n in range(6)])
+    with pytest.raises(InvalidInput, match="there are no runs"):
+        data_of([])
+
+
+def test_runs_of_two_applications_are_an_error_that_names_both():
+    with pytest.raises(InvalidInput, match=r"net \(10 runs\), fft \(1 runs\)"):
+        data_of([*campaign(10, 0), make_run(77, name="fft")])
+
+
+def test_what_ended_well_without_a_figure_is_counted():
+    runs = campaign(10, 0)
+    runs[4] = replace(runs[4], measured={})
+    data = data_of(runs)
+    assert (1, 9, 10) == (data.unmeasured, len(data.dataset.samples), data.runs)
+    assert Scale.SCALED_DOWN is data.dataset.samples[0].scale
