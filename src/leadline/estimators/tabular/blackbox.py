@@ -1,0 +1,110 @@
+"""Estimators without a form of their own: a regression on the logarithm of the target."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from leadline.core.samples import Sample, Value
+from leadline.estimators.tabular import encoding
+from leadline.estimators.tabular.encoding import Encoding
+from leadline.estimators.tabular.matrices import Regression, Regressor
+from leadline.estimators.tabular.ports import Array, Predicted, State
+from leadline.estimators.tabular.states import floats, nest, within
+from leadline.estimators.tabular.tables import REACH, WIDEST, Table, deviation, doubt, impute, parts, tabulate
+
+FOLDS = 5
+ENOUGH = 1500
+"""Errors out of fold are told well enough by so many samples."""
+
+
+@dataclass(frozen=True, slots=True)
+class FittedBlackBox:
+    """A regressor of ln(target) with its encoding; ``error`` is its deviation out of fold."""
+
+    name: str
+    encoding: Encoding
+    regressor: Regressor
+    error: float
+    growth: float
+    limits: Array
+
+    def predict(self, rows: Sequence[Mapping[str, Value]]) -> Predicted:
+        """Predict each row."""
+        x, beyond = self.encoding.encode(rows)
+        logs, own = self.regressor.predict(x)
+        point = np.exp(np.clip(logs, self.limits[0] - REACH, self.limits[1] + REACH))
+        believed = np.where(np.isfinite(own), np.maximum(own, self.error), self.error)
+        return Predicted(point, doubt(believed, beyond, self.growth), beyond)
+
+    def dump(self) -> State:
+        """Return the estimator as arrays."""
+        return {
+            "estimator": np.array([self.name]),
+            "figures": np.array([self.error, self.growth, *self.limits]),
+            **nest("encoding", self.encoding.dump()),
+            **nest("regressor", self.regressor.dump()),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class BlackBox:
+    """Fits ``regression`` to the logarithm of the target.
+
+    ``growth`` is what a row that lies one fitted range beyond the samples adds to the spread: about how far such
+    regressions were off there.
+    """
+
+    name: str
+    regression: Regression
+    growth: float
+
+    def fit(self, samples: Sequence[Sample], *, scale_features: Sequence[str] = (), seed: int = 0) -> FittedBlackBox:
+        """Fit the regression; censored samples count with what is expected above them.
+
+        Raises:
+            InvalidInput: there are too few measured samples, or a value is no number above zero.
+        """
+        table = tabulate(samples, least=self.regression.least, estimator=self.name)
+        found = encoding.learn(table.rows, scale_features)
+        x, _ = found.encode(table.rows)
+        error = self._error(x, table, seed)
+
+        def expect(logs: Array, use: npt.NDArray[np.bool_]) -> tuple[Array, float]:
+            return self.regression.fit(x[use], logs[use], table.weight[use], seed).predict(x)[0], error
+
+        logs = impute(table, expect)
+        regressor = self.regression.fit(x, logs, table.weight, seed)
+        return FittedBlackBox(
+            self.name, found, regressor, error, self.growth, np.array([table.logs.min(), table.logs.max()])
+        )
+
+    def load(self, state: State) -> FittedBlackBox:
+        """Return the fitted estimator that ``dump`` gave."""
+        figures = floats(state["figures"])
+        return FittedBlackBox(
+            self.name,
+            encoding.load(within("encoding", state)),
+            self.regression.load(within("regressor", state)),
+            float(figures[0]),
+            float(figures[1]),
+            figures[2:],
+        )
+
+    def _error(self, x: Array, table: Table, seed: int) -> float:
+        """Return the deviation out of fold on (at most ``ENOUGH``) measured samples, split by configuration."""
+        measured = np.flatnonzero(~table.censored)
+        if len(measured) > ENOUGH:
+            measured = np.random.default_rng(seed).choice(measured, ENOUGH, replace=False)
+        part = parts(table.folds[measured], min(FOLDS, len(measured)), seed)
+        residuals = np.full(len(measured), math.nan)
+        for fold in range(FOLDS):
+            inside, outside = measured[part != fold], part == fold
+            if len(inside) >= max(2, self.regression.least - 3) and outside.any():
+                weight = table.weight[inside] / table.weight[inside].mean()
+                fitted = self.regression.fit(x[inside], table.logs[inside], weight, seed)
+                residuals[outside] = table.logs[measured[outside]] - fitted.predict(x[measured[outside]])[0]
+        known = np.isfinite(residuals)
+        return min(deviation(residuals[known], table.weight[measured][known]), WIDEST)

@@ -1,0 +1,310 @@
+"""Turn configurations into a matrix of numbers, by what the training samples showed."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from leadline.core.samples import Value
+from leadline.estimators.tabular.ports import Array, State
+from leadline.estimators.tabular.states import floats, lines, nest, texts, wholes, within
+
+ALIKE = 0.999
+"""Columns that correlate more than this say the same, and become one."""
+LEAST_RANGE = math.log(2)
+"""Range of a feature that (nearly) did not vary: twice as much is one range beyond it."""
+LOG, COUNT, RAW = 0, 1, 2
+"""How a number is taken: its logarithm (all above zero), ln(1 + x ÷ least above zero) (none below), or as it is."""
+ABSENT, UNUSABLE = 1, 2
+
+Row = Mapping[str, Value]
+_Group = list[tuple[int, float]]
+
+
+@dataclass(frozen=True, slots=True)
+class Numbers:
+    """The numeric features: how each is taken, what it ranged over, and what stands where it is missing."""
+
+    names: tuple[str, ...]
+    kinds: npt.NDArray[np.int64]
+    units: Array
+    low: Array
+    high: Array
+    fill: Array
+    gaps: npt.NDArray[np.int64]
+
+    @property
+    def widths(self) -> Array:
+        """Return the fitted range of each, as taken; of one that did not vary, what a factor of two is."""
+        least = np.where(self.kinds == RAW, np.maximum(np.abs(self.high), 1.0), LEAST_RANGE)
+        return np.where(self.high > self.low, np.maximum(self.high - self.low, 0.1 * least), least)
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """The features that name a category: the names seen, and how often each was."""
+
+    names: tuple[str, ...]
+    owners: npt.NDArray[np.int64]
+    seen: tuple[str, ...]
+    shares: Array
+    gaps: npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Encoding:
+    """What ``learn`` found in the training samples; ``encode`` needs no more.
+
+    ``columns`` name what each column of the matrix stands for: its feature, ``feature=category``, ``feature?`` where
+    it is missing, or several joined by `` + `` where they say the same. ``scales`` are 1 for columns that carry scale.
+    ``stretch`` is the standard deviation of a column's logarithms, so that ``weight ÷ stretch`` is an exponent; NaN for
+    columns that are no logarithms.
+    """
+
+    numbers: Numbers
+    categories: Names
+    mean: Array
+    deviation: Array
+    merge: Array
+    columns: tuple[str, ...]
+    scales: npt.NDArray[np.int64]
+    stretch: Array
+
+    def encode(self, rows: Sequence[Row]) -> tuple[Array, Array]:
+        """Return the matrix (n, columns), standardised, and how far beyond the fitted range each row lies (n,)."""
+        wide, beyond = _widen(rows, self.numbers, self.categories)
+        return ((wide - self.mean) / self.deviation) @ self.merge, beyond
+
+    def dump(self) -> State:
+        """Return the encoding as arrays."""
+        numbers, categories = self.numbers, self.categories
+        return {
+            **nest("numbers", {name: getattr(numbers, name) for name in _NUMBERS}),
+            "numbers.names": texts(numbers.names),
+            "categories.names": texts(categories.names),
+            "categories.owners": categories.owners,
+            "categories.seen": texts(categories.seen),
+            "categories.shares": categories.shares,
+            "categories.gaps": categories.gaps,
+            "mean": self.mean,
+            "deviation": self.deviation,
+            "merge": self.merge,
+            "columns": texts(self.columns),
+            "scales": self.scales,
+            "stretch": self.stretch,
+        }
+
+
+_NUMBERS = ("kinds", "units", "low", "high", "fill", "gaps")
+
+
+def load(state: State) -> Encoding:
+    """Return the encoding that ``dump`` gave."""
+    of_numbers, of_names = within("numbers", state), within("categories", state)
+    return Encoding(
+        Numbers(
+            lines(of_numbers["names"]),
+            wholes(of_numbers["kinds"]),
+            floats(of_numbers["units"]),
+            floats(of_numbers["low"]),
+            floats(of_numbers["high"]),
+            floats(of_numbers["fill"]),
+            wholes(of_numbers["gaps"]),
+        ),
+        Names(
+            lines(of_names["names"]),
+            wholes(of_names["owners"]),
+            lines(of_names["seen"]),
+            floats(of_names["shares"]),
+            wholes(of_names["gaps"]),
+        ),
+        floats(state["mean"]),
+        floats(state["deviation"]),
+        floats(state["merge"]),
+        lines(state["columns"]),
+        wholes(state["scales"]),
+        floats(state["stretch"]),
+    )
+
+
+def learn(rows: Sequence[Row], scale_features: Sequence[str] = ()) -> Encoding:
+    """Return the encoding of the training samples' features.
+
+    A number becomes its logarithm where all are above zero (a law in logarithms extrapolates as a power), a text one
+    column for each category. Columns that do not vary drop out; those that say the same become their mean.
+    """
+    numbers, categories = _learn_numbers(rows), _learn_names(rows)
+    wide, _ = _widen(rows, numbers, categories)
+    names = _wide_names(numbers, categories)
+    mean, deviation = wide.mean(axis=0), wide.std(axis=0)
+    varied = deviation > 1e-9 * np.maximum(np.abs(mean), 1.0)
+    deviation = np.where(varied, deviation, 1.0)
+    carries = np.array([name in scale_features for name in names], bool)
+    groups = _groups((wide - mean) / deviation, varied, carries)
+    merge = np.zeros((wide.shape[1], len(groups)))
+    for column, group in enumerate(groups):
+        for member, sign in group:
+            merge[member, column] = sign / len(group)
+    is_log = np.array([*(kind == LOG for kind in numbers.kinds)] + [False] * (len(names) - len(numbers.names)))
+    stretch = [
+        float(np.mean([deviation[member] for member, _ in group if is_log[member]]))
+        if is_log[group[0][0]]
+        else math.nan
+        for group in groups
+    ]
+    return Encoding(
+        numbers,
+        categories,
+        mean,
+        deviation,
+        merge,
+        tuple(" + ".join(names[member] for member, _ in group) for group in groups),
+        np.array([int(carries[group[0][0]]) for group in groups], np.int64),
+        np.array(stretch, np.float64),
+    )
+
+
+def _learn_numbers(rows: Sequence[Row]) -> Numbers:
+    names = _features(rows, numeric=True)
+    kinds, gaps = np.zeros((2, len(names)), np.int64)
+    units, low, high, fill = np.ones((4, len(names)))
+    for at, name in enumerate(names):
+        column = np.array([_number(row.get(name)) for row in rows])
+        known = column[np.isfinite(column)]
+        least = known[known > 0].min(initial=math.inf)
+        kinds[at] = LOG if known.min() > 0 else COUNT if known.min() == 0 and least < math.inf else RAW
+        units[at] = least if kinds[at] == COUNT else 1.0
+        taken = _take(known, kinds[at], units[at])
+        low[at], high[at], fill[at] = taken.min(), taken.max(), taken.mean()
+        gaps[at] = known.size < column.size
+    return Numbers(tuple(names), kinds, units, low, high, fill, gaps)
+
+
+def _learn_names(rows: Sequence[Row]) -> Names:
+    names, owners, seen, shares, gaps = _features(rows, numeric=False), [], [], [], []
+    for owner, name in enumerate(names):
+        column = [_category(row.get(name)) for row in rows]
+        known = [text for text in column if text is not None]
+        for text in sorted(set(known)):
+            owners.append(owner)
+            seen.append(text)
+            shares.append(known.count(text) / len(known))
+        gaps.append(int(len(known) < len(column)))
+    return Names(
+        tuple(names), np.array(owners, np.int64), tuple(seen), np.array(shares, np.float64), np.array(gaps, np.int64)
+    )
+
+
+def _features(rows: Sequence[Row], *, numeric: bool) -> list[str]:
+    """Return the sorted names of the features that are always numbers and somewhere finite, or those that are not."""
+    found = []
+    for name in sorted({name for row in rows for name in row}):
+        values = [row[name] for row in rows if name in row]
+        are_numbers = all(isinstance(value, int | float) for value in values)
+        finite = are_numbers and any(math.isfinite(_number(value)) for value in values)
+        if (numeric and finite) or (not numeric and not are_numbers):
+            found.append(name)
+    return found
+
+
+def _number(value: Value | None) -> float:
+    """Return a number, or NaN for what is none."""
+    if isinstance(value, float):
+        return value
+    if isinstance(value, int):
+        try:
+            return float(value)
+        except OverflowError:
+            return math.inf if value > 0 else -math.inf
+    return math.nan
+
+
+def _category(value: Value | None) -> str | None:
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return None
+    return value if isinstance(value, str) else f"{value:.12g}"
+
+
+def _take(values: Array, kind: int, unit: float) -> Array:
+    if kind == LOG:
+        return np.log(values)
+    return np.log1p(values / unit) if kind == COUNT else values
+
+
+def _widen(rows: Sequence[Row], numbers: Numbers, categories: Names) -> tuple[Array, Array]:
+    """Return one column for each number, then where each is missing, each category, and where none is named."""
+    beyond = np.zeros(len(rows))
+    wide = np.zeros((len(rows), len(_wide_names(numbers, categories))))
+    gap = len(numbers.names)
+    for at, (name, widest) in enumerate(zip(numbers.names, numbers.widths, strict=True)):
+        column, missing = _numeric(np.array([_number(row.get(name)) for row in rows], np.float64), numbers, at)
+        low, high = numbers.low[at], numbers.high[at]
+        slack = 1e-9 * (1 + abs(low) + abs(high))
+        excess = np.maximum(np.maximum(low - slack - column, column - high - slack), 0) / widest
+        strange = (missing == UNUSABLE) | ((missing == ABSENT) & (not numbers.gaps[at]))
+        beyond = np.maximum(beyond, np.where(strange, math.inf, excess))
+        wide[:, at] = column
+        if numbers.gaps[at]:
+            wide[:, gap] = missing == 1
+            gap += 1
+    for owner, name in enumerate(categories.names):
+        said = [_category(row.get(name)) for row in rows]
+        mine = np.flatnonzero(categories.owners == owner)
+        hot, known = _one_hot(said, [categories.seen[i] for i in mine], categories.shares[mine])
+        wide[:, gap : gap + mine.size] = hot
+        gap += mine.size
+        absent = np.array([text is None for text in said], bool)
+        strange = ~known & ~(absent & bool(categories.gaps[owner]))
+        beyond = np.where(strange, math.inf, beyond)
+        if categories.gaps[owner]:
+            wide[:, gap] = absent
+            gap += 1
+    return wide, beyond
+
+
+def _numeric(values: Array, numbers: Numbers, at: int) -> tuple[Array, npt.NDArray[np.int64]]:
+    """Return a number's column, and which are ``ABSENT``, or ``UNUSABLE`` and put at the nearer end of the range."""
+    kind, unit = int(numbers.kinds[at]), float(numbers.units[at])
+    missing = np.isnan(values)
+    under = values <= 0 if kind == LOG else values < 0 if kind == COUNT else np.zeros(len(values), bool)
+    unusable = ~missing & (under | np.isinf(values))
+    good = np.where(missing | unusable, unit, values)
+    column = _take(good, kind, unit)
+    column = np.where(missing, numbers.fill[at], column)
+    ends = np.where(under | (values < 0), numbers.low[at], numbers.high[at])
+    return np.where(unusable, ends, column), np.where(unusable, UNUSABLE, np.where(missing, ABSENT, 0))
+
+
+def _one_hot(said: list[str | None], seen: list[str], shares: Array) -> tuple[Array, npt.NDArray[np.bool_]]:
+    """Return a column for each category, with their shares where it is unknown; and which rows are known."""
+    places = {text: place for place, text in enumerate(seen)}
+    at = np.array([places.get(text, -1) if text is not None else -1 for text in said], np.int64)
+    hot = np.where((at >= 0)[:, None], np.equal.outer(at, np.arange(len(seen))), shares)
+    return hot.astype(np.float64), at >= 0
+
+
+def _wide_names(numbers: Numbers, categories: Names) -> list[str]:
+    names = [*numbers.names, *(f"{name}?" for name, gap in zip(numbers.names, numbers.gaps, strict=True) if gap)]
+    for owner, name in enumerate(categories.names):
+        names += [f"{name}={categories.seen[i]}" for i in np.flatnonzero(categories.owners == owner)]
+        names += [f"{name}?"] if categories.gaps[owner] else []
+    return names
+
+
+def _groups(columns: Array, varied: npt.NDArray[np.bool_], carries: npt.NDArray[np.bool_]) -> list[_Group]:
+    """Return the columns that vary, those that carry scale first; one that says the same as another joins it.
+
+    A column that carries scale joins none that falls as it rises, so that more work never looks like less.
+    """
+    groups: list[_Group] = []
+    for column in [*np.flatnonzero(varied & carries), *np.flatnonzero(varied & ~carries)]:
+        for group in groups:
+            likeness = float(np.mean(columns[:, group[0][0]] * columns[:, column]))
+            if abs(likeness) > ALIKE and (likeness > 0 or not carries[column]):
+                group.append((int(column), math.copysign(1.0, likeness)))
+                break
+        else:
+            groups.append([(int(column), 1.0)])
+    return groups

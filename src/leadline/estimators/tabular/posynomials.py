@@ -1,0 +1,228 @@
+"""Sums of products of powers, fitted in logarithms.
+
+ln t = ln Σₖ exp(bₖ + u·eₖ), where u are the logarithms of the features and eₖ the exponents of term k: a posynomial
+(Boyd et al. 2007), convex in u, so that sums of costs and the larger of two costs are both near. Fitted by non-linear
+least squares as in Hoburg, Kirschen and Abbeel (2016), with priors on the exponents.
+"""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from leadline.estimators.tabular.ports import Array, State
+from leadline.estimators.tabular.states import floats
+
+Mask = npt.NDArray[np.bool_]
+START_ERROR = 0.15
+"""Deviation of the logarithm of a start-up time that the job itself reported from its term."""
+
+
+@dataclass(frozen=True, slots=True)
+class Posynomial:
+    """``theta`` (terms, 1 + columns): ln of each coefficient, then its exponents; term 0 does not grow with scale.
+
+    ``root`` (free, free) gives the variance of a prediction whose gradient is g as |root·g|²; ``free`` are the entries
+    of theta that were fitted.
+    """
+
+    theta: Array
+    root: Array
+    free: Mask
+
+    def terms(self, u: Array) -> Array:
+        """Return the logarithm of each term (n, terms)."""
+        return np.asarray(self.theta[:, 0] + u @ self.theta[:, 1:].T, np.float64)
+
+    def logs(self, u: Array) -> Array:
+        """Return the logarithm of the sum (n,)."""
+        return _sum(self.terms(u))[0]
+
+    def spread(self, u: Array) -> Array:
+        """Return the deviation of ``logs`` that comes from not knowing theta better (n,)."""
+        gradient = _gradient(self.theta, u)[:, self.free.ravel()]
+        return np.asarray(np.sqrt(np.sum((gradient @ self.root) ** 2, axis=1)), np.float64)
+
+    def dump(self) -> State:
+        """Return the posynomial as arrays."""
+        return {"theta": self.theta, "root": self.root, "free": self.free.astype(np.int64)}
+
+
+def load(state: State) -> Posynomial:
+    """Return the posynomial that ``dump`` gave."""
+    return Posynomial(floats(state["theta"]), floats(state["root"]), state["free"].astype(bool))
+
+
+@dataclass(frozen=True, slots=True)
+class Prior:
+    """What is believed of theta before: ``mean`` and ``deviation`` (terms, 1 + columns), zero where it is fixed.
+
+    ``low`` bounds theta from below: no exponent of a column that carries scale is negative.
+    """
+
+    mean: Array
+    deviation: Array
+    low: Array
+
+    @property
+    def free(self) -> Mask:
+        """Return which entries of theta are fitted."""
+        return self.deviation > 0
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """``logs`` (n,) to be met at ``u`` (n, columns) with weights, and the logarithms of reported start-ups or NaN."""
+
+    u: Array
+    logs: Array
+    weight: Array
+    startup: Array
+    scales: Mask
+    stretched: Mask
+    limits: tuple[float, float] = field(default=(0.02, 0.5))
+
+    def prior(self, count: int) -> Prior:
+        """Return the prior of ``count`` terms: exponents about 1 for scale, about 0 for others."""
+        columns = self.u.shape[1]
+        mean, deviation = np.zeros((count, 1 + columns)), np.ones((count, 1 + columns))
+        low = np.full((count, 1 + columns), -np.inf)
+        mean[0, 0], mean[1:, 0] = self.logs.min() - 1, np.median(self.logs) - np.arange(count - 1)
+        deviation[:, 0] = 4.0
+        deviation[:, 1:] = np.where(self.stretched, 1.0, 0.5)
+        mean[1:, 1:] = np.where(self.scales, 0.7, 0.0)
+        low[1:, 1:] = np.where(self.scales, 0.0, -np.inf)
+        deviation[0, 1:] = np.where(self.scales, 0.0, 0.5 * deviation[0, 1:])
+        return Prior(mean, deviation, low)
+
+
+@dataclass(frozen=True, slots=True)
+class Fitted:
+    """A posynomial with the deviation of each sample about it (n,), and the logarithm of its evidence."""
+
+    law: Posynomial
+    sigma: Array
+    evidence: float
+
+
+def fit(problem: Problem, most: int, seed: int) -> list[Fitted]:
+    """Return fits of one to ``most`` terms beside the start-up, each begun from the one before and from chance."""
+    chance = np.random.default_rng(seed)
+    found: list[Fitted] = []
+    for count in range(2, most + 2):
+        prior = problem.prior(count)
+        if found and int(prior.free.sum()) > len(problem.logs):
+            break
+        best: Fitted | None = None
+        sigma = found[-1].sigma if found else np.full(len(problem.logs), 0.1)
+        starts = [_begin(problem, prior, found[-1].law.theta if found else None, chance) for _ in range(4)]
+        thetas = [_solve(problem, prior, start, sigma, rounds=25) for start in starts]
+        theta = min(thetas, key=lambda one: _loss(problem, prior, one, sigma))
+        for _ in range(3):
+            sigma = _sigma(problem, prior, theta)
+            theta = _solve(problem, prior, theta, sigma, rounds=60)
+        best = _judge(problem, prior, theta, sigma)
+        found.append(best)
+    return found
+
+
+def _begin(problem: Problem, prior: Prior, before: Array | None, chance: np.random.Generator) -> Array:
+    """Return a start: the terms found before and a further, small one; or terms drawn from the prior."""
+    theta = prior.mean + 0.7 * prior.deviation * chance.standard_normal(prior.mean.shape)
+    theta[:, 0] = prior.mean[:, 0]
+    if before is not None:
+        theta[: len(before)] = before
+        theta[-1, 0] = 0.0
+        small = _sum(before[:, 0] + problem.u @ before[:, 1:].T)[0] - problem.u @ theta[-1, 1:]
+        theta[-1, 0] = np.median(small) - 2
+    else:
+        theta[1:, 0] += np.median(problem.logs) - np.median(_sum(theta[1:, 0] + problem.u @ theta[1:, 1:].T)[0])
+    return np.maximum(theta, prior.low + 1e-6)
+
+
+def _solve(problem: Problem, prior: Prior, start: Array, sigma: Array, *, rounds: int) -> Array:
+    """Return the theta of least loss near ``start``."""
+    from scipy.optimize import least_squares  # noqa: PLC0415 - needed to fit alone
+
+    free = prior.free
+    theta = np.where(free, start, 0.0)
+
+    def spread_out(values: Array) -> Array:
+        theta[free] = values
+        return theta
+
+    answer = least_squares(
+        lambda values: _residuals(problem, prior, spread_out(values), sigma),
+        np.maximum(start[free], prior.low[free] + 1e-9),
+        jac=lambda values: _jacobian(problem, prior, spread_out(values), sigma),
+        bounds=(prior.low[free], np.inf),
+        max_nfev=rounds,
+        x_scale=prior.deviation[free],
+        loss="huber",
+        f_scale=2.0,
+    )
+    return spread_out(answer.x).copy()
+
+
+def _residuals(problem: Problem, prior: Prior, theta: Array, sigma: Array) -> Array:
+    terms = theta[:, 0] + problem.u @ theta[:, 1:].T
+    off = np.sqrt(problem.weight) * (_sum(terms)[0] - problem.logs) / sigma
+    told = np.isfinite(problem.startup)
+    start = (terms[told, 0] - problem.startup[told]) / START_ERROR
+    return np.concatenate([off, start, ((theta - prior.mean)[prior.free]) / prior.deviation[prior.free]])
+
+
+def _jacobian(problem: Problem, prior: Prior, theta: Array, sigma: Array) -> Array:
+    free = prior.free.ravel()
+    off = _gradient(theta, problem.u) * (np.sqrt(problem.weight) / sigma)[:, None]
+    told = np.isfinite(problem.startup)
+    start = np.zeros((int(told.sum()), theta.size))
+    start[:, : theta.shape[1]] = np.column_stack([np.ones(int(told.sum())), problem.u[told]]) / START_ERROR
+    return np.concatenate([off[:, free], start[:, free], np.diag(1 / prior.deviation.ravel()[free])])
+
+
+def _gradient(theta: Array, u: Array) -> Array:
+    """Return the gradient of the logarithm of the sum by theta (n, terms × (1 + columns))."""
+    share = _sum(theta[:, 0] + u @ theta[:, 1:].T)[1]
+    ones = np.column_stack([np.ones(len(u)), u])
+    return np.asarray((share[:, :, None] * ones[:, None, :]).reshape(len(u), theta.size), np.float64)
+
+
+def _sum(terms: Array) -> tuple[Array, Array]:
+    """Return the logarithm of the sum of exp(terms) over each row, and each term's share of it."""
+    most = terms.max(axis=1, keepdims=True)
+    powers = np.exp(terms - most)
+    total = powers.sum(axis=1, keepdims=True)
+    return (most + np.log(total))[:, 0], powers / total
+
+
+def _loss(problem: Problem, prior: Prior, theta: Array, sigma: Array) -> float:
+    return float(np.sum(np.minimum(_residuals(problem, prior, theta, sigma) ** 2, 25.0)))
+
+
+def _sigma(problem: Problem, prior: Prior, theta: Array) -> Array:
+    """Return each sample's deviation: short runs may be noisier than long ones, never the reverse."""
+    logs = _sum(theta[:, 0] + problem.u @ theta[:, 1:].T)[0]
+    off = logs - problem.logs
+    count = len(off)
+    centred = logs - logs.mean()
+    size = np.log(np.abs(off) + 1e-3)
+    slope = float(centred @ size / (centred @ centred + 30 * max(float(centred.var()), 1e-3)))
+    shape = np.exp(np.clip(np.clip(slope, -0.5, 0.0) * centred, -1.5, 1.5))
+    scaled = np.abs(off) / shape
+    held = np.minimum(scaled, 4 * 1.4826 * np.median(scaled) + 1e-12)
+    spent = min(float(prior.free.sum()), 0.6 * count)
+    level = np.sqrt((np.sum(problem.weight * held**2) + 3 * 0.04**2) / (count - spent + 3))
+    return np.asarray(np.clip(level * shape, *problem.limits), np.float64)
+
+
+def _judge(problem: Problem, prior: Prior, theta: Array, sigma: Array) -> Fitted:
+    """Return the fit with its posterior covariance and evidence by Laplace's approximation."""
+    residuals = _residuals(problem, prior, theta, sigma)
+    jacobian = _jacobian(problem, prior, theta, sigma)
+    values, vectors = np.linalg.eigh(jacobian.T @ jacobian)
+    values = np.maximum(values, 1e-12)
+    huber = np.where(np.abs(residuals) <= 2, residuals**2, 4 * np.abs(residuals) - 4)
+    evidence = -0.5 * float(huber.sum()) - float(np.sum(problem.weight * np.log(sigma)))
+    evidence -= 0.5 * float(np.log(values).sum()) + float(np.log(prior.deviation[prior.free]).sum())
+    return Fitted(Posynomial(theta, vectors / np.sqrt(values), prior.free), sigma, evidence)

@@ -1,0 +1,48 @@
+"""All tabular estimators by name, and how a fitted one is made again of its state."""
+
+from typing import Protocol
+
+from leadline.core.errors import UnknownName
+from leadline.estimators.tabular.blackbox import BlackBox
+from leadline.estimators.tabular.linear import Ridge
+from leadline.estimators.tabular.ports import FittedEstimator, State, TabularEstimator
+from leadline.estimators.tabular.scaling_law import ScalingLaw
+from leadline.estimators.tabular.trees import Boosting, DecisionTree
+
+
+class Kept(TabularEstimator, Protocol):
+    """An estimator that can be made again of its state."""
+
+    def load(self, state: State) -> FittedEstimator:
+        """Return the fitted estimator that ``dump`` gave."""
+
+
+ESTIMATORS: dict[str, Kept] = {
+    one.name: one
+    for one in (
+        BlackBox("linear", Ridge(), growth=0.3),
+        BlackBox("tree", DecisionTree(), growth=1.0),
+        BlackBox("boosting", Boosting(), growth=1.0),
+        ScalingLaw(),
+    )
+}
+
+
+def estimator(name: str) -> Kept:
+    """Return the estimator of that name.
+
+    Raises:
+        UnknownName: there is none; the closest ones.
+    """
+    if name not in ESTIMATORS:
+        raise UnknownName("estimator", name, ESTIMATORS)
+    return ESTIMATORS[name]
+
+
+def load(state: State) -> FittedEstimator:
+    """Return the fitted estimator that ``dump`` gave.
+
+    Raises:
+        UnknownName: it is of an estimator that this version does not know.
+    """
+    return estimator(str(state["estimator"][0]) if "estimator" in state else "").load(state)

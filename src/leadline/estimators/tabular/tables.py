@@ -1,0 +1,125 @@
+"""What every estimator takes from its samples: rows, logarithms, weights and folds; and what it owes when unsure."""
+
+import math
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from leadline.core.errors import InvalidInput
+from leadline.core.runs import Scale
+from leadline.core.samples import Sample, Value
+from leadline.estimators.tabular.ports import Array
+
+FULL_SCALE_SHARE = 0.25
+"""The full-scale samples together count for at least this share, however many scaled-down ones there are …"""
+HEAVIEST = 6.0
+"""… but none for more than so many of those."""
+WIDEST = math.log(10)
+"""No spread is wider: a factor of ten either way says that nothing is known."""
+REACH = 40.0
+"""A prediction stays within e to this power of what was fitted, so that it is a number above zero."""
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Samples by columns: ``logs`` of their values (n,), ``weight`` with mean one, ``folds`` by configuration."""
+
+    rows: tuple[Mapping[str, Value], ...]
+    logs: Array
+    censored: npt.NDArray[np.bool_]
+    full_scale: npt.NDArray[np.bool_]
+    weight: Array
+    folds: npt.NDArray[np.int64]
+    startup: Array
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+
+def tabulate(samples: Sequence[Sample], *, least: int, estimator: str) -> Table:
+    """Return the samples as a table.
+
+    Raises:
+        InvalidInput: fewer than ``least`` samples are measurements, or a value is no number above zero.
+    """
+    for sample in samples:
+        if not (math.isfinite(sample.value) and sample.value > 0):
+            of = f"run {sample.run_id}" if sample.run_id else "a run"
+            raise InvalidInput(
+                f"the measured value of {of} is {sample.value}, but only finite values above zero can be learnt from: "
+                "leave it out"
+            )
+    measured = sum(not sample.censored for sample in samples)
+    if measured < least:
+        raise InvalidInput(
+            f"{estimator} needs at least {least} finished runs to learn from, but there are {measured}: make more"
+        )
+    full_scale = np.array([sample.scale is Scale.FULL_SCALE for sample in samples])
+    names = [sample.configuration for sample in samples]
+    startups = [math.nan if sample.startup_s is None else float(sample.startup_s) for sample in samples]
+    return Table(
+        tuple(sample.features for sample in samples),
+        np.log([float(sample.value) for sample in samples]),
+        np.array([sample.censored for sample in samples]),
+        full_scale,
+        _weights(full_scale),
+        np.array([zlib.crc32(name.encode()) for name in names], np.int64),
+        np.array(startups),
+    )
+
+
+def _weights(full_scale: npt.NDArray[np.bool_]) -> Array:
+    """Return weights with mean one under which few full-scale samples are not drowned by many scaled-down ones."""
+    many, few = int((~full_scale).sum()), int(full_scale.sum())
+    if not many or not few:
+        return np.ones(len(full_scale))
+    wanted = FULL_SCALE_SHARE / (1 - FULL_SCALE_SHARE) * many / few
+    weight = np.where(full_scale, min(max(wanted, 1.0), HEAVIEST), 1.0)
+    return np.asarray(weight / weight.mean(), np.float64)
+
+
+def parts(folds: npt.NDArray[np.int64], count: int, seed: int) -> npt.NDArray[np.int64]:
+    """Return the part, 0 to ``count`` - 1, of each row; those of one configuration share one."""
+    known = np.unique(folds)
+    order = np.random.default_rng(seed).permutation(len(known))
+    return np.asarray(order[np.searchsorted(known, folds)] % count, np.int64)
+
+
+def deviation(residuals: Array, weight: Array | None = None) -> float:
+    """Return the standard deviation of residuals about zero, not moved by a few wild ones."""
+    if not len(residuals):
+        return WIDEST
+    typical = 1.4826 * float(np.median(np.abs(residuals)))
+    held = np.clip(residuals, -4 * typical, 4 * typical) if typical > 0 else residuals
+    return float(np.sqrt(np.average(held**2, weights=weight)))
+
+
+def doubt(own: Array, beyond: Array, growth: float) -> Array:
+    """Return the spread of rows that lie ``beyond`` what was fitted, which adds ``growth`` for each range."""
+    more = np.minimum(growth * np.minimum(beyond, 1e6), WIDEST)
+    return np.minimum(np.hypot(own, more), WIDEST)
+
+
+def impute(table: Table, fit: Callable[[Array, npt.NDArray[np.bool_]], tuple[Array, float]]) -> Array:
+    """Return the logarithms with each lower bound replaced by what is expected above it (Tobit's model, by EM).
+
+    ``fit`` is given the logarithms and which rows to fit, and returns what it expects of each row and its deviation.
+    """
+    filled, use = table.logs, ~table.censored
+    for _ in range(4 if table.censored.any() else 0):
+        expected, sigma = fit(filled, use)
+        filled = np.where(table.censored, above(table.logs, expected, max(sigma, 1e-3)), table.logs)
+        use = np.ones(len(table), bool)
+    return filled
+
+
+def above(bound: Array, mean: Array, sigma: float) -> Array:
+    """Return the mean of a normal variable, given that it lies above ``bound``."""
+    standard = np.clip((bound - mean) / sigma, -30, 30)
+    density = np.exp(-0.5 * standard**2) / math.sqrt(2 * math.pi)
+    tail = np.array([0.5 * math.erfc(one / math.sqrt(2)) for one in standard])
+    hazard = np.where(standard > 25, standard + 1 / np.maximum(standard, 1), density / np.maximum(tail, 1e-300))
+    return np.asarray(np.maximum(bound, mean + sigma * hazard), np.float64)

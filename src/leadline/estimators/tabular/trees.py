@@ -1,0 +1,159 @@
+"""Decision trees and gradient boosting: grown by scikit-learn, kept as arrays and walked by numpy."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from leadline.estimators.tabular.ports import Array, State
+from leadline.estimators.tabular.states import floats, wholes
+
+Whole = npt.NDArray[np.int64]
+PLENTY = 2000
+"""From so many rows on, boosting grows larger trees on a part of the rows each."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trees:
+    """The sum of ``base`` and of the leaves that a row falls into, one in each tree.
+
+    All trees stand in one row of nodes; ``roots`` are where each begins. A node asks whether column ``column`` is at
+    most ``threshold``: then ``left``, else ``right``. A leaf leads to itself.
+    """
+
+    base: float
+    depth: int
+    roots: Whole
+    column: Whole
+    threshold: Array
+    left: Whole
+    right: Whole
+    value: Array
+
+    def predict(self, x: Array) -> tuple[Array, Array]:
+        """Return the sum of the leaves of each row; trees believe no spread."""
+        total = np.full(len(x), self.base)
+        columns = np.ascontiguousarray(x.T, dtype=np.float32)  # scikit-learn compares single precision
+        flat, rows = columns.ravel(), np.arange(len(x))
+        offset, branches = self.column * len(x), np.stack([self.right, self.left], axis=1).ravel()
+        for root in self.roots:
+            node = np.full(len(x), root)
+            for _ in range(self.depth):
+                goes_left = flat[offset[node] + rows] <= self.threshold[node]
+                node = branches[2 * node + goes_left]
+            total += self.value[node]
+        return total, np.full(len(x), np.nan)
+
+    def dump(self) -> State:
+        """Return the trees as arrays."""
+        return {
+            "base": np.array([self.base]),
+            "depth": np.array([self.depth]),
+            "roots": self.roots,
+            "column": self.column,
+            "threshold": self.threshold,
+            "left": self.left,
+            "right": self.right,
+            "value": self.value,
+        }
+
+
+def load(state: State) -> Trees:
+    """Return the trees that ``dump`` gave."""
+    return Trees(
+        float(floats(state["base"])[0]),
+        int(wholes(state["depth"])[0]),
+        wholes(state["roots"]),
+        wholes(state["column"]),
+        floats(state["threshold"]),
+        wholes(state["left"]),
+        wholes(state["right"]),
+        floats(state["value"]),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class DecisionTree:
+    """One regression tree (Breiman et al. 1984); its leaves hold at least 1 % of the rows, and two."""
+
+    least: int = 6
+
+    def fit(self, x: Array, y: Array, weight: Array, seed: int) -> Trees:
+        """Grow one tree."""
+        from sklearn.tree import DecisionTreeRegressor  # noqa: PLC0415 - needed to fit alone
+
+        leaf = max(2, len(y) // 100)
+        grown = DecisionTreeRegressor(min_samples_leaf=leaf, random_state=seed)
+        if not x.shape[1]:
+            return _stump(float(np.average(y, weights=weight)))
+        return _keep([grown.fit(x, y, sample_weight=weight).tree_], base=0.0, rate=1.0)
+
+    def load(self, state: State) -> Trees:
+        """Return the tree that ``dump`` gave."""
+        return load(state)
+
+
+@dataclass(frozen=True, slots=True)
+class Boosting:
+    """Gradient boosting (Friedman 2001), slow and shallow for few rows, and stochastic for many."""
+
+    least: int = 6
+
+    def fit(self, x: Array, y: Array, weight: Array, seed: int) -> Trees:
+        """Grow the trees one after another, each on what the ones before left over."""
+        from sklearn.ensemble import GradientBoostingRegressor  # noqa: PLC0415 - needed to fit alone
+
+        base = float(np.average(y, weights=weight))
+        if not x.shape[1]:
+            return _stump(base)
+        many = len(y) >= PLENTY
+        grown = GradientBoostingRegressor(
+            init="zero",
+            n_estimators=250,
+            learning_rate=0.1 if many else 0.06,
+            max_depth=4 if many else 3,
+            min_samples_leaf=20 if many else max(1, min(5, len(y) // 20)),
+            subsample=0.3 if many else 0.7,
+            max_features=None if x.shape[1] < 4 else 0.7,
+            random_state=seed,
+        ).fit(x, y - base, sample_weight=weight)
+        return _keep([one.tree_ for one in grown.estimators_[:, 0]], base=base, rate=grown.learning_rate)
+
+    def load(self, state: State) -> Trees:
+        """Return the trees that ``dump`` gave."""
+        return load(state)
+
+
+def _stump(value: float) -> Trees:
+    none = np.zeros(0, np.int64)
+    return Trees(value, 0, none, none, np.zeros(0), none, none, np.zeros(0))
+
+
+def _keep(trees: list[Any], *, base: float, rate: float) -> Trees:
+    """Return scikit-learn's trees as arrays, their leaves times ``rate``."""
+    starts = np.cumsum([0, *(tree.node_count for tree in trees)])[:-1]
+    parts = []
+    for start, tree in zip(starts, trees, strict=True):
+        itself = start + np.arange(tree.node_count)
+        leaf = tree.children_left < 0
+        parts.append(
+            (
+                np.where(leaf, 0, tree.feature),
+                np.where(leaf, np.inf, tree.threshold),
+                np.where(leaf, itself, start + tree.children_left),
+                np.where(leaf, itself, start + tree.children_right),
+                rate * tree.value[:, 0, 0],
+            )
+        )
+    column, threshold, left, right, value = (np.concatenate(each) for each in zip(*parts, strict=True))
+    return Trees(
+        base,
+        max(tree.max_depth for tree in trees),
+        starts.astype(np.int64),
+        column.astype(np.int64),
+        threshold.astype(np.float64),
+        left.astype(np.int64),
+        right.astype(np.int64),
+        value.astype(np.float64),
+    )

@@ -1,0 +1,152 @@
+"""Made-up applications with known costs, and their histories of scaled-down and full-scale runs."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from random import Random
+
+import pytest
+
+from leadline.core.runs import Scale
+from leadline.core.samples import Sample, Value
+
+
+@dataclass(frozen=True, slots=True)
+class Application:
+    """``cost`` in seconds of a configuration; ``draw`` draws one, at full scale or scaled down."""
+
+    name: str
+    scale_features: tuple[str, ...]
+    draw: Callable[[Random, bool], dict[str, Value]]
+    cost: Callable[[dict[str, Value]], float]
+    startup: Callable[[dict[str, Value]], float]
+
+    def sample(self, chance: Random, full: bool, *, noise: float = 0.04, reports: bool = False) -> Sample:
+        features = self.draw(chance, full)
+        value = self.cost(features) * math.exp(noise * chance.gauss(0, 1))
+        return Sample(
+            features,
+            value,
+            Scale.FULL_SCALE if full else Scale.SCALED_DOWN,
+            startup_s=self.startup(features) if reports else None,
+            cost_s=value,
+        )
+
+    def history(self, seed: int, small: int = 84, large: int = 0, *, reports: bool = False) -> list[Sample]:
+        chance = Random(f"{self.name} {seed}")  # noqa: S311 - noise, no secret
+        runs = [self.sample(chance, full=False, reports=reports) for _ in range(small)]
+        return runs + [self.sample(chance, full=True, reports=reports) for _ in range(large)]
+
+    def truth(self, seed: int, count: int = 60) -> list[Sample]:
+        chance = Random(f"{self.name} truth {seed}")  # noqa: S311 - as above
+        return [self.sample(chance, full=True, noise=0.0) for _ in range(count)]
+
+
+def between(chance: Random, low: float, high: float) -> int:
+    return round(math.exp(chance.uniform(math.log(low), math.log(high))))
+
+
+def _dnn(chance, full):
+    return {
+        "samples": between(chance, 20_000, 100_000) if full else between(chance, 500, 5_000),
+        "epochs": between(chance, 10, 40) if full else between(chance, 1, 4),
+        "width": chance.choice([128, 256, 512, 1024]),
+        "batch": chance.choice([32, 64, 128, 256]),
+        "cores": chance.choice([2, 4, 8, 16]),
+        "device": chance.choice(["v100", "a100"]),
+    }
+
+
+def _dnn_cost(f):
+    speed = {"v100": 1.0, "a100": 2.1}[f["device"]]
+    step = 4e-3 / f["batch"] + (2e-6 * f["width"] / 100 + 5e-5 * (f["width"] / 1000) ** 2) / speed
+    return _dnn_start(f) + f["epochs"] * f["samples"] * (step + 2e-5 / f["cores"])
+
+
+def _dnn_start(f):
+    return 3.0 if f["device"] == "v100" else 4.5
+
+
+def _fft(chance, full):
+    return {
+        "size": 2 ** (chance.randint(22, 26) if full else chance.randint(14, 20)),
+        "repeats": between(chance, 20, 100) if full else between(chance, 1, 10),
+        "precision": chance.choice(["single", "double"]),
+        "threads": chance.choice([1, 2, 4, 8]),
+    }
+
+
+def _fft_cost(f):
+    factor = {"single": 1.0, "double": 1.9}[f["precision"]]
+    work = f["size"] * math.log2(f["size"])
+    return 0.3 + 2e-9 * work * f["repeats"] * factor * (0.1 + 0.9 / f["threads"])
+
+
+def _solve(chance, full):
+    return {
+        "unknowns": between(chance, 300_000, 2_000_000) if full else between(chance, 5_000, 60_000),
+        "iterations": between(chance, 200, 1000) if full else between(chance, 10, 100),
+        "tolerance": chance.choice([1e-4, 1e-6, 1e-8]),
+        "preconditioner": chance.choice(["none", "jacobi", "ilu"]),
+        "cores": chance.choice([1, 2, 4, 8]),
+    }
+
+
+def _solve_cost(f):
+    factor = {"none": 1.0, "jacobi": 1.15, "ilu": 2.4}[f["preconditioner"]]
+    return 0.5 + 1e-7 * f["unknowns"] ** 1.5 / f["cores"] ** 0.8 + 4e-9 * f["unknowns"] * f["iterations"] * factor
+
+
+def _files(chance, full):
+    return {
+        "gigabytes": chance.uniform(40, 400) if full else chance.uniform(0.5, 6),
+        "files": between(chance, 20_000, 200_000) if full else between(chance, 200, 4_000),
+        "streams": chance.choice([1, 2, 4, 8]),
+        "target": chance.choice(["nfs", "lustre"]),
+    }
+
+
+def _files_cost(f):
+    bandwidth = {"nfs": 0.11, "lustre": 0.9}[f["target"]] * f["streams"] ** 0.5
+    latency = {"nfs": 2e-3, "lustre": 6e-3}[f["target"]]
+    return 1.2 + f["gigabytes"] / bandwidth + f["files"] * latency / f["streams"]
+
+
+def _amdahl(chance, full):
+    return {
+        "grid": chance.randint(400, 1000) if full else chance.randint(50, 200),
+        "steps": between(chance, 500, 2000) if full else between(chance, 20, 200),
+        "cores": chance.choice([1, 2, 4, 8, 16, 32]),
+    }
+
+
+def _amdahl_cost(f):
+    return 2.0 + f["steps"] * (3e-8 * f["grid"] ** 3 / f["cores"] + 2e-7 * f["grid"] ** 2)
+
+
+def _fixed(seconds):
+    return lambda _: seconds
+
+
+APPLICATIONS = (
+    Application("dnn", ("samples", "epochs"), _dnn, _dnn_cost, _dnn_start),
+    Application("fft", ("size", "repeats"), _fft, _fft_cost, _fixed(0.3)),
+    Application("solve", ("unknowns", "iterations"), _solve, _solve_cost, _fixed(0.5)),
+    Application("files", ("gigabytes", "files"), _files, _files_cost, _fixed(1.2)),
+    Application("amdahl", ("grid", "steps"), _amdahl, _amdahl_cost, _fixed(2.0)),
+)
+
+
+@pytest.fixture(params=APPLICATIONS, ids=lambda one: one.name)
+def application(request) -> Application:
+    return request.param
+
+
+@pytest.fixture(scope="session")
+def dnn() -> Application:
+    return APPLICATIONS[0]
+
+
+@pytest.fixture(scope="session")
+def history(dnn) -> list[Sample]:
+    return dnn.history(7, 60, 3)

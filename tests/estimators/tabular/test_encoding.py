@@ -1,0 +1,86 @@
+import math
+
+import numpy as np
+import pytest
+
+from leadline.estimators.tabular import encoding
+
+ROWS = [
+    {"epochs": e, "width": w, "device": d, "site": "here", "offset": o}
+    for e, w, d, o in [(1, 64, "a", -1), (2, 64, "b", 0), (4, 128, "b", 2), (8, 256, "c", 5), (16, 64, "a", -3)]
+]
+
+
+def test_numbers_above_zero_become_logarithms_and_categories_a_column_each_by_name():
+    known = encoding.learn(ROWS, ["epochs"])
+    assert ("epochs", "offset", "width", "device=a", "device=b", "device=c") == known.columns
+    x, beyond = known.encode(ROWS)
+    assert [1, 0, 0, 0, 0, 0] == known.scales.tolist()
+    assert x[:, 0] == pytest.approx((np.log2([1, 2, 4, 8, 16]) - 2) / math.sqrt(2))
+    assert [0.0] * 5 == beyond.tolist()
+
+
+def test_a_feature_that_never_varied_has_no_column_but_another_value_of_it_lies_beyond():
+    known = encoding.learn(ROWS)
+    assert not any("site" in column for column in known.columns)
+    assert math.inf == known.encode([{**ROWS[0], "site": "there"}])[1][0]
+
+
+def test_features_that_say_the_same_become_one():
+    known = encoding.learn([{**row, "steps": 50 * row["epochs"], "left": -row["offset"]} for row in ROWS], ["epochs"])
+    assert "epochs + steps" in known.columns
+    assert 1 == known.scales[known.columns.index("epochs + steps")]
+    assert "left + offset" in known.columns
+
+
+def test_a_missing_number_has_its_own_column_and_stands_at_the_mean():
+    rows = [*ROWS, {key: value for key, value in ROWS[0].items() if key != "width"}]
+    known = encoding.learn(rows)
+    x, beyond = known.encode(rows)
+    gap = x[:, known.columns.index("width?")]
+    assert gap[5] > gap[0]
+    assert 0.0 == pytest.approx(x[5, known.columns.index("width")], abs=1e-12)
+    assert 0.0 == beyond[5]
+
+
+def test_a_number_that_was_never_missing_lies_beyond_where_it_is():
+    known = encoding.learn(ROWS)
+    row = {key: value for key, value in ROWS[0].items() if key != "width"}
+    assert math.inf == known.encode([row])[1][0]
+
+
+def test_beyond_is_counted_in_fitted_ranges():
+    known = encoding.learn(ROWS)
+    assert 1.0 == pytest.approx(known.encode([{**ROWS[0], "epochs": 256}])[1][0])
+    assert 0.5 == pytest.approx(known.encode([{**ROWS[0], "offset": 9}])[1][0])
+
+
+def test_a_category_never_seen_stands_between_those_seen_and_lies_infinitely_beyond():
+    known = encoding.learn(ROWS)
+    x, beyond = known.encode([{**ROWS[0], "device": "z"}])
+    assert [0.0, 0.0, 0.0] == pytest.approx(x[0, -3:].tolist(), abs=1e-12)
+    assert math.inf == beyond[0]
+
+
+@pytest.mark.parametrize(("value", "end"), [(0, 1), (-5, 1), (math.inf, 16), (10**400, 16), ("many", 4)])
+def test_a_value_that_cannot_be_taken_stands_at_an_end_of_the_range(value, end):
+    known = encoding.learn(ROWS)
+    x, beyond = known.encode([{**ROWS[0], "epochs": value}])
+    assert known.encode([{**ROWS[0], "epochs": end}])[0][0, 0] == pytest.approx(x[0, 0])
+    assert math.inf == beyond[0]
+
+
+def test_counts_with_zero_are_taken_by_their_logarithm_and_one():
+    known = encoding.learn([{"gpus": gpus} for gpus in (0, 1, 3, 7)])
+    assert [encoding.COUNT] == known.numbers.kinds.tolist()
+    x, _ = known.encode([{"gpus": gpus} for gpus in (0, 1, 3, 7)])
+    assert [1.0, 1.0, 1.0] == pytest.approx((np.diff(x[:, 0]) / np.diff(x[:2, 0])).tolist())
+
+
+def test_it_is_the_same_after_dump_and_load():
+    known = encoding.learn(ROWS, ["epochs"])
+    again = encoding.load(known.dump())
+    strange = [*ROWS, {"epochs": 999, "device": "z"}, {}]
+    for one, other in zip(known.encode(strange), again.encode(strange), strict=True):
+        assert one.tobytes() == other.tobytes()
+    assert known.columns == again.columns
