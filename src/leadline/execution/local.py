@@ -1,19 +1,18 @@
 """Run a job on this machine, now, under the measuring wrapper."""
 
-import math
 import os
 import signal
 import subprocess
-import sys
 import uuid
 from collections.abc import Callable
 from pathlib import Path
 
 from leadline.core.errors import InvalidInput, LeadlineError
-from leadline.core.jobs import JobSpec, JobState
+from leadline.core.jobs import JobSpec
 from leadline.core.runs import Run
 from leadline.execution.processes import start_attached
-from leadline.execution.wrapper.outcome import Outcome, read_outcome
+from leadline.execution.wrapper.outcome import read_outcome
+from leadline.execution.wrapping import run_of, wrapped
 
 
 def run_local(
@@ -43,21 +42,9 @@ def run_local(
     run_id = uuid.uuid4().hex[:12]
     result = folder.absolute() / f"{run_id}.json"
     on_progress(f"run {run_id}: {spec.name} on this machine")
-    wrapper = start_attached(_wrapped(spec, result), env=_environment(spec), stdout=output, own_session=True)
+    wrapper = start_attached(wrapped(spec, result), env=_environment(spec), stdout=output, own_session=True)
     _wait(wrapper)
     return _run_from(spec, run_id, result)
-
-
-def _wrapped(spec: JobSpec, result: Path) -> list[str]:
-    resources = spec.resources
-    words = [sys.executable, "-P", "-m", "leadline.execution.wrapper", "--result", str(result)]
-    if spec.workdir:
-        words += ["--workdir", spec.workdir]
-    if resources.walltime_s is not None:
-        words += ["--walltime-s", repr(float(resources.walltime_s))]
-    if resources.memory_bytes_per_node is not None:
-        words += ["--memory-bytes", str(math.ceil(resources.memory_bytes_per_node))]
-    return [*words, "--", *spec.command]
 
 
 def _environment(spec: JobSpec) -> dict[str, str]:
@@ -80,22 +67,7 @@ def _wait(wrapper: "subprocess.Popen[bytes]") -> None:
 
 
 def _run_from(spec: JobSpec, run_id: str, result: Path) -> Run:
-    outcome: Outcome = read_outcome(result)
+    outcome = read_outcome(result)
     if outcome.exit_code == 127 and outcome.pid is None:
         raise InvalidInput(outcome.reason)
-    # An outcome that still says RUNNING is all that is left of a wrapper that was killed.
-    state = JobState.UNKNOWN if outcome.state is JobState.RUNNING else outcome.state
-    tags = outcome.node | ({"reason": outcome.reason} if outcome.reason else {})
-    if outcome.signal:
-        tags["signal"] = signal.Signals(outcome.signal).name
-    return Run(
-        run_id,
-        spec,
-        state,
-        outcome.started_at,
-        ended_at=outcome.ended_at,
-        exit_code=outcome.exit_code,
-        host=outcome.host,
-        measured=outcome.measured,
-        tags=tags,
-    )
+    return run_of(spec, run_id, outcome)

@@ -59,14 +59,16 @@ def start_attached(
     *,
     env: Mapping[str, str] | None = None,
     cwd: Path | None = None,
+    stdin: int | None = None,
     stdout: int | None = None,
+    stderr: int | None = None,
     own_group: bool = False,
     own_session: bool = False,
 ) -> "subprocess.Popen[bytes]":
     """Start ``argv`` without a shell on this process's own streams, and return it running.
 
-    ``stdout`` is a file descriptor that takes its output instead. A process of its own group is not reached by the
-    terminal's signals; one of its own session also survives the end of this process and of the terminal.
+    ``stdin``, ``stdout`` and ``stderr`` are file descriptors that stand in for them. A process of its own group is not
+    reached by the terminal's signals; one of its own session also survives the end of this process and of the terminal.
 
     Raises:
         InvalidInput: the program does not exist or may not be executed, or the folder does not exist.
@@ -78,7 +80,9 @@ def start_attached(
             list(argv),
             env={**os.environ, **(env or {})},
             cwd=cwd,
+            stdin=stdin,
             stdout=stdout,
+            stderr=stderr,
             process_group=0 if own_group and not own_session else None,
             start_new_session=own_session,
         )

@@ -20,6 +20,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--workdir", type=Path, help="folder to run the command in")
     parser.add_argument("--walltime-s", type=float, help="end the command after so many seconds")
     parser.add_argument("--memory-bytes", type=int, help="end the command above so much memory")
+    parser.add_argument("--cpus", type=_cpus, default=(), help="numbers of the cores it may use, such as 0,1")
     parser.add_argument("--site-walltime-s", type=float, help="after this long, a SIGTERM is the scheduler's limit")
     parser.add_argument("--stop-units", type=int, help="end the command when it has shown so many units of work")
     parser.add_argument("--stop-time-s", type=float, help="end the command after so many seconds of units of work")
@@ -33,7 +34,7 @@ def main(arguments: list[str]) -> int:
         except OSError as error:  # the job matters more than its measurement
             sys.stderr.write(f"leadline: {path} cannot be written ({error.strerror}): the run is not recorded\n")
 
-    limits = Limits(given.walltime_s, given.memory_bytes, given.site_walltime_s)
+    limits = Limits(given.walltime_s, given.memory_bytes, given.site_walltime_s, given.cpus)
 
     def run(instruments: Instruments | None) -> int:
         try:
@@ -46,3 +47,7 @@ def main(arguments: list[str]) -> int:
         return 128 + ended.signal if ended.signal else ended.exit_code or 0
 
     return with_instruments(run, enough=Enough(given.stop_units, given.stop_time_s))
+
+
+def _cpus(text: str) -> tuple[int, ...]:
+    return tuple(int(number) for number in text.split(","))

@@ -6,8 +6,8 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -37,11 +37,15 @@ WARNING = (signal.SIGUSR1, signal.SIGUSR2)
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What the wrapper enforces, and ``site_walltime_s``: what the scheduler enforces."""
+    """What the wrapper enforces, and ``site_walltime_s``: what the scheduler enforces.
+
+    ``cpus`` are the only cores that the command may use, where they are given; the wrapper may use others.
+    """
 
     walltime_s: float | None = None
     memory_bytes: int | None = None
     site_walltime_s: float | None = None
+    cpus: tuple[int, ...] = ()
 
 
 def supervise(
@@ -66,7 +70,8 @@ def supervise(
     watch = _Watch(began, limits, cgroup, cgroup.oom_kills(), time.monotonic(), instruments)
     handlers = {sign: signal.signal(sign, watch.on_signal) for sign in (*ENDING, *WARNING)}
     try:
-        watch.child = start_attached(argv, env=watch.environment(), cwd=workdir, own_group=not os.isatty(0))
+        with _pinned(limits.cpus):
+            watch.child = start_attached(argv, env=watch.environment(), cwd=workdir, own_group=not os.isatty(0))
         watch.deliver()
         usage = watch.follow(write)
     except InvalidInput as error:
@@ -264,6 +269,18 @@ class _Watch:
             how = "NVML through nvidia-smi, summed over the process tree"
             figures["gpu_memory_bytes"] = Measurement(gpu, "bytes", how, max(interval, 2.0))
         return figures
+
+
+@contextmanager
+def _pinned(cpus: Sequence[int]) -> Iterator[None]:
+    """Hold this process to some cores; what it starts meanwhile stays there."""
+    mine = os.sched_getaffinity(0)
+    if cpus:
+        os.sched_setaffinity(0, cpus)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, mine)
 
 
 def _catches(pid: int, number: int) -> bool:

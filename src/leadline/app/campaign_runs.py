@@ -1,0 +1,259 @@
+"""The verbs ``campaign run``, ``status`` and ``stop``."""
+
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from leadline.app import settings
+from leadline.app.places import LOCAL
+from leadline.campaigns.budgets import unit_of
+from leadline.campaigns.folders import (
+    JOURNAL,
+    PARSED,
+    journal_of,
+    keep_campaign,
+    kept_campaign,
+    only_runner,
+    runner_of,
+)
+from leadline.campaigns.ledger import Cause, Tally, causes, elapsed_s, planned_of, tally
+from leadline.campaigns.runner import STOP, Propose, Report, Runner
+from leadline.core.campaigns import BudgetUnit, Campaign, PlannedRun
+from leadline.core.errors import InvalidInput, UnknownName
+from leadline.core.jobs import JobState
+from leadline.core.runs import Scale
+from leadline.core.samples import Value
+from leadline.execution.journal import Journal
+from leadline.execution.local_queue import LocalQueue, this_machine
+from leadline.execution.queue import Entry, JobQueue
+from leadline.execution.slots import Slots
+from leadline.history.sqlite import SqliteHistory
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """How much of this machine a campaign may use at once; without any of it, one run at a time may use all."""
+
+    slots: int | None = None
+    cores: int | None = None
+    memory_bytes: int | None = None
+    gpus: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RunState:
+    """One run of a campaign as ``campaign status`` shows it."""
+
+    id: str
+    scale: Scale
+    parameters: dict[str, Value]
+    cores: int | None
+    gpus: int
+    state: JobState
+    attempt: int
+    forecast_s: float | None
+    elapsed_s: float | None
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """A campaign: where it stands, who runs it, its runs in the order of the plan, and why some failed."""
+
+    name: str
+    folder: str
+    tally: Tally
+    unit: BudgetUnit
+    runner: str | None
+    runs: tuple[RunState, ...]
+    causes: tuple[Cause, ...]
+
+
+def campaigns_dir() -> Path:
+    """Return the folder that holds one folder for each campaign."""
+    return settings.data_dir() / "campaigns"
+
+
+def run_campaign(
+    campaign: Campaign,
+    file: Path,
+    planned: Sequence[PlannedRun],
+    *,
+    on: str = LOCAL,
+    room: Room = Room(),
+    folder: Path | None = None,
+    history: bool = True,
+    propose: Propose | None = None,
+    max_runs: int | None = None,
+    watch: Callable[[Tally, Entry | None], None] = lambda *_: None,
+) -> Report:
+    """Run what is planned and not finished; SIGINT ends it in order.
+
+    Raises:
+        LeadlineError: another process runs the campaign, or its folder or the history cannot be used.
+        InvalidInput: a run asks for more than there is.
+    """
+    folder = (folder or campaigns_dir() / campaign.name).absolute()
+    settings.require_writable(folder)
+    store = SqliteHistory(settings.history_path()) if history else None
+    if store is not None:
+        next(iter(store.runs(limit=1)), None)  # a history that cannot be read stops here, not after hours of running
+    keep_campaign(folder, campaign, file)
+    with only_runner(folder, campaign.name), journal_of(folder) as journal:
+        runner = Runner(
+            campaign,
+            journal=journal,
+            folder=folder,
+            history=store,
+            propose=propose,
+            max_runs=max_runs,
+            watch=watch,
+        )
+        queue = _queue(on, runner, room, planned)
+        with _interrupts(runner.interrupt):
+            return runner.run(planned, queue)
+
+
+def _queue(on: str, runner: Runner, room: Room, planned: Sequence[PlannedRun]) -> JobQueue:
+    """Return the place where the runs are made."""
+    if on.casefold() != LOCAL:
+        raise InvalidInput(f"campaigns run on this machine, and not on {on!r}: leave --on out")
+    slots = _slots(room)
+    for one in planned:
+        if never := slots.why_never(one.configuration.resources):
+            raise InvalidInput(
+                f"run {one.id} cannot be made on this machine: {never}; change [resources] of the campaign, or run it "
+                "elsewhere"
+            )
+    return LocalQueue(runner.journal, runner.folder, slots, limit_s=runner.limit_s)
+
+
+def _slots(room: Room) -> Slots:
+    """Return what of this machine may be used.
+
+    Raises:
+        InvalidInput: more than it has.
+    """
+    all_of_it = this_machine()
+    for what, asked, there in (
+        ("--cores", room.cores, len(all_of_it.cores)),
+        ("--gpus", room.gpus, len(all_of_it.gpus)),
+    ):
+        if asked is not None and asked > there:
+            raise InvalidInput(f"{what} {asked} is more than this machine has: {there} may be used")
+    limited = (room.cores, room.memory_bytes, room.gpus) != (None, None, None)
+    return replace(
+        all_of_it,
+        cores=all_of_it.cores[: room.cores],
+        gpus=all_of_it.gpus[: room.gpus],
+        memory_bytes=all_of_it.memory_bytes if room.memory_bytes is None else room.memory_bytes,
+        most=room.slots or (None if limited else 1),
+    )
+
+
+@contextmanager
+def _interrupts(interrupt: Callable[[], None]) -> Iterator[None]:
+    """Turn Ctrl-C into a call, for as long as this lasts."""
+    before = signal.signal(signal.SIGINT, lambda *_: interrupt())
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def find_folder(which: str | None, folder: Path | None) -> Path:
+    """Return a campaign's folder by its name, its file, or the folder itself.
+
+    Raises:
+        UnknownName: no campaign of that name was run.
+    """
+    if folder is not None:
+        return folder.absolute()
+    if which is None:
+        raise InvalidInput("which campaign: give its name or its file; leadline campaign status lists them")
+    name = which
+    if which.endswith(".toml") and Path(which).is_file():
+        from leadline.campaigns.spec import read_campaign  # noqa: PLC0415 - only for a file
+
+        name = read_campaign(Path(which)).name
+    found = campaigns_dir() / name
+    if not (found / PARSED).is_file():
+        raise UnknownName("campaign", name, _names(), fix="none of that name was run: leadline campaign run FILE")
+    return found
+
+
+def _names() -> list[str]:
+    return sorted(path.parent.name for path in campaigns_dir().glob(f"*/{PARSED}"))
+
+
+def all_campaigns() -> tuple[Status, ...]:
+    """Return every campaign in the user's folder, by name."""
+    return tuple(campaign_status(campaigns_dir() / name) for name in _names())
+
+
+def campaign_status(folder: Path) -> Status:
+    """Return where the campaign in a folder stands.
+
+    Raises:
+        LeadlineError: there is none, or it cannot be read.
+    """
+    campaign = kept_campaign(folder)
+    entries: tuple[Entry, ...] = ()
+    if (folder / JOURNAL).exists():
+        with journal_of(folder) as journal:
+            entries = journal.entries()
+    return Status(
+        campaign.name,
+        str(folder),
+        tally(campaign, entries),
+        unit_of(campaign),
+        runner_of(folder),
+        tuple(_run_state(entry) for entry in entries),
+        tuple(causes(entries, folder)),
+    )
+
+
+def _run_state(entry: Entry) -> RunState:
+    planned = planned_of(entry)
+    resources = planned.configuration.resources
+    return RunState(
+        entry.key,
+        planned.scale,
+        planned.configuration.parameters,
+        resources.cores_per_task,
+        resources.gpus_per_node,
+        entry.state,
+        entry.attempt,
+        planned.forecast_s.point if planned.forecast_s else None,
+        elapsed_s(entry) if entry.outcome else None,
+        entry.outcome.reason if entry.outcome else "",
+    )
+
+
+def stop_campaign(folder: Path) -> str:
+    """Stop a campaign: its runner if it has one, else what still runs of it; return what was done, in a sentence.
+
+    Raises:
+        LeadlineError: there is no campaign.
+    """
+    name = kept_campaign(folder).name
+    with journal_of(folder) as journal:
+        if (runner := runner_of(folder)) is not None:
+            journal.wish(STOP)
+            return f"campaign {name!r} is told to stop: {runner} ends its runs now; leadline campaign run resumes it"
+        with only_runner(folder, name):
+            ended = _end_what_runs(journal, folder)
+    return f"campaign {name!r} has no runner; {ended} of its runs were still at work, and were ended"
+
+
+def _end_what_runs(journal: Journal, folder: Path) -> int:
+    """End what outlived its runner; each is put back."""
+    queue = LocalQueue(journal, folder, this_machine())
+    queue.resume(forget_other_hosts=True)
+    running = len(queue.running)
+    queue.end()
+    while queue.running:
+        queue.wait(0.2)
+    return running

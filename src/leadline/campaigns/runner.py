@@ -1,0 +1,239 @@
+"""Make the runs of a campaign: start what the budget allows, take in what ended, ask for more, end in order."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from leadline.campaigns.budgets import cost_of
+from leadline.campaigns.jobs import job_of
+from leadline.campaigns.ledger import (
+    AGAIN,
+    Cause,
+    Tally,
+    causes,
+    elapsed_s,
+    expected_s,
+    note_of,
+    run_of_entry,
+    spent,
+    tally,
+    typical_s,
+)
+from leadline.core.campaigns import Campaign, PlannedRun
+from leadline.core.jobs import JobState
+from leadline.core.ports import HistoryStore
+from leadline.core.runs import Run
+from leadline.execution.journal import Journal
+from leadline.execution.queue import Entry, JobQueue
+
+HOPELESS = 3
+"""So many first runs of a call that all fail in one way end it."""
+STOP = "stop"
+"""The wish by which another process stops this one."""
+TICK_S = 0.5
+
+Propose = Callable[[Campaign, tuple[Run, ...], float], tuple[PlannedRun, ...]]
+"""What chooses the next runs from the campaign, its runs that ended, and what was spent."""
+
+
+class Ending(StrEnum):
+    """Why a call ended."""
+
+    DONE = "done"
+    BUDGET = "the budget is spent"
+    MAX_RUNS = "as many runs as asked for have ended"
+    HOPELESS = "every run fails in the same way"
+    INTERRUPTED = "interrupted"
+    STOPPED = "stopped by leadline campaign stop"
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """How a call ended, where the campaign stands, and why runs failed, the commonest cause first."""
+
+    ending: Ending
+    tally: Tally
+    causes: list[Cause]
+    ended_here: int
+
+
+class Runner:
+    """One call that runs a campaign; ``interrupt`` may be called from a signal handler.
+
+    ``history`` is ``None`` if the runs are not to enter one. ``watch`` hears where the campaign stands, with the run
+    that ended just now, if one did.
+    """
+
+    def __init__(
+        self,
+        campaign: Campaign,
+        *,
+        journal: Journal,
+        folder: Path,
+        history: HistoryStore | None,
+        propose: Propose | None = None,
+        max_runs: int | None = None,
+        watch: Callable[[Tally, Entry | None], None] = lambda *_: None,
+    ) -> None:
+        self.campaign = campaign
+        self.journal = journal
+        self.folder = folder
+        self.history = history
+        self.propose = propose
+        self.max_runs = max_runs
+        self.watch = watch
+        self.entries: dict[str, Entry] = {}
+        self.ended: list[Entry] = []
+        self.ending: Ending | None = None
+        self._interrupts = 0
+        self._tells_to_end = False
+        self._typical_s: dict[str, float] = {}
+        self._spent = 0.0
+
+    def interrupt(self) -> None:
+        """Start no more runs; at the second call, end those that run."""
+        self._interrupts += 1
+
+    def limit_s(self, entry: Entry) -> float | None:
+        """Return how many seconds the budget leaves for a run; ``None`` without a budget."""
+        if self.campaign.budget is None:
+            return None
+        return max(self._left(entry), 0.0) / cost_of(self.campaign, entry.spec.resources, 1.0)
+
+    def run(self, planned: Sequence[PlannedRun], queue: JobQueue) -> Report:
+        """Run what is planned and not finished, in its order, until there is no more, or until something ends it."""
+        self.journal.forget_wish(STOP)
+        queue.resume()
+        self._put_back_what_others_ended()
+        self._plan(planned)
+        self._record_what_was_not()
+        self.watch(self._tally(), None)
+        while True:
+            self._notice(queue)
+            self._refresh()
+            if self.ending is None:
+                queue.start(self._startable())
+                self.entries.update(queue.running)
+            if not queue.running and not self._goes_on():
+                break
+            for entry in queue.wait(TICK_S if queue.running else 0.0):
+                self._take(entry)
+            self.watch(self._tally(), None)
+        failed = causes([*self.entries.values()], self.folder)
+        return Report(self.ending or self._how_it_ended(), self._tally(), failed, len(self.ended))
+
+    def _plan(self, planned: Sequence[PlannedRun]) -> int:
+        """Put runs into the journal; return how many are new."""
+        before = len(self.entries)
+        self.journal.add([(one.id, job_of(self.campaign, one), note_of(one)) for one in planned])
+        self.entries = {entry.key: entry for entry in self.journal.entries()}
+        return len(self.entries) - before
+
+    def _put_back_what_others_ended(self) -> None:
+        for entry in self.journal.entries():
+            if entry.state in AGAIN:
+                self.journal.put_back(entry.key, lost_s=elapsed_s(entry) - entry.lost_s)
+
+    def _record_what_was_not(self) -> None:
+        """Take in runs that ended when nobody looked, or just before an earlier process died."""
+        for entry in self.entries.values():
+            if entry.state.final and not entry.recorded:
+                self._record(entry)
+
+    def _record(self, entry: Entry) -> None:
+        """Put a run into the history once: it is replaced there if this process dies before the journal knows."""
+        if self.history is not None:
+            self.history.add(run_of_entry(entry))
+            entry = self.journal.record(entry.key)
+        self.entries[entry.key] = entry
+
+    def _take(self, entry: Entry) -> None:
+        self.entries[entry.key] = entry
+        if not entry.state.final:
+            return
+        self._record(entry)
+        self.ended.append(self.entries[entry.key])
+        self.watch(self._tally(), entry)
+
+    def _refresh(self) -> None:
+        """Count anew what was spent and how long runs take."""
+        entries = [*self.entries.values()]
+        self._typical_s, self._spent = typical_s(entries), spent(self.campaign, entries)
+
+    def _notice(self, queue: JobQueue) -> None:
+        """Heed interrupts, the wish to stop, and a campaign in which nothing succeeds."""
+        end = self._interrupts > 1
+        if self._interrupts:
+            self.ending = self.ending or Ending.INTERRUPTED
+        if self.ending is None and self._hopeless():
+            self.ending, end = Ending.HOPELESS, True
+        if self.ending is not Ending.STOPPED and self.journal.wished(STOP):
+            self.ending, end = Ending.STOPPED, True
+        if end and not self._tells_to_end:
+            self._tells_to_end = True
+            queue.end()
+
+    def _hopeless(self) -> bool:
+        if len(self.ended) < HOPELESS or any(entry.state is JobState.COMPLETED for entry in self.entries.values()):
+            return False
+        return causes(self.ended, self.folder)[0].count == len(self.ended)
+
+    def _startable(self) -> Iterator[Entry]:
+        """Yield the runs that wait, in their order, as far as the budget and ``max_runs`` allow."""
+        for entry in [one for one in self.entries.values() if one.state is JobState.PENDING]:
+            running = [one for one in self.entries.values() if one.state is JobState.RUNNING]
+            if self.max_runs is not None and len(self.ended) + len(running) >= self.max_runs:
+                return
+            if self._affordable(entry):
+                yield entry
+                self.entries[entry.key] = self.journal.get(entry.key)
+
+    def _affordable(self, entry: Entry) -> bool:
+        """Whether what is left of the budget covers what the run is expected to take."""
+        if self.campaign.budget is None:
+            return True
+        expected = self._expected(entry)
+        left = self._left(entry)
+        return left > 0 if expected is None else expected <= left
+
+    def _left(self, but: Entry) -> float:
+        """Return what neither runs that ended nor those that run (but this one) take of the budget."""
+        if self.campaign.budget is None:
+            raise ValueError("there is no budget")
+        others = [one for one in self.entries.values() if one.state is JobState.RUNNING and one.key != but.key]
+        held = sum(self._expected(one) or 0.0 for one in others)
+        return self.campaign.budget.amount - self._spent - held
+
+    def _expected(self, entry: Entry) -> float | None:
+        seconds = expected_s(entry, self._typical_s)
+        return None if seconds is None else cost_of(self.campaign, entry.spec.resources, seconds)
+
+    def _goes_on(self) -> bool:
+        """Whether there is more to start, now that nothing runs; an adaptive design is asked for it."""
+        if self.ending is not None or self._enough():
+            return False
+        if next(self._waiting(), None) is not None:
+            return True
+        if self.propose is None or self._spent_up():
+            return False
+        finished = tuple(run_of_entry(entry) for entry in self.entries.values() if entry.state.final)
+        return self._plan(self.propose(self.campaign, finished, self._spent)) > 0
+
+    def _waiting(self) -> Iterator[Entry]:
+        return (e for e in self.entries.values() if e.state is JobState.PENDING and self._affordable(e))
+
+    def _enough(self) -> bool:
+        return self.max_runs is not None and len(self.ended) >= self.max_runs
+
+    def _spent_up(self) -> bool:
+        return self.campaign.budget is not None and self._spent >= self.campaign.budget.amount
+
+    def _how_it_ended(self) -> Ending:
+        waiting = any(entry.state is JobState.PENDING for entry in self.entries.values())
+        if waiting and self._enough():
+            return Ending.MAX_RUNS
+        return Ending.BUDGET if waiting or self._spent_up() else Ending.DONE
+
+    def _tally(self) -> Tally:
+        return tally(self.campaign, [*self.entries.values()])

@@ -1,0 +1,286 @@
+"""Run the jobs of a journal on this machine, each under a measuring wrapper that outlives this process."""
+
+import os
+import select
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+import psutil
+
+from leadline.core.errors import InvalidInput, LeadlineError
+from leadline.core.jobs import JobSpec, JobState
+from leadline.execution.journal import Journal
+from leadline.execution.processes import run_process, start_attached
+from leadline.execution.queue import Entry, last_line, log_path, result_path
+from leadline.execution.slots import Assignment, Slots
+from leadline.execution.wrapper.outcome import Outcome, read_outcome
+from leadline.execution.wrapping import WRAPPER, wrapped
+
+MARK = "LEADLINE_RUN"
+"""Variable of the wrapper and of everything it starts; its value, the outcome's file, names the attempt."""
+MOST_LOSSES = 3
+"""A job whose wrapper was killed so often under a living queue has failed."""
+
+
+@dataclass(slots=True)
+class _Alive:
+    """A wrapper that runs: its entry, and a descriptor that becomes readable when it ends."""
+
+    entry: Entry
+    pidfd: int
+    child: "subprocess.Popen[bytes] | None"
+
+
+class LocalQueue:
+    """Runs jobs side by side as ``slots`` allow (implements ``JobQueue``); files go to ``folder``/runs.
+
+    ``limit_s`` says how many seconds a job may take beside its own walltime (``None``: no other limit).
+    """
+
+    def __init__(
+        self, journal: Journal, folder: Path, slots: Slots, *, limit_s: Callable[[Entry], float | None] = lambda _: None
+    ) -> None:
+        self.journal = journal
+        self.folder = folder
+        self.slots = slots
+        self.limit_s = limit_s
+        self.ending = False
+        self._alive: dict[str, _Alive] = {}
+        self._done: list[Entry] = []
+
+    @property
+    def running(self) -> Mapping[str, Entry]:
+        """The jobs whose wrappers run, by key."""
+        return {key: one.entry for key, one in self._alive.items()}
+
+    def resume(self, *, forget_other_hosts: bool = False) -> None:
+        """Take up what an earlier process left; the journal says what became of it.
+
+        Args:
+            forget_other_hosts: put back what was started on another machine, which is gone.
+
+        Raises:
+            LeadlineError: a job was started on another machine, where alone it can be told whether it runs.
+        """
+        (self.folder / "runs").mkdir(parents=True, exist_ok=True)
+        for entry in self.journal.entries():
+            if entry.state is not JobState.RUNNING:
+                continue
+            elsewhere = entry.host != socket.gethostname() and not self._has_ended(entry)
+            if elsewhere and not forget_other_hosts:
+                raise LeadlineError(
+                    f"job {entry.key} was started on {entry.host}, and only there can be told whether it still runs: "
+                    "resume there, or stop the campaign here first, if that machine is gone"
+                )
+            wrapper = None if elsewhere else self._wrapper_of(entry)
+            if wrapper is not None and self._watch(entry, wrapper.pid, None):
+                self.slots.hold(entry.key, _assignment(entry.place))
+            else:
+                self._settle(entry, lost=False)
+        self._done.clear()
+
+    def start(self, candidates: Iterable[Entry]) -> int:
+        """Start candidates in their order until one finds no room; return how many were started.
+
+        Raises:
+            InvalidInput: a job asks for more than the slots ever have.
+        """
+        started = 0
+        for entry in candidates:
+            asked = entry.spec.resources
+            if never := self.slots.why_never(asked):
+                raise InvalidInput(f"job {entry.key} cannot run on this machine: {never}")
+            given = self.slots.take(entry.key, asked)
+            if given is None:
+                break
+            self._start(entry, given)
+            started += 1
+        return started
+
+    def wait(self, timeout_s: float) -> list[Entry]:
+        """Return the jobs that ended, after ``timeout_s`` at the latest."""
+        if self._alive and not self._done:
+            poll = select.poll()
+            by_fd = {one.pidfd: key for key, one in self._alive.items()}
+            for pidfd in by_fd:
+                poll.register(pidfd, select.POLLIN)
+            for pidfd, _ in poll.poll(1000 * timeout_s):
+                self._ended(by_fd[pidfd])
+        elif not self._done:
+            time.sleep(timeout_s)
+        done, self._done = self._done, []
+        return done
+
+    def end(self) -> None:
+        """Tell every running job to end; each is put back, and comes out of ``wait`` so."""
+        self.ending = True
+        for one in self._alive.values():
+            if one.entry.pid is not None:
+                _signal_wrapper(one.entry.pid)
+
+    def _start(self, entry: Entry, given: Assignment) -> None:
+        begun = self.journal.begin(entry.key, host=socket.gethostname(), place=_place(given))
+        result = result_path(self.folder, begun)
+        command = wrapped(begun.spec, result, cpus=given.cores, walltime_s=self.limit_s(entry))
+        env = {**environment(begun.spec), "CUDA_VISIBLE_DEVICES": ",".join(given.gpus), MARK: str(result)}
+        with log_path(self.folder, begun).open("ab") as log, open(os.devnull, "rb") as nothing:  # noqa: PTH123
+            child = start_attached(
+                command, env=env, stdin=nothing.fileno(), stdout=log.fileno(), stderr=log.fileno(), own_session=True
+            )
+        started = self.journal.attach(entry.key, child.pid, psutil.Process(child.pid).create_time())
+        self._watch(started, child.pid, child)
+
+    def _watch(self, entry: Entry, pid: int, child: "subprocess.Popen[bytes] | None") -> bool:
+        """Follow a wrapper; ``False`` if it has just ended."""
+        try:
+            pidfd = os.pidfd_open(pid)
+        except ProcessLookupError:
+            return False
+        if entry.pid != pid:
+            entry = self.journal.attach(entry.key, pid, psutil.Process(pid).create_time())
+        self._alive[entry.key] = _Alive(entry, pidfd, child)
+        return True
+
+    def _ended(self, key: str) -> None:
+        one = self._alive.pop(key)
+        os.close(one.pidfd)
+        if one.child is not None:
+            one.child.wait()
+        self.slots.release(key)
+        self._settle(one.entry, lost=not self.ending)
+
+    def _has_ended(self, entry: Entry) -> bool:
+        outcome = _outcome(result_path(self.folder, entry))
+        return outcome is not None and outcome.state.final
+
+    def _settle(self, entry: Entry, *, lost: bool) -> None:
+        """Note how a job ended whose wrapper is gone, or put it back; what the wrapper left running is ended."""
+        result = result_path(self.folder, entry)
+        outcome = _outcome(result)
+        end_leftovers(str(result))
+        spent = outcome.measured.get("elapsed_s") if outcome else None
+        if outcome is not None and outcome.state.final and not (self.ending and outcome.state is JobState.CANCELLED):
+            self._done.append(self.journal.settle(entry.key, outcome))
+        elif lost and entry.losses + 1 >= MOST_LOSSES:
+            reason = last_line(log_path(self.folder, entry)) or "it wrote no result"
+            self._done.append(
+                self.journal.settle(
+                    entry.key, _never_measured(entry, f"its wrapper was lost {MOST_LOSSES} times: {reason}")
+                )
+            )
+        else:
+            self._done.append(self.journal.put_back(entry.key, lost_s=spent.value if spent else 0.0, lost=lost))
+
+    def _wrapper_of(self, entry: Entry) -> psutil.Process | None:
+        """Return the living wrapper of an entry: by pid and start time, or by its mark if none were noted in time."""
+        result = str(result_path(self.folder, entry))
+        if entry.pid is not None and entry.pid_started is not None:
+            process = _process(entry.pid)
+            same = process is not None and abs(process.create_time() - entry.pid_started) < 0.02
+            return process if same else None
+        return next((one for one in marked(result) if _is_wrapper(one, result)), None)
+
+
+def environment(spec: JobSpec) -> dict[str, str]:
+    """Return the job's own variables; ``OMP_NUM_THREADS`` follows the cores unless the job sets it itself."""
+    cores = spec.resources.cores_per_task
+    return {**({} if cores is None else {"OMP_NUM_THREADS": str(cores)}), **spec.environment}
+
+
+def marked(mark: str) -> list[psutil.Process]:
+    """Return the living processes of an attempt."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.environ().get(MARK) == mark and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+        except (psutil.Error, OSError):
+            continue
+    return found
+
+
+def end_leftovers(mark: str) -> None:
+    """Kill what is left of an attempt whose wrapper is gone, until nothing is."""
+    for _ in range(50):
+        left = marked(mark)
+        if not left:
+            return
+        for process in left:
+            try:
+                process.kill()
+            except psutil.NoSuchProcess:
+                continue
+        psutil.wait_procs(left, timeout=0.1)
+
+
+def this_machine(*, gpus: int | None = None) -> Slots:
+    """Return all that this process may use here; ``gpus`` says how many GPUs there are, without asking."""
+    named = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if named:
+        found = tuple(one.strip() for one in named.split(",") if one.strip())
+    else:
+        found = tuple(str(number) for number in range(gpus if gpus is not None else _gpu_count()))
+    return Slots(tuple(sorted(os.sched_getaffinity(0))), found, psutil.virtual_memory().total)
+
+
+def _gpu_count() -> int:
+    """Count the GPUs that nvidia-smi lists; none where there is no such program."""
+    if shutil.which("nvidia-smi") is None:
+        return 0
+    answer = run_process(["nvidia-smi", "-L"], timeout_s=20.0)
+    return sum(line.startswith("GPU ") for line in answer.stdout.splitlines()) if answer.returncode == 0 else 0
+
+
+def _is_wrapper(process: psutil.Process, result: str) -> bool:
+    try:
+        words = process.cmdline()
+    except psutil.Error:
+        return False
+    return WRAPPER in words[:5] and result in words[:8]
+
+
+def _process(pid: int) -> psutil.Process | None:
+    try:
+        process = psutil.Process(pid)
+        return None if process.status() == psutil.STATUS_ZOMBIE else process
+    except psutil.NoSuchProcess:
+        return None
+
+
+def _signal_wrapper(pid: int) -> None:
+    process = _process(pid)
+    if process is not None:
+        process.terminate()
+
+
+def _outcome(result: Path) -> Outcome | None:
+    return read_outcome(result) if result.exists() else None
+
+
+def _never_measured(entry: Entry, reason: str) -> Outcome:
+    now = datetime.now(UTC).isoformat(timespec="milliseconds")
+    return Outcome(
+        JobState.FAILED,
+        entry.started_at or now,
+        entry.host or socket.gethostname(),
+        entry.spec.command,
+        ended_at=now,
+        reason=reason,
+    )
+
+
+def _place(given: Assignment) -> str:
+    return f"{','.join(map(str, given.cores))}/{','.join(given.gpus)}/{given.memory_bytes}"
+
+
+def _assignment(place: str | None) -> Assignment:
+    cores, gpus, memory = (place or "//0").split("/")
+    return Assignment(
+        tuple(int(core) for core in cores.split(",") if core), tuple(gpu for gpu in gpus.split(",") if gpu), int(memory)
+    )

@@ -1,0 +1,57 @@
+"""Put the measuring wrapper around a job, and make the run of what it wrote."""
+
+import math
+import signal
+import sys
+from pathlib import Path
+
+from leadline.core.jobs import JobSpec, JobState
+from leadline.core.runs import Run
+from leadline.execution.wrapper.outcome import Outcome
+
+WRAPPER = "leadline.execution.wrapper"
+
+
+def wrapped(spec: JobSpec, result: Path, *, cpus: tuple[int, ...] = (), walltime_s: float | None = None) -> list[str]:
+    """Return the command that runs a job measured, its setup lines before it; the shorter of two walltimes holds."""
+    resources = spec.resources
+    words = [sys.executable, "-P", "-m", WRAPPER, "--result", str(result)]
+    if spec.workdir:
+        words += ["--workdir", spec.workdir]
+    limits = [one for one in (resources.walltime_s, walltime_s) if one is not None]
+    if limits:
+        words += ["--walltime-s", repr(float(min(limits)))]
+    if resources.memory_bytes_per_node is not None:
+        words += ["--memory-bytes", str(math.ceil(resources.memory_bytes_per_node))]
+    if cpus:
+        words += ["--cpus", ",".join(map(str, cpus))]
+    return [*words, "--", *with_setup(spec)]
+
+
+def with_setup(spec: JobSpec) -> list[str]:
+    """Return the command behind its setup lines, which a shell runs first and ends at the first that fails."""
+    if not spec.setup:
+        return list(spec.command)
+    script = "\n".join(["set -eo pipefail", *spec.setup, 'exec "$@"'])
+    return ["bash", "-c", script, "bash", *spec.command]
+
+
+def run_of(spec: JobSpec, run_id: str, outcome: Outcome) -> Run:
+    """Return the run of a job and its outcome.
+
+    An outcome that still says RUNNING is all that is left of a wrapper that was killed: the state is not known.
+    """
+    tags = outcome.node | ({"reason": outcome.reason} if outcome.reason else {})
+    if outcome.signal:
+        tags["signal"] = signal.Signals(outcome.signal).name
+    return Run(
+        run_id,
+        spec,
+        JobState.UNKNOWN if outcome.state is JobState.RUNNING else outcome.state,
+        outcome.started_at,
+        ended_at=outcome.ended_at,
+        exit_code=outcome.exit_code,
+        host=outcome.host,
+        measured=outcome.measured,
+        tags=tags,
+    )

@@ -1,0 +1,317 @@
+"""A campaign's runs on this machine: each made once, kept once, whatever is killed in between."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import psutil
+import pytest
+
+from leadline.app.campaign_runs import Room, campaign_status, find_folder, run_campaign, stop_campaign
+from leadline.campaigns.runner import Ending
+from leadline.core.campaigns import Budget, BudgetUnit, Campaign, Configuration, Parameter, ParameterKind, PlannedRun
+from leadline.core.errors import InvalidInput, LeadlineError, UnknownName
+from leadline.core.estimate import Interval
+from leadline.core.jobs import JobState, ResourceSpec
+from leadline.core.runs import Scale
+from leadline.execution.local_queue import MARK
+from leadline.history.sqlite import SqliteHistory
+
+APPENDS = "import sys, time; time.sleep(float(sys.argv[2])); open('ran', 'a').write(sys.argv[1] + '\\n')"
+DRIVER = """
+import sys
+from pathlib import Path
+sys.path.insert(0, str(Path(sys.argv[1]).parent))
+from drive import CAMPAIGN, PLANNED
+from leadline.app.campaign_runs import Room, run_campaign
+run_campaign(CAMPAIGN, Path(sys.argv[1]), PLANNED, room=Room(slots=2))
+"""
+
+
+def a_campaign(folder, code=APPENDS, **changes):
+    number = Parameter("number", ParameterKind.INTEGER)
+    command = (sys.executable, "-c", code, "{number}", "{pause}")
+    pause = Parameter("pause", ParameterKind.REAL)
+    return replace(Campaign("test", command, (number, pause), workdir=str(folder)), **changes)
+
+
+def planned(count, *, pause=0.0, first=0, forecast_s=None, **resources):
+    return tuple(
+        PlannedRun(
+            "test",
+            Configuration({"number": number, "pause": pause}, ResourceSpec(cores_per_task=1, **resources)),
+            Scale.SCALED_DOWN,
+            forecast_s=forecast_s and Interval(forecast_s, forecast_s, forecast_s),
+        )
+        for number in range(first, first + count)
+    )
+
+
+@pytest.fixture(autouse=True)
+def own_folder(monkeypatch, tmp_path):
+    monkeypatch.setenv("LEADLINE_DATA_DIR", str(tmp_path / "data"))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(path for path in sys.path if path))
+
+
+@pytest.fixture
+def file(tmp_path):
+    path = tmp_path / "test.toml"
+    path.write_text("# as it was\n")
+    return path
+
+
+def history(tmp_path):
+    return [*SqliteHistory(tmp_path / "data" / "history.sqlite").runs()]
+
+
+def test_every_planned_run_is_made_once_in_order_and_kept_in_the_history(tmp_path, file):
+    runs = planned(3)
+    report = run_campaign(a_campaign(tmp_path), file, runs)
+    assert report.ending is Ending.DONE
+    assert (3, 3, 3) == (report.tally.planned, report.tally.completed, report.ended_here)
+    assert "0\n1\n2\n" == (tmp_path / "ran").read_text()
+    kept = {run.id: run for run in history(tmp_path)}
+    assert {one.id for one in runs} == set(kept)
+    first = kept[runs[0].id]
+    assert Scale.SCALED_DOWN is first.scale
+    assert {"number": 0, "pause": 0.0} == first.parameters
+    assert "test" == first.tags["campaign"]
+    assert first.measured["elapsed_s"].value > 0
+    assert "# as it was\n" == (find_folder("test", None) / "campaign.toml").read_text()
+
+
+def test_a_campaign_that_is_run_again_makes_only_what_is_new(tmp_path, file):
+    run_campaign(a_campaign(tmp_path), file, planned(2))
+    report = run_campaign(a_campaign(tmp_path), file, planned(3))
+    assert 1 == report.ended_here
+    assert "0\n1\n2\n" == (tmp_path / "ran").read_text()
+
+
+def test_so_many_runs_as_asked_for_are_made_and_no_more(tmp_path, file):
+    report = run_campaign(a_campaign(tmp_path), file, planned(5), room=Room(slots=2), max_runs=3)
+    assert Ending.MAX_RUNS is report.ending
+    assert 3 == len((tmp_path / "ran").read_text().splitlines())
+
+
+def test_without_a_history_nothing_enters_it(tmp_path, file):
+    run_campaign(a_campaign(tmp_path), file, planned(1), history=False)
+    assert [] == history(tmp_path)
+
+
+def test_a_run_has_its_cores_alone_and_its_threads_follow(tmp_path, file):
+    code = (
+        "import os, sys; open(sys.argv[1], 'w').write(f\"{sorted(os.sched_getaffinity(0))} "
+        "{os.environ['OMP_NUM_THREADS']} <{os.environ['CUDA_VISIBLE_DEVICES']}>\"); import time; time.sleep(1)"
+    )
+    available = sorted(os.sched_getaffinity(0))
+    if len(available) < 2:
+        pytest.skip("two cores are needed")
+    run_campaign(a_campaign(tmp_path, code), file, planned(2), room=Room(cores=2))
+    assert {f"[{core}] 1 <>" for core in available[:2]} == {(tmp_path / name).read_text() for name in "01"}
+
+
+def test_more_than_the_machine_has_is_refused_before_anything_runs(tmp_path, file):
+    with pytest.raises(InvalidInput, match=r"cannot be made on this machine: it asks for 3 GPUs, and \d may be used"):
+        run_campaign(a_campaign(tmp_path), file, planned(1, gpus_per_node=3), room=Room(gpus=0))
+    with pytest.raises(InvalidInput, match="--cores 9999 is more than this machine has"):
+        run_campaign(a_campaign(tmp_path), file, planned(1), room=Room(cores=9999))
+    assert not (tmp_path / "ran").exists()
+
+
+def test_failed_and_timed_out_runs_are_kept_as_such_and_setup_lines_come_first(tmp_path, file):
+    code = (
+        "import os, sys, time; number = int(sys.argv[1]); time.sleep(60 * (number == 1)); "
+        "sys.exit(int(os.environ['CODE']) * (number == 2))"
+    )
+    campaign = a_campaign(tmp_path, code, walltime_s=1.0, setup=("export CODE=7",))
+    report = run_campaign(campaign, file, planned(3))
+    assert (1, 2) == (report.tally.completed, report.tally.failed)
+    states = {run.parameters["number"]: (run.state, run.exit_code) for run in history(tmp_path)}
+    assert {0: (JobState.COMPLETED, 0), 1: (JobState.TIMEOUT, None), 2: (JobState.FAILED, 7)} == states
+
+
+def test_a_campaign_in_which_all_fails_ends_early_and_says_why(tmp_path, file):
+    code = "import sys; sys.exit(f'no data set {sys.argv[1]} here')"
+    report = run_campaign(a_campaign(tmp_path, code), file, planned(9))
+    assert Ending.HOPELESS is report.ending
+    assert 3 == report.ended_here
+    assert 'FAILED with exit code 1, having written "no data set 0 here"' in str(report.causes[0])
+    assert 3 == report.causes[0].count
+
+
+def test_no_run_starts_that_the_budget_does_not_cover(tmp_path, file):
+    budget = Budget(10.0, BudgetUnit.SECONDS)
+    runs = (*planned(1), *planned(1, first=1, forecast_s=11.0), *planned(1, first=2, forecast_s=2.0))
+    report = run_campaign(a_campaign(tmp_path, budget=budget), file, runs)
+    assert Ending.BUDGET is report.ending
+    assert "0\n2\n" == (tmp_path / "ran").read_text()
+    assert 0 < report.tally.spent < 10
+
+
+def test_a_run_is_cut_where_the_budget_ends(tmp_path, file):
+    campaign = a_campaign(tmp_path, budget=Budget(1.0 / 3600, BudgetUnit.CORE_HOURS))
+    report = run_campaign(campaign, file, planned(2, pause=30.0))
+    assert Ending.BUDGET is report.ending
+    assert [JobState.TIMEOUT] == [run.state for run in history(tmp_path)]
+
+
+def test_money_counts_cores_by_their_price(tmp_path, file):
+    campaign = a_campaign(tmp_path, budget=Budget(1.0, BudgetUnit.USD), core_hour=3600.0)
+    report = run_campaign(campaign, file, planned(1, pause=0.2))
+    (run,) = history(tmp_path)
+    assert pytest.approx(run.measured["elapsed_s"].value) == report.tally.spent == report.tally.money
+
+
+def test_an_adaptive_design_is_asked_for_more_until_it_has_none(tmp_path, file):
+    asked = []
+
+    def propose(campaign, finished, spent):
+        asked.append((len(finished), spent > 0))
+        return planned(1, first=len(finished)) if len(finished) < 4 else ()
+
+    report = run_campaign(a_campaign(tmp_path), file, planned(2), propose=propose)
+    assert [(2, True), (3, True), (4, True)] == asked
+    assert Ending.DONE is report.ending
+    assert 4 == report.tally.completed
+
+
+def test_another_command_under_the_same_name_is_refused(tmp_path, file):
+    run_campaign(a_campaign(tmp_path), file, planned(1))
+    with pytest.raises(LeadlineError, match="holds a campaign 'test' that runs another command"):
+        run_campaign(a_campaign(tmp_path, "print()"), file, planned(1))
+
+
+# --- with a runner in a process of its own, which is killed
+
+
+@pytest.fixture
+def driven(tmp_path, file):
+    """Start the campaign of ``planned(count, pause)`` in a process of its own."""
+    started = []
+
+    def start(count, pause):
+        script = f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r})\nimport test_runner as t\n"
+        script += f"CAMPAIGN = t.a_campaign({str(tmp_path)!r})\nPLANNED = t.planned({count}, pause={pause})\n"
+        (tmp_path / "drive.py").write_text(script)
+        with (tmp_path / "said").open("w") as said:
+            started.append(subprocess.Popen([sys.executable, "-c", DRIVER, str(file)], stderr=said))
+        return started[-1]
+
+    yield start
+    for process in started:
+        process.kill()
+        process.wait()
+    for one in _marked(tmp_path):
+        one.kill()
+
+
+def _marked(tmp_path):
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if str(tmp_path) in process.environ().get(MARK, ""):
+                found.append(process)
+        except psutil.Error:
+            continue
+    return found
+
+
+def _until(condition, seconds=30):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "waited too long"
+        time.sleep(0.02)
+
+
+def test_nothing_is_lost_or_repeated_when_runner_and_wrappers_are_killed_at_random_moments(tmp_path, driven):
+    chance, folder, killed = random.Random(7), tmp_path / "data" / "campaigns" / "test", 0  # noqa: S311 - not secret
+    while killed < 6:
+        process, before = driven(20, 0.15), _count(tmp_path)
+        _until(lambda p=process, before=before: _count(tmp_path) > before or p.poll() is not None)
+        time.sleep(chance.uniform(0.0, 0.5))
+        wrappers = [one for one in _marked(tmp_path) if "leadline.execution.wrapper" in one.cmdline()[:5]]
+        victims = [[], wrappers, wrappers[:1]][killed % 3]
+        if process.poll() is None:
+            killed += 1
+        for one in victims:
+            one.kill()
+        process.kill()
+        process.wait()
+        assert process.returncode == -signal.SIGKILL, "the campaign is too short for the test"
+    last = driven(20, 0.15)
+    assert 0 == last.wait(60), (tmp_path / "said").read_text()
+    status = campaign_status(folder)
+    assert [JobState.COMPLETED] * 20 == [run.state for run in status.runs]
+    assert 20 == len(history(tmp_path)) == len({run.id for run in history(tmp_path)})
+    ran = (tmp_path / "ran").read_text().split()
+    assert {str(number) for number in range(20)} == set(ran)
+    lost = sum(run.attempt - 1 for run in status.runs)
+    assert len(ran) <= 20 + lost
+    assert [] == _marked(tmp_path)
+
+
+def _count(tmp_path):
+    return len((tmp_path / "ran").read_text()) if (tmp_path / "ran").exists() else 0
+
+
+def test_a_wrapper_that_lives_on_is_waited_for_and_not_started_again(tmp_path, driven, file):
+    process = driven(1, 2.0)
+    _until(lambda: _marked(tmp_path))
+    process.kill()
+    process.wait()
+    report = run_campaign(a_campaign(tmp_path), file, planned(1, pause=2.0))
+    assert 1 == report.tally.completed
+    assert [1] == [run.attempt for run in campaign_status(tmp_path / "data" / "campaigns" / "test").runs]
+    assert "0\n" == (tmp_path / "ran").read_text()
+
+
+def test_a_second_runner_says_who_is_the_first(tmp_path, driven, file):
+    process = driven(1, 20.0)
+    _until(lambda: _marked(tmp_path))
+    with pytest.raises(LeadlineError, match=rf"'test' is being run by process {process.pid} on .*: wait for it"):
+        run_campaign(a_campaign(tmp_path), file, planned(1))
+
+
+def test_a_campaign_is_stopped_from_another_process_and_resumed(tmp_path, driven, file):
+    process = driven(2, 20.0)
+    _until(lambda: _marked(tmp_path))
+    folder = find_folder("test", None)
+    assert f"process {process.pid} " in stop_campaign(folder)
+    process.wait(30)
+    assert [] == _marked(tmp_path)
+    assert [JobState.PENDING] * 2 == [run.state for run in campaign_status(folder).runs]
+    assert [] == history(tmp_path)
+
+
+def test_what_outlived_its_runner_is_ended_by_stop(tmp_path, driven):
+    process = driven(1, 20.0)
+    _until(lambda: _marked(tmp_path))
+    process.kill()
+    process.wait()
+    assert "1 of its runs were still at work" in stop_campaign(find_folder("test", None))
+    assert [] == _marked(tmp_path)
+
+
+def test_the_first_interrupt_lets_runs_end_and_the_second_ends_them(tmp_path, driven):
+    process = driven(5, 1.5)
+    _until(lambda: len(_marked(tmp_path)) >= 4)
+    process.send_signal(signal.SIGINT)
+    process.wait(30)
+    assert 2 == len((tmp_path / "ran").read_text().splitlines())
+    process = driven(5, 30.0)
+    _until(lambda: len(_marked(tmp_path)) >= 4)
+    process.send_signal(signal.SIGINT)
+    time.sleep(0.3)
+    process.send_signal(signal.SIGINT)
+    process.wait(20)
+    assert [] == _marked(tmp_path)
+
+
+def test_a_campaign_that_was_never_run_is_unknown():
+    with pytest.raises(UnknownName, match="unknown campaign 'nothing'"):
+        find_folder("nothing", None)
