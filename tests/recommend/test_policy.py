@@ -14,9 +14,10 @@ from leadline.core.jobs import ResourceSpec
 from leadline.core.recommendation import Constraints
 from leadline.core.systems import Billing, BillingRule, Limits, NodeType, Partition, System
 from leadline.core.units import GIB
+from leadline.recommend.distributions import quantile
 from leadline.recommend.feasibility import Candidate, refuse_place
 from leadline.recommend.policy import choose, pareto_front
-from leadline.recommend.requests import quantile, request_for, round_walltime_s
+from leadline.recommend.requests import request_for, round_walltime_s
 
 GPU = Device("V100", "nvidia", DeviceKind.GPU, memory_bytes=16 * GIB)
 OSC = Billing(BillingRule.CORES_AND_GPUS, "USD", core_hour=0.003, gpu_hour=0.09)
@@ -135,11 +136,6 @@ def test_a_quantile_is_above_the_point_and_at_its_level_is_the_end_of_the_interv
 def test_a_risk_outside_its_range_is_refused(risk):
     with pytest.raises(InvalidInput, match="risk"):
         quantile(Interval(1, 1, 1), 1 - risk)
-
-
-@pytest.mark.parametrize(("asked", "rounded"), [(1, 300), (301, 600), (3601, 4500), (43201, 46800)])
-def test_walltimes_are_rounded_up_as_schedulers_like_them(asked, rounded):
-    assert rounded == round_walltime_s(asked)
 
 
 def test_a_gpu_job_asks_for_the_cores_that_go_with_its_gpus():

@@ -10,7 +10,7 @@ from leadline.core.recommendation import Constraints, Recommendation, Rejection
 from leadline.core.workload import Workload
 from leadline.recommend.feasibility import Candidate, refuse_place
 from leadline.recommend.policy import choose
-from leadline.recommend.requests import request_for
+from leadline.recommend.requests import ask_for
 
 
 def recommend(
@@ -36,7 +36,7 @@ def recommend(
             node = place.partition.node.name
             rejections.append(Rejection(place.system.name, place.partition.name, node, refusal.reason, refusal.kind,
                                         workload.gpus))  # fmt: skip
-    candidates = _candidates(open_places, Tracer(tools, workload), constraints.risk)
+    candidates = _candidates(open_places, Tracer(tools, workload), constraints)
     return choose(candidates, constraints, rejections)
 
 
@@ -54,14 +54,16 @@ def _check_asked(places: Sequence[Place], constraints: Constraints, on: Sequence
         )
 
 
-def _candidates(places: Sequence[Place], tracer: Tracer, risk: float) -> list[Candidate]:
+def _candidates(places: Sequence[Place], tracer: Tracer, constraints: Constraints) -> list[Candidate]:
     """Estimate every place, and price the request that it leads to."""
     candidates = []
     for place, estimate in zip(places, estimate_places(places, tracer), strict=True):
         if place.system is None or place.partition is None:
             continue
-        request = request_for(estimate, place.partition, risk)
+        asked = ask_for(estimate, place.partition, constraints.risk, constraints.weights)
         billing = place.partition.billing
-        hourly = price(billing, request, 1.0, place.partition.node) if billing else None
-        candidates.append(Candidate(place.system, place.partition, place.device, estimate, request, hourly))
+        hourly = price(billing, asked.resources, 1.0, place.partition.node) if billing else None
+        candidates.append(
+            Candidate(place.system, place.partition, place.device, estimate, asked.resources, hourly, asked.reason)
+        )
     return candidates

@@ -1,19 +1,24 @@
 """Whether a candidate can run at all, and if not, why, and how far it is from being able to."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from leadline.core.estimate import Estimate
 from leadline.core.hardware import Device, DeviceKind
 from leadline.core.jobs import ResourceSpec
 from leadline.core.recommendation import Constraints
+from leadline.core.samples import Value
 from leadline.core.systems import Partition, System
 from leadline.core.units import HOUR_S, format_bytes, format_duration
-from leadline.recommend.requests import quantile
+from leadline.recommend.distributions import quantile
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A place with the estimate of the workload there, the request to make, and what the request costs an hour."""
+    """A place with the estimate of the workload there, the request to make, and what the request costs an hour.
+
+    ``request_reason`` says what decided the request. ``parameters``, ``command`` and ``notes`` are those of the option
+    that it may become.
+    """
 
     system: System
     partition: Partition
@@ -21,6 +26,10 @@ class Candidate:
     estimate: Estimate
     request: ResourceSpec
     hourly: float | None = None
+    request_reason: str = ""
+    parameters: dict[str, Value] = field(default_factory=dict)
+    command: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:

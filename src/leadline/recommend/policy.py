@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from leadline.core.recommendation import Constraints, Option, Recommendation, Rejection
 from leadline.core.units import HOUR_S
+from leadline.recommend.distributions import quantile
 from leadline.recommend.feasibility import Candidate, Refusal, refuse_estimate
-from leadline.recommend.requests import quantile
 
 
 def choose(
@@ -81,6 +81,10 @@ def _option(candidate: Candidate, place: int, constraints: Constraints, on_front
         site=candidate.system.site,
         device=candidate.device.name,
         gpu_memory_bytes=None if memory is None else quantile(memory, 1 - constraints.risk),
+        notes=candidate.notes,
+        request_reason=candidate.request_reason,
+        parameters=candidate.parameters,
+        command=candidate.command,
     )
 
 

@@ -1,64 +1,130 @@
-"""What to ask a scheduler for: quantiles of the estimate at the chosen risk, rounded as people and sites like them."""
+"""What to ask a scheduler for: the limits that cost least within the accepted risk, rounded as sites like them."""
 
 import math
-from statistics import NormalDist
+from dataclasses import dataclass, replace
+from functools import lru_cache
 
-from leadline.core.errors import InvalidInput
-from leadline.core.estimate import Estimate, Interval
+from leadline.catalog.billing import price
+from leadline.core.estimate import Estimate, Interval, Target
 from leadline.core.jobs import ResourceSpec
-from leadline.core.systems import Partition
+from leadline.core.recommendation import Weights
+from leadline.core.systems import Billing, Partition
 from leadline.core.units import GIB, HOUR_S, MINUTE_S
+from leadline.recommend.distributions import quantile
+from leadline.recommend.limits import Decided, Limit, Loss, limit_for
 
 SHORTEST_WALLTIME_S = 5 * MINUTE_S
 """No scheduler is asked for less."""
 
+EVEN = Weights()
 
-def quantile(interval: Interval, probability: float) -> float:
-    """Return the value that the quantity stays below with ``probability``.
 
-    The interval is read as two halves of a log-normal distribution whose median is the point, so that the quantile at
-    its own level's upper end is ``high``. An interval without width gives its point.
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """A request, and the sentence that says what decided its limits (empty where there are none)."""
 
-    Raises:
-        InvalidInput: ``probability`` is not between 0 and 1.
-    """
-    if not 0 < probability < 1:
-        raise InvalidInput(f"a risk of {1 - probability:g} is not usable: choose one between 0 and 1, such as 0.05")
-    end = interval.high if probability >= 0.5 else interval.low
-    if interval.point <= 0 or end <= 0 or end == interval.point:
-        return interval.point
-    scale = math.log(end / interval.point) / NormalDist().inv_cdf(
-        0.5 + math.copysign(interval.level / 2, probability - 0.5)
-    )
-    return interval.point * math.exp(scale * NormalDist().inv_cdf(probability))
+    resources: ResourceSpec
+    reason: str = ""
 
 
 def request_for(estimate: Estimate, partition: Partition, risk: float) -> ResourceSpec:
-    """Return the request that the job exceeds with probability ``risk``: walltime, memory, and its share of the cores.
+    """Return the request of ``ask_for`` where an hour counts the same in every way."""
+    return ask_for(estimate, partition, risk).resources
 
-    A CPU job takes whole nodes; a GPU job takes the cores that go with its GPUs. Unknown time or memory is left to
-    the site.
-    """
-    node, target = partition.node, estimate.target
+
+def ask_for(estimate: Estimate, partition: Partition, risk: float, weights: Weights = EVEN) -> Ask:
+    """Return the request of a workload: the share of the nodes that goes with its GPUs, and the limits of ``ask``."""
+    share = share_of(partition, estimate.target)
+    memory = estimate.host_memory_bytes and estimate.host_memory_bytes.scaled(max(1, share.gpus_per_node))
+    return ask(estimate.elapsed_s, memory, share, partition, risk, weights)
+
+
+def share_of(partition: Partition, target: Target) -> ResourceSpec:
+    """Return what a job asks for beside its limits: whole nodes on CPUs, and the cores that go with its GPUs else."""
+    node = partition.node
     gpus = math.ceil(target.gpus / target.nodes) if node.device else 0
     whole = partition.rules.whole_nodes or not gpus
     cores = node.cores
     if cores and node.gpus and not whole:
         cores = max(1, cores * gpus // node.gpus)
-    walltime = None if estimate.elapsed_s is None else round_walltime_s(quantile(estimate.elapsed_s, 1 - risk))
-    memory = None
-    if estimate.host_memory_bytes is not None:
-        memory = math.ceil(quantile(estimate.host_memory_bytes, 1 - risk) * max(1, gpus) / GIB) * GIB
     return ResourceSpec(
-        nodes=target.nodes,
-        cores_per_task=cores,
-        gpus_per_node=(node.gpus or gpus) if whole and gpus else gpus,
-        memory_bytes_per_node=memory,
-        walltime_s=walltime,
+        nodes=target.nodes, cores_per_task=cores, gpus_per_node=(node.gpus or gpus) if whole and gpus else gpus
     )
+
+
+def ask(
+    elapsed_s: Interval | None,
+    memory_bytes: Interval | None,
+    share: ResourceSpec,
+    partition: Partition,
+    risk: float,
+    weights: Weights = EVEN,
+) -> Ask:
+    """Return ``share`` with the walltime and the memory a node that cost least, kills and reruns included.
+
+    Each is exceeded with a probability of at most ``risk``. A walltime is the whole loss of a run killed for it, and
+    what is not used of it counts ``weights.waste``. Memory costs the run that is killed for it, and the bill too where
+    the site counts memory beyond the share of the cores. What is not known is left to the site.
+
+    Raises:
+        InvalidInput: the risk or a weight is out of range.
+    """
+    time = memory = None
+    if elapsed_s is not None:
+        time = limit_for(elapsed_s, risk, weights, cap=partition.limits.max_walltime_s)
+        share = replace(share, walltime_s=_capped(time, round_walltime_s(time.value), partition.limits.max_walltime_s))
+    if memory_bytes is not None:
+        cap = partition.node.usable_memory_bytes or partition.node.memory_bytes
+        charged = _charged(partition, share, quantile(memory_bytes, 1 - risk))
+        memory = limit_for(memory_bytes, risk, replace(weights, waste=weights.waste + charged), Loss.RUN, cap=cap)
+        asked = math.ceil(memory.value / GIB) * GIB
+        share = replace(share, memory_bytes_per_node=math.ceil(_capped(memory, asked, cap)))
+    return Ask(share, _reason(time and _said(time), memory and _said(memory), risk))
 
 
 def round_walltime_s(walltime_s: float) -> float:
     """Round up to 5 minutes below an hour, 15 minutes below 12 hours, an hour above."""
     step = 5 * MINUTE_S if walltime_s <= HOUR_S else 15 * MINUTE_S if walltime_s <= 12 * HOUR_S else HOUR_S
     return max(SHORTEST_WALLTIME_S, math.ceil(walltime_s / step) * step)
+
+
+def _capped(limit: Limit, rounded: float, cap: float | None) -> float:
+    """Take back what rounding up put above the cap; a limit that is above it by itself stays, and will be refused."""
+    return cap if cap is not None and limit.value <= cap < rounded else rounded
+
+
+def _charged(partition: Partition, share: ResourceSpec, memory_bytes: float) -> float:
+    """Return the growth of the bill where the memory grows, in shares of each: 0 where memory is not counted."""
+    billing = partition.billing
+    if billing is None or not (billing.memory_bytes_per_core or billing.memory_bytes_per_gpu):
+        return 0.0
+    bills = [_hourly(billing, share, partition, math.ceil(memory_bytes * times)) for times in (1, 2)]
+    return round(max(0.0, bills[1] / bills[0] - 1), 1) if all(bills) else 0.0
+
+
+def _hourly(billing: Billing, share: ResourceSpec, partition: Partition, memory_bytes: int) -> float:
+    return price(billing, replace(share, memory_bytes_per_node=memory_bytes), 1.0, partition.node) or 0.0
+
+
+def _said(limit: Limit) -> tuple[Decided, float, float]:
+    return limit.decided, limit.risk, limit.cheapest_risk
+
+
+@lru_cache(maxsize=4096)
+def _reason(time: tuple[Decided, float, float] | None, memory: tuple[Decided, float, float] | None, risk: float) -> str:
+    """Return the sentence that says which of risk and cost decided each limit."""
+    parts = [_part(name, said, risk) for name, said in (("walltime", time), ("memory", memory)) if said and said[1]]
+    return "; ".join(parts)
+
+
+def _part(name: str, said: tuple[Decided, float, float], risk: float) -> str:
+    decided, taken, cheapest = said
+    if decided is Decided.RISK:
+        return f"the accepted risk of {_percent(risk)} decides the {name} (cost alone would take {_percent(cheapest)})"
+    if decided is Decided.CAP:
+        return f"the most that may be asked for decides the {name}, which {_percent(taken)} of runs exceed"
+    return f"cost decides the {name} (a kill in {_percent(taken)} of runs costs least; {_percent(risk)} are accepted)"
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.2g} %"

@@ -1,6 +1,7 @@
 """``leadline recommend``: the configuration to ask for, under a deadline, a budget and a risk."""
 
 from collections import Counter
+from dataclasses import replace
 from typing import Annotated
 
 import typer
@@ -11,7 +12,7 @@ from leadline.app.estimate import RISK
 from leadline.app.recommend import recommend as recommend_verb
 from leadline.core.documents import to_document
 from leadline.core.errors import InvalidInput, NothingFits
-from leadline.core.recommendation import Constraints, Option, Recommendation
+from leadline.core.recommendation import Constraints, Option, Recommendation, Weights
 from leadline.core.units import format_bytes, format_clock, format_duration, parse_duration_s
 from leadline.core.workload import Workload
 from leadline.interfaces.cli.face import All, Json, err, format_cost, out, print_json
@@ -26,7 +27,7 @@ Examples:
   leadline recommend --on Pitzer --on Expanse -- python train.py --batch-size 64 --epochs 10"""
 
 ROWS_SHOWN = 12
-LIMITS = "Limits"
+LIMITS, REQUEST = "Limits", "The request"
 
 
 @app.command(epilog=EXAMPLES)
@@ -56,12 +57,26 @@ def recommend(
         float,
         typer.Option(metavar="SHARE", help="Accepted probability of exceeding a limit.", rich_help_panel=LIMITS),
     ] = RISK,
+    kill: Annotated[
+        float,
+        typer.Option(
+            metavar="WEIGHT", help="What an hour lost to a kill counts, in hours used.", rich_help_panel=REQUEST
+        ),
+    ] = 1.0,
+    waste: Annotated[
+        float,
+        typer.Option(
+            metavar="WEIGHT",
+            help="What an hour asked for and not used counts: longer requests wait longer.",
+            rich_help_panel=REQUEST,
+        ),
+    ] = 1.0,
     on: On = None,
     everything: All = False,
     json: Json = False,
 ) -> None:
     """Recommend a system, a partition and a request; say why the others lost."""
-    constraints = _constraints(deadline, budget, currency, risk)
+    constraints = replace(_constraints(deadline, budget, currency, risk), weights=_weights(kill, waste))
     answer = recommend_verb(work, toolbox(), constraints, on=on or ())
     if json:
         print_json(to_document(answer, "leadline.recommendation/1"))
@@ -83,11 +98,21 @@ def _constraints(deadline: str | None, budget: float | None, currency: str, risk
     return Constraints(deadline_s, budget, currency if budget is not None else None, risk)
 
 
+def _weights(kill: float, waste: float) -> Weights:
+    for option, value in (("--kill", kill), ("--waste", waste)):
+        if not 0 <= value < float("inf"):
+            raise InvalidInput(f"{option} is {value:g}, but it must be 0 or more: 1 counts an hour as one that is used")
+    return Weights(kill, waste)
+
+
 def _show(answer: Recommendation, *, everything: bool) -> None:
     best = answer.options[0]
     console = out()
     console.print(f"Ask for {_request(best)}", style="bold")
-    console.print(f"Why: {best.reason}.\n")
+    console.print(f"Why: {best.reason}.")
+    if best.request_reason:
+        console.print(f"{best.request_reason[0].upper()}{best.request_reason[1:]}.", soft_wrap=True)
+    console.print()
     shown = answer.options if everything else answer.options[:ROWS_SHOWN]
     console.print(_table(shown))
     if len(shown) < len(answer.options):

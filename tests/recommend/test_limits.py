@@ -1,0 +1,144 @@
+"""The limit of least expected loss: what decides it, what moves it, and that the risk is never exceeded."""
+
+import math
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from leadline.core.errors import InvalidInput
+from leadline.core.estimate import Interval
+from leadline.core.recommendation import Weights
+from leadline.recommend.distributions import HalfLogNormals, Sampled, quantile, spreads
+from leadline.recommend.limits import GROWTH, Decided, Loss, expected_loss, limit_for, limit_of
+
+EVEN = Weights()
+SPREAD = st.floats(0.01, 2.5)
+RISK = st.floats(0.001, 0.5)
+WEIGHT = st.floats(0.01, 20)
+LOSS = st.sampled_from(Loss)
+
+
+def spread_by(spread, point=100.0):
+    """An interval at a level of 90 % whose logarithm has that standard deviation."""
+    factor = math.exp(1.6448536269514722 * spread)
+    return Interval(point, point / factor, point * factor, 0.9)
+
+
+def test_the_spread_of_an_interval_is_read_back():
+    assert pytest.approx((0.3, 0.3)) == spreads(spread_by(0.3))
+    assert (0.0, 0.0) == spreads(Interval(5.0, 5.0, 5.0))
+
+
+@pytest.mark.parametrize(
+    ("spread", "risk", "decided"),
+    [(0.02, 0.05, Decided.COST), (0.1, 0.05, Decided.COST), (0.2, 0.05, Decided.RISK), (0.2, 0.2, Decided.COST),
+     (0.5, 0.05, Decided.RISK), (0.5, 0.01, Decided.RISK)],
+)  # fmt: skip
+def test_a_narrow_prediction_is_decided_by_cost_and_a_wide_one_by_the_risk(spread, risk, decided):
+    assert decided is limit_for(spread_by(spread), risk, EVEN).decided
+
+
+@pytest.mark.parametrize(("spread", "cheapest"), [(0.05, 0.013), (0.14, 0.05), (0.3, 0.13), (1.0, 0.26)])
+def test_the_cheapest_risk_of_a_log_normal_is_that_of_the_table(spread, cheapest):
+    assert pytest.approx(cheapest, rel=0.15) == limit_for(spread_by(spread), 0.5, EVEN).risk
+
+
+def test_where_the_risk_decides_the_limit_is_the_quantile_that_it_leaves():
+    interval = spread_by(0.5)
+    assert pytest.approx(quantile(interval, 0.95)) == limit_for(interval, 0.05, EVEN).value
+
+
+def test_an_interval_without_width_is_asked_for_as_it_is():
+    assert 60.0 == limit_for(Interval(60, 60, 60), 0.05, EVEN).value
+
+
+def test_expected_loss_is_what_many_runs_lose_on_average():
+    known, limit = HalfLogNormals(100.0, 0.4, 0.4), 140.0
+    runs = [known.quantile((at + 0.5) / 20000) for at in range(20000)]
+    total = 0.0
+    for run in runs:
+        asked = limit
+        while run > asked:
+            total += asked
+            asked *= GROWTH
+        total += 0.5 * (asked - run)
+    assert pytest.approx(total / len(runs), rel=2e-3) == expected_loss(known, limit, Weights(1.0, 0.5), Loss.LIMIT)
+
+
+def test_no_other_limit_within_the_risk_loses_noticeably_less():
+    for spread in (0.05, 0.2, 0.8):
+        known = HalfLogNormals(100.0, spread, spread)
+        chosen = expected_loss(known, limit_for(spread_by(spread), 0.5, EVEN).value, EVEN, Loss.LIMIT)
+        others = [expected_loss(known, known.quantile(p / 1000), EVEN, Loss.LIMIT) for p in range(500, 1000)]
+        assert chosen <= 1.01 * min(others)
+
+
+def test_a_cap_between_the_two_is_asked_for_and_one_below_the_risk_is_overstepped():
+    interval = spread_by(0.05)
+    free, least = limit_for(interval, 0.05, EVEN).value, quantile(interval, 0.95)
+    cap = (free + least) / 2
+    capped = limit_for(interval, 0.05, EVEN, cap=cap)
+    assert (cap, Decided.CAP) == (capped.value, capped.decided)
+    assert capped.risk <= 0.05
+    assert free == limit_for(interval, 0.05, EVEN, cap=least * 0.99).value
+
+
+@given(SPREAD, RISK, WEIGHT, WEIGHT, LOSS)
+def test_the_accepted_risk_is_never_exceeded(spread, risk, kill, waste, loss):
+    interval = spread_by(spread)
+    limit = limit_for(interval, risk, Weights(kill, waste), loss)
+    assert HalfLogNormals.of(interval).above(limit.value) <= risk * (1 + 1e-6)
+    assert limit.risk <= risk
+
+
+@given(SPREAD, RISK, WEIGHT, WEIGHT, WEIGHT, LOSS)
+def test_a_dearer_kill_never_asks_for_less(spread, risk, kill, more, waste, loss):
+    cheap, dear = (limit_for(spread_by(spread), risk, Weights(one, waste), loss).value for one in (kill, kill + more))
+    assert cheap <= dear * (1 + 1e-12)
+
+
+@given(SPREAD, RISK, WEIGHT, WEIGHT, WEIGHT)
+def test_dearer_waste_never_asks_for_more(spread, risk, kill, waste, more):
+    cheap, dear = (limit_for(spread_by(spread), risk, Weights(kill, one)).value for one in (waste, waste + more))
+    assert dear <= cheap * (1 + 1e-12)
+
+
+@given(SPREAD, RISK, RISK, LOSS)
+def test_a_smaller_risk_never_asks_for_less(spread, one, other, loss):
+    limits = [limit_for(spread_by(spread), risk, EVEN, loss).value for risk in sorted((one, other), reverse=True)]
+    assert limits[0] <= limits[1] * (1 + 1e-12)
+
+
+@given(SPREAD, RISK, st.floats(0.001, 1e9))
+def test_the_limit_grows_in_proportion_to_the_quantity(spread, risk, point):
+    one, many = (limit_for(spread_by(spread, median), risk, EVEN).value for median in (1.0, point))
+    assert pytest.approx(point) == many / one
+
+
+@given(st.lists(st.floats(1, 1e6), min_size=1, max_size=60), RISK)
+def test_a_sample_is_asked_for_at_one_of_its_own_values_within_the_risk(values, risk):
+    assume(max(values) / min(values) < 1e5)
+    known = Sampled(values)
+    limit = limit_of(known, risk, EVEN)
+    assert limit.value in values
+    assert known.above(limit.value) <= risk + 1e-9
+
+
+def test_a_sample_of_a_log_normal_is_asked_for_as_the_log_normal():
+    known = HalfLogNormals(100.0, 0.2, 0.2)
+    sample = Sampled([known.quantile((at + 0.5) / 2000) for at in range(2000)])
+    assert pytest.approx(limit_for(spread_by(0.2), 0.3, EVEN).value, rel=0.02) == limit_of(sample, 0.3, EVEN).value
+
+
+@pytest.mark.parametrize(
+    ("risk", "weights"), [(0.0, EVEN), (1.0, EVEN), (0.1, Weights(-1.0, 1.0)), (0.1, Weights(1.0, math.nan))]
+)
+def test_a_risk_or_a_weight_out_of_range_is_refused(risk, weights):
+    with pytest.raises(InvalidInput, match="not usable"):
+        limit_for(spread_by(0.2), risk, weights)
+
+
+def test_an_empty_sample_is_refused():
+    with pytest.raises(InvalidInput, match="at least one value"):
+        Sampled([])
