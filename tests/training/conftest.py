@@ -3,4 +3,29 @@
 import sys
 from pathlib import Path
 
+import pytest
+
 sys.path.insert(0, str(Path(__file__).parent))
+
+
+@pytest.fixture(scope="session")
+def quick():
+    """Return the estimators that fit at once."""
+    from leadline.estimators.tabular.registry import ESTIMATORS
+
+    return {name: ESTIMATORS[name] for name in ("linear", "scaling_law")}
+
+
+@pytest.fixture(scope="session")
+def built(quick):
+    """Return a model of a made campaign with what it was made of."""
+    from made_runs import campaign
+
+    from leadline.training.build import Options, Origin, build
+    from leadline.training.commands import command_of
+    from leadline.training.records import records_of
+
+    runs = campaign(80, 24)
+    origin = Origin("runs.csv", "2026-01-02T00:00:00+00:00", "leadline train runs.csv", command_of(runs))
+    options = Options(targets=("elapsed_s", "host_memory_bytes"))
+    return build(records_of(runs), quick, origin, options)

@@ -35,7 +35,7 @@ class TrainingData:
     """What is learned from, and what was left out of it.
 
     ``features`` say what the samples have seen; ``failures`` counts by state the runs that are neither samples nor
-    bounds, ``unmeasured`` those that ended well without the target's figure.
+    bounds, ``unmeasured`` those that ended well without the target's figure. ``started`` is when each run began.
     """
 
     dataset: Dataset
@@ -43,6 +43,7 @@ class TrainingData:
     runs: int
     failures: dict[str, int]
     unmeasured: int = 0
+    started: tuple[str, ...] = ()
 
     @property
     def censored(self) -> int:
@@ -82,7 +83,14 @@ def make_dataset(
     dataset = Dataset(application, target, samples, _scale_features(samples, features, tuple(scale_features)), units)
     left_out = Counter(record.state.value for record in records if not _counts(record, target))
     unmeasured = sum(_counts(record, target) for record in records) - len(usable)
-    return TrainingData(dataset, features, len(records), dict(sorted(left_out.items())), unmeasured)
+    return TrainingData(
+        dataset,
+        features,
+        len(records),
+        dict(sorted(left_out.items())),
+        unmeasured,
+        tuple(one.started_at for one in records),
+    )
 
 
 def _one_application(records: Sequence[Record]) -> str:

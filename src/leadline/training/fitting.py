@@ -1,0 +1,215 @@
+"""From the samples of one target to a fitted estimator with its interval: split, select, calibrate, test, refit."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from leadline.core.errors import InvalidInput
+from leadline.core.runs import Scale
+from leadline.core.samples import Sample
+from leadline.estimators.tabular.ports import Array, FittedEstimator, TabularEstimator
+from leadline.training.candidates import adjustment
+from leadline.training.card import Errors
+from leadline.training.dataset import TrainingData
+from leadline.training.select import OutOfFold, Progress, Selection, fit, predict_held_out, predict_out_of_fold, select
+from leadline.training.splits import Parting, blocked, folds, hold_out, thinned
+from leadline.uncertainty.conformal import Calibration, Residuals, calibrate
+from leadline.uncertainty.metrics import coverage, mae, mape, ov_mape, underprediction
+
+FOLDS, FEWER_FOLDS = 5, 3
+"""Of few samples and of many."""
+MANY = 400
+TEST_SHARE = 0.2
+LEVEL = 0.9
+CUTS = (0.5, 0.75)
+"""Shares of the configurations, by size, below which one fits and above which one predicts: an extrapolation."""
+MOST_TO_SELECT = 1000
+"""Samples on which candidates are compared; the chosen one is fitted on all."""
+FEW_CONFIGURATIONS = 30
+"""Below so many, the history is called small."""
+
+
+@dataclass(frozen=True, slots=True)
+class Predictions:
+    """What was predicted for runs that were not learned from, with its interval; the arrays of a plot."""
+
+    predicted: OutOfFold
+    low: Array
+    high: Array
+
+
+@dataclass(frozen=True, slots=True)
+class Trained:
+    """A fitted target, and everything its card says of it.
+
+    ``tested`` maps a scale to the errors on the test runs, ``validated`` to those out of fold. ``factor`` is HARP's
+    adjustment, 1 where the chosen candidate has none. ``validation`` and ``test`` are what the plots show.
+    """
+
+    data: TrainingData
+    selection: Selection
+    fitted: FittedEstimator
+    factor: float
+    calibration: Calibration
+    tested: dict[str, Errors]
+    validated: dict[str, Errors]
+    validation: Predictions
+    test: Predictions | None
+    notes: tuple[str, ...]
+
+
+def train_target(
+    data: TrainingData,
+    estimators: Mapping[str, TabularEstimator],
+    *,
+    policy: str = "mape",
+    seed: int = 0,
+    progress: Progress = lambda *_: None,
+) -> Trained:
+    """Choose, calibrate and test an estimator for a target, then fit it again on all runs.
+
+    The test runs take part in nothing before they are scored, once. Afterwards the recipe is fitted on them too, and
+    their errors join those that the interval is made of.
+
+    Raises:
+        InvalidInput: no estimator can be fitted on so few runs.
+        UnknownName: there is no such policy.
+    """
+    dataset = data.dataset
+    carries = dataset.scale_features
+    kept = hold_out(dataset.samples, TEST_SHARE, seed)
+    compared = thinned(kept.fitted, MOST_TO_SELECT, seed)
+    inside = folds(compared, FEWER_FOLDS if len(compared) > MANY else FOLDS, seed)
+    beyond = blocked(compared, carries, CUTS)
+    extrapolates = bool(beyond) and not dataset.at(Scale.FULL_SCALE)
+    judged = beyond if extrapolates else inside
+    selection = select(judged, estimators, policy, scale_features=carries, seed=seed, progress=progress)
+    recipe = estimators[selection.winner.estimator]
+    progress(f"calibrating {selection.winner.name}", 1, 1)
+
+    def predict(partings: Sequence[Parting]) -> OutOfFold:
+        return predict_out_of_fold(selection.winner, recipe, partings, scale_features=carries, seed=seed)
+
+    plain = predict(inside)
+    factor = _factor(plain, selection)
+    plain = plain.times(np.full(len(plain.samples), factor))
+    errors = [plain.residuals()]
+    if large := _where_it_can_be_fitted(predict, beyond):
+        errors.append(large.times(np.full(len(large.samples), factor)).residuals())
+    validation = _cross_intervals(plain, errors[1:])
+    test = None
+    if kept.held_out:
+        fitted = fit(selection.winner, recipe, kept.fitted, scale_features=carries, seed=seed)
+        said = predict_held_out(fitted, kept.held_out)
+        said = said.times(np.full(len(said.samples), factor))
+        test = _with_interval(said, calibrate(Residuals.joined(*errors)))
+        errors.append(said.residuals())
+    whole = fit(selection.winner, recipe, dataset.samples, scale_features=carries, seed=seed)
+    return Trained(
+        data,
+        selection,
+        whole,
+        factor,
+        calibrate(Residuals.joined(*errors)),
+        errors_by_scale(test) if test else {},
+        errors_by_scale(validation),
+        validation,
+        test,
+        _notes(data, extrapolates=extrapolates, tested=test is not None, compared=len(compared)),
+    )
+
+
+def errors_by_scale(said: Predictions) -> dict[str, Errors]:
+    """Return the errors of each scale that was predicted."""
+    found = {}
+    scales = np.array([one.scale.value for one in said.predicted.samples])
+    for scale in Scale:
+        mine = scales == scale.value
+        if not mine.any():
+            continue
+        part = said.predicted.at(mine)
+        measured, points = part.measured.tolist(), part.point.tolist()
+        low, high = said.low[mine].tolist(), said.high[mine].tolist()
+        found[scale.value] = Errors(
+            len(measured),
+            len({one.configuration for one in part.samples}),
+            mape(measured, points),
+            mae(measured, points),
+            underprediction(measured, points),
+            ov_mape(measured, points),
+            coverage(measured, low, high),
+            float(np.median(said.high[mine] / part.measured)),
+        )
+    return found
+
+
+def _where_it_can_be_fitted(
+    predict: Callable[[Sequence[Parting]], OutOfFold], partings: Sequence[Parting]
+) -> OutOfFold | None:
+    """Return what is predicted of the largest runs, from as few smaller ones as the estimator can be fitted on."""
+    for start in range(len(partings)):
+        try:
+            return predict(partings[start:])
+        except InvalidInput:  # too few runs below this cut
+            continue
+    return None
+
+
+def _factor(plain: OutOfFold, selection: Selection) -> float:
+    """Return the adjustment of the winner, from the runs that it was judged on."""
+    if not selection.winner.adjusted:
+        return 1.0
+    judged = np.array([one.scale is Scale.FULL_SCALE for one in plain.samples])
+    judged = judged if judged.any() else np.ones(len(judged), bool)
+    return adjustment(plain.measured[judged], plain.point[judged])
+
+
+def _with_interval(said: OutOfFold, calibration: Calibration) -> Predictions:
+    scales = [one.scale.value for one in said.samples]
+    low, high = calibration.interval(said.point, said.spread, said.beyond, scales, LEVEL)
+    return Predictions(said, np.minimum(low, said.point), np.maximum(high, said.point))
+
+
+def _cross_intervals(said: OutOfFold, others: Sequence[Residuals]) -> Predictions:
+    """Return the intervals of predictions out of fold, each learned from the other folds."""
+    low, high = np.array(said.point), np.array(said.point)
+    residuals = said.residuals()
+    for fold in np.unique(said.fold):
+        mine = said.fold == fold
+        if (~mine).any():
+            found = _with_interval(said.at(mine), calibrate(Residuals.joined(residuals.at(~mine), *others)))
+            low[mine], high[mine] = found.low, found.high
+    return Predictions(said, low, high)
+
+
+def _notes(data: TrainingData, *, extrapolates: bool, tested: bool, compared: int) -> tuple[str, ...]:
+    """Return what a user should know before relying on the model, a sentence each."""
+    samples = data.dataset.samples
+    notes = []
+    configurations = _configurations(samples)
+    full = _configurations(data.dataset.at(Scale.FULL_SCALE))
+    down = _configurations(data.dataset.at(Scale.SCALED_DOWN))
+    if configurations < FEW_CONFIGURATIONS:
+        notes.append(
+            f"the history is small ({configurations} configurations), so the intervals are wide: "
+            f"{FEW_CONFIGURATIONS} or more make them tighter"
+        )
+    if extrapolates:
+        notes.append(
+            "no full-scale run was made: what is said beyond the scaled-down runs rests on how the largest of them "
+            "were predicted from smaller ones; a few full-scale runs make it far surer"
+        )
+    elif down and full and full < 10:
+        notes.append(f"only {full} full-scale configurations were run: a few more make full-scale predictions surer")
+    if down and not full and not data.dataset.scale_features:
+        notes.append("no feature is known to carry scale: name it with --scale, and larger runs are told from smaller")
+    if not tested:
+        notes.append("there are too few configurations to hold any out for a test: the errors are those out of fold")
+    if compared < MOST_TO_SELECT <= len(samples):
+        notes.append(f"candidates were compared on {compared} of {len(samples)} samples; the chosen one has all")
+    return tuple(notes)
+
+
+def _configurations(samples: Sequence[Sample]) -> int:
+    return len({one.configuration for one in samples})

@@ -1,0 +1,84 @@
+"""From samples to a tested model with its interval."""
+
+import numpy as np
+import pytest
+from made_runs import campaign, make_run, walltime_s
+
+from leadline.core.runs import Scale
+from leadline.training.build import Options, Origin, build, measured_targets
+from leadline.training.dataset import make_dataset
+from leadline.training.fitting import train_target
+from leadline.training.records import records_of
+
+ORIGIN = Origin("test", "2026-01-02", "leadline train test")
+
+
+def train(runs, quick, **more):
+    return train_target(make_dataset(records_of(runs), **more), quick)
+
+
+def test_a_law_learned_from_both_scales_is_within_a_few_percent_on_runs_it_never_saw(built):
+    _, (elapsed, memory) = built
+    assert 5 > elapsed.tested["FS"].mape
+    assert 5 > memory.tested["SD"].mape
+    assert 24 == elapsed.validated["FS"].configurations + elapsed.tested["FS"].configurations
+    assert "scaling_law" == elapsed.selection.winner.estimator
+
+
+def test_the_test_runs_took_part_in_nothing_before(built):
+    _, (elapsed, _) = built
+    tested = {one.configuration for one in elapsed.test.predicted.samples}
+    assert tested
+    assert not tested & {one.configuration for one in elapsed.validation.predicted.samples}
+
+
+def test_intervals_hold_their_points_and_about_nine_of_ten_runs(quick):
+    covered = []
+    for seed in range(12):
+        done = train(campaign(60, 20, seed=seed, noise=0.03), {"linear": quick["linear"]})
+        for said in (done.validation, done.test):
+            assert (said.low <= said.predicted.point).all()
+            assert (said.predicted.point <= said.high).all()
+            covered += list((said.low <= said.predicted.measured) & (said.predicted.measured <= said.high))
+    assert 0.85 <= np.mean(covered) <= 0.97
+
+
+def test_scaled_down_runs_alone_are_judged_by_extrapolation_and_say_so(quick):
+    done = train(campaign(60, 0), quick, scale_features=["epochs", "samples"])
+    assert "largest runs" in done.selection.judged_on
+    assert any("no full-scale run was made" in note for note in done.notes)
+
+
+def test_a_small_history_says_so_and_has_no_test(quick):
+    done = train([make_run(n, epochs=n + 1, scale=Scale.FULL_SCALE) for n in range(8)], quick)
+    assert {} == done.tested
+    assert any("the history is small (8 configurations)" in note for note in done.notes)
+    assert any("too few configurations to hold any out" in note for note in done.notes)
+
+
+def test_a_small_history_has_wider_intervals_than_a_large_one(quick, built):
+    model, _ = build(records_of(campaign(10, 3, seed=2)), quick, ORIGIN, Options(("elapsed_s",)))
+    large, _ = built
+    row = {"epochs": 40, "samples": 60000, "kind": "a", "cores": 2}
+    few, many = model.predict("elapsed_s", [row]), large.predict("elapsed_s", [row])
+    assert np.log(few.high[0] / few.low[0]) > 1.5 * np.log(many.high[0] / many.low[0])
+    assert few.low[0] <= walltime_s(40, 60000, 2) <= few.high[0]
+    assert many.high[0] / many.low[0] < 1.2
+
+
+def test_the_default_targets_are_those_that_every_completed_run_has(quick):
+    assert ("elapsed_s", "host_memory_bytes") == measured_targets(records_of(campaign(5, 5)))
+
+
+def test_the_same_seed_makes_the_same_model(quick, built):
+    again, _ = build(records_of(campaign(80, 24)), quick, ORIGIN, Options(("host_memory_bytes",)))
+    row = {"epochs": 30, "samples": 50000, "kind": "b", "cores": 1}
+    assert again.predict("host_memory_bytes", [row]) == built[0].predict("host_memory_bytes", [row])
+
+
+@pytest.mark.parametrize("policy", ["mae", "wtm", "pinball", "cost"])
+def test_every_policy_chooses_and_says_why(quick, policy):
+    done = train_target(make_dataset(records_of(campaign(40, 12))), {"linear": quick["linear"]}, policy=policy)
+    assert done.selection.reason.startswith(done.selection.winner.name)
+    if policy == "wtm":
+        assert done.selection.scores[0].upp == min(one.upp for one in done.selection.scores)

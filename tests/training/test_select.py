@@ -1,0 +1,123 @@
+"""Candidates, their training sets and adjustment, and the choice by policy."""
+
+import numpy as np
+import pytest
+from made_runs import campaign
+
+from leadline.core.errors import InvalidInput, UnknownName
+from leadline.core.runs import Scale
+from leadline.estimators.tabular.ports import Predicted
+from leadline.training.candidates import Candidate, TrainingSet, adjustment, fitting_samples, training_sets
+from leadline.training.dataset import make_dataset
+from leadline.training.records import records_of
+from leadline.training.select import select
+from leadline.training.splits import blocked, folds
+
+
+class Constant:
+    """An estimator that says what was measured times a factor, looked up, so that its errors are known."""
+
+    def __init__(self, name, factor, truth):
+        self.name, self.factor, self.truth, self.seen = name, factor, truth, []
+
+    def fit(self, samples, **_):
+        self.seen.append(samples)
+        return self
+
+    def predict(self, rows):
+        said = [self.truth["\n".join(f"{k}={v}" for k, v in sorted(row.items()))] * self.factor for row in rows]
+        return Predicted(np.array(said), np.full(len(said), np.nan), np.zeros(len(said)))
+
+    def dump(self):
+        return {}
+
+
+class Refusing:
+    name = "refusing"
+
+    def fit(self, *_, **__):
+        raise InvalidInput("refusing needs 1000 samples")
+
+
+@pytest.fixture(scope="module")
+def dataset():
+    return make_dataset(records_of(campaign(40, 12))).dataset
+
+
+def recipes(dataset, **factors):
+    truth = {one.configuration: one.value for one in dataset.samples}
+    return {name: Constant(name, factor, truth) for name, factor in factors.items()}
+
+
+def test_the_training_sets_are_those_that_the_scales_allow(dataset):
+    assert (TrainingSet.SCALED_DOWN, TrainingSet.BOTH, TrainingSet.UP_SAMPLED) == training_sets(dataset.samples)
+    assert (TrainingSet.ALL,) == training_sets(dataset.at(Scale.FULL_SCALE))
+
+
+def test_an_up_sampled_set_has_as_many_full_scale_runs_as_scaled_down_ones_and_all_of_them(dataset):
+    chosen = fitting_samples(dataset.samples, TrainingSet.UP_SAMPLED, seed=3)
+    full = [one for one in chosen if one.scale is Scale.FULL_SCALE]
+    assert 40 == len(full) == len(chosen) - len(full)
+    assert {one.run_id for one in dataset.at(Scale.FULL_SCALE)} == {one.run_id for one in full}
+    assert chosen == fitting_samples(dataset.samples, TrainingSet.UP_SAMPLED, seed=3)
+    only = fitting_samples(dataset.samples, TrainingSet.SCALED_DOWN, seed=3)
+    assert {Scale.SCALED_DOWN} == {one.scale for one in only}
+
+
+def test_the_adjustment_is_the_mean_relative_error_of_what_was_under_predicted():
+    assert 1.3 == adjustment(np.array([10.0, 10.0, 10.0]), np.array([8.0, 6.0, 20.0]))
+    assert 1.0 == adjustment(np.array([10.0]), np.array([10.0]))
+
+
+def test_mae_takes_the_closest_and_wtm_the_one_that_is_never_short(dataset):
+    tried = recipes(dataset, short=0.99, long=1.10)
+    parts = folds(dataset.samples, 4, seed=0)
+    chosen = select(parts, tried, "mape")
+    # adjusted, the short one is 1.01 times as long: as close, to a hundredth
+    assert "short" == chosen.winner.estimator
+    chosen = select(parts, recipes(dataset, short=0.8, long=1.1), "wtm")
+    assert Candidate("short", TrainingSet.SCALED_DOWN) != chosen.winner
+    assert 0 == chosen.scores[0].upp
+    assert "0 % under-predicted" in chosen.reason
+    assert "the next" in chosen.reason
+
+
+def test_judged_are_the_full_scale_runs_where_there_are_any(dataset):
+    chosen = select(folds(dataset.samples, 4, seed=0), recipes(dataset, one=1.2), "mape")
+    assert "12 full-scale runs that its fits did not see" == chosen.judged_on
+    assert [20.0] * 3 == [pytest.approx(one.mape) for one in chosen.scores if not one.candidate.adjusted]
+    down = dataset.at(Scale.SCALED_DOWN)
+    parts = blocked(down, dataset.scale_features, (0.5, 0.75))
+    chosen = select(parts, recipes(dataset, one=1.2), "mape")
+    assert f"the {sum(len(part.held_out) for part in parts)} largest runs, by fits on smaller ones" == chosen.judged_on
+
+
+def test_no_fit_ever_sees_a_configuration_that_it_predicts(dataset):
+    tried = recipes(dataset, one=1.0)
+    parts = folds(dataset.samples, 4, seed=0)
+    select(parts, tried, "mae")
+    for number, seen in enumerate(tried["one"].seen):
+        held = {one.configuration for one in parts[number % 4].held_out}
+        assert not held & {one.configuration for one in seen}
+
+
+def test_what_cannot_be_fitted_is_listed_with_its_reason_and_never_wins(dataset):
+    tried = {"refusing": Refusing(), **recipes(dataset, one=1.5)}
+    chosen = select(folds(dataset.samples, 4, seed=0), tried, "cost")
+    assert "one" == chosen.winner.estimator
+    assert {"refusing needs 1000 samples"} == {one.why_not for one in chosen.scores if one.why_not}
+    with pytest.raises(InvalidInput, match=r"no estimator can be fitted .* needs 1000"):
+        select(folds(dataset.samples, 4, seed=0), {"refusing": Refusing()}, "mae")
+
+
+def test_the_upper_bound_and_not_the_point_is_judged_by_cost_and_pinball(dataset):
+    """A constant factor is taken out of the bound, so that all candidates ask for the same."""
+    for policy in ("pinball", "cost"):
+        chosen = select(folds(dataset.samples, 4, seed=0), recipes(dataset, half=0.5, twice=2.0), policy)
+        figures = [one.policy[0] for one in chosen.scores if not one.candidate.adjusted]
+        assert max(figures) == pytest.approx(min(figures), abs=1e-9)
+
+
+def test_a_policy_that_is_not_known_names_those_that_are(dataset):
+    with pytest.raises(UnknownName, match="did you mean 'mae'"):
+        select(folds(dataset.samples, 4, seed=0), recipes(dataset, one=1.0), "mea")
