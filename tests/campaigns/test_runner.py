@@ -144,6 +144,16 @@ def test_a_campaign_in_which_all_fails_ends_early_and_says_why(tmp_path, file):
     assert 3 == report.causes[0].count
 
 
+def test_runs_that_failed_are_made_again_only_if_asked_for(tmp_path, file):
+    code = "import os, sys; sys.exit(not os.path.exists('mended'))"
+    campaign = a_campaign(tmp_path, code)
+    assert 2 == run_campaign(campaign, file, planned(2)).tally.failed
+    (tmp_path / "mended").touch()
+    assert 0 == run_campaign(campaign, file, planned(2)).ended_here
+    assert 2 == run_campaign(campaign, file, planned(2), retry_failed=True).tally.completed
+    assert [JobState.COMPLETED] * 2 == [run.state for run in history(tmp_path)]
+
+
 def test_no_run_starts_that_the_budget_does_not_cover(tmp_path, file):
     budget = Budget(10.0, BudgetUnit.SECONDS)
     runs = (*planned(1), *planned(1, first=1, forecast_s=11.0), *planned(1, first=2, forecast_s=2.0))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from leadline.app import settings
 from leadline.app.places import LOCAL
-from leadline.campaigns.budgets import unit_of
+from leadline.campaigns.budgets import format_amount, unit_of
 from leadline.campaigns.folders import (
     JOURNAL,
     PARSED,
@@ -19,7 +19,8 @@ from leadline.campaigns.folders import (
     runner_of,
 )
 from leadline.campaigns.ledger import Cause, Tally, causes, elapsed_s, planned_of, tally
-from leadline.campaigns.runner import STOP, Propose, Report, Runner
+from leadline.campaigns.runner import STOP, Ending, Propose, Report, Runner
+from leadline.campaigns.spec import read_campaign
 from leadline.core.campaigns import BudgetUnit, Campaign, PlannedRun
 from leadline.core.errors import InvalidInput, UnknownName
 from leadline.core.jobs import JobState
@@ -27,9 +28,15 @@ from leadline.core.runs import Scale
 from leadline.core.samples import Value
 from leadline.execution.journal import Journal
 from leadline.execution.local_queue import LocalQueue, this_machine
-from leadline.execution.queue import Entry, JobQueue
+from leadline.execution.queue import Entry
 from leadline.execution.slots import Slots
 from leadline.history.sqlite import SqliteHistory
+
+__all__ = [  # what the commands need of the rooms below
+    "Ahead", "Cause", "Ending", "Entry", "Report", "Room", "RunState", "Status", "Tally", "all_campaigns",
+    "campaign_folder", "campaign_status", "find_folder", "first_runs", "format_amount", "read_campaign", "run_campaign",
+    "stop_campaign", "unit_of", "what_is_ahead",
+]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +94,9 @@ def run_campaign(
     history: bool = True,
     propose: Propose | None = None,
     max_runs: int | None = None,
+    retry_failed: bool = False,
     watch: Callable[[Tally, Entry | None], None] = lambda *_: None,
+    on_interrupt: Callable[[], None] = lambda: None,
 ) -> Report:
     """Run what is planned and not finished; SIGINT ends it in order.
 
@@ -95,7 +104,8 @@ def run_campaign(
         LeadlineError: another process runs the campaign, or its folder or the history cannot be used.
         InvalidInput: a run asks for more than there is.
     """
-    folder = (folder or campaigns_dir() / campaign.name).absolute()
+    slots = _slots_for(planned, on, room)
+    folder = campaign_folder(campaign, folder)
     settings.require_writable(folder)
     store = SqliteHistory(settings.history_path()) if history else None
     if store is not None:
@@ -109,15 +119,56 @@ def run_campaign(
             history=store,
             propose=propose,
             max_runs=max_runs,
+            retry_failed=retry_failed,
             watch=watch,
         )
-        queue = _queue(on, runner, room, planned)
-        with _interrupts(runner.interrupt):
+        queue = LocalQueue(journal, folder, slots, limit_s=runner.limit_s)
+        with _interrupts(runner.interrupt, on_interrupt):
             return runner.run(planned, queue)
 
 
-def _queue(on: str, runner: Runner, room: Room, planned: Sequence[PlannedRun]) -> JobQueue:
-    """Return the place where the runs are made."""
+def first_runs(campaign: Campaign) -> tuple[PlannedRun, ...]:
+    """Return the runs that a campaign starts with.
+
+    Raises:
+        MissingExtra: what designs them is not installed.
+    """
+    from leadline.campaigns.plan import plan  # noqa: PLC0415 - numpy and scipy load when something is designed
+
+    return plan(campaign).runs
+
+
+@dataclass(frozen=True, slots=True)
+class Ahead:
+    """What a call is going to do: runs that are not finished, their forecast, and how many of them have none."""
+
+    runs: int
+    forecast_s: float
+    unknown: int
+
+
+def what_is_ahead(campaign: Campaign, planned: Sequence[PlannedRun], folder: Path | None = None) -> Ahead:
+    """Return what is left of a plan, and of what was planned before."""
+    folder = campaign_folder(campaign, folder)
+    finished: set[str] = set()
+    waiting = {one.id: one for one in planned}
+    if (folder / JOURNAL).exists():
+        with journal_of(folder) as journal:
+            entries = journal.entries()
+        finished = {entry.key for entry in entries if entry.state.final}
+        waiting = {**{entry.key: planned_of(entry) for entry in entries}, **waiting}
+    left = [one for key, one in waiting.items() if key not in finished]
+    known = [one.forecast_s.point for one in left if one.forecast_s is not None]
+    return Ahead(len(left), sum(known), len(left) - len(known))
+
+
+def campaign_folder(campaign: Campaign, folder: Path | None) -> Path:
+    """Return the folder that keeps a campaign."""
+    return (folder or campaigns_dir() / campaign.name).absolute()
+
+
+def _slots_for(planned: Sequence[PlannedRun], on: str, room: Room) -> Slots:
+    """Return what of this machine the runs may use; refuse runs that can never have what they ask for."""
     if on.casefold() != LOCAL:
         raise InvalidInput(f"campaigns run on this machine, and not on {on!r}: leave --on out")
     slots = _slots(room)
@@ -127,7 +178,7 @@ def _queue(on: str, runner: Runner, room: Room, planned: Sequence[PlannedRun]) -
                 f"run {one.id} cannot be made on this machine: {never}; change [resources] of the campaign, or run it "
                 "elsewhere"
             )
-    return LocalQueue(runner.journal, runner.folder, slots, limit_s=runner.limit_s)
+    return slots
 
 
 def _slots(room: Room) -> Slots:
@@ -154,9 +205,14 @@ def _slots(room: Room) -> Slots:
 
 
 @contextmanager
-def _interrupts(interrupt: Callable[[], None]) -> Iterator[None]:
-    """Turn Ctrl-C into a call, for as long as this lasts."""
-    before = signal.signal(signal.SIGINT, lambda *_: interrupt())
+def _interrupts(*heard: Callable[[], None]) -> Iterator[None]:
+    """Turn Ctrl-C into calls, for as long as this lasts."""
+
+    def on_signal(*_: object) -> None:
+        for each in heard:
+            each()
+
+    before = signal.signal(signal.SIGINT, on_signal)
     try:
         yield
     finally:
@@ -175,8 +231,6 @@ def find_folder(which: str | None, folder: Path | None) -> Path:
         raise InvalidInput("which campaign: give its name or its file; leadline campaign status lists them")
     name = which
     if which.endswith(".toml") and Path(which).is_file():
-        from leadline.campaigns.spec import read_campaign  # noqa: PLC0415 - only for a file
-
         name = read_campaign(Path(which)).name
     found = campaigns_dir() / name
     if not (found / PARSED).is_file():
@@ -245,7 +299,9 @@ def stop_campaign(folder: Path) -> str:
             return f"campaign {name!r} is told to stop: {runner} ends its runs now; leadline campaign run resumes it"
         with only_runner(folder, name):
             ended = _end_what_runs(journal, folder)
-    return f"campaign {name!r} has no runner; {ended} of its runs were still at work, and were ended"
+    if not ended:
+        return f"campaign {name!r} is not being run, and none of its runs is at work"
+    return f"campaign {name!r} has no runner any more; {ended} of its runs were still at work, and were ended"
 
 
 def _end_what_runs(journal: Journal, folder: Path) -> int:

@@ -61,8 +61,8 @@ class Report:
 class Runner:
     """One call that runs a campaign; ``interrupt`` may be called from a signal handler.
 
-    ``history`` is ``None`` if the runs are not to enter one. ``watch`` hears where the campaign stands, with the run
-    that ended just now, if one did.
+    ``history`` is ``None`` if the runs are not to enter one; ``retry_failed`` makes runs again that failed. ``watch``
+    hears where the campaign stands, with the run that ended just now, if one did.
     """
 
     def __init__(
@@ -74,6 +74,7 @@ class Runner:
         history: HistoryStore | None,
         propose: Propose | None = None,
         max_runs: int | None = None,
+        retry_failed: bool = False,
         watch: Callable[[Tally, Entry | None], None] = lambda *_: None,
     ) -> None:
         self.campaign = campaign
@@ -82,6 +83,7 @@ class Runner:
         self.history = history
         self.propose = propose
         self.max_runs = max_runs
+        self.retry_failed = retry_failed
         self.watch = watch
         self.entries: dict[str, Entry] = {}
         self.ended: list[Entry] = []
@@ -105,7 +107,7 @@ class Runner:
         """Run what is planned and not finished, in its order, until there is no more, or until something ends it."""
         self.journal.forget_wish(STOP)
         queue.resume()
-        self._put_back_what_others_ended()
+        self._put_back()
         self._plan(planned)
         self._record_what_was_not()
         self.watch(self._tally(), None)
@@ -130,9 +132,11 @@ class Runner:
         self.entries = {entry.key: entry for entry in self.journal.entries()}
         return len(self.entries) - before
 
-    def _put_back_what_others_ended(self) -> None:
+    def _put_back(self) -> None:
+        """Let runs wait again that others ended, and those that failed if they are to be retried."""
         for entry in self.journal.entries():
-            if entry.state in AGAIN:
+            failed = entry.state.final and entry.state is not JobState.COMPLETED
+            if entry.state in AGAIN or (self.retry_failed and failed):
                 self.journal.put_back(entry.key, lost_s=elapsed_s(entry) - entry.lost_s)
 
     def _record_what_was_not(self) -> None:

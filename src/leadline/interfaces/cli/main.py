@@ -11,6 +11,9 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         "estimate": ("estimate", "time, memory and cost of a job, without running it"),
         "recommend": ("recommend", "the configuration to ask for, under a deadline, a budget and a risk"),
     },
+    "Measure an application": {
+        "campaign": ("campaign", "plan and make the runs from which time and memory are learned"),
+    },
     "Run and remember": {
         "submit": ("submit", "the batch script, or the job itself on this machine"),
         "history": ("history", "what ran, beside what was predicted"),
