@@ -1,9 +1,10 @@
 """Intervals and upper bounds whose coverage was measured: conformal prediction on log errors, apart for each scale.
 
-An error is ln(measured ÷ predicted) of a run that the model did not see. It is divided by how unsure the estimator says
-it is, and by how much errors were seen to grow outside what was fitted. Where a scale has enough runs the bound is the
-conformal quantile of its own errors, which holds whatever their distribution; where it has few, the scale of its errors
-is shrunk towards that of extrapolations that were tried (the largest configurations held out) and Student's t is used.
+An error is ln(measured ÷ predicted) of a run that the model did not see, in widths: how unsure the estimator is of it.
+Where a scale has enough runs the bound is the conformal quantile of its own errors, which holds whatever their
+distribution; where it has few, the scale of its errors is shrunk towards that of extrapolations that were tried (the
+largest configurations held out) and Student's t is used. A row that lies outside what was fitted may be off by as much
+more as those extrapolations were, beside what the estimator said of them.
 """
 
 from collections.abc import Sequence
@@ -13,19 +14,19 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from leadline.uncertainty.conformal_groups import Group, group_of, grouped
+from leadline.uncertainty.conformal_groups import OTHER, Group, extrapolation, group_of, prior_of, weights_of
 
 Array = npt.NDArray[np.float64]
 Texts = npt.NDArray[np.str_]
 
 POWERS = (0.0, 0.5, 1.0)
 """How far the estimator's own spread is believed: not at all, by its root, wholly."""
-DEFAULT_GROWTH = 1.0
-"""How much wider errors become, in times the width within, for each fitted range beyond; before any was seen."""
-GROWTH_COUNTS_AS = 4.0
-"""As many extrapolations as the default weighs."""
+DEFAULT_GROWTH = 0.3
+"""The error that each fitted range beyond adds, where the estimator does not say how unsure it is."""
 MOST_BEYOND = 10.0
-"""Where a row lies farther outside, or is of a category never seen, the width is that of here."""
+"""Where a row lies farther outside, or is of a category never seen, it counts as here."""
+WIDEST = 5.0
+"""The logarithm of the farthest that a bound may lie from its point."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,11 +95,14 @@ class Residuals:
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """Bounds around points: ``power``, ``typical`` and ``growth`` make the width of a row, ``groups`` its quantiles."""
+    """Bounds around points: ``power`` and ``typical`` make the width of a row, ``groups`` hold its quantiles.
+
+    ``error`` is what errors usually are, for rows of which the estimator does not say how unsure it is.
+    """
 
     power: float
     typical: float
-    growth: float
+    error: float
     groups: dict[str, Group]
 
     def interval(
@@ -144,28 +148,39 @@ class Calibration:
             raise ValueError(f"a risk lies between 0 and 1, and a level too: {tail} does not")
         points = np.asarray(point, float)
         scales = np.broadcast_to(np.asarray(scale, np.str_), points.shape)
-        quantiles = {name: group_of(self.groups, name).quantile(tail, below=below) for name in np.unique(scales)}
-        width = _width(np.asarray(spread, float), np.asarray(beyond, float), self.power, self.typical, self.growth)
-        found: Array = points * np.exp(width * np.asarray([quantiles[name] for name in scales], float))
-        return found
+        found: Array = np.empty(points.shape)
+        spreads = np.broadcast_to(np.asarray(spread, float), points.shape)
+        far = np.broadcast_to(_far(np.asarray(beyond, float)), points.shape)
+        width = _width(spreads, self.power, self.typical)
+        outside = self.groups[OTHER].quantile(tail, below=below) * _doubt(spreads, far, self.error)
+        for name in np.unique(scales):
+            rows, group = scales == name, self.groups.get(str(name))
+            if group is None:
+                found[rows] = outside[rows]
+                continue
+            within = np.maximum(width[rows], group.least_width) * group.quantile(tail, below=below)
+            extra = np.minimum(far[rows], 1.0) * outside[rows]
+            alike = within * extra > 0
+            found[rows] = np.where(alike, np.sign(extra) * np.hypot(within, extra), within + extra)
+        return points * np.exp(np.clip(found, -WIDEST, WIDEST))
 
     def dump(self) -> dict[str, npt.NDArray[Any]]:
         """Return the whole as named arrays without objects."""
         found: dict[str, npt.NDArray[Any]] = {
-            "width": np.asarray([self.power, self.typical, self.growth]),
+            "width": np.asarray([self.power, self.typical, self.error]),
             "groups": np.asarray(list(self.groups), np.str_),
         }
-        for number, group in enumerate(self.groups.values()):
-            found |= {f"{number}.{name}": array for name, array in group.dump().items()}
+        for number, one in enumerate(self.groups.values()):
+            found |= {f"{number}.{name}": array for name, array in one.dump().items()}
         return found
 
     @classmethod
     def load(cls, state: dict[str, npt.NDArray[Any]]) -> "Calibration":
         """Return what was dumped."""
-        power, typical, growth = (float(one) for one in state["width"])
+        power, typical, error = (float(one) for one in state["width"])
         names = [str(one) for one in state["groups"]]
         groups = {name: Group.load(state, f"{number}.") for number, name in enumerate(names)}
-        return cls(power, typical, growth, groups)
+        return cls(power, typical, error, groups)
 
 
 def calibrate(residuals: Residuals) -> Calibration:
@@ -181,10 +196,8 @@ def calibrate(residuals: Residuals) -> Calibration:
     known = basis.spread[np.isfinite(basis.spread) & (basis.spread > 0)]
     typical = float(np.median(known)) if len(known) else 1.0
     power = _power(basis, typical) if len(known) else 0.0
-    growth = _growth(residuals, basis, power, typical)
-    width = _width(residuals.spread, residuals.beyond, power, typical, growth)
-    groups = grouped(residuals.log_error / width, residuals.scale, residuals.blocked, residuals.configuration)
-    return Calibration(power, typical, growth, groups)
+    error = float(np.sqrt(np.mean(basis.log_error**2)))
+    return Calibration(power, typical, error, _groups(residuals, power, typical, error))
 
 
 def cross_interval(
@@ -210,37 +223,51 @@ def cross_interval(
     return np.exp(low), np.exp(high)
 
 
-def _width(spread: Array, beyond: Array, power: float, typical: float, growth: float) -> Array:
-    """Return by how much errors of each row are wider than those of a typical row within what was fitted."""
+def _width(spread: Array, power: float, typical: float) -> Array:
+    """Return how much wider errors of each row are than a typical row's, as far as the estimator can tell."""
     own = np.where(np.isfinite(spread) & (spread > 0), spread, typical) / typical
-    far = np.minimum(np.where(np.isnan(beyond), 0.0, beyond), MOST_BEYOND)
     # a spread of nearly nothing is not believed: the width is at least a quarter of the typical one
-    width: Array = np.hypot(own, 0.25) ** power * (1 + growth * far)
+    width: Array = np.hypot(own, 0.25) ** power
     return width
+
+
+def _far(beyond: Array) -> Array:
+    found: Array = np.minimum(np.where(np.isnan(beyond), 0.0, beyond), MOST_BEYOND)
+    return found
+
+
+def _doubt(spread: Array, far: Array, error: float) -> Array:
+    """Return how unsure the estimator is of each row, also where it does not say."""
+    doubt: Array = np.where(np.isfinite(spread) & (spread > 0), spread, np.hypot(error, DEFAULT_GROWTH * far))
+    return np.maximum(doubt, 1e-9)
+
+
+def _groups(residuals: Residuals, power: float, typical: float, error: float) -> dict[str, Group]:
+    """Return the errors of each scale, and how far extrapolations were off in terms of the estimator's own doubt.
+
+    The few runs of a scale are shrunk to the errors of the other scales: those within, or those of their extrapolations
+    where these are larger.
+    """
+    width = _width(residuals.spread, power, typical)
+    errors = residuals.log_error / width
+    weights = weights_of(residuals.configuration, residuals.blocked, residuals.scale)
+    found = {}
+    for name in np.unique(residuals.scale[~residuals.blocked]):
+        own = ~residuals.blocked & (residuals.scale == name)
+        elsewhere = residuals.scale != name
+        prior = prior_of(errors, weights, [elsewhere & ~residuals.blocked, elsewhere & residuals.blocked])
+        found[str(name)] = group_of(errors[own], weights[own], width[own], prior)
+    doubted = residuals.log_error / _doubt(residuals.spread, _far(residuals.beyond), error)
+    tried = residuals.blocked if residuals.blocked.any() else ~residuals.blocked
+    return {**found, OTHER: extrapolation(doubted[tried], weights[tried])}
 
 
 def _power(inside: Residuals, typical: float) -> float:
     """Return the power of the spread under which the errors are likeliest, as normal ones of one unknown scale."""
 
     def unlikelihood(power: float) -> float:
-        width = _width(inside.spread, np.zeros_like(inside.spread), power, typical, 0.0)
+        width = _width(inside.spread, power, typical)
         scale = np.sqrt(np.mean((inside.log_error / width) ** 2))
         return float(np.mean(np.log(width)) + np.log(max(scale, 1e-12)))
 
     return min(POWERS, key=unlikelihood)
-
-
-def _growth(residuals: Residuals, inside: Residuals, power: float, typical: float) -> float:
-    """Return how errors grow with the distance beyond what was fitted, by least squares, shrunk to the default."""
-    outside = residuals.at((residuals.beyond > 0) & np.isfinite(residuals.beyond))
-    within = inside.at(inside.beyond == 0)
-    if len(outside.log_error) == 0 or len(within.log_error) == 0:
-        return DEFAULT_GROWTH
-    plain = _width(within.spread, within.beyond, power, typical, 0.0)
-    unit = max(float(np.mean(np.abs(within.log_error / plain))), 1e-12)
-    width = _width(outside.spread, np.zeros_like(outside.beyond), power, typical, 0.0)
-    excess = np.abs(outside.log_error / width) / unit - 1
-    far = np.minimum(outside.beyond, MOST_BEYOND)
-    weight = GROWTH_COUNTS_AS * float(np.mean(far**2))
-    slope = (float(np.sum(far * excess)) + weight * DEFAULT_GROWTH) / (float(np.sum(far**2)) + weight)
-    return max(slope, 0.0)

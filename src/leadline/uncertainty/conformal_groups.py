@@ -1,6 +1,6 @@
 """The errors of one group (a scale) and their quantiles: its own where it has enough, shrunk to others' where not."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,9 +10,13 @@ import numpy.typing as npt
 Array = npt.NDArray[np.float64]
 
 OTHER = "*"
-"""The group of a scale of which no run was seen."""
-PRIOR_COUNTS_AS = 4.0
+"""The group of extrapolations, whose errors are in terms of the estimator's own doubt."""
+PRIOR_COUNTS_AS = 3.0
 """As many configurations of its own as what is known from elsewhere weighs in the scale of a group's errors."""
+LEAST_DOUBT = 0.5
+"""The share of the estimator's own doubt that is kept, however well the extrapolations that were tried went."""
+FEW = 19
+"""Configurations below which the conformal quantile of a risk of 5 % does not exist."""
 TAILS: Array = np.geomspace(0.5, 1e-4, 65)
 """Where Student's quantiles are kept, so that asking needs no scipy; between them the logarithm is interpolated."""
 
@@ -22,12 +26,14 @@ class Group:
     """Errors of one scale, in widths.
 
     ``errors`` are sorted, shape (m,); ``weights`` sum to the number of configurations. ``student`` are the upper
-    quantiles at ``TAILS`` of the t distribution with the group's scale and degrees of freedom.
+    quantiles at ``TAILS`` of the t distribution with the group's scale and degrees of freedom. No row is thought surer
+    than ``least_width``: in a group of few the estimator's own doubts have not been tried.
     """
 
     errors: Array
     weights: Array
     student: Array
+    least_width: float = 0.0
 
     @property
     def configurations(self) -> float:
@@ -56,48 +62,73 @@ class Group:
 
     def dump(self) -> dict[str, npt.NDArray[Any]]:
         """Return the arrays by name."""
-        return {"errors": self.errors, "weights": self.weights, "student": self.student}
+        return {
+            "errors": self.errors,
+            "weights": self.weights,
+            "student": self.student,
+            "least_width": np.asarray([self.least_width]),
+        }
 
     @classmethod
     def load(cls, state: Mapping[str, npt.NDArray[Any]], prefix: str) -> "Group":
         """Return what was dumped under names that begin with ``prefix``."""
-        return cls(*(np.asarray(state[prefix + name], float) for name in ("errors", "weights", "student")))
+        errors, weights, student = (
+            np.asarray(state[prefix + name], float) for name in ("errors", "weights", "student")
+        )
+        return cls(errors, weights, student, float(state[prefix + "least_width"][0]))
 
 
-def group_of(groups: Mapping[str, Group], scale: str) -> Group:
-    """Return the group of a scale, or that of scales never seen."""
-    return groups.get(scale, groups[OTHER])
+def group_of(errors: Array, weights: Array, width: Array, prior: tuple[float, float]) -> Group:
+    """Return a group of errors in widths, each of shape (m,).
 
-
-def grouped(errors: Array, scale: npt.NDArray[np.str_], blocked: npt.NDArray[np.bool_],
-            configuration: npt.NDArray[np.str_]) -> dict[str, Group]:  # fmt: skip
-    """Return scale → its errors with the t distribution shrunk to what is known from elsewhere; all of shape (n,).
-
-    Elsewhere are the other scales and the extrapolations that were tried: the larger of the two, so that errors within
-    do not speak for those beyond. Errors of ``blocked`` rows belong to no scale.
+    Args:
+        errors: of the group's own runs.
+        weights: one ÷ the repeats of each one's configuration.
+        width: of each.
+        prior: the scale of errors from elsewhere, and from how many configurations it comes.
     """
-    weights = _weights(configuration, blocked, scale)
-    found = {}
-    for name in np.unique(scale[~blocked]):
-        own = ~blocked & (scale == name)
-        others = [
-            _scale_of(errors[part], weights[part]) for part in (~blocked & (scale != name), blocked) if part.any()
-        ]
-        order = np.argsort(errors[own])
-        found[str(name)] = _group(errors[own][order], weights[own][order], max(others, default=None))
-    everywhere = [_scale_of(errors[part], weights[part]) for part in (~blocked, blocked) if part.any()]
-    return {**found, OTHER: _group(np.empty(0), np.empty(0), max(everywhere))}
-
-
-def _group(errors: Array, weights: Array, prior: tuple[float, float] | None) -> Group:
-    """Return a group; ``prior`` is a scale of errors from elsewhere and from how many configurations it comes."""
-    from scipy.special import stdtrit  # noqa: PLC0415 - 0.2 s, needed to calibrate and never to ask
-
-    scale, counts = prior or (0.0, 0.0)
+    scale, counts = prior
     counts = min(counts, PRIOR_COUNTS_AS)
     freedom = counts + float(weights.sum())
     variance = (counts * scale**2 + float(np.sum(weights * errors**2))) / freedom
-    return Group(errors, weights, np.sqrt(variance) * stdtrit(freedom, 1 - TAILS))
+    order = np.argsort(errors)
+    least = float(np.median(width)) if 0 < weights.sum() < FEW else 0.0
+    return Group(errors[order], weights[order], _student(freedom, np.sqrt(variance)), least)
+
+
+def extrapolation(errors: Array, weights: Array) -> Group:
+    """Return the group of extrapolations; ``errors`` are those that were tried, in terms of the estimator's doubt.
+
+    They go wrong together, so that many count as few; and the estimator's doubt is what is thought before any.
+    """
+    scale, counts = _scale_of(errors, weights)
+    variance = (PRIOR_COUNTS_AS + counts * scale**2) / (PRIOR_COUNTS_AS + counts)
+    return Group(np.empty(0), np.empty(0), _student(PRIOR_COUNTS_AS, max(float(np.sqrt(variance)), LEAST_DOUBT)))
+
+
+def prior_of(errors: Array, weights: Array, parts: Sequence[npt.NDArray[np.bool_]]) -> tuple[float, float]:
+    """Return the larger of the scales of several parts of the errors, with the configurations it comes from.
+
+    So errors within do not speak for those beyond. (0, 0) where all parts are empty.
+    """
+    return max((_scale_of(errors[part], weights[part]) for part in parts if part.any()), default=(0.0, 0.0))
+
+
+def weights_of(
+    configuration: npt.NDArray[np.str_], blocked: npt.NDArray[np.bool_], scale: npt.NDArray[np.str_]
+) -> Array:
+    """Return one ÷ the repeats of each row's configuration, apart for each scale and for extrapolations."""
+    names = np.char.add(np.char.add(np.where(blocked, "b", "i"), np.char.add(scale, "\n")), configuration)
+    _, place, counts = np.unique(names, return_inverse=True, return_counts=True)
+    weights: Array = 1.0 / counts[place]
+    return weights
+
+
+def _student(freedom: float, scale: float) -> Array:
+    from scipy.special import stdtrit  # noqa: PLC0415 - 0.2 s, needed to calibrate and never to ask
+
+    found: Array = scale * stdtrit(freedom, 1 - TAILS)
+    return found
 
 
 def _scale_of(errors: Array, weights: Array) -> tuple[float, float]:
@@ -105,11 +136,3 @@ def _scale_of(errors: Array, weights: Array) -> tuple[float, float]:
     usual = 4 * 1.4826 * float(np.median(np.abs(errors)))
     clipped = np.minimum(np.abs(errors), usual) if usual > 0 else np.abs(errors)
     return float(np.sqrt(np.average(clipped**2, weights=weights))), float(weights.sum())
-
-
-def _weights(configuration: npt.NDArray[np.str_], blocked: npt.NDArray[np.bool_], scale: npt.NDArray[np.str_]) -> Array:
-    """Return one ÷ the repeats of each row's configuration."""
-    names = np.char.add(np.char.add(np.where(blocked, "b", "i"), np.char.add(scale, "\n")), configuration)
-    _, place, counts = np.unique(names, return_inverse=True, return_counts=True)
-    weights: Array = 1.0 / counts[place]
-    return weights
