@@ -1,0 +1,117 @@
+"""The measured histories of real applications, parted into what is learned from and what is asked about."""
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from leadline.campaigns.spec import read_campaign
+from leadline.core.campaigns import ParameterKind
+from leadline.core.errors import InvalidInput
+from leadline.core.jobs import JobState
+from leadline.core.runs import Scale
+from leadline.core.samples import Sample
+from leadline.training.dataset import TrainingData, make_dataset
+from leadline.training.records import Record
+from leadline.training.tables import read_tables
+
+SHIPPED = Path(__file__).parent / "histories"
+ENDING = ".csv.gz"
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """All runs that one campaign made; ``scale_features`` carry scale, and ``work`` is the one that counts repeats."""
+
+    name: str
+    records: tuple[Record, ...]
+    scale_features: tuple[str, ...]
+    work: str | None
+
+    def at(self, scale: Scale) -> tuple[Record, ...]:
+        """Return the runs of one scale."""
+        return tuple(record for record in self.records if record.scale is scale)
+
+    @property
+    def full_scale_cost_s(self) -> float:
+        """Return what a run at full scale takes, in the mean over those that ended well; seconds."""
+        costs = [cost_s([record]) for record in self.at(Scale.FULL_SCALE) if record.state is JobState.COMPLETED]
+        return sum(costs) / len(costs)
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """Runs to learn from, and the full-scale runs of other configurations that are asked about."""
+
+    history: History
+    learned: tuple[Record, ...]
+    asked: tuple[Record, ...]
+
+    @property
+    def cheaper(self) -> float:
+        """Return the cost of as many runs at full scale, each the mean of all measured there, ÷ that of the runs."""
+        return len(self.learned) * self.history.full_scale_cost_s / cost_s(self.learned)
+
+    def training(self, target: str) -> TrainingData:
+        """Return the samples to learn from."""
+        return make_dataset(self.learned, target, scale_features=self.history.scale_features)
+
+    def test(self, target: str) -> tuple[Sample, ...]:
+        """Return the samples that are asked about: measured, none cut off."""
+        data = make_dataset([*self.learned, *self.asked], target, scale_features=self.history.scale_features)
+        asked = {record.id for record in self.asked}
+        return tuple(one for one in data.dataset.samples if one.run_id in asked and not one.censored)
+
+
+def read_histories(folder: Path | None = None) -> tuple[History, ...]:
+    """Read every ``NAME.csv.gz`` of a folder, by default the shipped one, with the campaign ``NAME.toml`` beside it.
+
+    Raises:
+        InvalidInput: there is none, a campaign is missing, or a file is not usable.
+    """
+    folder = folder or SHIPPED
+    tables = sorted(folder.glob(f"*{ENDING}")) if folder.is_dir() else []
+    if not tables:
+        raise InvalidInput(f"{folder} holds no history: give --data a folder with NAME{ENDING} and NAME.toml in it")
+    return tuple(_read(table) for table in tables)
+
+
+def split(history: History, full_scale: int, seed: int, *, scaled_down: int | None = None) -> Split:
+    """Learn from ``scaled_down`` configurations (all by default) and ``full_scale`` ones, and ask about the rest.
+
+    Which ones is drawn by ``seed`` alone, and a larger number holds the smaller ones: campaigns that grow.
+    """
+    small, full = (_by_configuration(history.at(scale), seed) for scale in (Scale.SCALED_DOWN, Scale.FULL_SCALE))
+    return Split(
+        history,
+        tuple(record for group in [*small[:scaled_down], *full[:full_scale]] for record in group),
+        tuple(record for group in full[full_scale:] for record in group),
+    )
+
+
+def cost_s(records: Sequence[Record]) -> float:
+    """Return how long runs took together, failed ones too; seconds."""
+    return sum(record.figures.get("elapsed_s", 0.0) for record in records)
+
+
+def _read(table: Path) -> History:
+    name = table.name.removesuffix(ENDING)
+    described = table.with_name(f"{name}.toml")
+    if not described.is_file():
+        raise InvalidInput(f"{table} has no campaign beside it: put {described.name} there")
+    carries = [one for one in read_campaign(described).parameters if one.carries_scale]
+    return History(
+        name,
+        read_tables(table, target="elapsed_s"),
+        tuple(one.name for one in carries),
+        next((one.name for one in carries if one.kind is ParameterKind.INTEGER), None),
+    )
+
+
+def _by_configuration(records: Sequence[Record], seed: int) -> list[list[Record]]:
+    groups: dict[tuple[tuple[str, object], ...], list[Record]] = {}
+    for record in records:
+        groups.setdefault(tuple(sorted(record.features.items())), []).append(record)
+    found = [groups[key] for key in sorted(groups, key=repr)]
+    random.Random(seed).shuffle(found)  # noqa: S311 - a split must repeat, not be secret
+    return found

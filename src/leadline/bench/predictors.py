@@ -1,0 +1,127 @@
+"""HARP as published, plain boosting, and Leadline, each asked about the same runs after learning from the same."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+
+import numpy as np
+import numpy.typing as npt
+
+from leadline.bench.histories import Split
+from leadline.core.samples import Sample
+from leadline.estimators.tabular.registry import ESTIMATORS
+from leadline.training.fitting import train_target
+from leadline.training.harp import build_harp
+from leadline.uncertainty.metrics import coverage, mae, mape, ov_mape, over_request, underprediction
+
+Array = npt.NDArray[np.float64]
+
+LEVEL = 0.9
+RISK = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """What was measured and predicted for n runs; ``low`` and ``high`` are NaN where a method knows no interval.
+
+    ``low`` to ``high`` is to hold 90 %, so that ``high`` is what is requested at a risk of 5 %.
+    """
+
+    measured: Array
+    point: Array
+    low: Array
+    high: Array
+
+    @classmethod
+    def pooled(cls, parts: Sequence["Answered"]) -> "Answered":
+        """Return several answers as one."""
+        return cls(*(np.concatenate([getattr(part, one.name) for part in parts]) for one in fields(cls)))
+
+    def figures(self) -> dict[str, float | None]:
+        """Return every figure of merit by name: percent, but for ``MAE`` (the target's unit) and ``over-request``."""
+        measured, point = self.measured.tolist(), self.point.tolist()
+        low, high = self.low.tolist(), self.high.tolist()
+        bounded = not np.isnan(self.high).any()
+        return {
+            "MAE": mae(measured, point),
+            "MAPE": mape(measured, point),
+            "UPP": underprediction(measured, point),
+            "OV_MAPE": ov_mape(measured, point),
+            "coverage": coverage(measured, low, high) if bounded else None,
+            "under-predicted at 5 % risk": underprediction(measured, high) if bounded else None,
+            "over-request": over_request(measured, high) if bounded else None,
+        }
+
+
+Method = Callable[[Split, str, int], Answered]
+"""(split, target, seed) → what it answers for the runs asked about."""
+
+
+def leadline(split: Split, target: str, seed: int) -> Answered:
+    """Train as ``leadline train`` does, and ask the model that it writes."""
+    test = split.test(target)
+    trained = train_target(split.training(target), ESTIMATORS, seed=seed)
+    said = trained.fitted.predict([one.features for one in test])
+    point = said.point * trained.factor
+    scales = [one.scale.value for one in test]
+    low, high = trained.calibration.interval(point, said.spread, said.beyond, scales, LEVEL)
+    return Answered(_measured(test), point, low, high)
+
+
+def boosting(split: Split, target: str, seed: int) -> Answered:
+    """Fit scikit-learn's gradient boosting as it comes, and its quantile loss for the interval."""
+    from sklearn.ensemble import HistGradientBoostingRegressor  # noqa: PLC0415 - heavy, and not at start-up
+
+    test = split.test(target)
+    learned = [one for one in split.training(target).dataset.samples if not one.censored]
+    rows = _numbers([*learned, *test])
+    values = _measured(learned)
+
+    def predict(**loss: object) -> Array:
+        fitted = HistGradientBoostingRegressor(random_state=seed, **loss).fit(rows[: len(learned)], values)
+        found: Array = fitted.predict(rows[len(learned) :])
+        return found
+
+    bounds = [predict(loss="quantile", quantile=one) for one in ((1 - LEVEL) / 2, (1 + LEVEL) / 2)]
+    return Answered(_measured(test), predict(), *bounds)
+
+
+def harp(policy: str, *, custom: bool = False) -> Method:
+    """Return HARP as published, faults included, with one of its policies and in one of its modes."""
+
+    def answer(split: Split, target: str, seed: int) -> Answered:
+        test = split.test(target)
+        work = split.history.work if custom else None
+        build = build_harp(split.training(target).dataset.samples, test, work=work, seed=seed)
+        point = build.pick(policy).predicted
+        return Answered(_measured(test), point, np.full(len(test), np.nan), np.full(len(test), np.nan))
+
+    return answer
+
+
+HARP = "HARP"
+"""Of its ways the one that its release takes: walltime predicted whole, its walltime metric for a policy."""
+METHODS: dict[str, Method] = {
+    "Leadline": leadline,
+    "boosting": boosting,
+    HARP: harp("wtm-published"),
+    "HARP, policy MAE": harp("mae"),
+    "HARP, custom": harp("wtm-published", custom=True),
+    "HARP, custom, policy MAE": harp("mae", custom=True),
+}
+
+
+def _measured(samples: Sequence[Sample]) -> Array:
+    return np.asarray([one.value for one in samples])
+
+
+def _numbers(samples: Sequence[Sample]) -> Array:
+    """Return the features as a table; categories are numbered, what is not known is NaN."""
+    names = sorted({name for one in samples for name in one.features})
+    table = np.full((len(samples), len(names)), np.nan)
+    for column, name in enumerate(names):
+        known = sorted({str(one.features[name]) for one in samples if isinstance(one.features.get(name), str)})
+        for row, one in enumerate(samples):
+            value = one.features.get(name)
+            if value is not None:
+                table[row, column] = known.index(value) if isinstance(value, str) else value
+    return table

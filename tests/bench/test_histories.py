@@ -1,0 +1,60 @@
+import pytest
+
+from leadline.bench.histories import read_histories, split
+from leadline.core.errors import InvalidInput
+from leadline.core.runs import Scale
+
+
+@pytest.fixture
+def history(made_up_histories):
+    return read_histories(made_up_histories)[0]
+
+
+def configurations(records):
+    return {tuple(sorted(record.features.items())) for record in records}
+
+
+def test_a_history_is_read_with_what_its_campaign_says_of_scale(history):
+    assert "made-up" == history.name
+    assert ("epochs", "samples") == history.scale_features
+    assert "epochs" == history.work
+    assert (80, 30) == (len(history.at(Scale.SCALED_DOWN)), len(history.at(Scale.FULL_SCALE)))
+
+
+def test_no_configuration_is_learned_from_and_asked_about(history):
+    parted = split(history, 5, seed=1)
+    assert not configurations(parted.learned) & configurations(parted.asked)
+    assert (85, 25) == (len(parted.learned), len(parted.asked))
+    assert {Scale.FULL_SCALE} == {record.scale for record in parted.asked}
+
+
+def test_a_larger_campaign_holds_the_smaller_ones(history):
+    small, large = (split(history, full, 3, scaled_down=down) for full, down in ((2, 20), (5, 40)))
+    assert configurations(small.learned) < configurations(large.learned)
+    assert 22 == len(small.learned)
+
+
+def test_another_seed_draws_others(history):
+    assert configurations(split(history, 5, 0).learned) != configurations(split(history, 5, 1).learned)
+
+
+def test_the_saving_is_that_of_as_many_runs_at_full_scale(history):
+    parted = split(history, 0, 0)
+    mean = sum(record.figures["elapsed_s"] for record in parted.asked) / 30
+    assert 80 * mean / sum(record.figures["elapsed_s"] for record in parted.learned) == pytest.approx(parted.cheaper)
+
+
+def test_what_is_learned_from_scaled_down_runs_alone_knows_what_carries_scale(history):
+    assert ("epochs", "samples") == split(history, 0, 0).training("elapsed_s").dataset.scale_features
+    assert 30 == len(split(history, 0, 0).test("host_memory_bytes"))
+
+
+def test_a_folder_without_histories_is_said_to_be_one(tmp_path):
+    with pytest.raises(InvalidInput, match="holds no history"):
+        read_histories(tmp_path)
+
+
+def test_a_history_without_its_campaign_is_refused(tmp_path, made_up_histories):
+    (tmp_path / "lone.csv.gz").write_bytes((made_up_histories / "made-up.csv.gz").read_bytes())
+    with pytest.raises(InvalidInput, match=r"put lone\.toml there"):
+        read_histories(tmp_path)
