@@ -59,8 +59,8 @@ def _dnn(chance, full):
 
 def _dnn_cost(f):
     speed = {"v100": 1.0, "a100": 2.1}[f["device"]]
-    step = 4e-3 / f["batch"] + (2e-6 * f["width"] / 100 + 5e-5 * (f["width"] / 1000) ** 2) / speed
-    return _dnn_start(f) + f["epochs"] * f["samples"] * (step + 2e-5 / f["cores"])
+    step = 4e-2 / f["batch"] + (2e-4 * f["width"] / 1000 + 5e-4 * (f["width"] / 1000) ** 2) / speed
+    return _dnn_start(f) + f["epochs"] * f["samples"] * (step + 2e-4 / f["cores"])
 
 
 def _dnn_start(f):
@@ -69,8 +69,8 @@ def _dnn_start(f):
 
 def _fft(chance, full):
     return {
-        "size": 2 ** (chance.randint(22, 26) if full else chance.randint(14, 20)),
-        "repeats": between(chance, 20, 100) if full else between(chance, 1, 10),
+        "size": 2 ** (chance.randint(20, 24) if full else chance.randint(15, 20)),
+        "repeats": between(chance, 20, 60) if full else between(chance, 2, 12),
         "precision": chance.choice(["single", "double"]),
         "threads": chance.choice([1, 2, 4, 8]),
     }
@@ -79,12 +79,12 @@ def _fft(chance, full):
 def _fft_cost(f):
     factor = {"single": 1.0, "double": 1.9}[f["precision"]]
     work = f["size"] * math.log2(f["size"])
-    return 0.3 + 2e-9 * work * f["repeats"] * factor * (0.1 + 0.9 / f["threads"])
+    return 0.3 + 2e-8 * work * f["repeats"] * factor * (0.1 + 0.9 / f["threads"])
 
 
 def _solve(chance, full):
     return {
-        "unknowns": between(chance, 300_000, 2_000_000) if full else between(chance, 5_000, 60_000),
+        "unknowns": between(chance, 150_000, 600_000) if full else between(chance, 8_000, 80_000),
         "iterations": between(chance, 200, 1000) if full else between(chance, 10, 100),
         "tolerance": chance.choice([1e-4, 1e-6, 1e-8]),
         "preconditioner": chance.choice(["none", "jacobi", "ilu"]),
@@ -94,7 +94,7 @@ def _solve(chance, full):
 
 def _solve_cost(f):
     factor = {"none": 1.0, "jacobi": 1.15, "ilu": 2.4}[f["preconditioner"]]
-    return 0.5 + 1e-7 * f["unknowns"] ** 1.5 / f["cores"] ** 0.8 + 4e-9 * f["unknowns"] * f["iterations"] * factor
+    return 0.5 + 4e-7 * f["unknowns"] ** 1.5 / f["cores"] ** 0.8 + 2e-7 * f["unknowns"] * f["iterations"] * factor
 
 
 def _files(chance, full):
@@ -114,14 +114,14 @@ def _files_cost(f):
 
 def _amdahl(chance, full):
     return {
-        "grid": chance.randint(400, 1000) if full else chance.randint(50, 200),
-        "steps": between(chance, 500, 2000) if full else between(chance, 20, 200),
+        "grid": chance.randint(250, 500) if full else chance.randint(60, 200),
+        "steps": between(chance, 200, 800) if full else between(chance, 20, 200),
         "cores": chance.choice([1, 2, 4, 8, 16, 32]),
     }
 
 
 def _amdahl_cost(f):
-    return 2.0 + f["steps"] * (3e-8 * f["grid"] ** 3 / f["cores"] + 2e-7 * f["grid"] ** 2)
+    return 2.0 + f["steps"] * (1e-7 * f["grid"] ** 3 / f["cores"] + 2e-6 * f["grid"] ** 2)
 
 
 def _fixed(seconds):

@@ -5,6 +5,8 @@ ln t = ln Σₖ exp(bₖ + u·eₖ), where u are the logarithms of the features 
 least squares as in Hoburg, Kirschen and Abbeel (2016), with priors on the exponents.
 """
 
+import math
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -14,6 +16,10 @@ from leadline.estimators.tabular.ports import Array, State
 from leadline.estimators.tabular.states import floats
 
 Mask = npt.NDArray[np.bool_]
+PLAIN = ((0.0, 0.35), (1.0, 0.3), (-1.0, 0.05), (0.5, 0.05), (-0.5, 0.03), (2.0, 0.05), (1.5, 0.04), (3.0, 0.03))
+"""Exponents that costs have more often than others, with their probabilities."""
+SLAB = 0.1
+"""Probability that an exponent is none of them."""
 START_ERROR = 0.15
 """Deviation of the logarithm of a start-up time that the job itself reported from its term."""
 
@@ -55,14 +61,16 @@ def load(state: State) -> Posynomial:
 
 @dataclass(frozen=True, slots=True)
 class Prior:
-    """What is believed of theta before: ``mean`` and ``deviation`` (terms, 1 + columns), zero where it is fixed.
+    """What is believed of theta before: ``mean`` and ``deviation`` (terms, 1 + columns), zero where it is the mean.
 
-    ``low`` bounds theta from below: no exponent of a column that carries scale is negative.
+    ``low`` bounds theta from below: no exponent of a column that carries scale is negative. ``odds`` is the logarithm
+    of how much likelier the fixed exponents are to be plain numbers than not.
     """
 
     mean: Array
     deviation: Array
     low: Array
+    odds: float = 0.0
 
     @property
     def free(self) -> Mask:
@@ -118,12 +126,51 @@ def fit(problem: Problem, most: int, seed: int) -> list[Fitted]:
         starts = [_begin(problem, prior, found[-1].law.theta if found else None, chance) for _ in range(4)]
         thetas = [_solve(problem, prior, start, sigma, rounds=25) for start in starts]
         theta = min(thetas, key=lambda one: _loss(problem, prior, one, sigma))
-        for _ in range(3):
+        for _ in range(2):
             sigma = _sigma(problem, prior, theta)
             theta = _solve(problem, prior, theta, sigma, rounds=60)
-        best = _judge(problem, prior, theta, sigma)
-        found.append(best)
+        prior, theta = _simplify(problem, prior, theta, sigma)
+        sigma = _sigma(problem, prior, theta)
+        theta = _solve(problem, prior, theta, sigma, rounds=60)
+        found.append(_judge(problem, prior, theta, sigma))
     return found
+
+
+def _simplify(problem: Problem, prior: Prior, theta: Array, sigma: Array) -> tuple[Prior, Array]:
+    """Set exponents to plain numbers, the likeliest first, while the evidence rises.
+
+    A plain number has a probability of its own (a spike), any other shares the rest (the slab), as in Mitchell and
+    Beauchamp (1988): an exponent that the samples hardly tell becomes plain, and no longer spoils extrapolation.
+    """
+    for _ in range(int(prior.free[:, 1:].sum())):
+        jacobian = _jacobian(problem, prior, theta, sigma)
+        variance = np.zeros(theta.shape)
+        variance[prior.free] = np.diag(np.linalg.pinv(jacobian.T @ jacobian))
+        gain, odds, value, row, column = max(_plain(problem, prior, theta, variance), default=(0.0, 0.0, 0.0, 0, 0))
+        if gain <= 0:
+            break
+        mean, deviation = prior.mean.copy(), prior.deviation.copy()
+        mean[row, column], deviation[row, column] = value, 0.0
+        prior = Prior(mean, deviation, prior.low, prior.odds + odds)
+        theta = _solve(problem, prior, theta, sigma, rounds=12)
+    return prior, theta
+
+
+def _plain(
+    problem: Problem, prior: Prior, theta: Array, variance: Array
+) -> Iterator[tuple[float, float, float, int, int]]:
+    """Yield the evidence gained by setting an exponent to a plain number, its odds, the number, its term, its column."""
+    for row, column in zip(*np.nonzero(prior.free), strict=True):
+        if column == 0:
+            continue
+        known = max(float(variance[row, column]), 1e-12)
+        wide = float(prior.deviation[row, column])
+        off_mean = (theta[row, column] - prior.mean[row, column]) / wide
+        for value, odds in PLAIN if problem.stretched[column - 1] else PLAIN[:1]:
+            if value >= prior.low[row, column] - 1e-9:
+                lost = (theta[row, column] - value) ** 2 / known - off_mean**2
+                gain = math.log(odds / SLAB) + 0.5 * math.log(wide**2 / known) - 0.5 * lost
+                yield gain, math.log(odds / SLAB), value, int(row), int(column)
 
 
 def _begin(problem: Problem, prior: Prior, before: Array | None, chance: np.random.Generator) -> Array:
@@ -145,7 +192,7 @@ def _solve(problem: Problem, prior: Prior, start: Array, sigma: Array, *, rounds
     from scipy.optimize import least_squares  # noqa: PLC0415 - needed to fit alone
 
     free = prior.free
-    theta = np.where(free, start, 0.0)
+    theta = np.where(free, start, prior.mean)
 
     def spread_out(values: Array) -> Array:
         theta[free] = values
@@ -223,6 +270,11 @@ def _judge(problem: Problem, prior: Prior, theta: Array, sigma: Array) -> Fitted
     values, vectors = np.linalg.eigh(jacobian.T @ jacobian)
     values = np.maximum(values, 1e-12)
     huber = np.where(np.abs(residuals) <= 2, residuals**2, 4 * np.abs(residuals) - 4)
-    evidence = -0.5 * float(huber.sum()) - float(np.sum(problem.weight * np.log(sigma)))
+    evidence = (
+        prior.odds
+        + (len(theta) - 2) * theta.shape[1] * math.log(SLAB)
+        - 0.5 * float(huber.sum())
+        - float(np.sum(problem.weight * np.log(sigma)))
+    )
     evidence -= 0.5 * float(np.log(values).sum()) + float(np.log(prior.deviation[prior.free]).sum())
     return Fitted(Posynomial(theta, vectors / np.sqrt(values), prior.free), sigma, evidence)
