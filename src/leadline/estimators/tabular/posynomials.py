@@ -121,7 +121,6 @@ def fit(problem: Problem, most: int, seed: int) -> list[Fitted]:
         prior = problem.prior(count)
         if found and int(prior.free.sum()) > len(problem.logs):
             break
-        best: Fitted | None = None
         sigma = found[-1].sigma if found else np.full(len(problem.logs), 0.1)
         starts = [_begin(problem, prior, found[-1].law.theta if found else None, chance) for _ in range(4)]
         thetas = [_solve(problem, prior, start, sigma, rounds=25) for start in starts]
@@ -159,7 +158,7 @@ def _simplify(problem: Problem, prior: Prior, theta: Array, sigma: Array) -> tup
 def _plain(
     problem: Problem, prior: Prior, theta: Array, variance: Array
 ) -> Iterator[tuple[float, float, float, int, int]]:
-    """Yield the evidence gained by setting an exponent to a plain number, its odds, the number, its term, its column."""
+    """Yield the evidence gained by setting an exponent to a plain number, its odds, the number, and which entry."""
     for row, column in zip(*np.nonzero(prior.free), strict=True):
         if column == 0:
             continue
