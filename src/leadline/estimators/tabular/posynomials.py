@@ -7,21 +7,20 @@ least squares as in Hoburg, Kirschen and Abbeel (2016), with priors on the expon
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from leadline.estimators.tabular.forms import START_ERROR, Fitted, Mask, Problem, total
 from leadline.estimators.tabular.ports import Array, State
 from leadline.estimators.tabular.states import floats
 
-Mask = npt.NDArray[np.bool_]
 PLAIN = ((0.0, 0.35), (1.0, 0.3), (-1.0, 0.05), (0.5, 0.05), (-0.5, 0.03), (2.0, 0.05), (1.5, 0.04), (3.0, 0.03))
 """Exponents that costs have more often than others, with their probabilities."""
 SLAB = 0.1
 """Probability that an exponent is none of them."""
-START_ERROR = 0.15
-"""Deviation of the logarithm of a start-up time that the job itself reported from its term."""
+NOISE = (0.02, 0.5)
+"""Between which the deviation of a sample's logarithm is believed to lie."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,9 +39,10 @@ class Posynomial:
         """Return the logarithm of each term (n, terms)."""
         return np.asarray(self.theta[:, 0] + u @ self.theta[:, 1:].T, np.float64)
 
-    def logs(self, u: Array) -> Array:
-        """Return the logarithm of the sum (n,)."""
-        return _sum(self.terms(u))[0]
+    def halves(self, u: Array) -> tuple[Array, Array]:
+        """Return the logarithms of the start-up and of the other terms' sum (n,)."""
+        terms = self.terms(u)
+        return terms[:, 0], total(terms[:, 1:])
 
     def spread(self, u: Array) -> Array:
         """Return the deviation of ``logs`` that comes from not knowing theta better (n,)."""
@@ -52,11 +52,6 @@ class Posynomial:
     def dump(self) -> State:
         """Return the posynomial as arrays."""
         return {"theta": self.theta, "root": self.root, "free": self.free.astype(np.int64)}
-
-
-def load(state: State) -> Posynomial:
-    """Return the posynomial that ``dump`` gave."""
-    return Posynomial(floats(state["theta"]), floats(state["root"]), state["free"].astype(bool))
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,60 +74,51 @@ class Prior:
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
-    """``logs`` (n,) to be met at ``u`` (n, columns) with weights, and the logarithms of reported start-ups or NaN."""
+class Posynomials:
+    """Fits ``Posynomial``: one to ``most`` terms beside the start-up."""
 
-    u: Array
-    logs: Array
-    weight: Array
-    startup: Array
-    scales: Mask
-    stretched: Mask
-    limits: tuple[float, float] = field(default=(0.02, 0.5))
+    most: int = 3
+    largest: int = 800
 
-    def prior(self, count: int) -> Prior:
-        """Return the prior of ``count`` terms: exponents about 1 for scale, about 0 for others."""
-        columns = self.u.shape[1]
-        mean, deviation = np.zeros((count, 1 + columns)), np.ones((count, 1 + columns))
-        low = np.full((count, 1 + columns), -np.inf)
-        mean[0, 0], mean[1:, 0] = self.logs.min() - 1, np.median(self.logs) - np.arange(count - 1)
-        deviation[:, 0] = 4.0
-        deviation[:, 1:] = np.where(self.stretched, 1.0, 0.5)
-        mean[1:, 1:] = np.where(self.scales, 0.7, 0.0)
-        low[1:, 1:] = np.where(self.scales, 0.0, -np.inf)
-        deviation[0, 1:] = np.where(self.scales, 0.0, 0.5 * deviation[0, 1:])
-        return Prior(mean, deviation, low)
-
-
-@dataclass(frozen=True, slots=True)
-class Fitted:
-    """A posynomial with the deviation of each sample about it (n,), and the logarithm of its evidence."""
-
-    law: Posynomial
-    sigma: Array
-    evidence: float
-
-
-def fit(problem: Problem, most: int, seed: int) -> list[Fitted]:
-    """Return fits of one to ``most`` terms beside the start-up, each begun from the one before and from chance."""
-    chance = np.random.default_rng(seed)
-    found: list[Fitted] = []
-    for count in range(2, most + 2):
-        prior = problem.prior(count)
-        if found and int(prior.free.sum()) > len(problem.logs):
-            break
-        sigma = found[-1].sigma if found else np.full(len(problem.logs), 0.1)
-        starts = [_begin(problem, prior, found[-1].law.theta if found else None, chance) for _ in range(4)]
-        thetas = [_solve(problem, prior, start, sigma, rounds=25) for start in starts]
-        theta = min(thetas, key=lambda one: _loss(problem, prior, one, sigma))
-        for _ in range(2):
+    def fit(self, problem: Problem, seed: int) -> list[Fitted]:
+        """Return a fit for each number of terms, each begun from the one before and from chance."""
+        chance = np.random.default_rng(seed)
+        found: list[Fitted] = []
+        before: Array | None = None
+        for count in range(2, self.most + 2):
+            prior = _prior(problem, count)
+            if found and int(prior.free.sum()) > len(problem.logs):
+                break
+            sigma = found[-1].sigma if found else np.full(len(problem.logs), 0.1)
+            starts = [_begin(problem, prior, before, chance) for _ in range(4)]
+            thetas = [_solve(problem, prior, start, sigma, rounds=25) for start in starts]
+            theta = min(thetas, key=lambda one: _loss(problem, prior, one, sigma))
+            for _ in range(2):
+                sigma = _sigma(problem, prior, theta)
+                theta = _solve(problem, prior, theta, sigma, rounds=60)
+            prior, theta = _simplify(problem, prior, theta, sigma)
             sigma = _sigma(problem, prior, theta)
-            theta = _solve(problem, prior, theta, sigma, rounds=60)
-        prior, theta = _simplify(problem, prior, theta, sigma)
-        sigma = _sigma(problem, prior, theta)
-        theta = _solve(problem, prior, theta, sigma, rounds=60)
-        found.append(_judge(problem, prior, theta, sigma))
-    return found
+            before = theta = _solve(problem, prior, theta, sigma, rounds=60)
+            found.append(_judge(problem, prior, theta, sigma))
+        return found
+
+    def load(self, state: State) -> Posynomial:
+        """Return the posynomial that ``dump`` gave."""
+        return Posynomial(floats(state["theta"]), floats(state["root"]), state["free"].astype(bool))
+
+
+def _prior(problem: Problem, count: int) -> Prior:
+    """Return the prior of ``count`` terms: exponents about 1 for scale, about 0 for others."""
+    columns = problem.u.shape[1]
+    mean, deviation = np.zeros((count, 1 + columns)), np.ones((count, 1 + columns))
+    low = np.full((count, 1 + columns), -np.inf)
+    mean[0, 0], mean[1:, 0] = problem.logs.min() - 1, np.median(problem.logs) - np.arange(count - 1)
+    deviation[:, 0] = 4.0
+    deviation[:, 1:] = np.where(problem.stretched, 1.0, 0.5)
+    mean[1:, 1:] = np.where(problem.scales, 0.7, 0.0)
+    low[1:, 1:] = np.where(problem.scales, 0.0, -np.inf)
+    deviation[0, 1:] = np.where(problem.scales, 0.0, 0.5 * deviation[0, 1:])
+    return Prior(mean, deviation, low)
 
 
 def _simplify(problem: Problem, prior: Prior, theta: Array, sigma: Array) -> tuple[Prior, Array]:
@@ -259,7 +245,7 @@ def _sigma(problem: Problem, prior: Prior, theta: Array) -> Array:
     held = np.minimum(scaled, 4 * 1.4826 * np.median(scaled) + 1e-12)
     spent = min(float(prior.free.sum()), 0.6 * count)
     level = np.sqrt((np.sum(problem.weight * held**2) + 3 * 0.04**2) / (count - spent + 3))
-    return np.asarray(np.clip(level * shape, *problem.limits), np.float64)
+    return np.asarray(np.clip(level * shape, *NOISE), np.float64)
 
 
 def _judge(problem: Problem, prior: Prior, theta: Array, sigma: Array) -> Fitted:

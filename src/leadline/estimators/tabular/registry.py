@@ -3,11 +3,13 @@
 from typing import Protocol
 
 from leadline.core.errors import UnknownName
+from leadline.estimators.tabular.additive import Sums
 from leadline.estimators.tabular.blackbox import BlackBox
 from leadline.estimators.tabular.gaussian_process import GaussianProcess
 from leadline.estimators.tabular.linear import Ridge
 from leadline.estimators.tabular.network import Network
 from leadline.estimators.tabular.ports import FittedEstimator, State, TabularEstimator
+from leadline.estimators.tabular.posynomials import Posynomials
 from leadline.estimators.tabular.scaling_law import ScalingLaw
 from leadline.estimators.tabular.trees import Boosting, DecisionTree
 
@@ -27,7 +29,9 @@ ESTIMATORS: dict[str, Kept] = {
         BlackBox("boosting", Boosting(), growth=1.0),
         BlackBox("network", Network(), growth=0.7),
         BlackBox("gaussian_process", GaussianProcess(), growth=0.1),
-        ScalingLaw(),
+        ScalingLaw("scaling_law", Posynomials()),
+        ScalingLaw("scaling_law_basic", Posynomials(), reported=False),
+        ScalingLaw("additive_law", Sums()),
     )
 }
 

@@ -1,4 +1,4 @@
-"""The scaling law: time = start-up + work × unit time, with learned exponents of scale."""
+"""Laws of scale: target = start-up + work × unit, in one of several forms."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -8,16 +8,13 @@ import numpy as np
 import numpy.typing as npt
 
 from leadline.core.samples import Sample, Value
-from leadline.estimators.tabular import encoding, posynomials
+from leadline.estimators.tabular import encoding
 from leadline.estimators.tabular.encoding import Encoding
+from leadline.estimators.tabular.forms import Fitted, Form, Law, Problem
 from leadline.estimators.tabular.ports import Array, Predicted, State
-from leadline.estimators.tabular.posynomials import Posynomial, Problem
 from leadline.estimators.tabular.states import floats, nest, within
 from leadline.estimators.tabular.tables import REACH, Table, deviation, doubt, impute, tabulate
 
-MOST_TERMS = 3
-LARGEST = 800
-"""The law is fitted on at most so many samples; it has few parameters."""
 GROWTH = 0.05
 """What one fitted range beyond the samples adds to the spread, besides what the law's own exponents leave open."""
 
@@ -37,11 +34,11 @@ class Bend:
 
 @dataclass(frozen=True, slots=True)
 class FittedLaw:
-    """Posynomials, each with its share of belief."""
+    """Laws of one form, each with its share of belief."""
 
     name: str
     encoding: Encoding
-    laws: tuple[Posynomial, ...]
+    laws: tuple[Law, ...]
     shares: Array
     bend: Bend
     error: float
@@ -51,7 +48,7 @@ class FittedLaw:
         """Predict each row; with nothing else changed, more work never takes less."""
         x, beyond = self.encoding.encode(rows)
         u = x * units(self.encoding)
-        each = np.stack([law.logs(u) for law in self.laws])
+        each = np.stack([np.logaddexp(*law.halves(u)) for law in self.laws])
         logs = self.shares @ each
         between = self.shares @ (each - logs) ** 2
         inside = self.shares @ np.stack([law.spread(u) ** 2 for law in self.laws])
@@ -72,14 +69,15 @@ class FittedLaw:
 
 @dataclass(frozen=True, slots=True)
 class ScalingLaw:
-    """Fits sums of products of powers: a start-up that does not grow with scale, and terms that do.
+    """Fits laws of one form: a start-up that does not grow with scale, and work that does.
 
-    The start-up is the one the jobs reported, where they did (HARP's custom mode), else fitted. How many terms there
-    are is weighed by their evidence.
+    The start-up is the one the jobs reported, where they did and ``reported`` (HARP's custom mode), else it is fitted
+    to the whole (its basic mode). How complex the law is, is weighed by evidence.
     """
 
-    name: str = "scaling_law"
-    terms: int = MOST_TERMS
+    name: str
+    form: Form
+    reported: bool = True
     least: int = 6
 
     def fit(self, samples: Sequence[Sample], *, scale_features: Sequence[str] = (), seed: int = 0) -> FittedLaw:
@@ -91,55 +89,63 @@ class ScalingLaw:
         table = tabulate(samples, least=self.least, estimator=self.name)
         found = encoding.learn(table.rows, scale_features)
         u = found.encode(table.rows)[0] * units(found)
-        chosen = _choose(u, LARGEST, seed)
+        chosen = _choose(u, self.form.largest, seed)
 
-        def fit(logs: Array, use: npt.NDArray[np.bool_], terms: int) -> list[posynomials.Fitted]:
-            problem = _problem(found, table, u, logs, chosen[use[chosen]])
-            return posynomials.fit(problem, terms, seed)
+        def fit(logs: Array, use: npt.NDArray[np.bool_]) -> tuple[tuple[Law, ...], Array, float]:
+            problem = self._problem(found, table, u, logs, chosen[use[chosen]])
+            return _believed(self.form.fit(problem, seed))
 
         def expect(logs: Array, use: npt.NDArray[np.bool_]) -> tuple[Array, float]:
-            last = fit(logs, use, 1)[-1]
-            return last.law.logs(u), float(np.mean(last.sigma))
+            laws, shares, sigma = fit(logs, use)
+            return _mean(laws, shares, u), sigma
 
         logs = impute(table, expect)
-        fits = fit(logs, np.ones(len(table), bool), self.terms)
-        evidence = np.array([one.evidence for one in fits])
-        shares = np.exp(evidence - evidence.max())
-        shares /= shares.sum()
-        kept = [i for i in range(len(fits)) if shares[i] > 0.01]
-        laws, weights = tuple(fits[i].law for i in kept), shares[kept] / shares[kept].sum()
-        fitted = np.sum([share * law.logs(u) for share, law in zip(weights, laws, strict=True)], axis=0)
+        laws, shares, _ = fit(logs, np.ones(len(table), bool))
+        fitted = _mean(laws, shares, u)
         bend = _bend(fitted, logs, table)
         error = deviation(logs - bend.at(fitted), table.weight)
         limits = np.array([table.logs.min(), table.logs.max()])
-        return FittedLaw(self.name, found, laws, weights, bend, error, limits)
+        return FittedLaw(self.name, found, laws, shares, bend, error, limits)
 
     def load(self, state: State) -> FittedLaw:
         """Return the fitted law that ``dump`` gave."""
         figures, shares = floats(state["figures"]), floats(state["shares"])
-        laws = tuple(posynomials.load(within(f"law{i}", state)) for i in range(len(shares)))
+        laws = tuple(self.form.load(within(f"law{i}", state)) for i in range(len(shares)))
         bend = Bend(*(float(one) for one in figures[3:6]))
         known = encoding.load(within("encoding", state))
         return FittedLaw(self.name, known, laws, shares, bend, float(figures[0]), figures[1:3])
+
+    def _problem(self, known: Encoding, table: Table, u: Array, logs: Array, at: npt.NDArray[np.int64]) -> Problem:
+        with np.errstate(divide="ignore", invalid="ignore"):
+            startup = np.log(table.startup[at])
+        sensible = np.isfinite(startup) & (startup < logs[at]) & self.reported
+        return Problem(
+            u[at],
+            logs[at],
+            table.weight[at] / table.weight[at].mean(),
+            np.where(sensible, startup, math.nan),
+            known.scales.astype(bool),
+            ~np.isnan(known.stretch),
+        )
+
+
+def _believed(fits: list[Fitted]) -> tuple[tuple[Law, ...], Array, float]:
+    """Return the laws of some evidence, their shares of belief, and the deviation about the likeliest."""
+    evidence = np.array([one.evidence for one in fits])
+    shares = np.exp(evidence - evidence.max())
+    kept = np.flatnonzero(shares > 0.01 * shares.sum())
+    sigma = float(np.mean(fits[int(evidence.argmax())].sigma))
+    return tuple(fits[i].law for i in kept), shares[kept] / shares[kept].sum(), sigma
+
+
+def _mean(laws: tuple[Law, ...], shares: Array, u: Array) -> Array:
+    """Return the mean of the laws' logarithms (n,)."""
+    return np.asarray(shares @ np.stack([np.logaddexp(*law.halves(u)) for law in laws]), np.float64)
 
 
 def units(known: Encoding) -> Array:
     """Return what a standardised column is times, so that its weight is an exponent where it is a logarithm."""
     return np.where(np.isnan(known.stretch), 1.0, known.stretch)
-
-
-def _problem(known: Encoding, table: Table, u: Array, logs: Array, at: npt.NDArray[np.int64]) -> Problem:
-    with np.errstate(divide="ignore", invalid="ignore"):
-        startup = np.log(table.startup[at])
-    sensible = np.isfinite(startup) & (startup < logs[at])
-    return Problem(
-        u[at],
-        logs[at],
-        table.weight[at] / table.weight[at].mean(),
-        np.where(sensible, startup, math.nan),
-        known.scales.astype(bool),
-        ~np.isnan(known.stretch),
-    )
 
 
 def _choose(u: Array, most: int, seed: int) -> npt.NDArray[np.int64]:

@@ -15,7 +15,7 @@ from leadline.estimators.tabular.ports import Array
 
 FULL_SCALE_SHARE = 0.25
 """The full-scale samples together count for at least this share, however many scaled-down ones there are …"""
-HEAVIEST = 6.0
+HEAVIEST = 3.0
 """… but none for more than so many of those."""
 WIDEST = math.log(10)
 """No spread is wider: a factor of ten either way says that nothing is known."""
