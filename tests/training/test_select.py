@@ -97,7 +97,7 @@ def test_no_fit_ever_sees_a_configuration_that_it_predicts(dataset):
     parts = folds(dataset.samples, 4, seed=0)
     select(parts, tried, "mae")
     for number, seen in enumerate(tried["one"].seen):
-        held = {one.configuration for one in parts[number % 4].held_out}
+        held = {one.configuration for one in parts[number // 3].held_out}
         assert not held & {one.configuration for one in seen}
 
 
@@ -110,10 +110,20 @@ def test_what_cannot_be_fitted_is_listed_with_its_reason_and_never_wins(dataset)
         select(folds(dataset.samples, 4, seed=0), {"refusing": Refusing()}, "mae")
 
 
+def test_one_that_is_far_worse_than_the_best_is_given_up_after_a_fold(dataset):
+    tried = recipes(dataset, good=1.05, bad=3.0)
+    chosen = select(folds(dataset.samples, 4, seed=0), tried, "mape")
+    assert "good" == chosen.winner.estimator
+    assert (12, 3) == (len(tried["good"].seen), len(tried["bad"].seen))
+    why = {one.candidate.estimator: one.why_not for one in chosen.scores if one.why_not}
+    assert {"bad": "given up: 23 times as far off as the best on one fold"} == why
+    assert 200 == pytest.approx(chosen.scores[-1].mape)
+
+
 def test_the_upper_bound_and_not_the_point_is_judged_by_cost_and_pinball(dataset):
     """A constant factor is taken out of the bound, so that all candidates ask for the same."""
     for policy in ("pinball", "cost"):
-        chosen = select(folds(dataset.samples, 4, seed=0), recipes(dataset, half=0.5, twice=2.0), policy)
+        chosen = select(folds(dataset.samples, 4, seed=0), recipes(dataset, half=0.8, twice=1.3), policy)
         figures = [one.policy[0] for one in chosen.scores if not one.candidate.adjusted]
         assert max(figures) == pytest.approx(min(figures), abs=1e-9)
 

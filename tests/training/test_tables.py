@@ -17,7 +17,7 @@ from leadline.training.tables import read_tables
 def table(tmp_path, text, name="runs.csv", **more):
     path = tmp_path / name
     path.write_text(text)
-    return read_tables(path, **{"target": "elapsed_s", **more})
+    return read_tables(path, **more)
 
 
 def test_an_exported_history_is_read_as_the_history_itself(tmp_path):
@@ -35,7 +35,7 @@ def test_a_folder_of_compressed_tables_is_one_history(tmp_path):
     runs = campaign(10, 4)
     for number, part in enumerate((runs[:6], runs[6:])):
         (tmp_path / f"part{number}.csv.gz").write_bytes(gzip.compress(to_csv(part).encode()))
-    assert 14 == len(read_tables(tmp_path, target="elapsed_s"))
+    assert 14 == len(read_tables(tmp_path))
 
 
 def test_any_table_with_the_target_will_do_and_measured_columns_are_no_features(tmp_path):
@@ -82,6 +82,12 @@ def test_a_table_that_cannot_be_used_says_where_and_why(tmp_path, text, why):
     assert why in str(raised.value)
 
 
+def test_no_target_is_taken_for_a_parameter(tmp_path):
+    one, _ = table(tmp_path, "a,elapsed_s,energy_j\n1,10,100\n2,11,110\n", targets=["elapsed_s", "energy_j"])
+    assert {"a": 1} == one.features
+    assert {"elapsed_s": 10.0, "energy_j": 100.0} == one.figures
+
+
 def test_an_empty_column_can_be_left_out_by_name(tmp_path):
     assert 2 == len(table(tmp_path, "a,b,elapsed_s\n1,,10\n2,,11\n", without=["b"]))
     with pytest.raises(InvalidInput, match="no column 'c' to leave out"):
@@ -92,12 +98,12 @@ def test_a_file_that_is_cut_short_absent_or_no_text_is_said(tmp_path):
     whole = gzip.compress(b"a,elapsed_s\n" + b"1,10\n" * 1000)
     (tmp_path / "cut.csv.gz").write_bytes(whole[:-20])
     with pytest.raises(InvalidInput, match="cut short"):
-        read_tables(tmp_path / "cut.csv.gz", target="elapsed_s")
+        read_tables(tmp_path / "cut.csv.gz")
     with pytest.raises(InvalidInput, match="No such file"):
-        read_tables(tmp_path / "absent.csv", target="elapsed_s")
+        read_tables(tmp_path / "absent.csv")
     (tmp_path / "binary.csv").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(InvalidInput, match="UTF-8"):
-        read_tables(tmp_path / "binary.csv", target="elapsed_s")
+        read_tables(tmp_path / "binary.csv")
     (tmp_path / "folder").mkdir()
     with pytest.raises(InvalidInput, match="holds no table"):
-        read_tables(tmp_path / "folder", target="elapsed_s")
+        read_tables(tmp_path / "folder")

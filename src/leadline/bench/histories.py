@@ -102,7 +102,7 @@ def _read(table: Path) -> History:
     carries = [one for one in read_campaign(described).parameters if one.carries_scale]
     return History(
         name,
-        read_tables(table, target="elapsed_s"),
+        read_tables(table, targets=("elapsed_s",)),
         tuple(one.name for one in carries),
         next((one.name for one in carries if one.kind is ParameterKind.INTEGER), None),
     )

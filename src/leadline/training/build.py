@@ -162,7 +162,8 @@ def _within(dataset: Dataset) -> dict[str, tuple[float, float]]:
 
 def _candidate(score: Score) -> CandidateErrors:
     if score.why_not:
-        return CandidateErrors(score.candidate.name, why_not=score.why_not)
+        known = score.mape if math.isfinite(score.mape) else None
+        return CandidateErrors(score.candidate.name, known, why_not=score.why_not)
     policy = tuple(one if math.isfinite(one) else 1e300 for one in score.policy)
     return CandidateErrors(score.candidate.name, score.mape, score.mae, score.upp, score.ov_mape, policy)
 

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -18,6 +18,10 @@ from leadline.uncertainty.policies import POLICIES, QUANTILE, choose
 
 Progress = Callable[[str, int, int], None]
 """Told what is done now, its number, and how many there are."""
+HOPELESS = 4.0
+"""A candidate whose mean error is so many times that of the best, on any fold, is given up."""
+TINY = 0.005
+"""Errors below this are called equal."""
 UPPER = ("pinball", "cost")
 """Policies that judge what would be asked for, the upper bound, and not the point."""
 
@@ -69,7 +73,7 @@ class OutOfFold:
 class Score:
     """How a candidate did on the validation runs, in percent but for ``mae`` (the target's unit) and the policy's own.
 
-    ``why_not`` says why it could not be fitted; its figures are NaN then.
+    ``why_not`` says why it was not fitted on all folds; its figures are NaN then, but for a ``mape`` on the first ones.
     """
 
     candidate: Candidate
@@ -122,7 +126,8 @@ def select(
 ) -> Selection:
     """Return every candidate's score and the one that ``policy`` chooses.
 
-    Judged are full-scale runs where there are any, for they are what is asked about; else all that was held out.
+    Judged are full-scale runs where there are any, for they are what is asked about; else all that was held out. One
+    that is far worse than the best on a fold is not fitted on the others.
 
     Raises:
         InvalidInput: no candidate can be fitted on so few runs.
@@ -131,22 +136,30 @@ def select(
     if policy not in POLICIES:
         choose(policy, [], {})  # which says what is known
     sets = training_sets([one for parting in partings[:1] for one in (*parting.fitted, *parting.held_out)])
-    pairs = [(name, which) for name in estimators for which in sets]
-    predicted: dict[Candidate, OutOfFold] = {}
-    failed: list[Score] = []
-    for number, (name, which) in enumerate(pairs, 1):
-        candidate = Candidate(name, which)
-        progress(candidate.name, number, len(pairs))
-        try:
-            plain = predict_out_of_fold(candidate, estimators[name], partings, scale_features=scale_features, seed=seed)
-        except InvalidInput as error:
-            failed.append(Score(candidate, why_not=str(error)))
-            continue
-        predicted[candidate] = plain
-        predicted[Candidate(name, which, adjusted=True)] = plain.times(cross_adjustments(plain))
-    if not predicted:
-        raise InvalidInput(f"no estimator can be fitted on so few runs: {failed[0].why_not}")
-    return _choose(predicted, failed, policy)
+    candidates = [Candidate(name, which) for name in estimators for which in sets]
+    parts: dict[Candidate, list[OutOfFold]] = {one: [] for one in candidates}
+    why_not: dict[Candidate, str] = {}
+    for number, parting in enumerate(partings):
+        for place, one in enumerate(candidates, 1):
+            if one in why_not or not parting.held_out:
+                continue
+            progress(one.name, number * len(candidates) + place, len(partings) * len(candidates))
+            try:
+                fitted = fit(one, estimators[one.estimator], parting.fitted, scale_features=scale_features, seed=seed)
+            except InvalidInput as error:
+                why_not[one] = str(error)
+                continue
+            parts[one].append(predict_held_out(fitted, parting.held_out, fold=number, blocked=parting.blocked))
+        why_not |= _hopeless({one: parts[one][-1] for one in candidates if one not in why_not and parts[one]})
+    plain = {one: joined(parts[one]) for one in candidates if one not in why_not and parts[one]}
+    if not plain:
+        raise InvalidInput(
+            f"no estimator can be fitted on so few runs: {next(iter(why_not.values()), 'none is known')}"
+        )
+    adjusted = {replace(one, adjusted=True): said.times(cross_adjustments(said)) for one, said in plain.items()}
+    both = {one: said for pair in zip(plain.items(), adjusted.items(), strict=True) for one, said in pair}
+    given_up = [Score(one, _mape(parts[one]), why_not=why) for one, why in why_not.items()]
+    return _choose(both, sorted(given_up, key=_by_error), policy)
 
 
 def predict_out_of_fold(
@@ -160,17 +173,21 @@ def predict_out_of_fold(
     """Fit on each parting and predict what it holds out."""
     parts = []
     for number, parting in enumerate(partings):
-        if not parting.held_out:
-            continue
-        fitted = fit(candidate, recipe, parting.fitted, scale_features=scale_features, seed=seed)
-        parts.append(predict_held_out(fitted, parting.held_out, fold=number, blocked=parting.blocked))
+        if parting.held_out:
+            fitted = fit(candidate, recipe, parting.fitted, scale_features=scale_features, seed=seed)
+            parts.append(predict_held_out(fitted, parting.held_out, fold=number, blocked=parting.blocked))
+    return joined(parts)
+
+
+def joined(parts: Sequence[OutOfFold]) -> OutOfFold:
+    """Return the predictions of several folds as one."""
     return OutOfFold(
         tuple(one for part in parts for one in part.samples),
         np.concatenate([part.point for part in parts]),
         np.concatenate([part.spread for part in parts]),
         np.concatenate([part.beyond for part in parts]),
         np.concatenate([part.fold for part in parts]),
-        partings[0].blocked,
+        parts[0].blocked,
     )
 
 
@@ -206,10 +223,43 @@ def cross_adjustments(plain: OutOfFold) -> Array:
     return factors
 
 
+def _mape(parts: Sequence[OutOfFold]) -> float:
+    """Return the mean error on what was judged so far; NaN of nothing."""
+    if not parts:
+        return math.nan
+    said = joined(parts)
+    judged = _judged_rows(said)
+    return mape(said.measured[judged].tolist(), said.point[judged].tolist())
+
+
+def _by_error(score: Score) -> float:
+    return math.inf if math.isnan(score.mape) else score.mape
+
+
+def _hopeless(last: Mapping[Candidate, OutOfFold]) -> dict[Candidate, str]:
+    """Return the candidates that are far worse than the best on a fold, with a sentence; they are not fitted again."""
+    errors = {}
+    for one, said in last.items():
+        judged = _judged_rows(said)
+        errors[one] = float(np.mean(np.abs(np.log(said.point[judged] / said.measured[judged]))))
+    best = min(errors.values(), default=0.0)
+    return {
+        one: f"given up: {error / max(best, TINY):.0f} times as far off as the best on one fold"
+        for one, error in errors.items()
+        if error > HOPELESS * max(best, TINY)
+    }
+
+
+def _judged_rows(said: OutOfFold) -> Array:
+    """Return which predictions count: those of full-scale runs where there are any."""
+    full = np.array([one.scale is Scale.FULL_SCALE for one in said.samples])
+    return full if full.any() else np.ones(len(full), bool)
+
+
 def _choose(predicted: Mapping[Candidate, OutOfFold], failed: Sequence[Score], policy: str) -> Selection:
     some = next(iter(predicted.values()))
     full = np.array([one.scale is Scale.FULL_SCALE for one in some.samples])
-    judged = full if full.any() else np.ones(len(full), bool)
+    judged = _judged_rows(some)
     measured = some.measured[judged].tolist()
     by_name = {one.name: one for one in predicted}
     asked = {one.name: _judged(predicted[one], policy)[judged].tolist() for one in predicted}

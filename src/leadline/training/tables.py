@@ -6,6 +6,7 @@ import io
 import math
 import zlib
 from collections.abc import Iterable, Sequence
+from itertools import product
 from pathlib import Path
 
 from leadline.core.documents import why_unread
@@ -29,34 +30,44 @@ FIGURES = frozenset(
 ENDINGS = (".csv", ".csv.gz", ".tsv", ".tsv.gz")
 
 
-def read_tables(path: Path, *, target: str, without: Sequence[str] = (), device_of: DeviceOf = lambda _: None,
-                ) -> tuple[Record, ...]:  # fmt: skip
+def read_tables(
+    path: Path,
+    *,
+    targets: Sequence[str] = ("elapsed_s",),
+    without: Sequence[str] = (),
+    device_of: DeviceOf = lambda _: None,
+) -> tuple[Record, ...]:
     """Read a table, or every table of a folder.
 
-    ``target`` is a column that is measured; ``without`` names columns to leave out.
+    ``targets`` are columns that are measured; ``without`` names columns to leave out.
 
     Raises:
         InvalidInput: a file cannot be read, or a row of it is not usable; with the line.
     """
     if not path.is_dir():
-        return _read_table(path, target, frozenset(without), device_of)
+        return _read_table(path, tuple(targets), frozenset(without), device_of)
     files = sorted(one for one in path.iterdir() if one.name.endswith(ENDINGS) and not one.name.startswith("."))
     if not files:
         raise InvalidInput(f"the folder {path} holds no table: put {', '.join(ENDINGS[:2])} files of runs there")
-    return tuple(record for file in files for record in _read_table(file, target, frozenset(without), device_of))
+    return tuple(
+        record for file in files for record in _read_table(file, tuple(targets), frozenset(without), device_of)
+    )
 
 
-def _read_table(path: Path, target: str, without: frozenset[str], device_of: DeviceOf) -> tuple[Record, ...]:
+def _read_table(
+    path: Path, targets: tuple[str, ...], without: frozenset[str], device_of: DeviceOf
+) -> tuple[Record, ...]:
     columns, rows = _parse(path)
     exported = any(name.startswith("measured_") for name in columns)
-    found = f"measured_{target}" if exported else target
-    if found not in columns:
+    for target in targets:
+        if (f"measured_{target}" if exported else target) in columns:
+            continue
         measured = [name.removeprefix("measured_") for name in columns if name.startswith("measured_")]
         known = ", ".join(measured if exported else columns)
         raise InvalidInput(f"{path.name} has no column {target!r} to learn: name one with --target; it has {known}")
     if unknown := without - set(columns) - {name.removeprefix("parameter_") for name in columns}:
         raise InvalidInput(f"{path.name} has no column {min(unknown)!r} to leave out: it has {', '.join(columns)}")
-    table = _Table(path, columns, rows, target, without)
+    table = _Table(path, columns, rows, targets, without)
     return table.exported(device_of) if exported else table.plain()
 
 
@@ -108,10 +119,10 @@ class _Table:
         path: Path,
         columns: list[str],
         rows: list[tuple[int, dict[str, str]]],
-        target: str,
+        targets: tuple[str, ...],
         without: frozenset[str],
     ) -> None:
-        self.path, self.columns, self.rows, self.target, self.without = path, columns, rows, target, without
+        self.path, self.columns, self.rows, self.targets, self.without = path, columns, rows, targets, without
         self.units: dict[str, str] = {}
 
     def exported(self, device_of: DeviceOf) -> tuple[Record, ...]:
@@ -137,15 +148,14 @@ class _Table:
 
     def plain(self) -> tuple[Record, ...]:
         """Read any table: the target and the figures that are known are measured, the rest are parameters."""
-        figures = [name for name in self.columns if name == self.target or name in FIGURES]
+        figures = [name for name in self.columns if name in self.targets or name in FIGURES]
         rest = [name for name in self.columns if name not in BOOKKEEPING | {*figures} and self._kept(name)]
         parameters = [name for name in rest if not name.startswith(("predicted_", "asked_"))]
         values = self._values([*parameters, *figures])
-        for at in range(len(self.rows)):
-            if at not in values[self.target] and self._state(at) is JobState.COMPLETED:
+        for at, target in product(range(len(self.rows)), self.targets):
+            if at not in values[target] and self._state(at) is JobState.COMPLETED:
                 raise InvalidInput(
-                    f"{self._at(at)}: {self.target} is empty: fill it in, or give the run the state that says why, as "
-                    "FAILED"
+                    f"{self._at(at)}: {target} is empty: fill it in, or give the run the state that says why, as FAILED"
                 )
         return tuple(
             self._record(

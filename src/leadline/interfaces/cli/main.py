@@ -17,6 +17,8 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
     "Run and remember": {
         "submit": ("submit", "the batch script, or the job itself on this machine"),
         "history": ("history", "what ran, beside what was predicted"),
+        "train": ("train", "measured runs to the estimator that predicts them best, with its card"),
+        "model": ("model", "list and show trained models, and how far off each is"),
     },
     "Machines": {
         "systems": ("systems", "list, show, check and validate the known systems"),

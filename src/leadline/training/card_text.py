@@ -1,0 +1,150 @@
+"""A model's card as Markdown, for people."""
+
+import math
+from collections.abc import Iterable, Sequence
+
+from leadline.core.models import Feature
+from leadline.core.units import format_bytes, format_duration
+from leadline.training.card import Card, Errors, TargetCard
+
+SCALES = {"SD": "scaled-down", "FS": "full-scale"}
+
+
+def markdown(card: Card) -> str:
+    """Return the card of a model: the data, what was chosen and why, how far off it is, and how to make it again."""
+    parts = [f"# Model of {card.application}", _origin(card)]
+    for one in card.targets:
+        parts += [f"## {one.target}", *_target(one)]
+    parts += ["## What it has seen", _features(card.features)]
+    parts += ["## Make it again", f"```text\n{card.reproduce}\n```", _versions(card)]
+    return "\n\n".join(parts) + "\n"
+
+
+def figure(target: str, value: float) -> str:
+    """Write a figure of a target with its unit."""
+    if target.endswith("_bytes"):
+        return format_bytes(value)
+    return format_duration(value) if target.endswith("_s") and value > 0 else f"{value:.3g}"
+
+
+def data_sentence(one: TargetCard) -> str:
+    """Return what a target was learned from, as a sentence."""
+    runs = " and ".join(
+        f"{part.runs} {SCALES.get(scale, scale)} runs of {part.configurations} configurations "
+        f"({format_duration(part.cost_s)})"
+        for scale, part in one.scales.items()
+    )
+    said = f"Learned from {runs}"
+    if one.censored:
+        said += f", of which {one.censored} were cut off and are lower bounds"
+    left_out = [f"{count} {state}" for state, count in one.failures.items()]
+    left_out += [f"{one.unmeasured} without the figure"] if one.unmeasured else []
+    return said + (f"; left out: {', '.join(left_out)}." if left_out else ".")
+
+
+def error_sentences(one: TargetCard) -> list[str]:
+    """Return a sentence for each scale: the errors on the test, or out of fold where there was none."""
+    found = []
+    for scale, errors in one.errors.items():
+        which = "test runs" if scale in one.tested else "runs out of fold"
+        found.append(
+            f"{errors.runs} {SCALES.get(scale, scale)} {which}: off by {errors.mape:.1f} % in the mean, "
+            f"{errors.upp:.0f} % under-predicted; {errors.coverage:.0f} % lay within the {100 * one.level:.0f} % "
+            f"interval, whose upper end is {errors.over_request:.2f} times what was used (median)."
+        )
+    return found
+
+
+def candidate_rows(one: TargetCard) -> list[tuple[str, ...]]:
+    """Return a row for each candidate, best first, under the heads ``candidate_heads``."""
+    return [
+        (
+            candidate.name,
+            "" if candidate.mape is None else _percent(candidate.mape),
+            "" if candidate.mae is None else figure(one.target, candidate.mae),
+            "" if candidate.upp is None else _percent(candidate.upp, digits=0),
+            "" if candidate.ov_mape is None else _percent(candidate.ov_mape),
+            _policy_figure(one, candidate.policy) if candidate.policy else "",
+            candidate.why_not,
+        )
+        for candidate in one.candidates
+    ]
+
+
+def candidate_heads(one: TargetCard) -> tuple[str, ...]:
+    """Return the heads of the table of candidates."""
+    return ("candidate", "mean error", "MAE", "too short", "too long by", one.policy, "")
+
+
+def _policy_figure(one: TargetCard, policy: Sequence[float]) -> str:
+    if one.policy == "pinball":
+        return figure(one.target, policy[0])
+    return _percent(100 * policy[0]) if one.policy == "cost" else ""
+
+
+def _percent(value: float, digits: int = 1) -> str:
+    return f"{value:.{digits if value < 1000 else 0}f} %" if math.isfinite(value) and value < 1e6 else "> 1e6 %"
+
+
+def _origin(card: Card) -> str:
+    when = f", made {card.first_run[:10]} to {card.last_run[:10]}" if card.first_run else ""
+    command = f"\n\nThe command: `{' '.join(card.command)}`" if card.command else ""
+    return (
+        f"{card.runs} runs from {card.source}{when}. Trained {card.trained_at[:16].replace('T', ' ')} by Leadline "
+        f"{card.leadline}, seed {card.seed}.{command}"
+    )
+
+
+def _target(one: TargetCard) -> Iterable[str]:
+    factor = f" (every prediction times {one.factor:g})" if one.factor != 1 else ""
+    carries = ", ".join(one.scale_features) or "nothing that is known"
+    yield f"**{one.estimator}**{factor}, chosen by `{one.policy}`: {one.reason}."
+    yield f"{data_sentence(one)} Scale is carried by {carries}."
+    yield _errors("Test, touched once", one.tested, one) if one.tested else "No runs were held out for a test."
+    yield _errors("Out of fold", one.validated, one)
+    if one.notes:
+        yield "\n".join(f"- {note}" for note in one.notes)
+    yield f"Candidates on {one.judged_on}:"
+    yield _table(candidate_heads(one), candidate_rows(one))
+
+
+def _errors(title: str, found: dict[str, Errors], one: TargetCard) -> str:
+    heads = [title, "runs", "configurations", "mean error", "MAE", "under-predicted", "over-prediction",
+             f"within {100 * one.level:.0f} %", "upper end ÷ used"]  # fmt: skip
+    rows = [
+        (
+            SCALES.get(scale, scale),
+            str(each.runs),
+            str(each.configurations),
+            _percent(each.mape),
+            figure(one.target, each.mae),
+            _percent(each.upp, digits=0),
+            _percent(each.ov_mape),
+            _percent(each.coverage, digits=0),
+            f"{each.over_request:.2f}",
+        )
+        for scale, each in found.items()
+    ]
+    return _table(heads, rows)
+
+
+def _features(features: Sequence[Feature]) -> str:
+    rows = [(one.name, one.role.value, _seen(one), one.unit) for one in features]
+    return _table(["feature", "kind", "seen", "unit"], rows)
+
+
+def _seen(one: Feature) -> str:
+    if one.categorical:
+        return ", ".join(str(choice) for choice in one.choices)
+    if one.values:
+        return ", ".join(f"{value:g}" for value in one.values)
+    return f"{one.low:g} to {one.high:g}"
+
+
+def _versions(card: Card) -> str:
+    return "With " + ", ".join(f"{name} {number}" for name, number in card.versions.items()) + "."
+
+
+def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [heads, ["---"] * len(heads), *rows]
+    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)

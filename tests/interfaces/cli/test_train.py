@@ -1,0 +1,123 @@
+"""``leadline train`` and ``leadline model``: from a table or the history to a model, and every refusal a sentence."""
+
+import json
+import random
+
+import pytest
+
+from leadline.app import settings
+from leadline.core.jobs import JobSpec, JobState, ResourceSpec
+from leadline.core.runs import Measurement, Run, Scale
+from leadline.history.sqlite import SqliteHistory
+from leadline.interfaces.cli.main import main
+
+pytest.importorskip("sklearn")
+
+
+def rows(count=24):
+    draw = random.Random(5)  # noqa: S311 - a test must repeat
+    for number in range(count):
+        full = number % 4 == 0
+        epochs = draw.randint(20, 40) if full else draw.randint(1, 5)
+        width = draw.choice((64, 128, 256))
+        yield "FS" if full else "SD", epochs, width, (1 + epochs * width / 200) * draw.uniform(0.98, 1.02)
+
+
+@pytest.fixture
+def table(tmp_path):
+    lines = [f"{scale},{epochs},{width},{elapsed:.4f}" for scale, epochs, width, elapsed in rows()]
+    path = tmp_path / "runs.csv"
+    path.write_text("\n".join(["scale,epochs,width,elapsed_s", *lines]) + "\n")
+    return path
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path, monkeypatch):
+    monkeypatch.setenv("LEADLINE_DATA_DIR", str(tmp_path / "data"))
+    monkeypatch.setenv("COLUMNS", "160")
+
+
+def remember(name="net"):
+    store = SqliteHistory(settings.history_path())
+    for number, (scale, epochs, width, elapsed) in enumerate(rows()):
+        store.add(Run(
+            f"{name}{number:04d}", JobSpec("job", ("net", "--epochs", str(epochs), f"--width={width}"), ResourceSpec()),
+            JobState.COMPLETED, f"2026-01-01T00:00:{number:02d}", scale=Scale(scale),
+            measured={"elapsed_s": Measurement(elapsed, "s", "test")},
+            parameters={"epochs": epochs, "width": width}, tags={"campaign": name},
+        ))  # fmt: skip
+
+
+def test_a_table_becomes_a_model_a_card_and_plots(table, tmp_path, capsys):
+    to, plots = tmp_path / "made" / "net.npz", tmp_path / "plots"
+    assert 0 == main(["train", str(table), "--to", str(to), "--plots", str(plots)])
+    printed = capsys.readouterr().out
+    assert "runs: elapsed_s" in printed
+    assert "* scaling_law on SD" in printed
+    assert "boosting on SD" in printed
+    assert "chosen by mape: scaling_law" in printed
+    assert f"model  {to}" in printed
+    assert {"net.npz", "net.md"} == {one.name for one in to.parent.iterdir()}
+    names = {f"runs-elapsed_s-{kind}.{form}" for kind in ("predicted", "error") for form in ("png", "svg")}
+    assert names <= {one.name for one in plots.iterdir()}
+    assert all(one.stat().st_size > 5000 for one in plots.iterdir())
+    assert 0 == main(["model", "show", str(to)])
+    assert to.with_suffix(".md").read_text() == capsys.readouterr().out
+    assert 0 == main(["model", "show", str(to), "--json"])
+    document = json.loads(capsys.readouterr().out)
+    assert ("leadline.model/1", "runs") == (document["schema"], document["application"])
+
+
+def test_a_campaign_of_the_history_is_trained_by_its_name_and_kept_with_the_users_models(tmp_path, capsys):
+    remember()
+    assert 0 == main(["train", "net", "--policy", "wtm", "--json"])
+    document = json.loads(capsys.readouterr().out)
+    assert str(tmp_path / "data" / "models" / "net.npz") == document["model"]
+    assert ["net", "--epochs", "{epochs}", "--width={width}"] == document["command"]
+    assert "leadline train net --policy wtm --seed 0" == document["reproduce"]
+    assert ["epochs"] == document["targets"][0]["scale_features"]
+    assert 0 == main(["model", "show", "net"])
+    assert "# Model of net" in capsys.readouterr().out
+    (tmp_path / "data" / "models" / "broken.npz").write_text("no model")
+    assert 0 == main(["model", "list"])
+    printed = capsys.readouterr()
+    assert ["net", "net", "elapsed_s", "24"] == printed.out.splitlines()[1].split()[:4]
+    assert "broken.npz is no model of Leadline" in printed.err
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (["nte"], "unknown campaign 'nte': did you mean 'net'?"),
+        ([], "there are runs of 2 applications"),
+        (["net", "--policy", "wmt"], "did you mean 'wtm'"),
+        (["net", "--target", "joules"], "joules was not measured in any of the 24 runs"),
+        (["net", "--scale", "depth"], "no run has a parameter 'depth'"),
+        (["absent.csv"], "No such file"),
+        (["{table}", "--target", "watts"], "has no column 'watts'"),
+        (["{table}", "--without", "depth"], "has no column 'depth' to leave out"),
+    ],
+)
+def test_what_cannot_be_trained_is_one_sentence(words, why, table, capsys):
+    remember()
+    remember("fft")
+    assert 2 == main(["train", *(word.format(table=table) for word in words)])
+    printed = capsys.readouterr()
+    assert "" == printed.out
+    assert why in printed.err
+    assert 1 == len(printed.err.splitlines())
+
+
+def test_without_models_a_list_says_what_makes_one(capsys):
+    assert 0 == main(["model", "list"])
+    assert "leadline train CAMPAIGN makes one" in capsys.readouterr().err
+
+
+def test_an_empty_history_says_what_makes_runs(capsys):
+    assert 2 == main(["train"])
+    assert "there are no runs to learn from" in capsys.readouterr().err
+
+
+def test_a_file_that_is_no_model_is_one_sentence(table, capsys):
+    assert 2 == main(["model", "show", str(table)])
+    assert "is no model of Leadline" in capsys.readouterr().err
