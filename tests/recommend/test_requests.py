@@ -24,13 +24,13 @@ def test_the_walltime_is_rounded_up_and_the_sentence_says_what_decided():
 
 def test_where_cost_decides_the_sentence_says_which_risk_is_cheapest():
     asked = ask(Interval(3000, 2900, 3100), None, ONE, CPU, 0.05)
-    assert "cost decides the walltime (a kill in 0.45 % of runs costs least; 5 % are accepted)" == asked.reason
+    assert "cost decides the walltime (killing 0.45 % of runs costs least; 5 % are accepted)" == asked.reason
 
 
 def test_memory_has_its_own_half_of_the_sentence():
     asked = ask(Interval(3000, 1500, 6000), Interval(8 * GIB, 4 * GIB, 15.5 * GIB), ONE, CPU, 0.05)
     assert 16 * GIB == asked.resources.memory_bytes_per_node
-    assert 2 == asked.reason.count("decides")
+    assert "decides the walltime and the memory (cost alone would take 19 % and " in asked.reason
 
 
 def test_rounding_up_does_not_pass_the_partitions_limit():

@@ -1,12 +1,15 @@
 """The composition root: the one place that constructs the real adapters."""
 
 from functools import cache
+from pathlib import Path
 
 from leadline.app import settings
 from leadline.app.estimate import Toolbox
 from leadline.catalog.read import TomlCatalog
+from leadline.core.errors import MissingExtra
 from leadline.core.graph import TracedJob
 from leadline.core.hardware import Device
+from leadline.core.models import TrainedModel
 from leadline.core.ports import KernelModel, ProcessRunner
 from leadline.core.workload import ModelKind, Workload
 from leadline.estimators.calibrated import CalibratedKernels
@@ -41,6 +44,22 @@ def kernels_of(device: Device) -> KernelModel:
     if device.calibration is not None and device.calibration.timings:
         return CalibratedKernels(device)
     return SpecsKernels(device)
+
+
+def trained_model(path: Path) -> TrainedModel:
+    """Return the model that ``leadline train`` wrote to a file.
+
+    Raises:
+        InvalidInput: there is no such file, or it is no model, cut short, or of another version.
+        MissingExtra: numpy is not installed.
+    """
+    try:
+        from leadline.training.model import load_model  # noqa: PLC0415 - numpy loads when a model is asked
+    except ModuleNotFoundError as error:
+        if error.name != "numpy":
+            raise
+        raise MissingExtra("a trained model", "train") from error
+    return load_model(path)
 
 
 def _expand(workload: Workload, *, device_type: str = "cuda") -> TracedJob:

@@ -2,10 +2,11 @@
 
 import re
 import shlex
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from leadline.core.campaigns import Campaign, Configuration, PlannedRun
+from leadline.core.errors import InvalidInput
 from leadline.core.jobs import JobSpec
 
 _PLACEHOLDER = re.compile(r"\{\{(?P<braces>\w+)\}\}|\{(?P<name>\w+)\}")
@@ -26,7 +27,7 @@ def job_of(campaign: Campaign, planned: PlannedRun) -> JobSpec:
     ``{memory_mib}`` and ``{memory_gib}`` are what one node gives. A value in a setup line is quoted for the shell.
     """
     one = planned.configuration
-    values = {**{name: str(value) for name, value in one.parameters.items()}, **_resources(one)}
+    values = _values(one)
     return JobSpec(
         name=campaign.name,
         command=tuple(_fill(word, values) for word in campaign.command),
@@ -38,6 +39,22 @@ def job_of(campaign: Campaign, planned: PlannedRun) -> JobSpec:
         environment={name: _fill(word, values) for name, word in campaign.environment.items()},
         setup=tuple(_fill(line, values, shlex.quote) for line in campaign.setup),
     )
+
+
+def command_of(words: Sequence[str], one: Configuration) -> tuple[str, ...]:
+    """Return the words of a command with the placeholders of a configuration filled in.
+
+    Raises:
+        InvalidInput: a placeholder has no value in the configuration.
+    """
+    values = _values(one)
+    if missing := [name for name in placeholders(words) if name not in values]:
+        raise InvalidInput(f"{{{missing[0]}}} of the command has no value: give it one")
+    return tuple(_fill(word, values) for word in words)
+
+
+def _values(one: Configuration) -> dict[str, str]:
+    return {**{name: str(value) for name, value in one.parameters.items()}, **_resources(one)}
 
 
 def _resources(one: Configuration) -> dict[str, str]:

@@ -83,5 +83,8 @@ class TrainedModel(Protocol):
     def basis(self) -> Sequence[str]:
         """Return sentences on what the predictions rest on: the estimator, the runs, the error on runs not seen."""
 
+    def beyond(self, row: Mapping[str, Value]) -> Sequence[str]:
+        """Return a sentence for each feature of a row that lies outside what was run, farthest first."""
+
     def predict(self, target: str, rows: Sequence[Mapping[str, Value]]) -> Answers:
         """Predict ``target`` for each row; a feature that is missing or unknown widens the interval."""

@@ -80,9 +80,13 @@ class Rejection:
 
 @dataclass(frozen=True, slots=True)
 class Recommendation:
-    """Options best first, the rejected ones, and, when nothing fits, the smallest change that would make it fit."""
+    """Options best first, the rejected ones, and, when nothing fits, the smallest change that would make it fit.
+
+    ``notes`` are sentences that hold for every option.
+    """
 
     constraints: Constraints
     options: tuple[Option, ...] = ()
     rejections: tuple[Rejection, ...] = ()
     smallest_change: str | None = None
+    notes: tuple[str, ...] = ()

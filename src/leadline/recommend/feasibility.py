@@ -1,6 +1,6 @@
 """Whether a candidate can run at all, and if not, why, and how far it is from being able to."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from leadline.core.estimate import Estimate
 from leadline.core.hardware import Device, DeviceKind
@@ -16,8 +16,8 @@ from leadline.recommend.distributions import quantile
 class Candidate:
     """A place with the estimate of the workload there, the request to make, and what the request costs an hour.
 
-    ``request_reason`` says what decided the request. ``parameters``, ``command`` and ``notes`` are those of the option
-    that it may become.
+    ``request_reason`` says what decided the request. ``unseen`` marks a place whose hardware no run had.
+    ``parameters``, ``command`` and ``notes`` are those of the option that it may become.
     """
 
     system: System
@@ -27,6 +27,7 @@ class Candidate:
     request: ResourceSpec
     hourly: float | None = None
     request_reason: str = ""
+    unseen: bool = False
     parameters: dict[str, Value] = field(default_factory=dict)
     command: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
@@ -34,7 +35,7 @@ class Candidate:
     @property
     def name(self) -> str:
         """How the user would write this place after ``--on``."""
-        return f"{self.system.name}:{self.partition.name}"
+        return f"{self.system.name}:{self.partition.name}" if self.partition.name else self.system.name
 
     @property
     def currency(self) -> str | None:
@@ -44,6 +45,15 @@ class Candidate:
     def elapsed_s(self, risk: float) -> float | None:
         """Return the elapsed time that is exceeded with probability ``risk``."""
         return None if self.estimate.elapsed_s is None else quantile(self.estimate.elapsed_s, 1 - risk)
+
+    def priced(self) -> Estimate:
+        """Return the estimate with the cost of its time here; as it is where either is not known."""
+        one = self.estimate
+        if one.elapsed_s is None or self.hourly is None:
+            return replace(one, cost=None, currency=self.currency)
+        if one.cost is not None and one.currency == self.currency:
+            return one
+        return replace(one, cost=one.elapsed_s.scaled(self.hourly / HOUR_S), currency=self.currency)
 
     def cost(self, risk: float) -> float | None:
         """Return the cost that is exceeded with probability ``risk``."""
@@ -74,6 +84,29 @@ def refuse_place(system: System, partition: Partition, gpus: int, nodes: int) ->
     if partition.interactive:
         return Refusal("interactive", "is for interactive work")
     return _refuse_size(partition, gpus, nodes)
+
+
+def refuse_configuration(partition: Partition, cores: int | None, gpus: int, nodes: int) -> Refusal | None:
+    """Return why the partition cannot give a job so many cores and GPUs, each over all nodes; ``None`` if it can."""
+    has, job = partition.node, f"and the job uses {gpus} on {nodes} node{'s' * (nodes > 1)}"
+    if gpus and has.device is None:
+        return Refusal("no-gpus", f"has no GPUs, {job}")
+    if has.device and not gpus:
+        return Refusal("gpus-unused", "gives GPUs, and the job uses none")
+    if has.gpus and gpus > has.gpus * nodes:
+        return Refusal("too-few-gpus", f"has {has.gpus} GPUs a node, {job}")
+    return None if cores is None else _refuse_cores(partition, cores, nodes)
+
+
+def _refuse_cores(partition: Partition, cores: int, nodes: int) -> Refusal | None:
+    has, limits = partition.node.cores, partition.limits
+    if has and cores > has * nodes:
+        return Refusal("too-few-cores", f"has {has} cores a node, and the job uses {cores} on {nodes}")
+    if limits.max_cores and cores > limits.max_cores:
+        return Refusal("too-many-cores", f"gives at most {limits.max_cores} cores, and the job uses {cores}")
+    if limits.min_cores and cores < limits.min_cores and not partition.rules.whole_nodes:
+        return Refusal("cores-unused", f"takes jobs of at least {limits.min_cores} cores, and this one uses {cores}")
+    return None
 
 
 def _refuse_size(partition: Partition, gpus: int, nodes: int) -> Refusal | None:
@@ -133,7 +166,16 @@ def _refuse_memory(candidate: Candidate, risk: float) -> Refusal | None:
             f"a step that fits into {format_bytes(there)} of GPU memory (a smaller --batch with --accumulate, "
             "--checkpointing, a lower --precision)",
         )
-    node = candidate.partition.node
+    node, host = candidate.partition.node, candidate.estimate.host_memory_bytes
+    fixed = candidate.parameters.get("memory_bytes")
+    if isinstance(fixed, int | float) and host is not None and fixed < quantile(host, 1 - risk):
+        least = quantile(host, 1 - risk)
+        return Refusal(
+            "memory-asked",
+            f"memory: asks for {format_bytes(fixed)}, needs {format_bytes(least)} at {risk:.0%} risk",
+            least / fixed,
+            f"{format_bytes(least)} of memory",
+        )
     asked, has = candidate.request.memory_bytes_per_node, node.usable_memory_bytes or node.memory_bytes
     if asked and has and asked > has:
         return Refusal(

@@ -82,11 +82,11 @@ def limit_for(
         InvalidInput: ``risk`` is not between 0 and 1, or a weight is negative or not a number.
     """
     _check(risk, weights)
-    spread = spreads(interval)[1] if interval.point > 0 else 0.0
-    if not spread:
+    below, above = spreads(interval)
+    if not above:
         return Limit(interval.point, 0.0, 0.0, Decided.RISK)
-    known = HalfLogNormals.of(interval)
-    return _within(known, risk, _cheapest_risk(_stepped(spread), weights.kill, weights.waste, loss), cap)
+    known = HalfLogNormals(interval.point, below, above)
+    return _within(known, risk, _cheapest_risk(_stepped(above), weights.kill, weights.waste, loss), cap)
 
 
 def limit_of(
@@ -108,7 +108,7 @@ def _check(risk: float, weights: Weights) -> None:
 def _within(known: Distribution, risk: float, cheapest: float, cap: float | None) -> Limit:
     chosen = min(risk, cheapest)
     value = known.quantile(1 - chosen)
-    if cap is not None and known.quantile(1 - risk) <= cap < value:
+    if cap is not None and cap < value and known.quantile(1 - risk) <= cap:
         return Limit(cap, known.above(cap), cheapest, Decided.CAP)
     return Limit(value, chosen, cheapest, Decided.RISK if risk <= cheapest else Decided.COST)
 

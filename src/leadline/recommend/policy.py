@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 
 from leadline.core.recommendation import Constraints, Option, Recommendation, Rejection
 from leadline.core.units import HOUR_S
@@ -15,7 +14,8 @@ def choose(
 ) -> Recommendation:
     """Return the options best first, with the reason of each, and every rejected candidate with its own.
 
-    Amounts in different currencies are never compared: options are ordered within a currency, US dollars first.
+    What rests on hardware that was measured comes before what does not. Amounts in different currencies are never
+    compared: options are ordered within a currency, US dollars first.
     ``rejections`` are candidates that were refused before an estimate was made.
     """
     kept: list[Candidate] = []
@@ -26,7 +26,8 @@ def choose(
             refused.append((candidate, refusals))
         else:
             kept.append(candidate)
-    front = {id(candidate) for candidate in pareto_front(kept)}
+    front = {id(one) for one in pareto_front([one for one in kept if not one.unseen])}
+    front |= {id(one) for one in pareto_front(kept) if one.unseen}
     ordered = sorted(kept, key=lambda candidate: _rank(candidate, constraints, id(candidate) in front))
     return Recommendation(
         constraints=constraints,
@@ -50,12 +51,12 @@ def pareto_front(candidates: Sequence[Candidate]) -> list[Candidate]:
 
 def _rank(candidate: Candidate, constraints: Constraints, on_front: bool) -> tuple[object, ...]:
     currency = candidate.currency or "~"
-    group = (candidate.hourly is None, currency != (constraints.currency or "USD"), currency)
+    group = (candidate.unseen, candidate.hourly is None, currency != (constraints.currency or "USD"), currency)
     if constraints.deadline_s is not None and constraints.budget is None:
         return (*group, _cost(candidate), _time(candidate), candidate.name)
     if constraints.budget is not None:
         return (*group, _time(candidate), _cost(candidate), candidate.name)
-    return (candidate.hourly is None, not on_front, *group[1:], _time(candidate), candidate.name)
+    return (*group[:2], not on_front, *group[2:], _time(candidate), candidate.name)
 
 
 def _time(candidate: Candidate) -> float:
@@ -68,14 +69,13 @@ def _cost(candidate: Candidate) -> float:
 
 
 def _option(candidate: Candidate, place: int, constraints: Constraints, on_front: bool) -> Option:
-    elapsed, memory = candidate.estimate.elapsed_s, candidate.estimate.gpu_memory_bytes
-    cost = None if elapsed is None or candidate.hourly is None else elapsed.scaled(candidate.hourly / HOUR_S)
+    memory = candidate.estimate.gpu_memory_bytes
     return Option(
         system=candidate.system.name,
         partition=candidate.partition.name,
         node=candidate.partition.node.name,
         resources=candidate.request,
-        estimate=replace(candidate.estimate, cost=cost, currency=candidate.currency),
+        estimate=candidate.priced(),
         reason=_reason(candidate, place, constraints, on_front),
         on_front=on_front,
         site=candidate.system.site,

@@ -70,16 +70,21 @@ def ask(
         InvalidInput: the risk or a weight is out of range.
     """
     time = memory = None
+    walltime_s, memory_bytes_per_node = share.walltime_s, share.memory_bytes_per_node
     if elapsed_s is not None:
-        time = limit_for(elapsed_s, risk, weights, cap=partition.limits.max_walltime_s)
-        share = replace(share, walltime_s=_capped(time, round_walltime_s(time.value), partition.limits.max_walltime_s))
+        longest = partition.limits.max_walltime_s
+        time = limit_for(elapsed_s, risk, weights, cap=longest)
+        walltime_s = _capped(time, round_walltime_s(time.value), longest)
     if memory_bytes is not None:
-        cap = partition.node.usable_memory_bytes or partition.node.memory_bytes
-        charged = _charged(partition, share, quantile(memory_bytes, 1 - risk))
-        memory = limit_for(memory_bytes, risk, replace(weights, waste=weights.waste + charged), Loss.RUN, cap=cap)
-        asked = math.ceil(memory.value / GIB) * GIB
-        share = replace(share, memory_bytes_per_node=math.ceil(_capped(memory, asked, cap)))
-    return Ask(share, _reason(time and _said(time), memory and _said(memory), risk))
+        most = partition.node.usable_memory_bytes or partition.node.memory_bytes
+        if charged := _charged(partition, share, quantile(memory_bytes, 1 - risk)):
+            weights = Weights(weights.kill, weights.waste + charged)
+        memory = limit_for(memory_bytes, risk, weights, Loss.RUN, cap=most)
+        memory_bytes_per_node = math.ceil(_capped(memory, math.ceil(memory.value / GIB) * GIB, most))
+    asked = ResourceSpec(
+        share.nodes, share.tasks_per_node, share.cores_per_task, share.gpus_per_node, memory_bytes_per_node, walltime_s
+    )
+    return Ask(asked, _reason(time and _said(time), memory and _said(memory), risk))
 
 
 def round_walltime_s(walltime_s: float) -> float:
@@ -113,17 +118,21 @@ def _said(limit: Limit) -> tuple[Decided, float, float]:
 @lru_cache(maxsize=4096)
 def _reason(time: tuple[Decided, float, float] | None, memory: tuple[Decided, float, float] | None, risk: float) -> str:
     """Return the sentence that says which of risk and cost decided each limit."""
-    parts = [_part(name, said, risk) for name, said in (("walltime", time), ("memory", memory)) if said and said[1]]
-    return "; ".join(parts)
+    said = {name: one for name, one in (("walltime", time), ("memory", memory)) if one and one[1]}
+    deciding = {one[0] for one in said.values()}
+    if len(deciding) == 1 and Decided.CAP not in deciding:
+        return _part(" and the ".join(said), list(said.values()), risk)
+    return "; ".join(_part(name, [one], risk) for name, one in said.items())
 
 
-def _part(name: str, said: tuple[Decided, float, float], risk: float) -> str:
-    decided, taken, cheapest = said
-    if decided is Decided.RISK:
-        return f"the accepted risk of {_percent(risk)} decides the {name} (cost alone would take {_percent(cheapest)})"
-    if decided is Decided.CAP:
-        return f"the most that may be asked for decides the {name}, which {_percent(taken)} of runs exceed"
-    return f"cost decides the {name} (a kill in {_percent(taken)} of runs costs least; {_percent(risk)} are accepted)"
+def _part(names: str, said: list[tuple[Decided, float, float]], risk: float) -> str:
+    accepted, each = _percent(risk), " and ".join(_percent(taken) for _, taken, _ in said)
+    if said[0][0] is Decided.RISK:
+        cheapest = " and ".join(_percent(one) for _, _, one in said)
+        return f"the accepted risk of {accepted} decides the {names} (cost alone would take {cheapest})"
+    if said[0][0] is Decided.CAP:
+        return f"the most that may be asked for decides the {names}, which {each} of runs exceed"
+    return f"cost decides the {names} (killing {each} of runs costs least; {accepted} are accepted)"
 
 
 def _percent(share: float) -> str:

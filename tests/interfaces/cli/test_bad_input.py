@@ -141,6 +141,8 @@ def test_a_batch_that_is_not_the_scripts_own_is_refused_with_where_to_say_it(cap
         (["--budget", "-5"], "--budget is -5, but it must be 0 or more"),
         (["--deadline", "soon"], "'soon' is not a duration"),
         (["--risk", "1"], "--risk is 1, but it must lie between 0 and 1"),
+        (["--kill", "-1"], "--kill is -1, but it must be 0 or more"),
+        (["--waste", "nan"], "--waste is nan, but it must be 0 or more"),
     ],
 )
 def test_a_limit_that_nothing_can_be_held_against_is_refused(capsys, words, says):

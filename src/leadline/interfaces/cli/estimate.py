@@ -1,16 +1,31 @@
 """``leadline estimate``: time, memory and cost of a job, without running it."""
 
+from collections.abc import Sequence
+
 from rich.table import Table
 from rich.text import Text
 
-from leadline.app.composition import toolbox
+from leadline.app.ask_model import ModelAnswer, estimate_model
+from leadline.app.composition import toolbox, trained_model
 from leadline.app.estimate import EstimateAnswer
 from leadline.app.estimate import estimate as estimate_verb
+from leadline.app.model_question import ModelQuestion
 from leadline.core.documents import to_document
 from leadline.core.estimate import Estimate, Interval
+from leadline.core.samples import Value
 from leadline.core.units import format_bytes, format_count, format_duration
 from leadline.core.workload import Workload
-from leadline.interfaces.cli.face import All, Json, err, format_cost, out, print_json
+from leadline.interfaces.cli.face import (
+    All,
+    Json,
+    err,
+    format_cost,
+    format_value,
+    out,
+    place_of,
+    print_json,
+    varied_names,
+)
 from leadline.interfaces.cli.verb import Verb
 from leadline.interfaces.cli.workload_options import On, takes_workload
 
@@ -20,7 +35,8 @@ EXAMPLES = """\
 Examples:
   leadline estimate config.json --batch 4 --seq 2048 --on "A100 SXM4 80GB"
   leadline estimate --on Perlmutter -- python train.py --batch-size 64 --epochs 10
-  leadline estimate train.py:build --input 64x3x224x224 --samples 1281167 --epochs 90"""
+  leadline estimate train.py:build --input 64x3x224x224 --samples 1281167 --epochs 90
+  leadline estimate solver.npz --set grid=4096 --set cores=8"""
 
 ROWS_SHOWN = 30
 """How many places the table shows when none was named; --all shows the rest."""
@@ -28,13 +44,41 @@ ROWS_SHOWN = 30
 
 @app.command(epilog=EXAMPLES)
 @takes_workload
-def estimate(work: Workload, *, on: On = None, everything: All = False, json: Json = False) -> None:
-    """Predict time, GPU memory, host memory and cost, on one place or on the whole catalog."""
+def estimate(work: Workload | ModelQuestion, *, on: On = None, everything: All = False, json: Json = False) -> None:
+    """Predict time, memory and cost of a workload, or of what a trained model is asked, in one place or in all."""
+    if isinstance(work, ModelQuestion):
+        _show_model(estimate_model(work, trained_model(work.model), toolbox(), on=on or ()), json=json)
+        return
     answer = estimate_verb(work, toolbox(), on=on or ())
     if json:
         print_json(_document(answer))
     else:
         _show(answer, named=bool(on), everything=everything)
+
+
+def _show_model(answer: ModelAnswer, *, json: bool) -> None:
+    """Show what a trained model says: one configuration as one flat document, several as a list."""
+    if json:
+        asked = {"application": answer.application, "notes": answer.notes, "left_out": answer.left_out}
+        each = [
+            {**to_document(one, "leadline.estimate/1"), **asked, "parameters": parameters}
+            for one, parameters in zip(answer.estimates, answer.parameters, strict=True)
+        ]
+        print_json(each[0] if len(each) == 1 else {"schema": "leadline.estimates/1", **asked, "estimates": each})
+        return
+    console, first = out(), answer.estimates[0]
+    varied = varied_names(answer.parameters)
+    fixed = {name: value for name, value in answer.parameters[0].items() if name not in varied}
+    said = ", ".join(f"{name} {format_value(value)}" for name, value in fixed.items())
+    console.print(f"{answer.application}: {said}" if said else answer.application, style="bold", markup=False)
+    console.print(_table(list(answer.estimates), [[(n, p[n]) for n in varied] for p in answer.parameters]))
+    console.print("Why (learned tier):", style="dim")
+    for reason in dict.fromkeys((*first.basis.reasons, *(note for one in answer.estimates for note in one.notes))):
+        console.print(f"  · {reason}", style="dim", markup=False, soft_wrap=True)
+    for reason in dict.fromkeys(why for one in answer.estimates for why in one.unknown.values()):
+        console.print(f"  · {reason}", style="dim", markup=False, soft_wrap=True)
+    for note in (*answer.notes, *(f"left out: {one}" for one in answer.left_out)):
+        err().print(f"note: {note}", markup=False, soft_wrap=True)
 
 
 def _document(answer: EstimateAnswer) -> dict[str, object]:
@@ -103,29 +147,35 @@ def _speed(estimate: Estimate) -> float:
     return interval.point if interval else float("inf")
 
 
-def _table(estimates: list[Estimate]) -> Table:
+def _table(estimates: list[Estimate], parameters: Sequence[Sequence[tuple[str, Value]]] = ()) -> Table:
+    """Return a row for each estimate; ``parameters`` are the cells of each that stand before the figures."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     systems = any(one.target.system for one in estimates)
     if systems:
         table.add_column("place", no_wrap=True)
     table.add_column("device", overflow="ellipsis", no_wrap=True, max_width=24)
-    for name in ("step", "elapsed", "90 % range", "GPU memory", "host"):
+    for name, _ in parameters[0] if parameters else ():
+        table.add_column(name, justify="right", no_wrap=True)
+    steps = any(one.step_s for one in estimates)
+    gpus = not parameters or any(one.gpu_memory_bytes for one in estimates)
+    for name in (*["step"] * steps, "elapsed", "90 % range", *["GPU memory"] * gpus, "host"):
         table.add_column(name, justify="right", no_wrap=True)
     if systems:
         table.add_column("cost", justify="right", no_wrap=True)
         table.add_column("", overflow="ellipsis", no_wrap=True)
-    for one in estimates:
+    for at, one in enumerate(estimates):
         target = one.target
         cells: list[str | Text] = [
-            target.device if target.gpus == 1 else f"{target.gpus} × {target.device}",
-            _duration(one.step_s),
+            target.device if target.gpus <= 1 else f"{target.gpus} × {target.device}",
+            *(format_value(value) for _, value in (parameters[at] if parameters else ())),
+            *[_duration(one.step_s)] * steps,
             _duration(one.elapsed_s),
             f"{format_duration(one.elapsed_s.low)} – {format_duration(one.elapsed_s.high)}" if one.elapsed_s else "",
-            _gpu_memory(one),
+            *[_gpu_memory(one)] * gpus,
             _size(one.host_memory_bytes),
         ]
         if systems:
-            cells = [f"{target.system}:{target.partition}" if target.system else "", *cells, *format_cost(one)]
+            cells = [place_of(target.system, target.partition), *cells, *format_cost(one)]
         table.add_row(*cells)
     return table
 

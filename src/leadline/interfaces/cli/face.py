@@ -1,6 +1,7 @@
 """What every command shares: Typer's start, the error's end, and the two streams."""
 
 import sys
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 import typer
@@ -9,6 +10,7 @@ from rich.console import Console
 from leadline.core.documents import dump
 from leadline.core.errors import LeadlineError
 from leadline.core.estimate import Estimate
+from leadline.core.samples import Value
 from leadline.interfaces.cli.usage import usage_sentence
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")]
@@ -46,6 +48,22 @@ def format_cost(estimate: Estimate) -> tuple[str, str]:
     if estimate.currency == "USD":
         return f"${estimate.cost.point:.4g}", ""
     return f"{estimate.cost.point:.3g}", estimate.currency or ""
+
+
+def place_of(system: str | None, partition: str | None) -> str:
+    """Return a place as it is written after ``--on``."""
+    return f"{system}:{partition}" if system and partition else system or ""
+
+
+def varied_names(parameters: Sequence[Mapping[str, Value]]) -> list[str]:
+    """Return the names whose values differ between configurations."""
+    names = dict.fromkeys(name for one in parameters for name in one)
+    return [name for name in names if len({one.get(name) for one in parameters}) > 1]
+
+
+def format_value(value: Value | None) -> str:
+    """Return a parameter's value as a cell."""
+    return f"{value:g}" if isinstance(value, float) else "" if value is None else str(value)
 
 
 def print_json(document: object) -> None:

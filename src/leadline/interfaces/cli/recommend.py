@@ -1,21 +1,35 @@
 """``leadline recommend``: the configuration to ask for, under a deadline, a budget and a risk."""
 
+import shlex
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Annotated
 
 import typer
 from rich.table import Table
 
-from leadline.app.composition import toolbox
+from leadline.app.ask_model import recommend_model
+from leadline.app.composition import toolbox, trained_model
 from leadline.app.estimate import RISK
+from leadline.app.model_question import ModelQuestion
 from leadline.app.recommend import recommend as recommend_verb
 from leadline.core.documents import to_document
 from leadline.core.errors import InvalidInput, NothingFits
 from leadline.core.recommendation import Constraints, Option, Recommendation, Weights
 from leadline.core.units import format_bytes, format_clock, format_duration, parse_duration_s
 from leadline.core.workload import Workload
-from leadline.interfaces.cli.face import All, Json, err, format_cost, out, print_json
+from leadline.interfaces.cli.face import (
+    All,
+    Json,
+    err,
+    format_cost,
+    format_value,
+    out,
+    place_of,
+    print_json,
+    varied_names,
+)
 from leadline.interfaces.cli.verb import Verb
 from leadline.interfaces.cli.workload_options import On, takes_workload
 
@@ -24,16 +38,19 @@ app = Verb()
 EXAMPLES = """\
 Examples:
   leadline recommend job.toml --deadline 12h --budget 50
-  leadline recommend --on Pitzer --on Expanse -- python train.py --batch-size 64 --epochs 10"""
+  leadline recommend --on Pitzer --on Expanse -- python train.py --batch-size 64 --epochs 10
+  leadline recommend solver.npz --set grid=4096 --vary cores=4,8,16 --deadline 2h --on Pitzer"""
 
 ROWS_SHOWN = 12
+FEW = 3
+"""So many rejections are shown each with its reason; more are counted by the class of it."""
 LIMITS, REQUEST = "Limits", "The request"
 
 
 @app.command(epilog=EXAMPLES)
 @takes_workload
 def recommend(
-    work: Workload,
+    work: Workload | ModelQuestion,
     *,
     deadline: Annotated[
         str | None,
@@ -75,16 +92,25 @@ def recommend(
     everything: All = False,
     json: Json = False,
 ) -> None:
-    """Recommend a system, a partition and a request; say why the others lost."""
+    """Recommend a system, a partition and a request, for a workload or by a trained model; say why the others lost."""
     constraints = replace(_constraints(deadline, budget, currency, risk), weights=_weights(kill, waste))
-    answer = recommend_verb(work, toolbox(), constraints, on=on or ())
+    answer = _answer(work, constraints, on or ())
     if json:
         print_json(to_document(answer, "leadline.recommendation/1"))
     elif answer.options:
         _show(answer, everything=everything)
+    if not json:
+        for note in answer.notes:
+            err().print(f"note: {note}", markup=False, soft_wrap=True)
     if not answer.options:
         _show_rejections(answer, everything=everything)
         raise NothingFits(f"nothing fits; {answer.smallest_change or 'no single change would make it fit'}")
+
+
+def _answer(asked: Workload | ModelQuestion, constraints: Constraints, on: Sequence[str]) -> Recommendation:
+    if isinstance(asked, ModelQuestion):
+        return recommend_model(asked, trained_model(asked.model), toolbox(), constraints, on=on)
+    return recommend_verb(asked, toolbox(), constraints, on=on)
 
 
 def _constraints(deadline: str | None, budget: float | None, currency: str, risk: float) -> Constraints:
@@ -112,17 +138,24 @@ def _show(answer: Recommendation, *, everything: bool) -> None:
     console.print(f"Why: {best.reason}.")
     if best.request_reason:
         console.print(f"{best.request_reason[0].upper()}{best.request_reason[1:]}.", soft_wrap=True)
+    for note in best.notes:
+        console.print(f"Beware: {note}.", soft_wrap=True)
+    if best.command:
+        console.print(f"Run: {shlex.join(best.command)}", soft_wrap=True, markup=False)
     console.print()
     shown = answer.options if everything else answer.options[:ROWS_SHOWN]
     console.print(_table(shown))
     if len(shown) < len(answer.options):
         console.print(f"{len(answer.options) - len(shown)} more with --all.", style="dim")
+    if best.parameters:
+        for reason in best.estimate.basis.reasons:
+            console.print(f"  · {reason}", style="dim", markup=False, soft_wrap=True)
     _show_rejections(answer, everything=everything)
 
 
 def _request(option: Option) -> str:
     request, target = option.resources, option.estimate.target
-    parts = [f"{option.system}:{option.partition}", f"{request.nodes} node{'s' * (request.nodes > 1)}"]
+    parts = [place_of(option.system, option.partition), f"{request.nodes} node{'s' * (request.nodes > 1)}"]
     if request.gpus_per_node:
         parts.append(f"{request.gpus_per_node} × {target.device} a node")
     if request.cores_per_task:
@@ -138,23 +171,32 @@ def _table(options: tuple[Option, ...]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("")
     table.add_column("place", no_wrap=True)
+    varied = varied_names([option.parameters for option in options])
+    for name in varied:
+        table.add_column(name, justify="right", no_wrap=True)
     table.add_column("device", overflow="ellipsis", no_wrap=True, max_width=24)
     for name in ("time", "90 % range", "ask for", "memory", "cost"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("", overflow="ellipsis", no_wrap=True)
+    if unsure := any(option.notes for option in options):
+        table.add_column("")
     for option in options:
         one, request = option.estimate, option.resources
         table.add_row(
             "*" if option.on_front else "",
-            f"{option.system}:{option.partition}",
-            one.target.device if one.target.gpus == 1 else f"{one.target.gpus} × {one.target.device}",
+            place_of(option.system, option.partition),
+            *(format_value(option.parameters.get(name)) for name in varied),
+            one.target.device if one.target.gpus <= 1 else f"{one.target.gpus} × {one.target.device}",
             format_duration(one.elapsed_s.point) if one.elapsed_s else "not known",
             f"{format_duration(one.elapsed_s.low)} – {format_duration(one.elapsed_s.high)}" if one.elapsed_s else "",
             format_clock(request.walltime_s) if request.walltime_s else "",
             format_bytes(request.memory_bytes_per_node) if request.memory_bytes_per_node else "",
             *format_cost(one),
+            *(["?" if option.notes else ""] if unsure else []),
         )
-    table.caption = "* no other place is both faster and cheaper in the same currency"
+    table.caption = "* no other is both faster and cheaper in the same currency"
+    if unsure:
+        table.caption += "\n? no run had this hardware, so the range is wide"
     table.caption_justify = "left"
     return table
 
@@ -163,9 +205,9 @@ def _show_rejections(answer: Recommendation, *, everything: bool) -> None:
     if not answer.rejections:
         return
     console = err()
-    if everything:
+    if everything or len(answer.rejections) <= FEW:
         for one in answer.rejections:
-            console.print(f"rejected {one.system}:{one.partition} ({one.node}): {one.reason}")
+            console.print(f"rejected {place_of(one.system, one.partition)} ({one.node}): {one.reason}", soft_wrap=True)
         return
     causes = Counter(one.kind for one in answer.rejections)
     summary = "; ".join(f"{count} {cause}" for cause, count in causes.most_common(6))

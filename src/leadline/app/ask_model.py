@@ -1,0 +1,143 @@
+"""The verbs ``recommend`` and ``estimate`` of a trained model: every configuration asked for, at every place."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from leadline.app.estimate import Toolbox
+from leadline.app.model_cases import TIME, Asker, Case, Maker, cases_on, share_on, whole
+from leadline.app.model_places import Node, find_nodes
+from leadline.app.model_question import Configurations, ModelQuestion, read_question
+from leadline.core.errors import InvalidInput
+from leadline.core.estimate import Estimate
+from leadline.core.hardware import Device, DeviceKind
+from leadline.core.models import Role, TrainedModel
+from leadline.core.recommendation import Constraints, Recommendation, Rejection
+from leadline.core.samples import Value
+from leadline.core.systems import NodeType, Partition, System
+from leadline.recommend.feasibility import Candidate
+from leadline.recommend.policy import choose
+
+
+def recommend_model(
+    question: ModelQuestion, model: TrainedModel, tools: Toolbox, constraints: Constraints, *, on: Sequence[str] = ()
+) -> Recommendation:
+    """Return the configurations that satisfy ``constraints``, best first, at the places named by ``on`` (or all).
+
+    Raises:
+        InvalidInput: a value is missing or cannot be, or the model does not predict the time.
+        UnknownName: there is no such parameter, category, system or partition.
+    """
+    _require_time(model)
+    tried = read_question(question, model.features, free=True)
+    nodes = find_nodes(tools.catalog, on, model.features)
+    cases: list[Case] = []
+    rejections: list[Rejection] = []
+    each = list(tried)
+    for node in nodes:
+        fitting, refusals = cases_on(node, each, model)
+        cases += fitting
+        place = (node.system.name, node.partition.name, node.partition.node.name)
+        rejections += [Rejection(*place, one.reason, one.kind) for one in refusals[: None if fitting else 1]]
+    asker = Asker(model)
+    numbers = [asker.add(case.row) for case in cases]
+    asker.ask()
+    made = Maker(model, tried, constraints, asker)
+    candidates = [made.candidate(case, number) for case, number in zip(cases, numbers, strict=True)]
+    answer = choose(candidates, constraints, rejections)
+    return replace(answer, notes=_beyond(model, tried))
+
+
+@dataclass(frozen=True, slots=True)
+class ModelAnswer:
+    """What a model says of each configuration asked for: ``parameters`` and ``estimates`` go together.
+
+    ``notes`` name what lies outside the runs, and ``left_out`` the places that cannot take the job, with the reason.
+    """
+
+    application: str
+    parameters: tuple[dict[str, Value], ...]
+    estimates: tuple[Estimate, ...]
+    notes: tuple[str, ...] = ()
+    left_out: tuple[str, ...] = ()
+
+
+def estimate_model(
+    question: ModelQuestion, model: TrainedModel, tools: Toolbox, *, on: Sequence[str] = ()
+) -> ModelAnswer:
+    """Return what the model says of the configurations, at the places named by ``on`` or on the runs' own hardware.
+
+    Raises:
+        InvalidInput: a value is missing or cannot be, no place can take the job, or the runs had several kinds of
+            hardware and no place is named.
+        UnknownName: there is no such parameter, category, system or partition.
+    """
+    tried = read_question(question, model.features, free=False)
+    cases: list[Case] = []
+    left_out: list[str] = []
+    for node in find_nodes(tools.catalog, on, model.features) if on else [_as_in_the_runs(model)]:
+        fitting, refusals = cases_on(node, list(tried), model) if on else (_placeless(node, tried), [])
+        cases += fitting
+        left_out += [f"{node.name} {one.reason}" for one in refusals]
+    if not cases:
+        raise InvalidInput(f"nothing can be said: {'; '.join(left_out)}")
+    asker = Asker(model)
+    numbers = [asker.add(case.row) for case in cases]
+    asker.ask()
+    made = Maker(model, tried, Constraints(), asker)
+    found = [made.candidate(case, number) for case, number in zip(cases, numbers, strict=True)]
+    return ModelAnswer(
+        model.application,
+        tuple(one.parameters for one in found),
+        tuple(_priced(one) for one in found),
+        _beyond(model, tried),
+        tuple(left_out),
+    )
+
+
+def _as_in_the_runs(model: TrainedModel) -> Node:
+    """Return a node that stands for the hardware that all runs had."""
+    several = [one.name for one in model.features if one.role is Role.NODE and one.used]
+    if several:
+        raise InvalidInput(
+            f"the runs had several kinds of hardware ({', '.join(several)}): name where with --on SYSTEM:PARTITION, or "
+            "--on local"
+        )
+    processor = next((one.choices[0] for one in model.features if one.name == "node_cpu" and one.choices), None)
+    device = Device(str(processor or "as in the runs"), "", DeviceKind.CPU)
+    return Node(System("", "", "", "production", "none"), Partition("", NodeType("")), device, {})
+
+
+def _placeless(node: Node, tried: Configurations) -> list[Case]:
+    return [
+        Case(node, values, share_on(node, values, gpus, 1), gpus, None)
+        for values in tried
+        for gpus in (whole(values.get("gpus", 0)),)
+    ]
+
+
+def _priced(candidate: Candidate) -> Estimate:
+    """Return the estimate, with the reason where it has no cost, and with what is unseen as its note."""
+    estimate = replace(candidate.estimate, notes=candidate.notes)
+    if estimate.cost is not None:
+        return estimate
+    why = "the price of the place is not known" if estimate.target.system else "name a place with --on to price it"
+    return replace(estimate, unknown={"cost": why})
+
+
+def _require_time(model: TrainedModel) -> None:
+    if TIME not in model.targets:
+        raise InvalidInput(
+            f"the model predicts {', '.join(model.targets)} and not {TIME}, the time of a run, without which nothing "
+            f"can be recommended: train one with --target {TIME}"
+        )
+
+
+def _beyond(model: TrainedModel, tried: Configurations) -> tuple[str, ...]:
+    """Return a sentence for each parameter that lies outside what was run in some configuration."""
+    found: dict[str, None] = {}
+    for name, values in tried.values.items():
+        base = {other: several[0] for other, several in tried.values.items()}
+        for value in values:
+            said = [one for one in model.beyond({**base, name: value}) if one.startswith(f"{name} ")]
+            found.update(dict.fromkeys(said))
+    return tuple(f"{sentence}: the range is wider for it" for sentence in found)
