@@ -6,15 +6,12 @@ from collections.abc import Callable, Sequence
 from itertools import islice, product
 
 import numpy as np
-import numpy.typing as npt
 from scipy.stats import qmc
 
-from leadline.campaigns.law import Encoding, Law
+from leadline.campaigns.encoding import Array, Encoding
 from leadline.campaigns.space import Axis, axes, configurations, distinct
 from leadline.core.campaigns import Campaign, Configuration, Design
 from leadline.core.runs import Scale
-
-Array = npt.NDArray[np.float64]
 
 POOL = 1024
 """Points from which a space-filling design is chosen."""
@@ -85,7 +82,7 @@ def space_filling(campaign: Campaign, scale: Scale, count: int) -> list[Configur
     encoding = Encoding(campaign)
     basis = encoding.basis(found)
     where = _coordinates(encoding, basis)
-    cost = np.exp(Law(encoding).predict_log(basis))
+    cost = np.exp(basis @ encoding.mean)
     scales = _scale_share(campaign, scale, found)
     top = scales >= np.quantile(scales, 0.9)
     chosen = [int(np.argmin(cost))]

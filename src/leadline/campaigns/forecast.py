@@ -33,8 +33,8 @@ class Forecaster:
         """Return what runs of these configurations take; ``None`` for each where nothing is known yet."""
         if not self.known or not found:
             return [None] * len(found)
-        points, spreads = self.law.predict(found)
-        spreads = np.hypot(spreads, self.law.settings.noise)
+        known = self.law.predict(found)
+        points, spreads = known.seconds, np.sqrt(known.log_covariance + known.log_noise**2)
         most = self.campaign.walltime_s or np.inf
         ends = [
             np.minimum(points * factor, most)
@@ -44,7 +44,7 @@ class Forecaster:
 
     def relative(self, found: Sequence[Configuration]) -> list[float]:
         """Return the work of each configuration in units of the least of them, as far as it is known."""
-        points, _ = self.law.predict(found)
+        points = self.law.predict(found).seconds
         return [float(one) for one in points / points.min()]
 
     def forecast(self, planned: Sequence[PlannedRun]) -> tuple[PlannedRun, ...]:

@@ -1,0 +1,196 @@
+"""Choose the next runs of a campaign: those that most reduce the predicted full-scale error for what they cost."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from leadline.campaigns.budgets import cost_of
+from leadline.campaigns.designs import pool, space_filling
+from leadline.campaigns.encoding import Array
+from leadline.campaigns.forecast import Forecaster, forecast_cost, observations
+from leadline.campaigns.law import Law
+from leadline.campaigns.plan import FULL_SCALE_RUNS, SCALED_DOWN_RUNS, cheapest, plan
+from leadline.campaigns.space import configuration_of, key
+from leadline.core.campaigns import Campaign, Configuration, Design, PlannedRun
+from leadline.core.jobs import JobState
+from leadline.core.runs import Run, Scale
+
+CANDIDATES = {Scale.SCALED_DOWN: 256, Scale.FULL_SCALE: 64}
+ASKED = 128
+"""Full-scale configurations over which the error is to be small."""
+FULL_SCALE_FIRST = (0, 1, 2, 4)
+"""Numbers of full-scale runs, set apart before the rest of the budget is spent, that are compared."""
+STEPS = 40
+"""The most runs that one look ahead spends a budget on."""
+GOOD_ENOUGH = 0.005
+"""Predicted full-scale error (standard deviation of its logarithm) below which no run is worth its cost."""
+
+
+def propose(campaign: Campaign, finished: Sequence[Run], spent: float) -> tuple[PlannedRun, ...]:
+    """Return the runs to make next, first things first; none when nothing affordable is worth its cost.
+
+    ``spent`` is what was spent of the budget, in its unit. Failures, timed-out runs included, are learned from: what is
+    near them is avoided, and a run that reached its limit is a lower bound. Several runs may be proposed, so that they
+    run beside each other. For a design that is not adaptive: the rest of it that is affordable.
+    """
+    left = math.inf if campaign.budget is None else campaign.budget.amount - spent
+    if left <= 0:
+        return ()
+    if campaign.design is not Design.ADAPTIVE:
+        return _rest(campaign, finished, left)
+    if not any(one.censored is False for one in observations(finished)):
+        return _another_start(campaign, finished, left)
+    return _Chooser(campaign, finished, left).choose()
+
+
+def _rest(campaign: Campaign, finished: Sequence[Run], left: float) -> tuple[PlannedRun, ...]:
+    """Return what of a fixed design has not been run and fits what is left."""
+    made = {run.id for run in finished}
+    found = []
+    for one in plan(campaign, finished).runs:
+        cost = forecast_cost(campaign, one) or 0.0
+        if one.id not in made and cost <= left:
+            found.append(one)
+            left -= cost
+    return tuple(found)
+
+
+def _another_start(campaign: Campaign, finished: Sequence[Run], left: float) -> tuple[PlannedRun, ...]:
+    """Return the start, or the next of it where all that ran failed."""
+    made = {run.id for run in finished}
+    start = [one for one in plan(campaign).runs if one.id not in made]
+    if start:
+        return tuple(one for one in start if (forecast_cost(campaign, one) or 0.0) <= left)
+    tried = {key(configuration_of(run)) for run in finished}
+    others = [one for one in space_filling(campaign, Scale.SCALED_DOWN, len(tried) + 3) if key(one) not in tried]
+    return tuple(PlannedRun(campaign.name, one, Scale.SCALED_DOWN) for one in others[:1])
+
+
+@dataclass(frozen=True, slots=True)
+class _Candidates:
+    """Configurations that may be run: index i costs ``cost[i]`` and succeeds with probability ``success[i]``."""
+
+    configurations: list[Configuration]
+    full: npt.NDArray[np.bool_]
+    cost: Array
+    surely: Array
+    success: Array
+    noise: Array
+
+
+class _Chooser:
+    """One choice: what is known, what may be run, and what is left to spend."""
+
+    def __init__(self, campaign: Campaign, finished: Sequence[Run], left: float) -> None:
+        self.campaign = campaign
+        self.finished = finished
+        self.left = left / campaign.repeats
+        self.forecaster = Forecaster(campaign, finished, cheapest(campaign))
+        self.law: Law = self.forecaster.law
+        self.tried = {key(configuration_of(run)) for run in finished}
+        self.asked = pool(campaign, Scale.FULL_SCALE, ASKED, salt=1)
+
+    def choose(self) -> tuple[PlannedRun, ...]:
+        found = self._candidates()
+        if not found.configurations:
+            return ()
+        covariance = self.law.predict([*self.asked, *found.configurations], jointly=True).log_covariance
+        if math.sqrt(float(np.diag(covariance)[: len(self.asked)].mean())) < GOOD_ENOUGH:
+            return ()
+        ahead = [self._look_ahead(found, covariance, first) for first in FULL_SCALE_FIRST]
+        _, picks = min(ahead, key=lambda one: one[0])
+        return self._planned(found, picks)
+
+    def _candidates(self) -> _Candidates:
+        open_ = self._open()
+        found: list[tuple[Scale, Configuration]] = []
+        for scale, size in CANDIDATES.items():
+            if open_[scale] > 0:
+                fresh = pool(self.campaign, scale, size, salt=2 + len(self.finished))
+                found += [(scale, one) for one in fresh if key(one) not in self.tried]
+        configurations = [one for _, one in found]
+        if not configurations:
+            return _Candidates([], *[np.array([])] * 5)
+        known = self.law.predict(configurations)
+        seconds, spread = known.seconds, np.sqrt(known.log_covariance + known.log_noise**2)
+        unit = np.array([cost_of(self.campaign, one.resources, 1.0) for one in configurations])
+        most = self.campaign.walltime_s or math.inf
+        cost = np.minimum(seconds * np.exp(np.minimum(spread, 2.0) ** 2 / 2), most) * unit
+        surely = np.minimum(seconds * np.exp(spread), most) * unit
+        return _Candidates(
+            configurations, np.array([scale is Scale.FULL_SCALE for scale, _ in found]), cost, surely,
+            self._success(configurations, seconds, spread), known.log_noise,
+        )  # fmt: skip
+
+    def _open(self) -> dict[Scale, float]:
+        """Return how many configurations of each scale may still be made."""
+        free = self.campaign.budget is not None
+        most = {
+            Scale.SCALED_DOWN: _most(self.campaign.scaled_down_runs, SCALED_DOWN_RUNS, free=free),
+            Scale.FULL_SCALE: _most(self.campaign.full_scale_runs, FULL_SCALE_RUNS, free=free),
+        }
+        made = {scale: {key(configuration_of(one)) for one in self.finished if one.scale is scale} for scale in Scale}
+        return {scale: most[scale] - len(made[scale]) for scale in Scale}
+
+    def _success(self, found: Sequence[Configuration], seconds: Array, spread: Array) -> Array:
+        """Return how probable it is that each run ends well: near failures it is not, nor beyond the limit."""
+        encoding = self.law.encoding
+        numeric, categories = encoding.coordinates(encoding.basis(found))
+        failed = np.array(
+            [run.state not in (JobState.COMPLETED, JobState.TIMEOUT) for run in self.finished], dtype=float
+        )
+        numeric2, categories2 = encoding.coordinates(encoding.basis([configuration_of(run) for run in self.finished]))
+        apart = ((numeric[:, None, :] - numeric2[None, :, :]) ** 2).sum(2) / 0.15**2
+        apart += np.abs(categories[:, None, :] - categories2[None, :, :]).sum(2)
+        near = np.exp(-0.5 * apart)
+        well = (near @ (1 - failed) + 1.0) / (near.sum(1) + 1.0)
+        if self.campaign.walltime_s is None:
+            return np.asarray(well)
+        margin = np.log(self.campaign.walltime_s / seconds) / np.maximum(spread, 1e-6)
+        return np.asarray(well / (1 + np.exp(-1.702 * margin)))
+
+    def _look_ahead(self, found: _Candidates, covariance: Array, first: int) -> tuple[float, list[int]]:
+        """Spend what is left, ``first`` full-scale runs before all else; return the error then, and the runs."""
+        asked, covariance, left, open_ = len(self.asked), covariance.copy(), self.left, self._open()
+        picks: list[int] = []
+        for step in range(STEPS):
+            variance = np.diag(covariance)[asked:]
+            gain = (covariance[:asked, asked:] ** 2).mean(0) / (variance + found.noise**2) * found.success
+            allowed = (found.surely <= left) & (
+                np.where(found.full, open_[Scale.FULL_SCALE], open_[Scale.SCALED_DOWN]) > 0
+            )
+            if step < first:
+                allowed &= found.full
+            if not allowed.any():
+                if step < first:
+                    return math.inf, []
+                break
+            index = int(np.argmax(np.where(allowed, gain / found.cost, -1.0)))
+            picks.append(index)
+            left -= found.cost[index]
+            open_[Scale.FULL_SCALE if found.full[index] else Scale.SCALED_DOWN] -= 1
+            column = covariance[:, asked + index]
+            covariance -= np.outer(column, column) * (
+                found.success[index] / (column[asked + index] + found.noise[index] ** 2)
+            )
+        return float(np.diag(covariance)[:asked].mean()), picks
+
+    def _planned(self, found: _Candidates, picks: Sequence[int]) -> tuple[PlannedRun, ...]:
+        """Return the first of the picks: few while little is known, more later."""
+        most = min(max(len(self.finished) // 6, 2), 8)
+        chosen = list(dict.fromkeys(picks))[:most]
+        scales = [Scale.FULL_SCALE if found.full[index] else Scale.SCALED_DOWN for index in chosen]
+        runs = [
+            PlannedRun(self.campaign.name, found.configurations[index], scale, repeat)
+            for index, scale in zip(chosen, scales, strict=True)
+            for repeat in range(self.campaign.repeats)
+        ]
+        return self.forecaster.forecast(runs)
+
+
+def _most(given: int | None, default: int, *, free: bool) -> float:
+    """Return how many configurations a scale may have: without a number and without a budget, a usual one."""
+    return float(given) if given is not None else math.inf if free else float(default)
