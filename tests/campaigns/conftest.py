@@ -20,7 +20,7 @@ from leadline.core.campaigns import (
     Range,
 )
 from leadline.core.jobs import JobState
-from leadline.core.runs import Measurement, Run
+from leadline.core.runs import Measurement, Run, Scale
 
 CLASSIFIER = Campaign(
     name="classifier",
@@ -75,9 +75,13 @@ class Application:
         self.draw = random.Random(seed)  # noqa: S311 - noise, no secret
         self.fails: Callable[[Configuration], bool] = lambda _: False
 
-    def with_(self, *, noise: float = 0.02, seed: int = 0, **changes: object) -> "Application":
+    def with_(self, *, noise: float = 0.02, seed_of_noise: int = 0, **changes: object) -> "Application":
         """Return the application under a changed campaign."""
-        return Application(replace(self.campaign, **changes), self.seconds, noise=noise, seed=seed)
+        return Application(replace(self.campaign, **changes), self.seconds, noise=noise, seed=seed_of_noise)
+
+    def run_of(self, one: Configuration, scale: Scale) -> Run:
+        """Return a run of a configuration that nobody planned."""
+        return self.run(PlannedRun(self.campaign.name, one, scale))
 
     def run(self, planned: PlannedRun) -> Run:
         """Return the run as the wrapper would have recorded it."""

@@ -34,7 +34,7 @@ from leadline.history.sqlite import SqliteHistory
 
 __all__ = [  # what the commands need of the rooms below
     "Ahead", "Cause", "Ending", "Entry", "Report", "Room", "RunState", "Status", "Tally", "all_campaigns",
-    "campaign_folder", "campaign_status", "find_folder", "first_runs", "format_amount", "read_campaign", "run_campaign",
+    "campaign_folder", "campaign_status", "find_folder", "format_amount", "read_campaign", "run_campaign",
     "stop_campaign", "unit_of", "what_is_ahead",
 ]  # fmt: skip
 
@@ -125,17 +125,6 @@ def run_campaign(
         queue = LocalQueue(journal, folder, slots, limit_s=runner.limit_s)
         with _interrupts(runner.interrupt, on_interrupt):
             return runner.run(planned, queue)
-
-
-def first_runs(campaign: Campaign) -> tuple[PlannedRun, ...]:
-    """Return the runs that a campaign starts with.
-
-    Raises:
-        MissingExtra: what designs them is not installed.
-    """
-    from leadline.campaigns.plan import plan  # noqa: PLC0415 - numpy and scipy load when something is designed
-
-    return plan(campaign).runs
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from leadline.campaigns.budgets import cost_of
 from leadline.campaigns.designs import pool, space_filling
 from leadline.campaigns.encoding import Array
 from leadline.campaigns.forecast import Forecaster, forecast_cost, observations
-from leadline.campaigns.law import Law
+from leadline.campaigns.law import Law, squared_distances
 from leadline.campaigns.plan import FULL_SCALE_RUNS, SCALED_DOWN_RUNS, cheapest, plan
 from leadline.campaigns.space import configuration_of, key
 from leadline.core.campaigns import Campaign, Configuration, Design, PlannedRun
@@ -23,6 +23,8 @@ ASKED = 128
 """Full-scale configurations over which the error is to be small."""
 FULL_SCALE_FIRST = (0, 1, 2, 4)
 """Numbers of full-scale runs, set apart before the rest of the budget is spent, that are compared."""
+NEAR, DOUBT = 0.25, 0.5
+"""How far, in ranges of a parameter, a failure reaches; how many successes are taken to be near everything."""
 STEPS = 40
 """The most runs that one look ahead spends a budget on."""
 GOOD_ENOUGH = 0.005
@@ -92,13 +94,15 @@ class _Chooser:
         self.law: Law = self.forecaster.law
         self.tried = {key(configuration_of(run)) for run in finished}
         self.asked = pool(campaign, Scale.FULL_SCALE, ASKED, salt=1)
+        success = self._success(self.asked)
+        self.weights = success / success.sum()
 
     def choose(self) -> tuple[PlannedRun, ...]:
         found = self._candidates()
         if not found.configurations:
             return ()
         covariance = self.law.predict([*self.asked, *found.configurations], jointly=True).log_covariance
-        if math.sqrt(float(np.diag(covariance)[: len(self.asked)].mean())) < GOOD_ENOUGH:
+        if math.sqrt(float(self.weights @ np.diag(covariance)[: len(self.asked)])) < GOOD_ENOUGH:
             return ()
         ahead = [self._look_ahead(found, covariance, first) for first in FULL_SCALE_FIRST]
         _, picks = min(ahead, key=lambda one: one[0])
@@ -122,7 +126,7 @@ class _Chooser:
         surely = np.minimum(seconds * np.exp(spread), most) * unit
         return _Candidates(
             configurations, np.array([scale is Scale.FULL_SCALE for scale, _ in found]), cost, surely,
-            self._success(configurations, seconds, spread), known.log_noise,
+            self._success(configurations) * self._in_time(seconds, spread), known.log_noise,
         )  # fmt: skip
 
     def _open(self) -> dict[Scale, float]:
@@ -135,22 +139,24 @@ class _Chooser:
         made = {scale: {key(configuration_of(one)) for one in self.finished if one.scale is scale} for scale in Scale}
         return {scale: most[scale] - len(made[scale]) for scale in Scale}
 
-    def _success(self, found: Sequence[Configuration], seconds: Array, spread: Array) -> Array:
-        """Return how probable it is that each run ends well: near failures it is not, nor beyond the limit."""
+    def _success(self, found: Sequence[Configuration]) -> Array:
+        """Return how probable it is that each run ends well, but for its limit: near failures it is not."""
         encoding = self.law.encoding
-        numeric, categories = encoding.coordinates(encoding.basis(found))
-        failed = np.array(
-            [run.state not in (JobState.COMPLETED, JobState.TIMEOUT) for run in self.finished], dtype=float
+        ran = [configuration_of(run) for run in self.finished]
+        failed = np.array([run.state not in (JobState.COMPLETED, JobState.TIMEOUT) for run in self.finished])
+        (numeric, categories), (numeric2, categories2) = (
+            encoding.coordinates(encoding.basis(each)) for each in (found, ran)
         )
-        numeric2, categories2 = encoding.coordinates(encoding.basis([configuration_of(run) for run in self.finished]))
-        apart = ((numeric[:, None, :] - numeric2[None, :, :]) ** 2).sum(2) / 0.15**2
-        apart += np.abs(categories[:, None, :] - categories2[None, :, :]).sum(2)
+        apart = squared_distances(numeric / NEAR, numeric2 / NEAR) + 2 * squared_distances(categories, categories2)
         near = np.exp(-0.5 * apart)
-        well = (near @ (1 - failed) + 1.0) / (near.sum(1) + 1.0)
+        return np.asarray((near @ ~failed + DOUBT) / (near.sum(1) + DOUBT))
+
+    def _in_time(self, seconds: Array, spread: Array) -> Array:
+        """Return how probable it is that each run ends before its limit."""
         if self.campaign.walltime_s is None:
-            return np.asarray(well)
+            return np.ones(len(seconds))
         margin = np.log(self.campaign.walltime_s / seconds) / np.maximum(spread, 1e-6)
-        return np.asarray(well / (1 + np.exp(-1.702 * margin)))
+        return np.asarray(1 / (1 + np.exp(-1.702 * np.clip(margin, -30, 30))))
 
     def _look_ahead(self, found: _Candidates, covariance: Array, first: int) -> tuple[float, list[int]]:
         """Spend what is left, ``first`` full-scale runs before all else; return the error then, and the runs."""
@@ -158,7 +164,7 @@ class _Chooser:
         picks: list[int] = []
         for step in range(STEPS):
             variance = np.diag(covariance)[asked:]
-            gain = (covariance[:asked, asked:] ** 2).mean(0) / (variance + found.noise**2) * found.success
+            gain = self.weights @ covariance[:asked, asked:] ** 2 / (variance + found.noise**2) * found.success
             allowed = (found.surely <= left) & (
                 np.where(found.full, open_[Scale.FULL_SCALE], open_[Scale.SCALED_DOWN]) > 0
             )
@@ -176,7 +182,7 @@ class _Chooser:
             covariance -= np.outer(column, column) * (
                 found.success[index] / (column[asked + index] + found.noise[index] ** 2)
             )
-        return float(np.diag(covariance)[:asked].mean()), picks
+        return float(self.weights @ np.diag(covariance)[:asked]), picks
 
     def _planned(self, found: _Candidates, picks: Sequence[int]) -> tuple[PlannedRun, ...]:
         """Return the first of the picks: few while little is known, more later."""

@@ -46,12 +46,13 @@ def _read(said: str) -> Budget:
 
 
 def format_amount(amount: float, unit: BudgetUnit) -> str:
-    """Write an amount of a budget's unit for people: ``20m 00s``, ``3.00 core-hours``, ``$2.50``."""
+    """Write an amount of a budget's unit for people: ``20m 00s``, ``3.00 core-hours``, ``$2.50``, ``$0.0024``."""
     if unit is BudgetUnit.SECONDS:
         return format_duration(amount)
     if unit is BudgetUnit.CORE_HOURS:
         return f"{amount:.3g} core-hours"
-    return f"${amount:.2f}" if amount >= 0.995 else f"${amount:.3g}"
+    decimals = 2 if amount >= 0.1 or amount <= 0 else 1 - math.floor(math.log10(amount))
+    return f"${amount:.{decimals}f}"
 
 
 def require_prices(campaign: Campaign, budget: Budget) -> None:

@@ -133,8 +133,8 @@ class Law:
         """Return the prior covariance of f between the rows of two bases, shape (n, m)."""
         linear = (one * self.encoding.sd**2) @ other.T
         (numeric, categories), (numeric2, categories2) = map(self.encoding.coordinates, (one, other))
-        apart = _squared(numeric, numeric2) / (self.settings.length**2 * max(1.0, math.sqrt(numeric.shape[1])))
-        different = 0.5 * _squared(categories, categories2)
+        apart = squared_distances(numeric, numeric2) / (self.settings.length**2 * max(1.0, math.sqrt(numeric.shape[1])))
+        different = 0.5 * squared_distances(categories, categories2)
         return np.asarray(linear + self.settings.amplitude**2 * np.exp(-0.5 * apart) * ALIKE**different)
 
     def predict_log(self, basis: Array) -> Array:
@@ -167,7 +167,7 @@ class Law:
         return np.asarray(np.hypot(self.settings.noise, self.settings.unlike * (1 - share)))
 
 
-def _squared(one: Array, other: Array) -> Array:
+def squared_distances(one: Array, other: Array) -> Array:
     """Return the squared distances between the rows of two tables, shape (n, m)."""
     return np.asarray(np.maximum((one**2).sum(1)[:, None] + (other**2).sum(1)[None, :] - 2 * one @ other.T, 0.0))
 
@@ -175,7 +175,7 @@ def _squared(one: Array, other: Array) -> Array:
 def _expected_above(bound: Array, fitted: Array, spread: Array) -> Array:
     """Return the mean of normal variables around ``fitted``, given that they lie above ``bound``."""
     hazard = math.sqrt(2 / math.pi) / erfcx(np.clip((bound - fitted) / spread, -30, 30) / math.sqrt(2))
-    return np.maximum(fitted + spread * hazard, bound)
+    return np.asarray(np.maximum(fitted + spread * hazard, bound))
 
 
 def fit(campaign: Campaign, observations: Sequence[Observation]) -> Law:

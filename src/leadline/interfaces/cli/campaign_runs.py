@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
+from leadline.app.campaign_plan import first_runs, next_runs
 from leadline.app.campaign_runs import (
     Ahead,
     Cause,
@@ -13,7 +14,6 @@ from leadline.app.campaign_runs import (
     Report,
     Room,
     campaign_folder,
-    first_runs,
     format_amount,
     read_campaign,
     run_campaign,
@@ -77,7 +77,8 @@ def run(
         _ask(campaign, what_is_ahead(campaign, planned, folder), on)
     with CampaignProgress(unit_of(campaign)) as progress:
         report = run_campaign(
-            campaign, file, planned, on=on, room=room, folder=folder, history=not no_history, max_runs=max_runs,
+            campaign, file, planned, on=on, room=room, folder=folder, history=not no_history, propose=next_runs,
+            max_runs=max_runs,
             retry_failed=retry_failed, watch=progress, on_interrupt=progress.interrupted,
         )  # fmt: skip
     if json:

@@ -1,0 +1,135 @@
+"""Adaptive runs keep to the budget, avoid what fails, and reach a smaller full-scale error at equal cost."""
+
+import time
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+
+pytest.importorskip("scipy")
+
+import numpy as np
+
+from leadline.campaigns.adaptive import propose
+from leadline.campaigns.designs import at_random
+from leadline.campaigns.forecast import observations
+from leadline.campaigns.law import fit
+from leadline.campaigns.plan import plan
+from leadline.campaigns.space import configuration_of, key
+from leadline.core.campaigns import Budget, BudgetUnit, Design
+from leadline.core.jobs import JobState
+from leadline.core.runs import Scale
+
+AT_MOST = 400
+
+
+def made(application):
+    """Run a campaign to its end as the runner does: nothing starts that is known not to fit the budget."""
+    campaign, runs, spent = application.campaign, [], 0.0
+    planned = plan(campaign).runs
+    while planned and len(runs) < AT_MOST:
+        before = len(runs)
+        for one in planned:
+            if campaign.budget is None or spent + application.seconds(one.configuration) <= campaign.budget.amount:
+                runs.append(application.run(one))
+                spent += application.cost(runs[-1])
+        if len(runs) == before:
+            break
+        planned = propose(campaign, runs, spent)
+    return runs
+
+
+def error(application, runs):
+    """Return the mean relative error of the law fitted on runs, on full-scale configurations it may not have seen."""
+    asked = at_random(replace(application.campaign, seed=4321), Scale.FULL_SCALE, 100)
+    seconds = fit(application.campaign, observations(runs)).predict(asked).seconds
+    true = np.array([application.seconds(one) for one in asked])
+    return float(np.abs(seconds / true - 1).mean())
+
+
+def mean_error(application, design, seconds):
+    numbers = {} if design is Design.ADAPTIVE else {"scaled_down_runs": 150, "full_scale_runs": 20}
+    changes = {"design": design, "budget": Budget(seconds, BudgetUnit.SECONDS), "first_run_s": None, **numbers}
+    tried = [application.with_(seed_of_noise=seed, seed=seed, **changes) for seed in range(2)]
+    return sum(error(one, made(one)) for one in tried) / len(tried)
+
+
+FIXED = (Design.SPACE_FILLING, Design.RANDOM, Design.GRID)
+
+
+def test_a_solver_is_known_far_better_at_equal_cost_than_from_a_fixed_design(solver):
+    adaptive = mean_error(solver, Design.ADAPTIVE, 90)
+    assert adaptive < 0.05
+    for other in FIXED:
+        assert adaptive < 0.5 * mean_error(solver, other, 90), other
+
+
+def test_a_classifier_is_known_better_at_equal_cost_than_from_a_fixed_design(classifier):
+    adaptive = mean_error(classifier, Design.ADAPTIVE, 600)
+    assert adaptive < 0.05
+    for other in FIXED:
+        assert adaptive < 0.9 * mean_error(classifier, other, 600), other
+
+
+@pytest.mark.parametrize("seconds", [5, 60])
+def test_what_is_proposed_is_expected_to_fit_what_is_left_and_no_run_is_made_twice(solver, seconds):
+    solver = solver.with_(budget=Budget(100, BudgetUnit.SECONDS))
+    runs = [solver.run(one) for one in plan(solver.campaign).runs]
+    found = propose(solver.campaign, runs, 100 - seconds)
+    assert sum(one.forecast_s.point for one in found) <= seconds
+    assert not {key(one.configuration) for one in found} & {key(configuration_of(run)) for run in runs}
+    assert found == propose(solver.campaign, runs, 100 - seconds)
+    assert () == propose(solver.campaign, runs, 100)
+
+
+def test_the_numbers_of_configurations_that_a_campaign_names_are_kept(classifier):
+    runs = made(classifier.with_(scaled_down_runs=14, full_scale_runs=3, repeats=2, budget=None))
+    assert {Scale.SCALED_DOWN: 28, Scale.FULL_SCALE: 6} == Counter(run.scale for run in runs)
+    assert {2} == set(Counter(key(configuration_of(run)) for run in runs).values())
+
+
+def test_what_fails_is_avoided(classifier):
+    classifier = classifier.with_(budget=Budget(600, BudgetUnit.SECONDS))
+    classifier.fails = lambda one: one.parameters["dataset"] == "cifar10" and one.parameters["width"] > 400
+    runs = made(classifier)
+    start = len(plan(classifier.campaign).runs)
+    failed = [run.state is JobState.FAILED for run in runs]
+    assert 0 < sum(failed) < 0.25 * len(runs)
+    assert sum(failed[start:]) <= 0.2 * len(failed[start:])
+
+
+def test_a_run_cut_off_by_its_limit_is_learned_from_as_a_lower_bound(solver):
+    solver = solver.with_(walltime_s=6.0, budget=Budget(150, BudgetUnit.SECONDS))
+    runs = made(solver)
+    cut = [run for run in runs if run.state is JobState.TIMEOUT]
+    assert len(cut) < 0.2 * len(runs)
+    dear = [one for one in at_random(solver.campaign, Scale.FULL_SCALE, 200) if solver.seconds(one) > 12]
+    law = fit(solver.campaign, observations([*runs, *(solver.run_of(one, Scale.FULL_SCALE) for one in dear[:5])]))
+    assert all(law.predict(dear[:5]).seconds > 5.5)
+
+
+def test_where_all_of_the_start_failed_another_configuration_is_tried(classifier):
+    classifier.fails = lambda _: True
+    runs = [classifier.run(one) for one in plan(classifier.campaign).runs]
+    (one,) = propose(classifier.campaign, runs, 1.0)
+    assert key(one.configuration) not in {key(configuration_of(run)) for run in runs}
+
+
+@pytest.mark.parametrize("design", FIXED)
+def test_a_fixed_design_goes_on_after_its_first_runs_within_what_is_left(classifier, design):
+    classifier = classifier.with_(design=design, first_run_s=None, budget=Budget(300, BudgetUnit.SECONDS))
+    runs = [classifier.run(one) for one in plan(classifier.campaign).runs]
+    spent = sum(map(classifier.cost, runs))
+    found = propose(classifier.campaign, runs, spent)
+    assert {Scale.SCALED_DOWN, Scale.FULL_SCALE} == {one.scale for one in found}
+    assert not {one.id for one in found} & {run.id for run in runs}
+    assert sum(one.forecast_s.point for one in found) <= 300 - spent
+
+
+def test_a_choice_after_300_runs_takes_a_second_at_most(classifier):
+    classifier = classifier.with_(budget=Budget(9000, BudgetUnit.SECONDS))
+    runs = [classifier.run_of(one, Scale.SCALED_DOWN) for one in at_random(classifier.campaign, Scale.SCALED_DOWN, 280)]
+    runs += [classifier.run_of(one, Scale.FULL_SCALE) for one in at_random(classifier.campaign, Scale.FULL_SCALE, 20)]
+    began = time.process_time()
+    propose(classifier.campaign, runs, 3000.0)
+    assert time.process_time() - began < 2.0  # a second on an idle machine

@@ -1,0 +1,110 @@
+"""The command campaign plan, as its user sees it."""
+
+import json
+import sys
+
+import pytest
+
+from leadline.interfaces.cli.main import main
+
+pytest.importorskip("scipy")
+
+CAMPAIGN = """
+name = "classifier"
+command = "python train.py --dataset {dataset} --epochs {epochs} --width {width} --threads {cores}"
+budget = "20m"
+limit = "10m"
+first_run = "2s"
+[parameters.dataset]
+choices = ["mnist", "cifar10"]
+[parameters.epochs]
+scaled_down = [1, 3]
+full_scale = [10, 60]
+[parameters.width]
+kind = "log-integer"
+range = [64, 1024]
+[resources]
+cores = [1, 2]
+[prices]
+core_hour = 0.003
+"""
+
+
+@pytest.fixture
+def file(tmp_path):
+    path = tmp_path / "classifier.toml"
+    path.write_text(CAMPAIGN)
+    return str(path)
+
+
+def shown(capsys, *arguments):
+    assert 0 == main(["campaign", "plan", *arguments])
+    return capsys.readouterr().out
+
+
+def test_the_runs_stand_in_a_table_with_their_forecast_and_nothing_is_started(file, capsys, tmp_path):
+    text = shown(capsys, file)
+    assert text.startswith("classifier: adaptive design, budget 20m 00s of run time, each run at most 10m 00s\n")
+    assert ["scale", "dataset", "epochs", "width", "cores", "forecast"] == text.splitlines()[1].split()[:6]
+    assert 9 == text.count("\nSD ")
+    assert "As many runs at full scale: " in text
+    assert "chosen on the way        19m 24s kept" in text
+    assert "your guess of 2.00 s for the cheapest run" in text
+    assert f"Nothing was started: leadline campaign run {file}" in text
+    assert not (tmp_path / "data").exists()
+
+
+def test_another_design_budget_and_seed_may_be_asked_for(file, capsys):
+    text = shown(capsys, file, "--design", "grid", "--budget", "3m", "--seed", "4")
+    assert "grid design, budget 3m 00s of run time" in text
+    assert "runs are left out: the budget does not allow them" in text
+    assert text != shown(capsys, file, "--design", "grid", "--budget", "3m", "--seed", "5")
+    dollars = shown(capsys, file, "--design", "random", "--budget", "$0.02")
+    assert "random design, budget $0.020" in dollars
+    assert "42 more with --all" in dollars
+    assert "e-0" not in dollars
+    assert 60 == shown(capsys, file, "--design", "random", "--all").count("\nSD ")
+
+
+def test_where_nothing_is_known_work_is_relative_and_the_page_says_how_to_know_more(file, capsys, tmp_path):
+    (tmp_path / "classifier.toml").write_text(CAMPAIGN.replace('first_run = "2s"\n', ""))
+    text = shown(capsys, file)
+    assert "1.0 ×" in text
+    assert "not known" in text
+    assert 'first_run = "2s"' in text
+    assert "then 60 more configurations, as the budget allows" in shown(capsys, file, "--design", "random")
+
+
+def test_the_document_has_every_run_with_its_unit(file, capsys):
+    document = json.loads(shown(capsys, file, "--json", "--design", "space-filling", "--budget", "1 core-hour"))
+    assert "leadline.campaign-plan/1" == document["schema"]
+    assert ("core-hours", 1.0, "space-filling") == (document["unit"], document["budget"], document["design"])
+    assert 66 == len(document["runs"])
+    cost = sum(row["cost"] for row in document["runs"])
+    assert cost == pytest.approx(sum(total["cost"] for total in document["totals"]))
+    assert cost + document["kept"] == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--design", "gird"], "unknown design 'gird': did you mean 'grid'?"),
+        (["--budget", "3 tons"], "the budget is '3 tons', which is no amount of one unit"),
+        (["--seed", "-1"], "--seed"),
+    ],
+)
+def test_a_wrong_option_is_one_sentence(file, capsys, arguments, says):
+    assert 2 == main(["campaign", "plan", file, *arguments])
+    said = capsys.readouterr().err
+    assert says in said
+    assert 1 == said.count("\n")
+
+
+def test_runs_that_ended_are_marked_and_the_forecast_rests_on_them(file, capsys, tmp_path):
+    (tmp_path / "train.py").write_text("")
+    (tmp_path / "classifier.toml").write_text(CAMPAIGN.replace("python", f"'{sys.executable}'"))
+    assert 0 == main(["campaign", "run", file, "-y", "--max-runs", "4"])
+    capsys.readouterr()
+    text = shown(capsys, file)
+    assert 4 == text.count("made\n") + text.count("made \n")
+    assert "The forecast rests on 4 runs of this campaign." in text
