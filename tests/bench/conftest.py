@@ -59,12 +59,20 @@ def made_up_row(number, scale, rng):
 
 @pytest.fixture(scope="session")
 def made_up_histories(tmp_path_factory):
-    """Return a folder with one history of 110 runs, 30 of them at full scale, and the campaign beside it."""
+    """Return a folder with one history of 64 runs, 14 of them at full scale, and the campaign beside it."""
     folder, rng = tmp_path_factory.mktemp("histories"), random.Random(0)  # noqa: S311 - not secret
     (folder / "made-up.toml").write_text(CAMPAIGN)
     with gzip.open(folder / "made-up.csv.gz", "wt", newline="") as stream:
         writer = csv.DictWriter(stream, COLUMNS)
         writer.writeheader()
-        for number in range(110):
-            writer.writerow(made_up_row(number, "FS" if number >= 80 else "SD", rng))
+        for number in range(64):
+            writer.writerow(made_up_row(number, "FS" if number >= 50 else "SD", rng))
     return folder
+
+
+@pytest.fixture
+def one_estimator(monkeypatch):
+    """Let Leadline fit its scaling law alone, so that a test is quick."""
+    from leadline.bench import predictors
+
+    monkeypatch.setattr(predictors, "ESTIMATORS", {"scaling_law": predictors.ESTIMATORS["scaling_law"]})

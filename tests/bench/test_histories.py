@@ -18,13 +18,13 @@ def test_a_history_is_read_with_what_its_campaign_says_of_scale(history):
     assert "made-up" == history.name
     assert ("epochs", "samples") == history.scale_features
     assert "epochs" == history.work
-    assert (80, 30) == (len(history.at(Scale.SCALED_DOWN)), len(history.at(Scale.FULL_SCALE)))
+    assert (50, 14) == (len(history.at(Scale.SCALED_DOWN)), len(history.at(Scale.FULL_SCALE)))
 
 
 def test_no_configuration_is_learned_from_and_asked_about(history):
     parted = split(history, 5, seed=1)
     assert not configurations(parted.learned) & configurations(parted.asked)
-    assert (85, 25) == (len(parted.learned), len(parted.asked))
+    assert (55, 9) == (len(parted.learned), len(parted.asked))
     assert {Scale.FULL_SCALE} == {record.scale for record in parted.asked}
 
 
@@ -40,13 +40,13 @@ def test_another_seed_draws_others(history):
 
 def test_the_saving_is_that_of_as_many_runs_at_full_scale(history):
     parted = split(history, 0, 0)
-    mean = sum(record.figures["elapsed_s"] for record in parted.asked) / 30
-    assert 80 * mean / sum(record.figures["elapsed_s"] for record in parted.learned) == pytest.approx(parted.cheaper)
+    mean = sum(record.figures["elapsed_s"] for record in parted.asked) / 14
+    assert 50 * mean / sum(record.figures["elapsed_s"] for record in parted.learned) == pytest.approx(parted.cheaper)
 
 
 def test_what_is_learned_from_scaled_down_runs_alone_knows_what_carries_scale(history):
     assert ("epochs", "samples") == split(history, 0, 0).training("elapsed_s").dataset.scale_features
-    assert 30 == len(split(history, 0, 0).test("host_memory_bytes"))
+    assert 14 == len(split(history, 0, 0).test("host_memory_bytes"))
 
 
 def test_a_folder_without_histories_is_said_to_be_one(tmp_path):

@@ -9,7 +9,7 @@ import numpy.typing as npt
 from leadline.bench.histories import Split
 from leadline.core.samples import Sample
 from leadline.estimators.tabular.registry import ESTIMATORS
-from leadline.training.fitting import train_target
+from leadline.training.build import Options, Origin, build
 from leadline.training.harp import build_harp
 from leadline.uncertainty.metrics import coverage, mae, mape, ov_mape, over_request, underprediction
 
@@ -57,14 +57,14 @@ Method = Callable[[Split, str, int], Answered]
 
 
 def leadline(split: Split, target: str, seed: int) -> Answered:
-    """Train as ``leadline train`` does, and ask the model that it writes."""
+    """Build the model that ``leadline train`` writes, and ask it."""
     test = split.test(target)
-    trained = train_target(split.training(target), ESTIMATORS, seed=seed)
-    said = trained.fitted.predict([one.features for one in test])
-    point = said.point * trained.factor
-    scales = [one.scale.value for one in test]
-    low, high = trained.calibration.interval(point, said.spread, said.beyond, scales, LEVEL)
-    return Answered(_measured(test), point, low, high)
+    options = Options(targets=(target,), scale_features=split.history.scale_features, seed=seed)
+    model, _ = build(split.learned, ESTIMATORS, Origin(split.history.name, "", ""), options)
+    rows = [one.features for one in test]
+    said = model.predict(target, rows, LEVEL)
+    high = model.upper(target, rows, RISK)
+    return Answered(_measured(test), np.asarray(said.point), np.asarray(said.low), np.asarray(high))
 
 
 def boosting(split: Split, target: str, seed: int) -> Answered:
@@ -91,8 +91,8 @@ def harp(policy: str, *, custom: bool = False) -> Method:
     def answer(split: Split, target: str, seed: int) -> Answered:
         test = split.test(target)
         work = split.history.work if custom else None
-        build = build_harp(split.training(target).dataset.samples, test, work=work, seed=seed)
-        point = build.pick(policy).predicted
+        built = build_harp(split.training(target).dataset.samples, test, work=work, seed=seed)
+        point = built.pick(policy).predicted
         return Answered(_measured(test), point, np.full(len(test), np.nan), np.full(len(test), np.nan))
 
     return answer

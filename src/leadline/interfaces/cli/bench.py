@@ -19,6 +19,10 @@ BENCHES: dict[str, tuple[str, str]] = {
     "local": ("leadline.bench.local", "small models predicted from the calibration, then measured here"),
     "trace": ("leadline.bench.trace", "unmodified training scripts: traced, how fast, and with which peak of memory"),
     "speed": ("leadline.bench.speed", "how long estimates and start-up take beside the alternatives"),
+    "harp": (
+        "leadline.bench.harp",
+        "configurations never run, predicted as HARP does, by plain boosting and by Leadline",
+    ),
     "catalog": ("leadline.bench.catalog", "the whole catalog priced and ranked for one workload"),
 }
 """Bench → (module with ``run(*, quick)``, one line of help); a module is imported only when its bench is called."""

@@ -1,0 +1,91 @@
+"""The bench is run on a made-up history, where what it should find is known."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+
+from leadline.bench import harp
+from leadline.bench.curve import GROWING, Point, draw, learning_curve
+from leadline.bench.histories import read_histories, split
+from leadline.bench.large import resampled
+from leadline.bench.predictors import HARP, METHODS, Answered
+from leadline.bench.resumed import resumed_rows
+from leadline.core.runs import Scale
+
+
+@pytest.fixture(scope="module")
+def history(made_up_histories):
+    return read_histories(made_up_histories)[0]
+
+
+def answered(measured, point, low=math.nan, high=math.nan):
+    n = len(measured)
+    return Answered(np.array(measured), np.array(point), np.full(n, low), np.full(n, high))
+
+
+def test_every_method_answers_for_the_same_runs(history, one_estimator):
+    parted = split(history, 5, 0)
+    answers = {name: METHODS[name](parted, "elapsed_s", 0) for name in METHODS}
+    assert 1 == len({tuple(one.measured) for one in answers.values()})
+    assert 9 == len(answers[HARP].point)
+    assert np.isnan(answers[HARP].high).all()
+    assert (answers["Leadline"].low <= answers["Leadline"].high).all()
+
+
+def test_the_figures_are_of_what_was_answered():
+    figures = answered([10.0, 10.0], [8.0, 13.0], 9.0, 12.5).figures()
+    assert 25.0 == pytest.approx(figures["MAPE"])
+    assert 50.0 == figures["UPP"]
+    assert 100.0 == figures["coverage"]
+    assert 0.0 == figures["under-predicted at 5 % risk"]
+    assert 1.25 == pytest.approx(figures["over-request"])
+    assert answered([10.0], [8.0]).figures()["coverage"] is None
+
+
+def test_a_request_is_judged_from_both_sides(history):
+    one = harp.Compared(history, "SD + 5 FS", "elapsed_s", {
+        "Leadline": answered([10.0] * 20, [10.0] * 20, 9.0, 11.0),
+        "boosting": answered([10.0] * 20, [5.0] * 20, 1.0, 9.0),
+    })  # fmt: skip
+    short, not_idle, over = harp._request(one, "walltime")
+    assert (True, False, True) == (short.met, not_idle.met, over.met)
+    assert 100.0 == short.baseline
+
+
+def test_the_campaign_that_saves_most_is_one_that_is_accurate_enough(history):
+    curve = [
+        Point("10 SD", 0, 10, 5.0, 40.0, {"Leadline": 20.0}),
+        Point("80 SD + 2 FS", 2, 82, 60.0, 18.0, {"Leadline": 6.0}),
+        Point("80 SD + 5 FS", 5, 85, 80.0, 12.0, {"Leadline": 4.0}),
+    ]
+    row = harp._campaign(history, curve)
+    assert (18.0, True) == (row.value, row.met)
+    assert "80 SD + 2 FS" in row.how
+    missed = harp._campaign(history, curve[:1])
+    assert (40.0, False) == (missed.value, missed.met)
+
+
+def test_a_curve_grows_and_is_drawn(history, tmp_path):
+    points = learning_curve(history, methods=["boosting", HARP], growing=GROWING[-4:], draws=1)
+    assert [one.cost_s for one in points] == sorted(one.cost_s for one in points)
+    details = [{"history": "made-up", "curve": True, **one.document()} for one in points]
+    draw(json.loads(json.dumps(details)), tmp_path / "curve.svg")
+    assert "made-up" in (tmp_path / "curve.svg").read_text()
+
+
+def test_resampled_runs_are_near_the_real_ones_and_end_at_full_scale(history):
+    runs = resampled(history, 500)
+    assert 500 == len({run.id for run in runs})
+    assert Scale.FULL_SCALE is runs[-1].scale
+    real = sorted(record.figures["elapsed_s"] for record in history.records)
+    made = [run.measured["elapsed_s"].value for run in runs]
+    assert real[0] * 0.85 < min(made)
+    assert max(made) < real[-1] * 1.15
+
+
+def test_a_killed_campaign_loses_no_run_and_makes_none_twice():
+    lost, twice = resumed_rows(quick=True)
+    assert (0, 0) == (lost.value, twice.value)
+    assert lost.n >= 2
