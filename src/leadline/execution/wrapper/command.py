@@ -22,6 +22,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--memory-bytes", type=int, help="end the command above so much memory")
     parser.add_argument("--cpus", type=_cpus, default=(), help="numbers of the cores it may use, such as 0,1")
     parser.add_argument("--site-walltime-s", type=float, help="after this long, a SIGTERM is the scheduler's limit")
+    parser.add_argument("--probe-hook", action="store_true", help="watch the loops of Python scripts, unmodified")
     parser.add_argument("--stop-units", type=int, help="end the command when it has shown so many units of work")
     parser.add_argument("--stop-time-s", type=float, help="end the command after so many seconds of units of work")
     parser.add_argument("command", nargs="+")
@@ -46,7 +47,7 @@ def main(arguments: list[str]) -> int:
             sys.stderr.write(f"leadline: {ended.state.value}: {ended.reason}\n")
         return 128 + ended.signal if ended.signal else ended.exit_code or 0
 
-    return with_instruments(run, enough=Enough(given.stop_units, given.stop_time_s))
+    return with_instruments(run, enough=Enough(given.stop_units, given.stop_time_s), hook=given.probe_hook)
 
 
 def _cpus(text: str) -> tuple[int, ...]:

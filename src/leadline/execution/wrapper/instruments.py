@@ -1,16 +1,22 @@
 """What the wrapper lays beside a command to see its progress, and the figures that come of it."""
 
+import os
 import shutil
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from leadline.core.progress import Progress
 from leadline.core.runs import Measurement
+from leadline.execution.wrapper.hooked import hook_stopped, read_hook
 from leadline.execution.wrapper.progress import ProgressFile
 from leadline.progress import VARIABLE
+
+HOOK = Path(__file__).parents[1] / "hook" / "site"
+PATIENCE_S = 5.0
+"""How long a script may take to end after the hook has raised ``SystemExit`` in it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,12 +35,14 @@ class Enough:
 
 @dataclass(slots=True)
 class Instruments:
-    """The progress file of one command."""
+    """The progress file of one command, and with ``hook`` the watcher of Python's loops."""
 
     folder: Path
     enough: Enough = field(default_factory=Enough)
+    hook: bool = False
     file: ProgressFile = field(init=False)
     stopped: bool = False
+    asked_s: float | None = None
 
     def __post_init__(self) -> None:
         path = self.folder / "progress"
@@ -43,15 +51,30 @@ class Instruments:
 
     def environment(self) -> dict[str, str]:
         """Return the variables that the command is started with."""
-        return {VARIABLE: str(self.file.path)}
+        variables = {VARIABLE: str(self.file.path)}
+        if self.hook:
+            paths = [str(HOOK), *filter(None, [os.environ.get("PYTHONPATH")])]
+            variables |= {"LEADLINE_HOOK": str(self.folder), "PYTHONPATH": os.pathsep.join(paths)}
+            if self.enough.units:
+                variables["LEADLINE_HOOK_UNITS"] = str(self.enough.units)
+            if self.enough.time_s:
+                variables["LEADLINE_HOOK_TIME_S"] = repr(self.enough.time_s)
+        return variables
 
     def poll(self) -> bool:
         """Take in what is new; whether enough was seen just now."""
         self.file.poll()
         if self.stopped:
             return False
-        self.stopped = self.enough.holds(self.file.units, self.file.working_s)
+        self.stopped = self.enough.holds(self.file.units, self.file.working_s) or self._ignored_the_hook()
         return self.stopped
+
+    def _ignored_the_hook(self) -> bool:
+        """Whether the hook has asked the script to end, and it goes on all the same."""
+        if not self.hook or not hook_stopped(self.folder):
+            return False
+        self.asked_s = self.asked_s or time.monotonic()
+        return time.monotonic() - self.asked_s > PATIENCE_S
 
     def finish(self) -> None:
         """Read what is left after the command's end."""
@@ -59,18 +82,22 @@ class Instruments:
             pass
 
     def progress(self) -> Progress | None:
-        """Return what the command has shown of its progress."""
-        return self.file.progress(stopped=self.stopped)
+        """Return what the command has shown of its progress: by its own reports, else to the hook."""
+        reported = self.file.progress(stopped=self.stopped)
+        watched = read_hook(self.folder, self.file.start_s) if self.hook else None
+        if watched is None or (reported is not None and reported.levels):
+            return reported
+        return watched if reported is None else replace(watched, remarks=(*watched.remarks, *reported.remarks))
 
 
-def with_instruments(use: Callable[[Instruments | None], int], *, enough: Enough) -> int:
+def with_instruments(use: Callable[[Instruments | None], int], *, enough: Enough, hook: bool = False) -> int:
     """Call ``use`` with instruments in a folder that is gone afterwards; with none where none can be laid."""
     try:
         folder = Path(tempfile.mkdtemp(prefix="leadline-job-"))
     except OSError:
         return use(None)
     try:
-        return use(Instruments(folder, enough))
+        return use(Instruments(folder, enough, hook))
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 

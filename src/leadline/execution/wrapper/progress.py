@@ -30,6 +30,7 @@ class Counter:
     seen: int = 0
     first: list[tuple[float, int]] = field(default_factory=list)
     newest: tuple[float, int] | None = None
+    zero_based: bool = False
 
     def add(self, value: int, at_s: float) -> None:
         """Take a value; a lower one than before begins a new pass, and the same one again says nothing."""
@@ -38,7 +39,15 @@ class Counter:
         if self.last is not None and value < self.last:
             self.offset += self.last + (0 if value else 1)
             self.passes += 1
+        self.zero_based = value == 0 if self.last is None else self.zero_based
         self.last = value
+        if self.newest is not None and at_s <= self.newest[0]:  # of what came at one moment, the furthest counts
+            point = (self.newest[0], self.offset + value)
+            for kept in (self.first, self.points):
+                if kept[-1] == self.newest:
+                    kept[-1] = point
+            self.newest = point
+            return
         self.newest = (at_s, self.offset + value)
         if len(self.first) <= FIRST:
             self.first.append(self.newest)
@@ -56,7 +65,7 @@ class Counter:
     @property
     def reached(self) -> int | None:
         """How many are done since the job began: a count whose first report is 0 counts from 0."""
-        return self.newest[1] + (self.first[0][1] == 0) if self.newest else None
+        return self.newest[1] + self.zero_based if self.newest else None
 
     def level(self) -> Level | None:
         """Return the loop that this counter counts; ``None`` before it has gone up once."""

@@ -1,0 +1,120 @@
+"""Read how far a loop will go off the comparison that ends it: ``while step < steps``, ``if step >= steps: break``."""
+
+import ast
+import math
+import operator
+import sys
+from typing import Any, Dict, List, Optional, Tuple
+
+OPERATORS: Dict[Any, Any] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.FloorDiv: operator.floordiv,
+}
+BELOW, ABOVE = (ast.Lt, ast.LtE, ast.NotEq), (ast.Gt, ast.GtE, ast.Eq)
+
+
+def find_bound(loop: Any) -> Optional[Tuple[Any, Any, bool]]:
+    """Return (counter, bound, whether the bound itself is reached) of a loop; ``None`` where none is to be seen.
+
+    A counter is a loop variable, or what the loop only ever counts up.
+    """
+    tests: List[Tuple[Any, Any]] = [(loop.test, BELOW)] if isinstance(loop, ast.While) else []
+    breaks = [node for node in loop.body if isinstance(node, ast.If)]
+    tests += [(node.test, ABOVE) for node in breaks if any(isinstance(one, ast.Break) for one in node.body)]
+    for test, signs in tests:
+        for one in test.values if isinstance(test, ast.BoolOp) else [test]:
+            compares = isinstance(one, ast.Compare) and len(one.ops) == 1 and isinstance(one.ops[0], signs)
+            if compares and _counts(loop, ast.unparse(one.left)):
+                return one.left, one.comparators[0], isinstance(one.ops[0], (ast.Gt, ast.LtE))
+    return None
+
+
+def _counts(loop: Any, name: str) -> bool:
+    if isinstance(loop, ast.For) and name in [one.id for one in ast.walk(loop.target) if isinstance(one, ast.Name)]:
+        return True
+    up = False
+    for node in ast.walk(loop):
+        if isinstance(node, ast.AugAssign) and ast.unparse(node.target) == name:
+            if not isinstance(node.op, ast.Add):
+                return False
+            up = True
+        if isinstance(node, ast.Assign) and name in [ast.unparse(one) for one in node.targets]:
+            return False
+    return up
+
+
+class Bound:
+    """The counter and the bound of one running loop, looked at now and then in the user's frame."""
+
+    def __init__(self, found: Tuple[Any, Any, bool], kind: str) -> None:
+        self.counter, self.limit, self.reached = found
+        self.late = kind == "for"
+        self.first: Optional[Tuple[int, float]] = None
+        self.latest: Optional[Tuple[int, float, float]] = None
+        self.due = 1
+
+    def look(self, count: int, depth: int) -> None:
+        """Read both after ``count`` iterations; ``depth`` frames above the caller is the loop's own."""
+        if count < self.due:
+            return
+        self.due = 2 * count
+        try:
+            frame = sys._getframe(depth)
+            counter, limit = evaluate(self.counter, frame), evaluate(self.limit, frame)
+        except (ValueError, ZeroDivisionError, OverflowError, TypeError):
+            return
+        if self.first is None:
+            self.first = (count, counter)
+        self.latest = (count, counter, limit)
+
+    def total(self) -> Optional[int]:
+        """Return the iterations of the whole loop, from how fast the counter goes up."""
+        if self.first is None or self.latest is None or self.latest[0] == self.first[0]:
+            return None
+        count, counter, limit = self.latest
+        rate = (counter - self.first[1]) / (count - self.first[0])
+        if rate <= 0 or not math.isfinite(limit) or limit < counter:
+            return None
+        return max(count, math.ceil(count + (limit - counter + (1 if self.reached else 0)) / rate - self.late))
+
+
+def evaluate(node: Any, frame: Any) -> float:
+    """Return the number that an expression stands for, without calling anything of the user's.
+
+    Raises:
+        ValueError: it is no number, or cannot be told so.
+    """
+    value = _value(node, frame)
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise ValueError("no number")  # noqa: TRY004 - one error for whatever cannot be read
+    return value
+
+
+def _value(node: Any, frame: Any) -> Any:
+    if isinstance(node, ast.Constant):
+        return node.value
+    if isinstance(node, ast.Name):
+        for names in (frame.f_locals, frame.f_globals):
+            if node.id in names:
+                return names[node.id]
+    if isinstance(node, ast.Attribute):
+        fields: Dict[str, Any] = getattr(_value(node.value, frame), "__dict__", {})
+        if node.attr in fields:
+            return fields[node.attr]
+    if isinstance(node, ast.BinOp) and type(node.op) in OPERATORS:
+        return OPERATORS[type(node.op)](evaluate(node.left, frame), evaluate(node.right, frame))
+    if isinstance(node, ast.Call) and getattr(node.func, "id", "") in ("len", "int", "float"):
+        return _called(node, frame)
+    raise ValueError("not readable")
+
+
+def _called(node: Any, frame: Any) -> float:
+    arguments: List[Any] = [_value(one, frame) for one in node.args]
+    if node.func.id != "len":
+        return float(arguments[0])
+    if len(arguments) == 1 and isinstance(arguments[0], (list, tuple, dict, str, range, set)):
+        return len(arguments[0])
+    raise ValueError("not readable")

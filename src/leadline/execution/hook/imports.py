@@ -1,0 +1,159 @@
+"""Take the user's own modules and the script itself through the transformation, and notice frameworks."""
+
+import ast
+import importlib.machinery
+import importlib.util
+import os
+import sys
+from typing import Any, Dict, List, Optional
+
+from . import frameworks, loops
+from .record import STATE
+from .transform import transform
+
+LIBRARY = os.path.dirname(os.path.abspath(os.__file__)) + os.sep
+PACKAGES = ("site-packages", "dist-packages", "node_modules", ".venv", "venv", "env", "conda", "miniconda3")
+SHADOWED = ("ast", "json", "enum", "re", "contextlib", "itertools", "operator", "math", "threading", "copyreg",
+            "functools", "collections", "keyword", "reprlib", "types", "weakref")  # fmt: skip
+"""Modules of the standard library that are loaded here, before the script might bring its own of that name."""
+
+
+def install(script: str) -> None:
+    """Place the finder before Python's own, and take the script where there is one."""
+    watcher = Watcher(script)
+    places = [at for at, one in enumerate(sys.meta_path) if one is importlib.machinery.PathFinder]
+    sys.meta_path.insert(places[0] if places else len(sys.meta_path), watcher)
+    if script:
+        sys.path_hooks.insert(0, watcher.hook)
+        _give_way(os.path.dirname(os.path.realpath(script)))
+
+
+def _give_way(folder: str) -> None:
+    """Let go of a standard module that the script's folder has a module of the same name as."""
+    try:
+        names = {name.partition(".")[0] for name in os.listdir(folder)}
+    except OSError:
+        return
+    for name in names.intersection(SHADOWED):
+        sys.modules.pop(name, None)
+
+
+class Watcher:
+    """The finder of the user's modules, and of the script as if its path were a folder with a ``__main__``."""
+
+    def __init__(self, script: str) -> None:
+        self.script = script
+        self.main: Dict[str, Any] = sys.modules["__main__"].__dict__
+        self.roots: List[str] = []
+        self.claimed = False
+
+    def hook(self, path: str) -> Any:
+        """Answer for the script's path alone, once (one of ``sys.path_hooks``)."""
+        if self.claimed or path != self.script:
+            raise ImportError(path)
+        return self
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+        """Find a module as Python would, and take its loader's place where it is the user's own or a framework."""
+        if name == "__main__" and not self.claimed and self.script:
+            return self.claim()
+        if not STATE.on:
+            return None
+        spec = importlib.machinery.PathFinder.find_spec(name, path, target)
+        if spec is None or type(spec.loader) is not importlib.machinery.SourceFileLoader or not spec.origin:
+            return spec
+        if name in frameworks.INSTALLERS:
+            spec.loader = FrameworkLoader(name, spec.origin)
+        elif self.own(spec.origin):
+            spec.loader = OwnLoader(name, spec.origin, self)
+        return spec
+
+    def claim(self) -> Any:
+        """Take the script: put the path in order that Python prepared for a folder, and hand out its loader."""
+        self.claimed = True
+        sys.path_hooks.remove(self.hook)
+        sys.path_importer_cache.pop(self.script, None)
+        folder = os.path.dirname(os.path.realpath(self.script))
+        if sys.path and sys.path[0] == self.script:
+            sys.path[:1] = [] if getattr(sys.flags, "safe_path", False) else [folder]
+        self.roots = [folder, os.getcwd()]
+        loader = OwnLoader("__main__", self.script, self)
+        return importlib.util.spec_from_file_location("__main__", self.script, loader=loader)
+
+    def own(self, path: str) -> bool:
+        """Whether a source file is the user's own: below the script or the working folder, and of no library."""
+        if not self.roots:
+            self.roots = [os.getcwd()]
+        path = os.path.abspath(path)
+        for root in self.roots:
+            if path.startswith(root.rstrip(os.sep) + os.sep):
+                rest = path[len(root) :].split(os.sep)
+                return not path.startswith(LIBRARY) and not any(one in PACKAGES for one in rest)
+        return False
+
+
+class FrameworkLoader(importlib.machinery.SourceFileLoader):
+    """Loads a framework as always, and then places the hooks in it."""
+
+    def exec_module(self, module: Any) -> None:
+        """Execute the module, then call its installer."""
+        super().exec_module(module)
+        try:
+            frameworks.INSTALLERS[module.__name__](module)
+        except Exception as error:  # noqa: BLE001 - never the job's affair
+            STATE.remark(error, f"{module.__name__} could not be watched")
+
+
+class OwnLoader(importlib.machinery.SourceFileLoader):
+    """Loads a module of the user's from its source, with its loops watched."""
+
+    def __init__(self, name: str, path: str, watcher: Watcher) -> None:
+        super().__init__(name, path)
+        self._watcher = watcher
+
+    def __reduce__(self) -> Any:
+        """Be Python's own loader elsewhere."""
+        return importlib.machinery.SourceFileLoader, (self.name, self.path)
+
+    def get_code(self, fullname: str) -> Any:
+        """Return the module's code, watched where that is possible and plain where it is not."""
+        data = self.get_data(self.path)
+        namespace = self._namespace(fullname)
+        if namespace is not None:
+            try:
+                return self._watched(data, namespace)
+            except SyntaxError:
+                pass  # the plain code will raise it
+            except Exception as error:  # noqa: BLE001 - never the job's affair
+                STATE.remark(error, f"{os.path.basename(self.path)} is not watched")
+        namespace = self._watcher.main if fullname == "__main__" else None
+        if namespace is not None:
+            _be_script(namespace, self.path)
+        return compile(data, self.path, "exec", dont_inherit=True)
+
+    def _namespace(self, fullname: str) -> Optional[Dict[str, Any]]:
+        """Return the globals that the code will run in; ``python -m`` runs its module in those of ``__main__``."""
+        if fullname == "__main__":
+            return self._watcher.main
+        if fullname in sys.modules:
+            return sys.modules[fullname].__dict__
+        if sys.argv[:1] == ["-m"] and not self._watcher.claimed:
+            self._watcher.claimed = True
+            return self._watcher.main
+        return None
+
+    def _watched(self, data: bytes, namespace: Dict[str, Any]) -> Any:
+        script = namespace is self._watcher.main and self.name == "__main__"
+        tree, infos = transform(ast.parse(data, self.path), self.path, main=script)
+        code = compile(tree, self.path, "exec", dont_inherit=True)
+        loops.place_loops(infos, namespace)
+        if script:
+            namespace["__leadline_main__"] = lambda: _be_script(namespace, self.path)
+        return code
+
+
+def _be_script(namespace: Dict[str, Any], path: str) -> None:
+    """Set the names of ``__main__`` as they are in a script that is run by its path."""
+    namespace.pop("__leadline_main__", None)
+    namespace["__spec__"] = namespace["__package__"] = None
+    namespace["__loader__"] = importlib.machinery.SourceFileLoader("__main__", path)

@@ -1,0 +1,286 @@
+"""The objects that stand before the iterables of ``for`` loops and in the bodies of ``while`` loops.
+
+An iterable is passed through item by item while its iterations are long, and in batches of C speed while they are
+short; a loop that is short in all its passes is no longer touched at all.
+"""
+
+import sys
+from itertools import chain, islice
+from typing import Any, Callable, Dict, Iterator, List, Optional
+
+from .bounds import Bound
+from .record import STATE, Times, clock
+
+HOT_S = 50e-6
+"""Iterations shorter than this are not timed one by one."""
+DECIDE_S, DECIDE = 1e-3, 16
+"""How much of a loop is timed before it is judged."""
+PASS_S = 10e-3
+"""A loop of short iterations whose passes are shorter than this is left alone; also the time of a batch."""
+LENGTHS = 3
+"""How many passes are asked for their length."""
+
+compiling: Optional[Callable[[], bool]] = None
+"""Tells whether a compiler traces the current code, which must then see nothing of this module."""
+
+
+class Loop:
+    """One loop of the user's source, over all its passes.
+
+    ``name`` is the global of its module by which the source refers to it; with ``None`` there the loop runs bare.
+    """
+
+    def __init__(self, info: Dict[str, Any], namespace: Dict[str, Any], name: str) -> None:
+        self.info, self.namespace, self.name = info, namespace, name
+        self.number = len(STATE.loops)
+        self.times = Times()
+        self.entries = self.passes = self.in_passes = self.current = 0
+        self.parent: Optional[int] = None
+        self.length: Optional[int] = None
+        self.hint: Optional[int] = None
+        self.generator: Any = None
+        self.hot = False
+        self.entered_s: Optional[float] = None
+        self.depth = 0
+        self.mark_s = 0.0
+        self.past_s = 0.0
+        self.inside: Dict[int, float] = {}
+        self.inside_done: Dict[int, float] = {}
+        self.bound = Bound(info["bound"], info["kind"]) if info["bound"] else None
+        STATE.loops.append(self)
+
+    def __reduce__(self) -> Any:
+        """Become ``False`` elsewhere: code that is sent to another process runs bare there."""
+        return bool, ()
+
+    def __call__(self, iterable: Any = None) -> Any:
+        """Return what the loop is to iterate over; for a ``while`` loop, take note of an iteration."""
+        if compiling is not None and compiling():
+            return iterable
+        return self.tick() if self.info["kind"] == "while" else self.watch(iterable)
+
+    def sized(self, part: Any) -> Any:
+        """Return a part of the iterable as it is, and remember its length."""
+        if compiling is not None and compiling():
+            return part
+        if self.entries < LENGTHS and STATE.here():
+            length = part if type(part) is int else length_of(part)
+            if length is None:
+                self.note_generator(part)
+            else:
+                self.hint = length if self.hint is None else min(self.hint, length)
+        return part
+
+    def watch(self, iterable: Any) -> Any:
+        """Return an iterator over the same items; the iterable itself where it cannot be watched."""
+        if not STATE.here() or self.entered_s is not None:
+            return iterable
+        try:
+            iterator = iter(iterable)
+        except Exception:  # noqa: BLE001 - the loop itself will raise it, at the user's line
+            return iterable
+        if self.entries < LENGTHS:
+            length = length_of(iterable)
+            length, self.hint = self.hint if length is None else length, None
+            self.length = self.length if length is None else length
+            if length is None:
+                self.note_generator(iterable)
+        return chain.from_iterable(self.batches(iterator))
+
+    def note_generator(self, iterable: Any) -> None:
+        """Keep which of the user's generator functions made the items; a loop in it may know how many they are."""
+        code = getattr(iterable, "gi_code", None)
+        if code is not None:
+            self.generator = (code.co_filename, code.co_firstlineno)
+
+    def batches(self, iterator: Iterator[Any]) -> Iterator[Any]:
+        """Yield the items in pieces and time them; nothing is taken before it is asked for, nor after the end."""
+        ended: List[bool] = []
+        source = chain(iterator, _flag(ended))
+        now_s = clock()
+        self.enter(now_s)
+        token, pending = self.entries, 0
+        try:
+            for item in source:
+                now_s = clock()
+                self.settle()
+                if pending:
+                    self.done(now_s, pending, 2)
+                elif self.times.began_s is None:
+                    self.times.began_s = now_s
+                pending, self.mark_s = 1, now_s
+                yield (item,)
+                if self.hot and not STATE.probes:  # all that is left at once, which costs least
+                    pending = sys.maxsize
+                    yield iterator
+                    break
+                if self.hot:
+                    pending = self.batch()
+                    yield islice(source, pending - 1)
+                    if ended:
+                        break
+            if token == self.entries and self.entered_s is not None:
+                self.close(pending)
+        finally:
+            if token == self.entries and self.entered_s is not None:
+                self.leave()
+
+    def close(self, pending: int) -> None:
+        """Record the last iterations of a pass that came to its end."""
+        now_s = clock()
+        self.settle()
+        if pending > 1:  # a batch that may have been cut short: by the length, else by the clock
+            left = None if self.length is None else self.length - self.current
+            guess = round((now_s - self.mark_s) * self.times.count / max(self.times.total_s, 1e-9))
+            pending = left if left is not None and 0 < left <= pending else max(min(guess, pending), 1)
+        if pending:
+            self.done(now_s, pending, 2)
+
+    def done(self, now_s: float, count: int, depth: int) -> None:
+        """Record finished iterations; ends the job when a probe has seen enough."""
+        times = self.times
+        times.add(now_s - self.mark_s, count)
+        self.current += count
+        if self.inside:
+            self.inside_done = dict(self.inside)
+        if not self.hot and times.count >= DECIDE and times.total_s >= DECIDE_S:
+            self.hot = times.total_s < HOT_S * times.count
+        if self.bound is not None:
+            self.bound.look(times.count, depth + 1)
+        STATE.loop_done(times.count, now_s)
+
+    def batch(self) -> int:
+        """Return how many of the short iterations take about ten milliseconds."""
+        mean_s = self.times.total_s / self.times.count
+        return max(2, min(int(PASS_S / max(mean_s, 1e-9)), 8 * self.times.count))
+
+    def begin(self) -> None:
+        """Take note that a ``while`` loop begins."""
+        if STATE.here() and self.entered_s is None:
+            self.enter(clock())
+
+    def tick(self) -> None:
+        """Take note that an iteration of a ``while`` loop begins."""
+        if not STATE.here() or self.entered_s is None:
+            return
+        now_s = clock()
+        self.settle()
+        if self.times.began_s is None:
+            self.times.began_s = now_s
+        elif self.mark_s:
+            self.done(now_s, 1, 3)
+        self.mark_s = now_s
+        if self.hot:
+            self.leave()
+            self.off()
+
+    def end(self) -> None:
+        """Take note that a ``while`` loop came to its end."""
+        if not STATE.here() or self.entered_s is None:
+            return
+        self.settle()
+        if self.mark_s:
+            self.done(clock(), 1, 2)
+        self.leave()
+
+    def enter(self, now_s: float) -> None:
+        """Begin a pass."""
+        stack = STATE.stack
+        if not self.entries and stack:
+            self.parent = stack[-1].number
+        self.depth, self.entered_s, self.current, self.mark_s = len(stack), now_s, 0, 0.0
+        self.entries += 1
+        stack.append(self)
+
+    def settle(self) -> None:
+        """Forget the loops within this one that were left by ``return`` or an exception."""
+        stack = STATE.stack
+        while len(stack) > self.depth + 1:
+            stack.pop().forget()
+
+    def forget(self) -> None:
+        """Be no longer in a pass."""
+        self.entered_s = None
+
+    def leave(self) -> None:
+        """End a pass, also one that was broken off."""
+        if STATE.stopped or self.entered_s is None:
+            return
+        spent_s = clock() - self.entered_s
+        self.past_s += spent_s
+        self.passes += 1
+        self.in_passes += self.current
+        self.settle()
+        if STATE.stack and STATE.stack[-1] is self:
+            STATE.stack.pop()
+        if STATE.stack:
+            inside = STATE.stack[-1].inside
+            inside[self.number] = inside.get(self.number, 0.0) + spent_s
+        self.forget()
+        if self.hot and spent_s < PASS_S:
+            self.off()
+
+    def off(self) -> None:
+        """Run bare from now on."""
+        self.namespace[self.name] = None
+
+    def spent_s(self, now_s: float) -> float:
+        """Return the time in all passes, the one that runs included."""
+        return self.past_s + (now_s - self.entered_s if self.entered_s is not None else 0.0)
+
+    def place(self) -> Dict[str, Any]:
+        """Return where the loop stands in the source."""
+        return {name: self.info[name] for name in ("file", "line", "last", "function", "outermost", "text", "kind")}
+
+    def document(self, now_s: float) -> Dict[str, Any]:
+        """Return all that is known of the loop as builtins."""
+        return {
+            **self.place(),
+            "number": self.number,
+            "parent": self.parent,
+            "entries": self.entries,
+            "passes": self.passes,
+            "in_passes": self.in_passes,
+            "length": self.full_length(),
+            "bare": self.namespace.get(self.name) is None,
+            "hot": self.hot,
+            "spent_s": self.spent_s(now_s),
+            "inside_s": {str(number): spent_s for number, spent_s in self.inside_done.items()},
+            "times": self.times.document(),
+        }
+
+    def full_length(self) -> Optional[int]:
+        """Return how many iterations one whole pass has, as its iterable and its bound say."""
+        length = self.length
+        if length is None and self.generator is not None:
+            made = [one for one in STATE.loops if one.info["yields"] and one.info["made_by"] == self.generator]
+            length = made[0].hint if len(made) == 1 else None
+        bound = self.bound.total() if self.bound is not None else None
+        return min((one for one in (length, bound) if one is not None), default=None)
+
+
+def length_of(iterable: Any) -> Optional[int]:
+    """Return the number of items where the iterable knows it."""
+    try:
+        return len(iterable)
+    except Exception:  # noqa: BLE001 - whatever it does when it is asked, it has no length for us
+        return None
+
+
+def _flag(ended: List[bool]) -> Iterator[Any]:
+    """Yield nothing, and say that this was reached."""
+    ended.append(True)
+    yield from ()
+
+
+def place_loops(infos: Dict[str, Dict[str, Any]], namespace: Dict[str, Any]) -> None:
+    """Give a module the objects that its transformed code refers to."""
+    for name, info in infos.items():
+        namespace[name] = Loop(info, namespace, name)
+
+
+def watch_compiler(module: Any) -> None:
+    """Step aside while PyTorch compiles the user's functions."""
+    global compiling  # noqa: PLW0603 - one interpreter has one compiler
+    compiler = getattr(module, "compiler", None) or sys.modules.get("torch.compiler")
+    compiling = getattr(compiler, "is_compiling", None)

@@ -1,0 +1,177 @@
+"""What has been seen so far, and the one file to which it is written."""
+
+import atexit
+import json
+import os
+import threading
+import time
+from typing import Any, Callable, Dict, List, Optional
+
+clock = time.monotonic
+
+FIRST, SAMPLED, LOOPS = 8, 400, 60
+WRITE_S = 2.0
+"""The shortest time between two writings of the report."""
+PATIENCE_S = 60.0
+"""How long after the import of a framework its first step is waited for, before plain loops count as the work."""
+SCHEMA = "leadline.hook/1"
+
+
+class Times:
+    """The durations of something repeated: all are counted, the first kept, and of the others an even sample."""
+
+    __slots__ = ("began_s", "count", "first", "mark_s", "sampled", "stride", "total_s")
+
+    def __init__(self) -> None:
+        self.count, self.total_s, self.stride = 0, 0.0, 1
+        self.first: List[float] = []
+        self.sampled: List[float] = []
+        self.began_s: Optional[float] = None
+        self.mark_s: Optional[float] = None
+
+    def add(self, duration_s: float, count: int = 1) -> None:
+        """Take the duration of ``count`` in a row."""
+        self.total_s += duration_s
+        one_s = duration_s if count == 1 else duration_s / count
+        if len(self.first) < FIRST:
+            self.first.append(one_s)
+        if self.count % self.stride == 0 or count > 1:
+            self.sampled.append(one_s)
+            if len(self.sampled) > SAMPLED:
+                self.sampled, self.stride = self.sampled[::2], 2 * self.stride
+        self.count += count
+
+    def tick(self, now_s: float) -> None:
+        """Take a moment at which one ended, and the next began."""
+        if self.mark_s is None:
+            self.began_s = now_s
+        else:
+            self.add(now_s - self.mark_s)
+        self.mark_s = now_s
+
+    def document(self) -> Dict[str, Any]:
+        """Return all of it as builtins."""
+        return {
+            "count": self.count,
+            "total_s": self.total_s,
+            "began_s": self.began_s,
+            "first_s": self.first,
+            "sampled_s": self.sampled,
+        }
+
+
+class State:
+    """The one record of this process."""
+
+    def __init__(self) -> None:
+        self.on = False
+        self.folder = ""
+        self.began_s = clock()
+        self.main = threading.get_ident()
+        self.pid = os.getpid()
+        self.stack: List[Any] = []
+        self.loops: List[Any] = []
+        self.frameworks: Dict[str, Dict[str, Any]] = {}
+        self.steps: Dict[int, Times] = {}
+        self.chain: List[int] = []
+        self.remarks: List[str] = []
+        self.units, self.time_s = 0, 0.0
+        self.framework_s: Optional[float] = None
+        self.working_s: Optional[float] = None
+        self.stopped = False
+        self.wrote_s, self.wait_s = clock(), WRITE_S
+        self.extra: List[Callable[[], Dict[str, Any]]] = []
+
+    def begin(self, folder: str, *, units: int, time_s: float) -> None:
+        """Begin to record, and stop the job after so many units of work or seconds of them (zero: never)."""
+        self.folder, self.units, self.time_s, self.on = folder, units, time_s, True
+        atexit.register(self.write)
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=self.turn_off)
+
+    @property
+    def probes(self) -> bool:
+        """Whether the job is to be ended once enough was seen."""
+        return bool(self.units or self.time_s)
+
+    def turn_off(self) -> None:
+        """See nothing from now on."""
+        self.on = False
+
+    def here(self) -> bool:
+        """Whether the current thread is the one that is watched."""
+        return self.on and threading.get_ident() == self.main
+
+    def remark(self, error: BaseException, what: str) -> None:
+        """Keep a failure of the hook itself."""
+        if len(self.remarks) < 8:
+            self.remarks.append(f"{what}: {type(error).__name__}: {error}"[:300])
+
+    def step_done(self, times: Times, now_s: float) -> None:
+        """Take note of a step of a framework, which says more than any plain loop."""
+        times.tick(now_s)
+        if self.working_s is None:
+            self.working_s = now_s
+        self.consider(times.count, now_s)
+
+    def loop_done(self, count: int, now_s: float) -> None:
+        """Take note of an iteration of a plain loop; it counts as work while no framework's steps are waited for."""
+        awaited = self.framework_s is not None and now_s - self.framework_s < PATIENCE_S
+        if self.probes and not (self.steps or "keras" in self.frameworks or awaited):
+            if self.working_s is None:
+                self.working_s = now_s
+            self.consider(count, now_s)
+        elif now_s - self.wrote_s > self.wait_s:
+            self.write_soon(now_s)
+
+    def consider(self, count: int, now_s: float) -> None:
+        """End the job at this boundary, by ``SystemExit``, if a probe has seen enough; else write now and then."""
+        working_s = now_s - (self.working_s if self.working_s is not None else now_s)
+        enough = (self.units and count >= self.units) or (self.time_s and count > 1 and working_s >= self.time_s)
+        if enough:
+            self.stopped = True
+            self.write()
+            raise SystemExit(0)
+        if now_s - self.wrote_s > self.wait_s:
+            self.write_soon(now_s)
+
+    def write_soon(self, now_s: float) -> None:
+        """Write the report, and the next one after a thousand times as long as this one took."""
+        self.write()
+        self.wrote_s = clock()
+        self.wait_s = max(WRITE_S, 1000 * (self.wrote_s - now_s))
+
+    def write(self) -> None:
+        """Write the report whole or not at all."""
+        if not self.on or os.getpid() != self.pid:
+            return
+        try:
+            path = os.path.join(self.folder, f"hook-{self.pid}.json")
+            with open(path + ".part", "w", encoding="utf-8") as stream:
+                json.dump(self.document(), stream)
+            os.replace(path + ".part", path)
+        except Exception:  # noqa: BLE001 - the job matters more than its report
+            self.on = False
+
+    def document(self) -> Dict[str, Any]:
+        """Return the report as builtins."""
+        now_s = clock()
+        steps = max(self.steps.values(), key=lambda times: times.count) if self.steps else None
+        begun = sorted((loop for loop in self.loops if loop.entries), key=lambda loop: -loop.spent_s(now_s))
+        return {
+            "schema": SCHEMA,
+            "pid": self.pid,
+            "began_s": self.began_s,
+            "now_s": now_s,
+            "stopped": self.stopped,
+            "loops": [loop.document(now_s) for loop in begun[:LOOPS]],
+            "waiting": [loop.place() for loop in self.loops if not loop.entries][:LOOPS],
+            "steps": steps.document() if steps is not None else None,
+            "chain": self.chain,
+            "frameworks": self.frameworks,
+            "remarks": self.remarks,
+            **{name: value for one in self.extra for name, value in one().items()},
+        }
+
+
+STATE = State()

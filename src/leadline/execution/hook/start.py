@@ -1,0 +1,77 @@
+"""Decide whether this interpreter runs the job's own code, and if so place the hook; leave no other trace."""
+
+import os
+import sys
+from typing import Any, Dict, List
+
+from . import imports, record
+
+VARIABLES = ("LEADLINE_HOOK", "LEADLINE_HOOK_UNITS", "LEADLINE_HOOK_TIME_S")
+RANKS = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK")
+LAUNCHERS = ("torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch", "deepspeed")
+
+
+def start(folder: str) -> None:
+    """Place the hook in this interpreter, unless it is a launcher's, whose children are the job's own."""
+    if _launches():
+        return
+    settings = {name: os.environ.get(name, "") for name in VARIABLES}
+    _restore(folder)
+    if any(os.environ.get(name, "0") not in ("", "0") for name in RANKS):
+        return
+    if not os.path.isdir(settings["LEADLINE_HOOK"]):
+        return
+    record.STATE.begin(
+        settings["LEADLINE_HOOK"],
+        units=int(settings["LEADLINE_HOOK_UNITS"] or 0),
+        time_s=float(settings["LEADLINE_HOOK_TIME_S"] or 0.0),
+    )
+    imports.install(_script())
+    sys.excepthook = _Excepthook()
+
+
+def _launches() -> bool:
+    """Whether this process only starts others: an installed command such as ``torchrun``, or its module."""
+    words = list(getattr(sys, "orig_argv", []))
+    if sys.argv and sys.argv[0] == "-m":
+        named = words[words.index("-m") + 1 : words.index("-m") + 2] if "-m" in words else []
+        return bool(named) and named[0].startswith(LAUNCHERS)
+    script = _script()
+    if not script:
+        return False
+    beside = os.path.dirname(os.path.abspath(sys.executable))
+    return os.path.dirname(script) == beside or "site-packages" in script.split(os.sep)
+
+
+def _script() -> str:
+    """Return the absolute path of the script that is to run; nothing for ``-m``, ``-c`` or a terminal."""
+    name = sys.argv[0] if sys.argv else ""
+    path = os.path.abspath(name) if name and name not in ("-", "-c", "-m") else ""
+    return path if os.path.isfile(path) else ""
+
+
+def _restore(folder: str) -> None:
+    """Give the environment back as the job's own, so that what it starts is not watched too."""
+    paths: List[str] = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    if folder in paths:
+        paths.remove(folder)
+    if any(paths):
+        os.environ["PYTHONPATH"] = os.pathsep.join(paths)
+    else:
+        os.environ.pop("PYTHONPATH", None)
+    for name in VARIABLES:
+        os.environ.pop(name, None)
+
+
+class _Excepthook:
+    """Shows an uncaught error as Python does, without the frames by which the script was started."""
+
+    def __call__(self, kind: Any, error: Any, trace: Any) -> None:
+        while trace is not None and _ours(trace.tb_frame.f_code):
+            trace = trace.tb_next
+        sys.__excepthook__(kind, error.with_traceback(trace), trace)
+
+
+def _ours(code: Any) -> bool:
+    known: Dict[str, Any] = {"<frozen runpy>": True, os.path.join(os.path.dirname(os.__file__), "runpy.py"): True}
+    return code.co_filename in known or os.path.dirname(code.co_filename) == os.path.dirname(os.path.abspath(__file__))

@@ -1,0 +1,171 @@
+"""Put a watcher before each loop of a module's syntax tree, and leave every line number and everything else alone.
+
+``for x in it`` becomes ``for x in (L(it) if L else it)``, and a ``while`` loop's body begins with ``if L: L()``, where
+``L`` is a global of the module for this one loop.
+"""
+
+import ast
+from typing import Any, Dict, List, Optional, Tuple
+
+from .bounds import find_bound
+
+PARTS = ("enumerate", "zip", "tqdm", "track", "islice", "reversed", "iter", "progress_bar", "batched")
+"""Calls that iterate over their arguments without knowing their own length."""
+COMPILERS = (
+    "jit", "njit", "compile", "script", "trace", "vmap", "pmap", "vectorize", "guvectorize", "kernel", "cuda",
+    "autotune", "pure_callback", "scan", "while_loop", "fori_loop", "cfunc", "stencil", "function",
+)  # fmt: skip
+"""Names that turn a function into something that is no longer run by Python line by line."""
+UNTOUCHED = ("forward", "call", "__call__", "backward", "setup_context", "jvp", "vjp")
+"""Methods of models, which hold no loop of the training but are what compilers take."""
+
+
+def transform(tree: Any, path: str, *, main: bool) -> Tuple[Any, Dict[str, Dict[str, Any]]]:
+    """Return the changed tree and name → facts of each loop; ``main`` adds the call that sets the script's names."""
+    watcher = _Watcher(path, _compiled(tree))
+    tree = watcher.visit(tree)
+    if main:
+        position = 1 if ast.get_docstring(tree, clean=False) is not None else 0
+        while position < len(tree.body) and getattr(tree.body[position], "module", None) == "__future__":
+            position += 1
+        call = ast.Expr(ast.Call(ast.Name("__leadline_main__", ast.Load()), [], []))
+        tree.body.insert(position, _placed(call, None))
+    return tree, watcher.infos
+
+
+def _compiled(tree: Any) -> List[str]:
+    """Return the names of functions that are handed to a compiler by a call."""
+    names: List[str] = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and _last_name(node.func) in COMPILERS:
+            names.extend(_last_name(one) for one in node.args)
+    return names
+
+
+def _last_name(node: Any) -> str:
+    if isinstance(node, ast.Call):
+        return _last_name(node.func)
+    return str(getattr(node, "id", None) or getattr(node, "attr", None) or "")
+
+
+class _Watcher(ast.NodeTransformer):
+    """Walks a module, and knows in which function it is and whether that is to be left alone."""
+
+    def __init__(self, path: str, compiled: List[str]) -> None:
+        self.path, self.compiled = path, compiled
+        self.infos: Dict[str, Dict[str, Any]] = {}
+        self.functions: List[Tuple[str, int]] = []
+        self.depth = 0
+
+    def visit_FunctionDef(self, node: Any) -> Any:
+        words = [part for one in node.decorator_list for part in _words(one)]
+        if node.name in UNTOUCHED or node.name in self.compiled or any(word in COMPILERS for word in words):
+            return node
+        first = min([node.lineno, *[one.lineno for one in node.decorator_list]])
+        outer, self.depth = self.depth, 0
+        self.functions.append((node.name, first))
+        self.generic_visit(node)
+        self.functions.pop()
+        self.depth = outer
+        return node
+
+    def visit_AsyncFunctionDef(self, node: Any) -> Any:
+        return node
+
+    def visit_For(self, node: Any) -> Any:
+        name, info = self._enter(node, "for", node.iter)
+        if info["yields"]:
+            node.iter = _choice(name, "sized", node.iter)
+            return node
+        if isinstance(node.iter, ast.Call) and not any(isinstance(one, ast.Starred) for one in node.iter.args):
+            args = node.iter.args
+            sized = _sized(_last_name(node.iter.func), len(args))
+            node.iter.args = [_choice(name, "sized", one) if at < sized else one for at, one in enumerate(args)]
+        node.iter = _choice(name, None, node.iter)
+        return node
+
+    def visit_While(self, node: Any) -> Any:
+        name, info = self._enter(node, "while", node.test)
+        if info["yields"]:
+            return node
+        node.body.insert(0, _statement(name, None, node.body[0]))
+        return [_statement(name, "begin", node), node, _statement(name, "end", node)]
+
+    def _enter(self, node: Any, kind: str, head: Any) -> Tuple[str, Dict[str, Any]]:
+        """Visit what is inside a loop, and describe the loop as the source has it."""
+        name = f"__leadline_{len(self.infos)}__"
+        text = ast.unparse(head)
+        said = f"for {ast.unparse(node.target)} in {text}" if kind == "for" else f"while {text}"
+        info = {
+            "file": self.path,
+            "line": node.lineno,
+            "last": node.end_lineno,
+            "kind": kind,
+            "text": said if len(said) <= 80 else said[:77] + "…",
+            "function": self.functions[-1][0] if self.functions else "",
+            "made_by": (self.path, self.functions[-1][1]) if self.functions else None,
+            "outermost": self.depth == 0,
+            "yields": any(_yields(one) for one in node.body),
+            "bound": find_bound(node),
+        }
+        self.infos[name] = info
+        self.depth += 1
+        self.generic_visit(node)
+        self.depth -= 1
+        return name, info
+
+
+def _sized(function: str, arguments: int) -> int:
+    """Return how many of the first arguments tell the length of what a function makes of them."""
+    if function == "islice":
+        return 2 if arguments == 2 else 0
+    return arguments if function == "zip" else int(function in PARTS)
+
+
+def _words(decorator: Any) -> List[str]:
+    return [
+        word
+        for node in ast.walk(decorator)
+        for word in (getattr(node, "id", None), getattr(node, "attr", None))
+        if word is not None
+    ]
+
+
+def _yields(node: Any) -> bool:
+    """Whether a loop hands out values, or waits, in its body: its iterations are then somebody else's too."""
+    if isinstance(node, (ast.Yield, ast.YieldFrom, ast.Await)):
+        return True
+    if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)):
+        return False
+    return any(_yields(one) for one in ast.iter_child_nodes(node))
+
+
+def _choice(name: str, method: Optional[str], value: Any) -> Any:
+    """Return ``(L(value) if L else value)``, or with a method of ``L``."""
+    callee: Any = ast.Name(name, ast.Load())
+    if method:
+        callee = ast.Attribute(callee, method, ast.Load())
+    made = ast.IfExp(ast.Name(name, ast.Load()), ast.Call(callee, [value], []), value)
+    return _placed(made, value)
+
+
+def _statement(name: str, method: Optional[str], at: Any) -> Any:
+    """Return ``if L: L()``, or with a method of ``L``."""
+    callee: Any = ast.Name(name, ast.Load())
+    if method:
+        callee = ast.Attribute(callee, method, ast.Load())
+    return _placed(ast.If(ast.Name(name, ast.Load()), [ast.Expr(ast.Call(callee, [], []))], []), at)
+
+
+def _placed(made: Any, at: Optional[Any]) -> Any:
+    """Give the new nodes the place of an old one, and leave those that have a place."""
+    line, column, last, end = 1, 0, 1, 0
+    if at is not None:
+        line, column, last, end = at.lineno, at.col_offset, at.lineno, at.col_offset
+    if isinstance(at, ast.expr):
+        last, end = at.end_lineno or line, at.end_col_offset or column
+    node: Any
+    for node in ast.walk(made):
+        if "lineno" in node._attributes and not hasattr(node, "lineno"):
+            node.lineno, node.col_offset, node.end_lineno, node.end_col_offset = line, column, last, end
+    return made
