@@ -43,7 +43,7 @@ def run_local(
     result = folder.absolute() / f"{run_id}.json"
     on_progress(f"run {run_id}: {spec.name} on this machine")
     wrapper = start_attached(wrapped(spec, result), env=_environment(spec), stdout=output, own_session=True)
-    _wait(wrapper)
+    wait_for(wrapper)
     return _run_from(spec, run_id, result)
 
 
@@ -55,7 +55,7 @@ def _environment(spec: JobSpec) -> dict[str, str]:
     return {"OMP_NUM_THREADS": str(cores), **spec.environment}
 
 
-def _wait(wrapper: "subprocess.Popen[bytes]") -> None:
+def wait_for(wrapper: "subprocess.Popen[bytes]") -> None:
     """Wait for the end; an interrupt goes to the job, and a second one too."""
     while True:
         try:

@@ -7,15 +7,34 @@ from pathlib import Path
 
 from leadline.core.jobs import JobSpec, JobState
 from leadline.core.runs import Run
+from leadline.execution.wrapper.instruments import Enough
 from leadline.execution.wrapper.outcome import Outcome
 
 WRAPPER = "leadline.execution.wrapper"
+NEVER = Enough()
 
 
-def wrapped(spec: JobSpec, result: Path, *, cpus: tuple[int, ...] = (), walltime_s: float | None = None) -> list[str]:
-    """Return the command that runs a job measured, its setup lines before it; the shorter of two walltimes holds."""
+def wrapped(
+    spec: JobSpec,
+    result: Path,
+    *,
+    cpus: tuple[int, ...] = (),
+    walltime_s: float | None = None,
+    hook: bool = False,
+    enough: Enough = NEVER,
+) -> list[str]:
+    """Return the command that runs a job measured, its setup lines before it; the shorter of two walltimes holds.
+
+    With ``hook`` the loops of its Python scripts are watched; the job is ended once ``enough`` was seen of it.
+    """
     resources = spec.resources
     words = [sys.executable, "-P", "-m", WRAPPER, "--result", str(result)]
+    if hook:
+        words += ["--probe-hook"]
+    if enough.units is not None:
+        words += ["--stop-units", str(enough.units)]
+    if enough.time_s is not None:
+        words += ["--stop-time-s", repr(enough.time_s)]
     if spec.workdir:
         words += ["--workdir", spec.workdir]
     limits = [one for one in (resources.walltime_s, walltime_s) if one is not None]

@@ -24,6 +24,7 @@ def find_bound(loop: Any) -> Optional[Tuple[Any, Any, bool]]:
     tests: List[Tuple[Any, Any]] = [(loop.test, BELOW)] if isinstance(loop, ast.While) else []
     breaks = [node for node in loop.body if isinstance(node, ast.If)]
     tests += [(node.test, ABOVE) for node in breaks if any(isinstance(one, ast.Break) for one in node.body)]
+    one: Any
     for test, signs in tests:
         for one in test.values if isinstance(test, ast.BoolOp) else [test]:
             compares = isinstance(one, ast.Compare) and len(one.ops) == 1 and isinstance(one.ops[0], signs)
