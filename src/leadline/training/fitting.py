@@ -24,7 +24,7 @@ TEST_SHARE = 0.2
 LEVEL = 0.9
 CUTS = (0.5, 0.75)
 """Shares of the configurations, by size, below which one fits and above which one predicts: an extrapolation."""
-MOST_TO_SELECT = 1000
+MOST_TO_SELECT = 500
 """Samples on which candidates are compared; the chosen one is fitted on all."""
 FEW_CONFIGURATIONS = 30
 """Below so many, the history is called small."""

@@ -19,9 +19,9 @@ from leadline.uncertainty.policies import POLICIES, QUANTILE, choose
 Progress = Callable[[str, int, int], None]
 """Told what is done now, its number, and how many there are."""
 HOPELESS = 4.0
-"""A candidate whose mean error is so many times that of the best, on any fold, is given up."""
-TINY = 0.005
-"""Errors below this are called equal."""
+"""A candidate whose mean error is so many times that of the best, on the folds so far, is given up."""
+TINY = 0.03
+"""Mean errors of logarithms below this are told apart by more folds only."""
 UPPER = ("pinball", "cost")
 """Policies that judge what would be asked for, the upper bound, and not the point."""
 
@@ -146,11 +146,11 @@ def select(
             progress(one.name, number * len(candidates) + place, len(partings) * len(candidates))
             try:
                 fitted = fit(one, estimators[one.estimator], parting.fitted, scale_features=scale_features, seed=seed)
-            except InvalidInput as error:
+            except (InvalidInput, np.linalg.LinAlgError) as error:
                 why_not[one] = str(error)
                 continue
             parts[one].append(predict_held_out(fitted, parting.held_out, fold=number, blocked=parting.blocked))
-        why_not |= _hopeless({one: parts[one][-1] for one in candidates if one not in why_not and parts[one]})
+        why_not |= _hopeless({one: joined(parts[one]) for one in candidates if one not in why_not and parts[one]})
     plain = {one: joined(parts[one]) for one in candidates if one not in why_not and parts[one]}
     if not plain:
         raise InvalidInput(
@@ -236,15 +236,15 @@ def _by_error(score: Score) -> float:
     return math.inf if math.isnan(score.mape) else score.mape
 
 
-def _hopeless(last: Mapping[Candidate, OutOfFold]) -> dict[Candidate, str]:
-    """Return the candidates that are far worse than the best on a fold, with a sentence; they are not fitted again."""
+def _hopeless(so_far: Mapping[Candidate, OutOfFold]) -> dict[Candidate, str]:
+    """Return the candidates that are far worse than the best so far, with a sentence; they are not fitted again."""
     errors = {}
-    for one, said in last.items():
+    for one, said in so_far.items():
         judged = _judged_rows(said)
         errors[one] = float(np.mean(np.abs(np.log(said.point[judged] / said.measured[judged]))))
     best = min(errors.values(), default=0.0)
     return {
-        one: f"given up: {error / max(best, TINY):.0f} times as far off as the best on one fold"
+        one: f"given up: {error / max(best, TINY):.0f} times as far off as the best"
         for one, error in errors.items()
         if error > HOPELESS * max(best, TINY)
     }
