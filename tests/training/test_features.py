@@ -1,10 +1,15 @@
 """What was seen of a feature, and how far a question lies beyond it."""
 
+import math
+
+from hypothesis import given
+from hypothesis import strategies as st
 from made_runs import campaign
 
 from leadline.core.models import Feature, Role
+from leadline.estimators.tabular.encoding import learn
 from leadline.training.dataset import make_dataset
-from leadline.training.features import beyond, complete
+from leadline.training.features import _outside, beyond, complete
 from leadline.training.records import records_of
 
 EPOCHS = Feature("epochs", Role.PARAMETER, 1, 10, whole=True)
@@ -40,3 +45,11 @@ def test_a_number_of_few_values_lists_them():
     assert (1.0, 2.0, 4.0) == features["cores"].values
     assert () == features["samples"].values
     assert (1, 60, True) == (features["epochs"].low, features["epochs"].high, features["epochs"].whole)
+
+
+@given(st.floats(1e-3, 1e6), st.floats(1.5, 1e3), st.floats(1e-3, 1e6))
+def test_the_distance_is_the_one_that_the_estimators_encoding_finds(low, factor, value):
+    high = low * factor
+    expected = learn([{"x": low}, {"x": high}]).encode([{"x": value}])[1][0]
+    said = _outside(Feature("x", Role.PARAMETER, low, high), value)
+    assert math.isclose(expected, said[0] if said else 0.0, rel_tol=1e-6, abs_tol=1e-6)

@@ -57,6 +57,8 @@ def recipes(dataset, **factors):
 def test_the_training_sets_are_those_that_the_scales_allow(dataset):
     assert (TrainingSet.SCALED_DOWN, TrainingSet.BOTH, TrainingSet.UP_SAMPLED) == training_sets(dataset.samples)
     assert (TrainingSet.ALL,) == training_sets(dataset.at(Scale.FULL_SCALE))
+    as_many = (*dataset.at(Scale.FULL_SCALE), *dataset.at(Scale.SCALED_DOWN)[:12])
+    assert (TrainingSet.SCALED_DOWN, TrainingSet.BOTH) == training_sets(as_many)
 
 
 def test_an_up_sampled_set_has_as_many_full_scale_runs_as_scaled_down_ones_and_all_of_them(dataset):
@@ -110,7 +112,9 @@ def test_what_cannot_be_fitted_is_listed_with_its_reason_and_never_wins(dataset)
     tried = {"refusing": Refusing(), "singular": Singular(), **recipes(dataset, one=1.5)}
     chosen = select(folds(dataset.samples, 4, seed=0), tried, "cost")
     assert "one" == chosen.winner.estimator
-    assert {"refusing needs 1000 samples", "Matrix is not positive definite"} == {one.why_not for one in chosen.scores if one.why_not}
+    assert {"refusing needs 1000 samples", "Matrix is not positive definite"} == {
+        one.why_not for one in chosen.scores if one.why_not
+    }
     with pytest.raises(InvalidInput, match=r"no estimator can be fitted .* needs 1000"):
         select(folds(dataset.samples, 4, seed=0), {"refusing": Refusing()}, "mae")
 

@@ -36,10 +36,13 @@ class Candidate:
 
 
 def training_sets(samples: Sequence[Sample]) -> tuple[TrainingSet, ...]:
-    """Return the training sets that the scales of the samples allow."""
-    if len({one.scale for one in samples if not one.censored}) < 2:
+    """Return the training sets that the samples allow; up-sampled where there are fewer full-scale runs than others."""
+    scales = [one.scale for one in samples if not one.censored]
+    down, full = scales.count(Scale.SCALED_DOWN), scales.count(Scale.FULL_SCALE)
+    if not down or not full:
         return (TrainingSet.ALL,)
-    return (TrainingSet.SCALED_DOWN, TrainingSet.BOTH, TrainingSet.UP_SAMPLED)
+    both = (TrainingSet.SCALED_DOWN, TrainingSet.BOTH)
+    return (*both, TrainingSet.UP_SAMPLED) if full < down else both
 
 
 def fitting_samples(samples: Sequence[Sample], which: TrainingSet, seed: int) -> tuple[Sample, ...]:

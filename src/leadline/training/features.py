@@ -103,8 +103,8 @@ def _excess(name: str, value: float, low: float, high: float) -> tuple[float, st
     if low > 0 and value > 0:
         times = value / high if value > high else low / value
         how = f"{times:.3g} times {'the largest' if value > high else 'below the least'}"
-        excess = math.log(times) / max(math.log(high / low), LEAST_RANGE)
-        return excess, f"{name} = {value:g} is {how} that was run ({seen})"
+        width = max(math.log(high / low), 0.1 * LEAST_RANGE) if high > low else LEAST_RANGE
+        return math.log(times) / width, f"{name} = {value:g} is {how} that was run ({seen})"
     excess = max(low - value, value - high) / (high - low or max(abs(high), 1.0))
     side = "above" if value > high else "below"
     return excess, f"{name} = {value:g} lies {excess:.2g} ranges {side} what was run ({seen})"
