@@ -236,7 +236,7 @@ def test_an_estimate_is_made_of_each_value_to_try_and_says_which_a_place_cannot_
     question = ModelQuestion("net.npz", SET, ("cores=4,64",))
     answer = estimate_model(question, MadeModel(per_core), toolbox(), on=("Pitzer:cpu",))
     assert [4] == [one["cores"] for one in answer.parameters]
-    assert ("Pitzer:cpu has 40 cores a node, and the job uses 64 on 1",) == answer.left_out
+    assert ("Pitzer:cpu has 40 cores a node, and the job uses 64 on one node",) == answer.left_out
 
 
 def test_a_file_is_known_for_a_model_by_how_it_begins_or_ends(tmp_path):

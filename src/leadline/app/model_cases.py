@@ -85,10 +85,17 @@ def cases_on(node: Node, tried: Sequence[Mapping[str, Value]], model: TrainedMod
         if isinstance(share, Refusal):
             continue
         if bool(gpus) not in strange:
-            strange[bool(gpus)] = unseen(known, node.figures, gpus)
+            strange[bool(gpus)] = unseen(known, node.figures, gpus) or _beyond(model, {**figures, **values})
         found.append(Case(node, {**figures, **values}, share, gpus, strange[bool(gpus)]))
     refusals = {one.reason: one for one in shares.values() if isinstance(one, Refusal)}
     return found, list(refusals.values())
+
+
+def _beyond(model: TrainedModel, row: Mapping[str, Value]) -> Unseen | None:
+    """Return what the model has not seen of a node whose processor it knows; its own interval is wider for it."""
+    names = [one.name for one in model.features if one.used and (one.role is Role.NODE or one.name == "partition")]
+    said = [sentence for sentence in model.beyond(row) if sentence.partition(" ")[0] in names] if names else []
+    return Unseen(0.0, f"{'; '.join(said)}: the range is wider for it") if said else None
 
 
 def _share_or_refusal(node: Node, values: Mapping[str, Value]) -> ResourceSpec | Refusal:

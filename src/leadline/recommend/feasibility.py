@@ -88,7 +88,7 @@ def refuse_place(system: System, partition: Partition, gpus: int, nodes: int) ->
 
 def refuse_configuration(partition: Partition, cores: int | None, gpus: int, nodes: int) -> Refusal | None:
     """Return why the partition cannot give a job so many cores and GPUs, each over all nodes; ``None`` if it can."""
-    has, job = partition.node, f"and the job uses {gpus} on {nodes} node{'s' * (nodes > 1)}"
+    has, job = partition.node, f"and the job uses {gpus} on {f'{nodes} nodes' if nodes > 1 else 'one node'}"
     if gpus and has.device is None:
         return Refusal("no-gpus", f"has no GPUs, {job}")
     if has.device and not gpus:
@@ -101,7 +101,8 @@ def refuse_configuration(partition: Partition, cores: int | None, gpus: int, nod
 def _refuse_cores(partition: Partition, cores: int, nodes: int) -> Refusal | None:
     has, limits = partition.node.cores, partition.limits
     if has and cores > has * nodes:
-        return Refusal("too-few-cores", f"has {has} cores a node, and the job uses {cores} on {nodes}")
+        many = f"{nodes} nodes" if nodes > 1 else "one node"
+        return Refusal("too-few-cores", f"has {has} cores a node, and the job uses {cores} on {many}")
     if limits.max_cores and cores > limits.max_cores:
         return Refusal("too-many-cores", f"gives at most {limits.max_cores} cores, and the job uses {cores}")
     if limits.min_cores and cores < limits.min_cores and not partition.rules.whole_nodes:
