@@ -40,7 +40,8 @@ class MadeModel:
         return Answers(point, [p / self.factor for p in point], [p * self.factor for p in point], [0.0] * len(point))
 
     def beyond(self, row):
-        return ["epochs = 1000 is 10 times the largest that was run"] if row.get("epochs", 0) > 100 else []
+        far = ["epochs = 1000 is 10 times the largest that was run"] if row.get("epochs", 0) > 100 else []
+        return far + (["node_memory_bytes is more than was run"] if row.get("node_memory_bytes", 0) > 2e11 else [])
 
 
 def per_core(row):
@@ -122,6 +123,14 @@ def test_a_place_of_the_runs_own_hardware_keeps_the_interval_and_another_widens_
     assert other.estimate.elapsed_s.high / other.estimate.elapsed_s.point > math.exp(1.6 * 0.4)
     said = f"no run had its processor (Intel Xeon Platinum 8268), but {XEON}: the range is wider for it"
     assert (said,) == other.notes
+
+
+def test_a_node_of_a_known_processor_is_marked_for_what_else_no_run_had():
+    memory = Feature("node_memory_bytes", Role.NODE, 1e11, 2e11)
+    model = MadeModel(per_core, features=(*PARAMETERS, CORES, PROCESSOR, memory))
+    options = recommend(model, *SET, "cores=4").options
+    assert ("node_memory_bytes is more than was run: the range is wider for it",) == options[0].notes
+    assert pytest.approx(1.1) == options[0].estimate.elapsed_s.high / options[0].estimate.elapsed_s.point
 
 
 def test_hardware_that_was_measured_comes_before_what_was_not():
