@@ -124,6 +124,50 @@ def _amdahl_cost(f):
     return 2.0 + f["steps"] * (1e-7 * f["grid"] ** 3 / f["cores"] + 2e-6 * f["grid"] ** 2)
 
 
+def _cliff(chance, full):
+    return {
+        "rows": between(chance, 100_000, 800_000) if full else between(chance, 4_000, 30_000),
+        "block": chance.choice([16, 32, 64, 128, 256, 512]),
+        "threads": chance.choice([1, 2, 4, 8]),
+        "kernel": chance.choice(["plain", "simd"]),
+    }
+
+
+def _cliff_cost(f):
+    cache = 1.0 if f["block"] <= 64 else 1.8
+    threads = {1: 1.0, 2: 0.52, 4: 0.3, 8: 0.42}[f["threads"]]
+    simd = (0.5 if f["block"] >= 32 else 0.9) if f["kernel"] == "simd" else 1.0
+    return 0.4 + 1e-4 * f["rows"] * cache * threads * simd
+
+
+def _rectified(chance, full):
+    return {
+        "elements": between(chance, 2_000_000, 20_000_000) if full else between(chance, 50_000, 600_000),
+        "degree": chance.choice([1, 2, 4, 8, 16]),
+        "cores": chance.choice([1, 2, 4, 8]),
+    }
+
+
+def _rectified_cost(f):
+    computing = 4e-7 * f["degree"] ** 1.5 / f["cores"]
+    moving = 1.5e-6
+    return 0.2 + f["elements"] * max(computing, moving)
+
+
+def _memory(chance, full):
+    return {
+        "batch": between(chance, 64, 512) if full else between(chance, 2, 24),
+        "width": chance.choice([256, 512, 1024, 2048]),
+        "layers": chance.choice([4, 8, 16, 32]),
+        "optimizer": chance.choice(["sgd", "adam"]),
+    }
+
+
+def _memory_cost(f):
+    states = {"sgd": 8, "adam": 16}[f["optimizer"]]
+    return 3.5e8 + states * 12 * f["layers"] * f["width"] ** 2 + 34 * f["batch"] * 64 * f["width"] * f["layers"]
+
+
 def _fixed(seconds):
     return lambda _: seconds
 
@@ -135,6 +179,11 @@ APPLICATIONS = (
     Application("files", ("gigabytes", "files"), _files, _files_cost, _fixed(1.2)),
     Application("amdahl", ("grid", "steps"), _amdahl, _amdahl_cost, _fixed(2.0)),
 )
+
+CLIFFS = Application("cliffs", ("rows",), _cliff, _cliff_cost, _fixed(0.4))
+"""Its unit time is no product of powers: a cache overflows, threads outnumber cores, two features act together."""
+RECTIFIED = Application("rectified", ("elements",), _rectified, _rectified_cost, _fixed(0.2))
+MEMORY = Application("memory", ("batch",), _memory, _memory_cost, _fixed(3.5e8))
 
 
 @pytest.fixture(params=APPLICATIONS, ids=lambda one: one.name)
@@ -150,3 +199,18 @@ def dnn() -> Application:
 @pytest.fixture(scope="session")
 def history(dnn) -> list[Sample]:
     return dnn.history(7, 60, 3)
+
+
+@pytest.fixture(scope="session")
+def cliffs() -> Application:
+    return CLIFFS
+
+
+@pytest.fixture(scope="session")
+def rectified() -> Application:
+    return RECTIFIED
+
+
+@pytest.fixture(scope="session")
+def memory() -> Application:
+    return MEMORY

@@ -9,7 +9,6 @@ import pytest
 
 from leadline.core.errors import InvalidInput, UnknownName
 from leadline.estimators.tabular.registry import ESTIMATORS, estimator, load
-from leadline.uncertainty.metrics import mape
 
 SCALE = ("samples", "epochs")
 every = pytest.mark.parametrize("name", ESTIMATORS)
@@ -22,7 +21,11 @@ def fitted(history):
 
 @every
 def test_it_answers_alike_after_dump_and_load(name, fitted, history):
-    rows = [*(sample.features for sample in history), {"samples": 10**7, "device": "h100"}, {}]
+    rows = [
+        *(sample.features for sample in history),
+        {"samples": 10**7, "device": "h100"},
+        {},
+    ]
     before, after = fitted[name].predict(rows), load(fitted[name].dump()).predict(rows)
     assert before.point.tobytes() == after.point.tobytes()
     assert before.spread.tobytes() == after.spread.tobytes()
@@ -49,7 +52,10 @@ def test_an_empty_question_has_an_empty_answer(name, fitted, history):
 @every
 @pytest.mark.parametrize("count", range(6))
 def test_too_few_runs_are_answered_by_how_many_are_needed(name, count, history):
-    with pytest.raises(InvalidInput, match=rf"{name} needs at least \d+ finished runs .* there are {count}"):
+    with pytest.raises(
+        InvalidInput,
+        match=rf"{name} needs at least \d+ finished runs .* there are {count}",
+    ):
         ESTIMATORS[name].fit([*history[:count], *(replace(one, censored=True) for one in history[:9])])
 
 
@@ -63,17 +69,6 @@ def test_a_value_that_is_no_number_above_zero_is_refused(name, value, history):
 def test_an_estimator_that_is_not_there_is_answered_with_the_closest():
     with pytest.raises(UnknownName, match="boosting"):
         estimator("bosting")
-
-
-def test_the_scaling_law_reaches_full_scale_with_a_few_runs_there_where_trees_do_not(application):
-    history, truth = application.history(0, large=4), application.truth(0)
-    measured, rows = [sample.value for sample in truth], [sample.features for sample in truth]
-    law, trees = (
-        mape(measured, ESTIMATORS[name].fit(history, scale_features=application.scale_features).predict(rows).point)
-        for name in ("scaling_law", "boosting")
-    )
-    assert law < 25
-    assert law < trees / 2
 
 
 def test_asking_needs_numpy_alone():

@@ -18,16 +18,23 @@ from leadline.estimators.tabular.states import floats, wholes
 from leadline.estimators.tabular.tables import deviation
 
 SCALE_POWERS = ((1.0, 0.0), (2.0, 1.0), (1.5, 1.5), (1.07, 2.0), (3.0, 2.0), (0.5, 2.5))
-OTHER_POWERS = ((1.0, 1.0), (-1.0, 1.0), (0.5, 2.0), (-0.5, 2.0), (2.0, 2.5), (-0.75, 2.5))
+OTHER_POWERS = (
+    (1.0, 1.0),
+    (-1.0, 1.0),
+    (0.5, 2.0),
+    (-0.5, 2.0),
+    (2.0, 2.5),
+    (-0.75, 2.5),
+)
 """Powers that a feature may have in a product, each with what it is less likely than none, in logarithms.
 
 n log n is about n^1.07 for the n of large jobs."""
-MOST = 5000
+MOST = 3000
 """The dictionary holds the simplest products, at most so many."""
 FLOOR = 0.01
 """No history is believed to be told better than to 1 %."""
 LEAST = 1e-12
-ROUNDS, PROMISING, BELIEVED = 30, 3, 6
+ROUNDS, PROMISING, BELIEVED, THIN = 30, 3, 6, 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +51,10 @@ class Sum:
 
     def terms(self, u: Array) -> Array:
         """Return the logarithm of each term (n, terms)."""
-        return np.asarray(self.theta[:, 0] + u @ self.theta[:, 1:].T + _gates(u, self.gate), np.float64)
+        return np.asarray(
+            self.theta[:, 0] + u @ self.theta[:, 1:].T + _gates(u, self.gate),
+            np.float64,
+        )
 
     def halves(self, u: Array) -> tuple[Array, Array]:
         """Return the logarithm of what does not grow with scale and of what does (n,)."""
@@ -88,11 +98,12 @@ class Sums:
         """Return the likeliest sums met in the search, each with its evidence."""
         dictionary = _dictionary(problem)
         design, target = _design(problem, dictionary)
-        search = Search(design, target, dictionary.price)
-        first = search.climb()
+        search = Search(design, target, dictionary.price, np.sum(design**2, axis=0))
+        first = max((search.climb(start) for start in search.starts()), key=search.evidence)
         off = search.off(first)
         held = np.sqrt(np.minimum(1.0, 2.5 * deviation(off) / np.maximum(np.abs(off), LEAST)))  # wild ones count less
-        search = Search(design * held[:, None], target * held, dictionary.price)
+        design, target = design * held[:, None], target * held
+        search = Search(design, target, dictionary.price, np.sum(design**2, axis=0))
         search.climb(first)
         best = [one for one in sorted(search.met, key=lambda one: -search.met[one]) if np.all(search.weights(one) > 0)]
         return [_judge(problem, dictionary, search, np.array(one, np.int64)) for one in best[:BELIEVED]]
@@ -165,13 +176,16 @@ def _design(problem: Problem, dictionary: Dictionary) -> tuple[Array, Array]:
 class Search:
     """Looks for few columns of ``design`` whose sum, none taken away, meets ``target``.
 
-    ``met`` are the sets of columns met, with the logarithm of their evidence.
+    ``size`` are the columns' squares; ``met`` the sets of columns met, with the logarithm of their evidence;
+    ``promising`` what was found worth adding to a set.
     """
 
     design: Array
     target: Array
     price: Array
+    size: Array
     met: dict[tuple[int, ...], float] = field(default_factory=dict)
+    promising: dict[tuple[int, ...], list[tuple[int, ...]]] = field(default_factory=dict)
 
     def climb(self, start: tuple[int, ...] = ()) -> tuple[int, ...]:
         """Return the set of most evidence that is reached by adding a column and leaving out up to two at a time."""
@@ -183,6 +197,14 @@ class Search:
                 break
             here, height = best, self.evidence(best)
         return tuple(int(here[i]) for i in np.flatnonzero(self.weights(here)))
+
+    def starts(self) -> list[tuple[int, ...]]:
+        """Return where to climb from: nothing, and the best sum whatever its price, thinned."""
+        here = tuple(int(one) for one in np.flatnonzero(self.weights(tuple(range(self.design.shape[1])))))
+        while len(here) > THIN:
+            fewer = [here[:i] + here[i + 1 :] for i in range(len(here))]
+            here = min(fewer, key=lambda one: float(np.sum(self.off(one) ** 2)))
+        return [(), here]
 
     def evidence(self, columns: tuple[int, ...]) -> float:
         """Return the logarithm of the evidence of a set, by the extended Bayesian information criterion."""
@@ -200,23 +222,32 @@ class Search:
             return np.zeros(0)
         part = self.design[:, list(columns)]
         size = np.sqrt(np.sum(part**2, axis=0)) + 1e-300
-        return np.asarray(nnls(part / size, self.target)[0] / size, np.float64)
+        return np.asarray(
+            nnls(part / size, self.target, maxiter=10 * part.shape[1] + 100)[0] / size,
+            np.float64,
+        )
 
     def off(self, columns: tuple[int, ...]) -> Array:
         """Return what a set leaves over of the target."""
-        return np.asarray(self.target - self.design[:, list(columns)] @ self.weights(columns), np.float64)
+        return np.asarray(
+            self.target - self.design[:, list(columns)] @ self.weights(columns),
+            np.float64,
+        )
 
     def _with(self, base: tuple[int, ...]) -> list[tuple[int, ...]]:
         """Return the base with one more column, for the most promising ones."""
+        if base in self.promising:
+            return self.promising[base]
         left = self.off(base)
         basis = np.linalg.qr(self.design[:, list(base)])[0] if base else np.zeros((len(left), 0))
         inside = basis.T @ self.design
-        new = np.sum(self.design**2, axis=0)
-        free = np.maximum(new - np.sum(inside**2, axis=0), 1e-9 * new + 1e-300)
+        free = np.maximum(self.size - np.einsum("ij,ij->j", inside, inside), 1e-9 * self.size + 1e-300)
         gain = np.maximum(self.design.T @ left, 0.0) ** 2 / free
         worth = self._worth(np.maximum(left @ left - gain, 0.0), len(base) + 1) - self.price
         worth[list(base)] = -np.inf
-        return [(*base, int(column)) for column in np.argsort(-worth)[:PROMISING]]
+        best = np.argpartition(-worth, PROMISING)[:PROMISING] if len(worth) > PROMISING else np.arange(len(worth))
+        self.promising[base] = [(*base, int(column)) for column in best]
+        return self.promising[base]
 
     def _worth(self, squares: Any, terms: int) -> Any:  # noqa: ANN401 - a number or an array of them
         count = len(self.target)
@@ -226,11 +257,20 @@ class Search:
 def _within(columns: tuple[int, ...]) -> list[tuple[int, ...]]:
     """Return the set, and those without one or two of its columns."""
     every = range(len(columns))
-    dropped = [set(each) for count in range(min(len(columns), 2) + 1) for each in itertools.combinations(every, count)]
+    dropped = [
+        set(each)
+        for count in range((2 if len(columns) <= THIN + 2 else 1) + 1)
+        for each in itertools.combinations(every, count)
+    ]
     return [tuple(columns[i] for i in every if i not in drop) for drop in dropped]
 
 
-def _judge(problem: Problem, dictionary: Dictionary, search: Search, columns: npt.NDArray[np.int64]) -> Fitted:
+def _judge(
+    problem: Problem,
+    dictionary: Dictionary,
+    search: Search,
+    columns: npt.NDArray[np.int64],
+) -> Fitted:
     """Return a set of columns as a law, without those that got no weight."""
     weights = search.weights(tuple(columns))
     active, values = columns[weights > 0], weights[weights > 0]
@@ -239,5 +279,13 @@ def _judge(problem: Problem, dictionary: Dictionary, search: Search, columns: np
     level = float(off @ off) / max(len(off) - len(active), 1) + FLOOR**2
     roots, vectors = np.linalg.eigh(design.T @ design + 1e-9 * np.eye(len(active)))
     root = vectors * np.sqrt(level / np.maximum(roots, 1e-9))
-    law = Sum(np.column_stack([np.log(values), dictionary.powers[active]]), dictionary.gate[active], root)
-    return Fitted(law, np.full(len(problem.logs), math.sqrt(level)), search.met[tuple(columns.tolist())])
+    law = Sum(
+        np.column_stack([np.log(values), dictionary.powers[active]]),
+        dictionary.gate[active],
+        root,
+    )
+    return Fitted(
+        law,
+        np.full(len(problem.logs), math.sqrt(level)),
+        search.met[tuple(columns.tolist())],
+    )

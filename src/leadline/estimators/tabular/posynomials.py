@@ -19,6 +19,8 @@ PLAIN = ((0.0, 0.35), (1.0, 0.3), (-1.0, 0.05), (0.5, 0.05), (-0.5, 0.03), (2.0,
 """Exponents that costs have more often than others, with their probabilities."""
 SLAB = 0.1
 """Probability that an exponent is none of them."""
+WILD = 3.0
+"""A sample farther than so many deviations from the law is believed that much less."""
 NOISE = (0.02, 0.5)
 """Between which the deviation of a sample's logarithm is believed to lie."""
 
@@ -233,7 +235,7 @@ def _loss(problem: Problem, prior: Prior, theta: Array, sigma: Array) -> float:
 
 
 def _sigma(problem: Problem, prior: Prior, theta: Array) -> Array:
-    """Return each sample's deviation: short runs may be noisier than long ones, never the reverse."""
+    """Return each sample's deviation: short runs may be noisier than long ones, and wild ones tell less."""
     logs = _sum(theta[:, 0] + problem.u @ theta[:, 1:].T)[0]
     off = logs - problem.logs
     count = len(off)
@@ -245,7 +247,8 @@ def _sigma(problem: Problem, prior: Prior, theta: Array) -> Array:
     held = np.minimum(scaled, 4 * 1.4826 * np.median(scaled) + 1e-12)
     spent = min(float(prior.free.sum()), 0.6 * count)
     level = np.sqrt((np.sum(problem.weight * held**2) + 3 * 0.04**2) / (count - spent + 3))
-    return np.asarray(np.clip(level * shape, *NOISE), np.float64)
+    usual = np.clip(level * shape, *NOISE)
+    return np.asarray(usual * np.maximum(1.0, np.abs(off) / (WILD * usual)), np.float64)
 
 
 def _judge(problem: Problem, prior: Prior, theta: Array, sigma: Array) -> Fitted:

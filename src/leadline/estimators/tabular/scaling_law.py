@@ -8,13 +8,23 @@ import numpy as np
 import numpy.typing as npt
 
 from leadline.core.samples import Sample, Value
-from leadline.estimators.tabular import encoding
+from leadline.estimators.tabular import corrections, encoding
+from leadline.estimators.tabular.corrections import Correction
 from leadline.estimators.tabular.encoding import Encoding
 from leadline.estimators.tabular.forms import Fitted, Form, Law, Problem
 from leadline.estimators.tabular.ports import Array, Predicted, State
 from leadline.estimators.tabular.states import floats, nest, within
-from leadline.estimators.tabular.tables import REACH, Table, deviation, doubt, impute, tabulate
+from leadline.estimators.tabular.tables import (
+    REACH,
+    Table,
+    deviation,
+    doubt,
+    impute,
+    tabulate,
+)
 
+ROUNDS = 3
+"""Law and correction are fitted in turn so often, where a correction is worthwhile."""
 GROWTH = 0.05
 """What one fitted range beyond the samples adds to the spread, besides what the law's own exponents leave open."""
 
@@ -40,6 +50,7 @@ class FittedLaw:
     encoding: Encoding
     laws: tuple[Law, ...]
     shares: Array
+    correction: Correction | None
     bend: Bend
     error: float
     limits: Array
@@ -48,22 +59,36 @@ class FittedLaw:
         """Predict each row; with nothing else changed, more work never takes less."""
         x, beyond = self.encoding.encode(rows)
         u = x * units(self.encoding)
-        each = np.stack([np.logaddexp(*law.halves(u)) for law in self.laws])
+        more, unsure = self.correction.at(x) if self.correction else (np.zeros(len(x)), np.zeros(len(x)))
+        each = _each(self.laws, u, more)
         logs = self.shares @ each
         between = self.shares @ (each - logs) ** 2
         inside = self.shares @ np.stack([law.spread(u) ** 2 for law in self.laws])
         point = np.exp(np.clip(self.bend.at(logs), self.limits[0] - REACH, self.limits[1] + REACH))
-        return Predicted(point, doubt(np.sqrt(self.error**2 + between + inside), beyond, GROWTH), beyond)
+        return Predicted(
+            point,
+            doubt(np.sqrt(self.error**2 + between + inside + unsure**2), beyond, GROWTH),
+            beyond,
+        )
 
     def dump(self) -> State:
         """Return the law as arrays."""
         laws = {key: array for i, law in enumerate(self.laws) for key, array in nest(f"law{i}", law.dump()).items()}
         return {
             "estimator": np.array([self.name]),
-            "figures": np.array([self.error, *self.limits, self.bend.offset, self.bend.low, self.bend.high]),
+            "figures": np.array(
+                [
+                    self.error,
+                    *self.limits,
+                    self.bend.offset,
+                    self.bend.low,
+                    self.bend.high,
+                ]
+            ),
             "shares": self.shares,
             **nest("encoding", self.encoding.dump()),
             **laws,
+            **nest("correction", self.correction.dump() if self.correction else {}),
         }
 
 
@@ -80,7 +105,13 @@ class ScalingLaw:
     reported: bool = True
     least: int = 6
 
-    def fit(self, samples: Sequence[Sample], *, scale_features: Sequence[str] = (), seed: int = 0) -> FittedLaw:
+    def fit(
+        self,
+        samples: Sequence[Sample],
+        *,
+        scale_features: Sequence[str] = (),
+        seed: int = 0,
+    ) -> FittedLaw:
         """Fit the law; censored samples count with what is expected above them.
 
         Raises:
@@ -88,24 +119,15 @@ class ScalingLaw:
         """
         table = tabulate(samples, least=self.least, estimator=self.name)
         found = encoding.learn(table.rows, scale_features)
-        u = found.encode(table.rows)[0] * units(found)
-        chosen = _choose(u, self.form.largest, seed)
-
-        def fit(logs: Array, use: npt.NDArray[np.bool_]) -> tuple[tuple[Law, ...], Array, float]:
-            problem = self._problem(found, table, u, logs, chosen[use[chosen]])
-            return _believed(self.form.fit(problem, seed))
-
-        def expect(logs: Array, use: npt.NDArray[np.bool_]) -> tuple[Array, float]:
-            laws, shares, sigma = fit(logs, use)
-            return _mean(laws, shares, u), sigma
-
-        logs = impute(table, expect)
-        laws, shares, _ = fit(logs, np.ones(len(table), bool))
-        fitted = _mean(laws, shares, u)
+        task = _Task(self.form, found, found.encode(table.rows)[0], table, self.reported, seed)
+        logs = impute(table, task.expect)
+        laws, shares, correction = task.alternate(logs)
+        more = correction.at(task.x)[0] if correction else np.zeros(len(table))
+        fitted = shares @ _each(laws, task.u, more)
         bend = _bend(fitted, logs, table)
         error = deviation(logs - bend.at(fitted), table.weight)
         limits = np.array([table.logs.min(), table.logs.max()])
-        return FittedLaw(self.name, found, laws, shares, bend, error, limits)
+        return FittedLaw(self.name, found, laws, shares, correction, bend, error, limits)
 
     def load(self, state: State) -> FittedLaw:
         """Return the fitted law that ``dump`` gave."""
@@ -113,20 +135,62 @@ class ScalingLaw:
         laws = tuple(self.form.load(within(f"law{i}", state)) for i in range(len(shares)))
         bend = Bend(*(float(one) for one in figures[3:6]))
         known = encoding.load(within("encoding", state))
-        return FittedLaw(self.name, known, laws, shares, bend, float(figures[0]), figures[1:3])
+        more = corrections.load(within("correction", state))
+        return FittedLaw(self.name, known, laws, shares, more, bend, float(figures[0]), figures[1:3])
 
-    def _problem(self, known: Encoding, table: Table, u: Array, logs: Array, at: npt.NDArray[np.int64]) -> Problem:
+
+@dataclass(frozen=True, slots=True)
+class _Task:
+    """What is fitted: a form to a table, whose encoded rows are ``x``."""
+
+    form: Form
+    known: Encoding
+    x: Array
+    table: Table
+    reported: bool
+    seed: int
+
+    @property
+    def u(self) -> Array:
+        return self.x * units(self.known)
+
+    def expect(self, logs: Array, use: npt.NDArray[np.bool_]) -> tuple[Array, float]:
+        """Return what the laws of the rows in ``use`` expect of every row, and the deviation about them."""
+        laws, shares, sigma = self.laws(logs, use)
+        return np.asarray(shares @ _each(laws, self.u, np.zeros(len(logs))), np.float64), sigma
+
+    def alternate(self, logs: Array) -> tuple[tuple[Law, ...], Array, Correction | None]:
+        """Return laws, their shares of belief and a correction, each fitted to what the other leaves."""
+        every, none = np.ones(len(logs), bool), np.zeros(len(logs))
+        more, correction = none, None
+        laws, shares, _ = self.laws(logs, every)
+        for _ in range(ROUNDS):
+            plain = shares @ _each(laws, self.u, none)
+            share = np.minimum(np.exp(laws[int(shares.argmax())].halves(self.u)[1] - plain), 1.0)
+            again = corrections.learn(self.x, logs - plain, share, self.table, self.known, self.seed)
+            if again is None:
+                break
+            correction, more = again, share * again.at(self.x)[0]
+            laws, shares, _ = self.laws(logs - more, every)
+        return laws, shares, correction
+
+    def laws(self, logs: Array, use: npt.NDArray[np.bool_]) -> tuple[tuple[Law, ...], Array, float]:
+        """Return the believable laws of the rows in ``use``, their shares of belief, and the deviation about them."""
+        at = _choose(self.table, self.form.largest, self.seed)
+        at = at[use[at]]
         with np.errstate(divide="ignore", invalid="ignore"):
-            startup = np.log(table.startup[at])
+            startup = np.log(self.table.startup[at])
         sensible = np.isfinite(startup) & (startup < logs[at]) & self.reported
-        return Problem(
-            u[at],
+        weight = self.table.weight[at]
+        problem = Problem(
+            self.u[at],
             logs[at],
-            table.weight[at] / table.weight[at].mean(),
+            weight / weight.mean(),
             np.where(sensible, startup, math.nan),
-            known.scales.astype(bool),
-            ~np.isnan(known.stretch),
+            self.known.scales.astype(bool),
+            ~np.isnan(self.known.stretch),
         )
+        return _believed(self.form.fit(problem, self.seed))
 
 
 def _believed(fits: list[Fitted]) -> tuple[tuple[Law, ...], Array, float]:
@@ -134,13 +198,14 @@ def _believed(fits: list[Fitted]) -> tuple[tuple[Law, ...], Array, float]:
     evidence = np.array([one.evidence for one in fits])
     shares = np.exp(evidence - evidence.max())
     kept = np.flatnonzero(shares > 0.01 * shares.sum())
-    sigma = float(np.mean(fits[int(evidence.argmax())].sigma))
+    sigma = float(np.median(fits[int(evidence.argmax())].sigma))
     return tuple(fits[i].law for i in kept), shares[kept] / shares[kept].sum(), sigma
 
 
-def _mean(laws: tuple[Law, ...], shares: Array, u: Array) -> Array:
-    """Return the mean of the laws' logarithms (n,)."""
-    return np.asarray(shares @ np.stack([np.logaddexp(*law.halves(u)) for law in laws]), np.float64)
+def _each(laws: tuple[Law, ...], u: Array, more: Array) -> Array:
+    """Return the logarithms that each law gives (laws, n), with ``more`` added to that of the work."""
+    halves = [law.halves(u) for law in laws]
+    return np.stack([np.logaddexp(startup, work + more) for startup, work in halves])
 
 
 def units(known: Encoding) -> Array:
@@ -148,11 +213,12 @@ def units(known: Encoding) -> Array:
     return np.where(np.isnan(known.stretch), 1.0, known.stretch)
 
 
-def _choose(u: Array, most: int, seed: int) -> npt.NDArray[np.int64]:
-    """Return at most ``most`` rows, drawn by chance."""
-    if len(u) <= most:
-        return np.arange(len(u))
-    return np.sort(np.random.default_rng(seed).choice(len(u), most, replace=False))
+def _choose(table: Table, most: int, seed: int) -> npt.NDArray[np.int64]:
+    """Return at most ``most`` rows, drawn by chance; up to half of them at full scale."""
+    order = np.random.default_rng(seed).permutation(len(table))
+    large = order[table.full_scale[order]][: max(most // 2, most - int((~table.full_scale).sum()))]
+    small = order[~table.full_scale[order]][: most - len(large)]
+    return np.sort(np.concatenate([large, small]))
 
 
 def _bend(fitted: Array, logs: Array, table: Table) -> Bend:

@@ -1,0 +1,84 @@
+import math
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from leadline.core.runs import Scale
+from leadline.core.samples import Sample
+from leadline.estimators.tabular.registry import ESTIMATORS, load
+
+QUICK = ("linear", "tree", "gaussian_process", "scaling_law", "additive_law")
+numbers = st.one_of(
+    st.integers(-(10**9), 10**9),
+    st.floats(allow_nan=True, allow_infinity=True),
+    st.sampled_from([0, 1, 10**400, -(10**400)]),
+)
+values = st.one_of(numbers, st.text(max_size=5))
+decades = st.floats(-4, 5).map(lambda power: 10.0**power)
+rows = st.fixed_dictionaries(
+    {"size": decades, "kind": st.sampled_from("abc"), "constant": st.just(7)},
+    optional={"cores": st.integers(0, 64), "mixed": values, "level": st.integers(-3, 3)},
+)
+samples = st.builds(
+    lambda features, value, scale, censored: Sample(
+        {**features, "copy": features["size"] * 3}, value, scale, censored=censored
+    ),
+    rows,
+    decades,
+    st.sampled_from(Scale),
+    st.sampled_from([False, False, False, False, True]),
+)
+histories = st.lists(samples, min_size=6, max_size=16).map(
+    lambda runs: [*runs, *(Sample(one.features, one.value, one.scale) for one in runs[:6])]
+)
+QUESTIONS = [
+    {},
+    {"size": 1e30, "kind": "never seen", "cores": 10**400, "copy": math.nan},
+    {"size": "large", "kind": 3, "constant": -1, "unknown": 5, "level": 1e9},
+    {"size": -1.0, "kind": "a", "cores": math.inf, "copy": 0},
+]
+
+
+def sound(predicted, count):
+    assert (count,) == predicted.point.shape == predicted.spread.shape == predicted.beyond.shape
+    assert np.all(np.isfinite(predicted.point))
+    assert np.all(predicted.point > 0)
+    assert np.all(np.isfinite(predicted.spread))
+    assert np.all(predicted.spread >= 0)
+    assert np.all(predicted.beyond >= 0)
+
+
+@pytest.mark.parametrize("name", QUICK)
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(history=histories)
+def test_whatever_was_run_every_question_has_an_answer_above_zero(name, history):
+    asked = [*(sample.features for sample in history), *QUESTIONS]
+    fitted = ESTIMATORS[name].fit(history, scale_features=["size"])
+    sound(fitted.predict(asked), len(asked))
+    again = load(fitted.dump())
+    assert fitted.predict(asked).point.tobytes() == again.predict(asked).point.tobytes()
+
+
+@pytest.mark.parametrize("name", set(ESTIMATORS) - set(QUICK))
+@settings(max_examples=3, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(history=histories)
+def test_the_slower_ones_answer_likewise(name, history):
+    asked = [*(sample.features for sample in history), *QUESTIONS]
+    sound(ESTIMATORS[name].fit(history, scale_features=["size"]).predict(asked), len(asked))
+
+
+@pytest.mark.parametrize("name", ESTIMATORS)
+def test_runs_that_are_all_the_same_are_predicted_as_they_were(name):
+    runs = [Sample({"size": 5, "kind": "a"}, 12.0, Scale.SCALED_DOWN) for _ in range(8)]
+    fitted = ESTIMATORS[name].fit(runs, scale_features=["size"])
+    assert 12.0 == pytest.approx(fitted.predict([{"size": 5, "kind": "a"}]).point[0], rel=0.05)
+
+
+@pytest.mark.parametrize("name", ESTIMATORS)
+def test_a_category_never_seen_has_the_widest_spread(name, dnn):
+    fitted = ESTIMATORS[name].fit(dnn.history(5, 40), scale_features=dnn.scale_features)
+    row = dnn.history(6, 1)[0].features
+    known, strange = fitted.predict([row, {**row, "device": "abacus"}]).spread
+    assert strange > 3 * known
