@@ -51,7 +51,7 @@ def sound(predicted, count):
 
 
 @pytest.mark.parametrize("name", QUICK)
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=5, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(history=histories)
 def test_whatever_was_run_every_question_has_an_answer_above_zero(name, history):
     asked = [*(sample.features for sample in history), *QUESTIONS]
@@ -61,8 +61,8 @@ def test_whatever_was_run_every_question_has_an_answer_above_zero(name, history)
     assert fitted.predict(asked).point.tobytes() == again.predict(asked).point.tobytes()
 
 
-@pytest.mark.parametrize("name", set(ESTIMATORS) - set(QUICK))
-@settings(max_examples=3, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@pytest.mark.parametrize("name", sorted(set(ESTIMATORS) - set(QUICK)))
+@settings(max_examples=2, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(history=histories)
 def test_the_slower_ones_answer_likewise(name, history):
     asked = [*(sample.features for sample in history), *QUESTIONS]

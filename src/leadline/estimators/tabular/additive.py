@@ -105,7 +105,9 @@ class Sums:
         design, target = design * held[:, None], target * held
         search = Search(design, target, dictionary.price, np.sum(design**2, axis=0))
         search.climb(first)
-        best = [one for one in sorted(search.met, key=lambda one: -search.met[one]) if np.all(search.weights(one) > 0)]
+        search.evidence((0,))  # a constant at least
+        ranked = sorted(search.met, key=lambda one: -search.met[one])
+        best = [one for one in ranked if one and np.all(search.weights(one) > 0)]
         return [_judge(problem, dictionary, search, np.array(one, np.int64)) for one in best[:BELIEVED]]
 
     def load(self, state: State) -> Sum:
@@ -115,6 +117,8 @@ class Sums:
 
 def _gates(u: Array, gate: Array) -> Array:
     """Return the logarithm of how much each row is of each term's category (n, terms)."""
+    if not u.shape[1]:
+        return np.zeros((len(u), len(gate)))
     column = wholes(gate[:, 0])
     off, on = gate[:, 1], gate[:, 2]
     share = (u[:, np.maximum(column, 0)] - off) / np.where(column >= 0, on - off, 1.0)

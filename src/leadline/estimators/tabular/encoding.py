@@ -18,6 +18,8 @@ LEAST_RANGE = math.log(2)
 LOG, COUNT, RAW = 0, 1, 2
 """How a number is taken: its logarithm (all above zero), ln(1 + x ÷ least above zero) (none below), or as it is."""
 ABSENT, UNUSABLE = 1, 2
+LARGEST = 1e100
+"""Numbers beyond this, or one over this from zero, are taken for infinite, or zero."""
 
 Row = Mapping[str, Value]
 _Group = list[tuple[int, float]]
@@ -210,21 +212,19 @@ def _features(rows: Sequence[Row], *, numeric: bool) -> list[str]:
 
 
 def _number(value: Value | None) -> float:
-    """Return a number, or NaN for what is none."""
-    if isinstance(value, float):
-        return value
-    if isinstance(value, int):
-        try:
-            return float(value)
-        except OverflowError:
-            return math.inf if value > 0 else -math.inf
-    return math.nan
+    """Return a number, infinite where it is out of all measure, or NaN for what is none."""
+    if not isinstance(value, int | float):
+        return math.nan
+    if abs(value) > LARGEST:
+        return math.inf if value > 0 else -math.inf
+    return float(value) if abs(value) >= 1 / LARGEST or value != value else 0.0  # noqa: PLR0124 - not a number
 
 
 def _category(value: Value | None) -> str | None:
-    if value is None or (isinstance(value, float) and math.isnan(value)):
+    if value is None or value != value:  # noqa: PLR0124 - not a number
         return None
-    return value if isinstance(value, str) else f"{value:.12g}"
+    number = _number(value)
+    return f"{number:.12g}" if math.isfinite(number) else str(value)[:50]
 
 
 def _take(values: Array, kind: int, unit: float) -> Array:
