@@ -3,10 +3,11 @@
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from leadline.app import settings
+from leadline.app.campaign_places import Room, end_what_runs, place_of
 from leadline.app.places import LOCAL
 from leadline.campaigns.budgets import format_amount, unit_of
 from leadline.campaigns.folders import (
@@ -24,12 +25,10 @@ from leadline.campaigns.spec import read_campaign
 from leadline.core.campaigns import BudgetUnit, Campaign, PlannedRun
 from leadline.core.errors import InvalidInput, UnknownName
 from leadline.core.jobs import JobState
+from leadline.core.ports import Catalog
 from leadline.core.runs import Scale
 from leadline.core.samples import Value
-from leadline.execution.journal import Journal
-from leadline.execution.local_queue import LocalQueue, this_machine
 from leadline.execution.queue import Entry
-from leadline.execution.slots import Slots
 from leadline.history.sqlite import SqliteHistory
 
 __all__ = [  # what the commands need of the rooms below
@@ -37,16 +36,6 @@ __all__ = [  # what the commands need of the rooms below
     "campaign_folder", "campaign_status", "find_folder", "format_amount", "read_campaign", "run_campaign",
     "stop_campaign", "unit_of", "what_is_ahead",
 ]  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class Room:
-    """How much of this machine a campaign may use at once; without any of it, one run at a time may use all."""
-
-    slots: int | None = None
-    cores: int | None = None
-    memory_bytes: int | None = None
-    gpus: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +78,8 @@ def run_campaign(
     planned: Sequence[PlannedRun],
     *,
     on: str = LOCAL,
-    room: Room = Room(),
+    room: Room | None = None,
+    catalog: Catalog | None = None,
     folder: Path | None = None,
     history: bool = True,
     propose: Propose | None = None,
@@ -104,7 +94,7 @@ def run_campaign(
         LeadlineError: another process runs the campaign, or its folder or the history cannot be used.
         InvalidInput: a run asks for more than there is.
     """
-    slots = _slots_for(planned, on, room)
+    place = place_of(on, room or Room(), campaign, planned, catalog)
     folder = campaign_folder(campaign, folder)
     settings.require_writable(folder)
     store = SqliteHistory(settings.history_path()) if history else None
@@ -118,11 +108,12 @@ def run_campaign(
             folder=folder,
             history=store,
             propose=propose,
+            place=place.place,
             max_runs=max_runs,
             retry_failed=retry_failed,
             watch=watch,
         )
-        queue = LocalQueue(journal, folder, slots, limit_s=runner.limit_s)
+        queue = place.queue(journal, folder, runner.limit_s)
         with _interrupts(runner.interrupt, on_interrupt):
             return runner.run(planned, queue)
 
@@ -154,43 +145,6 @@ def what_is_ahead(campaign: Campaign, planned: Sequence[PlannedRun], folder: Pat
 def campaign_folder(campaign: Campaign, folder: Path | None) -> Path:
     """Return the folder that keeps a campaign."""
     return (folder or campaigns_dir() / campaign.name).absolute()
-
-
-def _slots_for(planned: Sequence[PlannedRun], on: str, room: Room) -> Slots:
-    """Return what of this machine the runs may use; refuse runs that can never have what they ask for."""
-    if on.casefold() != LOCAL:
-        raise InvalidInput(f"campaigns run on this machine, and not on {on!r}: leave --on out")
-    slots = _slots(room)
-    for one in planned:
-        if never := slots.why_never(one.configuration.resources):
-            raise InvalidInput(
-                f"run {one.id} cannot be made on this machine: {never}; change [resources] of the campaign, or run it "
-                "elsewhere"
-            )
-    return slots
-
-
-def _slots(room: Room) -> Slots:
-    """Return what of this machine may be used.
-
-    Raises:
-        InvalidInput: more than it has.
-    """
-    all_of_it = this_machine()
-    for what, asked, there in (
-        ("--cores", room.cores, len(all_of_it.cores)),
-        ("--gpus", room.gpus, len(all_of_it.gpus)),
-    ):
-        if asked is not None and asked > there:
-            raise InvalidInput(f"{what} {asked} is more than this machine has: {there} may be used")
-    limited = (room.cores, room.memory_bytes, room.gpus) != (None, None, None)
-    return replace(
-        all_of_it,
-        cores=all_of_it.cores[: room.cores],
-        gpus=all_of_it.gpus[: room.gpus],
-        memory_bytes=all_of_it.memory_bytes if room.memory_bytes is None else room.memory_bytes,
-        most=room.slots or (None if limited else 1),
-    )
 
 
 @contextmanager
@@ -287,18 +241,7 @@ def stop_campaign(folder: Path) -> str:
             journal.wish(STOP)
             return f"campaign {name!r} is told to stop: {runner} ends its runs now; leadline campaign run resumes it"
         with only_runner(folder, name):
-            ended = _end_what_runs(journal, folder)
+            ended = end_what_runs(journal, folder)
     if not ended:
         return f"campaign {name!r} is not being run, and none of its runs is at work"
     return f"campaign {name!r} has no runner any more; {ended} of its runs were still at work, and were ended"
-
-
-def _end_what_runs(journal: Journal, folder: Path) -> int:
-    """End what outlived its runner; each is put back."""
-    queue = LocalQueue(journal, folder, this_machine())
-    queue.resume(forget_other_hosts=True)
-    running = len(queue.running)
-    queue.end()
-    while queue.running:
-        queue.wait(0.2)
-    return running

@@ -21,7 +21,7 @@ from leadline.campaigns.ledger import (
     typical_s,
 )
 from leadline.core.campaigns import Campaign, PlannedRun
-from leadline.core.jobs import JobState
+from leadline.core.jobs import JobSpec, JobState
 from leadline.core.ports import HistoryStore
 from leadline.core.runs import Run
 from leadline.execution.journal import Journal
@@ -61,8 +61,9 @@ class Report:
 class Runner:
     """One call that runs a campaign; ``interrupt`` may be called from a signal handler.
 
-    ``history`` is ``None`` if the runs are not to enter one; ``retry_failed`` makes runs again that failed. ``watch``
-    hears where the campaign stands, with the run that ended just now, if one did.
+    ``history`` is ``None`` if the runs are not to enter one; ``retry_failed`` makes runs again that failed.
+    ``place`` says where a job goes. ``watch`` hears where the campaign stands, with the run that ended just now, if one
+    did.
     """
 
     def __init__(
@@ -73,6 +74,7 @@ class Runner:
         folder: Path,
         history: HistoryStore | None,
         propose: Propose | None = None,
+        place: Callable[[JobSpec], JobSpec] = lambda spec: spec,
         max_runs: int | None = None,
         retry_failed: bool = False,
         watch: Callable[[Tally, Entry | None], None] = lambda *_: None,
@@ -82,6 +84,7 @@ class Runner:
         self.folder = folder
         self.history = history
         self.propose = propose
+        self.place = place
         self.max_runs = max_runs
         self.retry_failed = retry_failed
         self.watch = watch
@@ -92,6 +95,7 @@ class Runner:
         self._tells_to_end = False
         self._typical_s: dict[str, float] = {}
         self._spent = 0.0
+        self._chosen: dict[str, Entry] = {}
 
     def interrupt(self) -> None:
         """Start no more runs; at the second call, end those that run."""
@@ -117,6 +121,7 @@ class Runner:
             if self.ending is None:
                 queue.start(self._startable())
                 self.entries.update(queue.running)
+                self._chosen.clear()
             if not queue.running and not self._goes_on():
                 break
             for entry in queue.wait(TICK_S if queue.running else 0.0):
@@ -128,7 +133,7 @@ class Runner:
     def _plan(self, planned: Sequence[PlannedRun]) -> int:
         """Put runs into the journal; return how many are new."""
         before = len(self.entries)
-        self.journal.add([(one.id, job_of(self.campaign, one), note_of(one)) for one in planned])
+        self.journal.add([(one.id, self.place(job_of(self.campaign, one)), note_of(one)) for one in planned])
         self.entries = {entry.key: entry for entry in self.journal.entries()}
         return len(self.entries) - before
 
@@ -185,13 +190,17 @@ class Runner:
 
     def _startable(self) -> Iterator[Entry]:
         """Yield the runs that wait, in their order, as far as the budget and ``max_runs`` allow."""
+        self._chosen.clear()
         for entry in [one for one in self.entries.values() if one.state is JobState.PENDING]:
-            running = [one for one in self.entries.values() if one.state is JobState.RUNNING]
-            if self.max_runs is not None and len(self.ended) + len(running) >= self.max_runs:
+            if self.max_runs is not None and len(self.ended) + len(self._at_work()) >= self.max_runs:
                 return
             if self._affordable(entry):
                 yield entry
-                self.entries[entry.key] = self.journal.get(entry.key)
+                self._chosen[entry.key] = entry
+
+    def _at_work(self) -> dict[str, Entry]:
+        """Return the runs that were started, those of this moment included."""
+        return {key: one for key, one in self.entries.items() if one.state is JobState.RUNNING} | self._chosen
 
     def _affordable(self, entry: Entry) -> bool:
         """Whether what is left of the budget covers what the run is expected to take."""
@@ -205,8 +214,7 @@ class Runner:
         """Return what neither runs that ended nor those that run (but this one) take of the budget."""
         if self.campaign.budget is None:
             raise ValueError("there is no budget")
-        others = [one for one in self.entries.values() if one.state is JobState.RUNNING and one.key != but.key]
-        held = sum(self._expected(one) or 0.0 for one in others)
+        held = sum(self._expected(one) or 0.0 for key, one in self._at_work().items() if key != but.key)
         return self.campaign.budget.amount - self._spent - held
 
     def _expected(self, entry: Entry) -> float | None:

@@ -8,24 +8,21 @@ import subprocess
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 
 import psutil
 
 from leadline.core.errors import InvalidInput, LeadlineError
-from leadline.core.jobs import JobSpec, JobState
+from leadline.core.jobs import JobState
 from leadline.execution.journal import Journal
 from leadline.execution.processes import run_process, start_attached
-from leadline.execution.queue import Entry, last_line, log_path, result_path
+from leadline.execution.queue import MOST_LOSSES, Entry, ended_outcome, last_line, log_path, result_path
 from leadline.execution.slots import Assignment, Slots
 from leadline.execution.wrapper.outcome import Outcome, read_outcome
-from leadline.execution.wrapping import WRAPPER, wrapped
+from leadline.execution.wrapping import WRAPPER, environment, wrapped
 
 MARK = "LEADLINE_RUN"
 """Variable of the wrapper and of everything it starts; its value, the outcome's file, names the attempt."""
-MOST_LOSSES = 3
-"""A job whose wrapper was killed so often under a living queue has failed."""
 
 
 @dataclass(slots=True)
@@ -66,12 +63,15 @@ class LocalQueue:
             forget_other_hosts: put back what was started on another machine, which is gone.
 
         Raises:
-            LeadlineError: a job was started on another machine, where alone it can be told whether it runs.
+            LeadlineError: a job was started on another machine, where alone it can be told whether it runs, or was
+                given to a scheduler.
         """
         (self.folder / "runs").mkdir(parents=True, exist_ok=True)
         for entry in self.journal.entries():
             if entry.state is not JobState.RUNNING:
                 continue
+            if entry.host is None:
+                raise LeadlineError(f"job {entry.key} was given to Slurm: resume the campaign there, or stop it first")
             elsewhere = entry.host != socket.gethostname() and not self._has_ended(entry)
             if elsewhere and not forget_other_hosts:
                 raise LeadlineError(
@@ -168,12 +168,9 @@ class LocalQueue:
         if outcome is not None and outcome.state.final and not (self.ending and outcome.state is JobState.CANCELLED):
             self._done.append(self.journal.settle(entry.key, outcome))
         elif lost and entry.losses + 1 >= MOST_LOSSES:
-            reason = last_line(log_path(self.folder, entry)) or "it wrote no result"
-            self._done.append(
-                self.journal.settle(
-                    entry.key, _never_measured(entry, f"its wrapper was lost {MOST_LOSSES} times: {reason}")
-                )
-            )
+            said = last_line(log_path(self.folder, entry)) or "it wrote no result"
+            reason = f"its wrapper was lost {MOST_LOSSES} times: {said}"
+            self._done.append(self.journal.settle(entry.key, ended_outcome(entry, JobState.FAILED, reason)))
         else:
             self._done.append(self.journal.put_back(entry.key, lost_s=spent.value if spent else 0.0, lost=lost))
 
@@ -185,12 +182,6 @@ class LocalQueue:
             same = process is not None and abs(process.create_time() - entry.pid_started) < 0.02
             return process if same else None
         return next((one for one in marked(result) if _is_wrapper(one, result)), None)
-
-
-def environment(spec: JobSpec) -> dict[str, str]:
-    """Return the job's own variables; ``OMP_NUM_THREADS`` follows the cores unless the job sets it itself."""
-    cores = spec.resources.cores_per_task
-    return {**({} if cores is None else {"OMP_NUM_THREADS": str(cores)}), **spec.environment}
 
 
 def marked(mark: str) -> list[psutil.Process]:
@@ -242,7 +233,7 @@ def _is_wrapper(process: psutil.Process, result: str) -> bool:
         words = process.cmdline()
     except psutil.Error:
         return False
-    return WRAPPER in words[:5] and result in words[:8]
+    return WRAPPER in words[:5] and result in words[:12]
 
 
 def _process(pid: int) -> psutil.Process | None:
@@ -261,18 +252,6 @@ def _signal_wrapper(pid: int) -> None:
 
 def _outcome(result: Path) -> Outcome | None:
     return read_outcome(result) if result.exists() else None
-
-
-def _never_measured(entry: Entry, reason: str) -> Outcome:
-    now = datetime.now(UTC).isoformat(timespec="milliseconds")
-    return Outcome(
-        JobState.FAILED,
-        entry.started_at or now,
-        entry.host or socket.gethostname(),
-        entry.spec.command,
-        ended_at=now,
-        reason=reason,
-    )
 
 
 def _place(given: Assignment) -> str:

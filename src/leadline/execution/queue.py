@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Protocol
 
@@ -33,6 +34,10 @@ class Entry:
     outcome: Outcome | None = None
     lost_s: float = 0.0
     recorded: bool = False
+
+
+MOST_LOSSES = 3
+"""A job whose wrapper was lost so often under a living queue has failed."""
 
 
 class JobQueue(Protocol):
@@ -81,3 +86,9 @@ def last_line(path: Path, *, most: int = 300) -> str:
         return ""
     said = next((line.strip() for line in reversed(lines) if line.strip() and not line.startswith("leadline: ")), "")
     return said if len(said) <= most else f"{said[: most - 1]}…"
+
+
+def ended_outcome(entry: Entry, state: JobState, reason: str) -> Outcome:
+    """Return the outcome of an attempt whose wrapper was ended before it could write one."""
+    now = datetime.now(UTC).isoformat(timespec="milliseconds")
+    return Outcome(state, entry.started_at or now, entry.host or "", entry.spec.command, ended_at=now, reason=reason)

@@ -45,13 +45,20 @@ def render(spec: JobSpec, partition: Partition | None = None, *, key: str = "", 
             site demands it.
     """
     rules = partition.rules if partition else SubmitRules()
+    options = directives(spec, partition, key=key)
+    lines = ["#!/bin/bash", *(f"#SBATCH {name}={value}" for name, value in options.items())]
+    lines += [f"# {' '.join(note.split())}" for note in rules.notes]
+    return "\n".join([*lines, "", *_prologue(spec), *_command(spec, rules, python), ""])
+
+
+def directives(spec: JobSpec, partition: Partition | None = None, *, key: str = "") -> dict[str, str]:
+    """Return the ``#SBATCH`` options of ``spec`` for ``partition``, by their long names; raises as ``render`` does."""
+    rules = partition.rules if partition else SubmitRules()
     if partition:
         _check_limits(spec.resources, partition)
     options = _options(spec, partition, rules, key)
     _check_required(options, rules, _place(spec, partition))
-    lines = ["#!/bin/bash", *(f"#SBATCH {name}={value}" for name, value in options.items())]
-    lines += [f"# {' '.join(note.split())}" for note in rules.notes]
-    return "\n".join([*lines, "", *_prologue(spec), *_command(spec, rules, python), ""])
+    return options
 
 
 def _check_limits(resources: ResourceSpec, partition: Partition) -> None:

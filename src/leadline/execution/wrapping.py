@@ -7,6 +7,7 @@ from pathlib import Path
 
 from leadline.core.jobs import JobSpec, JobState
 from leadline.core.runs import Run
+from leadline.core.units import MINUTE_S
 from leadline.execution.wrapper.instruments import Enough
 from leadline.execution.wrapper.outcome import Outcome
 
@@ -27,24 +28,40 @@ def wrapped(
 
     With ``hook`` the loops of its Python scripts are watched; the job is ended once ``enough`` was seen of it.
     """
-    resources = spec.resources
-    words = [sys.executable, "-P", "-m", WRAPPER, "--result", str(result)]
+    words = [sys.executable, "-P", "-m", WRAPPER]
+    if cpus:
+        words += ["--cpus", ",".join(map(str, cpus))]
     if hook:
         words += ["--probe-hook"]
     if enough.units is not None:
         words += ["--stop-units", str(enough.units)]
     if enough.time_s is not None:
         words += ["--stop-time-s", repr(enough.time_s)]
+    return [*words, *wrapper_arguments(spec, result, walltime_s=walltime_s)]
+
+
+def wrapper_arguments(
+    spec: JobSpec, result: Path, *, walltime_s: float | None = None, at_a_site: bool = False
+) -> list[str]:
+    """Return the wrapper's own arguments and, after them, the job's command; a site has a limit of whole minutes."""
+    resources = spec.resources
+    words = ["--result", str(result)]
     if spec.workdir:
         words += ["--workdir", spec.workdir]
     limits = [one for one in (resources.walltime_s, walltime_s) if one is not None]
     if limits:
         words += ["--walltime-s", repr(float(min(limits)))]
+    if at_a_site and resources.walltime_s is not None:
+        words += ["--site-walltime-s", repr(math.ceil(resources.walltime_s / MINUTE_S) * float(MINUTE_S))]
     if resources.memory_bytes_per_node is not None:
         words += ["--memory-bytes", str(math.ceil(resources.memory_bytes_per_node))]
-    if cpus:
-        words += ["--cpus", ",".join(map(str, cpus))]
     return [*words, "--", *with_setup(spec)]
+
+
+def environment(spec: JobSpec) -> dict[str, str]:
+    """Return the job's own variables; ``OMP_NUM_THREADS`` follows the cores unless the job sets it itself."""
+    cores = spec.resources.cores_per_task
+    return {**({} if cores is None else {"OMP_NUM_THREADS": str(cores)}), **spec.environment}
 
 
 def with_setup(spec: JobSpec) -> list[str]:

@@ -20,6 +20,7 @@ from leadline.app.campaign_runs import (
     unit_of,
     what_is_ahead,
 )
+from leadline.app.composition import toolbox
 from leadline.app.places import LOCAL
 from leadline.core.campaigns import Campaign
 from leadline.core.documents import to_document
@@ -50,8 +51,17 @@ def _flag(name: str, what: str) -> Any:  # noqa: ANN401 - an option, for Typer
 def run(
     file: Annotated[Path, typer.Argument(metavar="CAMPAIGN.toml", help="The campaign's file.", show_default=False)],
     *,
-    on: Annotated[str, typer.Option(metavar="PLACE", help="Where: local.", rich_help_panel=PLACE)] = LOCAL,
-    slots: Annotated[int | None, _room("N", "Runs at once.", "1; with a limit below, as many as fit it")] = None,
+    on: Annotated[
+        str,
+        typer.Option(
+            metavar="PLACE",
+            help="Where: local; slurm[:PARTITION], or SYSTEM:PARTITION of the catalog, where sbatch is at hand.",
+            rich_help_panel=PLACE,
+        ),
+    ] = LOCAL,
+    slots: Annotated[
+        int | None, _room("N", "Runs at once.", "1 here, and with a limit below as many as fit; on Slurm no limit")
+    ] = None,
     cores: Annotated[int | None, _room("N", "Cores that runs side by side share out.")] = None,
     memory: Annotated[str | None, _room("SIZE", "Memory that they share out, such as 16G.", least=None)] = None,
     gpus: Annotated[int | None, _room("N", "GPUs that they share out.", least=0)] = None,
@@ -77,8 +87,8 @@ def run(
         _ask(campaign, what_is_ahead(campaign, planned, folder), on)
     with CampaignProgress(unit_of(campaign)) as progress:
         report = run_campaign(
-            campaign, file, planned, on=on, room=room, folder=folder, history=not no_history, propose=next_runs,
-            max_runs=max_runs,
+            campaign, file, planned, on=on, room=room, catalog=toolbox().catalog, folder=folder,
+            history=not no_history, propose=next_runs, max_runs=max_runs,
             retry_failed=retry_failed, watch=progress, on_interrupt=progress.interrupted,
         )  # fmt: skip
     if json:

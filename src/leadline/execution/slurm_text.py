@@ -1,0 +1,199 @@
+"""Write what a native job array is submitted as, and read what Slurm says of its elements: pure text.
+
+Formats are asked for explicitly and read by their delimiter, for pending reasons hold spaces and commas, and JSON
+changes from one Slurm to the next.
+"""
+
+import re
+import shlex
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import PurePath
+
+from leadline.core.jobs import JobSpec, JobState
+from leadline.core.systems import Partition
+from leadline.core.units import DAY_S, HOUR_S, MINUTE_S
+from leadline.execution.slurm_script import directives
+
+ELEMENT = "leadline.execution.array_element"
+"""The module that looks its element up and runs it measured."""
+SQUEUE = "%F|%K|%T|%r"
+"""Array's id, element, state, reason."""
+SACCT = "JobID,State,ExitCode,DerivedExitCode,Elapsed,NodeList,Start,End"
+ARRAY_MOST = 1000
+"""Elements of one array; Slurm's own limit (MaxArraySize) is 1001 where nobody changed it."""
+
+_STATES = {
+    "PENDING": JobState.PENDING, "CONFIGURING": JobState.PENDING, "REQUEUED": JobState.PENDING,
+    "REQUEUE_HOLD": JobState.PENDING, "REQUEUE_FED": JobState.PENDING, "SPECIAL_EXIT": JobState.PENDING,
+    "RESV_DEL_HOLD": JobState.PENDING, "RUNNING": JobState.RUNNING, "COMPLETING": JobState.RUNNING,
+    "SUSPENDED": JobState.RUNNING, "STOPPED": JobState.RUNNING, "SIGNALING": JobState.RUNNING,
+    "STAGE_OUT": JobState.RUNNING, "RESIZING": JobState.RUNNING, "COMPLETED": JobState.COMPLETED,
+    "FAILED": JobState.FAILED, "BOOT_FAIL": JobState.NODE_FAIL, "NODE_FAIL": JobState.NODE_FAIL,
+    "CANCELLED": JobState.CANCELLED, "REVOKED": JobState.CANCELLED, "TIMEOUT": JobState.TIMEOUT,
+    "DEADLINE": JobState.TIMEOUT, "OUT_OF_MEMORY": JobState.OUT_OF_MEMORY, "PREEMPTED": JobState.PREEMPTED,
+}  # fmt: skip
+_ELEMENT = re.compile(r"(?P<array>\d+)(?:_(?P<indices>\d+|\[[^\]]+\]))?(?:\.(?P<step>\S+))?")
+_ELAPSED = re.compile(r"(?:(?P<days>\d+)-)?(?:(?P<hours>\d+):)?(?P<minutes>\d+):(?P<seconds>\d+)(?:\.\d+)?")
+
+Element = tuple[str, int]
+"""An array's id at the scheduler, and the number of one of its elements."""
+WHOLE = -1
+"""In place of that number: what the accounting says of an array before, or without, telling its elements apart."""
+
+
+@dataclass(frozen=True, slots=True)
+class Queued:
+    """What squeue says of an element."""
+
+    state: JobState
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Accounted:
+    """What sacct says of an element, its steps taken in; ``exit_code`` and ``signal`` are of what ended it."""
+
+    state: JobState
+    exit_code: int = 0
+    signal: int = 0
+    elapsed_s: float | None = None
+    node: str | None = None
+    start: str | None = None
+    end: str | None = None
+
+
+def array_script(
+    spec: JobSpec,
+    partition: Partition | None,
+    *,
+    key: str,
+    count: int,
+    most: int | None,
+    lookup: PurePath,
+    python: str,
+) -> str:
+    """Return the script of an array of ``count`` jobs that ask for what ``spec`` asks for.
+
+    ``most`` elements run at once (``None``: as many as the site lets). Each looks up its command in ``lookup``; what
+    Slurm itself has to say goes to a file beside it. ``key`` makes the array's name unique, and ``python`` is an
+    interpreter of the nodes that has Leadline.
+
+    Raises:
+        InvalidInput: a value cannot stand in a script, is beyond the partition's limits, or is missing though the
+            site demands it.
+    """
+    options = directives(spec, partition, key=key)
+    options.pop("--signal", None)
+    options["--array"] = f"0-{count - 1}" + (f"%{most}" if most else "")
+    options["--output"] = str(lookup.with_suffix(".out")).replace("%", "%%")
+    options["--open-mode"] = "append"
+    lines = ["#!/bin/bash", *(f"#SBATCH {name}={shlex.quote(value)}" for name, value in options.items())]
+    lines += ["#SBATCH --no-requeue"]  # what is made again is made again as an attempt of its own
+    lines += [f"# {' '.join(note.split())}" for note in (partition.rules.notes if partition else ())]
+    command = shlex.join([python, "-P", "-m", ELEMENT, str(lookup)])
+    return "\n".join([*lines, "", f'exec {command} "$SLURM_ARRAY_TASK_ID"', ""])
+
+
+def shape(spec: JobSpec) -> JobSpec:
+    """Return what a job asks for, without what it runs: jobs of one shape make one array."""
+    return replace(spec, command=(), environment={}, setup=(), workdir=None)
+
+
+def shapes(jobs: Iterable[tuple[str, JobSpec]]) -> list[tuple[JobSpec, list[str]]]:
+    """Return (shape, keys of its jobs) in the order of the first of each, none longer than an array may be."""
+    found: dict[str, tuple[JobSpec, list[str]]] = {}
+    for key, spec in jobs:
+        asked = shape(spec)
+        found.setdefault(repr(asked), (asked, []))[1].append(key)
+    return [
+        (asked, keys[at : at + ARRAY_MOST]) for asked, keys in found.values() for at in range(0, len(keys), ARRAY_MOST)
+    ]
+
+
+def job_id(said: str) -> str | None:
+    """Return the id that ``sbatch --parsable`` printed, ``ID`` or ``ID;CLUSTER``; ``None`` if it printed none."""
+    match = re.search(r"^(\d+)(?:;\S+)?$", said.strip(), re.MULTILINE)
+    return match[1] if match else None
+
+
+def read_squeue(listing: str) -> dict[Element, Queued]:
+    """Read lines in the format ``SQUEUE``; elements that still pend together (``0-3,7%2``) are told apart."""
+    found: dict[Element, Queued] = {}
+    for line in listing.splitlines():
+        array, _, rest = line.strip().partition("|")
+        indices, _, rest = rest.partition("|")
+        state, _, reason = rest.partition("|")
+        if array.isdigit() and state:
+            queued = Queued(_STATES.get(state, JobState.UNKNOWN), reason)
+            found.update({(array, index): queued for index in _indices(indices)})
+    return found
+
+
+def read_sacct(listing: str) -> dict[Element, Accounted]:
+    """Read lines in the format ``SACCT``, with ``-P -n``; elements that never started share one (``7_[4-9]``).
+
+    A row may name the array alone: of an array of one element, or of one that was cancelled early. It is under
+    ``WHOLE``, and holds for the elements that have none of their own.
+
+    The state is the job's own, but for a step that ran out of memory, which Slurm calls FAILED in the job's row.
+    """
+    jobs: dict[Element, Accounted] = {}
+    killed: set[Element] = set()
+    for line in listing.splitlines():
+        fields = line.strip().split("|")
+        match = _ELEMENT.fullmatch(fields[0])
+        if match is None or len(fields) < 8:
+            continue
+        indices = _indices(match["indices"]) if match["indices"] else [WHOLE]
+        elements, row = [(match["array"], index) for index in indices], _accounted(fields)
+        if match["step"] is None:
+            jobs.update(dict.fromkeys(elements, row))
+        if JobState.OUT_OF_MEMORY is row.state or "0:125" in fields[2:4]:
+            killed.update(elements)
+    return {
+        one: replace(row, state=JobState.OUT_OF_MEMORY) if one in killed and row.state is JobState.FAILED else row
+        for one, row in jobs.items()
+    }
+
+
+def ids_named(listing: str) -> str | None:
+    """Return the array's id among lines of ids (``12``, ``12_3``, ``12_[0-3]``); ``None`` where there is none."""
+    match = re.search(r"^\s*(\d+)", listing, re.MULTILINE)
+    return match[1] if match else None
+
+
+def _accounted(fields: Sequence[str]) -> Accounted:
+    word = fields[1].split()[0] if fields[1].split() else ""
+    code, _, sign = fields[2].partition(":")
+    return Accounted(
+        _STATES.get(word.rstrip("+"), JobState.UNKNOWN),
+        int(code) if code.isdigit() else 0,
+        int(sign) if sign.isdigit() else 0,
+        _elapsed_s(fields[4]),
+        fields[5] if fields[5] not in ("", "None assigned") else None,
+        _time(fields[6]),
+        _time(fields[7]),
+    )
+
+
+def _time(said: str) -> str | None:
+    return None if said in ("", "Unknown", "None") else said
+
+
+def _elapsed_s(said: str) -> float | None:
+    match = _ELAPSED.fullmatch(said)
+    if match is None:
+        return None
+    days, hours, minutes, seconds = (int(match[name] or 0) for name in ("days", "hours", "minutes", "seconds"))
+    return float(days * DAY_S + hours * HOUR_S + minutes * MINUTE_S + seconds)
+
+
+def _indices(said: str) -> list[int]:
+    """Read ``3``, ``0-3``, ``[0-3,7%2]``; nothing of a job that is no array."""
+    found: list[int] = []
+    for part in said.strip("[]").partition("%")[0].split(","):
+        first, dash, last = part.partition("-")
+        if first.isdigit() and (not dash or last.isdigit()):
+            found += range(int(first), int(last if dash else first) + 1)
+    return found

@@ -1,0 +1,124 @@
+"""A campaign on a real Slurm: killed, stopped and resumed, with every run once."""
+
+import os
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from leadline.app import campaign_places
+from leadline.app.campaign_runs import campaign_status, find_folder, run_campaign, stop_campaign
+from leadline.core.campaigns import Budget, BudgetUnit, Campaign, Configuration, Parameter, ParameterKind, PlannedRun
+from leadline.core.errors import InvalidInput, UnknownName
+from leadline.core.estimate import Interval
+from leadline.core.jobs import JobState, ResourceSpec
+from leadline.core.runs import Scale
+from leadline.execution.slurm_array import Patience
+from leadline.history.sqlite import SqliteHistory
+
+APPENDS = "import sys, time; time.sleep(float(sys.argv[2])); open('ran', 'a').write(sys.argv[1] + ' ')"
+DRIVER = """
+import sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[2])
+import test_runner_on_slurm as t
+t.go(Path(sys.argv[1]), float(sys.argv[3]))
+"""
+
+
+def a_campaign(folder, **changes):
+    command = (sys.executable, "-c", APPENDS, "{number}", "{pause}")
+    parameters = (Parameter("number", ParameterKind.INTEGER), Parameter("pause", ParameterKind.REAL))
+    return replace(Campaign("test", command, parameters, workdir=str(folder), walltime_s=60.0), **changes)
+
+
+def planned(count, pause, forecast_s=None):
+    asked = ResourceSpec(cores_per_task=1, memory_bytes_per_node=200 << 20)
+    return tuple(
+        PlannedRun("test", Configuration({"number": number, "pause": pause}, asked), Scale.SCALED_DOWN,
+                   forecast_s=forecast_s and Interval(forecast_s, forecast_s, forecast_s))
+        for number in range(count)
+    )  # fmt: skip
+
+
+def go(folder, pause, **changes):
+    campaign_places.Patience = lambda: Patience(first=0.3, last=1.0, silence=3.0)
+    (folder / "test.toml").touch()
+    runs = planned(6, pause, 2.0 if changes else None)
+    campaign = a_campaign(folder, **changes)
+    return run_campaign(campaign, folder / "test.toml", runs, on="slurm:short", folder=folder / "campaign")
+
+
+@pytest.fixture(autouse=True)
+def own_folder(monkeypatch, tmp_path, slurm):
+    monkeypatch.setenv("LEADLINE_DATA_DIR", str(tmp_path / "data"))
+
+
+def driven(tmp_path, pause):
+    words = [sys.executable, "-c", DRIVER, str(tmp_path), str(Path(__file__).parent), str(pause)]
+    return subprocess.Popen(words)
+
+
+def until(condition, seconds=40):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "waited too long"
+        time.sleep(0.05)
+
+
+def runs(tmp_path):
+    return list((tmp_path / "campaign" / "runs").glob("*.log"))
+
+
+def test_a_campaign_that_is_killed_on_the_way_is_resumed_with_every_run_once(tmp_path):
+    with driven(tmp_path, 1.0) as process:
+        until(lambda: len(runs(tmp_path)) >= 2)
+        process.kill()
+    report = go(tmp_path, 1.0)
+    assert (6, 0) == (report.tally.completed, report.tally.failed)
+    assert "012345" == "".join(sorted((tmp_path / "ran").read_text().split()))
+    assert [1] * 6 == [run.attempt for run in campaign_status(tmp_path / "campaign").runs]
+    kept = [*SqliteHistory(tmp_path / "data" / "history.sqlite").runs()]
+    assert 6 == len(kept)
+    assert {("slurm", "short")} == {(run.job.system, run.job.partition) for run in kept}
+
+
+def test_a_campaign_is_stopped_with_a_runner_and_without_one(tmp_path):
+    with driven(tmp_path, 60.0) as process:
+        until(lambda: runs(tmp_path))
+        assert f"process {process.pid} on" in stop_campaign(tmp_path / "campaign")
+        assert 0 == process.wait(30)
+    assert {JobState.PENDING} == {run.state for run in campaign_status(tmp_path / "campaign").runs}
+    with driven(tmp_path, 60.0) as process:
+        until(lambda: any("-2" in one.name for one in runs(tmp_path)))
+        process.kill()
+    assert "6 of its runs were still at work" in stop_campaign(tmp_path / "campaign")
+    listed = subprocess.run(["squeue", "-h"], capture_output=True, text=True, check=True)
+    assert "" == "".join(line for line in listed.stdout.splitlines() if " CG " not in line)
+
+
+def test_no_more_is_submitted_than_the_budget_covers(tmp_path):
+    report = go(tmp_path, 0.0, budget=Budget(4.5, BudgetUnit.SECONDS))
+    first = campaign_status(tmp_path / "campaign").runs[0]
+    assert JobState.COMPLETED is first.state
+    assert report.tally.spent < 4.5
+    arrays = list((tmp_path / "campaign" / "arrays").glob("*.sh"))
+    assert "#SBATCH --array=0-1\n" in min(arrays, key=lambda one: one.stat().st_mtime_ns).read_text()
+
+
+def test_a_place_that_cannot_be_is_refused_before_anything_is_written(tmp_path, monkeypatch):
+    file = tmp_path / "test.toml"
+    file.touch()
+    with pytest.raises(UnknownName, match="unknown system 'Nowhere'"):
+        run_campaign(a_campaign(tmp_path), file, planned(1, 0.0), on="Nowhere:gpu")
+    with pytest.raises(InvalidInput, match="--cores shares out this machine"):
+        run_campaign(a_campaign(tmp_path), file, planned(1, 0.0), on="slurm", room=campaign_places.Room(cores=2))
+    monkeypatch.setenv("PATH", os.devnull)
+    with pytest.raises(InvalidInput, match="this machine has no sbatch"):
+        run_campaign(a_campaign(tmp_path), file, planned(1, 0.0), on="slurm:short")
+    assert not (tmp_path / "data").exists()
+    with pytest.raises(UnknownName):
+        find_folder("test", None)
