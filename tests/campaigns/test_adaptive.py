@@ -108,6 +108,14 @@ def test_a_run_cut_off_by_its_limit_is_learned_from_as_a_lower_bound(solver):
     assert all(law.predict(dear[:5]).seconds > 5.5)
 
 
+def test_the_end_of_a_budget_is_not_spent_on_what_teaches_nothing(classifier):
+    campaign = classifier.with_(budget=Budget(600, BudgetUnit.SECONDS)).campaign
+    runs = [classifier.run_of(one, Scale.SCALED_DOWN) for one in at_random(campaign, Scale.SCALED_DOWN, 40)]
+    runs += [classifier.run_of(one, Scale.FULL_SCALE) for one in at_random(campaign, Scale.FULL_SCALE, 8)]
+    assert propose(campaign, runs, 300.0)
+    assert () == propose(campaign, runs, 597.0)
+
+
 def test_where_all_of_the_start_failed_another_configuration_is_tried(classifier):
     classifier.fails = lambda _: True
     runs = [classifier.run(one) for one in plan(classifier.campaign).runs]

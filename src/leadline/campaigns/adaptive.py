@@ -27,8 +27,9 @@ NEAR, DOUBT = 0.25, 0.5
 """How far, in ranges of a parameter, a failure reaches; how many successes are taken to be near everything."""
 STEPS = 40
 """The most runs that one look ahead spends a budget on."""
-GOOD_ENOUGH = 0.005
-"""Predicted full-scale error (standard deviation of its logarithm) below which no run is worth its cost."""
+GOOD_ENOUGH, WORTH_IT = 0.005, 0.03
+"""Predicted full-scale error (standard deviation of its logarithm) below which no run is worth its cost, and the share
+of it by which all that is left to spend has to reduce it."""
 
 
 def propose(campaign: Campaign, finished: Sequence[Run], spent: float) -> tuple[PlannedRun, ...]:
@@ -102,10 +103,12 @@ class _Chooser:
         if not found.configurations:
             return ()
         covariance = self.law.predict([*self.asked, *found.configurations], jointly=True).log_covariance
-        if math.sqrt(float(self.weights @ np.diag(covariance)[: len(self.asked)])) < GOOD_ENOUGH:
-            return ()
+        now = float(self.weights @ np.diag(covariance)[: len(self.asked)])
         ahead = [self._look_ahead(found, covariance, first) for first in FULL_SCALE_FIRST]
-        _, picks = min(ahead, key=lambda one: one[0])
+        then, picks = min(ahead, key=lambda one: one[0])
+        spends_all = len(picks) < STEPS
+        if math.sqrt(now) < GOOD_ENOUGH or (spends_all and math.sqrt(then) > (1 - WORTH_IT) * math.sqrt(now)):
+            return ()
         return self._planned(found, picks)
 
     def _candidates(self) -> _Candidates:
