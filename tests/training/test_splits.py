@@ -1,5 +1,7 @@
 """No configuration is ever on both sides."""
 
+from itertools import pairwise
+
 import pytest
 from made_runs import campaign, make_run
 
@@ -7,7 +9,7 @@ from leadline.core.jobs import JobState
 from leadline.core.runs import Scale
 from leadline.training.dataset import make_dataset
 from leadline.training.records import records_of
-from leadline.training.splits import blocked, folds, hold_out, size_of, thinned
+from leadline.training.splits import blocked, first_share, folds, hold_out, size_of, thinned
 
 
 def dataset(*arguments, **more):
@@ -75,3 +77,11 @@ def test_thinning_keeps_whole_configurations_and_full_scale_runs_first(most):
     assert sum(one.configuration in names(kept) for one in samples) == len(kept)
     full = sum(one.scale is Scale.FULL_SCALE for one in kept)
     assert min(40, most // 2) <= full <= 40
+
+
+def test_a_larger_share_holds_all_of_a_smaller_one_of_both_scales():
+    samples = dataset(40, 12).samples
+    shares = [names(first_share(samples, share, seed=0)) for share in (0.05, 0.2, 0.5, 1.0)]
+    assert all(smaller < larger for smaller, larger in pairwise(shares))
+    assert names(samples) == shares[-1]
+    assert {Scale.SCALED_DOWN, Scale.FULL_SCALE} == {one.scale for one in first_share(samples, 0.01, seed=0)}

@@ -1,15 +1,14 @@
 """How the error on full-scale runs falls as the campaign costs more."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from leadline.core.errors import InvalidInput
 from leadline.core.runs import Scale
-from leadline.core.samples import Sample
 from leadline.estimators.tabular.ports import TabularEstimator
 from leadline.training.fitting import Trained
 from leadline.training.select import fit, predict_held_out
-from leadline.training.splits import Parting, folds
+from leadline.training.splits import first_share, folds
 from leadline.uncertainty.metrics import mape
 
 STEPS = (0.05, 0.1, 0.2, 0.35, 0.6, 1.0)
@@ -34,11 +33,11 @@ def learning_curve(one: Trained, estimators: Mapping[str, TabularEstimator], see
     """
     data = one.data.dataset
     partings = folds(data.samples, FOLDS, seed)
-    found = []
+    found: list[Step] = []
     for share in STEPS:
         costs, runs, errors = [], [], []
         for parting in partings:
-            part = _share(parting, share, seed)
+            part = first_share(parting.fitted, share, seed)
             held = [each for each in parting.held_out if each.scale is Scale.FULL_SCALE] or list(parting.held_out)
             try:
                 fitted = fit(
@@ -54,17 +53,6 @@ def learning_curve(one: Trained, estimators: Mapping[str, TabularEstimator], see
             errors.append(mape(said.measured.tolist(), (said.point * one.factor).tolist()))
             costs.append(sum(each.cost_s for each in part))
             runs.append(len(part))
-        if len(errors) == len(partings):
+        if len(errors) == len(partings) and (not found or sum(runs) > found[-1].runs * len(runs)):
             found.append(Step(sum(costs) / len(costs), round(sum(runs) / len(runs)), sum(errors) / len(errors)))
     return tuple(found)
-
-
-def _share(parting: Parting, share: float, seed: int) -> Sequence[Sample]:
-    """Return a share of the configurations of each scale; the larger share holds the smaller one."""
-    if share >= 1:
-        return parting.fitted
-    parts = max(2, round(1 / share))
-    kept = max(1, round(share * parts))
-    dealt = folds(parting.fitted, parts, seed)
-    names = {each.configuration for part in dealt[:kept] for each in part.held_out}
-    return [each for each in parting.fitted if each.configuration in names]

@@ -101,6 +101,9 @@ def error_by_size(one: Trained, application: str) -> Figure:
     axes.set_xscale("log")
     names = " × ".join(data.scale_features)
     axes.set_xlabel(f"size of the run ({names})" if names else f"measured {WHAT.get(data.target, data.target)}")
+    if not names:
+        sizes = np.concatenate([said.predicted.measured for said in (one.validation, one.test) if said])
+        _units(axes.xaxis, data.target, float(sizes.min()), float(sizes.max()))
     axes.set_ylabel("predicted ÷ measured - 1, %")
     _titled(axes, f"{application}: error by scale, {WHAT.get(data.target, data.target)}", "the band is ±10 %")
     axes.legend(loc="best", frameon=False, fontsize=9, ncols=2)

@@ -65,6 +65,15 @@ def blocked(samples: Sequence[Sample], scale_features: Sequence[str], shares: Se
     return tuple(found)
 
 
+def first_share(samples: Sequence[Sample], share: float, seed: int) -> tuple[Sample, ...]:
+    """Return a share of the configurations of each scale, one at least; a larger share holds all of a smaller one."""
+    kept: set[str] = set()
+    for scale in Scale:
+        names = _shuffled([one for one in samples if one.scale is scale], seed)
+        kept |= set(names[: max(1, round(share * len(names)))])
+    return tuple(one for one in samples if one.configuration in kept)
+
+
 def size_of(sample: Sample, scale_features: Sequence[str]) -> float:
     """Return the logarithm of the product of what carries scale, by which runs are ordered."""
     values = [sample.features.get(name, 0.0) for name in scale_features]
