@@ -1,13 +1,17 @@
 """The hook in real interpreters: a script behaves as it does without it, and its loops are seen."""
 
-import os
+import ast
+import importlib.util
 import signal
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 
 import pytest
 
+import leadline.progress
+from leadline.execution import hook
 from leadline.execution.wrapper.outcome import read_outcome
 
 WRAPPER = [sys.executable, "-P", "-m", "leadline.execution.wrapper"]
@@ -15,7 +19,7 @@ WRAPPER = [sys.executable, "-P", "-m", "leadline.execution.wrapper"]
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(path for path in sys.path if path))
+    monkeypatch.setenv("PYTHONPATH", str(Path(leadline.progress.__file__).parents[1]))
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -289,8 +293,33 @@ def test_a_torch_loop_is_the_one_around_the_optimizer_step(folder):
     assert "PyTorch's optimizer steps" == outcome.progress.source
 
 
+def test_a_compiler_sees_nothing_of_the_hook(folder):
+    pytest.importorskip("torch")
+    source = """
+        import torch
+        def shifted(x):
+            for i, k in enumerate(range(3)):
+                x = x + k
+            n = 0
+            while n < 2:
+                n += 1
+            return x * n
+        once = torch.compile(lambda x: shifted(x), backend="eager", fullgraph=True)
+        print(once(torch.ones(2)))
+        """
+    ended, outcome = watch(folder, sys.executable, write(folder, source))
+    assert "tensor([8., 8.])\n" == ended.stdout, ended.stderr
+    assert () == outcome.progress.remarks
+
+
+@pytest.mark.parametrize("path", [*Path(hook.__file__).parent.rglob("*.py"), Path(leadline.progress.__file__)], ids=str)
+def test_what_runs_in_the_users_interpreter_is_written_for_python_3_9(path):
+    assert ast.parse(path.read_text(encoding="utf-8"), feature_version=(3, 9)).body
+
+
 def test_a_keras_fit_is_seen_by_epochs_and_batches(folder):
-    pytest.importorskip("keras")
+    if importlib.util.find_spec("keras") is None:
+        pytest.skip("keras is not installed")
     source = """
         import os
         os.environ["KERAS_BACKEND"] = "torch"

@@ -1,15 +1,20 @@
 """Take the user's own modules and the script itself through the transformation, and notice frameworks."""
 
+from __future__ import annotations
+
 import ast
 import importlib.machinery
 import importlib.util
 import os
 import sys
-from typing import Any, Dict, List, Optional
 
 from . import frameworks, loops
 from .record import STATE
 from .transform import transform
+
+TYPE_CHECKING = False  # typing itself takes a tenth of a short script's start
+if TYPE_CHECKING:
+    from typing import Any, Dict, List, Optional
 
 LIBRARY = os.path.dirname(os.path.abspath(os.__file__)) + os.sep
 PACKAGES = ("site-packages", "dist-packages", "node_modules", ".venv", "venv", "env", "conda", "miniconda3")
@@ -51,12 +56,10 @@ class Watcher:
         """Answer for the script's path alone, once (one of ``sys.path_hooks``)."""
         if self.claimed or path != self.script:
             raise ImportError(path)
-        return self
+        return _Folder(self)
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
         """Find a module as Python would, and take its loader's place where it is the user's own or a framework."""
-        if name == "__main__" and not self.claimed and self.script:
-            return self.claim()
         if not STATE.on:
             return None
         spec = importlib.machinery.PathFinder.find_spec(name, path, target)
@@ -90,6 +93,17 @@ class Watcher:
                 rest = path[len(root) :].split(os.sep)
                 return not path.startswith(LIBRARY) and not any(one in PACKAGES for one in rest)
         return False
+
+
+class _Folder:
+    """What Python takes for a folder that holds the script as its ``__main__`` and nothing else."""
+
+    def __init__(self, watcher: Watcher) -> None:
+        self.watcher = watcher
+
+    def find_spec(self, name: str, target: Any = None) -> Any:  # noqa: ARG002 - as Python calls it
+        """Answer for ``__main__`` alone."""
+        return self.watcher.claim() if name == "__main__" and not self.watcher.claimed else None
 
 
 class FrameworkLoader(importlib.machinery.SourceFileLoader):

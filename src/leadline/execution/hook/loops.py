@@ -4,12 +4,17 @@ An iterable is passed through item by item while its iterations are long, and in
 short; a loop that is short in all its passes is no longer touched at all.
 """
 
+from __future__ import annotations
+
 import sys
 from itertools import chain, islice
-from typing import Any, Callable, Dict, Iterator, List, Optional
 
 from .bounds import Bound
 from .record import STATE, Times, clock
+
+TYPE_CHECKING = False  # typing itself takes a tenth of a short script's start
+if TYPE_CHECKING:
+    from typing import Any, Callable, Dict, Iterator, List, Optional
 
 HOT_S = 50e-6
 """Iterations shorter than this are not timed one by one."""
@@ -156,6 +161,8 @@ class Loop:
 
     def begin(self) -> None:
         """Take note that a ``while`` loop begins."""
+        if compiling is not None and compiling():
+            return
         if STATE.here() and self.entered_s is None:
             self.enter(clock())
 
@@ -176,6 +183,8 @@ class Loop:
 
     def end(self) -> None:
         """Take note that a ``while`` loop came to its end."""
+        if compiling is not None and compiling():
+            return
         if not STATE.here() or self.entered_s is None:
             return
         self.settle()

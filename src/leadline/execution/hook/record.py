@@ -1,11 +1,16 @@
 """What has been seen so far, and the one file to which it is written."""
 
+from __future__ import annotations
+
 import atexit
 import json
 import os
-import threading
 import time
-from typing import Any, Callable, Dict, List, Optional
+from _thread import get_ident
+
+TYPE_CHECKING = False  # typing itself takes a tenth of a short script's start
+if TYPE_CHECKING:
+    from typing import Any, Callable, Dict, List, Optional
 
 clock = time.monotonic
 
@@ -67,7 +72,7 @@ class State:
         self.on = False
         self.folder = ""
         self.began_s = clock()
-        self.main = threading.get_ident()
+        self.main = get_ident()
         self.pid = os.getpid()
         self.stack: List[Any] = []
         self.loops: List[Any] = []
@@ -100,7 +105,7 @@ class State:
 
     def here(self) -> bool:
         """Whether the current thread is the one that is watched."""
-        return self.on and threading.get_ident() == self.main
+        return self.on and get_ident() == self.main
 
     def remark(self, error: BaseException, what: str) -> None:
         """Keep a failure of the hook itself."""

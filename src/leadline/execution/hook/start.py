@@ -1,10 +1,15 @@
 """Decide whether this interpreter runs the job's own code, and if so place the hook; leave no other trace."""
 
+from __future__ import annotations
+
 import os
 import sys
-from typing import Any, Dict, List
 
 from . import imports, record
+
+TYPE_CHECKING = False  # typing itself takes a tenth of a short script's start
+if TYPE_CHECKING:
+    from typing import Any, Dict, List
 
 VARIABLES = ("LEADLINE_HOOK", "LEADLINE_HOOK_UNITS", "LEADLINE_HOOK_TIME_S")
 RANKS = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK")

@@ -4,10 +4,15 @@
 ``L`` is a global of the module for this one loop.
 """
 
+from __future__ import annotations
+
 import ast
-from typing import Any, Dict, List, Optional, Tuple
 
 from .bounds import find_bound
+
+TYPE_CHECKING = False  # typing itself takes a tenth of a short script's start
+if TYPE_CHECKING:
+    from typing import Any, Dict, List, Optional, Tuple
 
 PARTS = ("enumerate", "zip", "tqdm", "track", "islice", "reversed", "iter", "progress_bar", "batched")
 """Calls that iterate over their arguments without knowing their own length."""

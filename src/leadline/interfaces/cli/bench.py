@@ -18,6 +18,10 @@ from leadline.interfaces.cli.verb import Verb
 BENCHES: dict[str, tuple[str, str]] = {
     "local": ("leadline.bench.local", "small models predicted from the calibration, then measured here"),
     "trace": ("leadline.bench.trace", "unmodified training scripts: traced, how fast, and with which peak of memory"),
+    "probe": (
+        "leadline.bench.probe",
+        "whole runs forecast from their first steps, and what watching a script costs it",
+    ),
     "speed": ("leadline.bench.speed", "how long estimates and start-up take beside the alternatives"),
     "harp": (
         "leadline.bench.harp",

@@ -10,16 +10,12 @@ def _start():
     sys.path[:] = [path for path in sys.path if path != folder]
     try:
         if sys.version_info >= (3, 9) and os.environ.get("LEADLINE_HOOK"):
-            import importlib.util
-
-            above = os.path.dirname(folder)
-            spec = importlib.util.spec_from_file_location(
-                "_leadline_hook", os.path.join(above, "__init__.py"), submodule_search_locations=[above]
-            )
-            package = importlib.util.module_from_spec(spec)
+            package = type(sys)("_leadline_hook")
+            package.__path__ = [os.path.dirname(folder)]
             sys.modules["_leadline_hook"] = package
-            spec.loader.exec_module(package)
-            importlib.import_module("_leadline_hook.start").start(folder)
+            from _leadline_hook.start import start
+
+            start(folder)
     except Exception:
         pass
     _others()
@@ -29,11 +25,12 @@ def _others():
     """Run the sitecustomize that ours stands before, if there is one."""
     try:
         from importlib.machinery import PathFinder
-        from importlib.util import module_from_spec
     except ImportError:
         return
     spec = PathFinder.find_spec("sitecustomize")
     if spec is not None and spec.loader is not None:
+        from importlib.util import module_from_spec
+
         sys.modules["sitecustomize"] = module = module_from_spec(spec)
         spec.loader.exec_module(module)
 

@@ -1,0 +1,2 @@
+"""Nearly nothing."""
+print(1)
