@@ -71,7 +71,7 @@ class Instruments:
 
     def _ignored_the_hook(self) -> bool:
         """Whether the hook has asked the script to end, and it goes on all the same."""
-        if not self.hook or not hook_stopped(self.folder):
+        if not self.hook or self.enough == Enough() or not hook_stopped(self.folder):
             return False
         self.asked_s = self.asked_s or time.monotonic()
         return time.monotonic() - self.asked_s > PATIENCE_S
