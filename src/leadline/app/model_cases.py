@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from leadline.app.model_places import Node
-from leadline.app.model_question import RESOURCES, Configurations
+from leadline.app.model_question import RESOURCES
 from leadline.app.places import LOCAL
 from leadline.campaigns.jobs import command_of
 from leadline.catalog.billing import price
@@ -27,9 +27,13 @@ TARGETS = (TIME, MEMORY, GPU_MEMORY)
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A configuration on a node that can take it: the row that the model is asked, and the request without limits."""
+    """A configuration on a node that can take it: the row that the model is asked, and the request without limits.
+
+    ``values`` are the configuration's own, one object for all nodes; ``row`` has the node's figures too.
+    """
 
     node: Node
+    values: dict[str, Value]
     row: dict[str, Value]
     share: ResourceSpec
     gpus: int
@@ -67,7 +71,7 @@ class Asker:
         return None if found is None else found[number]
 
 
-def cases_on(node: Node, tried: Sequence[Mapping[str, Value]], model: TrainedModel) -> tuple[list[Case], list[Refusal]]:
+def cases_on(node: Node, tried: Sequence[dict[str, Value]], model: TrainedModel) -> tuple[list[Case], list[Refusal]]:
     """Return the configurations that a node can take, and why it does not take the others, each reason once."""
     relevant = [one.name for one in model.features if one.role is Role.NODE and one.used]
     figures = {name: node.figures[name] for name in relevant if name in node.figures}
@@ -86,7 +90,7 @@ def cases_on(node: Node, tried: Sequence[Mapping[str, Value]], model: TrainedMod
             continue
         if bool(gpus) not in strange:
             strange[bool(gpus)] = unseen(known, node.figures, gpus) or _beyond(model, {**figures, **values})
-        found.append(Case(node, {**figures, **values}, share, gpus, strange[bool(gpus)]))
+        found.append(Case(node, values, {**figures, **values}, share, gpus, strange[bool(gpus)]))
     refusals = {one.reason: one for one in shares.values() if isinstance(one, Refusal)}
     return found, list(refusals.values())
 
@@ -95,7 +99,7 @@ def _beyond(model: TrainedModel, row: Mapping[str, Value]) -> Unseen | None:
     """Return what the model has not seen of a node whose processor it knows; its own interval is wider for it."""
     names = [one.name for one in model.features if one.used and (one.role is Role.NODE or one.name == "partition")]
     said = [sentence for sentence in model.beyond(row) if sentence.partition(" ")[0] in names] if names else []
-    return Unseen(0.0, f"{'; '.join(said)}: the range is wider for it") if said else None
+    return Unseen(0.0, f"{'; '.join(said)}: the range is wider for it", model=False) if said else None
 
 
 def _share_or_refusal(node: Node, values: Mapping[str, Value]) -> ResourceSpec | Refusal:
@@ -134,7 +138,6 @@ class Maker:
     """Makes a candidate of each case."""
 
     model: TrainedModel
-    tried: Configurations
     constraints: Constraints
     asker: Asker
     _basis: Basis = field(init=False)
@@ -181,8 +184,8 @@ class Maker:
             asked.resources,
             hourly,
             asked.reason,
-            unseen=case.unseen is not None,
-            parameters={name: case.row[name] for name in self.tried.values},
+            unseen=case.unseen is not None and case.unseen.model,
+            parameters=case.values,
             command=self._command(case),
             notes=() if case.unseen is None else (case.unseen.sentence,),
         )
@@ -192,9 +195,9 @@ class Maker:
         if not self.model.command:
             return ()
         place = case.node.partition.name if self._names_place else ""
-        key = (place, case.share.nodes, *(case.row[name] for name in self.tried.values))
+        key = (place, case.share.nodes, id(case.values))
         if key not in self._commands:
-            said = {name: case.row[name] for name in self.tried.values}
+            said = case.values
             cores, memory = said.get("cores"), case.share.memory_bytes_per_node
             resources = ResourceSpec(
                 cores_per_task=None if cores is None else math.ceil(whole(cores) / case.share.nodes),

@@ -81,7 +81,6 @@ def limit_for(
     Raises:
         InvalidInput: ``risk`` is not between 0 and 1, or a weight is negative or not a number.
     """
-    _check(risk, weights)
     below, above = spreads(interval)
     if not above:
         return Limit(interval.point, 0.0, 0.0, Decided.RISK)
@@ -93,19 +92,19 @@ def limit_of(
     known: Distribution, risk: float, weights: Weights, loss: Loss = Loss.LIMIT, *, cap: float | None = None
 ) -> Limit:
     """Return the same of any distribution, such as ``Sampled``."""
-    _check(risk, weights)
+    _check_weights(weights)
     return _within(known, risk, _cheapest(known, weights, loss), cap)
 
 
-def _check(risk: float, weights: Weights) -> None:
-    if not 0 < risk < 1:
-        raise InvalidInput(f"a risk of {risk:g} is not usable: choose one between 0 and 1, such as 0.05")
+def _check_weights(weights: Weights) -> None:
     for name, value in (("kill", weights.kill), ("waste", weights.waste)):
         if not 0 <= value < math.inf:
             raise InvalidInput(f"a weight of {value:g} for {name} is not usable: choose 0 or more, such as 1")
 
 
 def _within(known: Distribution, risk: float, cheapest: float, cap: float | None) -> Limit:
+    if not 0 < risk < 1:
+        raise InvalidInput(f"a risk of {risk:g} is not usable: choose one between 0 and 1, such as 0.05")
     chosen = min(risk, cheapest)
     value = known.quantile(1 - chosen)
     if cap is not None and cap < value and known.quantile(1 - risk) <= cap:
@@ -121,6 +120,7 @@ def _stepped(spread: float) -> float:
 @lru_cache(maxsize=4096)
 def _cheapest_risk(spread: float, kill: float, waste: float, loss: Loss) -> float:
     """Return the probability of a kill at which a log-normal with that spread is cheapest, whatever its median."""
+    _check_weights(Weights(kill, waste))
     return _cheapest(HalfLogNormals(1.0, spread, spread), Weights(kill, waste), loss)
 
 

@@ -21,10 +21,14 @@ _NOISE = re.compile(r"\((?:r|tm)\)|@.*|\b(?:cpu|processor|nvidia|tesla|\d+-core)
 
 @dataclass(frozen=True, slots=True)
 class Unseen:
-    """Hardware that no run had: the spread that it adds, and the sentence that says so."""
+    """What no run had of a node: the spread that it adds, and the sentence that says so.
+
+    ``model`` says that it is the processor or the GPU itself, rather than how it is fitted out.
+    """
 
     spread: float
     sentence: str
+    model: bool = True
 
     def widen(self, interval: Interval) -> Interval:
         """Return the interval with the spread added, as of independent errors."""

@@ -196,7 +196,7 @@ def _table(options: tuple[Option, ...]) -> Table:
         )
     table.caption = "* no other is both faster and cheaper in the same currency"
     if unsure:
-        table.caption += "\n? no run had this hardware, so the range is wide"
+        table.caption += "\n? no run had this hardware: the range is wider for it"
     table.caption_justify = "left"
     return table
 
