@@ -46,7 +46,8 @@ class CampaignPlan:
 
     ``later`` further configurations are chosen on the way (``None``: as the budget allows) from ``kept``; ``left_out``
     runs are more than the budget allows. ``coverage`` is what as many runs would cost at full scale. ``known_from`` is
-    how many runs the forecast rests on; 0 with a forecast: on the guess of the first run.
+    how many runs the forecast rests on; 0 with a forecast: on the guess of the first run. ``spent`` is what the runs
+    that ended took, and is in ``kept`` no more.
     """
 
     campaign: str
@@ -63,6 +64,7 @@ class CampaignPlan:
     kept: float | None
     coverage: float | None
     known_from: int
+    spent: float
 
 
 def plan_campaign(
@@ -94,11 +96,14 @@ def plan_campaign(
         found = plan(campaign, finished)
     made = {run.id for run in finished}
     rows = tuple(_row(campaign, *one, made) for one in zip(found.runs, found.relative, strict=True))
+    spent = sum(cost_of(campaign, run.job.resources, run.measured["elapsed_s"].value) for run in finished)
+    ahead = sum(row.cost or 0.0 for row in rows if not row.made)
+    kept = max(campaign.budget.amount - spent - ahead, 0.0) if campaign.budget and found.kept is not None else None
     return CampaignPlan(
         campaign.name, campaign.design, campaign.seed, unit_of(campaign),
         campaign.budget.amount if campaign.budget else None, campaign.walltime_s, campaign.first_run_s, rows,
-        tuple(_total(scale, rows) for scale in Scale), found.later, found.left_out, found.kept, found.coverage,
-        len(observations(finished)),
+        tuple(_total(scale, rows) for scale in Scale), found.later, found.left_out, kept, found.coverage,
+        len(observations(finished)), spent,
     )  # fmt: skip
 
 
@@ -140,7 +145,7 @@ def _finished(campaign: Campaign, folder: Path | None) -> tuple[Run, ...]:
     with journal_of(kept) as journal:
         ended = [run_of_entry(entry) for entry in journal.entries() if entry.state.final and entry.outcome]
     names = {parameter.name for parameter in campaign.parameters}
-    return tuple(run for run in ended if set(run.parameters) == names)
+    return tuple(run for run in ended if set(run.parameters) == names and "elapsed_s" in run.measured)
 
 
 def _row(campaign: Campaign, one: PlannedRun, work: float, made: set[str]) -> Row:

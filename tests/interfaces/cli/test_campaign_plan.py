@@ -108,3 +108,7 @@ def test_runs_that_ended_are_marked_and_the_forecast_rests_on_them(file, capsys,
     text = shown(capsys, file)
     assert 4 == text.count("made\n") + text.count("made \n")
     assert "The forecast rests on 4 runs of this campaign." in text
+    assert " spent, each run at most" in text.splitlines()[0]
+    document = json.loads(shown(capsys, file, "--json"))
+    ahead = sum(row["cost"] for row in document["runs"] if not row["made"])
+    assert 1200 == pytest.approx(document["spent"] + ahead + document["kept"])

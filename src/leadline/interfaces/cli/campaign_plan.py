@@ -67,6 +67,8 @@ def _headline(made: CampaignPlan) -> str:
     if made.budget is not None:
         of = " of run time" if made.unit is BudgetUnit.SECONDS else ""
         parts.append(f"budget {format_amount(made.budget, made.unit)}{of}")
+    if made.spent:
+        parts.append(f"{format_amount(made.spent, made.unit)} spent")
     if made.walltime_s is not None:
         parts.append(f"each run at most {format_duration(made.walltime_s)}")
     return ", ".join(parts)
