@@ -85,6 +85,18 @@ def test_every_planned_run_is_made_once_in_order_and_kept_in_the_history(tmp_pat
     assert "# as it was\n" == (find_folder("test", None) / "campaign.toml").read_text()
 
 
+def test_the_loops_of_a_python_script_are_timed_unless_the_campaign_says_no(tmp_path, file):
+    (tmp_path / "loop.py").write_text("import time\ntime.sleep(0.2)\nfor _ in range(5):\n    time.sleep(0.05)\n")
+    command = (sys.executable, "loop.py", "{number}", "{pause}")
+    run_campaign(replace(a_campaign(tmp_path), command=command), file, planned(1))
+    run_campaign(replace(a_campaign(tmp_path), name="unwatched", command=command, watch=False), file,
+                 [replace(one, campaign="unwatched") for one in planned(1)])  # fmt: skip
+    watched, unwatched = (run for name in ("test", "unwatched") for run in history(tmp_path) if run.job.name == name)
+    assert watched.measured["unit_s"].value == pytest.approx(0.05, rel=0.5)
+    assert watched.measured["startup_s"].value >= 0.2
+    assert "unit_s" not in unwatched.measured
+
+
 def test_a_campaign_that_is_run_again_makes_only_what_is_new(tmp_path, file):
     run_campaign(a_campaign(tmp_path), file, planned(2))
     report = run_campaign(a_campaign(tmp_path), file, planned(3))
@@ -116,7 +128,7 @@ def test_a_run_has_its_cores_alone_and_its_threads_follow(tmp_path, file):
 
 
 def test_more_than_the_machine_has_is_refused_before_anything_runs(tmp_path, file):
-    with pytest.raises(InvalidInput, match=r"cannot be made on this machine: it asks for 3 GPUs, and \d may be used"):
+    with pytest.raises(InvalidInput, match=r"can be made on this machine: it asks for 3 GPUs, and \d may be used"):
         run_campaign(a_campaign(tmp_path), file, planned(1, gpus_per_node=3), room=Room(gpus=0))
     with pytest.raises(InvalidInput, match="--cores 9999 is more than this machine has"):
         run_campaign(a_campaign(tmp_path), file, planned(1), room=Room(cores=9999))

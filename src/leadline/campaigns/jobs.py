@@ -38,6 +38,7 @@ def job_of(campaign: Campaign, planned: PlannedRun) -> JobSpec:
         workdir=campaign.workdir,
         environment={name: _fill(word, values) for name, word in campaign.environment.items()},
         setup=tuple(_fill(line, values, shlex.quote) for line in campaign.setup),
+        watched=campaign.watch,
     )
 
 

@@ -51,6 +51,7 @@ class _PricesFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class _JobFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     workdir: str = "."
     setup: str | list[str] = msgspec.field(default_factory=list)
+    watch: bool = True
     environment: dict[str, str | int | float] = msgspec.field(default_factory=dict)
     system: str | None = None
     account: str | None = None
@@ -115,6 +116,7 @@ def _campaign(content: _CampaignFile, path: Path) -> Campaign:
         first_run_s=_duration("first_run", content.first_run),
         workdir=_folder(job.workdir, path),
         setup=tuple(_list(job.setup)),
+        watch=job.watch,
         environment={name: str(value) for name, value in job.environment.items()},
         system=job.system,
         account=job.account,

@@ -97,7 +97,7 @@ class Campaign:
     ``memory_bytes`` and ``partitions`` are the values to vary over. ``scaled_down_runs`` and ``full_scale_runs`` bound
     the number of configurations (``None``: as the budget allows), each run ``repeats`` times, none longer than
     ``walltime_s``. ``core_hour`` and ``gpu_hour`` are US dollars. ``first_run_s`` is the user's guess of the cheapest
-    run, from which costs are forecast before anything ran.
+    run, from which costs are forecast before anything ran. With ``watch`` the loops of Python scripts are timed.
     """
 
     name: str
@@ -119,6 +119,7 @@ class Campaign:
     first_run_s: float | None = None
     workdir: str | None = None
     setup: tuple[str, ...] = ()
+    watch: bool = True
     environment: dict[str, str] = field(default_factory=dict)
     system: str | None = None
     account: str | None = None

@@ -44,7 +44,7 @@ class ResourceSpec:
 
 @dataclass(frozen=True, slots=True)
 class JobSpec:
-    """A command with its resources and its place."""
+    """A command with its resources and its place; of a ``watched`` one the loops of its Python scripts are timed."""
 
     name: str
     command: tuple[str, ...]
@@ -55,3 +55,4 @@ class JobSpec:
     workdir: str | None = None
     environment: dict[str, str] = field(default_factory=dict)
     setup: tuple[str, ...] = ()
+    watched: bool = False

@@ -21,10 +21,10 @@ def run_probe(command: Sequence[str], *, enough: Enough, limit_s: float, output:
     Raises:
         InvalidInput: the command cannot be started.
     """
-    spec = JobSpec("probe", tuple(command), ResourceSpec(walltime_s=limit_s))
+    spec = JobSpec("probe", tuple(command), ResourceSpec(walltime_s=limit_s), watched=True)
     with tempfile.TemporaryDirectory(prefix="leadline-probe-") as folder:
         result = Path(folder, "outcome.json")
-        words = wrapped(spec, result, hook=True, enough=enough)
+        words = wrapped(spec, result, enough=enough)
         wait_for(start_attached(words, stdout=output, own_session=True))
         outcome = read_outcome(result)
     if outcome.exit_code == 127 and outcome.pid is None:

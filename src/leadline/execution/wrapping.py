@@ -21,18 +21,15 @@ def wrapped(
     *,
     cpus: tuple[int, ...] = (),
     walltime_s: float | None = None,
-    hook: bool = False,
     enough: Enough = NEVER,
 ) -> list[str]:
     """Return the command that runs a job measured, its setup lines before it; the shorter of two walltimes holds.
 
-    With ``hook`` the loops of its Python scripts are watched; the job is ended once ``enough`` was seen of it.
+    The job is ended once ``enough`` was seen of it.
     """
     words = [sys.executable, "-P", "-m", WRAPPER]
     if cpus:
         words += ["--cpus", ",".join(map(str, cpus))]
-    if hook:
-        words += ["--probe-hook"]
     if enough.units is not None:
         words += ["--stop-units", str(enough.units)]
     if enough.time_s is not None:
@@ -46,6 +43,8 @@ def wrapper_arguments(
     """Return the wrapper's own arguments and, after them, the job's command; a site has a limit of whole minutes."""
     resources = spec.resources
     words = ["--result", str(result)]
+    if spec.watched:
+        words += ["--probe-hook"]
     if spec.workdir:
         words += ["--workdir", spec.workdir]
     limits = [one for one in (resources.walltime_s, walltime_s) if one is not None]
