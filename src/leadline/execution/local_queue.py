@@ -127,7 +127,7 @@ class LocalQueue:
     def _start(self, entry: Entry, given: Assignment) -> None:
         begun = self.journal.begin(entry.key, host=socket.gethostname(), place=_place(given))
         result = result_path(self.folder, begun)
-        command = wrapped(begun.spec, result, cpus=given.cores, walltime_s=self.limit_s(entry), hook=True)
+        command = wrapped(begun.spec, result, cpus=given.cores, walltime_s=self.limit_s(entry))
         env = {**environment(begun.spec), "CUDA_VISIBLE_DEVICES": ",".join(given.gpus), MARK: str(result)}
         with log_path(self.folder, begun).open("ab") as log, open(os.devnull, "rb") as nothing:  # noqa: PTH123
             child = start_attached(
