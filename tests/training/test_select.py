@@ -119,11 +119,11 @@ def test_what_cannot_be_fitted_is_listed_with_its_reason_and_never_wins(dataset)
         select(folds(dataset.samples, 4, seed=0), {"refusing": Refusing()}, "mae")
 
 
-def test_one_that_is_far_worse_than_the_best_is_given_up_after_a_fold(dataset):
+def test_one_that_is_far_worse_than_the_best_is_given_up_once_enough_runs_were_judged(dataset):
     tried = recipes(dataset, good=1.05, bad=3.0)
     chosen = select(folds(dataset.samples, 4, seed=0), tried, "mape")
     assert "good" == chosen.winner.estimator
-    assert (12, 3) == (len(tried["good"].seen), len(tried["bad"].seen))
+    assert (12, 9) == (len(tried["good"].seen), len(tried["bad"].seen))
     why = {one.candidate.estimator: one.why_not for one in chosen.scores if one.why_not}
     assert {"bad": "given up: 23 times as far off as the best"} == why
     assert 200 == pytest.approx(chosen.scores[-1].mape)
@@ -140,3 +140,9 @@ def test_the_upper_bound_and_not_the_point_is_judged_by_cost_and_pinball(dataset
 def test_a_policy_that_is_not_known_names_those_that_are(dataset):
     with pytest.raises(UnknownName, match="did you mean 'mae'"):
         select(folds(dataset.samples, 4, seed=0), recipes(dataset, one=1.0), "mea")
+
+
+def test_none_is_given_up_for_the_few_runs_of_one_fold():
+    few = make_dataset(records_of(campaign(40, 5))).dataset
+    chosen = select(folds(few.samples, 5, seed=0), recipes(few, good=1.05, bad=3.0), "mape")
+    assert not [one for one in chosen.scores if one.why_not]

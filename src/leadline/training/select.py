@@ -20,6 +20,8 @@ Progress = Callable[[str, int, int], None]
 """Told what is done now, its number, and how many there are."""
 HOPELESS = 4.0
 """A candidate whose mean error is so many times that of the best, on the folds so far, is given up."""
+LEAST_JUDGED = 8
+"""Runs below which none is given up: on one or two, a bad estimator may be right by chance and a good one not."""
 TINY = 0.03
 """Mean errors of logarithms below this are told apart by more folds only."""
 UPPER = ("pinball", "cost")
@@ -241,6 +243,8 @@ def _hopeless(so_far: Mapping[Candidate, OutOfFold]) -> dict[Candidate, str]:
     errors = {}
     for one, said in so_far.items():
         judged = _judged_rows(said)
+        if judged.sum() < LEAST_JUDGED:
+            return {}
         errors[one] = float(np.mean(np.abs(np.log(said.point[judged] / said.measured[judged]))))
     best = min(errors.values(), default=0.0)
     return {
