@@ -36,13 +36,13 @@ class Candidate:
 
 
 def training_sets(samples: Sequence[Sample]) -> tuple[TrainingSet, ...]:
-    """Return the training sets that the samples allow; up-sampled where there are fewer full-scale runs than others."""
+    """Return the training sets that the samples allow; up-sampled where that would add a fifth or more."""
     scales = [one.scale for one in samples if not one.censored]
     down, full = scales.count(Scale.SCALED_DOWN), scales.count(Scale.FULL_SCALE)
     if not down or not full:
         return (TrainingSet.ALL,)
     both = (TrainingSet.SCALED_DOWN, TrainingSet.BOTH)
-    return (*both, TrainingSet.UP_SAMPLED) if full < down else both
+    return (*both, TrainingSet.UP_SAMPLED) if full < 0.8 * down else both
 
 
 def fitting_samples(samples: Sequence[Sample], which: TrainingSet, seed: int) -> tuple[Sample, ...]:

@@ -26,6 +26,8 @@ CUTS = (0.5, 0.75)
 """Shares of the configurations, by size, below which one fits and above which one predicts: an extrapolation."""
 MOST_TO_SELECT = 500
 """Samples on which candidates are compared; the chosen one is fitted on all."""
+LARGE, SLOW = 3000, ("network",)
+"""Above so many samples, these estimators are left out: they take longest to fit and gain least over the others."""
 FEW_CONFIGURATIONS = 30
 """Below so many, the history is called small."""
 
@@ -84,19 +86,21 @@ def train_target(
     beyond = blocked(compared, carries, CUTS)
     extrapolates = bool(beyond) and not dataset.at(Scale.FULL_SCALE)
     judged = beyond if extrapolates else inside
-    selection = select(judged, estimators, policy, scale_features=carries, seed=seed, progress=progress)
+    large = len(dataset.samples) > LARGE
+    compared_recipes = {name: one for name, one in estimators.items() if not (large and name in SLOW)} or estimators
+    selection = select(judged, compared_recipes, policy, scale_features=carries, seed=seed, progress=progress)
     recipe = estimators[selection.winner.estimator]
     progress(f"calibrating {selection.winner.name}", 1, 1)
 
     def predict(partings: Sequence[Parting]) -> OutOfFold:
         return predict_out_of_fold(selection.winner, recipe, partings, scale_features=carries, seed=seed)
 
-    plain = predict(inside)
+    plain = predict(inside) if extrapolates else selection.predicted
     factor = _factor(plain, selection)
     plain = plain.times(np.full(len(plain.samples), factor))
     errors = [plain.residuals()]
-    if large := _where_it_can_be_fitted(predict, beyond):
-        errors.append(large.times(np.full(len(large.samples), factor)).residuals())
+    if largest := _where_it_can_be_fitted(predict, beyond):
+        errors.append(largest.times(np.full(len(largest.samples), factor)).residuals())
     validation = _cross_intervals(plain, errors[1:])
     test = None
     if kept.held_out:
@@ -208,6 +212,8 @@ def _notes(data: TrainingData, *, extrapolates: bool, tested: bool, compared: in
         notes.append("there are too few configurations to hold any out for a test: the errors are those out of fold")
     if compared < MOST_TO_SELECT <= len(samples):
         notes.append(f"candidates were compared on {compared} of {len(samples)} samples; the chosen one has all")
+    if len(samples) > LARGE:
+        notes.append(f"of so many runs {', '.join(SLOW)} was not compared: it takes longest to fit")
     return tuple(notes)
 
 

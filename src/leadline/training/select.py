@@ -89,7 +89,7 @@ class Score:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """The scores, best first, the winner with what it predicted, and on what it was judged."""
+    """The scores, best first, the winner with what it predicted before any adjustment, and on what it was judged."""
 
     policy: str
     scores: tuple[Score, ...]
@@ -283,7 +283,8 @@ def _choose(predicted: Mapping[Candidate, OutOfFold], failed: Sequence[Score], p
     what = f"{int(judged.sum())} {'full-scale ' if full.any() else ''}runs that its fits did not see"
     if some.blocked:
         what = f"the {int(judged.sum())} largest runs, by fits on smaller ones"
-    return Selection(policy, (*scores, *failed), best, predicted[best], what)
+    plain = predicted[replace(best, adjusted=False)]
+    return Selection(policy, (*scores, *failed), best, plain, what)
 
 
 def _judged(predicted: OutOfFold, policy: str) -> Array:
