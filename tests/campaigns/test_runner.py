@@ -175,6 +175,12 @@ def test_no_run_starts_that_the_budget_does_not_cover(tmp_path, file):
     assert 0 < report.tally.spent < 10
 
 
+def test_the_time_that_is_left_follows_the_pace_of_the_runs_that_ended(tmp_path, file):
+    report = run_campaign(a_campaign(tmp_path), file, planned(6, forecast_s=100.0), max_runs=3)
+    assert 0 < report.tally.left_s < 30
+    assert 0 == report.tally.unknown
+
+
 def test_a_run_is_cut_where_the_budget_ends(tmp_path, file):
     campaign = a_campaign(tmp_path, budget=Budget(1.0 / 3600, BudgetUnit.CORE_HOURS))
     report = run_campaign(campaign, file, planned(2, pause=30.0))

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from signal import Signals
+from statistics import median
 
 from leadline.campaigns.budgets import cost_of
 from leadline.core.campaigns import Budget, BudgetUnit, Campaign, PlannedRun
@@ -18,14 +19,16 @@ from leadline.execution.wrapping import run_of
 
 AGAIN = (JobState.CANCELLED, JobState.PREEMPTED, JobState.NODE_FAIL, JobState.UNKNOWN)
 """States of a run that somebody else ended: it is made again when the campaign is resumed."""
+PACED_FROM = 3
+"""So many runs that completed show how far off their forecasts are."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tally:
     """Where a campaign stands; ``spent`` and ``budget`` in the budget's unit, money in US dollars if prices are known.
 
-    ``left_s`` is the forecast of all runs that have not ended, one after the other, and ``unknown`` how many of them
-    nothing is known of.
+    ``left_s`` is the forecast of all runs that have not ended, one after the other, at the pace of those that have, and
+    ``unknown`` how many of them nothing is known of.
     """
 
     planned: int
@@ -110,9 +113,20 @@ def tally(campaign: Campaign, entries: Sequence[Entry]) -> Tally:
         spent=spent(campaign, entries),
         budget=campaign.budget.amount if campaign.budget else None,
         money=_money(campaign, entries),
-        left_s=sum(one for one in expected if one is not None),
+        left_s=_pace(entries) * sum(one for one in expected if one is not None),
         unknown=sum(one is None for one in expected),
     )
+
+
+def _pace(entries: Sequence[Entry]) -> float:
+    """Return the median of what runs took over what they were forecast to take; 1 while fewer than three are known."""
+    shares = [
+        entry.outcome.measured["elapsed_s"].value / forecast.point
+        for entry in entries
+        if entry.state is JobState.COMPLETED and entry.outcome
+        if (forecast := planned_of(entry).forecast_s) is not None and forecast.point > 0
+    ]
+    return median(shares) if len(shares) >= PACED_FROM else 1.0
 
 
 def _money(campaign: Campaign, entries: Sequence[Entry]) -> float | None:
