@@ -31,6 +31,13 @@ def test_an_exported_history_is_read_as_the_history_itself(tmp_path):
     assert make_dataset(expected, without=["node_hz"]).dataset == make_dataset(read, without=["node_hz"]).dataset
 
 
+def test_a_figure_that_only_some_runs_have_is_absent_of_the_others(tmp_path):
+    text = "id,campaign,scale,measured_elapsed_s,measured_startup_s,parameter_n\na,fft,SD,2,0.5,1\nb,fft,FS,4,,2\n"
+    first, second = table(tmp_path, text)
+    assert {"elapsed_s": 2.0, "startup_s": 0.5} == first.figures
+    assert {"elapsed_s": 4.0} == second.figures
+
+
 def test_a_folder_of_compressed_tables_is_one_history(tmp_path):
     runs = campaign(10, 4)
     for number, part in enumerate((runs[:6], runs[6:])):

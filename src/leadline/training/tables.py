@@ -136,8 +136,8 @@ class _Table:
             self._record(
                 at,
                 features=self._resources(at, values) | self._node(at, nodes, device_of),
-                parameters={name.removeprefix("parameter_"): values[name][at] for name in parameters},
-                figures={name.removeprefix("measured_"): values[name][at] for name in measured},
+                parameters={name.removeprefix("parameter_"): values[name].get(at) for name in parameters},
+                figures={name.removeprefix("measured_"): values[name].get(at) for name in measured},
                 limits={
                     "elapsed_s": values.get("asked_walltime_s", {}).get(at),
                     "host_memory_bytes": values.get("asked_memory_bytes_per_node", {}).get(at),
@@ -161,8 +161,8 @@ class _Table:
             self._record(
                 at,
                 features={},
-                parameters={name: values[name][at] for name in parameters},
-                figures={name: values[name][at] for name in figures},
+                parameters={name: values[name].get(at) for name in parameters},
+                figures={name: values[name].get(at) for name in figures},
                 limits={},
             )
             for at in range(len(self.rows))
