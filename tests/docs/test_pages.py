@@ -23,6 +23,7 @@ def quicker(command):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("page", produce.PAGES, ids=lambda page: page.stem)
 def test_every_command_of_a_page_does_what_is_shown_below_it(page, tmp_path):
     pytest.importorskip("torch")

@@ -65,6 +65,11 @@ def test_the_time_of_a_unit_and_of_the_start_go_with_a_sample():
     assert sample.value == sample.cost_s
 
 
+def test_a_start_up_in_seconds_says_nothing_of_memory():
+    sample = data_of([make_run(n, epochs=n + 1) for n in range(6)], "host_memory_bytes").dataset.samples[0]
+    assert (None, None) == (sample.startup_s, sample.unit_s)
+
+
 def test_a_gpu_brings_its_figures_from_the_catalog_and_only_to_jobs_that_have_it():
     card = Device("V100", "NVIDIA", DeviceKind.GPU, memory_bytes=16, peak_flops_per_s={"float32": 15e12})
     tags = {"node_gpu": "Tesla V100", "node_cores": "40"}

@@ -15,7 +15,7 @@ class Sample:
     ``features`` are its parameters, resources (``cores``, ``gpus`` …), the node's hardware figures and white-box
     figures; a feature that is not known is absent. ``value`` is the target, above zero, in the dataset's unit; of a
     censored run it is a lower bound. ``startup_s`` is the time before the first unit of work and ``unit_s`` that of
-    one unit, where the job reported them. ``cost_s`` is what the run took to make.
+    one unit, where the job reported them and the target is the walltime. ``cost_s`` is what the run took to make.
     """
 
     features: dict[str, Value]

@@ -174,13 +174,14 @@ def _sample(record: Record, target: str, without: frozenset[str]) -> Sample:
     value = _figure(record, target)
     if value is None:
         raise ValueError(f"{record.where} has no {target}")
+    timed = target == "elapsed_s"
     return Sample(
         {name: value for name, value in record.features.items() if name not in without},
         value,
         record.scale,
         censored=record.state is not JobState.COMPLETED,
-        startup_s=figures.get("startup_s"),
-        unit_s=figures.get("unit_s"),
+        startup_s=figures.get("startup_s") if timed else None,
+        unit_s=figures.get("unit_s") if timed else None,
         cost_s=figures.get("elapsed_s", 0.0),
         run_id=record.id,
     )
