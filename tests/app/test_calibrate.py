@@ -1,7 +1,9 @@
 import pytest
 
-from leadline.app.calibrate import calibrate, read_record, save_record
+from leadline.app.calibrate import calibrate, save_record
+from leadline.core.documents import load
 from leadline.core.errors import InvalidInput
+from leadline.core.hardware import Device
 from leadline.estimators.calibrated import CalibratedKernels
 
 
@@ -13,7 +15,7 @@ def silent(kind, number, total):
 def test_this_machine_is_measured_saved_and_read_back(tmp_path):
     device = calibrate(device_type="cpu", budget_s=10, progress=silent, folder=tmp_path)
     (file,) = tmp_path.iterdir()
-    assert device == read_record(file)
+    assert device == load(file.read_text(encoding="utf-8"), Device, what=str(file))
     expected = {"addmm", "mm", "bmm", "convolution", "convolution_backward", "attention", "lstm", "add"}
     timed = {timing.kind for timing in device.calibration.timings}
     assert len(expected & timed) >= 6, expected - timed  # on a busy machine so short a sweep does not come to all

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from leadline.core.estimate import Interval
-from leadline.recommend.distributions import HalfLogNormals, Sampled
+from leadline.recommend.distributions import HalfLogNormals
 
 FACTOR = st.floats(1.01, 20)
 
@@ -33,9 +33,3 @@ def test_a_half_without_width_ends_at_the_median():
     known = HalfLogNormals.of(Interval(100.0, 100.0, 200.0))
     assert 0.0 == known.mean_below(99.0)
     assert 1.0 == known.above(99.0)
-
-
-def test_a_sample_answers_with_its_own_values():
-    known = Sampled([3.0, 1.0, 2.0, 4.0])
-    assert (2.0, 4.0, 1.0) == (known.median, known.quantile(0.99), known.quantile(0.01))
-    assert (0.5, 0.75) == (known.above(2.5), known.mean_below(2.5))

@@ -3,14 +3,14 @@
 import math
 
 import pytest
-from hypothesis import assume, given
+from hypothesis import given
 from hypothesis import strategies as st
 
 from leadline.core.errors import InvalidInput
 from leadline.core.estimate import Interval
 from leadline.core.recommendation import Weights
-from leadline.recommend.distributions import HalfLogNormals, Sampled, quantile, spreads
-from leadline.recommend.limits import GROWTH, Decided, Loss, expected_loss, limit_for, limit_of
+from leadline.recommend.distributions import HalfLogNormals, quantile, spreads
+from leadline.recommend.limits import GROWTH, Decided, Loss, expected_loss, limit_for
 
 EVEN = Weights()
 SPREAD = st.floats(0.01, 2.5)
@@ -116,29 +116,9 @@ def test_the_limit_grows_in_proportion_to_the_quantity(spread, risk, point):
     assert pytest.approx(point) == many / one
 
 
-@given(st.lists(st.floats(1, 1e6), min_size=1, max_size=60), RISK)
-def test_a_sample_is_asked_for_at_one_of_its_own_values_within_the_risk(values, risk):
-    assume(max(values) / min(values) < 1e5)
-    known = Sampled(values)
-    limit = limit_of(known, risk, EVEN)
-    assert limit.value in values
-    assert known.above(limit.value) <= risk + 1e-9
-
-
-def test_a_sample_of_a_log_normal_is_asked_for_as_the_log_normal():
-    known = HalfLogNormals(100.0, 0.2, 0.2)
-    sample = Sampled([known.quantile((at + 0.5) / 2000) for at in range(2000)])
-    assert pytest.approx(limit_for(spread_by(0.2), 0.3, EVEN).value, rel=0.02) == limit_of(sample, 0.3, EVEN).value
-
-
 @pytest.mark.parametrize(
     ("risk", "weights"), [(0.0, EVEN), (1.0, EVEN), (0.1, Weights(-1.0, 1.0)), (0.1, Weights(1.0, math.nan))]
 )
 def test_a_risk_or_a_weight_out_of_range_is_refused(risk, weights):
     with pytest.raises(InvalidInput, match="not usable"):
         limit_for(spread_by(0.2), risk, weights)
-
-
-def test_an_empty_sample_is_refused():
-    with pytest.raises(InvalidInput, match="at least one value"):
-        Sampled([])

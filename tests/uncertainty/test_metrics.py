@@ -5,7 +5,6 @@ from hypothesis import strategies as st
 from leadline.uncertainty.metrics import (
     best_constant,
     coverage,
-    interval_score,
     mae,
     mape,
     ov_mape,
@@ -13,7 +12,6 @@ from leadline.uncertainty.metrics import (
     pinball,
     underprediction,
     up_mape,
-    weighted_interval_score,
 )
 
 PAIRS = st.lists(st.tuples(st.floats(0.1, 100), st.floats(0.1, 100)), min_size=1, max_size=20)
@@ -46,18 +44,6 @@ def test_coverage_counts_the_ends_of_an_interval():
     assert 75.0 == coverage([1.0, 2.0, 3.0, 4.0], [1.0, 1.0, 1.0, 1.0], [3.0, 3.0, 3.0, 3.0])
 
 
-def test_the_interval_score_is_the_width_and_a_fine_for_each_miss():
-    assert 2.0 == pytest.approx(interval_score([2.0], [1.0], [3.0], 0.9))
-    assert 22.0 == pytest.approx(interval_score([4.0], [1.0], [3.0], 0.9))
-    assert 12.0 == pytest.approx(interval_score([0.5], [1.0], [3.0], 0.9))
-
-
-def test_the_weighted_interval_score_is_the_absolute_error_where_there_is_no_interval():
-    assert 1.0 == pytest.approx(weighted_interval_score([4.0], [3.0], {}))
-    assert (0.5 + 0.05 * 22.0) / 1.5 == pytest.approx(weighted_interval_score([4.0], [3.0], {0.9: ([1.0], [3.0])}))
-
-
-@pytest.mark.parametrize(("measured", "predicted"), [([], []), ([1.0], [1.0, 2.0]), ([0.0], [1.0]), ([-1.0], [1.0])])
 @pytest.mark.parametrize("metric", [mae, mape, underprediction, up_mape, ov_mape, over_request])
 def test_nothing_measured_has_no_error_to_speak_of(metric, measured, predicted):
     with pytest.raises(ValueError, match="at least one"):

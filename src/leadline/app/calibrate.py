@@ -5,7 +5,7 @@ from pathlib import Path
 
 from leadline.app.settings import catalog_dir, require_writable, unwritable
 from leadline.catalog.probes import Progress
-from leadline.core.documents import dump, load
+from leadline.core.documents import dump
 from leadline.core.errors import InvalidInput, MissingExtra
 from leadline.core.hardware import Device
 from leadline.execution.processes import run_process
@@ -59,8 +59,3 @@ def save_record(device: Device, folder: Path) -> Path:
     except OSError as error:
         raise unwritable(folder, error.strerror) from error
     return file
-
-
-def read_record(file: Path) -> Device:
-    """Read back a device that ``save_record`` wrote."""
-    return load(file.read_text(encoding="utf-8"), Device, what=str(file))

@@ -137,13 +137,6 @@ class Law:
         different = 0.5 * squared_distances(categories, categories2)
         return np.asarray(linear + self.settings.amplitude**2 * np.exp(-0.5 * apart) * ALIKE**different)
 
-    def predict_log(self, basis: Array) -> Array:
-        """Return the mean of f at the rows of a basis, shape (n,)."""
-        prior = np.asarray(basis @ self._mean)
-        if not self.observations:
-            return prior
-        return np.asarray(prior + self._covariance(basis, self._basis) @ self._weights)
-
     def predict(self, found: Sequence[Configuration], *, jointly: bool = False) -> Forecast:
         """Return what runs of these configurations take, with covariances if ``jointly``."""
         basis = self.encoding.basis(found)

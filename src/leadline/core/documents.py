@@ -1,7 +1,6 @@
 """The one JSON form of every noun, versioned by its ``schema`` field."""
 
 import tomllib
-from dataclasses import is_dataclass
 from typing import Any, TypeVar
 
 import msgspec
@@ -35,16 +34,6 @@ def load(text: str | bytes, kind: type[T], *, what: str) -> T:
         return msgspec.json.decode(text, type=kind)
     except msgspec.DecodeError as error:
         raise InvalidInput(f"{what} cannot be read: {error}") from error
-
-
-def from_document(document: object, kind: type[T], *, what: str) -> T:
-    """Turn builtins (parsed TOML or JSON) into a dataclass; ``what`` names the source in the error."""
-    if not is_dataclass(kind):
-        raise TypeError(f"{kind!r} is not a dataclass")
-    try:
-        return msgspec.convert(document, kind)
-    except msgspec.ValidationError as error:
-        raise InvalidInput(f"{what} is not valid: {error}") from error
 
 
 def load_toml(text: str, kind: type[T], *, what: str) -> T:

@@ -28,10 +28,6 @@ class Interval:
         """Return the interval of ``factor`` times the quantity (``factor ≥ 0``)."""
         return Interval(self.point * factor, self.low * factor, self.high * factor, self.level)
 
-    def shifted(self, amount: float) -> "Interval":
-        """Return the interval of the quantity plus a known amount."""
-        return Interval(self.point + amount, self.low + amount, self.high + amount, self.level)
-
 
 @dataclass(frozen=True, slots=True)
 class Basis:

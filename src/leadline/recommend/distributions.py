@@ -1,10 +1,7 @@
 """What is known of a quantity before it is measured, as a distribution: from an interval, or from a sample."""
 
 import math
-from bisect import bisect_right
-from collections.abc import Sequence
 from functools import lru_cache
-from itertools import accumulate
 from statistics import NormalDist
 from typing import Protocol
 
@@ -71,33 +68,6 @@ class HalfLogNormals:
         away = math.log(value / self.median)
         spread = self._above if away >= 0 else self._below
         return away / spread if spread else math.copysign(math.inf, away)
-
-
-class Sampled:
-    """Equally likely values: past measurements, or the quantiles of an estimator at evenly spaced levels."""
-
-    def __init__(self, values: Sequence[float]) -> None:
-        if not values or not all(0 < value < math.inf for value in values):
-            raise InvalidInput("a distribution needs at least one value, and all above 0")
-        self.values = sorted(values)
-        self._sums = [0.0, *accumulate(self.values)]
-
-    def quantile(self, probability: float) -> float:
-        """Return the least of the values that X stays at or below with ``probability``."""
-        return self.values[min(len(self.values), max(1, math.ceil(probability * len(self.values) - 1e-9))) - 1]
-
-    def above(self, value: float) -> float:
-        """Return the share of the values above ``value``."""
-        return 1 - bisect_right(self.values, value) / len(self.values)
-
-    def mean_below(self, value: float) -> float:
-        """Return the sum of the values up to ``value`` ÷ how many there are."""
-        return self._sums[bisect_right(self.values, value)] / len(self.values)
-
-    @property
-    def median(self) -> float:
-        """The value in the middle."""
-        return self.quantile(0.5)
 
 
 def quantile(interval: Interval, probability: float) -> float:

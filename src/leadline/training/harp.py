@@ -16,7 +16,7 @@ import numpy.typing as npt
 from leadline.core.errors import InvalidInput, MissingExtra
 from leadline.core.runs import Scale
 from leadline.core.samples import Sample
-from leadline.uncertainty.metrics import up_mape
+from leadline.training.candidates import adjustment
 from leadline.uncertainty.policies import choose
 
 Array = npt.NDArray[np.float64]
@@ -55,11 +55,6 @@ class HarpBuild:
         """Return the model that a policy keeps: ``mae``, ``wtm`` or ``wtm-published``."""
         name = choose(policy, list(self.judged_by), {one.name: list(one.scored) for one in self.models})
         return next(one for one in self.models if one.name == name)
-
-
-def adjustment_factor(measured: Sequence[float], predicted: Sequence[float]) -> float:
-    """Return HARP's adjustment: 1 + the mean relative error of what was under-predicted, to two digits."""
-    return 1 + round(up_mape(measured, predicted) / 100, 2) if len(measured) else 1.0
 
 
 def build_harp(
@@ -106,7 +101,7 @@ def build_harp(
             answer = _fit(regressor, [samples[at] for at in rows], trained[rows], work, faithful=faithful)
             predicted = answer(asked, test)
             validated = answer(trained[validation], [samples[at] for at in validation])
-            factor = adjustment_factor([samples[at].value for at in validation], list(validated))
+            factor = adjustment(np.array([samples[at].value for at in validation]), validated)
             scored = predicted if faithful or not validation else validated
             models += [
                 HarpModel(f"{regressor} {name} raw", 1.0, scored, predicted),

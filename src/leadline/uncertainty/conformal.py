@@ -200,29 +200,6 @@ def calibrate(residuals: Residuals) -> Calibration:
     return Calibration(power, typical, error, _groups(residuals, power, typical, error))
 
 
-def cross_interval(
-    fold_points: npt.ArrayLike, fold_of: Sequence[int], log_errors: npt.ArrayLike, level: float
-) -> tuple[Array, Array]:
-    """Return CV+ intervals (Barber et al. 2021), which cover at least 2·level - 1 whatever the model and distribution.
-
-    Args:
-        fold_points: what each fold's model predicts for the new rows, shape (folds, n); with as many folds as runs it
-            is the jackknife+.
-        fold_of: the fold that each of m runs was left out of, shape (m,).
-        log_errors: ln(measured ÷ predicted) of each by its fold's model, shape (m,).
-        level: 0 to 1.
-    """
-    points = np.log(np.asarray(fold_points, float))[np.asarray(fold_of, int)]
-    sizes = np.abs(np.asarray(log_errors, float))[:, None]
-    m = len(sizes)
-    rank = int(np.ceil(level * (m + 1) - 1e-9))
-    if rank > m:
-        return np.zeros(points.shape[1]), np.full(points.shape[1], np.inf)
-    low = np.sort(points - sizes, axis=0)[m - rank]
-    high = np.sort(points + sizes, axis=0)[rank - 1]
-    return np.exp(low), np.exp(high)
-
-
 def _width(spread: Array, power: float, typical: float) -> Array:
     """Return how much wider errors of each row are than a typical row's, as far as the estimator can tell."""
     own = np.where(np.isfinite(spread) & (spread > 0), spread, typical) / typical

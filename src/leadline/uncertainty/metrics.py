@@ -5,7 +5,7 @@ or where there is nothing to score.
 """
 
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 
 def mae(measured: Sequence[float], predicted: Sequence[float]) -> float:
@@ -46,30 +46,6 @@ def pinball(measured: Sequence[float], predicted: Sequence[float], quantile: flo
 def coverage(measured: Sequence[float], low: Sequence[float], high: Sequence[float]) -> float:
     """Return the share of measurements within their interval, its ends included, in percent."""
     return 100 * _mean([float(a <= y <= b) for y, a, b in _triples(measured, low, high)])
-
-
-def interval_score(measured: Sequence[float], low: Sequence[float], high: Sequence[float], level: float) -> float:
-    """Return the mean interval score of central ``level`` intervals (Gneiting and Raftery 2007, eq. 43).
-
-    Less is better: it is the width, and 2 ÷ (1 - level) times the distance of each measurement that lies outside.
-    """
-    fine = 2 / (1 - level)
-    return _mean([b - a + fine * max(a - y, y - b, 0.0) for y, a, b in _triples(measured, low, high)])
-
-
-def weighted_interval_score(
-    measured: Sequence[float],
-    median: Sequence[float],
-    intervals: Mapping[float, tuple[Sequence[float], Sequence[float]]],
-) -> float:
-    """Return the mean weighted interval score (Bracher et al. 2021, eq. 1) of a median and central intervals.
-
-    ``intervals`` maps a level to its low and high ends; without any the score is the mean absolute error.
-    """
-    total = mae(measured, median) / 2
-    for level, (low, high) in intervals.items():
-        total += (1 - level) / 2 * interval_score(measured, low, high, level)
-    return total / (len(intervals) + 0.5)
 
 
 def best_constant(measured: Sequence[float], predicted: Sequence[float]) -> float:
