@@ -107,8 +107,9 @@ def test_failures_and_limits_end_a_job_as_what_they_are(queue, journal, tmp_path
     )
     journal.add((key, replace(spec, resources=replace(ASKED, walltime_s=3.0)), note)
                 for key, spec, note in jobs(tmp_path, 4, code=code))  # fmt: skip
+    queue.patience = replace(QUICK, silence=60.0)  # the accounting may come late, and no element may be made again
     queue.start(journal.entries())
-    ended = until_all_ended(queue)
+    ended = until_all_ended(queue, 120)
     failed, timed_out, killed, too_big = (ended[f"job{number}"] for number in range(4))
     assert (JobState.FAILED, 1) == (failed.state, failed.outcome.exit_code)
     assert "no data\n" == (tmp_path / "runs" / "job0-1.log").read_text()

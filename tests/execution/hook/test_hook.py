@@ -12,6 +12,7 @@ import pytest
 
 import leadline.progress
 from leadline.execution import hook
+from leadline.execution.wrapper.hooked import read_hook
 from leadline.execution.wrapper.outcome import read_outcome
 
 WRAPPER = [sys.executable, "-P", "-m", "leadline.execution.wrapper"]
@@ -332,6 +333,27 @@ def test_a_keras_fit_is_seen_by_epochs_and_batches(folder):
     assert "Keras" == outcome.progress.source
     assert [500, 8] == [one.length for one in outcome.progress.levels]
     assert 20 <= outcome.progress.unit.count <= 21
+
+
+def test_a_report_that_cannot_be_written_is_a_remark(folder):
+    source = """
+        import sys
+        sys.modules["_leadline_hook.record"].STATE.extra.append(lambda: {"odd": object()})
+        print("fine")
+        """
+    ended, outcome = watch(folder, sys.executable, write(folder, source))
+    assert (0, "fine\n", "") == (ended.returncode, ended.stdout, ended.stderr)
+    (remark,) = outcome.progress.remarks
+    assert "could not be watched (TypeError" in remark
+
+
+def test_a_hook_that_cannot_start_is_a_remark_and_the_job_runs(folder, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(Path(hook.__file__).parent / "site"))
+    monkeypatch.setenv("LEADLINE_HOOK", str(folder))
+    monkeypatch.setenv("LEADLINE_HOOK_UNITS", "many")
+    ended = subprocess.run([sys.executable, "-c", "print('fine')"], capture_output=True, text=True, check=False)
+    assert (0, "fine\n", "") == (ended.returncode, ended.stdout, ended.stderr)
+    assert "ValueError: invalid literal" in read_hook(folder, 0.0).remarks[0]
 
 
 def test_a_fault_of_the_hook_is_a_remark_and_not_the_jobs_affair(folder):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import json
 import os
+import sys
 import time
 from _thread import get_ident
 
@@ -155,8 +156,9 @@ class State:
             with open(path + ".part", "w", encoding="utf-8") as stream:
                 json.dump(self.document(), stream)
             os.replace(path + ".part", path)
-        except Exception:  # noqa: BLE001 - the job matters more than its report
+        except Exception as error:  # noqa: BLE001 - the job matters more than its report
             self.on = False
+            leave_fault(self.folder, error)
 
     def document(self) -> Dict[str, Any]:
         """Return the report as builtins."""
@@ -177,6 +179,15 @@ class State:
             "remarks": self.remarks,
             **{name: value for one in self.extra for name, value in one().items()},
         }
+
+
+def leave_fault(folder: str, error: BaseException) -> None:
+    """Leave a line that the wrapper makes a remark of; where not even that can be written, say it on stderr."""
+    try:
+        with open(os.path.join(folder, f"fault-{os.getpid()}"), "w", encoding="utf-8") as stream:
+            stream.write(f"{type(error).__name__}: {error}"[:300])
+    except OSError:
+        sys.stderr.write(f"Leadline cannot watch this job: {error}\n")
 
 
 STATE = State()

@@ -1,6 +1,7 @@
 """Turn what the hook in a Python job has written into the progress of the job."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,18 +19,25 @@ NAMES = {"steps": "PyTorch's optimizer steps", "keras": "Keras", PLAIN: "the scr
 def read_hook(folder: Path, start_s: float) -> Progress | None:
     """Return the progress of the process of the job that worked longest; ``None`` if none was watched."""
     reports = [report for path in folder.glob("hook-*.json") if (report := _read(path)) is not None]
+    faults = tuple(f"a process could not be watched ({text})" for text in _faults(folder))
     if not reports:
-        return None
+        return Progress("hook", remarks=faults) if faults else None
     try:
         found = [progress_of(report, start_s) for report in reports]
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         return Progress("hook", remarks=(f"the hook's report could not be used ({type(error).__name__}: {error})",))
-    return max(found, key=lambda one: (one.stopped, one.unit is not None, one.unit.total_s if one.unit else 0.0))
+    best = max(found, key=lambda one: (one.stopped, one.unit is not None, one.unit.total_s if one.unit else 0.0))
+    return replace(best, remarks=(*best.remarks, *faults))
 
 
 def hook_stopped(folder: Path) -> bool:
     """Whether a process of the job was told to end because enough was seen."""
     return any((_read(path) or {}).get("stopped") for path in folder.glob("hook-*.json"))
+
+
+def _faults(folder: Path) -> list[str]:
+    """Return what the hook left of its own failures, each once."""
+    return sorted({path.read_text(encoding="utf-8", errors="replace").strip() for path in folder.glob("fault-*")})
 
 
 def _read(path: Path) -> dict[str, Any] | None:

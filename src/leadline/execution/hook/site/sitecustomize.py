@@ -8,17 +8,27 @@ def _start():
 
     folder = os.path.dirname(os.path.abspath(__file__))
     sys.path[:] = [path for path in sys.path if path != folder]
+    reports = os.environ.get("LEADLINE_HOOK")
     try:
-        if sys.version_info >= (3, 9) and os.environ.get("LEADLINE_HOOK"):
+        if sys.version_info >= (3, 9) and reports:
             package = type(sys)("_leadline_hook")
             package.__path__ = [os.path.dirname(folder)]
             sys.modules["_leadline_hook"] = package
             from _leadline_hook.start import start
 
             start(folder)
-    except Exception:
-        pass
+    except Exception as error:
+        _excuse(os.path.join(reports, f"fault-{os.getpid()}"), error)
     _others()
+
+
+def _excuse(path, error):
+    """Leave a line that the wrapper makes a remark of, as ``record.leave_fault`` does once it can be imported."""
+    try:
+        with open(path, "w") as stream:
+            stream.write(f"{type(error).__name__}: {error}")
+    except OSError:
+        sys.stderr.write(f"Leadline cannot watch this job: {error}\n")
 
 
 def _others():
