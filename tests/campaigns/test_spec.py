@@ -55,6 +55,13 @@ def test_a_campaign_is_read_with_its_parameters_resources_and_budget(tmp_path):
     assert (ParameterKind.LOG_INTEGER, Range(64, 1024), False) == (width.kind, width.full_scale, width.carries_scale)
 
 
+def test_choices_are_names_also_where_they_look_like_numbers(tmp_path):
+    campaign = read_campaign(written(tmp_path, GOOD.replace('["mnist", "cifar10"]', "[2, 3.5]")))
+    assert ("2", "3.5") == campaign.parameters[0].choices
+    with pytest.raises(InvalidInput, match="name '2' 2 times"):
+        read_campaign(written(tmp_path, GOOD.replace('["mnist", "cifar10"]', '[2, "2"]')))
+
+
 def test_a_job_has_every_placeholder_filled_in_and_the_limit_of_the_campaign(tmp_path):
     campaign = read_campaign(written(tmp_path, GOOD + "[prices]\ncore_hour = 0.003\n"))
     resources = ResourceSpec(cores_per_task=2, memory_bytes_per_node=2 * 2**30)

@@ -17,7 +17,8 @@ def make_run(number, *, epochs=1, samples=1000, cores=1, kind="a", scale=Scale.S
     truth = walltime_s(epochs, samples, cores, kind)
     elapsed = truth * (1 + noise)
     figures = {"elapsed_s": elapsed, "host_memory_bytes": 1e8 + 400.0 * samples,
-               "startup_s": START_S * (1 + noise), "unit_s": (elapsed - START_S) / epochs}  # fmt: skip
+               "startup_s": START_S * (1 + noise), "unit_s": (elapsed - START_S) / epochs,
+               "work_s": elapsed - START_S * (1 + noise)}  # fmt: skip
     return Run(
         f"{number:012x}", JobSpec(name, ("net",), ResourceSpec(cores_per_task=cores), partition="cpu"), state,
         f"2026-01-01T00:00:{number:09d}", scale=scale,

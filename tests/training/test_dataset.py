@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from made_runs import campaign, make_run
 
-from leadline.core.errors import InvalidInput
+from leadline.core.errors import InvalidInput, UnknownName
 from leadline.core.hardware import Device, DeviceKind
 from leadline.core.jobs import JobState, ResourceSpec
 from leadline.core.models import Role
@@ -40,6 +40,16 @@ def test_scale_cannot_be_carried_by_what_is_no_varying_number(named, why):
         data_of(campaign(), scale_features=[named])
 
 
+def test_numbers_that_are_but_names_are_categories():
+    data = data_of(campaign(), categories=["samples"])
+    samples = next(one for one in data.features if one.name == "samples")
+    assert samples.categorical
+    assert all(isinstance(one.features["samples"], str) for one in data.dataset.samples)
+    assert ("epochs",) == data.dataset.scale_features
+    with pytest.raises(UnknownName, match="did you mean 'samples'"):
+        data_of(campaign(), categories=["sample"])
+
+
 def test_a_run_cut_off_at_the_targets_limit_is_a_bound_and_another_failure_is_none():
     runs = campaign(10, 0)
     runs += [make_run(100, epochs=9, state=JobState.TIMEOUT), make_run(101, epochs=8, state=JobState.OUT_OF_MEMORY),
@@ -59,15 +69,15 @@ def test_a_bound_that_was_not_measured_is_the_limit_that_was_asked_for():
     assert [60] == [sample.value for sample in data.dataset.samples if sample.censored]
 
 
-def test_the_time_of_a_unit_and_of_the_start_go_with_a_sample():
+def test_the_times_of_the_start_and_of_the_work_go_with_a_sample():
     sample = data_of([make_run(n, epochs=n + 1) for n in range(6)]).dataset.samples[0]
-    assert (2.0, pytest.approx(0.1)) == (sample.startup_s, sample.unit_s)
+    assert (2.0, sample.value - 2.0) == (sample.startup_s, sample.work_s)
     assert sample.value == sample.cost_s
 
 
 def test_a_start_up_in_seconds_says_nothing_of_memory():
     sample = data_of([make_run(n, epochs=n + 1) for n in range(6)], "host_memory_bytes").dataset.samples[0]
-    assert (None, None) == (sample.startup_s, sample.unit_s)
+    assert (None, None) == (sample.startup_s, sample.work_s)
 
 
 def test_a_gpu_brings_its_figures_from_the_catalog_and_only_to_jobs_that_have_it():

@@ -38,6 +38,7 @@ def test_what_lies_beyond_names_the_feature_its_value_and_what_was_run_the_farth
 def test_a_row_is_completed_with_what_never_varied_and_cells_with_units_count_in_the_columns_unit():
     assert [{"nodes": 2, "epochs": 180.0}] == complete([{"epochs": "3 min"}], ALL)
     assert [{"nodes": 4, "epochs": 3.0, "kind": "3"}] == complete([{"epochs": "3", "kind": "3", "nodes": 4}], ALL)
+    assert [{"nodes": 2, "kind": "3"}] == complete([{"kind": 3}], ALL)
 
 
 def test_a_number_of_few_values_lists_them():

@@ -18,28 +18,28 @@ def straight(quick):
     return build(records_of(campaign(80, 24)), only, Origin("runs", "2026-01-02", "leadline train runs"), targets)
 
 
-def test_a_learning_curve_rises_in_cost_and_falls_in_error(straight, quick):
+def test_a_learning_curve_rises_in_cost_and_falls_in_error(straight):
     _, (_, memory) = straight
-    steps = learning_curve(memory, quick)
+    steps = learning_curve(memory)
     assert [step.cost_s for step in steps] == sorted(step.cost_s for step in steps)
     assert steps[-1].runs > 3 * steps[0].runs
     assert steps[0].mape > steps[-1].mape
 
 
-def test_every_plot_of_every_target_is_written_in_both_formats(straight, quick, tmp_path):
+def test_every_plot_of_every_target_is_written_in_both_formats(straight, tmp_path):
     model, trained = straight
-    files = draw_all(model.card, trained, quick, tmp_path / "plots")
+    files = draw_all(model.card, trained, tmp_path / "plots")
     kinds = [f"net-{target}-{kind}" for target in model.targets for kind in ("predicted", "error", "learning")]
     assert sorted(f"{kind}.{form}" for kind in kinds for form in FORMATS) == sorted(one.name for one in files)
     assert all(one.stat().st_size > 10_000 for one in files)
     assert files[0].read_bytes().startswith(b"\x89PNG")
 
 
-def test_a_folder_that_cannot_be_written_to_is_a_sentence(straight, quick, tmp_path):
+def test_a_folder_that_cannot_be_written_to_is_a_sentence(straight, tmp_path):
     (tmp_path / "plots").write_text("a file")
     model, trained = straight
     with pytest.raises(LeadlineError, match="name another with --plots"):
-        draw_all(model.card, trained[:1], quick, tmp_path / "plots")
+        draw_all(model.card, trained[:1], tmp_path / "plots")
 
 
 @pytest.mark.parametrize(

@@ -6,12 +6,15 @@ from made_runs import campaign
 
 from leadline.core.errors import InvalidInput, UnknownName
 from leadline.core.runs import Scale
+from leadline.estimators.tabular.ensemble import Ensemble
 from leadline.estimators.tabular.ports import Predicted
+from leadline.estimators.tabular.registry import ESTIMATORS
 from leadline.training.candidates import Candidate, TrainingSet, adjustment, fitting_samples, training_sets
 from leadline.training.dataset import make_dataset
 from leadline.training.records import records_of
 from leadline.training.select import select
 from leadline.training.splits import blocked, folds
+from leadline.training.trial import side_by_side
 
 
 class Constant:
@@ -140,6 +143,51 @@ def test_the_upper_bound_and_not_the_point_is_judged_by_cost_and_pinball(dataset
 def test_a_policy_that_is_not_known_names_those_that_are(dataset):
     with pytest.raises(UnknownName, match="did you mean 'mae'"):
         select(folds(dataset.samples, 4, seed=0), recipes(dataset, one=1.0), "mea")
+
+
+def test_by_few_full_scale_runs_extrapolations_are_judged_too_and_fewer_candidates(dataset):
+    down = dataset.at(Scale.SCALED_DOWN)
+    beyond = blocked(down, dataset.scale_features, (0.5, 0.75))
+    tried = recipes(dataset, good=1.05, fair=1.2, bad=3.0)
+    chosen = select(folds(dataset.samples, 4, seed=0), tried, "mape", few=True, extrapolations=beyond)
+    assert "good" == chosen.winner.estimator
+    assert {TrainingSet.BOTH} == {one.candidate.training_set for one in chosen.scores}
+    assert not any(one.candidate.adjusted for one in chosen.scores)
+    assert len(tried["bad"].seen) == len(beyond)  # given up before the folds
+    assert len(tried["good"].seen) == len(beyond) + 4
+    held = sum(len(part.held_out) for part in beyond)
+    assert f"and {held} predictions of larger runs from smaller ones" in chosen.judged_on
+
+
+def test_the_errors_that_intervals_are_made_of_are_of_candidates_chosen_without_them(dataset):
+    """Each of two is right on half of the folds: whichever wins, what it says of the other half counts."""
+    parts = folds(dataset.samples, 4, seed=0)
+    truth = {one.configuration: one.value for one in dataset.samples}
+    off = {one.configuration: number for number, part in enumerate(parts) for one in part.held_out}
+    tried = {}
+    for name, mine in (("first", (0, 1)), ("second", (2, 3))):
+        wrong = {key: value * (1.0 if off[key] in mine else 1.3) for key, value in truth.items()}
+        tried[name] = Constant(name, 1.0, wrong)
+    chosen = select(parts, tried, "mape")
+    ratio = chosen.predicted.point / chosen.predicted.measured
+    assert ratio == pytest.approx(np.full(len(ratio), 1.3), rel=0.01)
+
+
+def test_an_ensemble_says_what_its_members_said_and_is_not_fitted_again(dataset):
+    recipe = Ensemble("both", tuple(recipes(dataset, low=0.95, high=1.06, middle=1.0).values()))
+    tried = {one.name: one for one in recipe.members} | {"both": recipe}
+    parts = folds(dataset.samples, 4, seed=0)
+    chosen = select(parts, tried, "mape")
+    both = [one for one in chosen.scores if one.candidate.estimator == "both" and not one.candidate.adjusted]
+    assert [0.0] * len(both) == [pytest.approx(one.mape, abs=1e-9) for one in both]
+    assert len(recipe.members[0].seen) == 3 * len(parts)
+
+
+def test_several_processes_choose_as_one_does(dataset):
+    few = {name: ESTIMATORS[name] for name in ("linear", "tree")}
+    parts = folds(dataset.samples, 3, seed=0)
+    alone, together = select(parts, few, "mape"), select(parts, few, "mape", run=side_by_side(2))
+    assert [(one.candidate, one.mape) for one in alone.scores] == [(one.candidate, one.mape) for one in together.scores]
 
 
 def test_none_is_given_up_for_the_few_runs_of_one_fold():

@@ -39,9 +39,11 @@ class Request:
     policy: str = DEFAULT_POLICY
     scale: tuple[str, ...] = ()
     without: tuple[str, ...] = ()
+    categories: tuple[str, ...] = ()
     to: Path | None = None
     plots: Path | None = None
     seed: int = 0
+    jobs: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +75,15 @@ def train(request: Request, *, catalog: Catalog | None = None, history: Path | N
 
     records, source, command = _records(request, catalog or toolbox().catalog, history)
     origin = Origin(source, datetime.now(UTC).isoformat(timespec="seconds"), reproduce(request), command)
-    options = Options(request.targets, request.policy, request.scale, request.without, request.seed)
+    options = Options(
+        request.targets,
+        request.policy,
+        request.scale,
+        request.without,
+        request.categories,
+        request.seed,
+        request.jobs,
+    )
     model, trained = build(records, ESTIMATORS, origin, options, progress=progress)
     path = request.to or settings.data_dir() / "models" / f"{_file_name(model.application)}.npz"
     if path.is_dir():
@@ -85,7 +95,7 @@ def train(request: Request, *, catalog: Catalog | None = None, history: Path | N
     if request.plots is not None:
         from leadline.training.plots import draw_all  # noqa: PLC0415 - matplotlib takes half a second to load
 
-        plots = draw_all(model.card, trained, ESTIMATORS, request.plots, progress=progress)
+        plots = draw_all(model.card, trained, request.plots, progress=progress)
     return TrainedFiles(model.card, path, text, plots)
 
 
@@ -151,6 +161,7 @@ def reproduce(request: Request) -> str:
     words += ["--policy", request.policy]
     words += ["--scale", ",".join(request.scale)] if request.scale else []
     words += ["--without", ",".join(request.without)] if request.without else []
+    words += ["--categories", ",".join(request.categories)] if request.categories else []
     return shlex.join([*words, "--seed", str(request.seed)])
 
 

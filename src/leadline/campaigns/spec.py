@@ -174,7 +174,8 @@ def _categorical(name: str, said: _ParameterFile, choices: Sequence[Value]) -> P
         raise InvalidInput(f"the parameter {name} has both choices and numbers: keep one of them")
     if not choices:
         raise InvalidInput(f"the choices of {name} are empty: name at least one")
-    return Parameter(name, ParameterKind.CATEGORICAL, choices=_distinct(f"choices of {name}", choices))
+    names = _distinct(f"choices of {name}", [str(one) for one in choices])
+    return Parameter(name, ParameterKind.CATEGORICAL, choices=names)
 
 
 def _values(name: str, kind: ParameterKind, values: Sequence[float] | None) -> tuple[float, ...]:

@@ -43,14 +43,15 @@ class Parameter:
     """One ``{name}`` of the command.
 
     A numeric parameter has a range at each scale, and carries scale where the two differ; where it has ``values``, only
-    those within the range are used. A categorical one has ``choices``, the same at both scales.
+    those within the range are used. A categorical one has ``choices``, the same at both scales, as
+    texts also where they look like numbers: what is learned from them takes them for names.
     """
 
     name: str
     kind: ParameterKind
     scaled_down: Range | None = None
     full_scale: Range | None = None
-    choices: tuple[Value, ...] = ()
+    choices: tuple[str, ...] = ()
     values: tuple[float, ...] = ()
 
     @property

@@ -16,7 +16,8 @@ from leadline.training.dataset import make_dataset
 from leadline.training.fitting import LEVEL, Trained, train_target
 from leadline.training.model import Model
 from leadline.training.records import Record
-from leadline.training.select import Progress, Score
+from leadline.training.select import Score
+from leadline.training.trial import Progress
 
 PACKAGES = ("numpy", "scipy", "scikit-learn")
 
@@ -39,7 +40,9 @@ class Options:
     policy: str = "mape"
     scale_features: tuple[str, ...] = ()
     without: tuple[str, ...] = ()
+    categories: tuple[str, ...] = ()
     seed: int = 0
+    jobs: int | None = 1
 
 
 def build(
@@ -59,12 +62,20 @@ def build(
     targets = tuple(dict.fromkeys(options.targets or measured_targets(records)))
     trained = []
     for target in targets:
-        data = make_dataset(records, target, scale_features=options.scale_features, without=options.without)
+        data = make_dataset(
+            records,
+            target,
+            scale_features=options.scale_features,
+            without=options.without,
+            categories=options.categories,
+        )
 
         def say(what: str, number: int, count: int, target: str = target) -> None:
             progress(f"{target}: {what}", number, count)
 
-        trained.append(train_target(data, estimators, policy=options.policy, seed=options.seed, progress=say))
+        trained.append(
+            train_target(data, estimators, policy=options.policy, seed=options.seed, jobs=options.jobs, progress=say)
+        )
     return make_model(trained, origin, options.seed), tuple(trained)
 
 

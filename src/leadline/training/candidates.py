@@ -5,11 +5,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-import numpy as np
-
 from leadline.core.runs import Scale
 from leadline.core.samples import Sample
 from leadline.estimators.tabular.ports import Array
+from leadline.uncertainty.metrics import up_mape
 
 
 class TrainingSet(StrEnum):
@@ -35,12 +34,17 @@ class Candidate:
         return f"{self.estimator} on {self.training_set}" + ", adjusted" * self.adjusted
 
 
-def training_sets(samples: Sequence[Sample]) -> tuple[TrainingSet, ...]:
-    """Return the training sets that the samples allow; up-sampled where that would add a fifth or more."""
+def training_sets(samples: Sequence[Sample], *, few: bool = False) -> tuple[TrainingSet, ...]:
+    """Return the training sets that the samples allow; up-sampled where that would add a fifth or more.
+
+    Of ``few`` full-scale runs none is up-sampled, for their noise would be taken for the law, and none left out.
+    """
     scales = [one.scale for one in samples if not one.censored]
     down, full = scales.count(Scale.SCALED_DOWN), scales.count(Scale.FULL_SCALE)
     if not down or not full:
         return (TrainingSet.ALL,)
+    if few:
+        return (TrainingSet.BOTH,)
     both = (TrainingSet.SCALED_DOWN, TrainingSet.BOTH)
     return (*both, TrainingSet.UP_SAMPLED) if full < 0.8 * down else both
 
@@ -66,7 +70,4 @@ def adjustment(measured: Array, predicted: Array) -> float:
 
     Source: HARP 1.0 (Vallabhajosyula and Ramnath, PEARC 2023).
     """
-    under = predicted < measured
-    if not under.any():
-        return 1.0
-    return 1.0 + round(float(np.mean((measured[under] - predicted[under]) / measured[under])), 2)
+    return 1 + round(up_mape(measured.tolist(), predicted.tolist()) / 100, 2) if len(measured) else 1.0

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from leadline.core.errors import InvalidInput
+from leadline.core.errors import InvalidInput, UnknownName
 from leadline.core.jobs import JobState
 from leadline.core.models import Feature, Role
 from leadline.core.runs import Scale
@@ -57,8 +57,11 @@ def make_dataset(
     *,
     scale_features: Sequence[str] = (),
     without: Sequence[str] = (),
+    categories: Sequence[str] = (),
 ) -> TrainingData:
     """Return the samples of ``target``; ``without`` names features to leave out.
+
+    ``categories`` names features whose numbers are but names, as 2 and 3 of dimensions.
 
     ``scale_features`` names those that carry scale; by default they are those whose full-scale values lie beyond the
     scaled-down ones.
@@ -73,7 +76,8 @@ def make_dataset(
     if not usable:
         raise InvalidInput(_why_nothing(records, application, target))
     _check_parameters(usable, frozenset(without))
-    samples = tuple(_sample(record, target, frozenset(without)) for record in usable)
+    _refuse_unknown(usable, categories)
+    samples = tuple(_sample(record, target, frozenset(without), frozenset(categories)) for record in usable)
     whole = [sample for sample in samples if not sample.censored]
     configurations = {sample.configuration for sample in whole}
     if len(configurations) < LEAST_CONFIGURATIONS:
@@ -169,19 +173,24 @@ def _too_few(records: Sequence[Record], application: str, whole: int, configurat
     )
 
 
-def _sample(record: Record, target: str, without: frozenset[str]) -> Sample:
+def _sample(record: Record, target: str, without: frozenset[str], categories: frozenset[str]) -> Sample:
     figures = record.figures
     value = _figure(record, target)
     if value is None:
         raise ValueError(f"{record.where} has no {target}")
     timed = target == "elapsed_s"
     return Sample(
-        {name: value for name, value in record.features.items() if name not in without},
+        {
+            name: str(value) if name in categories else value
+            for name, value in record.features.items()
+            if name not in without
+        },
         value,
         record.scale,
         censored=record.state is not JobState.COMPLETED,
         startup_s=figures.get("startup_s") if timed else None,
-        unit_s=figures.get("unit_s") if timed else None,
+        work_s=figures.get("work_s") if timed else None,
+        units=figures.get("units") if timed else None,
         cost_s=figures.get("elapsed_s", 0.0),
         run_id=record.id,
     )
@@ -201,6 +210,13 @@ def _check_parameters(records: Sequence[Record], without: frozenset[str]) -> Non
                 f"leave it out with --without {name}"
             )
         _refuse_mixed([record for record in records if name in record.features], name)
+
+
+def _refuse_unknown(records: Sequence[Record], categories: Sequence[str]) -> None:
+    known = {name for record in records for name in record.features}
+    for name in categories:
+        if name not in known:
+            raise UnknownName("feature", name, known)
 
 
 def _refuse_mixed(records: Sequence[Record], name: str) -> None:

@@ -39,15 +39,15 @@ def complete(rows: Iterable[Mapping[str, Value]], features: Sequence[Feature]) -
     """Return rows as the samples had them.
 
     A feature that never varied and is not named has the value it always had; a number with a unit (``10 s``) counts in
-    the unit of its column, as a whole number written as text does.
+    the unit of its column, as a whole number written as text does, and a number of a category is its text.
     """
     usual = {one.name: _only_value(one) for one in features if not one.used}
-    numeric = {one.name for one in features if not one.categorical}
+    texts = {one.name: one.categorical for one in features}
     found = []
     for row in rows:
         whole = {name: value for name, value in usual.items() if value is not None} | dict(row)
-        texts = [name for name, value in whole.items() if isinstance(value, str) and name in numeric]
-        found.append(whole | {name: _number(str(whole[name])) for name in texts})
+        odd = {name: text for name, text in texts.items() if name in whole and text != isinstance(whole[name], str)}
+        found.append(whole | {name: _as_run(whole[name], text=text) for name, text in odd.items()})
     return found
 
 
@@ -76,11 +76,14 @@ def _only_value(feature: Feature) -> Value | None:
     return int(feature.low) if feature.whole else feature.low
 
 
-def _number(text: str) -> Value:
+def _as_run(value: Value, *, text: bool) -> Value:
+    """Return a value as the runs had it: a text, or a number where it is one."""
+    if text:
+        return str(value)
     try:
-        return in_base_unit(text) if unit_of(text) else float(text)
+        return in_base_unit(str(value)) if unit_of(str(value)) else float(value)
     except ValueError:
-        return text
+        return value
 
 
 def _outside(feature: Feature, value: Value | None) -> tuple[float, str] | None:

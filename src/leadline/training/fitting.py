@@ -7,13 +7,14 @@ import numpy as np
 
 from leadline.core.errors import InvalidInput
 from leadline.core.runs import Scale
-from leadline.core.samples import Sample
+from leadline.core.samples import Dataset, Sample
 from leadline.estimators.tabular.ports import Array, FittedEstimator, TabularEstimator
-from leadline.training.candidates import adjustment
 from leadline.training.card import Errors
 from leadline.training.dataset import TrainingData
-from leadline.training.select import OutOfFold, Progress, Selection, fit, predict_held_out, predict_out_of_fold, select
+from leadline.training.out_of_fold import OutOfFold, fit, predict_held_out, predict_out_of_fold
+from leadline.training.select import Selection, select
 from leadline.training.splits import Parting, blocked, folds, hold_out, thinned
+from leadline.training.trial import Progress, side_by_side
 from leadline.uncertainty.conformal import Calibration, Residuals, calibrate
 from leadline.uncertainty.metrics import coverage, mae, mape, ov_mape, underprediction
 
@@ -24,6 +25,8 @@ TEST_SHARE = 0.2
 LEVEL = 0.9
 CUTS = (0.5, 0.75)
 """Shares of the configurations, by size, below which one fits and above which one predicts: an extrapolation."""
+FEW_TO_JUDGE = 15
+"""Full-scale configurations below which candidates are judged by extrapolations of the scaled-down runs besides."""
 MOST_TO_SELECT = 500
 """Samples on which candidates are compared; the chosen one is fitted on all."""
 LARGE, SLOW = 3000, ("network",)
@@ -67,9 +70,12 @@ def train_target(
     *,
     policy: str = "mape",
     seed: int = 0,
+    jobs: int | None = 1,
     progress: Progress = lambda *_: None,
 ) -> Trained:
     """Choose, calibrate and test an estimator for a target, then fit it again on all runs.
+
+    It takes ``jobs`` processes; ``None`` is one for each core.
 
     The test runs take part in nothing before they are scored, once. Afterwards the recipe is fitted on them too, and
     their errors join those that the interval is made of.
@@ -78,34 +84,37 @@ def train_target(
         InvalidInput: no estimator can be fitted on so few runs.
         UnknownName: there is no such policy.
     """
-    dataset = data.dataset
-    carries = dataset.scale_features
-    kept = hold_out(dataset.samples, TEST_SHARE, seed)
-    compared = thinned(kept.fitted, MOST_TO_SELECT, seed)
-    inside = folds(compared, FEWER_FOLDS if len(compared) > MANY else FOLDS, seed)
-    beyond = blocked(compared, carries, CUTS)
-    extrapolates = bool(beyond) and not dataset.at(Scale.FULL_SCALE)
-    judged = beyond if extrapolates else inside
+    dataset, carries = data.dataset, data.dataset.scale_features
+    parts = _parted(dataset, seed)
     large = len(dataset.samples) > LARGE
-    compared_recipes = {name: one for name, one in estimators.items() if not (large and name in SLOW)} or estimators
-    selection = select(judged, compared_recipes, policy, scale_features=carries, seed=seed, progress=progress)
-    recipe = estimators[selection.winner.estimator]
+    compared = {name: one for name, one in estimators.items() if not (large and name in SLOW)} or estimators
+    selection = select(
+        parts.beyond if parts.extrapolates else parts.inside,
+        compared,
+        policy,
+        few=parts.few,
+        extrapolations=parts.extrapolations,
+        scale_features=carries,
+        seed=seed,
+        run=side_by_side(jobs),
+        progress=progress,
+    )
+    recipe = selection.recipe
     progress(f"calibrating {selection.winner.name}", 1, 1)
 
     def predict(partings: Sequence[Parting]) -> OutOfFold:
         return predict_out_of_fold(selection.winner, recipe, partings, scale_features=carries, seed=seed)
 
-    plain = predict(inside) if extrapolates else selection.predicted
-    factor = _factor(plain, selection)
-    plain = plain.times(np.full(len(plain.samples), factor))
-    errors = [plain.residuals()]
-    if largest := _where_it_can_be_fitted(predict, beyond):
+    factor = selection.factor
+    inside_said = predict(parts.inside) if parts.extrapolates else selection.predicted
+    errors = [inside_said.residuals()]
+    if largest := _where_it_can_be_fitted(predict, parts.beyond):
         errors.append(largest.times(np.full(len(largest.samples), factor)).residuals())
-    validation = _cross_intervals(plain, errors[1:])
+    validation = _cross_intervals(inside_said, errors[1:])
     test = None
-    if kept.held_out:
-        fitted = fit(selection.winner, recipe, kept.fitted, scale_features=carries, seed=seed)
-        said = predict_held_out(fitted, kept.held_out)
+    if parts.kept.held_out:
+        fitted = fit(selection.winner, recipe, parts.kept.fitted, scale_features=carries, seed=seed)
+        said = predict_held_out(fitted, parts.kept.held_out)
         said = said.times(np.full(len(said.samples), factor))
         test = _with_interval(said, calibrate(Residuals.joined(*errors)))
         errors.append(said.residuals())
@@ -120,7 +129,43 @@ def train_target(
         errors_by_scale(validation),
         validation,
         test,
-        _notes(data, extrapolates=extrapolates, tested=test is not None, compared=len(compared)),
+        _notes(data, extrapolates=parts.extrapolates, tested=test is not None, compared=len(parts.compared)),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Parted:
+    """The test and the rest; of the rest the samples on which candidates are ``compared``, and how these are parted.
+
+    ``extrapolates`` says that there is no full-scale run to judge by; where there are ``few``, ``extrapolations`` of
+    the scaled-down runs are judged besides.
+    """
+
+    kept: Parting
+    compared: tuple[Sample, ...]
+    inside: tuple[Parting, ...]
+    beyond: tuple[Parting, ...]
+    extrapolates: bool
+    few: bool
+    extrapolations: tuple[Parting, ...]
+
+
+def _parted(dataset: Dataset, seed: int) -> _Parted:
+    carries = dataset.scale_features
+    kept = hold_out(dataset.samples, TEST_SHARE, seed)
+    compared = thinned(kept.fitted, MOST_TO_SELECT, seed)
+    inside = folds(compared, FEWER_FOLDS if len(compared) > MANY else FOLDS, seed)
+    beyond = blocked(compared, carries, CUTS)
+    small = [one for one in compared if one.scale is Scale.SCALED_DOWN]
+    full = _configurations(compared) - _configurations(small)
+    return _Parted(
+        kept,
+        compared,
+        inside,
+        beyond,
+        bool(beyond) and not dataset.at(Scale.FULL_SCALE),
+        0 < full < FEW_TO_JUDGE,
+        blocked(small, carries, CUTS) if 0 < full < FEW_TO_JUDGE else (),
     )
 
 
@@ -158,15 +203,6 @@ def _where_it_can_be_fitted(
         except InvalidInput:  # too few runs below this cut
             continue
     return None
-
-
-def _factor(plain: OutOfFold, selection: Selection) -> float:
-    """Return the adjustment of the winner, from the runs that it was judged on."""
-    if not selection.winner.adjusted:
-        return 1.0
-    judged = np.array([one.scale is Scale.FULL_SCALE for one in plain.samples])
-    judged = judged if judged.any() else np.ones(len(judged), bool)
-    return adjustment(plain.measured[judged], plain.point[judged])
 
 
 def _with_interval(said: OutOfFold, calibration: Calibration) -> Predictions:

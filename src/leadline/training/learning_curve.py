@@ -1,13 +1,11 @@
 """How the error on full-scale runs falls as the campaign costs more."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from leadline.core.errors import InvalidInput
 from leadline.core.runs import Scale
-from leadline.estimators.tabular.ports import TabularEstimator
 from leadline.training.fitting import Trained
-from leadline.training.select import fit, predict_held_out
+from leadline.training.out_of_fold import fit, predict_held_out
 from leadline.training.splits import first_share, folds
 from leadline.uncertainty.metrics import mape
 
@@ -25,7 +23,7 @@ class Step:
     mape: float
 
 
-def learning_curve(one: Trained, estimators: Mapping[str, TabularEstimator], seed: int = 0) -> tuple[Step, ...]:
+def learning_curve(one: Trained, seed: int = 0) -> tuple[Step, ...]:
     """Return the steps of growing cost that the chosen estimator can be fitted on.
 
     Each learns from a share of the configurations of each scale, and is scored on the full-scale runs (all, where there
@@ -42,7 +40,7 @@ def learning_curve(one: Trained, estimators: Mapping[str, TabularEstimator], see
             try:
                 fitted = fit(
                     one.selection.winner,
-                    estimators[one.selection.winner.estimator],
+                    one.selection.recipe,
                     part,
                     scale_features=data.scale_features,
                     seed=seed,

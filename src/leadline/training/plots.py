@@ -1,7 +1,7 @@
 """Draw how far off a model is: predicted against measured, error by scale, and the learning curve."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +13,12 @@ from matplotlib.ticker import FuncFormatter, NullFormatter
 from leadline.core.errors import LeadlineError
 from leadline.core.runs import Scale
 from leadline.core.units import format_bytes, format_duration
-from leadline.estimators.tabular.ports import Array, TabularEstimator
+from leadline.estimators.tabular.ports import Array
 from leadline.training.card import Card
 from leadline.training.fitting import Predictions, Trained
 from leadline.training.learning_curve import Step, learning_curve
-from leadline.training.select import Progress
 from leadline.training.splits import size_of
+from leadline.training.trial import Progress
 
 COLOURS = {Scale.SCALED_DOWN: "#0072B2", Scale.FULL_SCALE: "#D55E00"}
 """Of Okabe and Ito's palette, which readers who see few colours tell apart."""
@@ -32,7 +32,6 @@ WHAT = {"elapsed_s": "walltime", "host_memory_bytes": "peak host memory", "gpu_m
 def draw_all(
     card: Card,
     trained: Sequence[Trained],
-    estimators: Mapping[str, TabularEstimator],
     folder: Path,
     *,
     progress: Progress = lambda *_: None,
@@ -49,7 +48,7 @@ def draw_all(
         begun = f"{card.application}-{target}"
         made += _save(predicted_against_measured(one, card.application), folder / f"{begun}-predicted")
         made += _save(error_by_size(one, card.application), folder / f"{begun}-error")
-        steps = learning_curve(one, estimators, card.seed)
+        steps = learning_curve(one, card.seed)
         if len(steps) > 1:
             made += _save(draw_learning_curve(one, steps, card.application), folder / f"{begun}-learning")
     return tuple(made)

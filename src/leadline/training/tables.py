@@ -23,7 +23,7 @@ BOOKKEEPING = frozenset(
 )  # fmt: skip
 """Columns that say which run a row is, and nothing that could be learned from."""
 FIGURES = frozenset(
-    ("elapsed_s", "unit_s", "step_s", "startup_s", "cpu_s", "host_memory_bytes", "gpu_memory_bytes",
+    ("elapsed_s", "unit_s", "step_s", "startup_s", "work_s", "cpu_s", "host_memory_bytes", "gpu_memory_bytes",
      "cgroup_memory_bytes", "processes", "read_bytes", "written_bytes")
 )  # fmt: skip
 """Columns of any table that are known to be measured, so that they are never taken for what is known before a run."""

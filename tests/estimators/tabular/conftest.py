@@ -198,7 +198,7 @@ def dnn() -> Application:
 
 @pytest.fixture(scope="session")
 def history(dnn) -> list[Sample]:
-    return dnn.history(7, 60, 3)
+    return dnn.history(7, 60, 3, reports=True)
 
 
 @pytest.fixture(scope="session")

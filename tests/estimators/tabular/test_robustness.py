@@ -23,7 +23,7 @@ rows = st.fixed_dictionaries(
 )
 samples = st.builds(
     lambda features, value, scale, censored: Sample(
-        {**features, "copy": features["size"] * 3}, value, scale, censored=censored
+        {**features, "copy": features["size"] * 3}, value, scale, censored=censored, startup_s=value / 3
     ),
     rows,
     decades,
@@ -31,7 +31,7 @@ samples = st.builds(
     st.sampled_from([False, False, False, False, True]),
 )
 histories = st.lists(samples, min_size=6, max_size=16).map(
-    lambda runs: [*runs, *(Sample(one.features, one.value, one.scale) for one in runs[:6])]
+    lambda runs: [*runs, *(Sample(one.features, one.value, one.scale, startup_s=one.startup_s) for one in runs[:6])]
 )
 QUESTIONS = [
     {},
@@ -71,14 +71,14 @@ def test_the_slower_ones_answer_likewise(name, history):
 
 @pytest.mark.parametrize("name", ESTIMATORS)
 def test_runs_that_are_all_the_same_are_predicted_as_they_were(name):
-    runs = [Sample({"size": 5, "kind": "a"}, 12.0, Scale.SCALED_DOWN) for _ in range(8)]
+    runs = [Sample({"size": 5, "kind": "a"}, 12.0, Scale.SCALED_DOWN, startup_s=4.0) for _ in range(8)]
     fitted = ESTIMATORS[name].fit(runs, scale_features=["size"])
     assert 12.0 == pytest.approx(fitted.predict([{"size": 5, "kind": "a"}]).point[0], rel=0.05)
 
 
 @pytest.mark.parametrize("name", ESTIMATORS)
 def test_a_category_never_seen_has_the_widest_spread(name, dnn):
-    fitted = ESTIMATORS[name].fit(dnn.history(5, 40), scale_features=dnn.scale_features)
+    fitted = ESTIMATORS[name].fit(dnn.history(5, 40, reports=True), scale_features=dnn.scale_features)
     row = dnn.history(6, 1)[0].features
     known, strange = fitted.predict([row, {**row, "device": "abacus"}]).spread
     assert strange > 3 * known

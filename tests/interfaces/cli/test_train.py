@@ -94,6 +94,7 @@ def test_a_campaign_of_the_history_is_trained_by_its_name_and_kept_with_the_user
         (["net", "--policy", "wmt"], "did you mean 'wtm'"),
         (["net", "--target", "joules"], "joules was not measured in any of the 24 runs"),
         (["net", "--scale", "depth"], "no run has a parameter 'depth'"),
+        (["net", "--categories", "epoch"], "unknown feature 'epoch': did you mean 'epochs'"),
         (["absent.csv"], "No such file"),
         (["{table}", "--target", "watts"], "has no column 'watts'"),
         (["{table}", "--without", "depth"], "has no column 'depth' to leave out"),

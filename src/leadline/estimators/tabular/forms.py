@@ -18,7 +18,8 @@ class Problem:
     """``logs`` (n,) to be met at ``u`` (n, columns), each with its ``weight``, whose mean is one.
 
     ``u`` are logarithms about their mean where ``stretched``, else standardised; ``scales`` are the columns that carry
-    scale; ``startup`` are the logarithms of reported start-ups, or NaN.
+    scale; ``crossed`` those that let its exponents differ between categories; ``startup`` are the logarithms of
+    reported start-ups, or NaN.
     """
 
     u: Array
@@ -27,6 +28,7 @@ class Problem:
     startup: Array
     scales: Mask
     stretched: Mask
+    crossed: Mask
 
 
 class Law(Protocol):

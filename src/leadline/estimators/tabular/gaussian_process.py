@@ -19,6 +19,8 @@ KEPT = 350
 """… and at most so many stand for all rows in prediction."""
 ROUNDS = 40
 ROOT5 = math.sqrt(5)
+RESCUES = (0.0, 1e-10, 1e-8, 1e-6, 1e-4)
+"""Shares of the mean variance that are added to all where rounding has made a covariance indefinite."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,8 +140,19 @@ def _distance(x: Array, points: Array) -> Array:
 
 def _solve(matrix: Array, right: Array) -> tuple[Array, Array]:
     """Return the inverse of a covariance times ``right``, and a root R of the inverse: R Rᵀ."""
-    root = np.linalg.inv(np.linalg.cholesky(matrix)).T
+    root = np.asarray(np.linalg.inv(_factor(matrix)).T, np.float64)
     return root @ (root.T @ right), root
+
+
+def _factor(covariance: Array) -> Array:
+    """Return Cholesky's factor, with as little more on the diagonal as rounding makes necessary."""
+    usual = float(np.trace(covariance)) / len(covariance) * np.eye(len(covariance))
+    for more in RESCUES[:-1]:
+        try:
+            return np.asarray(np.linalg.cholesky(covariance + more * usual), np.float64)
+        except np.linalg.LinAlgError:
+            continue
+    return np.asarray(np.linalg.cholesky(covariance + RESCUES[-1] * usual), np.float64)
 
 
 def _tune(x: Array, y: Array, weight: Array, *, trend: bool) -> Settings:
@@ -178,7 +191,7 @@ def _badness(
     linear = _linear(x, x, _slopes(columns, float(slope), trend=trend))
     noisy = noise / weight + 1e-8
     covariance = linear + rough * shape + np.diag(noisy)
-    factor = np.linalg.cholesky(covariance)
+    factor = _factor(covariance)
     root = np.linalg.inv(factor)
     inverse = root.T @ root
     alpha = inverse @ y

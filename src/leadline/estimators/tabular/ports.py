@@ -54,3 +54,10 @@ class TabularEstimator(Protocol):
         Raises:
             InvalidInput: there are too few samples that are not censored for this estimator; how many it needs.
         """
+
+
+class Kept(TabularEstimator, Protocol):
+    """An estimator that can be made again of its state."""
+
+    def load(self, state: State) -> FittedEstimator:
+        """Return the fitted estimator that ``dump`` gave."""

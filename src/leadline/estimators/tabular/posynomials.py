@@ -17,8 +17,16 @@ from leadline.estimators.tabular.states import floats
 
 PLAIN = ((0.0, 0.35), (1.0, 0.3), (-1.0, 0.05), (0.5, 0.05), (-0.5, 0.03), (2.0, 0.05), (1.5, 0.04), (3.0, 0.03))
 """Exponents that costs have more often than others, with their probabilities."""
+CROSSED = 0.2
+"""Deviation of what a category adds to an exponent of scale, for each deviation of the category's column."""
 SLAB = 0.1
 """Probability that an exponent is none of them."""
+AT_ONCE = 4
+"""Exponents that are set to plain numbers between two fits, where each gains at least half as much as the likeliest."""
+WILD_AT = 2.0
+"""Where Huber's loss turns from squares to straight lines, in deviations."""
+FIRST_DAMPING, LAST_DAMPING, CLOSE = 1e-3, 1e9, 1e-8
+"""Of the steps to a least loss: how short the first may be, when to give up, and when the loss falls no more."""
 WILD = 3.0
 """A sample farther than so many deviations from the law is believed that much less."""
 NOISE = (0.02, 0.5)
@@ -79,7 +87,7 @@ class Prior:
 class Posynomials:
     """Fits ``Posynomial``: one to ``most`` terms beside the start-up."""
 
-    most: int = 3
+    most: int = 4
     largest: int = 800
 
     def fit(self, problem: Problem, seed: int) -> list[Fitted]:
@@ -119,7 +127,8 @@ def _prior(problem: Problem, count: int) -> Prior:
     deviation[:, 1:] = np.where(problem.stretched, 1.0, 0.5)
     mean[1:, 1:] = np.where(problem.scales, 0.7, 0.0)
     low[1:, 1:] = np.where(problem.scales, 0.0, -np.inf)
-    deviation[0, 1:] = np.where(problem.scales, 0.0, 0.5 * deviation[0, 1:])
+    deviation[:, 1:] = np.where(problem.crossed, CROSSED, deviation[:, 1:])
+    deviation[0, 1:] = np.where(problem.scales | problem.crossed, 0.0, 0.5 * deviation[0, 1:])
     return Prior(mean, deviation, low)
 
 
@@ -133,12 +142,14 @@ def _simplify(problem: Problem, prior: Prior, theta: Array, sigma: Array) -> tup
         jacobian = _jacobian(problem, prior, theta, sigma)
         variance = np.zeros(theta.shape)
         variance[prior.free] = np.diag(np.linalg.pinv(jacobian.T @ jacobian))
-        gain, odds, value, row, column = max(_plain(problem, prior, theta, variance), default=(0.0, 0.0, 0.0, 0, 0))
-        if gain <= 0:
+        likely = sorted(_plain(problem, prior, theta, variance), reverse=True)
+        if not likely or likely[0][0] <= 0:
             break
-        mean, deviation = prior.mean.copy(), prior.deviation.copy()
-        mean[row, column], deviation[row, column] = value, 0.0
-        prior = Prior(mean, deviation, prior.low, prior.odds + odds)
+        mean, deviation, odds = prior.mean.copy(), prior.deviation.copy(), prior.odds
+        for gain, more, value, row, column in likely[:AT_ONCE]:
+            if gain > 0.5 * likely[0][0] and deviation[row, column] > 0:
+                mean[row, column], deviation[row, column], odds = value, 0.0, odds + more
+        prior = Prior(mean, deviation, prior.low, odds)
         theta = _solve(problem, prior, theta, sigma, rounds=12)
     return prior, theta
 
@@ -175,27 +186,50 @@ def _begin(problem: Problem, prior: Prior, before: Array | None, chance: np.rand
 
 
 def _solve(problem: Problem, prior: Prior, start: Array, sigma: Array, *, rounds: int) -> Array:
-    """Return the theta of least loss near ``start``."""
-    from scipy.optimize import least_squares  # noqa: PLC0415 - needed to fit alone
+    """Return the theta of least Huber loss near ``start``, after at most so many steps of Levenberg and Marquardt.
 
+    Bounds are kept by projection: an entry that lies on its bound, and that the gradient pushes beyond, stays there.
+    """
     free = prior.free
-    theta = np.where(free, start, prior.mean)
+    theta = np.where(free, np.maximum(start, prior.low), prior.mean)
+    off = _residuals(problem, prior, theta, sigma)
+    damping = FIRST_DAMPING
+    for _ in range(rounds):
+        heed = np.minimum(1.0, WILD_AT / np.maximum(np.abs(off), 1e-12))
+        jacobian = _jacobian(problem, prior, theta, sigma)
+        slope = jacobian.T @ (heed * off)
+        curve = jacobian.T @ (heed[:, None] * jacobian)
+        held = (theta[free] <= prior.low[free]) & (slope > 0)
+        moved, loss = theta, _huber(off)
+        while damping < LAST_DAMPING:
+            step = np.linalg.solve(_held(curve + damping * np.diag(np.diag(curve)), held), np.where(held, 0.0, -slope))
+            moved = theta.copy()
+            moved[free] = np.maximum(theta[free] + step, prior.low[free])
+            off = _residuals(problem, prior, moved, sigma)
+            if _huber(off) < loss:
+                break
+            damping *= 4
+        else:
+            return theta
+        theta, damping = moved, max(damping / 8, 1e-9)
+        if loss - _huber(off) < CLOSE * loss:
+            break
+    return theta
 
-    def spread_out(values: Array) -> Array:
-        theta[free] = values
-        return theta
 
-    answer = least_squares(
-        lambda values: _residuals(problem, prior, spread_out(values), sigma),
-        np.maximum(start[free], prior.low[free] + 1e-9),
-        jac=lambda values: _jacobian(problem, prior, spread_out(values), sigma),
-        bounds=(prior.low[free], np.inf),
-        max_nfev=rounds,
-        x_scale=prior.deviation[free],
-        loss="huber",
-        f_scale=2.0,
-    )
-    return spread_out(answer.x).copy()
+def _huber(off: Array) -> float:
+    """Return Huber's loss of residuals: squares, and beyond ``WILD_AT`` straight lines."""
+    size = np.abs(off)
+    return float(np.sum(np.where(size <= WILD_AT, size**2, 2 * WILD_AT * size - WILD_AT**2)))
+
+
+def _held(curve: Array, held: Mask) -> Array:
+    """Return the curvature in which the entries that are held move by themselves alone."""
+    if not held.any():
+        return curve
+    found = np.where(held[:, None] | held[None, :], 0.0, curve)
+    found[held, held] = 1.0
+    return found
 
 
 def _residuals(problem: Problem, prior: Prior, theta: Array, sigma: Array) -> Array:
@@ -257,11 +291,10 @@ def _judge(problem: Problem, prior: Prior, theta: Array, sigma: Array) -> Fitted
     jacobian = _jacobian(problem, prior, theta, sigma)
     values, vectors = np.linalg.eigh(jacobian.T @ jacobian)
     values = np.maximum(values, 1e-12)
-    huber = np.where(np.abs(residuals) <= 2, residuals**2, 4 * np.abs(residuals) - 4)
     evidence = (
         prior.odds
         + (len(theta) - 2) * theta.shape[1] * math.log(SLAB)
-        - 0.5 * float(huber.sum())
+        - 0.5 * _huber(residuals)
         - float(np.sum(problem.weight * np.log(sigma)))
     )
     evidence -= 0.5 * float(np.log(values).sum()) + float(np.log(prior.deviation[prior.free]).sum())

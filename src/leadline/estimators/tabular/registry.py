@@ -1,26 +1,25 @@
 """All tabular estimators by name, and how a fitted one is made again of its state."""
 
-from typing import Protocol
-
 from leadline.core.errors import UnknownName
 from leadline.estimators.tabular.additive import Sums
 from leadline.estimators.tabular.blackbox import BlackBox
+from leadline.estimators.tabular.ensemble import Ensemble
 from leadline.estimators.tabular.gaussian_process import GaussianProcess
 from leadline.estimators.tabular.linear import Ridge
 from leadline.estimators.tabular.network import Network
-from leadline.estimators.tabular.ports import FittedEstimator, State, TabularEstimator
+from leadline.estimators.tabular.phased import Phased
+from leadline.estimators.tabular.ports import FittedEstimator, Kept, State
 from leadline.estimators.tabular.posynomials import Posynomials
 from leadline.estimators.tabular.scaling_law import ScalingLaw
 from leadline.estimators.tabular.trees import Boosting, DecisionTree
 
-
-class Kept(TabularEstimator, Protocol):
-    """An estimator that can be made again of its state."""
-
-    def load(self, state: State) -> FittedEstimator:
-        """Return the fitted estimator that ``dump`` gave."""
-
-
+_LAW = ScalingLaw("scaling_law", Posynomials())
+EXTRAPOLATING: tuple[Kept, ...] = (
+    Phased(BlackBox("gaussian_process", GaussianProcess(), growth=0.1), _LAW),
+    Phased(_LAW, _LAW),
+    Phased(ScalingLaw("additive_law", Sums()), _LAW),
+)
+"""Those that say something sensible far from what was run; together they are the ensemble."""
 ESTIMATORS: dict[str, Kept] = {
     one.name: one
     for one in (
@@ -28,10 +27,8 @@ ESTIMATORS: dict[str, Kept] = {
         BlackBox("tree", DecisionTree(), growth=1.0),
         BlackBox("boosting", Boosting(), growth=1.0),
         BlackBox("network", Network(), growth=0.7),
-        BlackBox("gaussian_process", GaussianProcess(), growth=0.1),
-        ScalingLaw("scaling_law", Posynomials()),
-        ScalingLaw("scaling_law_basic", Posynomials(), reported=False),
-        ScalingLaw("additive_law", Sums()),
+        *EXTRAPOLATING,
+        Ensemble("ensemble", EXTRAPOLATING),
     )
 }
 

@@ -8,12 +8,13 @@ import numpy as np
 import numpy.typing as npt
 
 from leadline.core.samples import Sample, Value
-from leadline.estimators.tabular import corrections, encoding
+from leadline.estimators.tabular import bend, corrections, encoding
+from leadline.estimators.tabular.bend import Bend
 from leadline.estimators.tabular.corrections import Correction
 from leadline.estimators.tabular.encoding import Encoding
 from leadline.estimators.tabular.forms import Fitted, Form, Law, Problem
 from leadline.estimators.tabular.ports import Array, Predicted, State
-from leadline.estimators.tabular.states import floats, nest, within
+from leadline.estimators.tabular.states import floats, nest, wholes, within
 from leadline.estimators.tabular.tables import (
     REACH,
     Table,
@@ -25,21 +26,12 @@ from leadline.estimators.tabular.tables import (
 
 ROUNDS = 3
 """Law and correction are fitted in turn so often, where a correction is worthwhile."""
+FEW_VALUES, MOST_CROSSES = 4, 16
+"""Columns of categories have at most so many values, where these do not say the same as others."""
+GROWN = 0.2
+"""Start-ups whose logarithm grows by more than this over the range of scale are no constants."""
 GROWTH = 0.05
 """What one fitted range beyond the samples adds to the spread, besides what the law's own exponents leave open."""
-
-
-@dataclass(frozen=True, slots=True)
-class Bend:
-    """Moves ln t by up to ``offset`` between ``low`` and ``high``: what the full-scale samples say of the law there."""
-
-    offset: float = 0.0
-    low: float = 0.0
-    high: float = 1.0
-
-    def at(self, logs: Array) -> Array:
-        """Return ln t as moved; it rises with ``logs`` still."""
-        return logs + self.offset * np.clip((logs - self.low) / (self.high - self.low), 0.0, 1.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +40,7 @@ class FittedLaw:
 
     name: str
     encoding: Encoding
+    crosses: npt.NDArray[np.int64]
     laws: tuple[Law, ...]
     shares: Array
     correction: Correction | None
@@ -58,13 +51,13 @@ class FittedLaw:
     def predict(self, rows: Sequence[Mapping[str, Value]]) -> Predicted:
         """Predict each row; with nothing else changed, more work never takes less."""
         x, beyond = self.encoding.encode(rows)
-        u = x * units(self.encoding)
+        u = _logs(x, self.encoding, self.crosses)
         more, unsure = self.correction.at(x) if self.correction else (np.zeros(len(x)), np.zeros(len(x)))
         each = _each(self.laws, u, more)
         logs = self.shares @ each
         between = self.shares @ (each - logs) ** 2
         inside = self.shares @ np.stack([law.spread(u) ** 2 for law in self.laws])
-        point = np.exp(np.clip(self.bend.at(logs), self.limits[0] - REACH, self.limits[1] + REACH))
+        point = np.exp(np.clip(self.bend.at(logs, x), self.limits[0] - REACH, self.limits[1] + REACH))
         return Predicted(
             point,
             doubt(np.sqrt(self.error**2 + between + inside + unsure**2), beyond, GROWTH),
@@ -80,14 +73,13 @@ class FittedLaw:
                 [
                     self.error,
                     *self.limits,
-                    self.bend.offset,
-                    self.bend.low,
-                    self.bend.high,
                 ]
             ),
             "shares": self.shares,
+            "crosses": self.crosses,
             **nest("encoding", self.encoding.dump()),
             **laws,
+            **nest("bend", self.bend.dump()),
             **nest("correction", self.correction.dump() if self.correction else {}),
         }
 
@@ -97,7 +89,8 @@ class ScalingLaw:
     """Fits laws of one form: a start-up that does not grow with scale, and work that does.
 
     The start-up is the one the jobs reported, where they did and ``reported`` (HARP's custom mode), else it is fitted
-    to the whole (its basic mode). How complex the law is, is weighed by evidence.
+    to the whole (its basic mode). Evidence weighs how complex the law is, and whether the exponents of scale differ
+    between categories.
     """
 
     name: str
@@ -119,24 +112,35 @@ class ScalingLaw:
         """
         table = tabulate(samples, least=self.least, estimator=self.name)
         found = encoding.learn(table.rows, scale_features)
-        task = _Task(self.form, found, found.encode(table.rows)[0], table, self.reported, seed)
+        x = found.encode(table.rows)[0]
+        crosses = _crosses(x, found)
+        task = _Task(self.form, found, crosses, x, table, self.reported, seed)
         logs = impute(table, task.expect)
         laws, shares, correction = task.alternate(logs)
         more = correction.at(task.x)[0] if correction else np.zeros(len(table))
         fitted = shares @ _each(laws, task.u, more)
-        bend = _bend(fitted, logs, table)
-        error = deviation(logs - bend.at(fitted), table.weight)
+        bent = bend.learn(x, fitted, table, logs, found.scales.astype(bool))
+        error = deviation(logs - bent.at(fitted, x), table.weight)
         limits = np.array([table.logs.min(), table.logs.max()])
-        return FittedLaw(self.name, found, laws, shares, correction, bend, error, limits)
+        return FittedLaw(self.name, found, crosses, laws, shares, correction, bent, error, limits)
 
     def load(self, state: State) -> FittedLaw:
         """Return the fitted law that ``dump`` gave."""
         figures, shares = floats(state["figures"]), floats(state["shares"])
         laws = tuple(self.form.load(within(f"law{i}", state)) for i in range(len(shares)))
-        bend = Bend(*(float(one) for one in figures[3:6]))
         known = encoding.load(within("encoding", state))
         more = corrections.load(within("correction", state))
-        return FittedLaw(self.name, known, laws, shares, more, bend, float(figures[0]), figures[1:3])
+        return FittedLaw(
+            self.name,
+            known,
+            wholes(state["crosses"]).reshape(-1, 2),
+            laws,
+            shares,
+            more,
+            bend.load(within("bend", state)),
+            float(figures[0]),
+            figures[1:3],
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +149,7 @@ class _Task:
 
     form: Form
     known: Encoding
+    crosses: npt.NDArray[np.int64]
     x: Array
     table: Table
     reported: bool
@@ -152,7 +157,7 @@ class _Task:
 
     @property
     def u(self) -> Array:
-        return self.x * units(self.known)
+        return _logs(self.x, self.known, self.crosses)
 
     def expect(self, logs: Array, use: npt.NDArray[np.bool_]) -> tuple[Array, float]:
         """Return what the laws of the rows in ``use`` expect of every row, and the deviation about them."""
@@ -181,16 +186,27 @@ class _Task:
         with np.errstate(divide="ignore", invalid="ignore"):
             startup = np.log(self.table.startup[at])
         sensible = np.isfinite(startup) & (startup < logs[at]) & self.reported
-        weight = self.table.weight[at]
+        sensible &= _steady(self.x[at][:, self.known.scales.astype(bool)], startup, sensible)
+        weight, none = self.table.weight[at], np.zeros(len(self.crosses), bool)
         problem = Problem(
             self.u[at],
             logs[at],
             weight / weight.mean(),
             np.where(sensible, startup, math.nan),
-            self.known.scales.astype(bool),
-            ~np.isnan(self.known.stretch),
+            np.concatenate([self.known.scales.astype(bool), none]),
+            np.concatenate([~np.isnan(self.known.stretch), none]),
+            np.concatenate([np.zeros(len(self.known.scales), bool), ~none]),
         )
         return _believed(self.form.fit(problem, self.seed))
+
+
+def _steady(scale: Array, startup: Array, told: npt.NDArray[np.bool_]) -> bool:
+    """Return whether reported start-ups do not grow with scale; those that do hold work, as the reading of the data."""
+    if told.sum() <= scale.shape[1] + 1:
+        return True
+    line = np.column_stack([np.ones(int(told.sum())), scale[told]])
+    fitted = line @ np.linalg.lstsq(line, startup[told], rcond=None)[0]
+    return float(np.ptp(fitted)) < GROWN
 
 
 def _believed(fits: list[Fitted]) -> tuple[tuple[Law, ...], Array, float]:
@@ -213,23 +229,24 @@ def units(known: Encoding) -> Array:
     return np.where(np.isnan(known.stretch), 1.0, known.stretch)
 
 
+def _logs(x: Array, known: Encoding, crosses: npt.NDArray[np.int64]) -> Array:
+    """Return what the laws are linear in: the columns, and the products by which exponents of scale differ."""
+    plain = x * units(known)
+    return np.column_stack([plain, x[:, crosses[:, 0]] * plain[:, crosses[:, 1]]])
+
+
+def _crosses(x: Array, known: Encoding) -> npt.NDArray[np.int64]:
+    """Return the pairs of a category's column and one that carries scale, those of the fewest values first."""
+    values = [len(np.unique(column)) for column in x.T]
+    names = np.isnan(known.stretch) & ~known.scales.astype(bool)
+    few = [i for i, count in enumerate(values) if 1 < count <= FEW_VALUES and names[i]]
+    pairs = [(i, j) for i in sorted(few, key=lambda i: values[i]) for j in np.flatnonzero(known.scales)]
+    return np.array(pairs[:MOST_CROSSES], np.int64).reshape(-1, 2)
+
+
 def _choose(table: Table, most: int, seed: int) -> npt.NDArray[np.int64]:
     """Return at most ``most`` rows, drawn by chance; up to half of them at full scale."""
     order = np.random.default_rng(seed).permutation(len(table))
     large = order[table.full_scale[order]][: max(most // 2, most - int((~table.full_scale).sum()))]
     small = order[~table.full_scale[order]][: most - len(large)]
     return np.sort(np.concatenate([large, small]))
-
-
-def _bend(fitted: Array, logs: Array, table: Table) -> Bend:
-    """Return what the full-scale samples say of the law at their scale, where they lie beyond the others."""
-    large, small = table.full_scale, ~table.full_scale
-    if not large.any() or not small.any():
-        return Bend()
-    low, high = float(np.quantile(fitted[small], 0.9)), float(np.median(fitted[large]))
-    if high - low < 0.5:
-        return Bend()
-    off = logs[large] - fitted[large]
-    noise = max(deviation(logs[small] - fitted[small]), 0.01)
-    held = off.mean() / (1 + (noise / 0.1) ** 2 / len(off))
-    return Bend(float(np.clip(held, low - high + 1e-6, high - low)), low, high)

@@ -103,13 +103,15 @@ def with_instruments(use: Callable[[Instruments | None], int], *, enough: Enough
 
 
 def figures(progress: Progress | None) -> dict[str, Measurement]:
-    """Return ``startup_s``, ``unit_s``, ``units``, ``steps``, ``epochs`` and ``phase_NAME_s``, as far as seen."""
+    """Return ``startup_s``, ``work_s``, ``unit_s``, ``units``, ``steps``, ``epochs``, ``phase_NAME_s`` where seen."""
     if progress is None:
         return {}
     found, how = {}, f"{progress.source}: {progress.method}"
     if progress.startup_s is not None:
         found["startup_s"] = Measurement(progress.startup_s, "s", f"start to the first unit of work; {how}")
     if (unit := progress.unit) is not None:
+        outermost = progress.levels[0]
+        found["work_s"] = Measurement(outermost.total_s, "s", f"time in all of {outermost.name}; {how}")
         if unit.median_s is not None:
             found["unit_s"] = Measurement(unit.median_s, "s", f"median time of one {unit.name}; {how}")
         found["units"] = Measurement(unit.count, "", f"units of work seen from begin to end; {how}")

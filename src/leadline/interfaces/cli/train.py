@@ -54,6 +54,15 @@ def train(
         str | None,
         typer.Option(metavar="A,B", help="Features to leave out.", show_default="none", rich_help_panel=DATA),
     ] = None,
+    categories: Annotated[
+        str | None,
+        typer.Option(
+            metavar="A,B",
+            help="Features whose numbers are but names.",
+            show_default="those with texts",
+            rich_help_panel=DATA,
+        ),
+    ] = None,
     policy: Annotated[
         str,
         typer.Option(
@@ -64,6 +73,12 @@ def train(
         ),
     ] = DEFAULT_POLICY,
     seed: Annotated[int, typer.Option(metavar="N", help="Of the splits and the fits.", rich_help_panel=CHOICE)] = 0,
+    jobs: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N", min=1, help="Processes that fit.", show_default="one for each core", rich_help_panel=CHOICE
+        ),
+    ] = None,
     to: Annotated[
         Path | None,
         typer.Option(
@@ -83,7 +98,18 @@ def train(
 
     It is judged on runs that its fits did not see; a test that took part in nothing says how far off it is.
     """
-    request = Request(source, tuple(target or ()), policy, _names(scale), _names(without), to, plots, seed)
+    request = Request(
+        source,
+        tuple(target or ()),
+        policy,
+        _names(scale),
+        _names(without),
+        _names(categories),
+        to,
+        plots,
+        seed,
+        jobs,
+    )
     with err().status("reading runs") as status:
         done = train_verb(
             request, progress=lambda what, number, total: status.update(f"fitting {number}/{total}: {what}")
