@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from leadline.bench import harp
-from leadline.bench.curve import GROWING, Point, draw, learning_curve
+from leadline.bench.asking import ask_all
+from leadline.bench.curve import GROWING, Point, campaigns, draw
 from leadline.bench.histories import read_histories, split
 from leadline.bench.large import resampled
 from leadline.bench.predictors import HARP, METHODS, Answered
@@ -68,7 +69,9 @@ def test_the_campaign_that_saves_most_is_one_that_is_accurate_enough(history):
 
 
 def test_a_curve_grows_and_is_drawn(history, tmp_path):
-    points = learning_curve(history, methods=["boosting", HARP], growing=GROWING[-4:], draws=1)
+    growing, methods = campaigns(history, GROWING[-3:]), ["boosting", HARP]
+    answers = ask_all([history], [one for each in growing for name in methods for one in each.questions(name)])
+    points = [one.point(answers, methods) for one in growing]
     assert [one.cost_s for one in points] == sorted(one.cost_s for one in points)
     details = [{"history": "made-up", "curve": True, **one.document()} for one in points]
     draw(json.loads(json.dumps(details)), tmp_path / "curve.svg")

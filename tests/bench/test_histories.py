@@ -1,3 +1,6 @@
+from dataclasses import replace
+
+import numpy as np
 import pytest
 
 from leadline.bench.histories import read_histories, split
@@ -47,6 +50,17 @@ def test_the_saving_is_that_of_as_many_runs_at_full_scale(history):
 def test_what_is_learned_from_scaled_down_runs_alone_knows_what_carries_scale(history):
     assert ("epochs", "samples") == split(history, 0, 0).training("elapsed_s").dataset.scale_features
     assert 14 == len(split(history, 0, 0).test("host_memory_bytes"))
+
+
+def test_the_noise_is_what_a_perfect_model_would_be_off_by(history):
+    assert history.noise is None
+    rng = np.random.default_rng(0)
+    repeated = [
+        replace(one, figures={**one.figures, "elapsed_s": 100 * float(np.exp(0.1 * rng.standard_normal()))})
+        for one in history.at(Scale.FULL_SCALE)
+        for _ in range(50)
+    ]
+    assert 100 * 0.1 * np.sqrt(2 / np.pi) == pytest.approx(replace(history, records=tuple(repeated)).noise, rel=0.1)
 
 
 def test_a_folder_without_histories_is_said_to_be_one(tmp_path):

@@ -11,20 +11,19 @@ from typing import Any
 
 import msgspec
 
-from leadline.bench.histories import History, cost_s, split
-from leadline.bench.predictors import HARP, METHODS, Answered
+from leadline.bench.asking import Answers, Question
+from leadline.bench.histories import History, cost_s
+from leadline.bench.predictors import HARP, Answered
 from leadline.core.runs import Scale
 from leadline.uncertainty.metrics import mape
 
 GROWING = (
     (0.15, 0),
     (0.3, 0),
-    (0.5, 0),
+    (0.6, 0),
     (1.0, 0),
     (0.15, 2),
-    (0.3, 2),
-    (0.5, 3),
-    (1.0, 2),
+    (0.4, 3),
     (1.0, 3),
     (1.0, 5),
     (1.0, 8),
@@ -52,32 +51,44 @@ class Point:
                 "cheaper": self.cheaper, "mape": dict(self.mape)}  # fmt: skip
 
 
-def learning_curve(
-    history: History,
-    *,
-    growing: Sequence[tuple[float, int]] = GROWING,
-    methods: Sequence[str] = DRAWN,
-    draws: int = DRAWS,
-) -> tuple[Point, ...]:
-    """Return the points of growing campaigns, each the mean of several draws."""
+@dataclass(frozen=True, slots=True)
+class Growing:
+    """A campaign of the curve: so many scaled-down configurations (``None``: all), and so many full-scale ones."""
+
+    history: History
+    scaled_down: int | None
+    full_scale: int
+
+    def questions(self, method: str) -> tuple[Question, ...]:
+        """Return what a method is asked, once for each draw; there is one draw of all without a full-scale one."""
+        draws = DRAWS if self.full_scale or self.scaled_down is not None else 1
+        return tuple(
+            Question(method, self.history.name, "elapsed_s", self.full_scale, seed, self.scaled_down)
+            for seed in range(draws)
+        )
+
+    def point(self, answers: Answers, methods: Sequence[str]) -> Point:
+        """Return the point of the curve, the mean of all draws."""
+        splits = [one.split(self.history) for one in self.questions(methods[0])]
+        errors = {}
+        for name in methods:
+            said = Answered.pooled([answers[one] for one in self.questions(name)])
+            errors[name] = mape(said.measured.tolist(), said.point.tolist())
+        small = len(splits[0].learned) - self.full_scale if self.scaled_down is None else self.scaled_down
+        return Point(
+            f"{small} SD" + (f" + {self.full_scale} FS" if self.full_scale else ""),
+            self.full_scale,
+            len(splits[0].learned),
+            sum(cost_s(one.learned) for one in splits) / len(splits),
+            sum(one.cheaper for one in splits) / len(splits),
+            errors,
+        )
+
+
+def campaigns(history: History, growing: Sequence[tuple[float, int]] = GROWING) -> tuple[Growing, ...]:
+    """Return the campaigns of the curve of a history."""
     down = len({tuple(sorted(record.features.items())) for record in history.at(Scale.SCALED_DOWN)})
-    return tuple(_point(history, round(share * down), full, methods, draws) for share, full in growing)
-
-
-def _point(history: History, down: int, full: int, methods: Sequence[str], draws: int) -> Point:
-    splits = [split(history, full, seed, scaled_down=down) for seed in range(draws)]
-    errors = {}
-    for name in methods:
-        answers = Answered.pooled([METHODS[name](one, "elapsed_s", seed) for seed, one in enumerate(splits)])
-        errors[name] = mape(answers.measured.tolist(), answers.point.tolist())
-    return Point(
-        f"{down} SD" + (f" + {full} FS" if full else ""),
-        full,
-        len(splits[0].learned),
-        sum(cost_s(one.learned) for one in splits) / draws,
-        sum(one.cheaper for one in splits) / draws,
-        errors,
-    )
+    return tuple(Growing(history, None if share == 1 else round(share * down), full) for share, full in growing)
 
 
 def draw(details: Sequence[Mapping[str, Any]], path: Path) -> None:

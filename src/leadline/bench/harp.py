@@ -1,13 +1,14 @@
 """Configurations that were never run, predicted by HARP as published, by plain boosting and by Leadline."""
 
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from leadline.bench.curve import Point, learning_curve
-from leadline.bench.histories import History, read_histories, split
+from leadline.bench.asking import Answers, Question, ask_all
+from leadline.bench.curve import DRAWN, Point, campaigns
+from leadline.bench.histories import History, read_histories
 from leadline.bench.large import large_rows
 from leadline.bench.predictors import HARP, METHODS, Answered
 from leadline.bench.resumed import resumed_rows
@@ -47,20 +48,19 @@ def run(*, quick: bool = False, data: Path | None = None) -> BenchResult:
 
     A quick run draws once, asks of walltime alone, and leaves the learning curve out.
     """
+    histories = read_histories(data)
+    answers = ask_all(histories, [one for history in histories for one in _questions(history, quick=quick)])
     rows: list[BenchRow] = []
     details: list[dict[str, object]] = []
-    for history in read_histories(data):
-        draws = 1 if quick else SEEDS
-        some = compare(history, FEW, WALLTIME, draws)
-        none = compare(history, 0, WALLTIME, 1)
+    for history in histories:
+        made = [one.answered(answers) for one in _comparisons(history, quick=quick)]
+        some, none, *memory = made
         rows += _accuracy(some, 8.0) + _accuracy(none, 15.0) + _request(some, "walltime")
-        details += [*_details(some), *_details(none)]
+        rows += [row for one in memory for row in _request(one, "memory")]
+        details += [detail for one in made for detail in _details(one)]
         if quick:
             continue
-        memory = compare(history, FEW, MEMORY, draws, methods=(OURS, PLAIN))
-        rows += _request(memory, "memory")
-        details += _details(memory)
-        curve = learning_curve(history)
+        curve = [one.point(answers, DRAWN) for one in campaigns(history)]
         rows.append(_campaign(history, curve))
         details += [{"history": history.name, "curve": True, **point.document()} for point in curve]
     rows += _processes(quick=quick, data=data)
@@ -68,17 +68,46 @@ def run(*, quick: bool = False, data: Path | None = None) -> BenchResult:
     return BenchResult("harp", tuple(rows), datetime.now(UTC).isoformat(timespec="seconds"), machine, tuple(details))
 
 
-def compare(
-    history: History, full_scale: int, target: str, draws: int, *, methods: Sequence[str] = tuple(METHODS)
-) -> Compared:
-    """Learn from all scaled-down configurations and ``full_scale`` others, several times, and ask about the rest."""
-    splits = [split(history, full_scale, seed) for seed in range(draws)]
-    answers = {
-        name: Answered.pooled([METHODS[name](one, target, seed) for seed, one in enumerate(splits)])
-        for name in methods
-        if history.work or "custom" not in name
-    }
-    return Compared(history, f"SD + {full_scale} FS" if full_scale else "SD only", target, answers)
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """What methods learn from: all scaled-down configurations of a history and some others, drawn ``draws`` times."""
+
+    history: History
+    full_scale: int
+    target: str
+    draws: int
+    methods: tuple[str, ...] = tuple(METHODS)
+
+    def questions(self, method: str) -> tuple[Question, ...]:
+        """Return what a method is asked, once for each draw."""
+        return tuple(
+            Question(method, self.history.name, self.target, self.full_scale, seed) for seed in range(self.draws)
+        )
+
+    def asked(self) -> tuple[str, ...]:
+        """Return the methods that can be asked: HARP's custom mode needs a parameter that counts repeats."""
+        return tuple(one for one in self.methods if self.history.work or "custom" not in one)
+
+    def answered(self, answers: Answers) -> Compared:
+        """Return what the methods answered, all draws together."""
+        learned = f"SD + {self.full_scale} FS" if self.full_scale else "SD only"
+        pooled = {method: Answered.pooled([answers[one] for one in self.questions(method)]) for method in self.asked()}
+        return Compared(self.history, learned, self.target, pooled)
+
+
+def _comparisons(history: History, *, quick: bool) -> tuple[Comparison, ...]:
+    draws = 1 if quick else SEEDS
+    found = (Comparison(history, FEW, WALLTIME, draws), Comparison(history, 0, WALLTIME, 1))
+    return found if quick else (*found, Comparison(history, FEW, MEMORY, draws, (OURS, PLAIN)))
+
+
+def _questions(history: History, *, quick: bool) -> Iterator[Question]:
+    for one in _comparisons(history, quick=quick):
+        for method in one.asked():
+            yield from one.questions(method)
+    for each in () if quick else campaigns(history):
+        for method in DRAWN:
+            yield from each.questions(method)
 
 
 def _accuracy(one: Compared, target: float) -> list[BenchRow]:
@@ -86,7 +115,9 @@ def _accuracy(one: Compared, target: float) -> list[BenchRow]:
     name = f"{one.history.name}, {one.learned}"
     ours, theirs = one.figure(OURS, "MAPE"), one.figure(HARP, "MAPE")
     best = min(one.figure(method, "MAPE") for method in one.answers if method.startswith(HARP))
-    how = f"full-scale runs of configurations not learned from; plain boosting {one.figure(PLAIN, 'MAPE'):.0f} %"
+    noise = one.history.noise
+    floor = "" if noise is None else f"; repeats of one are {noise:.1f} % apart, which no model can foresee"
+    how = f"full-scale runs of configurations not learned from; plain boosting {one.figure(PLAIN, 'MAPE'):.0f} %{floor}"
     rows = [
         at_most(f"{name}: MAPE", ours, target, "%", baseline=theirs, n=one.n, how=f"{how}; baseline: HARP"),
         at_least(f"{name}: HARP's MAPE ÷ ours", theirs / ours, 5.0, "×", n=one.n,

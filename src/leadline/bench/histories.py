@@ -1,5 +1,6 @@
 """The measured histories of real applications, parted into what is learned from and what is asked about."""
 
+import math
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,21 +17,42 @@ from leadline.training.records import Record
 from leadline.training.tables import read_tables
 
 SHIPPED = Path(__file__).parent / "histories"
+APPLICATIONS = Path(__file__).parent / "applications"
+"""Where the campaigns of the shipped histories are, beside the programs that they run."""
 ENDING = ".csv.gz"
 
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """All runs that one campaign made; ``scale_features`` carry scale, and ``work`` is the one that counts repeats."""
+    """All runs that one campaign made.
+
+    ``scale_features`` carry scale, ``work`` is the one that counts repeats, and ``categories`` have choices.
+    """
 
     name: str
     records: tuple[Record, ...]
     scale_features: tuple[str, ...]
     work: str | None
+    categories: tuple[str, ...] = ()
 
     def at(self, scale: Scale) -> tuple[Record, ...]:
         """Return the runs of one scale."""
         return tuple(record for record in self.records if record.scale is scale)
+
+    @property
+    def noise(self) -> float | None:
+        """Return the error (percent) that a perfect model would have at full scale, from repeats; ``None`` without any.
+
+        It is the mean distance of a run from the geometric mean of its n repeats, times √(n ÷ (n - 1)) as that mean is
+        drawn to each of them.
+        """
+        off: list[float] = []
+        for group in _by_configuration(self.at(Scale.FULL_SCALE), seed=0):
+            logs = [math.log(one.figures["elapsed_s"]) for one in group if one.state is JobState.COMPLETED]
+            if len(logs) > 1:
+                middle, drawn = sum(logs) / len(logs), math.sqrt(len(logs) / (len(logs) - 1))
+                off += [drawn * abs(one - middle) for one in logs]
+        return 100 * sum(off) / len(off) if off else None
 
     @property
     def full_scale_cost_s(self) -> float:
@@ -54,17 +76,21 @@ class Split:
 
     def training(self, target: str) -> TrainingData:
         """Return the samples to learn from."""
-        return make_dataset(self.learned, target, scale_features=self.history.scale_features)
+        return self._data(self.learned, target)
 
     def test(self, target: str) -> tuple[Sample, ...]:
         """Return the samples that are asked about: measured, none cut off."""
-        data = make_dataset([*self.learned, *self.asked], target, scale_features=self.history.scale_features)
+        data = self._data([*self.learned, *self.asked], target)
         asked = {record.id for record in self.asked}
         return tuple(one for one in data.dataset.samples if one.run_id in asked and not one.censored)
 
+    def _data(self, records: Sequence[Record], target: str) -> TrainingData:
+        history = self.history
+        return make_dataset(records, target, scale_features=history.scale_features, categories=history.categories)
+
 
 def read_histories(folder: Path | None = None) -> tuple[History, ...]:
-    """Read every ``NAME.csv.gz`` of a folder, by default the shipped one, with the campaign ``NAME.toml`` beside it.
+    """Read every ``NAME.csv.gz`` of a folder with the campaign ``NAME.toml`` beside it; by default the shipped ones.
 
     Raises:
         InvalidInput: there is none, a campaign is missing, or a file is not usable.
@@ -96,15 +122,17 @@ def cost_s(records: Sequence[Record]) -> float:
 
 def _read(table: Path) -> History:
     name = table.name.removesuffix(ENDING)
-    described = table.with_name(f"{name}.toml")
+    described = (APPLICATIONS if table.parent == SHIPPED else table.parent) / f"{name}.toml"
     if not described.is_file():
         raise InvalidInput(f"{table} has no campaign beside it: put {described.name} there")
-    carries = [one for one in read_campaign(described).parameters if one.carries_scale]
+    parameters = read_campaign(described).parameters
+    carries = [one for one in parameters if one.carries_scale]
     return History(
         name,
         read_tables(table, targets=("elapsed_s",)),
         tuple(one.name for one in carries),
         next((one.name for one in carries if one.kind is ParameterKind.INTEGER), None),
+        tuple(one.name for one in parameters if one.kind is ParameterKind.CATEGORICAL),
     )
 
 

@@ -59,8 +59,9 @@ Method = Callable[[Split, str, int], Answered]
 def leadline(split: Split, target: str, seed: int) -> Answered:
     """Build the model that ``leadline train`` writes, and ask it."""
     test = split.test(target)
-    options = Options(targets=(target,), scale_features=split.history.scale_features, seed=seed)
-    model, _ = build(split.learned, ESTIMATORS, Origin(split.history.name, "", ""), options)
+    history = split.history
+    options = Options((target,), scale_features=history.scale_features, categories=history.categories, seed=seed)
+    model, _ = build(split.learned, ESTIMATORS, Origin(history.name, "", ""), options)
     rows = [one.features for one in test]
     said = model.predict(target, rows, LEVEL)
     high = model.upper(target, rows, RISK)

@@ -1,0 +1,43 @@
+"""Ask the compared methods many questions at once, on all cores: each learns from one split and is asked about it."""
+
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from leadline.bench.histories import History, Split, split
+from leadline.bench.predictors import METHODS, Answered
+
+JOBS = os.cpu_count() or 1
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What a method is to learn from (all scaled-down configurations of a history, or some) and to predict."""
+
+    method: str
+    history: str
+    target: str
+    full_scale: int
+    seed: int
+    scaled_down: int | None = None
+
+    def split(self, history: History) -> Split:
+        """Return the runs to learn from, and those that are asked about."""
+        return split(history, self.full_scale, self.seed, scaled_down=self.scaled_down)
+
+
+Answers = Mapping[Question, Answered]
+
+
+def ask_all(histories: Iterable[History], questions: Iterable[Question]) -> Answers:
+    """Return the answer to each question, asked once however often it is there."""
+    from joblib import Parallel, delayed  # noqa: PLC0415 - comes with scikit-learn, which not everyone has
+
+    named = {one.name: one for one in histories}
+    wanted = list(dict.fromkeys(questions))
+    said = Parallel(n_jobs=JOBS)(delayed(_ask)(one, named[one.history]) for one in wanted)
+    return dict(zip(wanted, said, strict=True))
+
+
+def _ask(question: Question, history: History) -> Answered:
+    return METHODS[question.method](question.split(history), question.target, question.seed)
