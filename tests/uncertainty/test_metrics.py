@@ -44,6 +44,7 @@ def test_coverage_counts_the_ends_of_an_interval():
     assert 75.0 == coverage([1.0, 2.0, 3.0, 4.0], [1.0, 1.0, 1.0, 1.0], [3.0, 3.0, 3.0, 3.0])
 
 
+@pytest.mark.parametrize(("measured", "predicted"), [([], []), ([1.0], [1.0, 2.0]), ([0.0], [1.0]), ([-1.0], [1.0])])
 @pytest.mark.parametrize("metric", [mae, mape, underprediction, up_mape, ov_mape, over_request])
 def test_nothing_measured_has_no_error_to_speak_of(metric, measured, predicted):
     with pytest.raises(ValueError, match="at least one"):

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from leadline.core.errors import InvalidInput
 from leadline.core.runs import Scale
 from leadline.estimators.tabular.ports import Array, TabularEstimator
-from leadline.training.candidates import Candidate, adjustment, training_sets
+from leadline.training.candidates import Candidate, TrainingSet, adjustment, training_sets
 from leadline.training.out_of_fold import OutOfFold, cross_adjustments, joined
 from leadline.training.splits import Parting
 from leadline.training.trial import Progress, Run, Trial, Tried, judged_rows, one_by_one
@@ -20,6 +20,8 @@ from leadline.uncertainty.policies import POLICIES, QUANTILE, choose
 
 UPPER = ("pinball", "cost")
 """Policies that judge what would be asked for, the upper bound, and not the point."""
+NEAR = 1.1
+"""A candidate that is fitted on all runs is preferred to one on a part of them that is better by no more than this."""
 EXTRAPOLATIONS_COUNT_AS = 5
 """As many full-scale runs as all extrapolations that were tried, where few are there to judge by."""
 
@@ -156,13 +158,22 @@ class _Ballot:
         )
 
     def best(self, policy: str, *, without: int | None = None) -> Candidate:
-        """Return the candidate that the policy chooses; ``without`` leaves out what was said of a fold."""
+        """Return the candidate that the policy chooses; ``without`` leaves out what was said of a fold.
+
+        It is the one that is fitted on the runs of both scales, where another training set is hardly better.
+        """
         rows = np.repeat(np.arange(len(self.measured)), np.where(self.fold == without, 0, self.counts))
         if not len(rows):
             return self.best(policy)
         by_name = {one.name: one for one in self.said}
         said = {one.name: each[rows].tolist() for one, each in self.said.items()}
-        return by_name[choose(policy, self.measured[rows].tolist(), said)]
+        measured = self.measured[rows].tolist()
+        best = by_name[choose(policy, measured, said)]
+        whole = replace(best, training_set=TrainingSet.BOTH)
+        if whole in self.said:
+            here, there = (POLICIES[policy](measured, said[one.name])[0] for one in (best, whole))
+            return whole if there <= NEAR * here else best
+        return best
 
     def figure(self, one: Candidate, policy: str) -> tuple[float, ...]:
         """Return what the policy compares."""

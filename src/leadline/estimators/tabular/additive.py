@@ -101,7 +101,8 @@ class Sums:
         search = Search(design, target, dictionary.price, np.sum(design**2, axis=0))
         first = max((search.climb(start) for start in search.starts()), key=search.evidence)
         off = search.off(first)
-        held = np.sqrt(np.minimum(1.0, 2.5 * deviation(off) / np.maximum(np.abs(off), LEAST)))  # wild ones count less
+        usual = max(deviation(off), 1e-6)
+        held = np.sqrt(np.minimum(1.0, 2.5 * usual / np.maximum(np.abs(off), LEAST)))  # wild ones count less
         design, target = design * held[:, None], target * held
         search = Search(design, target, dictionary.price, np.sum(design**2, axis=0))
         search.climb(first)

@@ -59,9 +59,9 @@ class Ensemble:
             try:
                 fitted.append(one.fit(samples, scale_features=scale_features, seed=seed))
             except InvalidInput as error:
-                why = why or str(error)
+                why = why or str(error).replace(one.name, self.name, 1)
         if len(fitted) < LEAST:
-            raise InvalidInput(f"{self.name} needs two estimators that can be fitted, and has {len(fitted)}: {why}")
+            raise InvalidInput(why or f"{self.name} needs two estimators, and has {len(fitted)}")
         return FittedEnsemble(self.name, tuple(fitted))
 
     def load(self, state: State) -> FittedEnsemble:
