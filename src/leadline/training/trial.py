@@ -166,11 +166,11 @@ def one_by_one(tasks: Sequence[Callable[[], T]]) -> Iterable[T]:
 
 def side_by_side(jobs: int | None) -> Run:
     """Return what does tasks in ``jobs`` processes, by default in one for each core that may be used."""
+    if jobs == 1:
+        return one_by_one
     from joblib import Parallel, cpu_count, delayed  # noqa: PLC0415 - comes with scikit-learn; one process needs none
 
     jobs = jobs or cpu_count()
-    if jobs == 1:
-        return one_by_one
     workers = Parallel(n_jobs=jobs, return_as="generator")
     return lambda tasks: workers(delayed(task)() for task in tasks)
 

@@ -56,7 +56,7 @@ def test_trees_are_far_off_where_laws_are_not(name, dnn):
 
 def test_a_reported_start_up_tells_the_law_apart_from_the_work(dnn):
     told = [error("scaling_law", dnn.history(s, 40, reports=True), dnn.truth(s), dnn.scale_features) for s in range(3)]
-    basic = ScalingLaw("basic", Posynomials(), reported=False)
+    basic = ScalingLaw("basic", Posynomials())
     whole = [error(basic, dnn.history(s, 40, reports=True), dnn.truth(s), dnn.scale_features) for s in range(3)]
     assert fmean(told) < fmean(whole)
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from leadline.estimators.tabular.forms import START_ERROR, Fitted, Problem, total
+from leadline.estimators.tabular.forms import Fitted, Problem, total
 from leadline.estimators.tabular.ports import Array, State
 from leadline.estimators.tabular.states import floats, wholes
 from leadline.estimators.tabular.tables import deviation
@@ -165,15 +165,9 @@ def _categories(problem: Problem) -> list[tuple[float, float, float]]:
 
 
 def _design(problem: Problem, dictionary: Dictionary) -> tuple[Array, Array]:
-    """Return the matrix whose combination should be ``target``: relative errors by weight, start-ups below."""
+    """Return the matrix whose combination should be ``target``: relative errors by weight."""
     root = np.sqrt(problem.weight)
     design = np.exp(np.minimum(dictionary.logs(problem.u) - problem.logs[:, None], 300.0)) * root[:, None]
-    told = np.flatnonzero(np.isfinite(problem.startup))
-    if len(told):
-        still = np.where(dictionary.gate[:, 3] > 0, 0.0, 1.0)
-        share = 0.04 / START_ERROR
-        starts = np.exp(dictionary.logs(problem.u[told]) - problem.startup[told, None]) * still * share
-        return np.concatenate([design, starts]), np.concatenate([root, np.full(len(told), share)])
     return design, root
 
 

@@ -9,8 +9,6 @@ import numpy.typing as npt
 from leadline.estimators.tabular.ports import Array, State
 
 Mask = npt.NDArray[np.bool_]
-START_ERROR = 0.15
-"""Deviation of the logarithm of a start-up time that the job itself reported from the law's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,14 +16,12 @@ class Problem:
     """``logs`` (n,) to be met at ``u`` (n, columns), each with its ``weight``, whose mean is one.
 
     ``u`` are logarithms about their mean where ``stretched``, else standardised; ``scales`` are the columns that carry
-    scale; ``crossed`` those that let its exponents differ between categories; ``startup`` are the logarithms of
-    reported start-ups, or NaN.
+    scale; ``crossed`` those that let its exponents differ between categories.
     """
 
     u: Array
     logs: Array
     weight: Array
-    startup: Array
     scales: Mask
     stretched: Mask
     crossed: Mask

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from leadline.estimators.tabular.forms import START_ERROR, Fitted, Mask, Problem, total
+from leadline.estimators.tabular.forms import Fitted, Mask, Problem, total
 from leadline.estimators.tabular.ports import Array, State
 from leadline.estimators.tabular.states import floats
 
@@ -235,18 +235,13 @@ def _held(curve: Array, held: Mask) -> Array:
 def _residuals(problem: Problem, prior: Prior, theta: Array, sigma: Array) -> Array:
     terms = theta[:, 0] + problem.u @ theta[:, 1:].T
     off = np.sqrt(problem.weight) * (_sum(terms)[0] - problem.logs) / sigma
-    told = np.isfinite(problem.startup)
-    start = (terms[told, 0] - problem.startup[told]) / START_ERROR
-    return np.concatenate([off, start, ((theta - prior.mean)[prior.free]) / prior.deviation[prior.free]])
+    return np.concatenate([off, ((theta - prior.mean)[prior.free]) / prior.deviation[prior.free]])
 
 
 def _jacobian(problem: Problem, prior: Prior, theta: Array, sigma: Array) -> Array:
     free = prior.free.ravel()
     off = _gradient(theta, problem.u) * (np.sqrt(problem.weight) / sigma)[:, None]
-    told = np.isfinite(problem.startup)
-    start = np.zeros((int(told.sum()), theta.size))
-    start[:, : theta.shape[1]] = np.column_stack([np.ones(int(told.sum())), problem.u[told]]) / START_ERROR
-    return np.concatenate([off[:, free], start[:, free], np.diag(1 / prior.deviation.ravel()[free])])
+    return np.concatenate([off[:, free], np.diag(1 / prior.deviation.ravel()[free])])
 
 
 def _gradient(theta: Array, u: Array) -> Array:

@@ -1,6 +1,5 @@
 """Laws of scale: target = start-up + work × unit, in one of several forms."""
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -28,8 +27,6 @@ ROUNDS = 3
 """Law and correction are fitted in turn so often, where a correction is worthwhile."""
 FEW_VALUES, MOST_CROSSES = 4, 16
 """Columns of categories have at most so many values, where these do not say the same as others."""
-GROWN = 0.2
-"""Start-ups whose logarithm grows by more than this over the range of scale are no constants."""
 GROWTH = 0.05
 """What one fitted range beyond the samples adds to the spread, besides what the law's own exponents leave open."""
 
@@ -88,14 +85,11 @@ class FittedLaw:
 class ScalingLaw:
     """Fits laws of one form: a start-up that does not grow with scale, and work that does.
 
-    The start-up is the one the jobs reported, where they did and ``reported`` (HARP's custom mode), else it is fitted
-    to the whole (its basic mode). Evidence weighs how complex the law is, and whether the exponents of scale differ
-    between categories.
+    Evidence weighs how complex the law is, and whether the exponents of scale differ between categories.
     """
 
     name: str
     form: Form
-    reported: bool = True
     least: int = 6
 
     def fit(
@@ -114,7 +108,7 @@ class ScalingLaw:
         found = encoding.learn(table.rows, scale_features)
         x = found.encode(table.rows)[0]
         crosses = _crosses(x, found)
-        task = _Task(self.form, found, crosses, x, table, self.reported, seed)
+        task = _Task(self.form, found, crosses, x, table, seed)
         logs = impute(table, task.expect)
         laws, shares, correction = task.alternate(logs)
         more = correction.at(task.x)[0] if correction else np.zeros(len(table))
@@ -152,7 +146,6 @@ class _Task:
     crosses: npt.NDArray[np.int64]
     x: Array
     table: Table
-    reported: bool
     seed: int
 
     @property
@@ -183,30 +176,16 @@ class _Task:
         """Return the believable laws of the rows in ``use``, their shares of belief, and the deviation about them."""
         at = _choose(self.table, self.form.largest, self.seed)
         at = at[use[at]]
-        with np.errstate(divide="ignore", invalid="ignore"):
-            startup = np.log(self.table.startup[at])
-        sensible = np.isfinite(startup) & (startup < logs[at]) & self.reported
-        sensible &= _steady(self.x[at][:, self.known.scales.astype(bool)], startup, sensible)
         weight, none = self.table.weight[at], np.zeros(len(self.crosses), bool)
         problem = Problem(
             self.u[at],
             logs[at],
             weight / weight.mean(),
-            np.where(sensible, startup, math.nan),
             np.concatenate([self.known.scales.astype(bool), none]),
             np.concatenate([~np.isnan(self.known.stretch), none]),
             np.concatenate([np.zeros(len(self.known.scales), bool), ~none]),
         )
         return _believed(self.form.fit(problem, self.seed))
-
-
-def _steady(scale: Array, startup: Array, told: npt.NDArray[np.bool_]) -> bool:
-    """Return whether reported start-ups do not grow with scale; those that do hold work, as the reading of the data."""
-    if told.sum() <= scale.shape[1] + 1:
-        return True
-    line = np.column_stack([np.ones(int(told.sum())), scale[told]])
-    fitted = line @ np.linalg.lstsq(line, startup[told], rcond=None)[0]
-    return float(np.ptp(fitted)) < GROWN
 
 
 def _believed(fits: list[Fitted]) -> tuple[tuple[Law, ...], Array, float]:

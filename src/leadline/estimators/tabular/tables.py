@@ -33,7 +33,6 @@ class Table:
     full_scale: npt.NDArray[np.bool_]
     weight: Array
     folds: npt.NDArray[np.int64]
-    startup: Array
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -59,7 +58,6 @@ def tabulate(samples: Sequence[Sample], *, least: int, estimator: str) -> Table:
         )
     full_scale = np.array([sample.scale is Scale.FULL_SCALE for sample in samples])
     names = [sample.configuration for sample in samples]
-    startups = [math.nan if sample.startup_s is None else float(sample.startup_s) for sample in samples]
     return Table(
         tuple(sample.features for sample in samples),
         np.log([float(sample.value) for sample in samples]),
@@ -67,7 +65,6 @@ def tabulate(samples: Sequence[Sample], *, least: int, estimator: str) -> Table:
         full_scale,
         _weights(full_scale),
         np.array([zlib.crc32(name.encode()) for name in names], np.int64),
-        np.array(startups),
     )
 
 
