@@ -8,10 +8,10 @@ import pytest
 
 from leadline.bench import harp
 from leadline.bench.asking import ask_all
-from leadline.bench.curve import GROWING, Point, campaigns, draw
+from leadline.bench.curve import GROWING, Point, campaigns, draw, tables
 from leadline.bench.histories import read_histories, split
 from leadline.bench.large import resampled
-from leadline.bench.predictors import HARP, METHODS, Answered
+from leadline.bench.predictors import CONTENDERS, HARP, PLAIN, Answered
 from leadline.bench.resumed import resumed_rows
 from leadline.core.runs import Scale
 
@@ -28,7 +28,8 @@ def answered(measured, point, low=math.nan, high=math.nan):
 
 def test_every_method_answers_for_the_same_runs(history, one_estimator):
     parted = split(history, 5, 0)
-    answers = {name: METHODS[name](parted, "elapsed_s", 0) for name in METHODS}
+    answers = {name: one for each in CONTENDERS.values() for name, one in each(parted, "elapsed_s", 0).items()}
+    assert 6 == len(answers)
     assert 1 == len({tuple(one.measured) for one in answers.values()})
     assert 9 == len(answers[HARP].point)
     assert np.isnan(answers[HARP].high).all()
@@ -69,13 +70,16 @@ def test_the_campaign_that_saves_most_is_one_that_is_accurate_enough(history):
 
 
 def test_a_curve_grows_and_is_drawn(history, tmp_path):
-    growing, methods = campaigns(history, GROWING[-3:]), ["boosting", HARP]
+    growing, methods = campaigns(history, GROWING[-3:]), [PLAIN, HARP]
     answers = ask_all([history], [one for each in growing for name in methods for one in each.questions(name)])
     points = [one.point(answers, methods) for one in growing]
     assert [one.cost_s for one in points] == sorted(one.cost_s for one in points)
     details = [{"history": "made-up", "curve": True, **one.document()} for one in points]
     draw(json.loads(json.dumps(details)), tmp_path / "curve.svg")
     assert "made-up" in (tmp_path / "curve.svg").read_text()
+    assert f"| made-up | {points[-1].name} | " in tables(
+        [{**one, "mape": {"Leadline": 4.0, **one["mape"]}} for one in details]
+    )
 
 
 def test_resampled_runs_are_near_the_real_ones_and_end_at_full_scale(history):

@@ -13,8 +13,17 @@ import psutil
 import pytest
 
 from leadline.app.campaign_runs import Room, campaign_status, find_folder, run_campaign, stop_campaign
-from leadline.campaigns.runner import Ending
-from leadline.core.campaigns import Budget, BudgetUnit, Campaign, Configuration, Parameter, ParameterKind, PlannedRun
+from leadline.campaigns.runner import Ending, in_order
+from leadline.core.campaigns import (
+    Budget,
+    BudgetUnit,
+    Campaign,
+    Configuration,
+    Design,
+    Parameter,
+    ParameterKind,
+    PlannedRun,
+)
 from leadline.core.errors import InvalidInput, LeadlineError, UnknownName
 from leadline.core.estimate import Interval
 from leadline.core.jobs import JobState, ResourceSpec
@@ -83,6 +92,14 @@ def test_every_planned_run_is_made_once_in_order_and_kept_in_the_history(tmp_pat
     assert "test" == first.tags["campaign"]
     assert first.measured["elapsed_s"].value > 0
     assert "# as it was\n" == (find_folder("test", None) / "campaign.toml").read_text()
+
+
+def test_the_runs_of_a_random_design_are_mixed_so_that_a_slow_hour_is_not_taken_for_scale(tmp_path, file):
+    run_campaign(a_campaign(tmp_path, design=Design.RANDOM), file, planned(8))
+    made = (tmp_path / "ran").read_text().split()
+    assert sorted(made) == [str(number) for number in range(8)] != made
+    tight = a_campaign(tmp_path, design=Design.RANDOM, budget=Budget(60, BudgetUnit.SECONDS))
+    assert list(planned(8)) == in_order(tight, planned(8))
 
 
 def test_the_loops_of_a_python_script_are_timed_unless_the_campaign_says_no(tmp_path, file):

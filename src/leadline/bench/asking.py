@@ -1,20 +1,20 @@
-"""Ask the compared methods many questions at once, on all cores: each learns from one split and is asked about it."""
+"""Ask contenders many questions at once, on all cores: each learns from one split and is asked about it."""
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from leadline.bench.histories import History, Split, split
-from leadline.bench.predictors import METHODS, Answered
+from leadline.bench.predictors import CONTENDERS, Answered
 
 JOBS = os.cpu_count() or 1
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What a method is to learn from (all scaled-down configurations of a history, or some) and to predict."""
+    """What a contender is to learn from (all scaled-down configurations of a history, or some) and to predict."""
 
-    method: str
+    contender: str
     history: str
     target: str
     full_scale: int
@@ -26,7 +26,14 @@ class Question:
         return split(history, self.full_scale, self.seed, scaled_down=self.scaled_down)
 
 
-Answers = Mapping[Question, Answered]
+Answers = Mapping[Question, Mapping[str, Answered]]
+"""Question → what each method of the contender answered."""
+
+
+def pooled(answers: Answers, questions: Sequence[Question]) -> dict[str, Answered]:
+    """Return what each method of a contender answered, all questions together."""
+    said = [answers[one] for one in questions]
+    return {method: Answered.pooled([one[method] for one in said]) for method in said[0]}
 
 
 def ask_all(histories: Iterable[History], questions: Iterable[Question]) -> Answers:
@@ -39,5 +46,5 @@ def ask_all(histories: Iterable[History], questions: Iterable[Question]) -> Answ
     return dict(zip(wanted, said, strict=True))
 
 
-def _ask(question: Question, history: History) -> Answered:
-    return METHODS[question.method](question.split(history), question.target, question.seed)
+def _ask(question: Question, history: History) -> Mapping[str, Answered]:
+    return CONTENDERS[question.contender](question.split(history), question.target, question.seed)

@@ -1,6 +1,7 @@
-"""Accuracy at full scale against the cost of the campaign, for campaigns that grow; and its drawing.
+"""Accuracy at full scale against the cost of the campaign, for campaigns that grow; its drawing and its tables.
 
-``python -m leadline.bench.curve RESULT.json FIGURE.svg`` draws it from what ``leadline bench harp --json`` wrote.
+``python -m leadline.bench.curve RESULT.json FIGURE.svg`` draws it from what ``leadline bench harp --json`` wrote, and
+prints the tables of its page in the documentation.
 """
 
 import sys
@@ -11,9 +12,9 @@ from typing import Any
 
 import msgspec
 
-from leadline.bench.asking import Answers, Question
+from leadline.bench.asking import Answers, Question, pooled
 from leadline.bench.histories import History, cost_s
-from leadline.bench.predictors import HARP, Answered
+from leadline.bench.predictors import HARP, OURS, PLAIN
 from leadline.core.runs import Scale
 from leadline.uncertainty.metrics import mape
 
@@ -30,8 +31,8 @@ GROWING = (
 )
 """Campaigns: the share of the scaled-down configurations, and how many full-scale ones."""
 DRAWS = 2
-DRAWN = ("Leadline", "boosting", HARP)
-COLOURS = {"Leadline": "#0b6e4f", "boosting": "#8a8d91", HARP: "#c44536"}
+DRAWN = (OURS, PLAIN, HARP)
+COLOURS = {OURS: "#0b6e4f", PLAIN: "#8a8d91", HARP: "#c44536"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,11 +60,11 @@ class Growing:
     scaled_down: int | None
     full_scale: int
 
-    def questions(self, method: str) -> tuple[Question, ...]:
-        """Return what a method is asked, once for each draw; there is one draw of all without a full-scale one."""
+    def questions(self, contender: str) -> tuple[Question, ...]:
+        """Return what a contender is asked, once for each draw; there is one draw of all without a full-scale one."""
         draws = DRAWS if self.full_scale or self.scaled_down is not None else 1
         return tuple(
-            Question(method, self.history.name, "elapsed_s", self.full_scale, seed, self.scaled_down)
+            Question(contender, self.history.name, "elapsed_s", self.full_scale, seed, self.scaled_down)
             for seed in range(draws)
         )
 
@@ -72,7 +73,7 @@ class Growing:
         splits = [one.split(self.history) for one in self.questions(methods[0])]
         errors = {}
         for name in methods:
-            said = Answered.pooled([answers[one] for one in self.questions(name)])
+            said = pooled(answers, self.questions(name))[name]
             errors[name] = mape(said.measured.tolist(), said.point.tolist())
         small = len(splits[0].learned) - self.full_scale if self.scaled_down is None else self.scaled_down
         return Point(
@@ -127,5 +128,40 @@ def _draw_method(axis: Any, points: Sequence[Mapping[str, Any]], method: str) ->
         )
 
 
+FIGURES = ("MAPE", "MAE", "UPP", "OV_MAPE", "coverage", "under-predicted at 5 % risk", "over-request")
+
+
+def tables(details: Sequence[Mapping[str, Any]]) -> str:
+    """Return every method's figures, and the campaigns of the curve, as two tables in Markdown."""
+    compared = [one for one in details if not one.get("curve")]
+    points = [one for one in details if one.get("curve")]
+    first = _table(
+        ("history", "learned", "target", "method", *FIGURES),
+        [
+            (one["history"], one["learned"], one["target"], one["method"], *(_number(one[name]) for name in FIGURES))
+            for one in compared
+        ],
+    )
+    second = _table(
+        ("history", "campaign", "cost [s]", "times cheaper", *DRAWN),
+        [
+            (one["history"], one["campaign"], _number(one["cost_s"]), _number(one["cheaper"]),
+             *(_number(one["mape"][name]) for name in DRAWN))
+            for one in points
+        ],
+    )  # fmt: skip
+    return f"{first}\n\n{second}"
+
+
+def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in (heads, ["---"] * len(heads), *rows))
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.3g}" if abs(value) < 1000 else f"{value:,.0f}"
+
+
 if __name__ == "__main__":
-    draw(msgspec.json.decode(Path(sys.argv[1]).read_bytes())["details"], Path(sys.argv[2]))
+    said = msgspec.json.decode(Path(sys.argv[1]).read_bytes())["details"]
+    draw(said, Path(sys.argv[2]))
+    sys.stdout.write(f"{tables(said)}\n")

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from leadline.bench.asking import Answers, Question, ask_all
+from leadline.bench.asking import Answers, Question, ask_all, pooled
 from leadline.bench.curve import DRAWN, Point, campaigns
 from leadline.bench.histories import History, read_histories
 from leadline.bench.large import large_rows
-from leadline.bench.predictors import HARP, METHODS, Answered
+from leadline.bench.predictors import CONTENDERS, CUSTOM, HARP, OURS, PLAIN, Answered
 from leadline.bench.resumed import resumed_rows
 from leadline.bench.rows import BenchResult, BenchRow, at_least, at_most
 from leadline.core.errors import LeadlineError
@@ -20,7 +20,6 @@ FEW = 5
 SEEDS = 5
 """Draws of those few, each asked about all the others; the answers are pooled."""
 WALLTIME, MEMORY = "elapsed_s", "host_memory_bytes"
-OURS, PLAIN = "Leadline", "boosting"
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,29 +69,29 @@ def run(*, quick: bool = False, data: Path | None = None) -> BenchResult:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """What methods learn from: all scaled-down configurations of a history and some others, drawn ``draws`` times."""
+    """What contenders learn from: all scaled-down runs of a history, and some configurations drawn at full scale."""
 
     history: History
     full_scale: int
     target: str
     draws: int
-    methods: tuple[str, ...] = tuple(METHODS)
+    contenders: tuple[str, ...] = tuple(CONTENDERS)
 
-    def questions(self, method: str) -> tuple[Question, ...]:
-        """Return what a method is asked, once for each draw."""
+    def questions(self, contender: str) -> tuple[Question, ...]:
+        """Return what a contender is asked, once for each draw."""
         return tuple(
-            Question(method, self.history.name, self.target, self.full_scale, seed) for seed in range(self.draws)
+            Question(contender, self.history.name, self.target, self.full_scale, seed) for seed in range(self.draws)
         )
 
     def asked(self) -> tuple[str, ...]:
-        """Return the methods that can be asked: HARP's custom mode needs a parameter that counts repeats."""
-        return tuple(one for one in self.methods if self.history.work or "custom" not in one)
+        """Return the contenders that can be asked: HARP's custom mode needs a parameter that counts repeats."""
+        return tuple(one for one in self.contenders if self.history.work or one != CUSTOM)
 
     def answered(self, answers: Answers) -> Compared:
-        """Return what the methods answered, all draws together."""
+        """Return what every method answered, all draws together."""
         learned = f"SD + {self.full_scale} FS" if self.full_scale else "SD only"
-        pooled = {method: Answered.pooled([answers[one] for one in self.questions(method)]) for method in self.asked()}
-        return Compared(self.history, learned, self.target, pooled)
+        said = {name: one for each in self.asked() for name, one in pooled(answers, self.questions(each)).items()}
+        return Compared(self.history, learned, self.target, said)
 
 
 def _comparisons(history: History, *, quick: bool) -> tuple[Comparison, ...]:
@@ -106,8 +105,8 @@ def _questions(history: History, *, quick: bool) -> Iterator[Question]:
         for method in one.asked():
             yield from one.questions(method)
     for each in () if quick else campaigns(history):
-        for method in DRAWN:
-            yield from each.questions(method)
+        for contender in DRAWN:
+            yield from each.questions(contender)
 
 
 def _accuracy(one: Compared, target: float) -> list[BenchRow]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -52,11 +53,14 @@ class Answered:
         }
 
 
-Method = Callable[[Split, str, int], Answered]
-"""(split, target, seed) → what it answers for the runs asked about."""
+Contender = Callable[[Split, str, int], dict[str, Answered]]
+"""(split, target, seed) → what its methods, which share all that is fitted, answer for the runs asked about."""
+OURS, PLAIN, HARP, CUSTOM = "Leadline", "boosting", "HARP", "HARP, custom"
+"""Methods: HARP and its custom mode as it is released, with its walltime metric for a policy."""
+POLICY_MAE = ", policy MAE"
 
 
-def leadline(split: Split, target: str, seed: int) -> Answered:
+def leadline(split: Split, target: str, seed: int) -> dict[str, Answered]:
     """Build the model that ``leadline train`` writes, and ask it."""
     test = split.test(target)
     history = split.history
@@ -65,10 +69,10 @@ def leadline(split: Split, target: str, seed: int) -> Answered:
     rows = [one.features for one in test]
     said = model.predict(target, rows, LEVEL)
     high = model.upper(target, rows, RISK)
-    return Answered(_measured(test), np.asarray(said.point), np.asarray(said.low), np.asarray(high))
+    return {OURS: Answered(_measured(test), np.asarray(said.point), np.asarray(said.low), np.asarray(high))}
 
 
-def boosting(split: Split, target: str, seed: int) -> Answered:
+def boosting(split: Split, target: str, seed: int) -> dict[str, Answered]:
     """Fit scikit-learn's gradient boosting as it comes, and its quantile loss for the interval."""
     from sklearn.ensemble import HistGradientBoostingRegressor  # noqa: PLC0415 - heavy, and not at start-up
 
@@ -83,32 +87,22 @@ def boosting(split: Split, target: str, seed: int) -> Answered:
         return found
 
     bounds = [predict(loss="quantile", quantile=one) for one in ((1 - LEVEL) / 2, (1 + LEVEL) / 2)]
-    return Answered(_measured(test), predict(), *bounds)
+    return {PLAIN: Answered(_measured(test), predict(), *bounds)}
 
 
-def harp(policy: str, *, custom: bool = False) -> Method:
-    """Return HARP as published, faults included, with one of its policies and in one of its modes."""
+def harp(split: Split, target: str, seed: int, *, custom: bool = False) -> dict[str, Answered]:
+    """Build HARP as published, faults included, and pick by its own policy and by the mean absolute error."""
+    test = split.test(target)
+    work = split.history.work if custom else None
+    built = build_harp(split.training(target).dataset.samples, test, work=work, seed=seed)
+    name, unknown = CUSTOM if custom else HARP, np.full(len(test), np.nan)
+    return {
+        said: Answered(_measured(test), built.pick(policy).predicted, unknown, unknown)
+        for said, policy in ((name, "wtm-published"), (name + POLICY_MAE, "mae"))
+    }
 
-    def answer(split: Split, target: str, seed: int) -> Answered:
-        test = split.test(target)
-        work = split.history.work if custom else None
-        built = build_harp(split.training(target).dataset.samples, test, work=work, seed=seed)
-        point = built.pick(policy).predicted
-        return Answered(_measured(test), point, np.full(len(test), np.nan), np.full(len(test), np.nan))
 
-    return answer
-
-
-HARP = "HARP"
-"""Of its ways the one that its release takes: walltime predicted whole, its walltime metric for a policy."""
-METHODS: dict[str, Method] = {
-    "Leadline": leadline,
-    "boosting": boosting,
-    HARP: harp("wtm-published"),
-    "HARP, policy MAE": harp("mae"),
-    "HARP, custom": harp("wtm-published", custom=True),
-    "HARP, custom, policy MAE": harp("mae", custom=True),
-}
+CONTENDERS: dict[str, Contender] = {OURS: leadline, PLAIN: boosting, HARP: harp, CUSTOM: partial(harp, custom=True)}
 
 
 def _measured(samples: Sequence[Sample]) -> Array:

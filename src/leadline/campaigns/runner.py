@@ -1,5 +1,6 @@
 """Make the runs of a campaign: start what the budget allows, take in what ended, ask for more, end in order."""
 
+import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -20,7 +21,7 @@ from leadline.campaigns.ledger import (
     tally,
     typical_s,
 )
-from leadline.core.campaigns import Campaign, PlannedRun
+from leadline.core.campaigns import Campaign, Design, PlannedRun
 from leadline.core.jobs import JobSpec, JobState
 from leadline.core.ports import HistoryStore
 from leadline.core.runs import Run
@@ -56,6 +57,18 @@ class Report:
     tally: Tally
     causes: list[Cause]
     ended_here: int
+
+
+def in_order(campaign: Campaign, runs: Sequence[PlannedRun]) -> list[PlannedRun]:
+    """Return planned runs in the order in which they are to be made.
+
+    Those of a random design without a budget are mixed, scales and repeats, so that an hour in which the machine is
+    slow is not taken for scale; of others the scaled-down runs come first, as planned.
+    """
+    found = list(runs)
+    if campaign.design is Design.RANDOM and campaign.budget is None:
+        random.Random(f"{campaign.seed} order").shuffle(found)  # noqa: S311 - a design, no secret
+    return found
 
 
 class Runner:
@@ -108,11 +121,11 @@ class Runner:
         return max(self._left(entry), 0.0) / cost_of(self.campaign, entry.spec.resources, 1.0)
 
     def run(self, planned: Sequence[PlannedRun], queue: JobQueue) -> Report:
-        """Run what is planned and not finished, in its order, until there is no more, or until something ends it."""
+        """Run what is planned and not finished, ``in_order``, until there is no more, or until something ends it."""
         self.journal.forget_wish(STOP)
         queue.resume()
         self._put_back()
-        self._plan(planned)
+        self._plan(in_order(self.campaign, planned))
         self._record_what_was_not()
         self.watch(self._tally(), None)
         while True:

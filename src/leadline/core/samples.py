@@ -15,8 +15,8 @@ class Sample:
     ``features`` are its parameters, resources (``cores``, ``gpus`` …), the node's hardware figures and white-box
     figures; a feature that is not known is absent. ``value`` is the target, above zero, in the dataset's unit; of a
     censored run it is a lower bound. ``startup_s`` is the time before the first unit of work and ``work_s`` that of
-    all ``units``, where they were reported or watched and the target is the walltime. ``cost_s`` is what the run took
-    to make.
+    all ``units``, one of which took ``unit_s`` (the median), where they were reported or watched and the target is the
+    walltime. ``cost_s`` is what the run took to make.
     """
 
     features: dict[str, Value]
@@ -26,6 +26,7 @@ class Sample:
     startup_s: float | None = None
     work_s: float | None = None
     units: float | None = None
+    unit_s: float | None = None
     cost_s: float = 0.0
     run_id: str = ""
 

@@ -191,6 +191,7 @@ def _sample(record: Record, target: str, without: frozenset[str], categories: fr
         startup_s=figures.get("startup_s") if timed else None,
         work_s=figures.get("work_s") if timed else None,
         units=figures.get("units") if timed else None,
+        unit_s=figures.get("unit_s") if timed else None,
         cost_s=figures.get("elapsed_s", 0.0),
         run_id=record.id,
     )

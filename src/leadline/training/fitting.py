@@ -31,6 +31,8 @@ MOST_TO_SELECT = 500
 """Samples on which candidates are compared; the chosen one is fitted on all."""
 LARGE, SLOW = 3000, ("network",)
 """Above so many samples, these estimators are left out: they take longest to fit and gain least over the others."""
+OF_UNITS = ("unit_law",)
+"""Where no units of work were watched, these estimators are left out: they learn nothing else."""
 FEW_CONFIGURATIONS = 30
 """Below so many, the history is called small."""
 
@@ -86,8 +88,9 @@ def train_target(
     """
     dataset, carries = data.dataset, data.dataset.scale_features
     parts = _parted(dataset, seed)
-    large = len(dataset.samples) > LARGE
-    compared = {name: one for name, one in estimators.items() if not (large and name in SLOW)} or estimators
+    without = (*(SLOW if len(dataset.samples) > LARGE else ()),
+               *(() if any(one.units for one in dataset.samples) else OF_UNITS))  # fmt: skip
+    compared = {name: one for name, one in estimators.items() if name not in without} or estimators
     selection = select(
         parts.beyond if parts.extrapolates else parts.inside,
         compared,

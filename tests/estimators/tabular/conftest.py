@@ -24,13 +24,13 @@ class Application:
     def sample(self, chance: Random, full: bool, *, noise: float = 0.04, reports: bool = False) -> Sample:
         features = self.draw(chance, full)
         value = self.cost(features) * math.exp(noise * chance.gauss(0, 1))
-        return Sample(
-            features,
-            value,
-            Scale.FULL_SCALE if full else Scale.SCALED_DOWN,
-            startup_s=self.startup(features) if reports else None,
-            cost_s=value,
-        )
+        scale = Scale.FULL_SCALE if full else Scale.SCALED_DOWN
+        if not reports:
+            return Sample(features, value, scale, cost_s=value)
+        startup = self.startup(features)
+        units = math.prod(float(features[name]) for name in self.scale_features)
+        each = 0.9 * (value - startup) / units
+        return Sample(features, value, scale, startup_s=startup, units=units, unit_s=each, cost_s=value)
 
     def history(self, seed: int, small: int = 84, large: int = 0, *, reports: bool = False) -> list[Sample]:
         chance = Random(f"{self.name} {seed}")  # noqa: S311 - noise, no secret

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from leadline.core.errors import InvalidInput
 from leadline.core.runs import Scale
 from leadline.core.samples import Sample
 from leadline.estimators.tabular.bend import Bend
@@ -102,6 +103,32 @@ def test_work_that_start_up_hides_is_learned_from_the_watched_loops():
     blind = [replace(one, startup_s=None, work_s=None) for one in small]
     for name in ("scaling_law", "gaussian_process"):
         assert error(name, small, asked, ("steps",)) < 5 < error(name, blind, asked, ("steps",))
+
+
+def test_what_warms_up_in_short_runs_does_not_blur_the_time_of_a_unit():
+    """The loops of a scaled-down run take a second to warm up, and their steps no longer than those of a long one."""
+
+    def runs(seed, count, *, full=False):
+        chance = np.random.default_rng([seed, full])
+        found = []
+        for _ in range(count):
+            rows, width = (float(np.exp(chance.uniform(*np.log(ends))))
+                           for ends in ((2e4, 2e5) if full else (2e2, 2e3), (64, 512)))  # fmt: skip
+            unit = 1e-4 * width * float(np.exp(0.05 * chance.standard_normal()))
+            steps = math.ceil(rows / 32)
+            work = 1.1 * steps * unit + 0.3 * float(np.exp(chance.standard_normal()))
+            found.append(Sample({"rows": rows, "width": width}, 2.0 + work,
+                                Scale.FULL_SCALE if full else Scale.SCALED_DOWN,
+                                startup_s=2.0, work_s=work, units=steps, unit_s=unit))  # fmt: skip
+        return found
+
+    errors = [error("unit_law", runs(seed, 60), runs(seed, 40, full=True), ("rows",)) for seed in range(3)]
+    assert fmean(errors) < 9
+
+
+def test_a_law_of_units_needs_runs_whose_units_were_watched(dnn):
+    with pytest.raises(InvalidInput, match=r"unit_law needs at least 6 finished runs whose units .* there are 0"):
+        ESTIMATORS["unit_law"].fit(dnn.history(0, 20), scale_features=dnn.scale_features)
 
 
 def test_a_reported_start_up_that_grows_with_scale_is_taken_for_no_constant():

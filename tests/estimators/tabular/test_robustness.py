@@ -1,4 +1,5 @@
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -25,7 +26,13 @@ rows = st.fixed_dictionaries(
 )
 samples = st.builds(
     lambda features, value, scale, censored: Sample(
-        {**features, "copy": features["size"] * 3}, value, scale, censored=censored, startup_s=value / 3
+        {**features, "copy": features["size"] * 3},
+        value,
+        scale,
+        censored,
+        value / 3,
+        units=features["size"],
+        unit_s=1.0,
     ),
     rows,
     decades,
@@ -33,7 +40,7 @@ samples = st.builds(
     st.sampled_from([False, False, False, False, True]),
 )
 histories = st.lists(samples, min_size=6, max_size=16).map(
-    lambda runs: [*runs, *(Sample(one.features, one.value, one.scale, startup_s=one.startup_s) for one in runs[:6])]
+    lambda runs: [*runs, *(replace(one, censored=False) for one in runs[:6])]
 )
 QUESTIONS = [
     {},
@@ -73,7 +80,8 @@ def test_the_slower_ones_answer_likewise(name, history):
 
 @pytest.mark.parametrize("name", ESTIMATORS)
 def test_runs_that_are_all_the_same_are_predicted_as_they_were(name):
-    runs = [Sample({"size": 5, "kind": "a"}, 12.0, Scale.SCALED_DOWN, startup_s=4.0) for _ in range(8)]
+    features = {"size": 5, "kind": "a"}
+    runs = [Sample(features, 12.0, Scale.SCALED_DOWN, startup_s=4.0, units=4, unit_s=1.5) for _ in range(8)]
     fitted = ESTIMATORS[name].fit(runs, scale_features=["size"])
     assert 12.0 == pytest.approx(fitted.predict([{"size": 5, "kind": "a"}]).point[0], rel=0.05)
 

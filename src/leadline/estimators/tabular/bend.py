@@ -48,18 +48,22 @@ def load(state: State) -> Bend:
     return Bend(offset, low, high, floats(state["slopes"]))
 
 
+def none(columns: int) -> Bend:
+    """Return the bend that moves nothing."""
+    return Bend(0.0, 0.0, 1.0, np.zeros(columns))
+
+
 def learn(x: Array, fitted: Array, table: Table, logs: Array, scales: npt.NDArray[np.bool_]) -> Bend:
     """Return how full-scale samples depart from what is ``fitted``; not at all where they do not lie beyond the others.
 
     ``x`` (n, columns) are the encoded rows, and ``scales`` the columns that carry scale, on which nothing may depend.
     """
     large, small = table.full_scale, ~table.full_scale
-    none = Bend(0.0, 0.0, 1.0, np.zeros(x.shape[1]))
     if not large.any() or not small.any():
-        return none
+        return none(x.shape[1])
     low, high = float(np.quantile(fitted[small], 0.9)), float(np.median(fitted[large]))
     if high - low < APART:
-        return none
+        return none(x.shape[1])
     off = logs[large] - fitted[large]
     noise = max(deviation(logs[small] - fitted[small]), LEAST_NOISE)
     weights = _regress(np.where(scales, 0.0, x[large]), off, noise)

@@ -7,6 +7,7 @@ does not blur: of a run's three seconds half a second may be all that grows.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import numpy as np
 
@@ -75,21 +76,29 @@ class Phased:
         """
         told = [one for one in samples if 0 < _startup(one) < one.value]
         if len(told) < LEAST or _off_units(told, scale_features) > UNLIKE:
-            return FittedPhases(self.name, {WHOLE: self.recipe.fit(samples, scale_features=scale_features, seed=seed)})
+            unlike = [replace(one, units=None, unit_s=None) for one in samples]
+            return FittedPhases(self.name, {WHOLE: self.recipe.fit(unlike, scale_features=scale_features, seed=seed)})
 
         def fit(recipe: Kept, runs: Sequence[Sample], values: Sequence[float], *, last: bool) -> FittedEstimator:
             of_phase = [
-                replace(one, value=value, startup_s=None, work_s=None, units=None, censored=one.censored and last)
+                replace(one, value=value, startup_s=None, work_s=None, censored=one.censored and last)
                 for one, value in zip(runs, values, strict=True)
             ]
-            return recipe.fit(of_phase, scale_features=scale_features, seed=seed)
+            return _fitted(_Phase(recipe, tuple(of_phase), tuple(scale_features), seed))
 
         startup = fit(self.other, told, [_startup(one) for one in told], last=False)
         left = _left(samples, [one.value for one in samples], [one.startup_s for one in samples], startup)
         watched = [one for one in told if one.work_s and _startup(one) + one.work_s < MOST * one.value]
         if len(watched) < max(LEAST, 0.8 * len(told)):
             return FittedPhases(self.name, {STARTUP: startup, WORK: fit(self.recipe, samples, left, last=True)})
-        work = fit(self.recipe, watched, [one.work_s or 0.0 for one in watched], last=False)
+        cut_off = [at for at, one in enumerate(samples) if one.censored]
+        watched = [one for one in watched if not one.censored]
+        work = fit(
+            self.recipe,
+            [*watched, *(samples[at] for at in cut_off)],
+            [*(one.work_s or 0.0 for one in watched), *(left[at] for at in cut_off)],
+            last=True,
+        )
         left = _left(samples, left, [one.work_s for one in samples], work)
         return FittedPhases(self.name, {STARTUP: startup, WORK: work, REST: fit(self.other, samples, left, last=True)})
 
@@ -102,10 +111,33 @@ class Phased:
         return FittedPhases(self.name, phases)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Phase:
+    """What is fitted to which figures; the same where all that is learned is."""
+
+    recipe: Kept
+    samples: tuple[Sample, ...]
+    scale_features: tuple[str, ...]
+    seed: int
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Phase) and all(getattr(self, one) == getattr(other, one) for one in self.__slots__)
+
+    def __hash__(self) -> int:
+        return hash((self.recipe.name, *((one.run_id, one.value) for one in self.samples)))
+
+
+@lru_cache(maxsize=8)
+def _fitted(phase: _Phase) -> FittedEstimator:
+    """Fit a phase once: the start-up and the rest are the same, whatever is fitted to the work."""
+    return phase.recipe.fit(phase.samples, scale_features=phase.scale_features, seed=phase.seed)
+
+
 def _off_units(samples: Sequence[Sample], scale_features: Sequence[str]) -> float:
     """Return how far (deviation of logarithms) the numbers of units are from a product of powers of the features."""
+    samples = [one for one in samples if not one.censored]
     known = [one for one in samples if one.units]
-    if len(known) < len(samples):
+    if not known or len(known) < len(samples):
         return 0.0
     rows = [one.features for one in known]
     x = encoding.learn(rows, scale_features).encode(rows)[0]

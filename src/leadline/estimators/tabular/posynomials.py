@@ -29,6 +29,8 @@ FIRST_DAMPING, LAST_DAMPING, CLOSE = 1e-3, 1e9, 1e-8
 """Of the steps to a least loss: how short the first may be, when to give up, and when the loss falls no more."""
 WILD = 3.0
 """A sample farther than so many deviations from the law is believed that much less."""
+ENOUGH = 10.0
+"""Logarithm of how much less likely than the best a law with one more term is, for there to be no use in another."""
 NOISE = (0.02, 0.5)
 """Between which the deviation of a sample's logarithm is believed to lie."""
 
@@ -91,7 +93,10 @@ class Posynomials:
     largest: int = 800
 
     def fit(self, problem: Problem, seed: int) -> list[Fitted]:
-        """Return a fit for each number of terms, each begun from the one before and from chance."""
+        """Return a fit for each number of terms, each begun from the one before and from chance.
+
+        No further term is tried where the last has made the law much less likely.
+        """
         chance = np.random.default_rng(seed)
         found: list[Fitted] = []
         before: Array | None = None
@@ -110,6 +115,8 @@ class Posynomials:
             sigma = _sigma(problem, prior, theta)
             before = theta = _solve(problem, prior, theta, sigma, rounds=60)
             found.append(_judge(problem, prior, theta, sigma))
+            if found[-1].evidence < max(one.evidence for one in found) - ENOUGH:
+                break
         return found
 
     def load(self, state: State) -> Posynomial:

@@ -12,12 +12,14 @@ from leadline.estimators.tabular.ports import FittedEstimator, Kept, State
 from leadline.estimators.tabular.posynomials import Posynomials
 from leadline.estimators.tabular.scaling_law import ScalingLaw
 from leadline.estimators.tabular.trees import Boosting, DecisionTree
+from leadline.estimators.tabular.unit_law import UnitLaw
 
 _LAW = ScalingLaw("scaling_law", Posynomials())
 EXTRAPOLATING: tuple[Kept, ...] = (
     Phased(BlackBox("gaussian_process", GaussianProcess(), growth=0.1), _LAW),
     Phased(_LAW, _LAW),
     Phased(ScalingLaw("additive_law", Sums()), _LAW),
+    Phased(UnitLaw("unit_law", _LAW), _LAW),
 )
 """Those that say something sensible far from what was run; together they are the ensemble."""
 ESTIMATORS: dict[str, Kept] = {

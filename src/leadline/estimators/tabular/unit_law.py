@@ -1,0 +1,104 @@
+"""Work as the number of units times the time of one, as in HARP's custom mode, both of them learned.
+
+The time of a unit, a training step say, is about the same in a short run as in a long one, so there is little to
+extrapolate. What is known of it is the median: the first units of a short run, which warm caches up, do not blur it.
+What a loop takes beside its usual units is a law of their time alone: a constant, and a share.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from leadline.core.errors import InvalidInput
+from leadline.core.samples import Sample, Value
+from leadline.estimators.tabular import bend, encoding
+from leadline.estimators.tabular.bend import Bend
+from leadline.estimators.tabular.encoding import Encoding
+from leadline.estimators.tabular.ports import Array, FittedEstimator, Kept, Predicted, State
+from leadline.estimators.tabular.states import nest, within
+from leadline.estimators.tabular.tables import tabulate
+
+LEAST = 6
+"""So many runs at least must have shown their units."""
+COUNT, UNIT, LOOP = "count", "unit", "loop"
+USUAL = "usual_s"
+"""The one feature of the loop's law: the number of units times the time of one."""
+
+
+@dataclass(frozen=True, slots=True)
+class FittedUnits:
+    """The laws of the number of units, of the time of one, and of the loop by their product; bent at full scale."""
+
+    name: str
+    count: FittedEstimator
+    unit: FittedEstimator
+    loop: FittedEstimator
+    encoding: Encoding
+    bend: Bend
+
+    def predict(self, rows: Sequence[Mapping[str, Value]]) -> Predicted:
+        """Predict each row; the errors of the laws are taken for independent."""
+        count, unit = self.count.predict(rows), self.unit.predict(rows)
+        loop = self.loop.predict(_usual(count.point * unit.point))
+        point = np.exp(self.bend.at(np.log(loop.point), self.encoding.encode(rows)[0]))
+        spread = np.sqrt(count.spread**2 + unit.spread**2 + loop.spread**2)
+        return Predicted(point, spread, np.maximum(count.beyond, unit.beyond))
+
+    def dump(self) -> State:
+        """Return all laws as arrays."""
+        return {
+            "estimator": np.array([self.name]),
+            **nest(COUNT, self.count.dump()),
+            **nest(UNIT, self.unit.dump()),
+            **nest(LOOP, self.loop.dump()),
+            **nest("encoding", self.encoding.dump()),
+            **nest("bend", self.bend.dump()),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class UnitLaw:
+    """Fits ``law`` to the number of units, to the time of one, and to the work, which is the value of the samples."""
+
+    name: str
+    law: Kept
+
+    def fit(self, samples: Sequence[Sample], *, scale_features: Sequence[str] = (), seed: int = 0) -> FittedUnits:
+        """Fit all laws to the completed runs in which units were watched.
+
+        Raises:
+            InvalidInput: there are too few of them.
+        """
+        known = [one for one in samples if min(one.units or 0, one.unit_s or 0) > 0 and not one.censored]
+        if len(known) < LEAST:
+            raise InvalidInput(
+                f"{self.name} needs at least {LEAST} finished runs whose units of work were watched, "
+                f"but there are {len(known)}: measure them with the hook"
+            )
+        counts, units = (np.array([getattr(one, name) for one in known], float) for name in ("units", "unit_s"))
+        count = self.law.fit(_with(known, counts), scale_features=scale_features, seed=seed)
+        unit = self.law.fit(_with(known, units), seed=seed)
+        usual = [replace(one, features=row) for one, row in zip(known, _usual(counts * units), strict=True)]
+        loop = self.law.fit(usual, scale_features=(USUAL,), seed=seed)
+        rows = [one.features for one in known]
+        found = encoding.learn(rows, scale_features)
+        fitted = FittedUnits(self.name, count, unit, loop, found, bend.none(found.encode(rows)[0].shape[1]))
+        table = tabulate(known, least=LEAST, estimator=self.name)
+        logs = np.log(fitted.predict(rows).point)
+        bent = bend.learn(found.encode(rows)[0], logs, table, table.logs, found.scales.astype(bool))
+        return replace(fitted, bend=bent)
+
+    def load(self, state: State) -> FittedUnits:
+        """Return the fitted laws that ``dump`` gave."""
+        count, unit, loop = (self.law.load(within(name, state)) for name in (COUNT, UNIT, LOOP))
+        known = encoding.load(within("encoding", state))
+        return FittedUnits(self.name, count, unit, loop, known, bend.load(within("bend", state)))
+
+
+def _with(samples: Sequence[Sample], values: Array) -> list[Sample]:
+    return [replace(one, value=float(value)) for one, value in zip(samples, values, strict=True)]
+
+
+def _usual(seconds: Array) -> list[dict[str, Value]]:
+    return [{USUAL: float(one)} for one in seconds]
