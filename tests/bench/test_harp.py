@@ -8,7 +8,8 @@ import pytest
 
 from leadline.bench import harp
 from leadline.bench.asking import ask_all
-from leadline.bench.curve import GROWING, Point, campaigns, draw, tables
+from leadline.bench.curve import GROWING, Point, campaigns, draw
+from leadline.bench.harp_page import tables
 from leadline.bench.histories import read_histories, split
 from leadline.bench.large import resampled
 from leadline.bench.predictors import CONTENDERS, HARP, PLAIN, Answered
@@ -77,9 +78,8 @@ def test_a_curve_grows_and_is_drawn(history, tmp_path):
     details = [{"history": "made-up", "curve": True, **one.document()} for one in points]
     draw(json.loads(json.dumps(details)), tmp_path / "curve.svg")
     assert "made-up" in (tmp_path / "curve.svg").read_text()
-    assert f"| made-up | {points[-1].name} | " in tables(
-        [{**one, "mape": {"Leadline": 4.0, **one["mape"]}} for one in details]
-    )
+    every = [{**one, "mape": {"Leadline": 4.0, **one["mape"]}} for one in details]
+    assert f"| made-up | {points[-1].name} | " in tables(every)
 
 
 def test_resampled_runs_are_near_the_real_ones_and_end_at_full_scale(history):

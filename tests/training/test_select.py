@@ -183,6 +183,21 @@ def test_an_ensemble_says_what_its_members_said_and_is_not_fitted_again(dataset)
     assert len(recipe.members[0].seen) == 3 * len(parts)
 
 
+def test_where_only_smaller_runs_judge_an_ensemble_that_is_hardly_worse_is_taken():
+    small = make_dataset(records_of(campaign(40, 0)), scale_features=("epochs",)).dataset
+    members = recipes(small, low=0.9, high=1.105, higher=1.12)
+    tried = members | {"both": Ensemble("both", tuple(members.values()))}
+    beyond = blocked(small.samples, ("epochs",), (0.5, 0.75))
+    chosen = select(beyond, tried, "mape")
+    assert "both" == chosen.winner.estimator
+    assert "low on all is hardly better" in chosen.reason
+    worse = members | {
+        "both": Ensemble("both", (members["high"], members["higher"], *recipes(small, far=1.3).values()))
+    }
+    assert "low" == select(beyond, worse, "mape").winner.estimator
+    assert "low" == select(folds(small.samples, 4, seed=0), tried, "mape").winner.estimator
+
+
 def test_several_processes_choose_as_one_does(dataset):
     few = {name: ESTIMATORS[name] for name in ("linear", "tree")}
     parts = folds(dataset.samples, 3, seed=0)

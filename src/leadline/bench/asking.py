@@ -1,13 +1,15 @@
 """Ask contenders many questions at once, on all cores: each learns from one split and is asked about it."""
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from leadline.bench.histories import History, Split, split
 from leadline.bench.predictors import CONTENDERS, Answered
 
 JOBS = os.cpu_count() or 1
+Progress = Callable[[int, int], None]
+"""Told how many questions were answered, and how many there are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,14 +38,21 @@ def pooled(answers: Answers, questions: Sequence[Question]) -> dict[str, Answere
     return {method: Answered.pooled([one[method] for one in said]) for method in said[0]}
 
 
-def ask_all(histories: Iterable[History], questions: Iterable[Question]) -> Answers:
+def ask_all(
+    histories: Iterable[History], questions: Iterable[Question], progress: Progress = lambda *_: None
+) -> Answers:
     """Return the answer to each question, asked once however often it is there."""
     from joblib import Parallel, delayed  # noqa: PLC0415 - comes with scikit-learn, which not everyone has
 
     named = {one.name: one for one in histories}
     wanted = list(dict.fromkeys(questions))
-    said = Parallel(n_jobs=JOBS)(delayed(_ask)(one, named[one.history]) for one in wanted)
-    return dict(zip(wanted, said, strict=True))
+    said: dict[Question, Mapping[str, Answered]] = {}
+    progress(0, len(wanted))
+    told = Parallel(n_jobs=JOBS, return_as="generator")(delayed(_ask)(one, named[one.history]) for one in wanted)
+    for question, answer in zip(wanted, told, strict=True):
+        said[question] = answer
+        progress(len(said), len(wanted))
+    return said
 
 
 def _ask(question: Question, history: History) -> Mapping[str, Answered]:

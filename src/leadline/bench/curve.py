@@ -1,16 +1,9 @@
-"""Accuracy at full scale against the cost of the campaign, for campaigns that grow; its drawing and its tables.
+"""Accuracy at full scale against the cost of the campaign, for campaigns that grow; and its drawing."""
 
-``python -m leadline.bench.curve RESULT.json FIGURE.svg`` draws it from what ``leadline bench harp --json`` wrote, and
-prints the tables of its page in the documentation.
-"""
-
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-import msgspec
 
 from leadline.bench.asking import Answers, Question, pooled
 from leadline.bench.histories import History, cost_s
@@ -108,8 +101,15 @@ def draw(details: Sequence[Mapping[str, Any]], path: Path) -> None:
                 _draw_method(axis, mine, method)
             axis.axhline(8, color="black", linewidth=0.8, linestyle=":")
             axis.set(title=name, xlabel="cost of the campaign [s]", xscale="log", yscale="log")
+            for each in (axis.xaxis, axis.yaxis):
+                each.set_major_formatter("{x:g}")
         axes[0].set_ylabel("MAPE at full scale [%]")
-        axes[-1].legend(frameon=False)
+        axes[-1].plot(
+            [], [], color="black", linestyle="--", marker="o", markerfacecolor="white", label="none at full scale"
+        )
+        figure.legend(
+            *axes[-1].get_legend_handles_labels(), frameon=False, loc="outside lower center", ncols=1 + len(DRAWN)
+        )
         figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
 
 
@@ -126,42 +126,3 @@ def _draw_method(axis: Any, points: Sequence[Mapping[str, Any]], method: str) ->
             markerfacecolor=colour if filled else "white",
             label=method if filled else None,
         )
-
-
-FIGURES = ("MAPE", "MAE", "UPP", "OV_MAPE", "coverage", "under-predicted at 5 % risk", "over-request")
-
-
-def tables(details: Sequence[Mapping[str, Any]]) -> str:
-    """Return every method's figures, and the campaigns of the curve, as two tables in Markdown."""
-    compared = [one for one in details if not one.get("curve")]
-    points = [one for one in details if one.get("curve")]
-    first = _table(
-        ("history", "learned", "target", "method", *FIGURES),
-        [
-            (one["history"], one["learned"], one["target"], one["method"], *(_number(one[name]) for name in FIGURES))
-            for one in compared
-        ],
-    )
-    second = _table(
-        ("history", "campaign", "cost [s]", "times cheaper", *DRAWN),
-        [
-            (one["history"], one["campaign"], _number(one["cost_s"]), _number(one["cheaper"]),
-             *(_number(one["mape"][name]) for name in DRAWN))
-            for one in points
-        ],
-    )  # fmt: skip
-    return f"{first}\n\n{second}"
-
-
-def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    return "\n".join("| " + " | ".join(cells) + " |" for cells in (heads, ["---"] * len(heads), *rows))
-
-
-def _number(value: float | None) -> str:
-    return "" if value is None else f"{value:.3g}" if abs(value) < 1000 else f"{value:,.0f}"
-
-
-if __name__ == "__main__":
-    said = msgspec.json.decode(Path(sys.argv[1]).read_bytes())["details"]
-    draw(said, Path(sys.argv[2]))
-    sys.stdout.write(f"{tables(said)}\n")

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from leadline.bench.asking import Answers, Question, ask_all, pooled
+from leadline.bench.asking import Answers, Progress, Question, ask_all, pooled
 from leadline.bench.curve import DRAWN, Point, campaigns
 from leadline.bench.histories import History, read_histories
 from leadline.bench.large import large_rows
@@ -42,13 +42,14 @@ class Compared:
         return len(self.answers[OURS].measured)
 
 
-def run(*, quick: bool = False, data: Path | None = None) -> BenchResult:
+def run(*, quick: bool = False, data: Path | None = None, progress: Progress = lambda *_: None) -> BenchResult:
     """Recompute every figure from the histories in ``data``, by default the shipped ones.
 
     A quick run draws once, asks of walltime alone, and leaves the learning curve out.
     """
     histories = read_histories(data)
-    answers = ask_all(histories, [one for history in histories for one in _questions(history, quick=quick)])
+    questions = [one for history in histories for one in _questions(history, quick=quick)]
+    answers = ask_all(histories, questions, progress)
     rows: list[BenchRow] = []
     details: list[dict[str, object]] = []
     for history in histories:

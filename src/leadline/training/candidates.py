@@ -34,16 +34,16 @@ class Candidate:
         return f"{self.estimator} on {self.training_set}" + ", adjusted" * self.adjusted
 
 
-def training_sets(samples: Sequence[Sample], *, few: bool = False) -> tuple[TrainingSet, ...]:
+def training_sets(samples: Sequence[Sample], *, all_runs: bool = False) -> tuple[TrainingSet, ...]:
     """Return the training sets that the samples allow; up-sampled where that would add a fifth or more.
 
-    Of ``few`` full-scale runs none is up-sampled, for their noise would be taken for the law, and none left out.
+    With ``all_runs`` none is left out nor up-sampled: of few full-scale runs the noise would be taken for the law.
     """
     scales = [one.scale for one in samples if not one.censored]
     down, full = scales.count(Scale.SCALED_DOWN), scales.count(Scale.FULL_SCALE)
     if not down or not full:
         return (TrainingSet.ALL,)
-    if few:
+    if all_runs:
         return (TrainingSet.BOTH,)
     both = (TrainingSet.SCALED_DOWN, TrainingSet.BOTH)
     return (*both, TrainingSet.UP_SAMPLED) if full < 0.8 * down else both

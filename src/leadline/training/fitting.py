@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -27,8 +28,8 @@ CUTS = (0.5, 0.75)
 """Shares of the configurations, by size, below which one fits and above which one predicts: an extrapolation."""
 FEW_TO_JUDGE = 15
 """Full-scale configurations below which candidates are judged by extrapolations of the scaled-down runs besides."""
-MOST_TO_SELECT = 500
-"""Samples on which candidates are compared; the chosen one is fitted on all."""
+MOST_TO_SELECT, OF_LARGE = 500, 250
+"""Samples on which candidates are compared, fewer where there are many; the chosen one is fitted on all."""
 LARGE, SLOW = 3000, ("network",)
 """Above so many samples, these estimators are left out: they take longest to fit and gain least over the others."""
 OF_UNITS = ("unit_law",)
@@ -87,8 +88,9 @@ def train_target(
         UnknownName: there is no such policy.
     """
     dataset, carries = data.dataset, data.dataset.scale_features
-    parts = _parted(dataset, seed)
-    without = (*(SLOW if len(dataset.samples) > LARGE else ()),
+    parts, run = _parted(dataset, seed), side_by_side(jobs)
+    many = len(dataset.samples) > LARGE
+    without = (*(SLOW if many else ()),
                *(() if any(one.units for one in dataset.samples) else OF_UNITS))  # fmt: skip
     compared = {name: one for name, one in estimators.items() if name not in without} or estimators
     selection = select(
@@ -96,10 +98,11 @@ def train_target(
         compared,
         policy,
         few=parts.few,
+        many=many,
         extrapolations=parts.extrapolations,
         scale_features=carries,
         seed=seed,
-        run=side_by_side(jobs),
+        run=run,
         progress=progress,
     )
     recipe = selection.recipe
@@ -115,13 +118,15 @@ def train_target(
         errors.append(largest.times(np.full(len(largest.samples), factor)).residuals())
     validation = _cross_intervals(inside_said, errors[1:])
     test = None
-    if parts.kept.held_out:
-        fitted = fit(selection.winner, recipe, parts.kept.fitted, scale_features=carries, seed=seed)
-        said = predict_held_out(fitted, parts.kept.held_out)
+    without_test = [parts.kept.fitted] if parts.kept.held_out else []
+    fits = [partial(fit, selection.winner, recipe, samples, scale_features=carries, seed=seed)
+            for samples in (*without_test, dataset.samples)]  # fmt: skip
+    *fitted, whole = run(fits)
+    if fitted:
+        said = predict_held_out(fitted[0], parts.kept.held_out)
         said = said.times(np.full(len(said.samples), factor))
         test = _with_interval(said, calibrate(Residuals.joined(*errors)))
         errors.append(said.residuals())
-    whole = fit(selection.winner, recipe, dataset.samples, scale_features=carries, seed=seed)
     return Trained(
         data,
         selection,
@@ -156,8 +161,9 @@ class _Parted:
 def _parted(dataset: Dataset, seed: int) -> _Parted:
     carries = dataset.scale_features
     kept = hold_out(dataset.samples, TEST_SHARE, seed)
-    compared = thinned(kept.fitted, MOST_TO_SELECT, seed)
-    inside = folds(compared, FEWER_FOLDS if len(compared) > MANY else FOLDS, seed)
+    large = len(dataset.samples) > LARGE
+    compared = thinned(kept.fitted, OF_LARGE if large else MOST_TO_SELECT, seed)
+    inside = folds(compared, FEWER_FOLDS if large or len(compared) > MANY else FOLDS, seed)
     beyond = blocked(compared, carries, CUTS)
     small = [one for one in compared if one.scale is Scale.SCALED_DOWN]
     full = _configurations(compared) - _configurations(small)

@@ -1,7 +1,7 @@
 """Score what every candidate predicts for runs that its fits did not see, and choose one by policy."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from leadline.core.errors import InvalidInput
 from leadline.core.runs import Scale
+from leadline.estimators.tabular.ensemble import Ensemble
 from leadline.estimators.tabular.ports import Array, TabularEstimator
 from leadline.training.candidates import Candidate, TrainingSet, adjustment, training_sets
 from leadline.training.out_of_fold import OutOfFold, cross_adjustments, joined
@@ -21,7 +22,7 @@ from leadline.uncertainty.policies import POLICIES, QUANTILE, choose
 UPPER = ("pinball", "cost")
 """Policies that judge what would be asked for, the upper bound, and not the point."""
 NEAR = 1.1
-"""A candidate that is fitted on all runs is preferred to one on a part of them that is better by no more than this."""
+"""A candidate that is preferred for what it is, is taken where another is better by no more than this."""
 EXTRAPOLATIONS_COUNT_AS = 5
 """As many full-scale runs as all extrapolations that were tried, where few are there to judge by."""
 
@@ -66,7 +67,9 @@ class Selection:
         best = fitted[0]
         said = f"{best.candidate.name} has {_FIGURES[self.policy](best)} on {self.judged_on}"
         if len(fitted) > 1:
-            said += f"; the next, {fitted[1].candidate.name}, has {_FIGURES[self.policy](fitted[1])}"
+            name, figure = fitted[1].candidate.name, _FIGURES[self.policy](fitted[1])
+            better = fitted[1].policy < best.policy
+            said += f"; {name} is hardly better, with {figure}" if better else f"; the next, {name}, has {figure}"
         return said
 
 
@@ -85,6 +88,7 @@ def select(
     policy: str,
     *,
     few: bool = False,
+    many: bool = False,
     extrapolations: Sequence[Parting] = (),
     scale_features: Sequence[str] = (),
     seed: int = 0,
@@ -96,7 +100,7 @@ def select(
     Judged are full-scale runs where there are any, for they are what is asked about; else all that was held out. Where
     they are ``few``, ``extrapolations`` are judged besides, and fewer candidates are tried: of many, one is right on a
     few runs by chance. HARP's adjustment is tried where there are enough. One that is far worse than the best on a fold
-    is not fitted on the others.
+    is not fitted on the others. Where they are ``many``, candidates learn from both scales only.
 
     Raises:
         InvalidInput: no candidate can be fitted on so few runs.
@@ -104,7 +108,9 @@ def select(
     """
     if policy not in POLICIES:
         choose(policy, [], {})  # which says what is known
-    sets = training_sets([one for parting in partings[:1] for one in (*parting.fitted, *parting.held_out)], few=few)
+    sets = training_sets(
+        [one for parting in partings[:1] for one in (*parting.fitted, *parting.held_out)], all_runs=few or many
+    )
     candidates = [Candidate(name, which) for name in estimators for which in sets]
     fits = len(estimators) * (len(sets) * len(partings) + len(extrapolations))
     trial = Trial(candidates, estimators, scale_features, seed, run or one_by_one, progress, fits)
@@ -120,7 +126,8 @@ def select(
         for one, said in plain.items():
             tried[replace(one, adjusted=True)] = said.times(cross_adjustments(said.folds))
     given_up = [Score(one, trial.error_of(one), why_not=why) for one, why in trial.why_not.items()]
-    return _choose(tried, sorted(given_up, key=_by_error), policy, trial.recipe)
+    ensembles = [name for name, one in estimators.items() if isinstance(one, Ensemble)]
+    return _choose(_Ballot.of(tried, policy, ensembles), tried, sorted(given_up, key=_by_error), trial.recipe, policy)
 
 
 def _by_error(score: Score) -> float:
@@ -135,16 +142,18 @@ class _Ballot:
     said: Mapping[Candidate, Array]
     counts: npt.NDArray[np.int64]
     fold: Array
+    preferred: frozenset[str] = frozenset()
 
     @classmethod
-    def of(cls, tried: Mapping[Candidate, Tried], policy: str) -> "_Ballot":
+    def of(cls, tried: Mapping[Candidate, Tried], policy: str, ensembles: Iterable[str]) -> "_Ballot":
         """Return the ballot; full-scale runs are counted more than once beside more extrapolations than they weigh."""
         some = next(iter(tried.values()))
         judged, more = judged_rows(some.folds), some.extrapolated
         fold = some.folds.fold[judged]
         if more is None:
             said = {one: _asked(each, policy)[0][judged] for one, each in tried.items()}
-            return cls(some.folds.measured[judged], said, np.ones(len(fold), np.int64), fold)
+            blind = frozenset(ensembles if some.folds.blocked else ())
+            return cls(some.folds.measured[judged], said, np.ones(len(fold), np.int64), fold, blind)
         said = {}
         for one, each in tried.items():
             inside, beyond = _asked(each, policy)
@@ -160,7 +169,9 @@ class _Ballot:
     def best(self, policy: str, *, without: int | None = None) -> Candidate:
         """Return the candidate that the policy chooses; ``without`` leaves out what was said of a fold.
 
-        It is the one that is fitted on the runs of both scales, where another training set is hardly better.
+        It is the one that is fitted on the runs of both scales, where another training set is hardly better; and an
+        ensemble, where none is judged at full scale and another estimator is hardly better on smaller runs: which form
+        holds farther out these do not tell, and the median goes least astray.
         """
         rows = np.repeat(np.arange(len(self.measured)), np.where(self.fold == without, 0, self.counts))
         if not len(rows):
@@ -170,10 +181,9 @@ class _Ballot:
         measured = self.measured[rows].tolist()
         best = by_name[choose(policy, measured, said)]
         whole = replace(best, training_set=TrainingSet.BOTH)
-        if whole in self.said:
-            here, there = (POLICIES[policy](measured, said[one.name])[0] for one in (best, whole))
-            return whole if there <= NEAR * here else best
-        return best
+        instead = [one for one in self.said if one == whole or one.estimator in self.preferred]
+        near = NEAR * POLICIES[policy](measured, said[best.name])[0]
+        return next((one for one in instead if POLICIES[policy](measured, said[one.name])[0] <= near), best)
 
     def figure(self, one: Candidate, policy: str) -> tuple[float, ...]:
         """Return what the policy compares."""
@@ -182,12 +192,12 @@ class _Ballot:
 
 
 def _choose(
+    ballot: _Ballot,
     tried: Mapping[Candidate, Tried],
     failed: Sequence[Score],
-    policy: str,
     recipe_of: Callable[[Candidate], TabularEstimator],
+    policy: str,
 ) -> Selection:
-    ballot = _Ballot.of(tried, policy)
     best = ballot.best(policy)
     some = tried[best].folds
     judged = judged_rows(some)

@@ -199,7 +199,9 @@ class Search:
 
     def starts(self) -> list[tuple[int, ...]]:
         """Return where to climb from: nothing, and the best sum whatever its price, thinned."""
-        here = tuple(int(one) for one in np.flatnonzero(self.weights(tuple(range(self.design.shape[1])))))
+        weights = self.weights(tuple(range(self.design.shape[1])))
+        most = np.argsort(-(weights**2) * self.size)[: 3 * THIN]
+        here = tuple(int(one) for one in np.sort(most) if weights[one] > 0)
         while len(here) > THIN:
             fewer = [here[:i] + here[i + 1 :] for i in range(len(here))]
             here = min(fewer, key=lambda one: float(np.sum(self.off(one) ** 2)))

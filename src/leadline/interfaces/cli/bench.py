@@ -2,6 +2,7 @@
 
 import inspect
 import sys
+from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from typing import Annotated
@@ -62,7 +63,7 @@ def bench(
         if not data.is_dir():
             raise InvalidInput(f"--data {data} is not a folder: give the folder that holds the data")
         options["data"] = data
-    result: BenchResult = run(**options)
+    result = _run(run, options, name)
     out().print(_table(result))
     if json_file is not None:
         json_file.write_text(dump(to_document(result, SCHEMA)) + "\n", encoding="utf-8")
@@ -70,6 +71,16 @@ def bench(
     if names := missed(result.rows):
         sys.stderr.write(f"leadline bench: {len(names)} of {len(result.rows)} rows missed: {', '.join(names)}\n")
         raise typer.Exit(1)
+
+
+def _run(run: Callable[..., BenchResult], options: dict[str, object], name: str) -> BenchResult:
+    """Run a bench; one that takes long and counts its steps shows how far it is."""
+    if "progress" not in inspect.signature(run).parameters:
+        return run(**options)
+    with err().status(f"bench {name}") as status:
+        return run(
+            **options, progress=lambda done, total: status.update(f"bench {name}: {done} of {total} questions answered")
+        )
 
 
 def _table(result: BenchResult) -> Table:
