@@ -85,14 +85,12 @@ class FittedLaw:
 class ScalingLaw:
     """Fits laws of one form: a start-up that does not grow with scale, and work that does.
 
-    Evidence weighs how complex the law is, and whether the exponents of scale differ between categories. Where it is to
-    be ``corrected``, what it leaves is learned besides, if that is worthwhile.
+    Evidence weighs how complex the law is, and whether the exponents of scale differ between categories.
     """
 
     name: str
     form: Form
     least: int = 6
-    corrected: bool = True
 
     def fit(
         self,
@@ -112,7 +110,7 @@ class ScalingLaw:
         crosses = _crosses(x, found)
         task = _Task(self.form, found, crosses, x, table, seed)
         logs = impute(table, task.expect)
-        laws, shares, correction = task.alternate(logs, rounds=ROUNDS if self.corrected else 0)
+        laws, shares, correction = task.alternate(logs)
         more = correction.at(task.x)[0] if correction else np.zeros(len(table))
         fitted = shares @ _each(laws, task.u, more)
         bent = bend.learn(x, fitted, table, logs, found.scales.astype(bool))
@@ -159,12 +157,12 @@ class _Task:
         laws, shares, sigma = self.laws(logs, use)
         return np.asarray(shares @ _each(laws, self.u, np.zeros(len(logs))), np.float64), sigma
 
-    def alternate(self, logs: Array, *, rounds: int) -> tuple[tuple[Law, ...], Array, Correction | None]:
+    def alternate(self, logs: Array) -> tuple[tuple[Law, ...], Array, Correction | None]:
         """Return laws, their shares of belief and a correction, each fitted to what the other leaves."""
         every, none = np.ones(len(logs), bool), np.zeros(len(logs))
         more, correction = none, None
         laws, shares, _ = self.laws(logs, every)
-        for _ in range(rounds):
+        for _ in range(ROUNDS):
             plain = shares @ _each(laws, self.u, none)
             share = np.minimum(np.exp(laws[int(shares.argmax())].halves(self.u)[1] - plain), 1.0)
             again = corrections.learn(self.x, logs - plain, share, self.table, self.known, self.seed)
