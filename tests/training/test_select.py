@@ -209,3 +209,12 @@ def test_none_is_given_up_for_the_few_runs_of_one_fold():
     few = make_dataset(records_of(campaign(40, 5))).dataset
     chosen = select(folds(few.samples, 5, seed=0), recipes(few, good=1.05, bad=3.0), "mape")
     assert not [one for one in chosen.scores if one.why_not]
+
+
+def test_an_ensemble_of_which_a_member_is_not_compared_is_that_of_the_others(dataset):
+    members = recipes(dataset, low=0.95, high=1.06, middle=1.0)
+    recipe = Ensemble("all", (*members.values(), *recipes(dataset, absent=9.0).values()))
+    parts = folds(dataset.samples, 4, seed=0)
+    chosen = select(parts, {**members, "all": recipe}, "mape")
+    assert [] == recipe.members[-1].seen
+    assert 0.0 == pytest.approx(min(one.mape for one in chosen.scores if one.candidate.estimator == "all"), abs=1e-9)

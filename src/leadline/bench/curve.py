@@ -68,9 +68,10 @@ class Growing:
         for name in methods:
             said = pooled(answers, self.questions(name))[name]
             errors[name] = mape(said.measured.tolist(), said.point.tolist())
-        small = len(splits[0].learned) - self.full_scale if self.scaled_down is None else self.scaled_down
+        scales = [record.scale for record in splits[0].learned]
+        small, full = scales.count(Scale.SCALED_DOWN), scales.count(Scale.FULL_SCALE)
         return Point(
-            f"{small} SD" + (f" + {self.full_scale} FS" if self.full_scale else ""),
+            f"{small} SD" + (f" + {full} FS" if full else ""),
             self.full_scale,
             len(splits[0].learned),
             sum(cost_s(one.learned) for one in splits) / len(splits),

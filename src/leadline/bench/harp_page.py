@@ -11,9 +11,9 @@ from typing import Any
 import msgspec
 
 from leadline.bench.curve import DRAWN, draw
+from leadline.bench.harp import MEMORY, WALLTIME
 from leadline.bench.predictors import HARP, OURS, PLAIN
 
-WALLTIME, MEMORY = "elapsed_s", "host_memory_bytes"
 SHORT = "under-predicted at 5 % risk"
 
 Details = Sequence[Mapping[str, Any]]

@@ -89,8 +89,7 @@ def train_target(
     """
     dataset, carries = data.dataset, data.dataset.scale_features
     parts, run = _parted(dataset, seed), side_by_side(jobs)
-    many = len(dataset.samples) > LARGE
-    without = (*(SLOW if many else ()),
+    without = (*(SLOW if parts.many else ()),
                *(() if any(one.units for one in dataset.samples) else OF_UNITS))  # fmt: skip
     compared = {name: one for name, one in estimators.items() if name not in without} or estimators
     selection = select(
@@ -98,7 +97,7 @@ def train_target(
         compared,
         policy,
         few=parts.few,
-        many=many,
+        many=parts.many,
         extrapolations=parts.extrapolations,
         scale_features=carries,
         seed=seed,
@@ -146,7 +145,7 @@ class _Parted:
     """The test and the rest; of the rest the samples on which candidates are ``compared``, and how these are parted.
 
     ``extrapolates`` says that there is no full-scale run to judge by; where there are ``few``, ``extrapolations`` of
-    the scaled-down runs are judged besides.
+    the scaled-down runs are judged besides. ``many`` says that fewer are compared than there are.
     """
 
     kept: Parting
@@ -155,26 +154,28 @@ class _Parted:
     beyond: tuple[Parting, ...]
     extrapolates: bool
     few: bool
+    many: bool
     extrapolations: tuple[Parting, ...]
 
 
 def _parted(dataset: Dataset, seed: int) -> _Parted:
     carries = dataset.scale_features
     kept = hold_out(dataset.samples, TEST_SHARE, seed)
-    large = len(dataset.samples) > LARGE
-    compared = thinned(kept.fitted, OF_LARGE if large else MOST_TO_SELECT, seed)
-    inside = folds(compared, FEWER_FOLDS if large or len(compared) > MANY else FOLDS, seed)
+    many = len(dataset.samples) > LARGE
+    compared = thinned(kept.fitted, OF_LARGE if many else MOST_TO_SELECT, seed)
+    inside = folds(compared, FEWER_FOLDS if many or len(compared) > MANY else FOLDS, seed)
     beyond = blocked(compared, carries, CUTS)
     small = [one for one in compared if one.scale is Scale.SCALED_DOWN]
-    full = _configurations(compared) - _configurations(small)
+    few = 0 < _configurations(compared) - _configurations(small) < FEW_TO_JUDGE
     return _Parted(
         kept,
         compared,
         inside,
         beyond,
         bool(beyond) and not dataset.at(Scale.FULL_SCALE),
-        0 < full < FEW_TO_JUDGE,
-        blocked(small, carries, CUTS) if 0 < full < FEW_TO_JUDGE else (),
+        few,
+        many,
+        blocked(small, carries, CUTS) if few else (),
     )
 
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from leadline.core.errors import InvalidInput
 from leadline.core.runs import Scale
+from leadline.estimators.tabular.ensemble import LEAST as LEAST_MEMBERS
 from leadline.estimators.tabular.ensemble import Ensemble
 from leadline.estimators.tabular.ports import Array, TabularEstimator
 from leadline.training.candidates import Candidate
@@ -125,17 +126,21 @@ class Trial:
                 found += 1
         for one in tried:
             members = [each for each in self._members(one) if each not in self.why_not]
-            if len(members) > 1:
+            if len(members) >= LEAST_MEMBERS:
                 parts[one].append(median_out_of_fold([parts[each][-1] for each in members]))
             elif self._members(one):
                 self.why_not[one] = "fewer than two of its members are left"
         return found > 0
 
     def _members(self, one: Candidate) -> list[Candidate]:
-        """Return the candidates that make up an ensemble on the same runs; none of another, or where some are not."""
+        """Return the compared candidates that make up an ensemble on the same runs; none of another estimator.
+
+        A member that is not compared has no voice; nor is there an ensemble of fewer than two, which is fitted itself.
+        """
         recipe = self.estimators[one.estimator]
         mine = [replace(one, estimator=each.name) for each in recipe.members] if isinstance(recipe, Ensemble) else []
-        return mine if all(each in self.inside for each in mine) else []
+        compared = [each for each in mine if each in self.inside]
+        return compared if len(compared) >= LEAST_MEMBERS else []
 
 
 @dataclass(frozen=True, slots=True)

@@ -81,13 +81,12 @@ class UnitLaw:
         unit = self.law.fit(_with(known, units), seed=seed)
         usual = [replace(one, features=row) for one, row in zip(known, _usual(counts * units), strict=True)]
         loop = self.law.fit(usual, scale_features=(USUAL,), seed=seed)
-        rows = [one.features for one in known]
-        found = encoding.learn(rows, scale_features)
-        fitted = FittedUnits(self.name, count, unit, loop, found, bend.none(found.encode(rows)[0].shape[1]))
         table = tabulate(known, least=LEAST, estimator=self.name)
-        logs = np.log(fitted.predict(rows).point)
-        bent = bend.learn(found.encode(rows)[0], logs, table, table.logs, found.scales.astype(bool))
-        return replace(fitted, bend=bent)
+        found = encoding.learn(table.rows, scale_features)
+        x = found.encode(table.rows)[0]
+        straight = FittedUnits(self.name, count, unit, loop, found, bend.none(x.shape[1]))
+        logs = np.log(straight.predict(table.rows).point)
+        return replace(straight, bend=bend.learn(x, logs, table, table.logs, found.scales.astype(bool)))
 
     def load(self, state: State) -> FittedUnits:
         """Return the fitted laws that ``dump`` gave."""
