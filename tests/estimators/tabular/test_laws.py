@@ -40,6 +40,14 @@ def test_a_unit_time_that_is_no_product_of_powers_is_learnt_beside_the_law(cliff
     assert fmean(errors) < 9
 
 
+def test_what_only_a_category_decides_is_learned_though_two_terms_could_tell_it(dnn):
+    """The start-up is 3.0 s on one device and 4.5 s on the other, whatever else is set."""
+    runs = [replace(one, value=dnn.startup(one.features)) for one in dnn.history(2, 60, 3)]
+    fitted = ScalingLaw("plain", Posynomials()).fit(runs, scale_features=dnn.scale_features)
+    assert fitted.correction is None
+    assert fitted.error < 0.01
+
+
 def test_the_larger_of_two_costs_is_met(rectified):
     assert error("scaling_law", rectified.history(0, 84, 4), rectified.truth(0), rectified.scale_features) < 9
 

@@ -6,8 +6,9 @@ least squares as in Hoburg, Kirschen and Abbeel (2016), with priors on the expon
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -145,37 +146,69 @@ def _simplify(problem: Problem, prior: Prior, theta: Array, sigma: Array) -> tup
     A plain number has a probability of its own (a spike), any other shares the rest (the slab), as in Mitchell and
     Beauchamp (1988): an exponent that the samples hardly tell becomes plain, and no longer spoils extrapolation.
     """
+    refused: set[tuple[int, int]] = set()
     for _ in range(int(prior.free[:, 1:].sum())):
         jacobian = _jacobian(problem, prior, theta, sigma)
         variance = np.zeros(theta.shape)
         variance[prior.free] = np.diag(np.linalg.pinv(jacobian.T @ jacobian))
         likely = sorted(_plain(problem, prior, theta, variance), reverse=True)
-        if not likely or likely[0][0] <= 0:
+        likely = [one for one in likely if (one.row, one.column) not in refused]
+        if not likely or likely[0].gain <= 0:
             break
-        mean, deviation, odds = prior.mean.copy(), prior.deviation.copy(), prior.odds
-        for gain, more, value, row, column in likely[:AT_ONCE]:
-            if gain > 0.5 * likely[0][0] and deviation[row, column] > 0:
-                mean[row, column], deviation[row, column], odds = value, 0.0, odds + more
-        prior = Prior(mean, deviation, prior.low, odds)
-        theta = _solve(problem, prior, theta, sigma, rounds=12)
+        several = [one for one in likely[:AT_ONCE] if one.gain > 0.5 * likely[0].gain]
+        found = _made_plain(problem, prior, theta, sigma, several)
+        if found is None and len(several) > 1:
+            found = _made_plain(problem, prior, theta, sigma, several[:1])
+        if found is None:
+            refused.add((several[0].row, several[0].column))
+        else:
+            prior, theta = found
     return prior, theta
 
 
-def _plain(
-    problem: Problem, prior: Prior, theta: Array, variance: Array
-) -> Iterator[tuple[float, float, float, int, int]]:
-    """Yield the evidence gained by setting an exponent to a plain number, its odds, the number, and which entry."""
+class Plain(NamedTuple):
+    """An exponent that may be made plain: the evidence expected to be gained, and its ``worth`` before any loss."""
+
+    gain: float
+    worth: float
+    odds: float
+    value: float
+    row: int
+    column: int
+
+
+def _made_plain(
+    problem: Problem, prior: Prior, theta: Array, sigma: Array, chosen: Sequence[Plain]
+) -> tuple[Prior, Array] | None:
+    """Set the chosen exponents and fit the others; ``None`` where that makes the law much less likely.
+
+    Exponents that stand in for each other each look as if nothing would be lost without them.
+    """
+    mean, deviation, odds, worth = prior.mean.copy(), prior.deviation.copy(), prior.odds, 0.0
+    for one in chosen:
+        if deviation[one.row, one.column] > 0:
+            mean[one.row, one.column], deviation[one.row, one.column] = one.value, 0.0
+            odds, worth = odds + one.odds, worth + one.worth
+    simpler = Prior(mean, deviation, prior.low, odds)
+    again = _solve(problem, simpler, theta, sigma, rounds=12)
+    before, after = (_huber(_residuals(problem, *one, sigma)) for one in ((prior, theta), (simpler, again)))
+    return None if 0.5 * (after - before) > worth + ENOUGH else (simpler, again)
+
+
+def _plain(problem: Problem, prior: Prior, theta: Array, variance: Array) -> Iterator[Plain]:
+    """Yield the exponents that may be set to plain numbers."""
     for row, column in zip(*np.nonzero(prior.free), strict=True):
         if column == 0:
             continue
         known = max(float(variance[row, column]), 1e-12)
         wide = float(prior.deviation[row, column])
         off_mean = (theta[row, column] - prior.mean[row, column]) / wide
-        for value, odds in PLAIN if problem.stretched[column - 1] else PLAIN[:1]:
+        for value, probability in PLAIN if problem.stretched[column - 1] else PLAIN[:1]:
             if value >= prior.low[row, column] - 1e-9:
                 lost = (theta[row, column] - value) ** 2 / known - off_mean**2
-                gain = math.log(odds / SLAB) + 0.5 * math.log(wide**2 / known) - 0.5 * lost
-                yield gain, math.log(odds / SLAB), value, int(row), int(column)
+                odds = math.log(probability / SLAB)
+                worth = odds + 0.5 * math.log(wide**2 / known)
+                yield Plain(worth - 0.5 * lost, worth, odds, value, int(row), int(column))
 
 
 def _begin(problem: Problem, prior: Prior, before: Array | None, chance: np.random.Generator) -> Array:
