@@ -16,7 +16,8 @@ class Problem:
     """``logs`` (n,) to be met at ``u`` (n, columns), each with its ``weight``, whose mean is one.
 
     ``u`` are logarithms about their mean where ``stretched``, else standardised; ``scales`` are the columns that carry
-    scale; ``crossed`` those that let its exponents differ between categories.
+    scale; ``crossed`` those that let its exponents differ between categories; ``steady`` those that carry scale and on
+    which the time of a unit, which is asked for, hardly depends.
     """
 
     u: Array
@@ -25,6 +26,7 @@ class Problem:
     scales: Mask
     stretched: Mask
     crossed: Mask
+    steady: Mask
 
 
 class Law(Protocol):

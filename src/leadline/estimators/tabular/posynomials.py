@@ -18,6 +18,8 @@ from leadline.estimators.tabular.states import floats
 
 PLAIN = ((0.0, 0.35), (1.0, 0.3), (-1.0, 0.05), (0.5, 0.05), (-0.5, 0.03), (2.0, 0.05), (1.5, 0.04), (3.0, 0.03))
 """Exponents that costs have more often than others, with their probabilities."""
+STEADY = 0.15
+"""Deviation about zero of an exponent of scale of the time of a unit."""
 CROSSED = 0.2
 """Deviation of what a category adds to an exponent of scale, for each deviation of the category's column."""
 SLAB = 0.1
@@ -132,11 +134,12 @@ def _prior(problem: Problem, count: int) -> Prior:
     low = np.full((count, 1 + columns), -np.inf)
     mean[0, 0], mean[1:, 0] = problem.logs.min() - 1, np.median(problem.logs) - np.arange(count - 1)
     deviation[:, 0] = 4.0
-    deviation[:, 1:] = np.where(problem.stretched, 1.0, 0.5)
+    deviation[:, 1:] = np.where(problem.steady, STEADY, np.where(problem.stretched, 1.0, 0.5))
     mean[1:, 1:] = np.where(problem.scales, 0.7, 0.0)
     low[1:, 1:] = np.where(problem.scales, 0.0, -np.inf)
     deviation[:, 1:] = np.where(problem.crossed, CROSSED, deviation[:, 1:])
-    deviation[0, 1:] = np.where(problem.scales | problem.crossed, 0.0, 0.5 * deviation[0, 1:])
+    fixed = problem.scales | problem.crossed | problem.steady
+    deviation[0, 1:] = np.where(fixed, 0.0, 0.5 * deviation[0, 1:])
     return Prior(mean, deviation, low)
 
 
@@ -203,7 +206,8 @@ def _plain(problem: Problem, prior: Prior, theta: Array, variance: Array) -> Ite
         known = max(float(variance[row, column]), 1e-12)
         wide = float(prior.deviation[row, column])
         off_mean = (theta[row, column] - prior.mean[row, column]) / wide
-        for value, probability in PLAIN if problem.stretched[column - 1] else PLAIN[:1]:
+        may = problem.stretched[column - 1] and not problem.steady[column - 1]
+        for value, probability in PLAIN if may else PLAIN[:1]:
             if value >= prior.low[row, column] - 1e-9:
                 lost = (theta[row, column] - value) ** 2 / known - off_mean**2
                 odds = math.log(probability / SLAB)

@@ -15,11 +15,13 @@ from leadline.estimators.tabular.trees import Boosting, DecisionTree
 from leadline.estimators.tabular.unit_law import UnitLaw
 
 _LAW = ScalingLaw("scaling_law", Posynomials())
+_PLAIN = ScalingLaw("plain_law", Posynomials(), corrected=False)
+"""For phases that are short beside the work."""
 EXTRAPOLATING: tuple[Kept, ...] = (
-    Phased(BlackBox("gaussian_process", GaussianProcess(), growth=0.1), _LAW),
-    Phased(_LAW, _LAW),
-    Phased(ScalingLaw("additive_law", Sums()), _LAW),
-    Phased(UnitLaw("unit_law", _LAW), _LAW),
+    Phased(BlackBox("gaussian_process", GaussianProcess(), growth=0.1), _PLAIN),
+    Phased(_LAW, _PLAIN),
+    Phased(ScalingLaw("additive_law", Sums()), _PLAIN),
+    Phased(UnitLaw("unit_law", _LAW, ScalingLaw("steady_law", Posynomials(), steady=True)), _PLAIN),
 )
 """Those that say something sensible far from what was run; together they are the ensemble."""
 ESTIMATORS: dict[str, Kept] = {

@@ -1,7 +1,7 @@
 """Laws of scale: target = start-up + work × unit, in one of several forms."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -85,12 +85,16 @@ class FittedLaw:
 class ScalingLaw:
     """Fits laws of one form: a start-up that does not grow with scale, and work that does.
 
-    Evidence weighs how complex the law is, and whether the exponents of scale differ between categories.
+    Evidence weighs how complex the law is, and whether the exponents of scale differ between categories. Where it is to
+    be ``corrected``, what it leaves is learned besides, if that is worthwhile. A ``steady`` one is of something that
+    hardly depends on scale, as the time of a unit of work.
     """
 
     name: str
     form: Form
     least: int = 6
+    corrected: bool = True
+    steady: bool = False
 
     def fit(
         self,
@@ -105,12 +109,14 @@ class ScalingLaw:
             InvalidInput: there are too few measured samples, or a value is no number above zero.
         """
         table = tabulate(samples, least=self.least, estimator=self.name)
+        if self.steady:
+            table = replace(table, weight=np.ones(len(table)))
         found = encoding.learn(table.rows, scale_features)
         x = found.encode(table.rows)[0]
         crosses = _crosses(x, found)
-        task = _Task(self.form, found, crosses, x, table, seed)
+        task = _Task(self.form, found, crosses, x, table, seed, self.steady)
         logs = impute(table, task.expect)
-        laws, shares, correction = task.alternate(logs)
+        laws, shares, correction = task.alternate(logs, rounds=ROUNDS if self.corrected else 0)
         more = correction.at(task.x)[0] if correction else np.zeros(len(table))
         fitted = shares @ _each(laws, task.u, more)
         bent = bend.learn(x, fitted, table, logs, found.scales.astype(bool))
@@ -147,6 +153,7 @@ class _Task:
     x: Array
     table: Table
     seed: int
+    steady: bool
 
     @property
     def u(self) -> Array:
@@ -157,12 +164,12 @@ class _Task:
         laws, shares, sigma = self.laws(logs, use)
         return np.asarray(shares @ _each(laws, self.u, np.zeros(len(logs))), np.float64), sigma
 
-    def alternate(self, logs: Array) -> tuple[tuple[Law, ...], Array, Correction | None]:
+    def alternate(self, logs: Array, *, rounds: int) -> tuple[tuple[Law, ...], Array, Correction | None]:
         """Return laws, their shares of belief and a correction, each fitted to what the other leaves."""
         every, none = np.ones(len(logs), bool), np.zeros(len(logs))
         more, correction = none, None
         laws, shares, _ = self.laws(logs, every)
-        for _ in range(ROUNDS):
+        for _ in range(rounds):
             plain = shares @ _each(laws, self.u, none)
             share = np.minimum(np.exp(laws[int(shares.argmax())].halves(self.u)[1] - plain), 1.0)
             again = corrections.learn(self.x, logs - plain, share, self.table, self.known, self.seed)
@@ -177,13 +184,16 @@ class _Task:
         at = _choose(self.table, self.form.largest, self.seed)
         at = at[use[at]]
         weight, none = self.table.weight[at], np.zeros(len(self.crosses), bool)
+        carries = np.concatenate([self.known.scales.astype(bool), none])
+        no = np.zeros(len(carries), bool)
         problem = Problem(
             self.u[at],
             logs[at],
             weight / weight.mean(),
-            np.concatenate([self.known.scales.astype(bool), none]),
+            no if self.steady else carries,
             np.concatenate([~np.isnan(self.known.stretch), none]),
             np.concatenate([np.zeros(len(self.known.scales), bool), ~none]),
+            carries if self.steady else no,
         )
         return _believed(self.form.fit(problem, self.seed))
 

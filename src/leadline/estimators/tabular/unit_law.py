@@ -1,7 +1,8 @@
 """Work as the number of units times the time of one, as in HARP's custom mode, both of them learned.
 
 The time of a unit, a training step say, is about the same in a short run as in a long one, so there is little to
-extrapolate. What is known of it is the median: the first units of a short run, which warm caches up, do not blur it.
+extrapolate: on a feature that decides how many there are, it depends little if at all. What is known of it is the
+median: the first units of a short run, which warm caches up, do not blur it.
 What a loop takes beside its usual units is a law of their time alone: a constant, and a share.
 """
 
@@ -21,6 +22,8 @@ from leadline.estimators.tabular.tables import tabulate
 
 LEAST = 6
 """So many runs at least must have shown their units."""
+DECIDES = 0.5
+"""The exponent above which a feature decides how many units there are."""
 COUNT, UNIT, LOOP = "count", "unit", "loop"
 USUAL = "usual_s"
 """The one feature of the loop's law: the number of units times the time of one."""
@@ -59,10 +62,11 @@ class FittedUnits:
 
 @dataclass(frozen=True, slots=True)
 class UnitLaw:
-    """Fits ``law`` to the number of units, to the time of one, and to the work, which is the value of the samples."""
+    """Fits ``law`` to the number of units, ``unit`` to the time of one, and ``law`` to the work, the samples' value."""
 
     name: str
     law: Kept
+    unit: Kept
 
     def fit(self, samples: Sequence[Sample], *, scale_features: Sequence[str] = (), seed: int = 0) -> FittedUnits:
         """Fit all laws to the completed runs in which units were watched.
@@ -78,7 +82,7 @@ class UnitLaw:
             )
         counts, units = (np.array([getattr(one, name) for one in known], float) for name in ("units", "unit_s"))
         count = self.law.fit(_with(known, counts), scale_features=scale_features, seed=seed)
-        unit = self.law.fit(_with(known, units), seed=seed)
+        unit = self.unit.fit(_with(known, units), scale_features=_deciding(known, scale_features), seed=seed)
         usual = [replace(one, features=row) for one, row in zip(known, _usual(counts * units), strict=True)]
         loop = self.law.fit(usual, scale_features=(USUAL,), seed=seed)
         table = tabulate(known, least=LEAST, estimator=self.name)
@@ -90,9 +94,21 @@ class UnitLaw:
 
     def load(self, state: State) -> FittedUnits:
         """Return the fitted laws that ``dump`` gave."""
-        count, unit, loop = (self.law.load(within(name, state)) for name in (COUNT, UNIT, LOOP))
+        count, loop = (self.law.load(within(name, state)) for name in (COUNT, LOOP))
+        unit = self.unit.load(within(UNIT, state))
         known = encoding.load(within("encoding", state))
         return FittedUnits(self.name, count, unit, loop, known, bend.load(within("bend", state)))
+
+
+def _deciding(samples: Sequence[Sample], scale_features: Sequence[str]) -> list[str]:
+    """Return the features that decide the number of units, by its regression on the logarithms of all."""
+    rows = [one.features for one in samples]
+    found = encoding.learn(rows, scale_features)
+    x = found.encode(rows)[0]
+    counts = np.log([one.units or 1.0 for one in samples])
+    weights = np.linalg.lstsq(np.column_stack([np.ones(len(x)), x]), counts, rcond=None)[0][1:]
+    deciding = [column for column, one in zip(found.columns, weights / found.stretch, strict=True) if one > DECIDES]
+    return [name for column in deciding for name in column.split(" + ") if name in scale_features]
 
 
 def _with(samples: Sequence[Sample], values: Array) -> list[Sample]:
