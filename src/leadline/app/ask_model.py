@@ -1,14 +1,16 @@
 """The verbs ``recommend`` and ``estimate`` of a trained model: every configuration asked for, at every place."""
 
 import gc
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from leadline.app.estimate import Toolbox
-from leadline.app.model_cases import TIME, Asker, Case, Maker, cases_on, share_on, whole
+from leadline.app.model_cases import TIME, Asked, Asker, Case, Maker, cases_on, share_on, whole, words_of
 from leadline.app.model_places import Node, find_nodes
 from leadline.app.model_question import Configurations, ModelQuestion, read_question
+from leadline.app.white_box import Traceable, WhiteBoxFigures
 from leadline.core.errors import InvalidInput
 from leadline.core.estimate import Estimate
 from leadline.core.hardware import Device, DeviceKind
@@ -16,6 +18,7 @@ from leadline.core.models import Role, TrainedModel
 from leadline.core.recommendation import Constraints, Recommendation, Rejection
 from leadline.core.samples import Value
 from leadline.core.systems import NodeType, Partition, System
+from leadline.core.workload import ModelKind
 from leadline.recommend.feasibility import Candidate
 from leadline.recommend.policy import choose
 
@@ -30,11 +33,11 @@ def recommend_model(
         UnknownName: there is no such parameter, category, system or partition.
     """
     _require_time(model)
-    tried = read_question(question, model.features, free=True)
+    tried = read_question(question, model.features, free=True, traced=bool(model.command))
     nodes = find_nodes(tools.catalog, on, model.features)
     cases: list[Case] = []
     rejections: list[Rejection] = []
-    each = list(tried)
+    each = _asked(tried, model, tools)
     for node in nodes:
         fitting, refusals = cases_on(node, each, model)
         cases += fitting
@@ -86,11 +89,12 @@ def estimate_model(
             hardware and no place is named.
         UnknownName: there is no such parameter, category, system or partition.
     """
-    tried = read_question(question, model.features, free=False)
+    tried = read_question(question, model.features, free=False, traced=bool(model.command))
+    each = _asked(tried, model, tools)
     cases: list[Case] = []
     left_out: list[str] = []
     for node in find_nodes(tools.catalog, on, model.features) if on else [_as_in_the_runs(model)]:
-        fitting, refusals = cases_on(node, list(tried), model) if on else (_placeless(node, tried), [])
+        fitting, refusals = cases_on(node, each, model) if on else (_placeless(node, each), [])
         cases += fitting
         left_out += [f"{node.name} {one.reason}" for one in refusals]
     if not cases:
@@ -122,12 +126,27 @@ def _as_in_the_runs(model: TrainedModel) -> Node:
     return Node(System("", "", "", "production", "none"), Partition("", NodeType("")), device, {})
 
 
-def _placeless(node: Node, tried: Configurations) -> list[Case]:
+def _placeless(node: Node, tried: Sequence[Asked]) -> list[Case]:
     return [
-        Case(node, values, values, share_on(node, values, gpus, 1), gpus, None)
-        for values in tried
-        for gpus in (whole(values.get("gpus", 0)),)
+        Case(node, one.values, {**one.graph, **one.values}, share_on(node, one.values, gpus, 1), gpus, None)
+        for one in tried
+        for gpus in (whole(one.values.get("gpus", 0)),)
     ]
+
+
+def _asked(tried: Configurations, model: TrainedModel, tools: Toolbox) -> list[Asked]:
+    """Return the configurations, with the white-box figures of their commands where the model has learned from such.
+
+    Raises:
+        InvalidInput: a command cannot be traced here.
+    """
+    wanted = {one.name for one in model.features if one.role is Role.GRAPH and one.used} - set(tried.values)
+    if not wanted:
+        return [Asked(values) for values in tried]
+    figures = WhiteBoxFigures(tools.sources[ModelKind.COMMAND])
+    commands = [Traceable(words_of(model, values), gpu=bool(whole(values.get("gpus", 0)))) for values in tried]
+    found = figures.of_all(commands, jobs=os.cpu_count() or 1)
+    return [Asked(values, graph) for values, graph in zip(tried, found, strict=True)]
 
 
 def _priced(candidate: Candidate) -> Estimate:

@@ -83,4 +83,6 @@ def _trace_function(workload: Workload, *, device_type: str = "cuda") -> TracedJ
 def _trace_command(workload: Workload, *, device_type: str = "cuda") -> TracedJob:
     from leadline.graphs.torch.trace import trace_command  # noqa: PLC0415 - a front-end loads when it is used
 
-    return trace_command(workload, runner=run_process, device_type=device_type)
+    workdir = workload.model.workdir
+    cwd = Path(workdir) if workdir else None
+    return trace_command(workload, runner=run_process, device_type=device_type, cwd=cwd)

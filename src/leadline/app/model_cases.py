@@ -26,6 +26,14 @@ TARGETS = (TIME, MEMORY, GPU_MEMORY)
 
 
 @dataclass(frozen=True, slots=True)
+class Asked:
+    """A configuration that is asked about, and the white-box figures of its command where the model wants them."""
+
+    values: dict[str, Value]
+    graph: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class Case:
     """A configuration on a node that can take it: the row that the model is asked, and the request without limits.
 
@@ -71,7 +79,7 @@ class Asker:
         return None if found is None else found[number]
 
 
-def cases_on(node: Node, tried: Sequence[dict[str, Value]], model: TrainedModel) -> tuple[list[Case], list[Refusal]]:
+def cases_on(node: Node, tried: Sequence[Asked], model: TrainedModel) -> tuple[list[Case], list[Refusal]]:
     """Return the configurations that a node can take, and why it does not take the others, each reason once."""
     relevant = [one.name for one in model.features if one.role is Role.NODE and one.used]
     figures = {name: node.figures[name] for name in relevant if name in node.figures}
@@ -81,7 +89,8 @@ def cases_on(node: Node, tried: Sequence[dict[str, Value]], model: TrainedModel)
     shares: dict[tuple[Value | None, ...], ResourceSpec | Refusal] = {}
     strange: dict[bool, Unseen | None] = {}
     found = []
-    for values in tried:
+    for one in tried:
+        values = one.values
         wanted = tuple(values.get(name) for name in RESOURCES)
         if wanted not in shares:
             shares[wanted] = _share_or_refusal(node, values)
@@ -90,7 +99,8 @@ def cases_on(node: Node, tried: Sequence[dict[str, Value]], model: TrainedModel)
             continue
         if bool(gpus) not in strange:
             strange[bool(gpus)] = unseen(known, node.figures, gpus) or _beyond(model, {**figures, **values})
-        found.append(Case(node, values, {**figures, **values}, share, gpus, strange[bool(gpus)]))
+        row = {**figures, **one.graph, **values}
+        found.append(Case(node, values, row, share, gpus, strange[bool(gpus)]))
     refusals = {one.reason: one for one in shares.values() if isinstance(one, Refusal)}
     return found, list(refusals.values())
 
@@ -126,6 +136,15 @@ def share_on(node: Node, values: Mapping[str, Value], gpus: int, nodes: int) -> 
         gpus_per_node=(there.gpus or per_node) if gives_whole and gpus else per_node,
         memory_bytes_per_node=None if memory is None else math.ceil(whole(memory) / nodes),
     )
+
+
+def words_of(model: TrainedModel, values: Mapping[str, Value]) -> tuple[str, ...]:
+    """Return the command line of a configuration before its place is known."""
+    cores = values.get("cores")
+    resources = ResourceSpec(
+        cores_per_task=None if cores is None else whole(cores), gpus_per_node=whole(values.get("gpus", 0))
+    )
+    return command_of(model.command, Configuration(dict(values), resources))
 
 
 def whole(value: Value) -> int:

@@ -58,11 +58,13 @@ def is_model(word: str) -> bool:
         return False
 
 
-def read_question(question: ModelQuestion, features: Sequence[Feature], *, free: bool) -> Configurations:
+def read_question(
+    question: ModelQuestion, features: Sequence[Feature], *, free: bool, traced: bool = False
+) -> Configurations:
     """Return the configurations that the question names.
 
     What never varied in the runs keeps its value. A resource that is left open is tried at what was run and at the
-    powers of two between, where ``free`` allows it.
+    powers of two between, where ``free`` allows it. White-box figures may be left open where commands are ``traced``.
 
     Raises:
         InvalidInput: a value is missing, given twice, of the wrong kind, or cannot be.
@@ -76,6 +78,8 @@ def read_question(question: ModelQuestion, features: Sequence[Feature], *, free:
         if name in asked:
             raise InvalidInput(f"{name} is given twice, in {option} {text} too: keep one of them")
         asked[name] = values
+    if traced:
+        features = [one for one in features if one.role is not Role.GRAPH]
     tried = {**asked, **_defaults(features, asked, free=free)}
     _refuse_missing(features, tried)
     found = Configurations(tried, tuple(name for name, several in tried.items() if len(several) > 1))

@@ -1,7 +1,8 @@
 """The verb ``train``: measured runs → the best estimator by policy, with its card; and ``model show``."""
 
+import os
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.util import find_spec
@@ -10,10 +11,13 @@ from typing import TYPE_CHECKING
 
 from leadline.app import settings
 from leadline.app.composition import toolbox
+from leadline.app.white_box import Traceable, WhiteBoxFigures
 from leadline.core.errors import InvalidInput, LeadlineError, MissingExtra, UnknownName
 from leadline.core.hardware import Device
+from leadline.core.jobs import JobState
 from leadline.core.ports import Catalog
 from leadline.core.runs import Run
+from leadline.core.workload import ModelKind
 from leadline.history.sqlite import SqliteHistory
 from leadline.training.card import Card, TargetCard
 from leadline.training.card_text import candidate_heads, candidate_rows, data_sentence, error_sentences, markdown
@@ -32,7 +36,10 @@ DEFAULT_POLICY = "mape"
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What to train: ``source`` is a campaign, a table of runs or a folder of them, and ``None`` the whole history."""
+    """What to train: ``source`` is a campaign, a table of runs or a folder of them, and ``None`` the whole history.
+
+    With ``graphs`` the runs' commands are traced, and their white-box figures are features too.
+    """
 
     source: str | None = None
     targets: tuple[str, ...] = ()
@@ -44,6 +51,7 @@ class Request:
     plots: Path | None = None
     seed: int = 0
     jobs: int | None = None
+    graphs: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +81,7 @@ def train(request: Request, *, catalog: Catalog | None = None, history: Path | N
     from leadline.training.build import Options, Origin, build  # noqa: PLC0415
     from leadline.training.model import save_model  # noqa: PLC0415
 
-    records, source, command = _records(request, catalog or toolbox().catalog, history)
+    records, source, command = _records(request, catalog or toolbox().catalog, history, progress)
     origin = Origin(source, datetime.now(UTC).isoformat(timespec="seconds"), reproduce(request), command)
     options = Options(
         request.targets,
@@ -162,6 +170,7 @@ def reproduce(request: Request) -> str:
     words += ["--scale", ",".join(request.scale)] if request.scale else []
     words += ["--without", ",".join(request.without)] if request.without else []
     words += ["--categories", ",".join(request.categories)] if request.categories else []
+    words += ["--graphs"] if request.graphs else []
     return shlex.join([*words, "--seed", str(request.seed)])
 
 
@@ -172,7 +181,9 @@ def _require(*, plots: bool) -> None:
         raise MissingExtra("leadline train --plots", "train")
 
 
-def _records(request: Request, catalog: Catalog, history: Path | None) -> tuple[Sequence[Record], str, tuple[str, ...]]:
+def _records(
+    request: Request, catalog: Catalog, history: Path | None, progress: Progress
+) -> tuple[Sequence[Record], str, tuple[str, ...]]:
     """Return the records, where they come from, and the command of their application where it is known."""
     devices: dict[str, Device | None] = {}
 
@@ -183,6 +194,11 @@ def _records(request: Request, catalog: Catalog, history: Path | None) -> tuple[
 
     source = request.source
     if source is not None and (source.endswith(ENDINGS) or Path(source).exists()):
+        if request.graphs:
+            raise InvalidInput(
+                f"--graphs traces the commands of runs, and the table {source} has none: leave it out, or train on a "
+                "campaign of the history"
+            )
         targets = request.targets or ("elapsed_s",)
         records = read_tables(Path(source), targets=targets, without=request.without, device_of=device_of)
         return records, Path(source).name, ()
@@ -190,7 +206,29 @@ def _records(request: Request, catalog: Catalog, history: Path | None) -> tuple[
     if source is not None:
         runs = _named(runs, source)
     where = f"campaign {source}" if source else "the history"
-    return records_of(runs, device_of=device_of), where, command_of(runs)
+    command = command_of(runs)
+    graphs = _graph_features(runs, command, request.jobs, progress) if request.graphs else {}
+    return records_of(runs, device_of=device_of, graph_features=graphs), where, command
+
+
+def _graph_features(
+    runs: Sequence[Run], command: Sequence[str], jobs: int | None, progress: Progress
+) -> dict[str, Mapping[str, float]]:
+    """Return the white-box figures of the runs' commands by the runs' ids; of the failed ones none.
+
+    Raises:
+        InvalidInput: a command cannot be traced, or is not known well enough to trace what the model will be asked.
+    """
+    if not command:
+        raise InvalidInput(
+            "--graphs traces the command of every configuration that the model is asked about, and these runs have no "
+            "command in common: leave it out, or make the runs by a campaign"
+        )
+    ended = [run for run in runs if run.state in (JobState.COMPLETED, JobState.TIMEOUT, JobState.OUT_OF_MEMORY)]
+    commands = [Traceable(run.job.command, run.job.workdir, bool(run.job.resources.gpus_per_node)) for run in ended]
+    figures = WhiteBoxFigures(toolbox().sources[ModelKind.COMMAND])
+    found = figures.of_all(commands, jobs=jobs or os.cpu_count() or 1, progress=progress)
+    return {run.id: each for run, each in zip(ended, found, strict=True)}
 
 
 def _named(runs: Sequence[Run], name: str) -> list[Run]:

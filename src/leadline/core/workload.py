@@ -70,12 +70,13 @@ class ModelSource:
     """Where the model comes from.
 
     ``reference`` is ``file.py:function``, the path of a ``config.json`` or ``.onnx`` file, or the command as typed;
-    ``argv`` is the command split into words, empty for the other kinds.
+    ``argv`` is the command split into words, empty for the other kinds; ``workdir`` is where it runs, if not here.
     """
 
     kind: ModelKind
     reference: str
     argv: tuple[str, ...] = ()
+    workdir: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -63,6 +63,14 @@ def train(
             rich_help_panel=DATA,
         ),
     ] = None,
+    graphs: Annotated[
+        bool,
+        typer.Option(
+            "--graphs",
+            help="Trace the commands (PyTorch): what their op graphs say before they run is a feature too.",
+            rich_help_panel=DATA,
+        ),
+    ] = False,
     policy: Annotated[
         str,
         typer.Option(
@@ -109,6 +117,7 @@ def train(
         plots,
         seed,
         jobs,
+        graphs,
     )
     with err().status("reading runs") as status:
         done = train_verb(
