@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 
 from leadline.core.errors import InvalidInput, UnknownName
+from leadline.core.runs import Scale
+from leadline.core.samples import Sample
 from leadline.estimators.tabular.registry import ESTIMATORS, estimator, load
 
 SCALE = ("samples", "epochs")
@@ -78,3 +80,16 @@ def test_asking_needs_numpy_alone():
     )
     said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
     assert not {"sklearn", "scipy", "torch", "pandas"} & set(json.loads(said))
+
+
+def test_quantiles_tell_where_runs_scatter_and_where_not():
+    chance = np.random.default_rng(3)
+    kinds, widths = chance.choice(["calm", "wild"], 400), chance.uniform(1, 10, 400)
+    values = widths * np.exp(np.where(kinds == "wild", 0.3, 0.03) * chance.standard_normal(400))
+    runs = [Sample({"kind": str(kind), "width": float(width)}, float(value), Scale.SCALED_DOWN)
+            for kind, width, value in zip(kinds, widths, values, strict=True)]  # fmt: skip
+    fitted = ESTIMATORS["quantiles"].fit(runs)
+    asked = [[{"kind": kind, "width": width} for width in np.linspace(2, 9, 20).tolist()] for kind in ("calm", "wild")]
+    calm, wild = (float(np.median(fitted.predict(rows).spread)) for rows in asked)
+    assert 0.2 < wild < 0.4
+    assert calm < 0.5 * wild

@@ -11,7 +11,7 @@ from leadline.estimators.tabular.phased import Phased
 from leadline.estimators.tabular.ports import FittedEstimator, Kept, State
 from leadline.estimators.tabular.posynomials import Posynomials
 from leadline.estimators.tabular.scaling_law import ScalingLaw
-from leadline.estimators.tabular.trees import Boosting, DecisionTree
+from leadline.estimators.tabular.trees import Boosting, DecisionTree, QuantileBoosting
 from leadline.estimators.tabular.unit_law import UnitLaw
 
 _LAW = ScalingLaw("scaling_law", Posynomials())
@@ -30,6 +30,7 @@ ESTIMATORS: dict[str, Kept] = {
         BlackBox("linear", Ridge(), growth=0.3),
         BlackBox("tree", DecisionTree(), growth=1.0),
         BlackBox("boosting", Boosting(), growth=1.0),
+        BlackBox("quantiles", QuantileBoosting(), growth=1.0, tells_noise=True),
         BlackBox("network", Network(), growth=0.7),
         *EXTRAPOLATING,
         Ensemble("ensemble", EXTRAPOLATING),
