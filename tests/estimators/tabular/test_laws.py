@@ -134,8 +134,8 @@ def test_what_warms_up_in_short_runs_does_not_blur_the_time_of_a_unit():
     assert fmean(errors) < 9
 
 
-def test_the_time_of_a_unit_hardly_depends_on_how_many_there_are():
-    """What rows seem to do to it by chance, in a few small runs, is not carried on to ten times as many rows."""
+def test_a_cliff_among_small_runs_is_not_carried_on_by_the_time_of_a_unit():
+    """Beyond 4,000 rows the data leave the cache, and a step takes 1.6 times as long: of 40,000 rows no longer yet."""
 
     def runs(seed, count, *, full=False):
         chance = np.random.default_rng([seed, full])
@@ -143,15 +143,16 @@ def test_the_time_of_a_unit_hardly_depends_on_how_many_there_are():
         for _ in range(count):
             rows, width, batch = (float(np.exp(chance.uniform(*np.log(ends))))
                                   for ends in ((2e4, 6e4) if full else (2e3, 8e3), (64, 512), (32, 512)))  # fmt: skip
-            unit = (1e-3 + 1e-7 * width * batch) * float(np.exp(0.1 * chance.standard_normal()))
-            steps = math.ceil(rows / batch)
-            found.append(Sample({"rows": rows, "width": width, "batch": batch}, 2.0 + steps * unit,
+            layers, steps = int(chance.integers(1, 5)), math.ceil(rows / batch)
+            unit = 1e-3 * layers + 1e-7 * width * batch + 3e-9 * layers * width**2
+            unit *= (1 + 0.6 / (1 + (4000 / rows) ** 3)) * float(np.exp(0.2 * chance.standard_normal() * (not full)))
+            found.append(Sample({"rows": rows, "width": width, "batch": batch, "layers": layers}, 2.0 + steps * unit,
                                 Scale.FULL_SCALE if full else Scale.SCALED_DOWN,
                                 startup_s=2.0, work_s=steps * unit, units=steps, unit_s=unit))  # fmt: skip
         return found
 
     errors = [error("unit_law", runs(seed, 40), runs(seed, 40, full=True), ("rows",)) for seed in range(4)]
-    assert max(errors) < 15
+    assert max(errors) < 20
 
 
 def test_a_law_of_units_needs_runs_whose_units_were_watched(dnn):
