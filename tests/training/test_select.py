@@ -198,6 +198,16 @@ def test_where_only_smaller_runs_judge_an_ensemble_that_is_hardly_worse_is_taken
     assert "low" == select(folds(small.samples, 4, seed=0), tried, "mape").winner.estimator
 
 
+def test_where_few_full_scale_runs_judge_an_ensemble_that_is_hardly_worse_is_taken_too():
+    dataset = make_dataset(records_of(campaign(40, 6)), scale_features=("epochs",)).dataset
+    beyond = blocked(dataset.at(Scale.SCALED_DOWN), ("epochs",), (0.5, 0.75))
+    members = recipes(dataset, low=0.9, high=1.105, higher=1.12)
+    tried = members | {"both": Ensemble("both", tuple(members.values()))}
+    parts = folds(dataset.samples, 4, seed=0)
+    assert "both" == select(parts, tried, "mape", few=True, extrapolations=beyond).winner.estimator
+    assert "low" == select(parts, tried, "mape").winner.estimator
+
+
 def test_several_processes_choose_as_one_does(dataset):
     few = {name: ESTIMATORS[name] for name in ("linear", "tree")}
     parts = folds(dataset.samples, 3, seed=0)

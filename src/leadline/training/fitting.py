@@ -32,7 +32,7 @@ MOST_TO_SELECT, OF_LARGE = 500, 250
 """Samples on which candidates are compared, fewer where there are many; the chosen one is fitted on all."""
 LARGE, SLOW = 3000, ("network",)
 """Above so many samples, these estimators are left out: they take longest to fit and gain least over the others."""
-OF_UNITS = ("unit_law",)
+OF_UNITS = ("unit_law", "fixed_unit_law")
 """Where no units of work were watched, these estimators are left out: they learn nothing else."""
 FEW_CONFIGURATIONS = 30
 """Below so many, the history is called small."""

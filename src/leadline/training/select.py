@@ -150,10 +150,10 @@ class _Ballot:
         some = next(iter(tried.values()))
         judged, more = judged_rows(some.folds), some.extrapolated
         fold = some.folds.fold[judged]
+        preferred = frozenset(ensembles if some.folds.blocked or more is not None else ())
         if more is None:
             said = {one: _asked(each, policy)[0][judged] for one, each in tried.items()}
-            blind = frozenset(ensembles if some.folds.blocked else ())
-            return cls(some.folds.measured[judged], said, np.ones(len(fold), np.int64), fold, blind)
+            return cls(some.folds.measured[judged], said, np.ones(len(fold), np.int64), fold, preferred)
         said = {}
         for one, each in tried.items():
             inside, beyond = _asked(each, policy)
@@ -164,14 +164,15 @@ class _Ballot:
             said,
             np.concatenate([np.full(len(fold), times), np.ones(len(more.samples), np.int64)]),
             np.concatenate([fold, np.full(len(more.samples), -1)]),
+            preferred,
         )
 
     def best(self, policy: str, *, without: int | None = None) -> Candidate:
         """Return the candidate that the policy chooses; ``without`` leaves out what was said of a fold.
 
         It is the one that is fitted on the runs of both scales, where another training set is hardly better; and an
-        ensemble, where none is judged at full scale and another estimator is hardly better on smaller runs: which form
-        holds farther out these do not tell, and the median goes least astray.
+        ensemble, where none or few are judged at full scale and another estimator is hardly better: which form holds
+        farther out these do not tell, and the median goes least astray.
         """
         rows = np.repeat(np.arange(len(self.measured)), np.where(self.fold == without, 0, self.counts))
         if not len(rows):
@@ -181,7 +182,7 @@ class _Ballot:
         measured = self.measured[rows].tolist()
         best = by_name[choose(policy, measured, said)]
         whole = replace(best, training_set=TrainingSet.BOTH)
-        instead = [one for one in self.said if one == whole or one.estimator in self.preferred]
+        instead = [*(one for one in self.said if one.estimator in self.preferred), *(self.said.keys() & {whole})]
         near = NEAR * POLICIES[policy](measured, said[best.name])[0]
         return next((one for one in instead if POLICIES[policy](measured, said[one.name])[0] <= near), best)
 

@@ -17,13 +17,15 @@ from leadline.estimators.tabular.unit_law import UnitLaw
 _LAW = ScalingLaw("scaling_law", Posynomials())
 _PLAIN = ScalingLaw("plain_law", Posynomials(), corrected=False)
 """For phases that are short beside the work."""
+_STEADY = ScalingLaw("steady_law", Posynomials(), steady=True)
 EXTRAPOLATING: tuple[Kept, ...] = (
     Phased(BlackBox("gaussian_process", GaussianProcess(), growth=0.1), _PLAIN),
     Phased(_LAW, _PLAIN),
     Phased(ScalingLaw("additive_law", Sums()), _PLAIN),
-    Phased(UnitLaw("unit_law", _LAW, ScalingLaw("steady_law", Posynomials(), steady=True)), _PLAIN),
+    Phased(UnitLaw("unit_law", _LAW, _STEADY), _PLAIN),
 )
 """Those that say something sensible far from what was run; together they are the ensemble."""
+_FIXED = Phased(UnitLaw("fixed_unit_law", _LAW, _STEADY, fixed=True), _PLAIN)
 ESTIMATORS: dict[str, Kept] = {
     one.name: one
     for one in (
@@ -33,6 +35,7 @@ ESTIMATORS: dict[str, Kept] = {
         BlackBox("quantiles", QuantileBoosting(), growth=1.0, tells_noise=True),
         BlackBox("network", Network(), growth=0.7),
         *EXTRAPOLATING,
+        _FIXED,
         Ensemble("ensemble", EXTRAPOLATING),
     )
 }

@@ -1,8 +1,9 @@
 """Work as the number of units times the time of one, as in HARP's custom mode, both of them learned.
 
 The time of a unit, a training step say, is about the same in a short run as in a long one, so there is little to
-extrapolate: on a feature that decides how many there are, it depends little if at all. What is known of it is the
-median: the first units of a short run, which warm caches up, do not blur it.
+extrapolate: on a feature that decides how many there are, it depends little (a solver's steps become cheaper as its
+field becomes smooth) or not at all. What is known of it is the median: the first units of a short run, which warm
+caches up, do not blur it.
 What a loop takes beside its usual units is a law of their time alone: a constant, and a share.
 """
 
@@ -62,11 +63,15 @@ class FittedUnits:
 
 @dataclass(frozen=True, slots=True)
 class UnitLaw:
-    """Fits ``law`` to the number of units, ``unit`` to the time of one, and ``law`` to the work, the samples' value."""
+    """Fits ``law`` to the number of units, ``unit`` to the time of one, and ``law`` to the work, the samples' value.
+
+    Where the unit is ``fixed``, its time does not depend on what decides the number of units.
+    """
 
     name: str
     law: Kept
     unit: Kept
+    fixed: bool = False
 
     def fit(self, samples: Sequence[Sample], *, scale_features: Sequence[str] = (), seed: int = 0) -> FittedUnits:
         """Fit all laws to the completed runs in which units were watched.
@@ -82,7 +87,9 @@ class UnitLaw:
             )
         counts, units = (np.array([getattr(one, name) for one in known], float) for name in ("units", "unit_s"))
         count = self.law.fit(_with(known, counts), scale_features=scale_features, seed=seed)
-        unit = self.unit.fit(_with(known, units), scale_features=_deciding(known, scale_features), seed=seed)
+        deciding = _deciding(known, scale_features)
+        one_each = _without(_with(known, units), deciding if self.fixed else ())
+        unit = self.unit.fit(one_each, scale_features=deciding, seed=seed)
         usual = [replace(one, features=row) for one, row in zip(known, _usual(counts * units), strict=True)]
         loop = self.law.fit(usual, scale_features=(USUAL,), seed=seed)
         table = tabulate(known, least=LEAST, estimator=self.name)
@@ -113,6 +120,13 @@ def _deciding(samples: Sequence[Sample], scale_features: Sequence[str]) -> list[
 
 def _with(samples: Sequence[Sample], values: Array) -> list[Sample]:
     return [replace(one, value=float(value)) for one, value in zip(samples, values, strict=True)]
+
+
+def _without(samples: Sequence[Sample], names: Sequence[str]) -> list[Sample]:
+    return [
+        replace(one, features={name: value for name, value in one.features.items() if name not in names})
+        for one in samples
+    ]
 
 
 def _usual(seconds: Array) -> list[dict[str, Value]]:
