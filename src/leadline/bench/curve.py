@@ -90,6 +90,7 @@ def draw(details: Sequence[Mapping[str, Any]], path: Path) -> None:
     """Draw a panel for each history: MAPE against cost, both logarithmic; open marks have no full-scale run."""
     from matplotlib import rc_context  # noqa: PLC0415 - heavy, and only to draw
     from matplotlib.figure import Figure  # noqa: PLC0415
+    from matplotlib.ticker import LogLocator, NullFormatter  # noqa: PLC0415
 
     points = [one for one in details if one.get("curve")]
     names = list(dict.fromkeys(str(one["history"]) for one in points))
@@ -103,7 +104,9 @@ def draw(details: Sequence[Mapping[str, Any]], path: Path) -> None:
             axis.axhline(8, color="black", linewidth=0.8, linestyle=":")
             axis.set(title=name, xlabel="cost of the campaign [s]", xscale="log", yscale="log")
             for each in (axis.xaxis, axis.yaxis):
+                each.set_major_locator(LogLocator(subs=(1, 2, 5)))
                 each.set_major_formatter("{x:g}")
+                each.set_minor_formatter(NullFormatter())
         axes[0].set_ylabel("MAPE at full scale [%]")
         axes[-1].plot(
             [], [], color="black", linestyle="--", marker="o", markerfacecolor="white", label="none at full scale"
