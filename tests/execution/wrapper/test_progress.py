@@ -47,7 +47,7 @@ def test_a_shell_job_that_echoes_its_steps_is_measured_without_an_import(measure
     loop = 'sleep 0.3; for i in 1 2 3 4 5; do sleep 0.1; echo "step=$i t=$(date +%s.%N)" >> "$LEADLINE_PROGRESS"; done'
     ended, outcome = measure("sh", "-c", loop)
     assert 0 == ended.returncode
-    assert 0.3 <= outcome.measured["startup_s"].value < 2
+    assert 0.25 <= outcome.measured["startup_s"].value < 2  # a unit is taken off the first report, by the median
     assert 0.1 <= outcome.measured["unit_s"].value < 0.5
     assert 5 == outcome.measured["steps"].value
     assert "timed by the job" in outcome.measured["unit_s"].method
