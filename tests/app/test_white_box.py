@@ -2,7 +2,7 @@
 
 import pytest
 
-from leadline.app.white_box import Traceable, WhiteBoxFigures, figures_of
+from leadline.app.white_box import Traceable, figures_of, trace_figures
 from leadline.core.errors import InvalidInput, Untraceable
 from leadline.core.graph import LoopFacts, Op, OpGraph, OpKind, Stage, StorageEvent, TracedJob
 
@@ -50,31 +50,31 @@ def test_what_the_loop_does_not_say_is_absent():
 
 def test_a_script_is_found_from_the_folder_of_its_runs_and_traced_for_their_device(folder):
     source = Source()
-    WhiteBoxFigures(source).of(Traceable(("python", "train.py", "3"), str(folder), gpu=True))
+    trace_figures([Traceable(("python", "train.py", "3"), str(folder), gpu=True)], source, jobs=1)
     assert [(("python", str(folder / "train.py"), "3"), str(folder), "cuda")] == source.asked
 
 
 def test_a_command_is_traced_again_only_where_a_file_beside_its_script_has_changed(folder):
     command, source = Traceable(("python", "train.py"), str(folder)), Source()
-    first = WhiteBoxFigures(source).of_all([command, command], jobs=2)
-    assert first == WhiteBoxFigures(source).of_all([command, command], jobs=2)
+    first = trace_figures([command, command], source, jobs=2)
+    assert first == trace_figures([command, command], source, jobs=2)
     assert 1 == len(source.asked)
     (folder / "net.py").write_text("width = 1024\n")
-    WhiteBoxFigures(source).of(command)
+    trace_figures([command], source, jobs=1)
     assert 2 == len(source.asked)
 
 
 def test_figures_that_were_cut_short_are_made_again(folder):
     command, source = Traceable(("python", "train.py"), str(folder)), Source()
-    whole = WhiteBoxFigures(source).of(command)
+    whole = trace_figures([command], source, jobs=1)
     (kept,) = (folder / "data" / "traces").iterdir()
     kept.write_bytes(kept.read_bytes()[:-5])
-    assert whole == WhiteBoxFigures(source).of(command)
+    assert whole == trace_figures([command], source, jobs=1)
     assert 2 == len(source.asked)
 
 
 def test_what_cannot_be_traced_is_named_and_leaves_nothing(folder):
     commands = [Traceable(("python", "train.py", str(number)), str(folder)) for number in range(4)]
     with pytest.raises(InvalidInput, match=r"no white-box figures of python train\.py 0: it trains nothing"):
-        WhiteBoxFigures(Source(Untraceable("it trains nothing"))).of_all(commands, jobs=1)
+        trace_figures(commands, Source(Untraceable("it trains nothing")), jobs=1)
     assert not (folder / "data" / "traces").exists()

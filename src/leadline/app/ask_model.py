@@ -5,12 +5,13 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from leadline.app.estimate import Toolbox
 from leadline.app.model_cases import TIME, Asked, Asker, Case, Maker, cases_on, share_on, whole, words_of
 from leadline.app.model_places import Node, find_nodes
 from leadline.app.model_question import Configurations, ModelQuestion, read_question
-from leadline.app.white_box import Traceable, WhiteBoxFigures
+from leadline.app.white_box import Traceable, trace_figures
 from leadline.core.errors import InvalidInput
 from leadline.core.estimate import Estimate
 from leadline.core.hardware import Device, DeviceKind
@@ -143,9 +144,9 @@ def _asked(tried: Configurations, model: TrainedModel, tools: Toolbox) -> list[A
     wanted = {one.name for one in model.features if one.role is Role.GRAPH and one.used} - set(tried.values)
     if not wanted:
         return [Asked(values) for values in tried]
-    figures = WhiteBoxFigures(tools.sources[ModelKind.COMMAND])
-    commands = [Traceable(words_of(model, values), gpu=bool(whole(values.get("gpus", 0)))) for values in tried]
-    found = figures.of_all(commands, jobs=os.cpu_count() or 1)
+    here = str(Path.cwd())
+    commands = [Traceable(words_of(model, values), here, bool(whole(values.get("gpus", 0)))) for values in tried]
+    found = trace_figures(commands, tools.sources[ModelKind.COMMAND], jobs=os.cpu_count() or 1)
     return [Asked(values, graph) for values, graph in zip(tried, found, strict=True)]
 
 

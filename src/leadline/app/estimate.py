@@ -7,7 +7,7 @@ from leadline.app.places import Place, find_places
 from leadline.catalog.billing import price
 from leadline.core.errors import InvalidInput
 from leadline.core.estimate import Estimate
-from leadline.core.graph import OpGraph, TracedJob
+from leadline.core.graph import TracedJob
 from leadline.core.hardware import Device, DeviceKind
 from leadline.core.ports import Catalog, Estimator, GraphSource
 from leadline.core.units import HOUR_S
@@ -157,8 +157,8 @@ def _facts(workload: Workload, job: TracedJob) -> GraphFacts:
         source=job.step.source,
         ops=sum(op.count for op in job.step.ops),
         parameters=job.step.parameters,
-        flops_per_step=_total(job.step, "flops"),
-        bytes_per_step=_total(job.step, "bytes_read") + _total(job.step, "bytes_written"),
+        flops_per_step=job.step.flops,
+        bytes_per_step=job.step.bytes_moved,
         batch=workload.batch or job.loop.batch,
         steps_per_epoch=job.loop.steps_per_epoch,
         epochs=workload.epochs or job.loop.epochs,
@@ -180,10 +180,6 @@ def _assumed(workload: Workload, job: TracedJob) -> dict[str, str]:
         "gpus": workload.gpus,
     }
     return {name: str(values[name]) for name in workload.defaulted if values.get(name) is not None}
-
-
-def _total(graph: OpGraph, name: str) -> float:
-    return float(sum(getattr(op, name) * op.count for op in graph.ops))
 
 
 def _without_cost(estimate: Estimate, reason: str) -> Estimate:

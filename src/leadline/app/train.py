@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from leadline.app import settings
 from leadline.app.composition import toolbox
-from leadline.app.white_box import Traceable, WhiteBoxFigures
+from leadline.app.white_box import Traceable, trace_figures
 from leadline.core.errors import InvalidInput, LeadlineError, MissingExtra, UnknownName
 from leadline.core.hardware import Device
 from leadline.core.jobs import JobState
@@ -225,9 +225,12 @@ def _graph_features(
             "command in common: leave it out, or make the runs by a campaign"
         )
     ended = [run for run in runs if run.state in (JobState.COMPLETED, JobState.TIMEOUT, JobState.OUT_OF_MEMORY)]
-    commands = [Traceable(run.job.command, run.job.workdir, bool(run.job.resources.gpus_per_node)) for run in ended]
-    figures = WhiteBoxFigures(toolbox().sources[ModelKind.COMMAND])
-    found = figures.of_all(commands, jobs=jobs or os.cpu_count() or 1, progress=progress)
+    here = str(Path.cwd())
+    commands = [
+        Traceable(run.job.command, run.job.workdir or here, bool(run.job.resources.gpus_per_node)) for run in ended
+    ]
+    source = toolbox().sources[ModelKind.COMMAND]
+    found = trace_figures(commands, source, jobs=jobs or os.cpu_count() or 1, progress=progress)
     return {run.id: each for run, each in zip(ended, found, strict=True)}
 
 

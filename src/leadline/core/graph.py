@@ -122,6 +122,16 @@ class OpGraph:
     source: str = ""
     fallbacks: dict[str, int] = field(default_factory=dict)
 
+    @property
+    def flops(self) -> float:
+        """Return the floating-point operations of the whole step."""
+        return float(sum(op.flops * op.count for op in self.ops))
+
+    @property
+    def bytes_moved(self) -> float:
+        """Return the traffic of the whole step to and from device memory if nothing is cached."""
+        return float(sum((op.bytes_read + op.bytes_written) * op.count for op in self.ops))
+
 
 @dataclass(frozen=True, slots=True)
 class LoopFacts:

@@ -136,7 +136,7 @@ def train_target(
         errors_by_scale(validation),
         validation,
         test,
-        _notes(data, extrapolates=parts.extrapolates, tested=test is not None, compared=len(parts.compared)),
+        _notes(data, extrapolates=parts.extrapolates, tested=test is not None, thinned_to=_fewer(parts)),
     )
 
 
@@ -233,7 +233,12 @@ def _cross_intervals(said: OutOfFold, others: Sequence[Residuals]) -> Prediction
     return Predictions(said, low, high)
 
 
-def _notes(data: TrainingData, *, extrapolates: bool, tested: bool, compared: int) -> tuple[str, ...]:
+def _fewer(parts: _Parted) -> int | None:
+    """Return on how many samples candidates were compared, where not on all but the test's."""
+    return len(parts.compared) if len(parts.compared) < len(parts.kept.fitted) else None
+
+
+def _notes(data: TrainingData, *, extrapolates: bool, tested: bool, thinned_to: int | None) -> tuple[str, ...]:
     """Return what a user should know before relying on the model, a sentence each."""
     samples = data.dataset.samples
     notes = []
@@ -256,8 +261,8 @@ def _notes(data: TrainingData, *, extrapolates: bool, tested: bool, compared: in
         notes.append("no feature is known to carry scale: name it with --scale, and larger runs are told from smaller")
     if not tested:
         notes.append("there are too few configurations to hold any out for a test: the errors are those out of fold")
-    if compared < MOST_TO_SELECT <= len(samples):
-        notes.append(f"candidates were compared on {compared} of {len(samples)} samples; the chosen one has all")
+    if thinned_to is not None:
+        notes.append(f"candidates were compared on {thinned_to} of {len(samples)} samples; the chosen one has all")
     if len(samples) > LARGE:
         notes.append(f"of so many runs {', '.join(SLOW)} was not compared: it takes longest to fit")
     return tuple(notes)

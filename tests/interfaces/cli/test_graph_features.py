@@ -64,6 +64,8 @@ def test_white_box_figures_are_learned_from_and_traced_for_what_is_asked(folder,
     assert 2 < said["elapsed_s"]["point"] < 8
     assert not [name for name in said["parameters"] if name.startswith("graph_")]
     assert before + 1 == len(list(traced.iterdir()))
+    assert 0 == main(["estimate", str(model), "--set", "width=64", "--set", "steps=20"])
+    assert before + 1 == len(list(traced.iterdir()))  # a run's own command, traced before
     (folder / "train.py").unlink()
     assert 2 == main(["estimate", str(model), *asked])
     assert "train.py 100 30: 'train.py' cannot be traced: there is no such file" in capsys.readouterr().err

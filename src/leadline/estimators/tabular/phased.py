@@ -12,10 +12,10 @@ from functools import lru_cache
 import numpy as np
 
 from leadline.core.samples import Sample, Value
-from leadline.estimators.tabular import encoding
 from leadline.estimators.tabular.ports import Array, FittedEstimator, Kept, Predicted, State
 from leadline.estimators.tabular.states import nest, texts, within
 from leadline.estimators.tabular.tables import deviation
+from leadline.estimators.tabular.unit_law import regress_units
 
 LEAST = 6
 """So many runs at least must show their phases."""
@@ -139,11 +139,7 @@ def _off_units(samples: Sequence[Sample], scale_features: Sequence[str]) -> floa
     known = [one for one in samples if one.units]
     if not known or len(known) < len(samples):
         return 0.0
-    rows = [one.features for one in known]
-    x = encoding.learn(rows, scale_features).encode(rows)[0]
-    design = np.column_stack([np.ones(len(x)), x])
-    logs = np.log([one.units or 1.0 for one in known])
-    return deviation(logs - design @ np.linalg.lstsq(design, logs, rcond=None)[0])
+    return deviation(regress_units(known, scale_features)[2])
 
 
 def _startup(sample: Sample) -> float:

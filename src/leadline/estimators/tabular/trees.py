@@ -104,23 +104,19 @@ class Boosting:
 
     def fit(self, x: Array, y: Array, weight: Array, seed: int) -> Trees:
         """Grow the trees one after another, each on what the ones before left over."""
-        from sklearn.ensemble import GradientBoostingRegressor  # noqa: PLC0415 - needed to fit alone
-
-        base = float(np.average(y, weights=weight))
-        if not x.shape[1]:
-            return _stump(base)
         many = len(y) >= PLENTY
-        grown = GradientBoostingRegressor(
-            init="zero",
+        return _boosted(
+            x,
+            y,
+            weight,
+            float(np.average(y, weights=weight)),
             n_estimators=250,
             learning_rate=0.1 if many else 0.06,
             max_depth=4 if many else 3,
             min_samples_leaf=20 if many else max(1, min(5, len(y) // 20)),
-            subsample=0.3 if many else 0.7,
             max_features=None if x.shape[1] < 4 else 0.7,
             random_state=seed,
-        ).fit(x, y - base, sample_weight=weight)
-        return _keep([one.tree_ for one in grown.estimators_[:, 0]], base=base, rate=grown.learning_rate)
+        )
 
     def load(self, state: State) -> Trees:
         """Return the trees that ``dump`` gave."""
@@ -167,23 +163,30 @@ class QuantileBoosting:
         return QuantileTrees(low, middle, high)
 
     def _grown(self, x: Array, y: Array, weight: Array, seed: int, level: float) -> Trees:
-        from sklearn.ensemble import GradientBoostingRegressor  # noqa: PLC0415 - needed to fit alone
-
-        base = float(np.quantile(y, level))
-        if not x.shape[1]:
-            return _stump(base)
-        grown = GradientBoostingRegressor(
+        return _boosted(
+            x,
+            y,
+            weight,
+            float(np.quantile(y, level)),
             loss="quantile",
             alpha=level,
-            init="zero",
             n_estimators=150,
             learning_rate=0.06,
             max_depth=3,
             min_samples_leaf=max(1, min(20, len(y) // 20)),
-            subsample=0.3 if len(y) >= PLENTY else 0.7,
             random_state=seed,
-        ).fit(x, y - base, sample_weight=weight)
-        return _keep([one.tree_ for one in grown.estimators_[:, 0]], base=base, rate=grown.learning_rate)
+        )
+
+
+def _boosted(x: Array, y: Array, weight: Array, base: float, **settings: Any) -> Trees:  # noqa: ANN401
+    """Return the trees of scikit-learn's gradient boosting that begins at ``base``, on a part of the rows each."""
+    from sklearn.ensemble import GradientBoostingRegressor  # noqa: PLC0415 - needed to fit alone
+
+    if not x.shape[1]:
+        return _stump(base)
+    grown = GradientBoostingRegressor(init="zero", subsample=0.3 if len(y) >= PLENTY else 0.7, **settings)
+    grown.fit(x, y - base, sample_weight=weight)
+    return _keep([one.tree_ for one in grown.estimators_[:, 0]], base=base, rate=grown.learning_rate)
 
 
 def _stump(value: float) -> Trees:

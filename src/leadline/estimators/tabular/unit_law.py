@@ -88,8 +88,8 @@ class UnitLaw:
         counts, units = (np.array([getattr(one, name) for one in known], float) for name in ("units", "unit_s"))
         count = self.law.fit(_with(known, counts), scale_features=scale_features, seed=seed)
         deciding = _deciding(known, scale_features)
-        one_each = _without(_with(known, units), deciding if self.fixed else ())
-        unit = self.unit.fit(one_each, scale_features=deciding, seed=seed)
+        of_one = _with(known, units)
+        unit = self.unit.fit(_without(of_one, deciding) if self.fixed else of_one, scale_features=deciding, seed=seed)
         usual = [replace(one, features=row) for one, row in zip(known, _usual(counts * units), strict=True)]
         loop = self.law.fit(usual, scale_features=(USUAL,), seed=seed)
         table = tabulate(known, least=LEAST, estimator=self.name)
@@ -107,13 +107,22 @@ class UnitLaw:
         return FittedUnits(self.name, count, unit, loop, known, bend.load(within("bend", state)))
 
 
-def _deciding(samples: Sequence[Sample], scale_features: Sequence[str]) -> list[str]:
-    """Return the features that decide the number of units, by its regression on the logarithms of all."""
+def regress_units(samples: Sequence[Sample], scale_features: Sequence[str]) -> tuple[Encoding, Array, Array]:
+    """Return the encoding of samples, the weights of its columns for ln(number of units), and what these leave of it.
+
+    The weights (columns,) are of standardised columns, and what is left has shape (n,).
+    """
     rows = [one.features for one in samples]
     found = encoding.learn(rows, scale_features)
     x = found.encode(rows)[0]
-    counts = np.log([one.units or 1.0 for one in samples])
-    weights = np.linalg.lstsq(np.column_stack([np.ones(len(x)), x]), counts, rcond=None)[0][1:]
+    design, logs = np.column_stack([np.ones(len(x)), x]), np.log([one.units or 1.0 for one in samples])
+    weights = np.linalg.lstsq(design, logs, rcond=None)[0]
+    return found, weights[1:], logs - design @ weights
+
+
+def _deciding(samples: Sequence[Sample], scale_features: Sequence[str]) -> list[str]:
+    """Return the features that decide the number of units."""
+    found, weights, _ = regress_units(samples, scale_features)
     deciding = [column for column, one in zip(found.columns, weights / found.stretch, strict=True) if one > DECIDES]
     return [name for column in deciding for name in column.split(" + ") if name in scale_features]
 
