@@ -1,0 +1,77 @@
+"""The command line of the kit where it travels alone: ``python FILE.pyz --out rows.jsonl --minutes 20``."""
+
+import argparse
+import json
+import signal
+import sys
+from typing import Any, Dict, List, Optional
+
+from leadline.kit import KIT_VERSION, KitError
+from leadline.kit.run import POINT_S, Asked, Told, describe, run
+
+INTERRUPTED = 130
+
+
+def main(arguments: Optional[List[str]] = None) -> int:
+    """Measure as the words say, and return the exit code: 0 done, 1 failure, 2 usage, 130 interrupted."""
+    asked = _parser().parse_args(arguments)
+    signal.signal(signal.SIGTERM, _interrupt)  # as a batch system ends a job
+    try:
+        told = run(
+            Asked(out=asked.out, minutes=asked.minutes, device=asked.device, python=asked.python, quick=asked.quick,
+                  seed=asked.seed, compiled=asked.compile, ops=not asked.no_ops, point_s=asked.point_limit),
+            _show,
+        )  # fmt: skip
+    except KitError as error:
+        sys.stderr.write(f"measure: {error}\n")
+        return 1
+    except KeyboardInterrupt:
+        sys.stderr.write(f"measure: interrupted; the same command goes on with {asked.out}\n")
+        return INTERRUPTED
+    for note in told.notes:
+        sys.stderr.write(f"note: {note}\n")
+    sys.stdout.write(json.dumps(vars(told)) + "\n" if asked.json else sentence(told) + "\n")
+    return 0
+
+
+def sentence(told: Told) -> str:
+    """Return how a run ended."""
+    rows = sum(told.outcomes.values())
+    others = ", ".join(f"{count} {name}" for name, count in sorted(told.outcomes.items()) if name != "ok")
+    more = f"{told.left} of the design left" if told.left else "the design is done"
+    return (
+        f"{rows} points in {told.elapsed_s:.0f} s on {told.device}{f' ({others})' if others else ''}; "
+        f"{told.path} holds {told.in_file}; {more}"
+    )
+
+
+def _show(told: Told, row: Dict[str, Any]) -> None:
+    key, said = describe(row)
+    sys.stderr.write(f"[{told.in_file}, {told.elapsed_s:.0f} s] {key}  {said}\n")
+    sys.stderr.flush()
+
+
+def _interrupt(*_: Any) -> None:
+    raise KeyboardInterrupt
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="measure",
+        description="Measure steps of models on this machine: time, memory, energy, ops. Needs torch and nothing else. "
+        "The same command again goes on where it was ended.",
+    )
+    parser.add_argument("--out", required=True, metavar="FILE", help="file of measurements, begun or resumed")
+    parser.add_argument("--minutes", type=float, default=20.0, metavar="N", help="end after so long (default: 20)")
+    parser.add_argument("--device", default="auto", metavar="KIND", help="cuda or cpu (default: a GPU if there is one)")
+    parser.add_argument("--python", default=sys.executable, metavar="PATH",
+                        help="interpreter that has torch (default: this one)")  # fmt: skip
+    parser.add_argument("--quick", action="store_true", help="tiny models, timed briefly")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the order of points (default: 0)")
+    parser.add_argument("--compile", action="store_true", help="measure half of the points under torch.compile")
+    parser.add_argument("--no-ops", action="store_true", help="do not profile the ops of each step")
+    parser.add_argument("--point-limit", type=float, default=POINT_S, metavar="S",
+                        help=f"give a point up after so many seconds (default: {POINT_S:g})")  # fmt: skip
+    parser.add_argument("--json", action="store_true", help="print the summary as one JSON document")
+    parser.add_argument("--version", action="version", version=f"leadline measuring kit {KIT_VERSION}")
+    return parser

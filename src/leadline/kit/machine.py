@@ -1,0 +1,168 @@
+"""What a file's header says of the machine: the device as torch reports it, the software, the rate of products."""
+
+import os
+import platform
+import sys
+import time
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any, Dict, Optional
+
+import torch
+
+from leadline.kit import KitError
+from leadline.kit.nvml import Nvml, open_nvml
+from leadline.kit.specs import PACKAGES
+
+ENOUGH_S = 0.02
+"""A product that takes so long has shown the device's rate."""
+
+EMULATED = 0.25
+"""A 16-bit product this much slower than float32 is emulated (CPUs without AVX512-BF16 or AMX): nobody runs it so."""
+
+
+def require_device(device_type: str) -> str:
+    """Return ``cuda`` or ``cpu``; ``auto`` is the GPU where there is one.
+
+    Raises:
+        KitError: there is no such device here.
+    """
+    there = torch.cuda.is_available()
+    if device_type == "auto":
+        return "cuda" if there else "cpu"
+    if device_type not in ("cpu", "cuda"):
+        raise KitError(f"--device {device_type} is not known: give auto, cpu or cuda")
+    if device_type == "cuda" and not there:
+        raise KitError(f"--device cuda cannot be measured: torch {torch.__version__} sees no GPU here; give cpu")
+    return device_type
+
+
+def meters(device_type: str) -> "tuple[Optional[Nvml], str]":
+    """Return the meters of the device, or ``None`` and why there are none."""
+    if device_type != "cuda":
+        return None, "there is no meter for a CPU"
+    if torch.version.cuda is None:
+        return None, "there is no NVML for a GPU that is not NVIDIA's"
+    number = torch.cuda.current_device()
+    if " MIG " in torch.cuda.get_device_properties(number).name:
+        return None, "a MIG slice has no meter of its own"
+    return open_nvml(number)
+
+
+def header(device_type: str, nvml: Optional[Nvml], reason: str) -> Dict[str, Any]:
+    """Return what the header says, but for the design; ``reason`` is why there is no NVML."""
+    device = _gpu() if device_type == "cuda" else _cpu()
+    if nvml is not None:
+        device["limits"] = nvml.limits()
+    source = None
+    if nvml is not None:
+        source = "NVML's counter" if nvml.energy_j() is not None else "samples of NVML's power"
+        reason = "" if nvml.power_w() is not None else "this board tells no power"
+    return {
+        "measured_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "device": device,
+        "software": {
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+            "runtime": torch.version.cuda or getattr(torch.version, "hip", None),
+            "cudnn": torch.backends.cudnn.version() if device_type == "cuda" else None,
+            "driver": nvml.driver() if nvml is not None else None,
+            "system": f"{platform.system()} {platform.release()} {platform.machine()}",
+            **{name: _version(name) for name in PACKAGES},
+        },
+        "energy": {"source": source, "reason": reason or None},
+        "rates": rates(device_type),
+    }
+
+
+def rates(device_type: str) -> Dict[str, float]:
+    """Return the FLOP/s that square products reach, by dtype; what the device lacks or only emulates is absent."""
+    found = {}
+    for name, dtype in (("float32", torch.float32), ("tf32", torch.float32), ("float16", torch.float16),
+                        ("bfloat16", torch.bfloat16)):  # fmt: skip
+        if name in _native(device_type):
+            set_tf32(enabled=name == "tf32")
+            found[name] = _rate(device_type, dtype)
+    set_tf32(enabled=False)
+    return {name: rate for name, rate in found.items() if rate > EMULATED * found["float32"]}
+
+
+def set_tf32(*, enabled: bool) -> None:
+    """Let float32 products and convolutions be computed in TF32, or not."""
+    torch.set_float32_matmul_precision("high" if enabled else "highest")
+    torch.backends.cudnn.allow_tf32 = enabled
+
+
+def synchronize(device_type: str) -> None:
+    """Wait until the device has nothing left to do."""
+    if device_type == "cuda":
+        torch.cuda.synchronize()
+
+
+def _native(device_type: str) -> "tuple[str, ...]":
+    """Return the dtypes of products that the device has units for (TF32 and bfloat16 since Ampere)."""
+    if device_type == "cpu":
+        return ("float32", "bfloat16")
+    if torch.version.cuda is None:
+        return ("float32", "float16", "bfloat16")
+    ampere = torch.cuda.get_device_capability()[0] >= 8
+    return ("float32", "tf32", "float16", "bfloat16") if ampere else ("float32", "float16")
+
+
+def _rate(device_type: str, dtype: torch.dtype) -> float:
+    """Double a square product until it takes long enough, and return the FLOP/s of the last."""
+    side = 128
+    while True:
+        left = torch.randn(side, side, device=device_type).to(dtype)
+        left @ left
+        synchronize(device_type)
+        begun = time.perf_counter()
+        left @ left
+        synchronize(device_type)
+        took_s = time.perf_counter() - begun
+        if took_s > ENOUGH_S or side >= 16384:
+            return float(2 * side**3 / took_s)
+        side *= 2
+
+
+def _gpu() -> Dict[str, Any]:
+    properties = torch.cuda.get_device_properties(torch.cuda.current_device())
+    return {
+        "type": "cuda",
+        "name": properties.name,
+        "memory_bytes": properties.total_memory,
+        "compute_units": properties.multi_processor_count,
+        "capability": f"{properties.major}.{properties.minor}",
+        "l2_bytes": getattr(properties, "L2_cache_size", None),
+        "threads": None,
+        "allocator": os.environ.get("PYTORCH_CUDA_ALLOC_CONF"),
+    }
+
+
+def _cpu() -> Dict[str, Any]:
+    return {
+        "type": "cpu",
+        "name": _cpu_name(),
+        "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        "compute_units": len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count(),
+        "capability": getattr(torch.backends.cpu, "get_cpu_capability", lambda: None)(),
+        "l2_bytes": None,
+        "threads": torch.get_num_threads(),
+        "allocator": None,
+    }
+
+
+def _cpu_name() -> str:
+    """Return the processor's name as Linux gives it, else the machine's architecture."""
+    if os.path.exists("/proc/cpuinfo"):
+        with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as lines:
+            for line in lines:
+                if line.lower().startswith("model name"):
+                    return line.split(":", 1)[1].strip()
+    return platform.processor() or platform.machine()
+
+
+def _version(package: str) -> Optional[str]:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None

@@ -1,0 +1,141 @@
+"""Measure one point: build it, step it, time it, look at its memory, energy and ops, and leave nothing behind."""
+
+import gc
+import sys
+import time
+from typing import Any, Callable, Dict, List, Optional, Tuple
+
+import torch
+
+from leadline.kit.design import Point
+from leadline.kit.memory import DeviceMemory, HostMemory, is_out_of_memory
+from leadline.kit.nvml import Nvml
+from leadline.kit.ops import counted_flops, profiled
+from leadline.kit.steps import Job
+from leadline.kit.timing import Patience, Timer
+
+LEFT_BEHIND_BYTES = 64 * 2**20
+"""What a failed point may leave in the allocator before the process is better started anew."""
+
+
+class Bench:
+    """Measures points one after another on one device.
+
+    Args:
+        device_type: ``cpu`` or ``cuda``.
+        nvml: the board's meters; without them there is no energy and there are no clocks.
+        patience: how long a step is timed.
+        ops: whether one more step is profiled.
+    """
+
+    def __init__(self, device_type: str, nvml: Optional[Nvml], patience: Patience, *, ops: bool) -> None:
+        self.device_type, self.nvml, self.patience, self.ops = device_type, nvml, patience, ops
+        self.memory = DeviceMemory() if device_type == "cuda" else HostMemory()
+        self.spent = False
+        self._modules = 0
+
+    def measure(self, point: Point) -> Dict[str, Any]:
+        """Return the point's row; a point that cannot be measured has an outcome that says why.
+
+        Outcomes: ``ok``; ``oom``, whose memory figures are lower bounds; ``error``. Afterwards ``spent`` tells whether
+        the process is of no further use, because the device failed or memory was left behind.
+        """
+        begun = time.perf_counter()
+        timer = Timer(self.device_type, self.patience)
+        row: Dict[str, Any] = {"outcome": "ok", "reason": None}
+        self.memory.begin()
+        try:
+            row.update(self._figures(point, timer))
+        except Exception as error:  # noqa: BLE001 - whatever a model raises becomes a row
+            row.update(outcome="oom" if is_out_of_memory(error) else "error", reason=_sentence(error))
+        if "memory" not in row:
+            row["memory"] = self._lower_bounds()
+        self._clean_up(compiled=point.compiled)
+        row.update(took_s=time.perf_counter() - begun, stepping_s=timer.stepping_s)
+        return row
+
+    def _figures(self, point: Point, timer: Timer) -> Dict[str, Any]:
+        job = Job(point, self.device_type)
+        self.memory.model_is_there()
+        step = job.ready()
+        meter = _Meter(self.nvml)
+        timed = timer.time(step, meter.read)
+        return {
+            "parameters": job.parameters,
+            "parameter_bytes": job.parameter_bytes,
+            **{name: value for name, value in timed.items() if name != "last_s"},
+            "clocks": self.nvml.state() if self.nvml is not None else None,
+            "energy": meter.figures(timed["samples"] * timed["steps_a_sample"]),
+            "memory": {**self.memory.figures(), "censored": False},  # before what follows, which is no usual step
+            **self._composition(point, step, timer),
+        }
+
+    def _composition(self, point: Point, step: Callable[[], object], timer: Timer) -> Dict[str, Any]:
+        """Return what a step consists of, where that is asked for; ``ops_reason`` says why that is not known."""
+        nothing = {"flops": None, "ops": None, "ops_share": None, "device_busy_s": None, "kernels": None}
+        if not self.ops:
+            return nothing
+        try:
+            flops = None if point.compiled else counted_flops(step)  # a compiled step has no ops to count
+            return {"flops": flops, **profiled(step, self.device_type, timer.wait)}
+        except Exception as error:  # noqa: BLE001 - whatever the profiler raises, the step was timed
+            return {**nothing, "ops_reason": _sentence(error)}
+
+    def _lower_bounds(self) -> Optional[Dict[str, Any]]:
+        """Return how far memory had come when a point failed; ``None`` of a device that does not answer any more."""
+        try:
+            return {**self.memory.figures(), "censored": True}
+        except RuntimeError:
+            self.spent = True
+            return None
+
+    def _clean_up(self, *, compiled: bool) -> None:
+        """Forget the point; a device that does not answer any more, or whose memory stays taken, is spent."""
+        if compiled:
+            torch._dynamo.reset()
+        gc.collect()
+        if len(sys.modules) > self._modules:  # what was imported stays, and need not be searched after each point
+            self._modules = len(sys.modules)
+            gc.freeze()
+        if self.device_type != "cuda":
+            return
+        try:
+            torch.cuda.synchronize()
+            torch.cuda.empty_cache()
+            self.spent = self.spent or torch.cuda.memory_allocated() > LEFT_BEHIND_BYTES
+        except RuntimeError:
+            self.spent = True
+
+
+class _Meter:
+    """Reads the board's energy, or its power where it counts no energy, around and during the timed steps."""
+
+    def __init__(self, nvml: Optional[Nvml]) -> None:
+        self.nvml = nvml
+        self.read_at: List[Tuple[float, Optional[float], Optional[float]]] = []
+
+    def read(self) -> None:
+        """Take a reading: the time, the energy, the power."""
+        if self.nvml is not None:
+            self.read_at.append((time.perf_counter(), self.nvml.energy_j(), self.nvml.power_w()))
+
+    def figures(self, steps: int) -> Optional[Dict[str, Any]]:
+        """Return the energy of a step and the mean power; ``None`` without a meter."""
+        if len(self.read_at) < 2:
+            return None
+        (begun, first_j, _), (ended, last_j, _) = self.read_at[0], self.read_at[-1]
+        window_s = ended - begun
+        powers = [power for _, _, power in self.read_at[1:] if power is not None]
+        if first_j is not None and last_j is not None and last_j > first_j:
+            return {"step_j": (last_j - first_j) / steps, "mean_w": (last_j - first_j) / window_s,
+                    "method": "counter", "window_s": window_s}  # fmt: skip
+        if not powers:
+            return None
+        mean_w = sum(powers) / len(powers)
+        return {"step_j": mean_w * window_s / steps, "mean_w": mean_w, "method": "samples", "window_s": window_s}
+
+
+def _sentence(error: BaseException) -> str:
+    """Return an error as one line."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return f"{type(error).__name__}: {lines[0][:300] if lines else 'no message'}"

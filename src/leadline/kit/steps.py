@@ -1,0 +1,130 @@
+"""Make of a point the step that is measured: the model, its inputs, the precision, the optimizer."""
+
+import contextlib
+from typing import Any, Callable, Dict
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from leadline.kit.design import PRECISIONS, Point
+from leadline.kit.machine import set_tf32
+from leadline.kit.specs import DECODE, PREFILL, SPECS, TRAINING
+from leadline.kit.weights import quick_weights
+from leadline.kit.zoo import build
+
+DTYPES = {"float32": torch.float32, "tf32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
+SMALLEST_VOCABULARY = 1000
+
+
+class Job:
+    """A model on a device, ready to be stepped.
+
+    Built in two parts, so that the weights' memory can be told apart: the model when the job is made, the rest by
+    ``ready``.
+    """
+
+    def __init__(self, point: Point, device_type: str) -> None:
+        self.point, self.device = point, torch.device(device_type)
+        self.dtype = DTYPES[PRECISIONS[point.precision]]
+        self.autocast = point.precision.startswith("amp-")
+        set_tf32(enabled=point.precision == "tf32")
+        torch.manual_seed(0)
+        with self.device, quick_weights(device_type):
+            self.model: nn.Module = build(point.model, point.size)
+        if not self.autocast:
+            self.model.to(self.dtype)
+        if point.channels_last:
+            self.model.to(memory_format=torch.channels_last)
+        self.model.train(point.phase == TRAINING)
+        if point.checkpointing:
+            self.model.stack.checkpointing = True
+        self.parameters = sum(one.numel() for one in self.model.parameters())
+        self.parameter_bytes = sum(one.numel() * one.element_size() for one in self.model.parameters())
+
+    def ready(self) -> Callable[[], object]:
+        """Make inputs and optimizer, and return the step."""
+        phase = self.point.phase
+        inputs = self._inputs()
+        if phase in (PREFILL, DECODE):
+            return self._cached(inputs, phase)
+        if self.point.compiled:
+            self.model = torch.compile(self.model)
+        if phase != TRAINING:
+            return lambda: self._infer(inputs)
+        return self._training(inputs)
+
+    def cast(self) -> Any:
+        """Return the context in which the forward pass runs."""
+        if not self.autocast:
+            return contextlib.nullcontext()
+        return torch.autocast(self.device.type, dtype=self.dtype)
+
+    def _inputs(self) -> Any:
+        point, kind = self.point, SPECS[self.point.model].kind
+        if kind == "tokens":
+            return torch.randint(0, SMALLEST_VOCABULARY, (point.batch, point.size), device=self.device)
+        shape = (point.batch, 3, point.size, point.size) if kind == "image" else (point.batch, point.size)
+        made = torch.randn(shape, device=self.device, dtype=torch.float32 if self.autocast else self.dtype)
+        return made.to(memory_format=torch.channels_last) if point.channels_last else made
+
+    def _infer(self, *inputs: Any) -> Any:
+        with torch.inference_mode(), self.cast():
+            return self.model(*inputs)
+
+    def _cached(self, tokens: Any, phase: str) -> Callable[[], object]:
+        """Return a step that fills the cache with the whole prompt, or adds one token behind it."""
+        point = self.point
+        cache: Any = self.model.empty_cache(point.batch, point.size + 1, self.dtype, self.device)
+        model = torch.compile(self.model) if point.compiled else self.model
+        given, at = (tokens, 0) if phase == PREFILL else (tokens[:, :1].contiguous(), point.size)
+
+        def step() -> Any:
+            with torch.inference_mode(), self.cast():
+                return model(given, cache, at)
+
+        return step
+
+    def _training(self, inputs: Any) -> Callable[[], object]:
+        optimizer = self._optimizer()
+        scaler = _scaler() if self.autocast and self.dtype is torch.float16 else None
+        targets = self._targets(inputs)
+
+        def step() -> None:
+            with self.cast():
+                out = self.model(inputs)
+                loss = functional.cross_entropy(out.flatten(0, 1) if self._language else out, targets)
+            if scaler is None:
+                loss.backward()
+                optimizer.step()
+            else:
+                scaler.scale(loss).backward()
+                scaler.step(optimizer)
+                scaler.update()
+            optimizer.zero_grad(set_to_none=True)
+
+        return step
+
+    @property
+    def _language(self) -> bool:
+        return SPECS[self.point.model].kind == "tokens"
+
+    def _targets(self, inputs: Any) -> Any:
+        """Return a class for each image, pixel or position."""
+        if self._language:
+            return inputs.flatten()
+        pixels = (self.point.size,) * 2 if SPECS[self.point.model].family == "unet" else ()
+        return torch.randint(0, 21, (self.point.batch, *pixels), device=self.device)
+
+    def _optimizer(self) -> Any:
+        """Return the update rule of the point, with torch's usual settings and no weight decay of its own."""
+        name, parameters = self.point.optimizer, self.model.parameters()
+        more: Dict[str, Any] = {"fused": True} if self.point.fused else {}
+        if name == "adamw":
+            return torch.optim.AdamW(parameters, lr=1e-5, **more)
+        return torch.optim.SGD(parameters, lr=1e-5, momentum=0.9 if name == "momentum" else 0.0, **more)
+
+
+def _scaler() -> Any:
+    made = getattr(torch.amp, "GradScaler", None)
+    return torch.cuda.amp.GradScaler() if made is None else made("cuda")

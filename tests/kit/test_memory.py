@@ -1,0 +1,81 @@
+"""Memory of a point on this machine, for real, and the errors that mean there is not enough."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from leadline.kit.memory import HostMemory, is_out_of_memory
+
+MIB = 2**20
+
+
+def test_the_peak_of_a_point_is_its_own_and_not_that_of_the_one_before():
+    memory = HostMemory()
+    memory.begin()
+    held = torch.ones(200 * MIB // 4)
+    memory.model_is_there()
+    large = memory.figures()
+    del held
+    memory.begin()
+    small = memory.figures()
+    if large["peak_host_bytes"] is None:
+        pytest.skip("this system does not let a process reset its peak")
+    assert 200 * MIB == pytest.approx(large["model_bytes"], rel=0.05)
+    assert 200 * MIB == pytest.approx(large["peak_host_bytes"] - large["before_bytes"], rel=0.05)
+    assert small["peak_host_bytes"] - small["before_bytes"] < 20 * MIB
+    assert large["peak_allocated_bytes"] is None
+
+
+LIMITED = """
+import json, sys, torch
+from leadline.kit.design import Point
+from leadline.kit.measure import Bench
+from leadline.kit.memory import limit_host_memory
+from leadline.kit.timing import Patience
+bench = Bench("cpu", None, Patience(0.0, 0.0, 1), ops=False)
+limit_host_memory(700 * 2**20)
+points = [Point("unet-32", 256, "training", "fp32", batch, "sgd") for batch in (64, 1)]
+print(json.dumps([bench.measure(point) for point in points]))
+"""
+
+
+@pytest.mark.slow
+def test_a_point_that_does_not_fit_is_a_row_with_lower_bounds_and_the_next_one_is_measured():
+    done = subprocess.run(
+        [sys.executable, "-c", LIMITED], capture_output=True, text=True, check=False,
+        env={"PYTHONPATH": ":".join(path for path in sys.path if path), "OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+    assert 0 == done.returncode, done.stderr
+    large, small = json.loads(done.stdout)
+    assert "oom" == large["outcome"], large["reason"]
+    assert large["memory"]["censored"]
+    assert "step_s" not in large
+    assert "ok" == small["outcome"], small["reason"]
+    assert not small["memory"]["censored"]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB."),
+        RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+        RuntimeError("cuDNN error: CUDNN_STATUS_ALLOC_FAILED"),
+        RuntimeError("std::bad_alloc"),
+        MemoryError(),
+    ],
+)
+def test_too_little_memory_is_known_in_the_words_of_every_library(error):
+    assert is_out_of_memory(error)
+
+
+def test_torch_itself_says_it_in_words_that_are_known():
+    with pytest.raises(RuntimeError) as caught:
+        torch.empty(2**50)
+    assert is_out_of_memory(caught.value)
+    with pytest.raises(RuntimeError) as other:
+        torch.ones(2, 3) @ torch.ones(2, 3)
+    assert not is_out_of_memory(other.value)

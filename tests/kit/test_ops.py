@@ -1,0 +1,82 @@
+"""What a step consists of: told by torch's own events, of a CPU for real and of a GPU as the profiler builds them."""
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch.autograd import DeviceType
+from torch.autograd.profiler_util import FunctionEvent
+
+from leadline.kit import OP_COLUMNS
+from leadline.kit.ops import MOST, counted_flops, profiled, summary
+
+
+def rows(found):
+    return [dict(zip(OP_COLUMNS, row, strict=True)) for row in found["ops"]]
+
+
+def test_a_product_on_the_cpu_is_found_with_its_shapes_and_calls():
+    left, right = torch.randn(64, 32), torch.randn(32, 16)
+    found = profiled(lambda: [left @ right for _ in range(3)], "cpu", lambda: None)
+    (product,) = [row for row in rows(found) if row["op"] == "aten::mm"]
+    assert ([[64, 32], [32, 16]], 3) == (product["shapes"], product["count"])
+    assert product["host_s"] > 0
+    assert product["device_s"] is None
+    assert 0.99 <= found["ops_share"] <= 1
+    assert found["device_busy_s"] is None
+
+
+def event(number, name, start_us, end_us, *, device=DeviceType.CPU, shapes=(), annotation=False):
+    return FunctionEvent(
+        id=number, name=name, thread=1, start_us=start_us, end_us=end_us, input_shapes=[list(one) for one in shapes],
+        device_type=device, is_user_annotation=annotation,
+    )  # fmt: skip
+
+
+def gpu_events():
+    """Return two products of one shape with two kernels each, one sum, and what an optimizer's mark looks like."""
+    first, second = (
+        event(1, "aten::mm", 0, 10, shapes=[(4, 8), (8, 2)]),
+        event(2, "aten::mm", 20, 30, shapes=[(4, 8), (8, 2)]),
+    )
+    added = event(3, "aten::add", 40, 45, shapes=[(4, 2), (), (4, 2)])
+    for one in (first, second):
+        one.append_kernel("gemm_tn", 0, 100.0)
+        one.append_kernel("splitk_reduce", 0, 20.0)
+    added.append_kernel("vectorized_add", 0, 5.0)
+    kernels = [event(10 + at, "kernel", 100 * at, 100 * at + took, device=DeviceType.CUDA)
+               for at, took in enumerate((100, 20, 100, 20, 5, 30))]  # fmt: skip
+    marks = [event(20, "my span", 0, 10_000, device=DeviceType.CUDA, annotation=True),
+             event(21, "Optimizer.step#SGD.step", 0, 10_000, device=DeviceType.CUDA)]  # fmt: skip
+    return [first, second, added, event(4, "aten::view", 50, 51, shapes=[(4, 2)]), *kernels, *marks]
+
+
+def test_kernels_on_a_gpu_count_for_the_op_that_started_them():
+    found = summary(gpu_events(), on_device=True)
+    product, added = rows(found)
+    assert ("aten::mm", [[4, 8], [8, 2]], 2, 4, "gemm_tn") == (
+        product["op"], product["shapes"], product["count"], product["kernels"], product["kernel"],
+    )  # fmt: skip
+    assert 240e-6 == pytest.approx(product["device_s"])
+    assert 20e-6 == pytest.approx(product["host_s"])
+    assert ("aten::add", 5e-6) == (added["op"], pytest.approx(added["device_s"]))
+    assert 5 == found["kernels"]
+
+
+def test_what_no_op_started_and_what_only_marks_a_span_is_not_shared_out():
+    found = summary(gpu_events(), on_device=True)
+    assert 275e-6 == pytest.approx(found["device_busy_s"])
+    assert 245 / 275 == pytest.approx(found["ops_share"])
+
+
+def test_only_the_longest_ops_are_kept_and_the_share_says_how_much_that_is():
+    events = [event(at, f"aten::op{at}", 0, at + 1) for at in range(MOST + 20)]
+    found = summary(events, on_device=False)
+    assert MOST == len(found["ops"])
+    whole = sum(range(1, MOST + 21))
+    assert (whole - sum(range(1, 21))) / whole == pytest.approx(found["ops_share"])
+
+
+def test_products_are_counted_as_two_operations_a_multiply_add():
+    left, right = torch.randn(64, 32), torch.randn(32, 16)
+    assert 2 * 64 * 32 * 16 == counted_flops(lambda: left @ right)

@@ -1,0 +1,280 @@
+"""Whole runs on this machine: into one file, through crashes, hangs and kills, and as one file that travels."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+import zipfile
+from dataclasses import replace
+from pathlib import Path
+
+import psutil
+import pytest
+
+pytest.importorskip("torch")
+
+from leadline.kit import KitError
+from leadline.kit.design import Settings, design
+from leadline.kit.pack import pack
+from leadline.kit.run import Asked, run
+from leadline.kit.workers import Crashed, TimedOut, Worker
+
+SRC = str(Path(__file__).parents[2] / "src")
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join([SRC, *filter(None, sys.path)])}
+REQUEST = {"device": "cpu", "quick": True, "ops": False, "memory_bytes": None, "header": False}
+
+
+def read(path):
+    header, *rows = [json.loads(line) for line in Path(path).read_text().splitlines()]
+    return header, rows
+
+
+def command(out, *more):
+    words = ["--out", str(out), "--device", "cpu", "--quick", "--no-ops", *more]
+    return [sys.executable, "-m", "leadline.kit", *words]
+
+
+class Enough(Exception):
+    """As many points are in as a test wants, however fast the machine is."""
+
+
+def run_until(asked, points):
+    """Run until so many points are in the file; return what was told last, and every row as it was announced."""
+    announced = []
+    last = []
+
+    def count(told, row):
+        announced.append(row)
+        last[:] = [told]
+        if told.in_file >= points:
+            raise Enough
+
+    with pytest.raises(Enough):
+        run(asked, count)
+    return last[0], announced
+
+
+@pytest.fixture(scope="module")
+def quick(tmp_path_factory):
+    """Measure a few points; return what was asked, what was told, and every row as it was announced."""
+    asked = Asked(str(tmp_path_factory.mktemp("kit") / "rows.jsonl"), minutes=10, device="cpu", quick=True)
+    return (asked, *run_until(asked, 6))
+
+
+@pytest.mark.slow
+def test_a_run_writes_a_header_and_the_first_points_of_the_design(quick):
+    asked, told, announced = quick
+    header, rows = read(asked.out)
+    assert ("leadline.measure/1", "cpu") == (header["schema"], header["device"]["type"])
+    assert header["rates"]["float32"] > 1e8
+    assert "there is no meter for a CPU" == header["energy"]["reason"]
+    assert announced == rows
+    expected = [point.key for point in design(Settings(**header["design"]))]
+    assert expected[:6] == [row["key"] for row in rows]
+    assert (6, len(expected) - 6) == (told.in_file, told.left)
+
+
+@pytest.mark.slow
+def test_a_run_ends_when_its_time_is_up(quick, tmp_path):
+    again = tmp_path / "again.jsonl"
+    again.write_bytes(Path(quick[0].out).read_bytes())
+    told = run(replace(quick[0], out=str(again), minutes=0.001, ops=False))
+    assert (6, {}) == (told.in_file, told.outcomes)
+    assert told.left == quick[1].left
+
+
+@pytest.mark.slow
+def test_a_row_holds_time_memory_and_ops(quick):
+    _, rows = read(quick[0].out)
+    done = [row for row in rows if row["outcome"] == "ok"]
+    assert len(done) >= 0.6 * len(rows)
+    for row in done:
+        assert 0 < row["step_s"] < 10
+        assert row["samples"] >= 3
+        assert row["memory"]["peak_host_bytes"] is None or row["memory"]["peak_host_bytes"] > 1e7
+        assert row["ops"] or "LSTM" in row["ops_reason"]  # oneDNN has 16-bit LSTMs on some calls and processors only
+        assert row["energy"] is None
+        assert row["wall_s"] >= row["took_s"] >= row["stepping_s"] > 0
+    assert len(Path(quick[0].out).read_bytes()) / len(rows) < 50e6 / 500
+
+
+@pytest.mark.slow
+def test_a_second_run_goes_on_where_the_first_ended(quick, tmp_path):
+    asked, told, _ = quick
+    again = tmp_path / "again.jsonl"
+    again.write_bytes(Path(asked.out).read_bytes()[:-20])  # cut within the last row
+    more, announced = run_until(replace(asked, out=str(again), ops=False), told.in_file + 1)
+    header, rows = read(again)
+    assert len({row["key"] for row in rows}) == len(rows) == more.in_file == told.in_file + 1
+    assert announced == rows[-2:]
+    assert [point.key for point in design(Settings(**header["design"]))][: len(rows)] == [row["key"] for row in rows]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("change", "word"), [({"seed": 3}, "--seed (0)"), ({"quick": False}, "--quick (True)")])
+def test_a_file_is_not_resumed_with_another_design(quick, change, word):
+    before = Path(quick[0].out).read_bytes()
+    with pytest.raises(KitError) as caught:
+        run(replace(quick[0], **change))
+    assert f"was begun with another {word}: leave it as it was" in str(caught.value)
+    assert before == Path(quick[0].out).read_bytes()
+
+
+@pytest.mark.slow
+def test_no_row_is_lost_or_doubled_by_kills_at_random_moments(tmp_path):
+    out = tmp_path / "rows.jsonl"
+    chance = random.Random(7)  # noqa: S311 - moments to kill at
+    kept = []
+    for kill in range(4):
+        process = subprocess.Popen(command(out), env=ENVIRONMENT, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+        until = time.monotonic() + 60
+        while time.monotonic() < until and (not out.exists() or out.read_bytes().count(b"\n") < len(kept) + 2):
+            time.sleep(0.05)
+        time.sleep(chance.uniform(0.0, 2.0))
+        workers = psutil.Process(process.pid).children(recursive=True)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        _, still = psutil.wait_procs(workers, timeout=10)
+        assert not still, "a worker outlived its parent"
+        whole = out.read_bytes().rpartition(b"\n")[0].decode().splitlines()
+        rows = [json.loads(line) for line in whole[1:]]
+        assert kept == rows[: len(kept)], f"kill {kill} lost a row"
+        assert len(rows) > len(kept)
+        kept = rows
+    done = subprocess.run(command(out, "--minutes", "0.3", "--json"), env=ENVIRONMENT, capture_output=True, check=False)
+    assert 0 == done.returncode, done.stderr
+    header, rows = read(out)
+    keys = [row["key"] for row in rows]
+    assert kept == rows[: len(kept)]
+    assert [point.key for point in design(Settings(**header["design"]))][: len(keys)] == keys
+    assert json.loads(done.stdout)["in_file"] == len(keys)
+
+
+def test_a_hang_is_ended_and_noted_and_larger_batches_are_passed_over(tmp_path):
+    out = tmp_path / "rows.jsonl"
+    rows = []
+
+    def stop_after_two(_, row):
+        rows.append(row)
+        if len(rows) == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(Asked(str(out), device="cpu", quick=True, point_s=0.01), stop_after_two)
+    assert ["timeout", "timeout"] == [row["outcome"] for row in rows]
+    assert "it took longer than 0.01 s" == rows[0]["reason"]
+    assert rows == read(out)[1]
+
+
+def test_a_worker_that_crashes_is_told_apart_from_one_that_hangs():
+    worker = Worker(sys.executable, REQUEST)
+    worker.hello()
+    pid = worker._process.pid
+    point = {
+        "model": "resnet18",
+        "size": 224,
+        "phase": "training",
+        "precision": "fp32",
+        "batch": 64,
+        "optimizer": "sgd",
+    }
+    threading.Timer(0.5, os.kill, (pid, signal.SIGSEGV)).start()
+    with pytest.raises(Crashed, match="signal SIGSEGV"):
+        worker.measure(point, 60)
+    assert not psutil.pid_exists(pid)
+    second = Worker(sys.executable, REQUEST)
+    second.hello()
+    with pytest.raises(TimedOut):
+        second.measure(point, 0.2)
+    assert not psutil.pid_exists(second._process.pid)
+
+
+def test_a_python_without_torch_is_refused_in_one_sentence(tmp_path):
+    bare = tmp_path / "bare"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(bare)], check=True)
+    with pytest.raises(KitError) as caught:
+        run(Asked(str(tmp_path / "rows.jsonl"), device="cpu", python=str(bare / "bin" / "python")))
+    assert f"{bare}/bin/python has no torch: name the Python of an environment that has it" == str(caught.value)
+    assert not (tmp_path / "rows.jsonl").exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"device": "abacus"}, "--device abacus is not known: give auto, cpu or cuda"),
+        ({"minutes": 0}, "--minutes 0 is no time to measure in"),
+        ({"minutes": float("nan")}, "--minutes nan is no time to measure in"),
+        ({"python": "/nowhere/python"}, "/nowhere/python cannot be started (No such file or directory)"),
+        ({"out": "/nowhere/rows.jsonl"}, "the folder /nowhere is not there: make it"),
+        ({"out": "/tmp"}, "/tmp is a folder: give --out a file"),  # noqa: S108 - it is never written to
+    ],
+)
+def test_what_cannot_be_done_is_refused_in_one_sentence_and_leaves_nothing(change, says, tmp_path):
+    asked = replace(Asked(str(tmp_path / "rows.jsonl"), device="cpu"), **change)
+    with pytest.raises(KitError) as caught:
+        run(asked)
+    assert says in str(caught.value)
+    assert [] == list(tmp_path.iterdir())
+
+
+def test_no_gpu_is_said_where_there_is_none(tmp_path):
+    import torch
+
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU")
+    with pytest.raises(KitError, match=r"--device cuda cannot be measured: torch .* sees no GPU here"):
+        run(Asked(str(tmp_path / "rows.jsonl"), device="cuda"))
+
+
+@pytest.mark.slow
+def test_the_kit_travels_as_one_file_that_needs_torch_alone(tmp_path):
+    kit, out = tmp_path / "kit.pyz", tmp_path / "rows.jsonl"
+    assert pack(str(kit)) == kit.stat().st_size < 200_000
+    names = zipfile.ZipFile(kit).namelist()
+    assert all(name in ("__main__.py", "leadline/__init__.py") or name.startswith("leadline/kit/") for name in names)
+    bare = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run(
+        [sys.executable, "-I", str(kit), "--out", str(out), "--device", "cpu", "--quick", "--minutes", "0.6", "--json"],
+        env={**bare, "OMP_NUM_THREADS": "1"}, cwd=tmp_path, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert 0 == done.returncode, done.stderr
+    told = json.loads(done.stdout)
+    assert told["in_file"] == len(read(out)[1]) > 0
+    assert "ok" in told["outcomes"]
+
+
+def test_every_module_of_the_kit_comes_from_the_file_alone(tmp_path):
+    kit = tmp_path / "kit.pyz"
+    pack(str(kit))
+    program = (
+        f"import sys; sys.path.insert(0, {str(kit)!r}); import leadline.kit.command, leadline.kit.worker; "
+        "print(sorted({m.__file__.partition('.pyz')[1] for n, m in sys.modules.items() if n.startswith('leadline')}), "
+        "'torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-I", "-c", program], capture_output=True, text=True, check=True)
+    assert "['.pyz'] False" == done.stdout.strip()
+
+
+def test_the_same_version_packs_to_the_same_bytes(tmp_path):
+    pack(str(tmp_path / "one.pyz"))
+    pack(str(tmp_path / "two.pyz"))
+    assert (tmp_path / "one.pyz").read_bytes() == (tmp_path / "two.pyz").read_bytes()
+    with pytest.raises(KitError, match="cannot be written"):
+        pack("/nowhere/kit.pyz")
+
+
+def test_an_interrupted_run_says_how_to_go_on(tmp_path):
+    out = tmp_path / "rows.jsonl"
+    process = subprocess.Popen(command(out), env=ENVIRONMENT, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    until = time.monotonic() + 60
+    while time.monotonic() < until and (not out.exists() or out.read_bytes().count(b"\n") < 2):
+        time.sleep(0.1)
+    process.send_signal(signal.SIGTERM)
+    _, said = process.communicate(timeout=20)
+    assert 130 == process.returncode
+    assert f"measure: interrupted; the same command goes on with {out}" == said.splitlines()[-1]
+    assert read(out)[1]
