@@ -52,10 +52,34 @@ class Target:
 
 
 @dataclass(frozen=True, slots=True)
+class TokenTimes:
+    """How fast a language model answers one batch of prompts: prefill, then one decode step for each further token.
+
+    ``time_per_output_token_s`` is the mean decode step, ``first_decode_step_s`` and ``last_decode_step_s`` its ends as
+    the KV cache grows; all three are ``None`` where the prefill makes the only token. ``output_tokens_per_s`` counts
+    the tokens of all sequences on all GPUs over the whole answer, prefill included. ``kv_cache_bytes`` is what one
+    GPU's cache holds at the end. ``replayed_answer_s`` and ``replayed_per_output_token_s`` are the whole answer and the
+    mean decode step were captured kernels replayed (CUDA graphs), so that no launch is waited for; ``None`` on a CPU.
+    """
+
+    prompt_tokens: int
+    generated_tokens: int
+    time_to_first_token_s: Interval
+    time_per_output_token_s: Interval | None
+    first_decode_step_s: Interval | None
+    last_decode_step_s: Interval | None
+    output_tokens_per_s: Interval
+    kv_cache_bytes: int
+    replayed_answer_s: Interval | None
+    replayed_per_output_token_s: Interval | None
+
+
+@dataclass(frozen=True, slots=True)
 class Estimate:
     """What a workload takes on one target.
 
-    ``elapsed_s`` is the whole job, ``step_s`` one optimizer step (one forward pass in inference);
+    ``elapsed_s`` is the whole job, ``step_s`` one optimizer step (one forward pass in inference, one batch of whole
+    answers where tokens are generated, of which ``token_times`` tells the parts);
     ``device_memory_bytes`` is what the device has, to hold ``gpu_memory_bytes`` against. A quantity that is
     not known is ``None``, and ``unknown`` says why.
     """
@@ -72,3 +96,4 @@ class Estimate:
     currency: str | None = None
     unknown: dict[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    token_times: TokenTimes | None = None

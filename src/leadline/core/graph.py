@@ -1,10 +1,11 @@
 """One optimizer step (or one forward pass) as a list of ops with their sizes, and the memory they hold."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
 
 BYTES_PER_ELEMENT = {
-    "float64": 8, "int64": 8, "complex64": 8, "float32": 4, "int32": 4, "tf32": 4,
+    "complex128": 16, "float64": 8, "int64": 8, "complex64": 8, "float32": 4, "int32": 4, "tf32": 4,
     "float16": 2, "bfloat16": 2, "int16": 2, "float8_e4m3fn": 1, "float8_e5m2": 1, "int8": 1, "uint8": 1, "bool": 1,
 }  # fmt: skip
 """Bytes of one element, by dtype name as PyTorch writes it (``tf32`` is float32 in memory)."""
@@ -47,6 +48,7 @@ class StorageCategory(StrEnum):
     OPTIMIZER_STATE = "optimizer-state"
     ACTIVATION = "activation"
     INPUT = "input"
+    KV_CACHE = "kv-cache"
     TEMPORARY = "temporary"
     OTHER = "other"
 
@@ -112,6 +114,7 @@ class OpGraph:
     One step is one optimizer step, accumulation micro-steps included; in inference one forward pass.
     ``parameters`` counts weights, ``device_type`` is the policy the ops were chosen by (``cuda`` or ``cpu``),
     ``source`` the front-end, and ``fallbacks`` counts data-dependent ops whose result had to be assumed.
+    ``cache_heads`` is how many heads of keys and values the KV cache holds (the fewest of any layer; 0: no cache).
     """
 
     ops: tuple[Op, ...]
@@ -121,6 +124,7 @@ class OpGraph:
     device_type: str = "cuda"
     source: str = ""
     fallbacks: dict[str, int] = field(default_factory=dict)
+    cache_heads: int = 0
 
     @property
     def flops(self) -> float:
@@ -160,11 +164,66 @@ class LoopFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class DecodeStep:
+    """One decode step: the pass that adds one token to each sequence, when the last token is number ``length``."""
+
+    length: int
+    graph: OpGraph
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """The decode steps after a prompt was read, which made the first token: one for each further token.
+
+    Each stretch is one to three steps in order of length: its first, its last, and one between. Within a stretch the
+    work of a step is linear in its length; a new one begins where a sliding window is full. ``cache_bytes`` is what the
+    keys and values take after the last step.
+    """
+
+    prompt: int
+    generated: int
+    stretches: tuple[tuple[DecodeStep, ...], ...]
+    cache_bytes: int
+
+    @property
+    def last(self) -> OpGraph | None:
+        """The longest step; ``None`` where the prompt's own pass makes the only token."""
+        return self.stretches[-1][-1].graph if self.stretches else None
+
+    def total(self, value: Callable[[OpGraph], float]) -> float:
+        """Return the sum over all decode steps of a ``value`` of a step's graph, which is asked of few of them.
+
+        Between the steps of a stretch the value is read off the polynomial through them (Newton's form) and summed in
+        closed form: exact for what is linear or quadratic in the length.
+        """
+        return sum(_summed([(step.length, value(step.graph)) for step in steps]) for steps in self.stretches)
+
+
+def _summed(points: list[tuple[int, float]]) -> float:
+    """Return the sum over every length from the first point to the last of the polynomial through up to three."""
+    (begin, first), *rest = points
+    count = points[-1][0] - begin + 1
+    total = count * first
+    if not rest:
+        return total
+    inner = rest[0][0] - begin
+    slope = (rest[0][1] - first) / inner
+    ones = count * (count - 1) / 2
+    total += slope * ones
+    if len(rest) > 1:
+        (middle, between), (end, last) = rest
+        bend = ((last - between) / (end - middle) - slope) / (end - begin)
+        total += bend * (ones * (2 * count - 1) / 3 - inner * ones)
+    return total
+
+
+@dataclass(frozen=True, slots=True)
 class TracedJob:
     """A front-end's whole answer: the step, an evaluation pass if there is one, and the loop around them.
 
     ``notes`` are sentences for the user (what was assumed, what was left out); ``low_confidence`` is set when the
-    route taken is known to differ from what the device would run.
+    route taken is known to differ from what the device would run. Where tokens are generated, ``step`` is the pass over
+    the prompt alone, and ``generation`` what follows it.
     """
 
     step: OpGraph
@@ -172,3 +231,4 @@ class TracedJob:
     evaluation: OpGraph | None = None
     notes: tuple[str, ...] = ()
     low_confidence: bool = False
+    generation: Generation | None = None

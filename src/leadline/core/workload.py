@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
+from leadline.core.errors import InvalidInput
+
 
 class Phase(StrEnum):
     """What the job does with the model (MLPerf's two divisions)."""
@@ -56,12 +58,58 @@ class Optimizer(StrEnum):
         return {"sgd": 0, "momentum": 1, "adam": 2, "adamw": 2, "adagrad": 1, "rmsprop": 1, "lion": 1}[self.value]
 
 
+class Sharding(StrEnum):
+    """What the copies of a model share out among themselves (ZeRO's stages, FSDP's strategies)."""
+
+    NONE = "none"
+    """Each GPU holds everything and gradients are reduced (DDP)."""
+    OPTIMIZER = "optimizer"
+    """ZeRO-1: the optimizer's state."""
+    GRADIENTS = "gradients"
+    """ZeRO-2, FSDP's SHARD_GRAD_OP: gradients as well."""
+    FULL = "full"
+    """ZeRO-3, FSDP's FULL_SHARD: weights as well, gathered before each use."""
+
+    @property
+    def gathers(self) -> bool:
+        """Whether something is exchanged for every microbatch."""
+        return self in (Sharding.GRADIENTS, Sharding.FULL)
+
+
+@dataclass(frozen=True, slots=True)
+class Parallelism:
+    """How one model is divided over the GPUs of a job; what is left of them holds copies fed with other data.
+
+    ``tensor`` GPUs share each layer (Megatron's tensor parallelism) and ``pipeline`` stages share the layers.
+    """
+
+    tensor: int = 1
+    pipeline: int = 1
+    sharding: Sharding = Sharding.NONE
+
+    def copies(self, gpus: int) -> int:
+        """Return how many copies of the model ``gpus`` hold.
+
+        Raises:
+            InvalidInput: the GPUs cannot be divided so.
+        """
+        whole = self.tensor * self.pipeline
+        if gpus % whole:
+            raise InvalidInput(
+                f"{gpus} GPUs cannot be divided into tensor × pipeline = {self.tensor} × {self.pipeline}: "
+                f"ask for a multiple of {whole}"
+            )
+        return gpus // whole
+
+
 class ModelKind(StrEnum):
     """How the user named the model."""
 
     FUNCTION = "function"
     HF_CONFIG = "hf-config"
     ONNX = "onnx"
+    HLO = "hlo"
+    JAX_FUNCTION = "jax-function"
     COMMAND = "command"
 
 
@@ -69,8 +117,9 @@ class ModelKind(StrEnum):
 class ModelSource:
     """Where the model comes from.
 
-    ``reference`` is ``file.py:function``, the path of a ``config.json`` or ``.onnx`` file, or the command as typed;
-    ``argv`` is the command split into words, empty for the other kinds; ``workdir`` is where it runs, if not here.
+    ``reference`` is ``file.py:function``, the path of a ``config.json``, ``.onnx``, StableHLO or HLO file, or the
+    command as typed; ``argv`` is the command split into words, empty for the other kinds; ``workdir`` is where it runs,
+    if not here.
     """
 
     kind: ModelKind
@@ -102,7 +151,9 @@ class Workload:
     """One training or inference job, before anything is known about where it will run.
 
     ``batch`` is per GPU and per accumulation micro-step. ``None`` means that the user did not say and the front-end
-    decides; ``defaulted`` names the fields that a default filled, so that the output can say so.
+    decides; ``compiled`` asks for the graph that the framework's compiler makes for each device; ``defaulted`` names
+    the fields that a default filled, so that the output can say so. ``generated`` tokens follow each prompt of
+    ``sequence`` tokens where a language model answers.
     """
 
     model: ModelSource
@@ -119,4 +170,7 @@ class Workload:
     steps: int | None = None
     gpus: int = 1
     name: str = ""
+    compiled: bool = False
     defaulted: tuple[str, ...] = ()
+    parallelism: Parallelism = Parallelism()
+    generated: int | None = None

@@ -1,0 +1,321 @@
+"""Arithmetic, sizes and kind of one instruction."""
+
+import math
+from collections.abc import Callable, Sequence
+
+from leadline.core.graph import OpKind, TensorSpec
+from leadline.graphs.hlo.flatten import Node, Program
+from leadline.graphs.hlo.library_calls import call_of
+from leadline.graphs.hlo.module import elements, size_bytes
+
+Dims = dict[str, int]
+Specs = Sequence[TensorSpec]
+
+ALIASES = frozenset({"reshape", "bitcast", "get_tuple_element", "collapse_shape", "expand_shape"})
+"""What gives its operand's memory another shape."""
+
+MOVES = frozenset({
+    "broadcast", "transpose", "slice", "concatenate", "pad", "reverse", "constant", "iota", "dynamic_slice", "copy",
+    "convert", "bitcast_convert", "reduce_precision", "partition_id", "replica_id",
+})  # fmt: skip
+"""What only moves or makes elements; a conversion rounds, which is no floating-point operation."""
+
+WEIGHTS = {
+    "exponential": 4, "expm1": 4, "log": 4, "log1p": 4, "tanh": 6, "logistic": 4, "power": 4, "sine": 4, "cosine": 4,
+    "tan": 6, "atan2": 6, "sqrt": 2, "rsqrt": 3, "cbrt": 4, "erf": 8, "erf_inv": 8, "erfc": 8, "lgamma": 12,
+    "digamma": 12,
+    "complex": 0, "real": 0, "imag": 0, "stochastic_convert": 0,
+}  # fmt: skip
+"""Floating-point operations for one element, where it is not one: round figures, the same as for PyTorch's ops."""
+
+JOINTS = frozenset({"ConcatBitcast", "AllocateBuffer"})
+"""Custom calls of a TPU's compiler that only name memory."""
+
+COLLECTIVES = frozenset({
+    "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "collective_permute", "collective_broadcast",
+    "ragged_all_to_all",
+})  # fmt: skip
+
+KINDS = {
+    "dot": OpKind.GEMM, "convolution": OpKind.CONV, "reduce": OpKind.REDUCTION, "reduce_window": OpKind.POOL,
+    "select_and_scatter": OpKind.POOL, "gather": OpKind.INDEX, "scatter": OpKind.INDEX, "dynamic_gather": OpKind.INDEX,
+    "dynamic_update_slice": OpKind.COPY, "sort": OpKind.OTHER, "fft": OpKind.OTHER, "cholesky": OpKind.OTHER,
+    "triangular_solve": OpKind.OTHER, "rng_bit_generator": OpKind.ELEMENTWISE, "rng": OpKind.ELEMENTWISE,
+    "custom_call": OpKind.OTHER, "topk": OpKind.REDUCTION,
+}  # fmt: skip
+
+
+def base_opcode(node: Node) -> str:
+    """Return the opcode without the ``start`` of an asynchronous one."""
+    return node.opcode.removesuffix("_start")
+
+
+def kind_of(program: Program, node: Node) -> OpKind:
+    """Return what class of kernel an instruction is by itself."""
+    opcode = base_opcode(node)
+    if opcode in COLLECTIVES:
+        return OpKind.COMMUNICATION
+    if opcode in MOVES or opcode in ALIASES:
+        return OpKind.COPY
+    if opcode == "custom_call":
+        call = call_of(node, _inputs(program, node), _outputs(program, node))
+        return call.kind if call else OpKind.OTHER
+    if opcode == "gather" and _reads_table(program, node):
+        return OpKind.EMBEDDING
+    if opcode == "convolution" and _is_batched_product(node):
+        return OpKind.GEMM
+    return KINDS.get(opcode, OpKind.ELEMENTWISE)
+
+
+def _reads_table(program: Program, node: Node) -> bool:
+    """Whether a gather takes whole rows of a matrix, as an embedding does."""
+    sizes = node.attributes.get("slice_sizes")
+    table = program.values[node.inputs[0]]
+    return len(table.shape) == 2 and (not sizes or sizes == (1, table.shape[1]))
+
+
+def flops_of(program: Program, node: Node) -> float:
+    """Return the floating-point operations of one run; of a fusion, those of all it holds."""
+    if node.inner is not None:
+        return sum(flops_of(node.inner, one) * one.count for one in node.inner.nodes)
+    opcode = base_opcode(node)
+    inputs, outputs = _inputs(program, node), _outputs(program, node)
+    if opcode in MOVES or opcode in ALIASES or opcode in COLLECTIVES or not outputs:
+        return 0.0
+    if opcode in _FLOPS:
+        return _FLOPS[opcode](node, inputs, outputs)
+    if not any("float" in one.dtype or "complex" in one.dtype for one in (*inputs, *outputs)):
+        return 0.0
+    return float(max(elements(one) for one in outputs) * WEIGHTS.get(opcode, 1))
+
+
+def _dot_flops(node: Node, inputs: Specs, _: Specs) -> float:
+    dims = gemm_dims(node, inputs)
+    return 2.0 * dims["b"] * dims["m"] * dims["n"] * dims["k"]
+
+
+def _call_flops(node: Node, inputs: Specs, outputs: Specs) -> float:
+    call = call_of(node, inputs, outputs)
+    return call.flops if call else 0.0
+
+
+def _reduce_flops(_: Node, inputs: Specs, outputs: Specs) -> float:
+    return float(max(0, elements(inputs[0]) - elements(outputs[0]))) * len(outputs)
+
+
+def _window_flops(node: Node, inputs: Specs, outputs: Specs) -> float:
+    if outputs[0].shape == inputs[0].shape and any(
+        size > 16 and size == whole for size, whole in zip(node.numbers("size"), inputs[0].shape, strict=False)
+    ):
+        return 2.0 * elements(outputs[0])  # a running sum, which every compiler makes a scan
+    many = outputs[0] if node.opcode == "reduce_window" else inputs[1]
+    return float(elements(many) * max(1, math.prod(node.numbers("size")) - 1))
+
+
+def _scatter_flops(node: Node, inputs: Specs, _: Specs) -> float:
+    return float(elements(inputs[-1])) if "add" in node.applied else 0.0
+
+
+def _fft_flops(_: Node, __: Specs, outputs: Specs) -> float:
+    """Return 5·n·log2 of the last axis: the count by which transforms are compared (FFTW's)."""
+    return 5.0 * elements(outputs[0]) * math.log2(max(2, outputs[0].shape[-1] if outputs[0].shape else 2))
+
+
+def _no_flops(_: Node, __: Specs, ___: Specs) -> float:
+    return 0.0
+
+
+def dims_of(program: Program, node: Node) -> Dims:
+    """Return the sizes that decide the speed, as ``Op.dims`` documents them."""
+    inputs, outputs = _inputs(program, node), _outputs(program, node)
+    if node.opcode == "dot":
+        return gemm_dims(node, inputs)
+    if node.opcode == "convolution":
+        return (
+            _product_dims(node, inputs, outputs[0])
+            if _is_batched_product(node)
+            else _conv_dims(node, inputs, outputs[0])
+        )
+    if node.opcode == "custom_call":
+        call = call_of(node, inputs, outputs)
+        return call.dims if call else {}
+    if base_opcode(node) in COLLECTIVES:
+        sent = sum(size_bytes(one) for one in inputs)
+        return {"bytes": max(sent, sum(size_bytes(one) for one in outputs)), "ranks": node.number("ranks", 0)}
+    return {}
+
+
+def traffic_of(program: Program, node: Node) -> tuple[float, float]:
+    """Return the bytes read and written by an instruction that runs as a kernel of its own.
+
+    What selects reads what it returns, and what updates in place touches what it changes, not the whole tensor. What a
+    TPU keeps beside its units costs nothing.
+    """
+    if node.inner is not None:
+        return _fusion_traffic(program, node, node.inner)
+    sizes = [_far_bytes(program, value) for value in node.inputs]
+    results = [_far_bytes(program, value) for value in node.outputs]
+    opcode = base_opcode(node)
+    if opcode in _TRAFFIC:
+        return _TRAFFIC[opcode](sizes, results)
+    if opcode == "custom_call":
+        if node.attributes.get("target") in JOINTS:
+            return 0.0, 0.0
+        call = call_of(node, _inputs(program, node), _outputs(program, node))
+        return sum(sizes), sum(results) - (call.workspace_bytes if call else 0.0)
+    return sum(_far_bytes(program, value) for value in dict.fromkeys(node.inputs)), sum(results)
+
+
+def _far_bytes(program: Program, value: int) -> float:
+    return 0.0 if value in program.near else float(size_bytes(program.values[value]))
+
+
+def _scattered(sizes: list[float], results: list[float]) -> tuple[float, float]:
+    """Read indices, updates and what they change; write that again."""
+    changed = sum(sizes[len(results) + 1 :])
+    return 2 * changed + sizes[len(results)], changed
+
+
+def _fusion_traffic(program: Program, node: Node, inner: Program) -> tuple[float, float]:
+    """Return the traffic of a fusion: an operand that is only sliced is read by its slices."""
+    readers: dict[int, list[Node]] = {}
+    for one in inner.nodes:
+        for value in one.inputs:
+            readers.setdefault(value, []).append(one)
+    inputs = zip(inner.arguments, node.inputs, strict=False)
+    outputs = zip(inner.outputs, node.outputs, strict=False)
+    read = sum(_read_bytes(inner, value, readers) for value, outer in inputs if outer not in program.near)
+    return read, sum(_written_bytes(inner, value) for value, outer in outputs if outer not in program.near)
+
+
+def _read_bytes(inner: Program, value: int, readers: dict[int, list[Node]]) -> float:
+    whole, total = float(size_bytes(inner.values[value])), 0.0
+    for one in readers.get(value, []):
+        if one.opcode in ("dynamic_slice", "slice", "gather") and one.inputs[0] == value:
+            total += size_bytes(inner.values[one.outputs[0]])
+        elif one.opcode in ("dynamic_update_slice", "scatter") and one.inputs[0] == value:
+            continue
+        elif one.opcode in ALIASES:
+            total += _read_bytes(inner, one.outputs[0], readers)
+        else:
+            return whole
+    return min(whole, total)
+
+
+def _written_bytes(inner: Program, value: int) -> float:
+    maker = inner.makers[value]
+    while maker >= 0 and inner.nodes[maker].opcode in ALIASES:
+        value = inner.nodes[maker].inputs[0]
+        maker = inner.makers[value]
+    if maker >= 0 and inner.nodes[maker].opcode == "dynamic_update_slice":
+        return float(size_bytes(inner.values[inner.nodes[maker].inputs[1]]))
+    return float(size_bytes(inner.values[value]))
+
+
+def gemm_dims(node: Node, inputs: Specs) -> Dims:
+    """Return ``b, m, n, k`` of a dot: batch, free on the left, free on the right, summed over."""
+    left, right = inputs[0].shape, inputs[1].shape
+    summed = [axis % len(left) for axis in node.numbers("lhs_contracting")] if left else []
+    batch = node.numbers("lhs_batch")
+    b = math.prod(left[axis] for axis in batch)
+    k = math.prod(left[axis] for axis in summed)
+    return {"b": b, "m": math.prod(left) // max(1, b * k), "n": math.prod(right) // max(1, b * k), "k": k}
+
+
+def _layout(node: Node) -> tuple[str, str, str]:
+    lhs, _, rest = str(node.attributes.get("labels", "bf01_oi01->bf01")).partition("_")
+    rhs, _, out = rest.partition("->")
+    return lhs, rhs, out
+
+
+def _spatial(shape: tuple[int, ...], labels: str) -> list[int]:
+    return [shape[labels.index(str(axis))] for axis in range(sum(sign.isdigit() for sign in labels))]
+
+
+def _convolution_flops(node: Node, inputs: Specs, outputs: Specs) -> float:
+    """Return 2 × outputs × taps × channels; of one with a dilated operand 2 × operand × taps × outputs' channels.
+
+    Between the elements of a dilated left operand (the gradient of a strided convolution) stand zeros, which no library
+    multiplies. Positions in the padding count, as they do for PyTorch's convolutions.
+    """
+    if _is_batched_product(node):
+        dims = _product_dims(node, inputs, outputs[0])
+        return 2.0 * dims["b"] * dims["m"] * dims["n"] * dims["k"]
+    _, rhs, _ = _layout(node)
+    taps = math.prod(_spatial(inputs[1].shape, rhs))
+    groups = node.number("feature_group_count")
+    if math.prod(node.numbers("lhs_dilate")) > 1:
+        return 2.0 * elements(inputs[0]) * taps * inputs[1].shape[rhs.index("o")] / groups
+    return 2.0 * elements(outputs[0]) * taps * inputs[1].shape[rhs.index("i")]
+
+
+def _is_batched_product(node: Node) -> bool:
+    """Whether a convolution is how a TPU writes a product of several batches: each tap meets one element alone.
+
+    The left side is dilated by one more than the stride, so that output ``i`` sees nothing but element ``i``.
+    """
+    pairs = zip(node.numbers("stride"), node.numbers("lhs_dilate"), strict=False)
+    return any(dilation > 1 and dilation == stride + 1 for stride, dilation in pairs if stride > 1)
+
+
+def _product_dims(node: Node, inputs: Specs, output: TensorSpec) -> Dims:
+    _, rhs, out = _layout(node)
+    return {
+        "b": math.prod(_spatial(output.shape, out)), "m": output.shape[out.index("b")],
+        "n": output.shape[out.index("f")], "k": inputs[1].shape[rhs.index("i")],
+    }  # fmt: skip
+
+
+def _conv_dims(node: Node, inputs: Specs, output: TensorSpec) -> Dims:
+    lhs, rhs, out = _layout(node)
+    taps, places = _spatial(inputs[1].shape, rhs), _spatial(output.shape, out)
+    source = _spatial(inputs[0].shape, lhs)
+    dilated = math.prod(node.numbers("lhs_dilate")) > 1
+    places = source if dilated else places
+    groups = node.number("feature_group_count") * node.number("batch_group_count")
+    found = {
+        "n": inputs[0].shape[lhs.index("b")], "c": inputs[0].shape[lhs.index("f")],
+        "k": output.shape[out.index("f")], "h": math.prod(places[:-1]), "w": places[-1] if places else 1,
+        "r": math.prod(taps[:-1]), "s": taps[-1] if taps else 1, "groups": groups,
+        "stride": (node.numbers("lhs_dilate" if dilated else "stride") or (1,))[0],
+        "dilation": (node.numbers("rhs_dilate") or (1,))[0],
+    }  # fmt: skip
+    if math.prod(taps) > math.prod(places):
+        return _weight_gradient(found, node)
+    return {**found, "transposed": 1} if dilated else found
+
+
+def _weight_gradient(found: Dims, node: Node) -> Dims:
+    """Return the sizes of the forward convolution whose weights' gradient this is, as for PyTorch's backward.
+
+    The images' channels stand for its batch, the images for its channels, and the output's gradient for its filter.
+    """
+    swapped = {
+        "n": found["c"], "c": found["n"], "h": found["r"], "w": found["s"], "r": found["h"], "s": found["w"],
+        "stride": found["dilation"], "dilation": (node.numbers("stride") or (1,))[0],
+    }  # fmt: skip
+    return {**found, **swapped}
+
+
+def _inputs(program: Program, node: Node) -> list[TensorSpec]:
+    return [program.values[value] for value in node.inputs]
+
+
+def _outputs(program: Program, node: Node) -> list[TensorSpec]:
+    return [program.values[value] for value in node.outputs]
+
+
+_FLOPS: dict[str, Callable[[Node, Specs, Specs], float]] = {
+    "dot": _dot_flops, "convolution": _convolution_flops, "custom_call": _call_flops, "reduce": _reduce_flops,
+    "reduce_window": _window_flops, "select_and_scatter": _window_flops, "scatter": _scatter_flops, "fft": _fft_flops,
+    "gather": _no_flops, "dynamic_update_slice": _no_flops, "sort": _no_flops,
+}  # fmt: skip
+"""Opcodes whose arithmetic is not one operation an element."""
+
+_TRAFFIC: dict[str, Callable[[list[float], list[float]], tuple[float, float]]] = {
+    **dict.fromkeys(("gather", "dynamic_slice", "slice"), lambda read, made: (made[0] + sum(read[1:]), made[0])),
+    **dict.fromkeys(("iota", "constant", "rng_bit_generator"), lambda _, made: (0.0, sum(made))),
+    "dynamic_update_slice": lambda read, _: (read[1], read[1]), "scatter": _scattered,
+    "copy": lambda read, made: (read[0], made[0]),
+}  # fmt: skip
+"""Opcodes that do not read all of their operands or write all of their results."""

@@ -1,0 +1,189 @@
+"""Make the op graph of a parsed module: one op for each kernel, with what it computes, reads and writes."""
+
+from collections.abc import Sequence
+
+from leadline.core.graph import Op, OpGraph, OpKind, Stage, TensorSpec
+from leadline.graphs.hlo.costs import (
+    ALIASES,
+    JOINTS,
+    MOVES,
+    base_opcode,
+    dims_of,
+    flops_of,
+    kind_of,
+    traffic_of,
+)
+from leadline.graphs.hlo.flatten import Node, Program, flatten
+from leadline.graphs.hlo.joining import Form, Kernel
+from leadline.graphs.hlo.kernels import kernels_of, single_kernels
+from leadline.graphs.hlo.liveness import storage_events
+from leadline.graphs.hlo.module import Module, size_bytes
+from leadline.graphs.hlo.roles import roles_of
+from leadline.graphs.hlo.stages import stages_of
+
+MATRIX = ("dot", "convolution", "custom_call")
+SLICES = frozenset({"dynamic_slice", "slice"})
+
+
+def graph_of(
+    module: Module, what: str, *, form: Form = Form.FUSED, device_type: str = "cuda"
+) -> tuple[OpGraph, tuple[str, ...]]:
+    """Return the op graph of a module, and notes about what had to be assumed.
+
+    A module that a compiler has scheduled is taken as it is, one op for each of its kernels; any other is grouped into
+    kernels by ``form``. float32 products run in TF32 where the device has it, as XLA lets them on a GPU, unless the
+    module asks for a higher precision.
+
+    Raises:
+        InvalidInput: a computation or an operand is missing.
+    """
+    program = flatten(module, what)
+    stages = stages_of(program)
+    kernels = single_kernels(program) if module.is_scheduled else kernels_of(program, stages, form)
+    kernels = [one for one in kernels if not _is_bookkeeping(program, one)]
+    roles = roles_of(program, stages)
+    ops = _ops(program, kernels, stages, device_type, module.devices)
+    graph = OpGraph(
+        ops=tuple(ops),
+        events=tuple(storage_events(program, kernels, stages, roles)),
+        parameters=roles.parameters,
+        parameter_bytes=roles.parameter_bytes,
+        device_type=device_type,
+        source=module.dialect,
+        fallbacks={"loop of unknown length": sum("depends on data" in one for one in program.notes)}
+        if program.notes
+        else {},
+    )
+    return graph, (*program.notes, *_unknown_calls(program, kernels))
+
+
+def _is_bookkeeping(program: Program, kernel: Kernel) -> bool:
+    """Whether a kernel only counts: whole numbers, one at a time."""
+    specs = [program.values[value] for value in kernel.writes]
+    return all(not one.shape and "float" not in one.dtype for one in specs)
+
+
+def _ops(
+    program: Program, kernels: Sequence[Kernel], stages: Sequence[Stage], device_type: str, devices: int
+) -> list[Op]:
+    made_by: dict[int, int] = {}
+    ops = []
+    for place, kernel in enumerate(kernels):
+        for value in kernel.writes:
+            made_by[value] = place
+        ops.append(_op(program, kernel, stages, device_type, devices, made_by))
+    return ops
+
+
+def _op(
+    program: Program,
+    kernel: Kernel,
+    stages: Sequence[Stage],
+    device_type: str,
+    devices: int,
+    made_by: dict[int, int],
+) -> Op:
+    nodes = [program.nodes[place] for place in kernel.nodes]
+    last = nodes[-1]
+    inner = [one for node in nodes for one in (node.inner.nodes if node.inner else [node])]
+    owner = last.inner or program
+    stage = stages[kernel.nodes[-1]]
+    main = max(inner, key=lambda one: flops_of(owner, one) if one.opcode in MATRIX else -1.0)
+    is_matrix = main.opcode in MATRIX and flops_of(owner, main) > 0
+    kind = kind_of(owner, main) if is_matrix or len(inner) == 1 else _chain_kind(owner, inner)
+    if stage is Stage.OPTIMIZER and kind is OpKind.ELEMENTWISE:
+        kind = OpKind.OPTIMIZER
+    inputs = [program.values[value] for value in kernel.reads]
+    outputs = [program.values[value] for value in kernel.writes]
+    read, written = _traffic(program, kernel, nodes)
+    dims = dims_of(owner, main) if is_matrix or len(inner) == 1 else {}
+    if kind is OpKind.COMMUNICATION and not dims["ranks"]:
+        dims = {**dims, "ranks": devices}
+    real = [one for one in inner if one.opcode not in ALIASES]
+    makers = {made_by[value] for value in kernel.reads if value in made_by}
+    return Op(
+        name=f"xla.{'fusion' if len(real) > 1 else base_opcode(last)}",
+        kind=kind,
+        stage=stage,
+        dtype=_dtype(owner, main if is_matrix else None, inputs, outputs, device_type),
+        flops=sum(flops_of(program, node) for node in nodes),
+        bytes_read=read,
+        bytes_written=written,
+        inputs=tuple(inputs[:8]),
+        outputs=tuple(outputs[:8]),
+        dims=dims,
+        sources=tuple(sorted(makers - {made_by[value] for value in kernel.writes})),
+        count=last.count,
+    )
+
+
+def _traffic(program: Program, kernel: Kernel, nodes: Sequence[Node]) -> tuple[float, float]:
+    """Return the bytes read and written; a product reads an operand that is spread over more dimensions as it lies."""
+    lying = float(sum(size_bytes(program.values[value]) for value in kernel.reads))
+    if len(nodes) == 1:
+        read, written = traffic_of(program, nodes[0])
+        return (min(read, lying) if nodes[0].opcode in MATRIX else read), written
+    written = float(sum(_written_bytes(program, value) for value in kernel.writes))
+    return float(sum(_read_bytes(program, value, nodes) for value in kernel.reads)), written
+
+
+def _written_bytes(program: Program, value: int) -> int:
+    maker = program.nodes[program.makers[value]]
+    return size_bytes(program.values[maker.inputs[1] if maker.opcode == "dynamic_update_slice" else value])
+
+
+def _read_bytes(program: Program, value: int, nodes: Sequence[Node]) -> int:
+    """Return what a chain reads of a value: its slices, if it takes nothing else of it."""
+    whole, sliced = size_bytes(program.values[value]), 0
+    aliases = {value}
+    for node in nodes:
+        if not aliases.intersection(node.inputs):
+            continue
+        if node.opcode in ALIASES:
+            aliases.update(node.outputs)
+        elif node.opcode in SLICES:
+            sliced += size_bytes(program.values[node.outputs[0]])
+        else:
+            return whole
+    return min(whole, sliced) if sliced else whole
+
+
+def _chain_kind(program: Program, nodes: Sequence[Node]) -> OpKind:
+    """Name a chain by what it holds."""
+    opcodes = {base_opcode(node) for node in nodes}
+    if opcodes <= MOVES | ALIASES | {"dynamic_update_slice"}:
+        return OpKind.COPY
+    for opcode in ("scatter", "gather", "sort", "reduce_window", "select_and_scatter"):
+        if opcode in opcodes:
+            return kind_of(program, next(node for node in nodes if base_opcode(node) == opcode))
+    if "reduce" not in opcodes:
+        return OpKind.ELEMENTWISE
+    if "exponential" in opcodes:
+        return OpKind.SOFTMAX
+    return OpKind.NORM if "rsqrt" in opcodes else OpKind.REDUCTION
+
+
+def _dtype(
+    program: Program, main: Node | None, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], device_type: str
+) -> str:
+    if main is not None:
+        dtype = program.values[main.inputs[0]].dtype
+        return "tf32" if dtype == "float32" and device_type == "cuda" and not main.number("precise", 0) else dtype
+    named = [one.dtype for one in (*outputs, *inputs)]
+    return next((dtype for dtype in named if "float" in dtype), named[0] if named else "float32")
+
+
+def _unknown_calls(program: Program, kernels: Sequence[Kernel]) -> list[str]:
+    """Name the custom calls whose arithmetic nobody told."""
+    found: dict[str, int] = {}
+    for kernel in kernels:
+        for place in kernel.nodes:
+            node = program.nodes[place]
+            target = str(node.attributes.get("target", ""))
+            unknown = node.opcode == "custom_call" and kind_of(program, node) is OpKind.OTHER
+            if unknown and target and target not in JOINTS:
+                found[target] = found.get(target, 0) + node.count
+    return [
+        f"custom call {target} ({count} ×) counts by its traffic alone: its arithmetic is not known"
+        for target, count in found.items()
+    ]

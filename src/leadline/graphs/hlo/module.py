@@ -1,0 +1,119 @@
+"""A parsed module: computations of instructions, in HLO's words whichever text they were read from."""
+
+import math
+from dataclasses import dataclass, field
+
+from leadline.core.errors import InvalidInput
+from leadline.core.graph import BYTES_PER_ELEMENT, TensorSpec
+
+Attribute = int | float | str | tuple[int, ...]
+"""A number, a word, or a list of numbers (dimensions, sizes)."""
+
+DTYPES = {
+    "f64": "float64", "f32": "float32", "f16": "float16", "bf16": "bfloat16", "pred": "bool", "i1": "bool",
+    "i64": "int64", "i32": "int32", "i16": "int16", "i8": "int8", "i4": "int8", "i2": "int8",
+    "c64": "complex64", "c128": "complex128", "complex<f32>": "complex64", "complex<f64>": "complex128",
+    "token": "token", "opaque": "token",
+}  # fmt: skip
+"""Element types of both texts → PyTorch's names; a type of less than a byte counts as one."""
+
+
+class Attributed:
+    """What has attributes by name, and reads them as numbers."""
+
+    __slots__ = ()
+    attributes: dict[str, Attribute]
+
+    def numbers(self, name: str) -> tuple[int, ...]:
+        """Return an attribute that is a list of numbers; empty where it is absent."""
+        value = self.attributes.get(name, ())
+        return value if isinstance(value, tuple) else ()
+
+    def number(self, name: str, default: int = 1) -> int:
+        """Return an attribute that is one whole number."""
+        value = self.attributes.get(name, default)
+        return value if isinstance(value, int) else default
+
+
+@dataclass(frozen=True, slots=True)
+class Instruction(Attributed):
+    """One instruction of a computation.
+
+    Attributes:
+        name: unique in its computation; of several results, number ``i`` is read as ``name#i``.
+        opcode: HLO's word with underscores, such as ``dot``, ``broadcast`` or ``reduce_window``.
+        operands: names of what it reads, in order.
+        results: shapes and dtypes of its results; ``nested`` says that HLO counts them as one tuple.
+        called: names of the computations it runs (the condition before the body, of a ``while``).
+        attributes: what else decides its size, normalised by the parsers.
+        scope: where in the user's program it stands, such as ``jit(step)/transpose(jvp(Block_0))/mul``; ``""`` if
+            the text does not say.
+        origin: the place in the user's own code that it comes from, outside of installed packages; ``""`` if unknown.
+    """
+
+    name: str
+    opcode: str
+    operands: tuple[str, ...]
+    results: tuple[TensorSpec, ...]
+    called: tuple[str, ...] = ()
+    attributes: dict[str, Attribute] = field(default_factory=dict)
+    scope: str = ""
+    nested: bool = False
+    origin: str = ""
+
+
+@dataclass(slots=True)
+class Computation:
+    """A function or region: its parameters in order, its instructions in order, and the names it returns."""
+
+    name: str
+    parameters: list[tuple[str, TensorSpec]] = field(default_factory=list)
+    instructions: list[Instruction] = field(default_factory=list)
+    returned: tuple[str, ...] = ()
+    labels: tuple[str, ...] = ()
+    """What the parameters are called in the user's program, where the text says."""
+
+
+@dataclass(slots=True)
+class Module:
+    """All computations by name, which of them is run, and which results take the memory of which parameters.
+
+    ``is_scheduled`` is set when a compiler has fused and ordered the instructions already; ``devices`` is how many run
+    the module together.
+    """
+
+    entry: str
+    computations: dict[str, Computation]
+    aliases: dict[int, int] = field(default_factory=dict)
+    is_scheduled: bool = False
+    dialect: str = "stablehlo"
+    devices: int = 1
+
+
+def dtype_of(word: str, where: str) -> str:
+    """Return PyTorch's name of an element type.
+
+    Raises:
+        InvalidInput: no such type is known.
+    """
+    folded = word.lower()
+    if folded in DTYPES:
+        return DTYPES[folded]
+    signless = folded.removeprefix("u") if folded.startswith("ui") else "i" + folded[1:]
+    if folded[:1] in ("u", "s") and signless in DTYPES:
+        return DTYPES[signless]
+    if folded.startswith(("f8e5", "f8e3")):
+        return "float8_e5m2"
+    if folded.startswith(("f8", "f4", "f6")):
+        return "float8_e4m3fn"
+    raise InvalidInput(f"{where}: the element type {word!r} is not known: write the module with standard types")
+
+
+def elements(spec: TensorSpec) -> int:
+    """Return the number of elements of a tensor."""
+    return math.prod(spec.shape)
+
+
+def size_bytes(spec: TensorSpec) -> int:
+    """Return the bytes of a tensor; a token has none."""
+    return elements(spec) * BYTES_PER_ELEMENT.get(spec.dtype, 0)

@@ -1,0 +1,98 @@
+"""Read a saved StableHLO or HLO text file into the op graph of the step that it holds."""
+
+from pathlib import Path
+
+from leadline.core.documents import why_unread
+from leadline.core.errors import InvalidInput
+from leadline.core.graph import LoopFacts, OpGraph, OpKind, Stage, StorageCategory, TracedJob
+from leadline.core.workload import Phase, Workload
+from leadline.graphs.hlo.graph import graph_of
+from leadline.graphs.hlo.hlo_text import parse_hlo
+from leadline.graphs.hlo.joining import Form
+from leadline.graphs.hlo.module import Module
+from leadline.graphs.hlo.stablehlo_text import parse_stablehlo
+
+FUSED_NOTE = "element-wise chains are grouped as XLA would fuse them: the compiler's own choice differs in places"
+BYTECODE = b"ML\xefR"
+
+
+def read_hlo(workload: Workload, *, device_type: str = "cuda") -> TracedJob:
+    """Return the step that the text file named by ``workload`` holds (implements ``GraphSource``).
+
+    StableHLO and HLO that no compiler has touched are grouped into kernels; scheduled HLO is taken as it stands.
+
+    Raises:
+        InvalidInput: the file cannot be read, is no such text, or trains nothing where training was asked for.
+    """
+    reference = workload.model.reference
+    path = Path(reference)
+    try:
+        content = path.read_bytes()
+        if content.startswith(BYTECODE):
+            raise InvalidInput(
+                f"{reference} is MLIR bytecode, and only its text is read: write it with jax.jit(f).lower(…).as_text()"
+            )
+        text = content.decode("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidInput(f"{reference} cannot be read: {why_unread(error)}") from error
+    return job_of(text, workload, device_type=device_type)
+
+
+def parse_module(text: str, what: str) -> Module:
+    """Return the module that a text holds, whichever of the two languages it is in.
+
+    Raises:
+        InvalidInput: it is neither.
+    """
+    if "HloModule" in text[:4096]:
+        return parse_hlo(text, what)
+    return parse_stablehlo(text, what)
+
+
+def job_of(text: str, workload: Workload, *, device_type: str, form: Form = Form.FUSED) -> TracedJob:
+    """Return the job of a module's text.
+
+    The batch is read off the inputs where the workload has samples to divide by it; a module by itself loads no data.
+
+    Raises:
+        InvalidInput: the text is no module, or trains nothing where training was asked for.
+    """
+    what = workload.model.reference
+    module = parse_module(text, what)
+    graph, notes = graph_of(module, what, form=form, device_type=device_type)
+    if workload.phase is Phase.TRAINING and not _trains(graph, module):
+        raise InvalidInput(
+            f"{what} gives none of its arguments back updated, so it trains nothing: add --phase inference, or save a "
+            "step that returns the new weights"
+        )
+    found = list(notes)
+    if not module.is_scheduled:
+        found.append(FUSED_NOTE)
+    divided = module.is_scheduled or any(op.kind is OpKind.COMMUNICATION for op in graph.ops)
+    if module.devices > 1 and not divided:
+        found.append(
+            f"the module is for {module.devices} devices and not yet divided: its sizes are those of all together; "
+            "save what the compiler makes of it, compiled.as_text(), for one device's part"
+        )
+    elif module.devices > 1 and workload.gpus != module.devices:
+        found.append(f"the module is one device's part of {module.devices}: give --gpus {module.devices}")
+    batch = batch_of(module, graph) if workload.dataset.samples else None
+    return TracedJob(graph, LoopFacts(batch=batch), notes=tuple(found))
+
+
+def _trains(graph: OpGraph, module: Module) -> bool:
+    stages = {op.stage for op in graph.ops}
+    return bool(module.aliases) or Stage.BACKWARD in stages or Stage.OPTIMIZER in stages
+
+
+def batch_of(module: Module, graph: OpGraph) -> int | None:
+    """Return the leading dimension that all inputs share; ``None`` where they do not."""
+    specs = [spec for _, spec in module.computations[module.entry].parameters]
+    taken = [event for event in graph.events if event.op == 0 and event.size_bytes > 0][: len(specs)]
+    sized = [spec for spec in specs if spec.dtype != "token"]
+    leading = {
+        spec.shape[0]
+        for spec, event in zip(sized, taken, strict=False)
+        if event.category is StorageCategory.INPUT and spec.shape
+    }
+    return leading.pop() if len(leading) == 1 else None

@@ -1,0 +1,82 @@
+"""Read the attributes that decide an operation's size off its StableHLO line, pretty or generic."""
+
+import re
+
+from leadline.graphs.hlo.module import Attribute
+
+_DOT = {
+    "lhs_contracting": r"lhs_contracting_dimensions = \[([^\]]*)\]",
+    "rhs_contracting": r"rhs_contracting_dimensions = \[([^\]]*)\]",
+    "lhs_batch": r"lhs_batching_dimensions = \[([^\]]*)\]",
+    "rhs_batch": r"rhs_batching_dimensions = \[([^\]]*)\]",
+}
+_PRETTY_DOT = {
+    "contracting": r"contracting_dims = \[([^\]]*)\] x \[([^\]]*)\]",
+    "batch": r"batching_dims = \[([^\]]*)\] x \[([^\]]*)\]",
+}
+_WINDOW = {
+    "size": "window_dimensions", "stride": "window_strides", "lhs_dilate": "(?:lhs_dilation|base_dilations)",
+    "rhs_dilate": "(?:rhs_dilation|window_dilations)",
+}  # fmt: skip
+_GROUPS = re.compile(r"replica_groups = dense<.*?> : tensor<(\d+)x(\d+)xi64>")
+_LITERAL = re.compile(r"dense<(-?\d+|true|false)>")
+_DIRECTION = re.compile(r"compare\S*\s+(\w\w),|comparison_direction (\w\w)>")
+
+
+def attributes_of(opcode: str, name: str, line: str) -> dict[str, Attribute]:
+    """Return the attributes of an operation in the words that the HLO parser uses too."""
+    found: dict[str, Attribute] = {}
+    if opcode in ("dot", "convolution"):
+        found["precise"] = int("HIGH" in line)
+    if opcode == "dot":
+        _dot(name, line, found)
+    elif opcode in ("convolution", "reduce_window", "select_and_scatter"):
+        _convolution(line, found)
+    elif opcode in ("reduce", "broadcast", "transpose", "concatenate", "reverse"):
+        dims = re.search(r"(?:dimensions|dims|broadcast_dimensions|permutation) = (?:array<i64:?)?\[?([\d, ]*)", line)
+        found["dimensions"] = _numbers(dims[1]) if dims else ()
+    elif opcode == "constant":
+        literal = _LITERAL.search(line)
+        if literal:
+            found["value"] = int(literal[1] == "true") if literal[1] in ("true", "false") else int(literal[1])
+    elif opcode == "compare":
+        direction = re.match(r"\s*(\w\w),", line) or _DIRECTION.search(line)
+        found["direction"] = next(one for one in direction.groups() if one) if direction else ""
+    elif opcode == "get_tuple_element":
+        index = re.search(r"\[(\d+)\]|index = (\d+)", line)
+        found["index"] = int(index[1] or index[2]) if index else 0
+    elif groups := _GROUPS.search(line):
+        found["ranks"] = int(groups[2])
+    return found
+
+
+def _dot(name: str, line: str, found: dict[str, Attribute]) -> None:
+    if name.endswith(".dot"):
+        found["lhs_contracting"], found["rhs_contracting"] = (-1,), (0,)
+        return
+    for key, pattern in _PRETTY_DOT.items():
+        if pair := re.search(pattern, line):
+            found[f"lhs_{key}"], found[f"rhs_{key}"] = _numbers(pair[1]), _numbers(pair[2])
+    for key, pattern in _DOT.items():
+        if one := re.search(pattern, line):
+            found[key] = _numbers(one[1])
+
+
+def _convolution(line: str, found: dict[str, Attribute]) -> None:
+    """Read the layout as HLO writes it (``b01f_01io->b01f``), the window and the groups."""
+    if layout := re.search(r"\[([^\]]*)\]x\[([^\]]*)\]->\[([^\]]*)\]", line):
+        lhs, rhs, out = (part.replace(" ", "").replace(",", "") for part in layout.groups())
+        found["labels"] = f"{lhs}_{rhs}->{out}"
+    for key, pattern in {"stride": "stride", "lhs_dilate": "lhs_dilate", "rhs_dilate": "rhs_dilate"}.items():
+        if one := re.search(rf"[{{ ,]{pattern} = \[([^\]]*)\]", line):
+            found[key] = _numbers(one[1])
+    for key, pattern in _WINDOW.items():
+        if one := re.search(rf"{pattern} = (?:array<i64:?|dense<\[?)([\d, ]*)", line):
+            found[key] = _numbers(one[1])
+    for key in ("feature_group_count", "batch_group_count"):
+        if one := re.search(rf"{key} = (\d+)", line):
+            found[key] = int(one[1])
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    return tuple(int(word) for word in re.findall(r"-?\d+", text))

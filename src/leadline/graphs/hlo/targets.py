@@ -1,0 +1,119 @@
+"""Describe a device that need not be here to XLA, so that it compiles for it."""
+
+from dataclasses import dataclass
+
+from leadline.core.errors import InvalidInput
+from leadline.core.hardware import Device, DeviceKind
+from leadline.core.units import KIB
+
+
+@dataclass(frozen=True, slots=True)
+class _Architecture:
+    """What all devices of one compute capability share."""
+
+    shared_bytes: int
+    shared_optin_bytes: int
+    threads: int
+
+
+ARCHITECTURES = {
+    "6.0": _Architecture(64 * KIB, 48 * KIB, 2048),
+    "6.1": _Architecture(96 * KIB, 48 * KIB, 2048),
+    "7.0": _Architecture(96 * KIB, 96 * KIB, 2048),
+    "7.5": _Architecture(64 * KIB, 64 * KIB, 1024),
+    "8.0": _Architecture(164 * KIB, 163 * KIB, 2048),
+    "8.6": _Architecture(100 * KIB, 99 * KIB, 1536),
+    "8.7": _Architecture(164 * KIB, 163 * KIB, 1536),
+    "8.9": _Architecture(100 * KIB, 99 * KIB, 1536),
+    "9.0": _Architecture(228 * KIB, 227 * KIB, 2048),
+    "10.0": _Architecture(228 * KIB, 227 * KIB, 2048),
+    "12.0": _Architecture(100 * KIB, 99 * KIB, 1536),
+}
+"""Shared memory and resident threads of a multiprocessor (CUDA C++ Programming Guide, technical specifications)."""
+
+TPUS = {
+    "Cloud TPU v4": "v4:2x2x1",
+    "Cloud TPU v5e": "v5e:2x2",
+    "Cloud TPU v5p": "v5p:2x2x1",
+    "Cloud TPU v6e": "v6e:2x2",
+}
+"""The smallest topology that XLA knows of each TPU; one of its chips is compiled for."""
+
+_TEXT = """gpu_device_info {{
+  threads_per_block_limit: 1024
+  threads_per_warp: 32
+  shared_memory_per_block: 49152
+  shared_memory_per_core: {shared}
+  shared_memory_per_block_optin: {optin}
+  threads_per_core_limit: {threads}
+  core_count: {cores}
+  fpus_per_core: {lanes}
+  block_dim_limit_x: 2147483647
+  block_dim_limit_y: 65535
+  block_dim_limit_z: 65535
+  memory_bandwidth: {bandwidth}
+  l2_cache_size: {l2}
+  clock_rate_ghz: {clock:g}
+  device_memory_size: {memory}
+  cuda_compute_capability {{ major: {major} minor: {minor} }}
+  registers_per_core_limit: 65536
+  registers_per_block_limit: 65536
+}}
+platform_name: "CUDA"
+dnn_version_info {{ major: 9 minor: 10 patch: 0 }}
+runtime_version {{ major: 12 minor: 8 patch: 0 }}
+device_description_str: "{name}"
+"""
+
+
+def target_of(device: Device) -> dict[str, str]:
+    """Return the arguments of ``jax.experimental.topologies.get_topology_desc`` that describe ``device``.
+
+    Raises:
+        InvalidInput: XLA compiles for no such device without it, or the catalog lacks a figure that it wants.
+    """
+    if device.kind is DeviceKind.TPU and device.name in TPUS:
+        return {"platform": "tpu", "topology_name": TPUS[device.name]}
+    if device.kind is not DeviceKind.GPU or device.vendor != "nvidia":
+        raise InvalidInput(
+            f"{device.name} cannot be compiled for without it: XLA does so for GPUs of NVIDIA and TPUs; "
+            "leave --compile out, or the device out of --on"
+        )
+    return {"platform": "cuda", "topology_name": device.name, "target_config": _text(device), "topology": "1x1x1"}
+
+
+def _text(device: Device) -> str:
+    architecture = ARCHITECTURES.get(device.compute_capability or "")
+    if architecture is None or device.compute_capability is None:
+        known = ", ".join(ARCHITECTURES)
+        raise InvalidInput(
+            f"{device.name} has compute capability {device.compute_capability}, and what XLA must know of it is "
+            f"written down for {known}: leave --compile out"
+        )
+    figures = {
+        "compute_units": device.compute_units, "lanes_per_unit": device.lanes_per_unit, "l2_bytes": device.l2_bytes,
+        "memory_bytes_per_s": device.memory_bytes_per_s, "memory_bytes": device.memory_bytes,
+        "boost_hz": _clock_hz(device),
+    }  # fmt: skip
+    missing = [name for name, value in figures.items() if not value]
+    if missing:
+        raise InvalidInput(
+            f"{device.name} has no {', '.join(missing)} in the catalog, which XLA must know to compile for it: "
+            "add it to your own device file, or leave --compile out"
+        )
+    major, _, minor = device.compute_capability.partition(".")
+    return _TEXT.format(
+        shared=architecture.shared_bytes, optin=architecture.shared_optin_bytes, threads=architecture.threads,
+        cores=device.compute_units, lanes=device.lanes_per_unit, bandwidth=int(device.memory_bytes_per_s or 0),
+        l2=device.l2_bytes, clock=(_clock_hz(device) or 0) / 1e9, memory=device.memory_bytes, major=major, minor=minor,
+        name=device.name,
+    )  # fmt: skip
+
+
+def _clock_hz(device: Device) -> float | None:
+    """Return the boost clock; where the catalog has none, that at which all lanes reach the float32 peak."""
+    lanes = (device.compute_units or 0) * (device.lanes_per_unit or 0)
+    peak = device.peak_flops_per_s.get("float32")
+    if device.boost_hz or not lanes or not peak:
+        return device.boost_hz
+    return peak / (2 * lanes)
