@@ -77,3 +77,11 @@ def test_repeated_layers_cost_as_often_as_they_are_repeated():
     op = gemm(4096, 4096, 4096)
     many = Op(op.name, op.kind, op.stage, op.dtype, op.flops, op.bytes_read, op.bytes_written, dims=op.dims, count=7)
     assert pytest.approx(model.step_s(OpGraph((op,) * 7))) == model.step_s(OpGraph((many,)))
+
+
+def test_what_may_run_in_tf32_takes_the_best_that_the_device_has():
+    tpu = Device("v5e", "google", DeviceKind.TPU, 16 * 10**9, 0.8e12, {"bfloat16": 197e12})
+    peaks = [SpecsKernels(device).peak(gemm(512, 512, 512, dtype="tf32")) for device in (A100, tpu)]
+    assert [156e12, 197e12] == peaks
+    with pytest.raises(InvalidInput, match="no float32 peak"):
+        SpecsKernels(tpu).peak(gemm(512, 512, 512, dtype="float32"))

@@ -42,7 +42,7 @@ def family_of(op: Op, measured: Container[tuple[str, str]]) -> str:
 
     ``measured`` holds (kernel, dtype); an operator that was measured itself stands for itself.
     """
-    name = _plain(op.name)
+    name = plain_name(op.name)
     backward = "backward" in name
     if op.kind is OpKind.ATTENTION:
         return "attention_backward" if backward else "attention"
@@ -67,7 +67,7 @@ def _named(op: Op, name: str, measured: Container[tuple[str, str]]) -> str:
     return f"{family}_backward" if "backward" in name and (f"{family}_backward", "float32") in measured else family
 
 
-def _plain(name: str) -> str:
+def plain_name(name: str) -> str:
     """Return the operator without namespace and overload: ``aten.add_.Tensor`` is ``add_``."""
     parts = name.replace("::", ".").split(".")
     return parts[1] if len(parts) > 1 and parts[0] in ("aten", "torchvision", "prims") else parts[0]

@@ -42,6 +42,8 @@ def host_memory(workload: Workload, job: TracedJob, device: Device) -> Interval:
     if device.kind is DeviceKind.CPU:
         first = figures["first_step_bytes" if workload.phase is Phase.TRAINING else "first_pass_bytes"]
         tensors = resident_peak_bytes(_with_evaluation(job), Processor.of(figures))
+        if job.generation and job.generation.last:
+            tensors = max(tensors, resident_peak_bytes(job.generation.last, Processor.of(figures)))
         point = libraries + first + tensors + data
         return Interval(point, point * (1 - SLACK), point * (1 + SLACK))
     point = libraries + CUDA_HOST_BYTES + job.step.parameter_bytes + data

@@ -2,24 +2,31 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 
 from leadline.core.errors import InvalidInput
-from leadline.core.estimate import Basis, Estimate, Interval, Target, Tier
-from leadline.core.graph import Op, OpGraph, OpKind, StorageCategory, TracedJob
+from leadline.core.estimate import Basis, Estimate, Interval, Target, Tier, TokenTimes
+from leadline.core.graph import Op, OpGraph, OpKind, Stage, StorageCategory, TracedJob
 from leadline.core.hardware import Device, DeviceKind
 from leadline.core.ports import KernelModel
 from leadline.core.units import format_bytes
 from leadline.core.workload import Phase, Workload
-from leadline.estimators.communication import exchange_s, ring_of
 from leadline.estimators.device_memory import CONTEXT_BYTES, PeakMemory, peak_memory
+from leadline.estimators.parallel import Divided, divide, divided_memory
 from leadline.estimators.roofline import SpecsKernels
+from leadline.estimators.token_times import Priced, Replayed, answered, least_decode_s, sentences, token_times
 from leadline.estimators.walltime import job_length, load_s, start_up, step_with_loading
 
 NORMAL_90 = 1.645
 """Standard deviations that hold 90 % of a normal distribution on both sides."""
 
 LEVEL = 0.9
+
+UNMEASURED_LINK = 0.5
+"""Deviation of the logarithm of an exchange's time over links that were not measured, an assumption."""
+MEASURED_LINK = 0.1
+"""The same where they were: links of other nodes of the same kind differ a little."""
 
 HostMemory = Callable[[Workload, TracedJob, Device], Interval]
 """Predicts the peak memory of the job's process on the host, in bytes."""
@@ -44,24 +51,23 @@ class WhiteBox:
         memory = None
         memory_parts: dict[str, float] = {}
         if device.kind is not DeviceKind.CPU and job.step.events:
-            peak = self._peak(job.step)
+            peak = divided_memory(self._peak(job), workload, job.step)
             memory = _device_memory(peak, device)
             memory_parts = {category.value: float(size) for category, size in peak.by_category.items()}
             reasons.append(_memory_reason(memory, peak, device))
         elif device.kind is DeviceKind.CPU:
             unknown["gpu_memory_bytes"] = f"{device.name} is a CPU: its memory is the host's"
-        step: float | None = None
+        interval, tokens, elapsed = None, None, None
         parts: dict[str, float] = {}
-        tier, spread = Tier.SPECS, 0.0
+        tier = Tier.SPECS
         try:
             model = self.kernels(device)
-            tier, spread = model.tier, model.spread * (1.5 if job.low_confidence else 1.0)
-            step, parts, more = self._step(model, workload, job, device, nodes, interconnect)
-            reasons = [*more, *reasons]
+            tier = model.tier
+            priced, tokens = _whole_step(model, workload, job, device, nodes, interconnect)
+            interval, parts = priced.interval, priced.parts
+            reasons = [*priced.sentences, *reasons]
         except InvalidInput as error:
             unknown["step_s"] = unknown["elapsed_s"] = str(error)
-        interval = _log_normal(step, spread) if step is not None else None
-        elapsed = None
         if interval is not None:
             elapsed, interval, more = _whole_job(workload, job, device, interval, model)
             reasons += more
@@ -75,9 +81,16 @@ class WhiteBox:
             host_memory_bytes=self._host(workload, job, device),
             device_memory_bytes=device.memory_bytes,
             unknown=unknown,
+            token_times=tokens,
         )
 
-    def _peak(self, graph: OpGraph) -> PeakMemory:
+    def _peak(self, job: TracedJob) -> PeakMemory:
+        """Return the peak of the step, or of the longest decode step where that holds more."""
+        last = job.generation.last if job.generation else None
+        peaks = [self._peak_of(graph) for graph in (job.step, last) if graph is not None]
+        return max(peaks, key=lambda peak: peak.allocated_bytes)
+
+    def _peak_of(self, graph: OpGraph) -> PeakMemory:
         """Return the peak of ``graph``, simulated once for all devices of a catalog (a few graphs are remembered)."""
         for known, peak in self._peaks:
             if known is graph:
@@ -97,29 +110,68 @@ class WhiteBox:
         self._hosts[:] = [(workload, job, device.kind, memory), *self._hosts[:7]]
         return memory
 
-    @staticmethod
-    def _step(
-        model: KernelModel, workload: Workload, job: TracedJob, device: Device, nodes: int, interconnect: str | None
-    ) -> tuple[float, dict[str, float], list[str]]:
-        """Return the seconds of one step, the share of each kind, and the sentences about them."""
-        step_s = model.step_s(job.step)
-        parts = _by_kind(model, job)
-        kernels_s = sum(parts.values())
-        launches_s = sum(model.launch_s(op) * op.count for op in job.step.ops)
-        reasons = [_largest_part(parts, kernels_s, model, job, device)] if kernels_s else []
-        if device.kind is not DeviceKind.CPU and launches_s > kernels_s:
-            reasons.append(f"the host is the limit: launching takes {launches_s / kernels_s:.1f} × the kernels' time")
-        parts["launch"] = launches_s
-        if workload.gpus > 1 and workload.phase is Phase.TRAINING:
-            ring = ring_of(device, workload.gpus, nodes, interconnect)
-            sent_s = exchange_s(ring, job.step)
-            exposed_s = max(0.1 * sent_s, sent_s - 0.5 * step_s)
-            parts["communication"] = sent_s
-            reasons.append(
-                f"{exposed_s / (step_s + exposed_s):.0%} of the step is gradient exchange not hidden behind it"
-            )
-            step_s += exposed_s
-        return step_s, parts, reasons
+
+def _whole_step(
+    model: KernelModel, workload: Workload, job: TracedJob, device: Device, nodes: int, interconnect: str | None
+) -> tuple[Priced, TokenTimes | None]:
+    """Return the step as the job repeats it, whole answers where tokens are generated, and the times of those."""
+
+    def price(graph: OpGraph, kernels: KernelModel = model) -> Priced:
+        return _priced(kernels, workload, replace(job, step=graph), device, nodes, interconnect)
+
+    if job.generation is None:
+        return price(job.step), None
+    answer = answered(job, price)
+    captures = device.kind is not DeviceKind.CPU
+    replayed = answered(job, partial(price, kernels=Replayed(model))) if captures else None
+    told = token_times(answer, replayed, workload, job)
+    more = sentences(told, least_decode_s(workload, job, device)) if told else ()
+    return replace(answer.whole, sentences=(*answer.whole.sentences, *more)), told
+
+
+def _priced(
+    model: KernelModel, workload: Workload, job: TracedJob, device: Device, nodes: int, interconnect: str | None
+) -> Priced:
+    """Return the time of one graph over the job's GPUs, the seconds of each kind, and the sentences about them."""
+    spread = model.spread * (1.5 if job.low_confidence else 1.0)
+    step_s = model.step_s(job.step)
+    parts = _by_kind(model, job)
+    kernels_s = sum(parts.values())
+    launches_s = sum(model.launch_s(op) * op.count for op in job.step.ops)
+    reasons = [_largest_part(parts, kernels_s, model, job, device)] if kernels_s else []
+    if device.kind is not DeviceKind.CPU and launches_s > kernels_s:
+        reasons.append(f"the host is the limit: launching takes {launches_s / kernels_s:.1f} × the kernels' time")
+    parts["launch"] = launches_s
+    divided = _divided(model, workload, job, device, step_s, launches_s, nodes, interconnect)
+    if divided is not None:
+        step_s, spread = divided.step_s, math.hypot(spread, _link_doubt(divided))
+        parts |= {"communication": sum(divided.sent_s.values())}
+        reasons += divided.sentences
+    return Priced(_log_normal(step_s, spread), parts, tuple(reasons))
+
+
+def _divided(
+    model: KernelModel, workload: Workload, job: TracedJob, device: Device, whole_s: float, launches_s: float,
+    nodes: int, interconnect: str | None,
+) -> Divided | None:  # fmt: skip
+    """Return the step divided over the job's GPUs; ``None`` where there is one, or copies that do not meet."""
+    plan = workload.parallelism
+    apart = workload.phase is Phase.INFERENCE and plan.tensor * plan.pipeline == 1
+    if workload.gpus < 2 or apart:
+        return None
+    update = [op for op in job.step.ops if op.stage is Stage.OPTIMIZER]
+    optimizer_s = sum(model.op_s(op) * op.count for op in update)
+    if workload.phase is Phase.TRAINING or device.kind is DeviceKind.CPU:
+        launches_s = 0.0
+    return divide(
+        workload, job, device, whole_s, optimizer_s=optimizer_s, launches_s=launches_s, nodes=nodes,
+        interconnect=interconnect,
+    )  # fmt: skip
+
+
+def _link_doubt(divided: Divided) -> float:
+    """Return how unsure the step is for its links, as the deviation of a logarithm: little where they were measured."""
+    return (MEASURED_LINK if divided.measured else UNMEASURED_LINK) * divided.exposed_s / divided.step_s
 
 
 def _by_kind(model: KernelModel, job: TracedJob) -> dict[str, float]:
@@ -134,8 +186,11 @@ def _largest_part(parts: dict[str, float], kernels_s: float, model: KernelModel,
     ops = [op for op in job.step.ops if op.kind.value == kind]
     flops = sum(op.flops * op.count for op in ops)
     moved = sum((op.bytes_read + op.bytes_written) * op.count for op in ops)
-    matrix = kind in (OpKind.GEMM.value, OpKind.CONV.value, OpKind.ATTENTION.value)
-    if matrix or not device.memory_bytes_per_s:
+    peak = device.peak_flops_per_s.get(_main_dtype(ops), 0.0)
+    arithmetic = kind in (OpKind.GEMM.value, OpKind.CONV.value, OpKind.ATTENTION.value)
+    if peak and device.memory_bytes_per_s:  # what the larger of both bounds is
+        arithmetic = arithmetic and flops / peak >= moved / device.memory_bytes_per_s
+    if arithmetic or not device.memory_bytes_per_s:
         rate = f"at {flops / seconds / 1e12:.3g} TFLOP/s in {_main_dtype(ops)}"
     else:
         rate = f"moving {moved / seconds / 1e9:.3g} GB/s"
@@ -182,6 +237,7 @@ _CATEGORY_WORDS = {
     StorageCategory.OPTIMIZER_STATE: "optimizer state",
     StorageCategory.ACTIVATION: "activations",
     StorageCategory.INPUT: "inputs",
+    StorageCategory.KV_CACHE: "KV cache",
     StorageCategory.TEMPORARY: "temporaries",
     StorageCategory.OTHER: "other tensors",
 }

@@ -5,6 +5,7 @@ from leadline.estimators.tabular.additive import Sums
 from leadline.estimators.tabular.blackbox import BlackBox
 from leadline.estimators.tabular.ensemble import Ensemble
 from leadline.estimators.tabular.gaussian_process import GaussianProcess
+from leadline.estimators.tabular.leafwise import LeafwiseBoosting
 from leadline.estimators.tabular.linear import Ridge
 from leadline.estimators.tabular.network import Network
 from leadline.estimators.tabular.phased import Phased
@@ -39,6 +40,8 @@ ESTIMATORS: dict[str, Kept] = {
         Ensemble("ensemble", EXTRAPOLATING),
     )
 }
+AMPLE = BlackBox("leafwise_boosting", LeafwiseBoosting(), growth=1.0)
+"""For thousands of rows; with fewer the others say more."""
 
 
 def estimator(name: str) -> Kept:
@@ -47,9 +50,10 @@ def estimator(name: str) -> Kept:
     Raises:
         UnknownName: there is none; the closest ones.
     """
-    if name not in ESTIMATORS:
-        raise UnknownName("estimator", name, ESTIMATORS)
-    return ESTIMATORS[name]
+    known = {**ESTIMATORS, AMPLE.name: AMPLE}
+    if name not in known:
+        raise UnknownName("estimator", name, known)
+    return known[name]
 
 
 def load(state: State) -> FittedEstimator:

@@ -56,11 +56,12 @@ def attention(
 
     Half precision takes flash attention, float32 (and any ``bias`` on the scores, and values of another width than
     keys) the memory-efficient kernel, as CUDA does; on a CPU its own flash kernel. A causal mask halves the arithmetic,
-    a sliding window narrower than the keys cuts it further.
+    a sliding window narrower than the keys cuts it further. A single query sees all keys there are.
     """
     b, h, q, d = query.shape
     kv, values = key.shape[2], value.shape[3]
     seen = min(kv, window) if window else kv
+    causal = causal and q > 1
     share = (0.5 if causal and seen == kv else 1.0) * seen / kv
     flops = 2.0 * b * h * q * kv * (d + values) * share
     dims = {"b": b, "h": h, "q": q, "kv": kv, "d": d}
@@ -151,9 +152,15 @@ def position_bias(tape: Tape, table: Size, heads: int, q: int, kv: int) -> Size:
     return layers.embedding(tape, table, tokens).view(1, heads, q, kv)
 
 
-def copied(tape: Tape, source: Size, name: str, dtype: str | None = None) -> Size:
+def copied(
+    tape: Tape,
+    source: Size,
+    name: str,
+    dtype: str | None = None,
+    category: StorageCategory = StorageCategory.ACTIVATION,
+) -> Size:
     """Copy with the kernel ``name``, into ``dtype`` if one is given; a gradient of the same type goes back as it is."""
-    result = tape.new(source.shape, dtype or source.dtype)
+    result = tape.new(source.shape, dtype or source.dtype, category)
     tape.op(name, OpKind.COPY, [source], [result])
     slot, origin, same = source.slot, source.dtype, result.dtype == source.dtype
 

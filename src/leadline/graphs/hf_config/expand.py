@@ -8,7 +8,9 @@ from typing import Any
 from leadline.core.errors import InvalidInput
 from leadline.core.graph import BYTES_PER_ELEMENT, LoopFacts, Op, OpGraph, OpKind, Stage, StorageCategory, TracedJob
 from leadline.core.workload import Optimizer, Phase, Precision, Workload
+from leadline.graphs.hf_config.caching import Layout, layout_of
 from leadline.graphs.hf_config.families import read_shape
+from leadline.graphs.hf_config.generating import generation, require_generator
 from leadline.graphs.hf_config.model import Pair, Single, make_model
 from leadline.graphs.hf_config.modules import Build
 from leadline.graphs.hf_config.optimizer import hold_states, update
@@ -32,20 +34,23 @@ class _Choices:
 def expand(workload: Workload, *, device_type: str = "cuda") -> TracedJob:
     """Expand a Hugging Face ``config.json`` into one step: ops with counts, and the memory they hold.
 
-    In inference the step is one forward pass over the whole sequence (a prefill). Nothing of torch or transformers is
-    needed; layers run one after the other on a tape, so that the memory events keep the order of the eager model.
+    In inference the step is one forward pass over the whole sequence (a prefill); where tokens are generated, it scores
+    the last token alone, and the decode steps come beside it. Nothing of torch or transformers is needed; layers run
+    one after the other on a tape, so that the memory events keep the order of the eager model.
 
     Defaults, each named in a note: one sample a batch, a sequence of the model's maximum up to 2,048 tokens, bf16
     with AdamW in training, the configuration's own dtype in inference.
 
     Raises:
-        InvalidInput: the file cannot be read, a size in it is not usable, or the sequence is longer than the model.
+        InvalidInput: the file cannot be read, a size in it is not usable, the sequence is longer than the model, or a
+            model that does not generate is asked to.
         UnknownName: the ``model_type`` is not known.
     """
     config = read_config(workload.model.reference)
     shape, left_out = read_shape(_text_part(config), workload.model.reference)
     choices = _choose(workload, shape, config)
-    graph = _run(workload, shape, choices, cuda=device_type == "cuda")
+    run = _Run(workload, shape, choices, cuda=device_type == "cuda")
+    graph, layout = run.prefill()
     loop = LoopFacts(
         batch=choices.batch,
         accumulation=workload.accumulation,
@@ -56,7 +61,11 @@ def expand(workload: Workload, *, device_type: str = "cuda") -> TracedJob:
     notes = [f"assumed: {', '.join(choices.assumed)}"] if choices.assumed else []
     if left_out:
         notes.append(f"{workload.model.reference} leaves out {', '.join(left_out)}: the published defaults were taken")
-    return TracedJob(graph, loop, notes=tuple(notes))
+    if workload.generated is None:
+        return TracedJob(graph, loop, notes=tuple(notes))
+    notes.append("decoding is that of transformers' generate: eager ops, and a cache that is copied to grow")
+    made = generation(run.decode, layout, choices.sequence, workload.generated)
+    return TracedJob(graph, loop, notes=tuple(notes), generation=made)
 
 
 def read_config(reference: str) -> dict[str, Any]:
@@ -95,9 +104,17 @@ def _choose(workload: Workload, shape: ModelShape, config: dict[str, Any]) -> _C
         assumed.append("batch 1")
     if sequence is None:
         sequence = min(shape.max_sequence, DEFAULT_SEQUENCE)
+        if workload.generated is not None and shape.positions:
+            sequence = max(1, min(sequence, shape.max_sequence - workload.generated + 1))
         assumed.append(f"sequence {sequence}")
     if isinstance(shape, PairShape) and shape.source is None:
         assumed.append("a target as long as the source")
+    fed = sequence + (workload.generated or 1) - 1
+    if workload.generated is not None and shape.positions and fed > shape.max_sequence:
+        raise InvalidInput(
+            f"--seq {sequence} and --generate {workload.generated} feed {fed} tokens, but this {shape.family} has "
+            f"learned {shape.max_sequence} positions: ask for fewer"
+        )
     precision = workload.precision
     if precision is None:
         precision = Precision.BF16 if training else _stored_precision(config)
@@ -119,6 +136,8 @@ def _sizes(workload: Workload, shape: ModelShape) -> tuple[int | None, int | Non
         sequence = sequence or (first[1] if len(first) == 2 else None)
     if isinstance(shape, StackShape) and shape.source is not None:
         return batch, shape.source.tokens
+    if workload.generated is not None:
+        require_generator(shape, workload.model.reference)
     if sequence is not None and shape.positions and sequence > shape.max_sequence:
         raise InvalidInput(
             f"--seq {sequence} is longer than the {shape.max_sequence} positions this {shape.family} has learned"
@@ -131,29 +150,60 @@ def _stored_precision(config: dict[str, Any]) -> Precision:
     return {"float16": Precision.FP16, "bfloat16": Precision.BF16}.get(stored, Precision.FP32)
 
 
-def _run(workload: Workload, shape: ModelShape, choices: _Choices, *, cuda: bool) -> OpGraph:
-    training = workload.phase is Phase.TRAINING
-    precision = choices.precision
-    tape = Tape(training=training, autocast=precision.compute if precision.autocast else None)
-    dtype = precision.weights
-    checkpointing = workload.checkpointing and training
-    build = Build(tape, dtype, cuda=cuda, checkpointing=checkpointing, caching=not checkpointing)
-    model = make_model(build, shape)
-    states = hold_states(tape, choices.optimizer) if training else []
-    _micro_steps(model, choices, workload.accumulation if training else 1)
-    if training:
-        update(tape, choices.optimizer, scaled=precision is Precision.AMP_FP16)
-    count = sum(weight.elements for weight in (*tape.parameters, *tape.frozen))
-    graph = OpGraph(
-        ops=_as_tf32(tape.ops()) if precision is Precision.TF32 else tape.ops(),
-        events=tuple(tape.events),
-        parameters=count,
-        parameter_bytes=count * BYTES_PER_ELEMENT[dtype],
-        device_type="cuda" if cuda else "cpu",
-        source="config.json by formula",
-    )
-    del states
-    return graph
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """One model, made anew on a tape of its own for each pass that is wanted of it."""
+
+    workload: Workload
+    shape: ModelShape
+    choices: _Choices
+    cuda: bool
+
+    def prefill(self) -> tuple[OpGraph, Layout]:
+        """Return the step as it is trained, or as a whole sequence passes; and the cache that it leaves."""
+        workload, choices = self.workload, self.choices
+        build = self._build()
+        model, tape = make_model(build, self.shape), build.tape
+        states = hold_states(tape, choices.optimizer) if tape.training else []
+        _micro_steps(model, choices, workload.accumulation if tape.training else 1)
+        if tape.training:
+            update(tape, choices.optimizer, scaled=choices.precision is Precision.AMP_FP16)
+        layout = layout_of(build.cache)
+        graph = self._graph(tape, layout)
+        del states
+        return graph, layout
+
+    def decode(self, layout: Layout, length: int) -> OpGraph:
+        """Return the pass that adds token number ``length`` to the cache of those before it."""
+        build = self._build()
+        model = make_model(build, self.shape)
+        build.past = layout.hold(build.tape, length - 1)
+        answer = model(self.choices.batch, 1)
+        build.tape.end_forward()
+        graph = self._graph(build.tape, layout)
+        del answer
+        return graph
+
+    def _build(self) -> Build:
+        workload, precision = self.workload, self.choices.precision
+        training = workload.phase is Phase.TRAINING
+        tape = Tape(training=training, autocast=precision.compute if precision.autocast else None)
+        saving = workload.checkpointing and training
+        return Build(tape, precision.weights, cuda=self.cuda, checkpointing=saving, caching=not saving,
+                     last_only=workload.generated is not None)  # fmt: skip
+
+    def _graph(self, tape: Tape, layout: Layout) -> OpGraph:
+        precision = self.choices.precision
+        count = sum(weight.elements for weight in (*tape.parameters, *tape.frozen))
+        return OpGraph(
+            ops=_as_tf32(tape.ops()) if precision is Precision.TF32 else tape.ops(),
+            events=tuple(tape.events),
+            parameters=count,
+            parameter_bytes=count * BYTES_PER_ELEMENT[precision.weights],
+            device_type="cuda" if self.cuda else "cpu",
+            source="config.json by formula",
+            cache_heads=layout.heads,
+        )
 
 
 def _micro_steps(model: Single | Pair, choices: _Choices, accumulation: int) -> None:

@@ -7,7 +7,7 @@ from leadline.graphs.hf_config.tape import Size
 
 
 class LatentAttention:
-    """Attention whose cache is the latent and the rotated part of the key."""
+    """Attention whose cache is the latent and the rotated part of the key; all keys and values grow anew each pass."""
 
     __slots__ = ("build", "direct", "grow", "latent", "narrow", "narrow_norm", "out", "query", "query_norm", "shape")
 
@@ -42,13 +42,14 @@ class LatentAttention:
         if angles is not None:
             query = attending.rotary(tape, query, angles, latent.rotary)
             turned = attending.rotary(tape, turned, angles, latent.rotary)
-        grown = self.grow(narrow)
+        narrow, turned = self.build.keep(narrow.view(batch, 1, sequence, latent.key_value_rank), turned)
+        keys = turned.shape[2]
+        grown = self.grow(narrow.view(batch, keys, latent.key_value_rank))
         plain, value = attending.split(tape, grown, (shape.heads * latent.plain, shape.heads * latent.value))
         del grown, narrow
-        key = attending.join_heads(tape, plain.view(batch, shape.heads, sequence, latent.plain), turned)
-        value = value.view(batch, shape.heads, sequence, latent.value)
+        key = attending.join_heads(tape, plain.view(batch, shape.heads, keys, latent.plain), turned)
+        value = value.view(batch, shape.heads, keys, latent.value)
         del plain, turned
-        key, value = self.build.keep(key, value)
         if tape.autocast:
             query, key, value = (tape.cast(one, tape.autocast) for one in (query, key, value))
         mixed = attending.attention(tape, query, key, value, causal=shape.causal, cuda=self.build.cuda)

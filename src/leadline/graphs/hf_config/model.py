@@ -73,6 +73,8 @@ class Single:
     def __call__(self, batch: int, sequence: int) -> Size:
         """Run one micro-step; return the loss in training (the logits are dropped), the answer in inference."""
         hidden = self.tower(batch, sequence)
+        if self.build.last_only:
+            hidden = hidden.view(batch, 1, hidden.shape[2])
         answer = self.head(hidden)
         if not self.build.tape.training:
             return answer

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 
 from leadline.core.graph import StorageCategory
 from leadline.graphs.hf_config import attending, layers
+from leadline.graphs.hf_config.caching import Kept, appended
 from leadline.graphs.hf_config.shape import AttentionShape, FeedForwardShape
 from leadline.graphs.hf_config.tape import Size, Tape
 
@@ -14,7 +15,9 @@ class Build:
 
     ``dtype`` is that of the weights; ``cuda`` chooses the attention kernel. In inference ``cache`` keeps the keys and
     values of all causal layers, as a causal model does by default; in training it does too, until the loss is known,
-    but not under checkpointing. ``inputs`` and the latest written-out ``scores`` are held as their owners hold them.
+    but not under checkpointing. ``past`` is the cache that a decode step finds, by layer: the step takes it from there.
+    ``inputs`` and the latest written-out ``scores`` are held as their owners hold them. ``last_only`` scores the last
+    token alone, as generation does.
     """
 
     tape: Tape
@@ -22,7 +25,9 @@ class Build:
     cuda: bool = True
     checkpointing: bool = False
     caching: bool = True
-    cache: list[Size] = field(default_factory=list)
+    last_only: bool = False
+    past: list[Kept] = field(default_factory=list)
+    cache: list[Kept] = field(default_factory=list)
     inputs: list[Size] = field(default_factory=list)
     scores: Size | None = None
 
@@ -35,14 +40,18 @@ class Build:
         self.inputs.append(self.tape.new(shape, dtype, StorageCategory.INPUT))
         return self.inputs[-1]
 
-    def keep(self, *made: Size) -> tuple[Size, ...]:
-        """Return keys and values as the cache keeps them: copied in one type, for it joins them to what it held."""
+    def keep(self, *made: Size, window: int | None = None) -> tuple[Size, ...]:
+        """Return keys and values (b, heads, tokens, d) as the cache keeps them, joined to what it held in one type."""
         if not self.caching:
             return made
         dtype = "float32" if any(one.dtype == "float32" for one in made) else made[0].dtype
-        copies = tuple(attending.copied(self.tape, one, "cat", dtype) for one in made)
-        self.cache += copies
-        return copies
+        if self.past:
+            joined = tuple(appended(self.tape, self.past.pop(0), one, dtype) for one in made)
+        else:
+            held = StorageCategory.ACTIVATION if self.tape.training else StorageCategory.KV_CACHE
+            joined = tuple(attending.copied(self.tape, one, "cat", dtype, held) for one in made)
+        self.cache += [Kept(one, window) for one in joined]
+        return joined
 
     def let_go(self) -> None:
         """Give back what a model's answer holds beside the loss."""
@@ -125,7 +134,7 @@ class Attention:
         if angles is not None and shape.rotary:
             query, key = (attending.rotary(tape, one, angles, shape.rotary) for one in (query, key))
         if shape.causal:
-            key, value = self.build.keep(key, value)
+            key, value = self.build.keep(key, value, window=shape.window)
         mixed = self._mix(query, key, value, memory, bias)
         del query, key, value
         return self.out(mixed.view(batch, sequence, shape.query_width))

@@ -1,0 +1,260 @@
+"""Times of collectives learned from a sweep of message sizes: one curve for each link and layout that was measured.
+
+Between measured sizes the curve is followed. Beyond them, and for other numbers of devices in a node, laws carry it on;
+another link, or another layout over several nodes, is refused: such guesses were wrong by 40 to 160 %.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from leadline.core.errors import InvalidInput
+from leadline.estimators.communication import LINK_EFFICIENCY
+from leadline.estimators.tabular.ports import Array, Predicted, State
+from leadline.estimators.tabular.states import floats, lines, texts
+
+ALL_REDUCE, SEND = "all-reduce", "send"
+BIN = 1 / 64
+"""Measured sizes that differ by less than this share of an octave become one point of the curve."""
+TOP_OCTAVES = 2.0
+"""The largest sizes of a curve, whose slope is carried beyond them."""
+SMOOTH = 0.1
+"""Difference of the logarithm of a size within which times are evened out, where they tell of other layouts."""
+LEAST_COUNTS = 2
+"""Numbers of devices that must have been measured in a node before another number is answered."""
+
+
+@dataclass(frozen=True, slots=True)
+class Collective:
+    """One collective among ``devices``, ``per_node`` of them on each node, over ``link``.
+
+    ``link`` names what joins them, whatever words are used (``A100 SXM``); ``wire_bytes_per_s`` is what its maker says
+    a device sends over it, one way, ``None`` where that is not known.
+    """
+
+    kind: str
+    link: str
+    devices: int
+    per_node: int
+    size_bytes: float
+    wire_bytes_per_s: float | None = None
+
+    @property
+    def layout(self) -> "Layout":
+        """The link and layout, whose curve answers."""
+        return Layout(self.kind, self.link, self.devices, self.per_node)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Layout:
+    """Who takes part, and over what."""
+
+    kind: str
+    link: str
+    devices: int
+    per_node: int
+
+    @property
+    def inside(self) -> bool:
+        """Whether all devices are in one node."""
+        return self.devices == self.per_node
+
+    @property
+    def passes(self) -> float:
+        """How often the data passes a device's link: 2(n−1)/n in a ring's all-reduce, once in a send."""
+        return 2 * (self.devices - 1) / self.devices if self.kind == ALL_REDUCE else 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """Logarithms of sizes in bytes, ascending, and of seconds, each (m,); the wire's bytes a second, or NaN."""
+
+    sizes: Array
+    seconds: Array
+    wire_bytes_per_s: float
+
+    def at(self, sizes: Array, passes: float) -> Array:
+        """Return the logarithm of seconds at logarithms of sizes (n,)."""
+        return self.doubted(sizes, passes)[0]
+
+    def smooth(self, sizes: Array, passes: float) -> Array:
+        """Return the logarithm of seconds as ``at`` does, jumps of single times evened out within the curve."""
+        away = (np.clip(sizes, self.sizes[0], self.sizes[-1])[:, None] - self.sizes) / SMOOTH
+        weights = np.exp(-0.5 * away**2)
+        even = weights @ self.seconds / weights.sum(axis=1)
+        found: Array = np.where(sizes > self.sizes[-1], self.at(sizes, passes), even)
+        return found
+
+    def doubted(self, sizes: Array, passes: float) -> tuple[Array, Array]:
+        """Return the logarithm of seconds, and how far apart the ways of carrying it on lie (NaN within the curve)."""
+        inside, beyond = np.interp(sizes, self.sizes, self.seconds), sizes > self.sizes[-1]
+        last_s, slope, others = self._slopes(passes)
+        largest = math.exp(self.sizes[-1])
+        further = np.maximum(np.exp(sizes) - largest, 0.0)
+        ways = np.log([last_s + further * one for one in (slope, *others)])
+        return np.where(beyond, ways[0], inside), np.where(beyond, ways.std(axis=0), np.nan)
+
+    def _slopes(self, passes: float) -> tuple[float, float, tuple[float, ...]]:
+        """Return the seconds at the largest size, the slope beyond it, and other slopes that are conceivable.
+
+        The slope is that of the last octaves where time is already proportional to size. As far as it is not, the
+        bandwidth is still rising, and the slope is drawn to that of the wire. It is never below the wire's, unless
+        what was measured is.
+        """
+        chosen = self.sizes >= self.sizes[-1] - TOP_OCTAVES * math.log(2)
+        x, y = np.exp(self.sizes[chosen]), np.exp(self.seconds[chosen])
+        design = np.column_stack([np.ones(len(x)), x]) / y[:, None]
+        start_s, slope = np.linalg.lstsq(design, np.ones(len(x)), rcond=None)[0] if len(x) > 1 else (0.0, y[-1] / x[-1])
+        largest = math.exp(self.sizes[-1])
+        proportional = float(np.clip(slope * largest / max(start_s + slope * largest, 1e-12), 0.0, 1.0))
+        last_s = float(np.median(y[-5:] * (largest / x[-5:]) ** proportional))
+        straight, steepest = proportional * last_s / largest, last_s / largest
+        if not np.isfinite(self.wire_bytes_per_s):
+            return last_s, straight, (steepest,)
+        wire = min(passes / (LINK_EFFICIENCY * self.wire_bytes_per_s), steepest)
+        drawn = wire if straight <= wire else straight**proportional * wire ** (1 - proportional)
+        return last_s, drawn, (straight, wire, steepest)
+
+
+@dataclass(frozen=True, slots=True)
+class CollectiveTimes:
+    """The curves of all layouts that were measured."""
+
+    curves: Mapping[Layout, Curve]
+
+    def predict(self, asked: Sequence[Collective]) -> Predicted:
+        """Return the seconds of each collective; ``beyond`` tells how far its size lies outside the curve.
+
+        Raises:
+            InvalidInput: a link or layout was not measured, and cannot be told from those that were.
+        """
+        point, spread, beyond = (np.empty(len(asked)) for _ in range(3))
+        rows: dict[Layout, list[int]] = {}
+        for row, one in enumerate(asked):
+            rows.setdefault(one.layout, []).append(row)
+        for layout, chosen in rows.items():
+            sizes = np.log([max(asked[row].size_bytes, 1.0) for row in chosen])
+            log_s, spread[chosen] = self._log_s(layout, sizes)
+            point[chosen] = np.exp(log_s)
+            beyond[chosen] = self._outside(layout, sizes)
+        return Predicted(point, spread, beyond)
+
+    def dump(self) -> State:
+        """Return all curves as arrays."""
+        layouts = list(self.curves)
+        curves = list(self.curves.values())
+        return {
+            "kinds": texts([one.kind for one in layouts]),
+            "links": texts([one.link for one in layouts]),
+            "counts": np.array([[one.devices, one.per_node] for one in layouts], float).reshape(-1, 2),
+            "wires": np.array([one.wire_bytes_per_s for one in curves]),
+            "lengths": np.array([len(one.sizes) for one in curves], float),
+            "sizes": np.concatenate([np.empty(0), *(one.sizes for one in curves)]),
+            "seconds": np.concatenate([np.empty(0), *(one.seconds for one in curves)]),
+        }
+
+    def _log_s(self, layout: Layout, sizes: Array) -> tuple[Array, Array]:
+        """Return the logarithm of seconds, and how far apart the laws lie that could tell it (NaN on a curve)."""
+        if layout in self.curves:
+            return self.curves[layout].doubted(sizes, layout.passes)
+        known = self._counts(layout)
+        if len(known) < LEAST_COUNTS:
+            raise InvalidInput(
+                f"no {layout.kind} of {layout.devices} devices, {layout.per_node} on each node, was measured over "
+                f"{layout.link}, and links and layouts do not tell of each other: measure a few sizes there first"
+            )
+        laws = self._other_count(layout, known, sizes)
+        means = [np.mean(laws, axis=0)]
+        if (alike := self._as_elsewhere(layout, known, sizes)) is not None:
+            laws, means = [*laws, alike], [*means, alike]
+        return np.mean(means, axis=0), np.std(laws, axis=0)
+
+    def _counts(self, layout: Layout) -> list[Layout]:
+        """Return the measured layouts that differ only in how many devices of one node take part."""
+        if not layout.inside:
+            return []
+        return sorted(one for one in self.curves if one.inside and (one.kind, one.link) == (layout.kind, layout.link))
+
+    def _other_count(self, layout: Layout, known: list[Layout], sizes: Array) -> list[Array]:
+        """Return what three laws in the number of devices n say at each size.
+
+        Time is a power of n; it follows the bytes that pass each link; it is a constant and a part that follows them.
+        """
+        times = {one: self.curves[one].smooth(sizes, one.passes) for one in known}
+        first, second = sorted(sorted(known, key=lambda one: abs(math.log(one.devices / layout.devices)))[:2])
+        steep = (times[second] - times[first]) / math.log(second.devices / first.devices)
+        power = times[first] + steep * math.log(layout.devices / first.devices)
+        between = first.devices < layout.devices < second.devices
+        near = min(known, key=lambda one: abs(math.log(one.devices / layout.devices)))
+        alike = [times[one] + math.log(layout.passes / one.passes) for one in ((first, second) if between else (near,))]
+        low, high = np.exp(times[first]), np.exp(times[second])
+        most = np.minimum(low / first.passes, high / second.passes)
+        share = np.clip((high - low) / (second.passes - first.passes), 0.0, most)
+        start = (low + high - share * (first.passes + second.passes)) / 2
+        return [power, np.mean(alike, axis=0), np.log(start + share * layout.passes)]
+
+    def _as_elsewhere(self, layout: Layout, known: list[Layout], sizes: Array) -> Array | None:
+        """Return the times if they change with the number of devices as over another link, where all were measured."""
+        found = []
+        for link in sorted({one.link for one in self.curves} - {layout.link}):
+            there = {
+                one.devices: one for one in self.curves if one.inside and (one.kind, one.link) == (layout.kind, link)
+            }
+            if not {layout.devices, *(one.devices for one in known)} <= set(there):
+                continue
+            asked = self.curves[there[layout.devices]].smooth(sizes, layout.passes)
+            for one in known:
+                change = asked - self.curves[there[one.devices]].smooth(sizes, one.passes)
+                found.append(self.curves[one].smooth(sizes, one.passes) + change)
+        return np.asarray(np.mean(found, axis=0), np.float64) if found else None
+
+    def _outside(self, layout: Layout, sizes: Array) -> Array:
+        curves = [self.curves[one] for one in ([layout] if layout in self.curves else self._counts(layout))]
+        low, high = max(one.sizes[0] for one in curves), min(one.sizes[-1] for one in curves)
+        excess = np.maximum(np.maximum(sizes - high, low - sizes), 0.0) / max(high - low, 1.0)
+        return np.asarray(excess if layout in self.curves else np.maximum(excess, 1.0), np.float64)
+
+
+def fit(measured: Sequence[Collective], elapsed_s: Sequence[float]) -> CollectiveTimes:
+    """Learn the curve of each layout from n collectives and their seconds.
+
+    Raises:
+        InvalidInput: a size or a time is not above zero.
+    """
+    rows: dict[Layout, list[int]] = {}
+    for row, (one, seconds) in enumerate(zip(measured, elapsed_s, strict=True)):
+        if not (one.size_bytes > 0 and seconds > 0):
+            raise InvalidInput(
+                f"a collective of {one.size_bytes:g} bytes took {seconds:g} s: leave out what is not above zero"
+            )
+        rows.setdefault(one.layout, []).append(row)
+    times = np.asarray(elapsed_s, np.float64)
+    curves = {}
+    for layout, chosen in sorted(rows.items()):
+        wire = measured[chosen[0]].wire_bytes_per_s
+        sizes = np.log2([measured[row].size_bytes for row in chosen])
+        curves[layout] = _curve(sizes, np.log(times[chosen]), math.nan if wire is None else wire)
+    return CollectiveTimes(curves)
+
+
+def load(state: State) -> CollectiveTimes:
+    """Return the times that ``dump`` gave."""
+    ends = np.cumsum(floats(state["lengths"])).astype(int)
+    kinds, links, counts = lines(state["kinds"]), lines(state["links"]), floats(state["counts"]).astype(int)
+    sizes, seconds = (np.split(floats(state[name]), ends[:-1]) for name in ("sizes", "seconds"))
+    return CollectiveTimes(
+        {
+            Layout(kinds[i], links[i], int(counts[i, 0]), int(counts[i, 1])): Curve(sizes[i], seconds[i], float(wire))
+            for i, wire in enumerate(floats(state["wires"]))
+        }
+    )
+
+
+def _curve(octaves: Array, log_s: Array, wire_bytes_per_s: float) -> Curve:
+    """Return the curve through the means of measurements whose sizes are nearly the same."""
+    _, which = np.unique(np.floor(octaves / BIN), return_inverse=True)
+    counts = np.bincount(which)
+    sizes = np.bincount(which, octaves * math.log(2)) / counts
+    return Curve(sizes, np.bincount(which, log_s) / counts, wire_bytes_per_s)

@@ -1,0 +1,1 @@
+"""Laws of kernels and of whole steps, learned from what was measured."""

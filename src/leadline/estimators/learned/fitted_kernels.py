@@ -1,0 +1,215 @@
+"""The learned model of kernels as plain arrays, and the price of many kernels on many devices by numpy alone."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from leadline.core.errors import InvalidInput
+from leadline.estimators.learned.boards import Boards, Placed, place
+from leadline.estimators.learned.kernel_features import computing_features, streaming_features
+from leadline.estimators.learned.kernel_law import COMPUTING_LAW, CONVOLVING_LAW, STREAMING_LAW, Law, bound_s
+from leadline.estimators.learned.kernel_table import COMPUTING, CONVOLUTION, LAWS, Kernels
+from leadline.estimators.learned.nearby import Nearby, coordinates
+from leadline.estimators.roofline import RAMP_S
+from leadline.estimators.tabular import trees
+from leadline.estimators.tabular.ports import Array, State
+from leadline.estimators.tabular.states import floats, lines, nest, texts, within
+from leadline.estimators.tabular.trees import Trees
+
+Whole = npt.NDArray[np.int64]
+
+MATRIX = len(LAWS)
+"""The law of products on matrix units, whatever they are for."""
+GROUPS = (*LAWS, "matrix")
+ALIKE = ((1, 6), (0, 6), (0, 1, 6), (4, 5), (3, 5), (3, 4), (0, 1, 2))
+"""For each group, those whose law stands in for it where it was not learned."""
+FARTHEST = 1.0
+"""No tree corrects the law by more than e to this power."""
+
+
+@dataclass(frozen=True, slots=True)
+class LearnedLaw:
+    """One fitted law: parameters, trees for what it leaves, and what suits a device that it does not know.
+
+    There the trees are ``trusted`` so far (0 to 1), and the device is taken to be apart in ``typical`` (3,): what known
+    devices are apart in need not be zero in the middle, as a prior holds the law.
+    """
+
+    at: Array
+    trees: Trees | None = None
+    trusted: float = 1.0
+    typical: Array = field(default_factory=lambda: np.zeros(3))
+
+
+@dataclass(frozen=True, slots=True)
+class FittedKernels:
+    """Laws by group, and what each known device is apart in: ``effects[(device, group)]`` of shape (3,).
+
+    A group is one of ``GROUPS``. ``names`` are operators whose launch was measured by itself: ``launches[(device,
+    name)]`` is the logarithm of a factor. ``near[(device, group)]`` is what kernels measured on a device say of others.
+    """
+
+    laws: dict[int, LearnedLaw]
+    names: tuple[str, ...] = ()
+    effects: dict[tuple[str, int], Array] = field(default_factory=dict)
+    launches: dict[tuple[str, int], float] = field(default_factory=dict)
+    near: dict[tuple[str, int], Nearby] = field(default_factory=dict)
+
+    def dump(self) -> State:
+        """Return all of it as named arrays."""
+        state: State = {"names": texts(self.names), "laws": np.array(sorted(self.laws), np.int64)}
+        for group, law in self.laws.items():
+            part = {"at": law.at, "trusted": np.array([law.trusted]), "typical": law.typical}
+            part |= nest("trees", _small(law.trees)) if law.trees else {}
+            state |= nest(GROUPS[group], part)
+        state["effects.device"] = texts([device for device, _ in self.effects])
+        state["effects.group"] = np.array([group for _, group in self.effects], np.int64)
+        state["effects.value"] = np.array(list(self.effects.values())).reshape(-1, 3)
+        state["launches.device"] = texts([device for device, _ in self.launches])
+        state["launches.name"] = np.array([name for _, name in self.launches], np.int64)
+        state["launches.value"] = np.array(list(self.launches.values()))
+        state["near.device"] = texts([device for device, _ in self.near])
+        state["near.group"] = np.array([group for _, group in self.near], np.int64)
+        for i, surface in enumerate(self.near.values()):
+            state |= nest(f"near.{i}", surface.dump())
+        return state
+
+    @classmethod
+    def load(cls, state: State) -> "FittedKernels":
+        """Return the model that ``dump`` gave."""
+        laws = {}
+        for group in state["laws"].astype(int).tolist():
+            part = within(GROUPS[group], state)
+            kept = within("trees", part)
+            grown = trees.load(kept) if kept else None
+            trusted = float(floats(part["trusted"])[0])
+            laws[group] = LearnedLaw(floats(part["at"]), grown, trusted, floats(part["typical"]))
+        keys = zip(lines(state["effects.device"]), state["effects.group"].astype(int).tolist(), strict=True)
+        effects = dict(zip(keys, floats(state["effects.value"]), strict=True))
+        named = zip(lines(state["launches.device"]), state["launches.name"].astype(int).tolist(), strict=True)
+        launches = dict(zip(named, floats(state["launches.value"]).tolist(), strict=True))
+        owners = zip(lines(state["near.device"]), state["near.group"].astype(int).tolist(), strict=True)
+        near = {key: Nearby.load(within(f"near.{i}", state)) for i, key in enumerate(owners)}
+        return cls(laws, lines(state["names"]), effects, launches, near)
+
+    def price(self, kernels: Kernels, boards: Boards, where: Whole, *, queued: bool = False) -> tuple[Array, Array]:
+        """Return kernel and launch seconds of each kernel, shape (n,), on the device ``where`` (positions in boards).
+
+        A kernel timed by itself also waits for the device to start; one that is ``queued`` behind others does not.
+
+        Raises:
+            InvalidInput: a device has no peak for a dtype that a kernel computes in.
+        """
+        placed = place(kernels, boards, where)
+        group = group_of(placed)
+        own = self.own_effects(kernels, boards.names, where, group)
+        kernel_s, launch_s = np.empty(len(placed)), np.empty(len(placed))
+        for number in np.unique(group).tolist():
+            rows = np.flatnonzero(group == number)
+            part, law = placed.at(rows), self._law(number)
+            strange = np.array([(name, number) not in self.effects for name in boards.names])[where[rows]]
+            alone, launch = law_of(number).parts(part, law.at, own[rows] + strange[:, None] * law.typical)
+            more = self.correction(number, part, alone) * np.where(strange, law.trusted, 1.0)
+            more += self._nearby(number, part, alone, boards.names, where[rows])
+            waited = _waited_s(number, law.at) if queued else 0.0
+            kernel_s[rows] = np.maximum((alone - waited) * np.exp(more), bound_s(part))
+            launch_s[rows] = launch
+        return kernel_s, launch_s
+
+    def _law(self, group: int) -> LearnedLaw:
+        """Return the law of a group, or of the most alike one that was learned."""
+        for number in (group, *ALIKE[group]):
+            if number in self.laws:
+                return self.laws[number]
+        raise InvalidInput(f"no kernels like {GROUPS[group]} were learned: fit the model on timings that hold some")
+
+    def _nearby(self, group: int, placed: Placed, kernel_s: Array, names: Sequence[str], where: Whole) -> Array:
+        found = np.zeros(len(placed))
+        for i, name in enumerate(names):
+            surface = self.near.get((name, group))
+            rows = np.flatnonzero(where == i)
+            if surface is not None and len(rows):
+                part = placed.at(rows)
+                found[rows] = surface.at(coordinates(group, part.kernels), self.leaves(group, part, kernel_s[rows]))
+        return found
+
+    def leaves(self, group: int, placed: Placed, kernel_s: Array) -> Whole | None:
+        """Return the leaves (n, trees) that kernels end in, given the law's seconds; None without trees."""
+        grown = self._law(group).trees
+        return None if grown is None else grown.leaves(features_of(group, placed, kernel_s))
+
+    def correction(self, group: int, placed: Placed, kernel_s: Array) -> Array:
+        """Return what the trees of a group add to the logarithm of the law's time."""
+        grown = self._law(group).trees
+        if grown is None:
+            return np.zeros(len(placed))
+        return np.clip(grown.predict(features_of(group, placed, kernel_s))[0], -FARTHEST, FARTHEST)
+
+    def middle(self, group: int) -> Array:
+        """Return the median over the known devices of what they are apart in, shape (3,)."""
+        known = [value for (_, number), value in self.effects.items() if number == group]
+        found: Array = np.median(known, axis=0) if known else np.zeros(3)
+        return found
+
+    def own_effects(self, kernels: Kernels, devices: Sequence[str], where: Whole, group: Whole) -> Array:
+        """Return what the devices are known to be apart in, for each kernel, shape (n, 3); zeros for unknown ones."""
+        table = np.zeros((len(devices), len(GROUPS), 3))
+        launch = np.full((len(devices), len(self.names) + 1), np.nan)
+        for i, device in enumerate(devices):
+            for number in range(len(GROUPS)):
+                table[i, number] = self.effects.get((device, number), np.zeros(3))
+            for number in range(len(self.names)):
+                launch[i, number] = self.launches.get((device, number), np.nan)
+        found: Array = table[where, group]
+        named = launch[where, kernels.name]
+        found[:, 0] = np.where(np.isnan(named), found[:, 0], named)
+        return found
+
+
+def _waited_s(group: int, at: Array) -> float:
+    """Return how long a kernel timed by itself waits for the device, beyond its own ramp.
+
+    Convolutions have none that can be told from their arithmetic, and matrix units were profiled without.
+    """
+    if group in (CONVOLUTION, MATRIX):
+        return 0.0
+    ramp_s = 1e-6 * float(np.exp(at[law_of(group).names.index("ramp")]))
+    return max(ramp_s - RAMP_S, 0.0)
+
+
+def group_of(placed: Placed) -> Whole:
+    """Return the position in ``GROUPS`` of each kernel."""
+    computing = np.isin(placed.kernels.law, COMPUTING)
+    found: Whole = np.where(computing & placed.matrix, MATRIX, placed.kernels.law)
+    return found
+
+
+def law_of(group: int) -> Law:
+    """Return the form of a group's law."""
+    if group == CONVOLUTION:
+        return CONVOLVING_LAW
+    return COMPUTING_LAW if group in COMPUTING or group == MATRIX else STREAMING_LAW
+
+
+def features_of(group: int, placed: Placed, kernel_s: Array) -> Array:
+    """Return what a group's trees see."""
+    if group in COMPUTING or group == MATRIX:
+        return computing_features(placed, kernel_s)
+    return streaming_features(placed, kernel_s)
+
+
+def rounded(grown: Trees) -> Trees:
+    """Return trees that lose nothing when they are kept in single precision."""
+    return trees.load(_small(grown))
+
+
+def _small(grown: Trees) -> State:
+    """Return trees in the few bits that they need."""
+    kept = grown.dump()
+    for name in ("threshold", "value"):
+        kept[name] = kept[name].astype(np.float32)
+    for name in ("roots", "column", "left", "right"):
+        kept[name] = kept[name].astype(np.int32)
+    return kept

@@ -1,0 +1,176 @@
+"""Laws of kernel time with a handful of parameters, in figures of the device: tiles in waves, traffic, power, launch.
+
+A product is cut into tiles; the compute units work through them in waves, and the library is taken to choose the best
+of several tile sizes and splits of the inner sum. A tile loses in proportion to its circumference over its area.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from leadline.estimators.learned.boards import Placed
+from leadline.estimators.learned.kernel_table import COMPUTING, CONVOLUTION
+from leadline.estimators.tabular.ports import Array
+
+TILES = ((256, 128), (128, 128), (128, 64), (128, 32), (128, 16), (64, 64), (64, 32), (64, 16), (32, 32))
+SPLITS = (1, 3, 8)
+"""Tiles of the output, and parts of the inner sum, among which the library is taken to choose."""
+
+LAUNCH, COMPUTE, TRAFFIC = range(3)
+"""What a device may be apart from the others in: logarithms of factors on launch, arithmetic and traffic."""
+
+_TILE = np.array([tile for tile in TILES for _ in SPLITS], float).T[:, :, None]
+_SPLIT = np.array([split for _ in TILES for split in SPLITS], float)[:, None]
+_CHUNK = 1 << 15
+RESIDENT = 4.0
+"""Tiles that a compute unit works on at once, when there are so many."""
+WINOGRAD = 2.25
+"""How many fewer multiplications F(2×2, 3×3) takes."""
+OVERLAP = 6.0
+"""Power of the smooth maximum of launch and kernel; near the corner in the timings published with NeuSight."""
+CACHED = 8.0
+"""How much faster than device memory the last cache may be."""
+
+
+@dataclass(frozen=True, slots=True)
+class Law:
+    """The names of a law's parameters with where a fit begins, and how far from there it is likely to end."""
+
+    names: tuple[str, ...]
+    start: tuple[float, ...]
+    loose: tuple[float, ...]
+    parts: Callable[[Placed, Array, Array], tuple[Array, Array]]
+
+
+def together_s(kernel_s: Array, launch_s: Array) -> Array:
+    """Return the seconds from the call to the kernel's end: the host launches while the device still works."""
+    found: Array = (kernel_s**OVERLAP + launch_s**OVERLAP) ** (1 / OVERLAP)
+    return found
+
+
+def alone_s(seconds: Array, launch_s: Array) -> Array:
+    """Return the kernel's seconds of those that ``together_s`` gives; at least a tenth of them."""
+    rest = 1 - np.minimum(launch_s / seconds, 1.0) ** OVERLAP
+    found: Array = seconds * np.maximum(rest, 0.1**OVERLAP) ** (1 / OVERLAP)
+    return found
+
+
+def bound_s(placed: Placed) -> Array:
+    """Return the seconds below which no kernel ends: its least arithmetic at the peak, its traffic at the cache's."""
+    kernels = placed.kernels
+    computing = np.isin(kernels.law, COMPUTING)
+    least = np.where(kernels.fast_m > 0, kernels.flops / WINOGRAD, kernels.flops)
+    in_cache = np.where(kernels.moved < 2 * placed.l2_bytes, CACHED, 1.0)
+    busy_s = np.where(computing, least / placed.peak, 0.0)
+    found: Array = np.maximum(busy_s, kernels.moved / (placed.bytes_per_s * in_cache))
+    return found
+
+
+def _computing(placed: Placed, at: Array, effects: Array) -> tuple[Array, Array]:
+    shape, (wide, reach, ramp, launch, fast, transform) = at[:11], at[11:]
+    kernels = placed.kernels
+    tiles = _Tiles(*shape.tolist())
+    busy_s = _best(tiles, placed, kernels.b, kernels.m, kernels.k)
+    again = 4 * kernels.b * kernels.n * kernels.k * np.maximum(kernels.m / 128 - 1, 0)
+    missed = 1 / (1 + placed.l2_bytes / (kernels.width * kernels.n * kernels.k))
+    moved = kernels.moved + np.exp(wide) * kernels.work * again * missed
+    if (kernels.law == CONVOLUTION).any():
+        fast_m, sixteen = np.maximum(kernels.fast_m, 1.0), np.full(len(kernels), 16.0)
+        winograd_s = _best(tiles, placed, sixteen, fast_m, np.maximum(kernels.fast_k, 1.0)) * np.exp(fast)
+        winograd_s += np.exp(transform) * kernels.transform / placed.bytes_per_s
+        applies = (kernels.fast_m > 0) & ~placed.matrix
+        busy_s = np.where(applies, (busy_s**-4.0 + winograd_s**-4.0) ** -0.25, busy_s)
+    busy_s = busy_s * kernels.work * np.exp(effects[:, COMPUTE])
+    traffic_s = moved / placed.bytes_per_s * np.exp(reach + effects[:, TRAFFIC])
+    kernel_s = 1e-6 * np.exp(ramp) + (busy_s**3 + traffic_s**3) ** (1 / 3)
+    return kernel_s, 1e-6 * np.exp(launch + effects[:, LAUNCH])
+
+
+@dataclass(frozen=True, slots=True)
+class _Tiles:
+    lost: float
+    edge: float
+    small: float
+    narrow: float
+    modern: float
+    side: float
+    depth: float
+    split: float
+    wave: float
+    hide: float
+    cap: float
+
+
+def _best(how: _Tiles, placed: Placed, b: Array, m: Array, k: Array) -> Array:
+    """Return the seconds of the product under the best tile and split, in parts that fit the processor's cache."""
+    found = np.empty(len(b))
+    n, width = placed.kernels.n, placed.kernels.width
+    for begin in range(0, len(b), _CHUNK):
+        part = slice(begin, begin + _CHUNK)
+        board = (
+            placed.peak[part],
+            placed.allowed[part],
+            placed.bytes_per_s[part],
+            placed.units[part],
+            placed.modern[part],
+        )
+        found[part] = _best_part(how, (b[part], m[part], n[part], k[part], width[part]), board)
+    return found
+
+
+def _best_part(how: _Tiles, sizes: tuple[Array, ...], board: tuple[Array, ...]) -> Array:
+    b, m, n, k, width = sizes
+    peak, allowed, bytes_per_s, units, modern = board
+    tile_m, tile_n = _TILE
+    tiles = b * np.ceil(m / tile_m) * np.ceil(n / tile_n) * _SPLIT
+    around = np.exp(how.edge) * (1 / tile_m + np.exp(how.side) / tile_n)
+    share = 1 / (1 + around + np.exp(how.small) * (tile_m < 64) + np.exp(how.narrow) * (tile_n < 64))
+    waves = tiles / units
+    whole = 1 / (1 + np.exp(-how.wave))
+    steps_s = (k / _SPLIT + np.exp(how.depth)) * np.maximum(waves / RESIDENT, 1.0) * (1e-9 * np.exp(how.hide))
+    waves = np.maximum(np.ceil(waves) * whole + waves * (1 - whole), 1.0)
+    area = 2 * tile_m * tile_n
+    part_k = k / _SPLIT
+    rate = peak * np.exp(how.modern * modern) / (units * (1 + np.exp(how.lost))) * share
+    busy_s = np.hypot(waves * (area * (part_k + np.exp(how.depth))) / rate, steps_s)
+    allowed_s = tiles * (area * part_k) * (np.exp(how.cap) / allowed)
+    hotter = np.maximum(busy_s, allowed_s)
+    cooler = np.minimum(busy_s, allowed_s) / hotter
+    cooler *= cooler
+    cooler *= cooler
+    busy_s = hotter * (1 + cooler * cooler) ** 0.125  # the eighth power's smooth maximum
+    sums_s = (_SPLIT > 1) * (width * b * m * n * _SPLIT / bytes_per_s + 1e-6 * np.exp(how.split))
+    found: Array = np.min(busy_s + sums_s, axis=0)
+    return found
+
+
+def _streaming(placed: Placed, at: Array, effects: Array) -> tuple[Array, Array]:
+    reach, cached, cost, ramp, launch = at
+    kernels = placed.kernels
+    inside = 1 / (1 + (kernels.moved / placed.l2_bytes) ** 2)
+    faster = 1 + inside * np.expm1(np.logaddexp(0.0, cached))
+    traffic_s = kernels.moved / (placed.bytes_per_s * faster) * np.exp(reach + effects[:, TRAFFIC])
+    elements = kernels.rows * kernels.columns
+    busy_s = elements * np.exp(cost + effects[:, COMPUTE]) / np.minimum(placed.vector, placed.allowed)
+    kernel_s = 1e-6 * np.exp(ramp) + (busy_s**3 + traffic_s**3) ** (1 / 3)
+    return kernel_s, 1e-6 * np.exp(launch + effects[:, LAUNCH])
+
+
+_NAMES = ("lost", "edge", "small", "narrow", "modern", "side", "depth", "split", "wave", "hide", "cap",
+          "wide", "reach", "ramp", "launch", "fast", "transform")  # fmt: skip
+COMPUTING_LAW = Law(
+    _NAMES,
+    (-2.0, 2.0, -1.0, -2.0, 0.1, 0.0, 3.0, 1.0, 1.0, 2.5, 0.2, -2.0, 0.3, 2.3, 3.4, 0.2, 0.3),
+    (1.0, 1.0, 1.0, 1.0, 0.03, 0.5, 1.0, 1.0, 1.0, 0.7, 0.05, 1.0, 0.3, 0.5, 1.0, 0.5, 1.0),
+    _computing,
+)
+CONVOLVING_LAW = Law(
+    _NAMES,
+    (-2.0, 2.0, -1.0, -2.0, 0.1, 0.0, 3.0, 9.0, 1.0, 2.5, 0.2, -2.0, 0.3, 2.3, 3.4, 0.2, 0.3),
+    COMPUTING_LAW.loose,
+    _computing,
+)
+STREAMING_LAW = Law(
+    ("reach", "cached", "cost", "ramp", "launch"), (0.25, 0.5, 5.0, 2.3, 3.3), (0.3, 1.0, 0.7, 0.5, 1.0), _streaming
+)

@@ -1,0 +1,82 @@
+"""Fit a device at hand into the learned model, from some tens of kernels that were measured on it."""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from leadline.core.errors import InvalidInput
+from leadline.estimators.learned.boards import Placed
+from leadline.estimators.learned.fit_kernels import HIDDEN, LEAST, Timings, groups_of, measure
+from leadline.estimators.learned.fitted_kernels import FARTHEST, FittedKernels, group_of, law_of
+from leadline.estimators.learned.kernel_law import alone_s
+from leadline.estimators.learned.law_fit import fit_law
+from leadline.estimators.learned.nearby import Nearby, coordinates, nearby_of
+from leadline.estimators.tabular.ports import Array
+
+APART = np.array([1.0, 0.3, 0.3])
+"""Standard deviations of what a device may be apart in, given its own kernels: its host's launch may be anything."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Own:
+    effects: Array
+    launches: dict[int, float]
+    near: Nearby | None
+
+
+def with_sweep(fitted: FittedKernels, sweep: Timings) -> FittedKernels:
+    """Return the model with what the measured kernels say of their device: launch, arithmetic, traffic, and nearby.
+
+    Raises:
+        InvalidInput: the kernels come from several devices.
+    """
+    if len(np.unique(sweep.device)) != 1:
+        raise InvalidInput(
+            f"a sweep is of one device, but these {len(sweep)} kernels come from several: take them apart"
+        )
+    device = sweep.boards.names[int(sweep.device[0])]
+    effects, launches, near = dict(fitted.effects), dict(fitted.launches), dict(fitted.near)
+    group = group_of(sweep.placed())
+    for number in np.unique(group).tolist():
+        own = sweep.at(np.flatnonzero(group == number))
+        if number not in fitted.laws or len(own) < LEAST:
+            continue
+        found = _adapted(fitted, number, own)
+        effects[device, number] = found.effects
+        launches |= {(device, name): value for name, value in found.launches.items()}
+        if found.near is not None:
+            near[device, number] = found.near
+    return replace(fitted, effects=effects, launches=launches, near=near)
+
+
+def _adapted(fitted: FittedKernels, number: int, own: Timings) -> _Own:
+    """Return what a device's own kernels of one group say; trees are asked again once the effects are known."""
+    placed, at = own.placed(), fitted.laws[number].at
+    groups, keys = groups_of(own)
+    per_row = np.zeros((len(own), 3))
+    corrected = np.zeros(len(own))
+    for _ in range(2):
+        kernel_s, _launch = law_of(number).parts(placed, at, per_row)
+        corrected = fitted.correction(number, placed, kernel_s)
+        found = fit_law(law_of(number), measure(own, corrected), fixed=at, apart=APART)
+        per_row = np.stack([found.effects[groups[:, i], i] for i in range(3)], axis=1)
+    launches = {kind: float(found.effects[i, 0]) for i, (_, kind) in enumerate(keys) if kind >= 0}
+    whole = found.effects[next(i for i, (_, kind) in enumerate(keys) if kind < 0)].copy()
+    if launches:
+        whole[0] = float(np.median(list(launches.values())))
+    return _Own(whole, launches, _near(fitted, number, own, placed, per_row))
+
+
+def _near(fitted: FittedKernels, number: int, own: Timings, placed: Placed, effects: Array) -> Nearby | None:
+    kernel_s, launch_s = law_of(number).parts(placed, fitted.laws[number].at, effects)
+    law_s = kernel_s
+    kernel_s = law_s * np.exp(fitted.correction(number, placed, law_s))
+    launch_s = launch_s * own.launched
+    seen = np.flatnonzero((kernel_s > HIDDEN * launch_s) & (own.seconds > launch_s))
+    if len(seen) < LEAST:
+        return None
+    left = np.log(alone_s(own.seconds[seen], launch_s[seen]) / kernel_s[seen])
+    part, grown = placed.at(seen), fitted.laws[number].trees
+    leaves = fitted.leaves(number, part, law_s[seen])
+    nodes = 0 if grown is None else len(grown.value)
+    return nearby_of(coordinates(number, part.kernels), np.clip(left, -FARTHEST, FARTHEST), leaves, nodes)

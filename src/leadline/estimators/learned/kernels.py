@@ -1,0 +1,119 @@
+"""The learned model of kernels as a ``KernelModel``, for one device or for many configurations at once."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from leadline.core.errors import InvalidInput
+from leadline.core.estimate import Tier
+from leadline.core.graph import Op, OpGraph
+from leadline.core.hardware import Device, DeviceKind
+from leadline.estimators.learned.boards import Boards
+from leadline.estimators.learned.fitted_kernels import FittedKernels
+from leadline.estimators.learned.kernel_table import Kernels, joined, kernels_of
+from leadline.estimators.roofline import LAUNCH_S
+from leadline.estimators.tabular.ports import Array
+
+SPREAD = 0.12
+"""Standard deviation of ln(true ÷ predicted) of a whole step: of the 45 runs of transformers published with NeuSight,
+each on a device whose kernels and runs were left out."""
+
+FURTHER = 0.4
+"""Share of a launch that each further kernel of one call takes."""
+
+
+class LearnedKernels:
+    """A ``KernelModel`` that learned from the kernels of other devices, and from this one's where they were measured.
+
+    Raises:
+        InvalidInput: the device is no GPU, or the catalog lacks its memory bandwidth or the peak of an op's dtype.
+    """
+
+    tier = Tier.LEARNED
+
+    def __init__(self, fitted: FittedKernels, device: Device, *, spread: float = SPREAD) -> None:
+        if device.kind is not DeviceKind.GPU:
+            raise InvalidInput(
+                f"{device.name} is a {device.kind.value}, but kernels were learned on GPUs: price it by its "
+                "specifications, or calibrate it"
+            )
+        self.spread = spread
+        self._fitted = fitted
+        self._boards = Boards.of([device])
+        self._names = {name: i for i, name in enumerate(fitted.names)}
+        figures = device.calibration.figures if device.calibration else {}
+        self.call_s = figures.get("launch_s", LAUNCH_S[device.kind])
+
+    def op_s(self, op: Op) -> float:
+        """Return the seconds one call of ``op`` takes once it runs, launch excluded."""
+        return float(self.ops_s([op])[0])
+
+    def ops_s(self, ops: Sequence[Op]) -> Array:
+        """Return the seconds of one call of each op, shape (n,), alike ones priced once."""
+        kernels = kernels_of(ops, self._names)
+        alike, where = _distinct(kernels)
+        found: Array = self._priced(kernels.at(alike))[where]
+        return found
+
+    def launch_s(self, op: Op) -> float:
+        """Return the host seconds of one call; a view costs as much as a kernel."""
+        return self.call_s * (1 + FURTHER * (op.kernels - 1))
+
+    def step_s(self, graph: OpGraph) -> float:
+        """Return the seconds of the whole graph: the host runs ahead, so the slower of the two decides."""
+        kernels = kernels_of(graph.ops, self._names)
+        alike, where = _distinct(kernels)
+        kernels_s = float(self._priced(kernels.at(alike))[where] @ kernels.count)
+        return max(kernels_s, float(_launches(kernels, self.call_s)))
+
+    def _priced(self, kernels: Kernels) -> Array:
+        return _alone_s(self._fitted, kernels, self._boards, np.zeros(len(kernels), np.int64))
+
+
+def steps_s(fitted: FittedKernels, configurations: Sequence[Kernels], devices: Sequence[Device]) -> Array:
+    """Return the seconds of a step of each configuration on the GPU beside it, shape (c,), all priced in one go.
+
+    Raises:
+        InvalidInput: a device is no GPU, or lacks the figures that the laws need.
+    """
+    models = {device.name: LearnedKernels(fitted, device) for device in devices}
+    place = {name: i for i, name in enumerate(models)}
+    boards = Boards.of(list({device.name: device for device in devices}.values()))
+    sizes = [len(one) for one in configurations]
+    owner = np.repeat(np.arange(len(sizes)), sizes)
+    where = np.array([place[device.name] for device in devices], np.int64)[owner]
+    kernels = joined(configurations)
+    alike, back = _distinct(kernels, where)
+    kernel_s = _alone_s(fitted, kernels.at(alike), boards, where[alike])[back]
+    busy_s = np.bincount(owner, kernel_s * kernels.count, minlength=len(sizes))
+    launch_s = np.array([models[device.name].call_s for device in devices])
+    calls = np.bincount(owner, kernels.count * (1 + FURTHER * (kernels.launched - 1)), minlength=len(sizes))
+    found: Array = np.maximum(busy_s, calls * launch_s)
+    return found
+
+
+def _alone_s(fitted: FittedKernels, kernels: Kernels, boards: Boards, where: npt.NDArray[np.int64]) -> Array:
+    found = np.zeros(len(kernels))
+    runs = np.flatnonzero((kernels.moved > 0) | (kernels.flops > 0))  # a view runs no kernel
+    found[runs] = fitted.price(kernels.at(runs), boards, where[runs], queued=True)[0]
+    return found
+
+
+def _launches(kernels: Kernels, launch_s: float) -> float:
+    return launch_s * float(kernels.count @ (1 + FURTHER * (kernels.launched - 1)))
+
+
+def _distinct(
+    kernels: Kernels, where: npt.NDArray[np.int64] | None = None
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Return positions of kernels that differ in what decides their time, and for each kernel which of them it is."""
+    columns = (
+        kernels.law, kernels.dtype, kernels.name, kernels.b, kernels.m, kernels.n, kernels.k, kernels.work,
+        kernels.fast_m, kernels.rows, kernels.columns, kernels.width, kernels.moved,
+        np.zeros(len(kernels)) if where is None else where,
+    )  # fmt: skip
+    table = np.ascontiguousarray(np.column_stack(columns).astype(np.float64))
+    keys = table.view(np.dtype((np.void, table.dtype.itemsize * table.shape[1]))).ravel()
+    _, first, back = np.unique(keys, return_index=True, return_inverse=True)
+    return first.astype(np.int64), back.ravel().astype(np.int64)

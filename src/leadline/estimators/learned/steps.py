@@ -1,0 +1,69 @@
+"""Steps of whole graphs from measured steps of others: of one setting, of another device, or a few of one's own.
+
+A setting is what changes the kernels that run and no specification tells: the framework's release, the layout in
+memory, training or inference. Settings that are alike share weights, from which each departs as far as its own steps
+ask for.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+
+from leadline.estimators.learned.op_law import Array, Observed, Weights, fit
+from leadline.estimators.tabular.ports import State
+from leadline.estimators.tabular.states import nest, within
+
+COMMON_RIDGE = 100.0
+OWN_RIDGE = 50.0
+FEW_RIDGE = 20.0
+CARRIED = 0.8
+"""Share of a model's error on one device that is found on another: much of it is the library's and the graph's."""
+
+Laws = dict[str, Weights]
+
+
+def fit_settings(observed: Mapping[str, Observed], alike: Mapping[str, str], *, start: Laws | None = None) -> Laws:
+    """Return the law of each setting; ``alike`` names the group of settings that shares weights.
+
+    ``start`` holds laws of nearly the same steps, from which the search is shorter.
+    """
+    found: Laws = {}
+    for group in dict.fromkeys(alike[name] for name in observed):
+        names = [name for name in observed if alike[name] == group]
+        near = start.get(f"{group} in common") if start else None
+        together = fit([observed[name] for name in names], Weights.believed(), ridge=COMMON_RIDGE, start=near)
+        for name, common in zip(names, together, strict=True):
+            found[name] = fit([observed[name]], common, ridge=OWN_RIDGE, rounds=4)[0]
+        found[f"{group} in common"] = together[0]
+    return found
+
+
+def adapt(weights: Weights, few: Observed, known: Array | None = None) -> Weights:
+    """Return the law of a setting or device of which only a few steps were measured, nearest to ``weights``.
+
+    ``known`` (k,) are the errors to expect of these few (``carried``): what is odd about a model is then not taken for
+    what is odd about the device.
+    """
+    if known is not None:
+        few = Observed(few.basis, few.graph, few.step_s * np.exp(-known))
+    return fit([few], weights, ridge=FEW_RIDGE, rounds=6)[0]
+
+
+def carried(elsewhere: Array) -> Array:
+    """Return ln(measured ÷ priced) to expect of models with these errors on another device; 0 where it is NaN."""
+    found: Array = CARRIED * np.nan_to_num(elsewhere)
+    return found
+
+
+def dump(laws: Laws) -> State:
+    """Return the laws as arrays; how sure each weight is is not kept."""
+    found: State = {"settings": np.array(list(laws))}
+    for number, weights in enumerate(laws.values()):
+        found |= nest(str(number), replace(weights, variance=None).dump())
+    return found
+
+
+def load(state: State) -> Laws:
+    """Return the laws that were dumped."""
+    return {str(name): Weights.load(within(str(number), state)) for number, name in enumerate(state["settings"])}

@@ -1,0 +1,199 @@
+"""How alike two whole training runs are: the covariance of the logarithms of their times, as a sum of simple parts.
+
+Each part is a product of what the runs share (the same workload, the same accelerator …), of how near their sizes are,
+and of a slope in one of their figures; its variance is learned (Rasmussen and Williams 2006, section 4.2.4).
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from leadline.estimators.tabular.ports import Array
+
+Codes = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class WholeRun:
+    """One training run to a target quality, as it is known before it starts.
+
+    ``form`` is how the device is built in (``SXM``, ``PCIe``). ``when`` the run is made counts generations of software:
+    the rounds of a benchmark, or releases of the stack, half a year or so apart. ``peak_flops_per_s`` and
+    ``memory_bytes_per_s`` are the maker's figures of one device; what is not known is ``None`` or empty.
+    """
+
+    workload: str
+    device: str
+    devices: int
+    nodes: int = 1
+    batch: float | None = None
+    when: float = 0.0
+    form: str = ""
+    system: str = ""
+    site: str = ""
+    host: str = ""
+    peak_flops_per_s: float | None = None
+    memory_bytes_per_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One part of the covariance.
+
+    ``same`` names texts that must be equal, ``near`` sizes that should be, ``slope`` a figure it grows with, and
+    ``variance`` is what is believed of it beforehand.
+    """
+
+    name: str
+    variance: float
+    same: tuple[str, ...] = ()
+    near: tuple[str, ...] = ()
+    slope: str = ""
+
+
+LENGTHS = {"devices": 1.0, "per_node": 0.5, "batch_each": 0.7}
+"""Size → the difference of its logarithm at which two runs are no longer alike."""
+
+PARTS = (
+    Part("workload", 9.0, ("workload",)),
+    Part("workload, count", 0.3, ("workload",), slope="devices"),
+    Part("workload, device", 0.3, ("workload", "device")),
+    Part("device", 0.3, ("device",)),
+    Part("device, form", 0.05, ("device", "form")),
+    Part("speed", 1.0, slope="speed"),
+    Part("workload, speed", 0.1, ("workload",), slope="speed"),
+    Part("workload, balance", 0.05, ("workload",), slope="balance"),
+    Part("workload, device, form", 0.03, ("workload", "device", "form")),
+    Part("workload, device, count", 0.02, ("workload", "device"), ("devices",)),
+    Part("workload, device, form, sizes", 0.02, ("workload", "device", "form"), ("devices", "per_node", "batch_each")),
+    Part("workload, device, batch", 0.01, ("workload", "device"), ("devices", "batch_each")),
+    Part("workload, recipe", 0.01, ("workload", "batch")),
+    Part("workload, device, recipe", 0.01, ("workload", "device", "count", "batch")),
+    Part("workload, device, form, recipe", 0.01, ("workload", "device", "form", "count", "batch")),
+    Part("workload, system, recipe", 0.005, ("workload", "system", "count", "batch")),
+    Part("workload, device, host, recipe", 0.003, ("workload", "device", "form", "host", "count", "batch")),
+    Part("workload, device, host", 0.003, ("workload", "device", "form", "host")),
+    Part("workload, system", 0.01, ("workload", "system"), ("devices",)),
+    Part("system", 0.005, ("system",)),
+)
+AGEING = (
+    Part("age of workload", 0.01, slope="workload_age"),
+    Part("age of device", 0.01, slope="device_age"),
+    Part("workload, its age", 0.005, ("workload",), slope="workload_age"),
+    Part("device, its age", 0.005, ("device",), slope="device_age"),
+    Part("workload, device, age", 0.005, ("workload", "device"), slope="both_age"),
+)
+"""Software gets faster, ever more slowly, after a workload or a device first appears: a slope in ln(1 + age)."""
+WALKING = (Part("workload, walk", 0.003, ("workload",), slope="walk"),
+           Part("workload, device, walk", 0.003, ("workload", "device"), slope="walk"))  # fmt: skip
+"""Or its speed wanders: what was seen last is the best forecast (a Wiener process)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ages:
+    """When each workload and device was first seen among the learned runs, in generations of software."""
+
+    start: float
+    workload: Mapping[str, float]
+    device: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """n runs: codes of their texts (n,) by name, and their figures (n,) by name."""
+
+    codes: Mapping[str, Codes]
+    figures: Mapping[str, Array]
+
+    def at(self, chosen: npt.NDArray[np.int64]) -> "Encoded":
+        """Return the runs at these positions."""
+        return Encoded(
+            {name: one[chosen] for name, one in self.codes.items()},
+            {name: one[chosen] for name, one in self.figures.items()},
+        )
+
+
+def ages_of(runs: Sequence[WholeRun]) -> Ages:
+    """Return when each workload and device first appears."""
+    workload: dict[str, float] = {}
+    device: dict[str, float] = {}
+    for run in runs:
+        workload[run.workload] = min(workload.get(run.workload, math.inf), run.when)
+        device[run.device] = min(device.get(run.device, math.inf), run.when)
+    return Ages(min(workload.values()), workload, device)
+
+
+def encode(runs: Sequence[WholeRun], ages: Ages, words: dict[str, dict[str, int]]) -> Encoded:
+    """Return the runs as codes and figures; ``words`` (name → text → code) grows by texts that are new."""
+    batches = _typical_batches(runs)
+    rows = [_texts(run) for run in runs]
+    codes = {
+        name: np.array([words.setdefault(name, {}).setdefault(row[name], len(words[name])) for row in rows], np.int64)
+        for name in rows[0]
+    }
+    devices = np.log([run.devices for run in runs])
+    batch = np.log([run.batch or batches.get(run.workload, 1.0) for run in runs])
+    when = np.array([run.when for run in runs])
+    by_workload = np.log1p(np.maximum(when - [ages.workload.get(run.workload, run.when) for run in runs], 0.0))
+    by_device = np.log1p(np.maximum(when - [ages.device.get(run.device, run.when) for run in runs], 0.0))
+    speed, balance = np.array([_speed(run) for run in runs]).T
+    figures = {
+        "devices": devices,
+        "per_node": devices - np.log([max(run.nodes, 1) for run in runs]),
+        "batch_each": batch - devices,
+        "speed": speed,
+        "balance": balance,
+        "workload_age": by_workload,
+        "device_age": by_device,
+        "both_age": np.minimum(by_workload, by_device),
+        "walk": np.maximum(when - ages.start, 0.0),
+    }
+    return Encoded(codes, figures)
+
+
+def covariance(part: Part, left: Encoded, right: Encoded) -> Array:
+    """Return the covariance of a part of unit variance between n and m runs (n, m)."""
+    shape = (len(left.figures["devices"]), len(right.figures["devices"]))
+    found = np.ones(shape)
+    for name in part.same:
+        found *= left.codes[name][:, None] == right.codes[name]
+    for name in part.near:
+        away = left.figures[name][:, None] - right.figures[name]
+        found *= np.exp(-0.5 * (away / LENGTHS[name]) ** 2)
+    return found * _slope(part.slope, left, right)
+
+
+def _slope(name: str, left: Encoded, right: Encoded) -> Array | float:
+    if not name:
+        return 1.0
+    a, b = left.figures[name], right.figures[name]
+    if name == "walk":
+        return np.minimum(a[:, None], b)
+    middle = 2.0 if name == "devices" else 0.0
+    return (a - middle)[:, None] * (b - middle)
+
+
+def _texts(run: WholeRun) -> dict[str, str]:
+    return {
+        "workload": run.workload, "device": run.device, "form": run.form, "system": run.system or f"of {run.site}",
+        "host": run.host, "count": str(run.devices), "batch": f"{run.batch or 0:g}",
+    }  # fmt: skip
+
+
+def _speed(run: WholeRun) -> tuple[float, float]:
+    """Return how fast a device is against an A100, and how much more of that is bandwidth, in logarithms; 0 unknown."""
+    if not (run.peak_flops_per_s and run.memory_bytes_per_s):
+        return 0.0, 0.0
+    peak, bandwidth = math.log(run.peak_flops_per_s / 312e12), math.log(run.memory_bytes_per_s / 2e12)
+    return (peak + bandwidth) / 2, bandwidth - peak
+
+
+def _typical_batches(runs: Sequence[WholeRun]) -> dict[str, float]:
+    known: dict[str, list[float]] = {}
+    for run in runs:
+        if run.batch:
+            known.setdefault(run.workload, []).append(run.batch)
+    return {name: float(np.median(batches)) for name, batches in known.items()}

@@ -1,0 +1,152 @@
+"""A language model's answers out of the times of few passes: the prompt's, and decode steps of a few lengths."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from leadline.core.estimate import Interval, Tier, TokenTimes
+from leadline.core.graph import BYTES_PER_ELEMENT, Generation, Op, OpGraph, OpKind, TracedJob
+from leadline.core.hardware import Device
+from leadline.core.ports import KernelModel
+from leadline.core.units import format_duration
+from leadline.core.workload import Workload
+from leadline.estimators.parallel import cache_share
+
+
+@dataclass(frozen=True, slots=True)
+class Priced:
+    """The time of a graph, the seconds of its parts (which overlap), and sentences about them."""
+
+    interval: Interval
+    parts: dict[str, float]
+    sentences: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """One batch of whole answers: its prefill, all its decode steps together, the first and the last of them."""
+
+    whole: Priced
+    prefill: Interval
+    decode: Interval | None = None
+    first: Interval | None = None
+    last: Interval | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """A ``KernelModel`` of the same kernels, captured and replayed: the device alone decides."""
+
+    kernels: KernelModel
+
+    @property
+    def tier(self) -> Tier:
+        """The tier of the kernels."""
+        return self.kernels.tier
+
+    @property
+    def spread(self) -> float:
+        """The spread of the kernels."""
+        return self.kernels.spread
+
+    def op_s(self, op: Op) -> float:
+        """Return the seconds of one call on the device."""
+        return self.kernels.op_s(op)
+
+    def launch_s(self, op: Op) -> float:  # noqa: ARG002 - part of the protocol
+        """Return no time: nothing is launched op by op."""
+        return 0.0
+
+    def step_s(self, graph: OpGraph) -> float:
+        """Return the sum of the kernels, one after the other."""
+        return sum(self.op_s(op) * op.count for op in graph.ops)
+
+
+def answered(job: TracedJob, price: Callable[[OpGraph], Priced]) -> Answer:
+    """Return the time of whole answers; ``price`` is asked for the prefill and for three steps of each stretch.
+
+    The errors of a device's price list are common to all steps, so that the ends of their intervals are added up.
+    """
+    prefill, generation = price(job.step), job.generation
+    if generation is None or not generation.stretches:
+        return Answer(prefill, prefill.interval)
+    known = {step.length: price(step.graph) for steps in generation.stretches for step in steps}
+    by_graph = {id(step.graph): known[step.length] for steps in generation.stretches for step in steps}
+    first, last = generation.stretches[0][0], generation.stretches[-1][-1]
+    decode = _summed(generation, lambda graph: by_graph[id(graph)].interval)
+    kinds = dict.fromkeys((*prefill.parts, *(kind for one in by_graph.values() for kind in one.parts)))
+    parts = {
+        kind: prefill.parts.get(kind, 0.0)
+        + generation.total(lambda graph, kind=kind: by_graph[id(graph)].parts.get(kind, 0.0))  # type: ignore[misc]
+        for kind in kinds
+    }
+    sentences = (
+        *(f"prompt: {text}" for text in prefill.sentences),
+        *(f"decoding token {last.length}: {text}" for text in known[last.length].sentences),
+    )
+    whole = Priced(_added(prefill.interval, decode), parts, sentences)
+    return Answer(whole, prefill.interval, decode, known[first.length].interval, known[last.length].interval)
+
+
+def token_times(answer: Answer, replayed: Answer | None, workload: Workload, job: TracedJob) -> TokenTimes | None:
+    """Return what users of language models ask of an answer; ``None`` where nothing is generated.
+
+    ``replayed`` is the same answer by kernels that are not launched one by one, where a device can do so.
+    """
+    generation = job.generation
+    if generation is None:
+        return None
+    sequences = (workload.batch or job.loop.batch or 1) * workload.parallelism.copies(workload.gpus)
+    tokens, whole = float(sequences * generation.generated), answer.whole.interval
+    steps = generation.generated - 1
+    return TokenTimes(
+        prompt_tokens=generation.prompt,
+        generated_tokens=generation.generated,
+        time_to_first_token_s=answer.prefill,
+        time_per_output_token_s=answer.decode.scaled(1 / steps) if answer.decode else None,
+        first_decode_step_s=answer.first,
+        last_decode_step_s=answer.last,
+        output_tokens_per_s=Interval(tokens / whole.point, tokens / whole.high, tokens / whole.low, whole.level),
+        kv_cache_bytes=cache_share(generation.cache_bytes, workload, job.step),
+        replayed_answer_s=replayed.whole.interval if replayed else None,
+        replayed_per_output_token_s=replayed.decode.scaled(1 / steps) if replayed and replayed.decode else None,
+    )
+
+
+def sentences(told: TokenTimes, least_s: float) -> tuple[str, ...]:
+    """Return how much faster an engine may be that replays captured kernels, and what none can be faster than."""
+    if told.replayed_per_output_token_s is None or told.replayed_answer_s is None:
+        return ()
+    per_token, answer = told.replayed_per_output_token_s.point, told.replayed_answer_s.point
+    times = f"{format_duration(per_token)} a token and {format_duration(answer)} an answer"
+    return (
+        f"captured and replayed, as serving engines do, the kernels take {times}",
+        f"no engine decodes the last token faster than {format_duration(least_s)}, the reading of weights and cache",
+    )
+
+
+def least_decode_s(workload: Workload, job: TracedJob, device: Device) -> float:
+    """Return the seconds to read the weights and the cache of the last decode step once: no engine is faster.
+
+    Weights are those of the products (experts that no token chose are not read), as many bytes an element as they have.
+    """
+    generation, plan = job.generation, workload.parallelism
+    if generation is None or generation.last is None or not device.memory_bytes_per_s:
+        return 0.0
+    products = [op for op in generation.last.ops if op.kind is OpKind.GEMM and op.name != "aten.bmm"]
+    weights = sum(
+        op.dims.get("b", 1) * op.dims["n"] * op.dims["k"] * BYTES_PER_ELEMENT[op.dtype] * op.count for op in products
+    )
+    cache = plan.pipeline * cache_share(generation.cache_bytes, workload, job.step)
+    return (weights / plan.tensor + cache) / device.memory_bytes_per_s
+
+
+def _summed(generation: Generation, interval: Callable[[OpGraph], Interval]) -> Interval:
+    return Interval(
+        generation.total(lambda graph: interval(graph).point),
+        generation.total(lambda graph: interval(graph).low),
+        generation.total(lambda graph: interval(graph).high),
+    )
+
+
+def _added(one: Interval, other: Interval) -> Interval:
+    return Interval(one.point + other.point, one.low + other.low, one.high + other.high, one.level)

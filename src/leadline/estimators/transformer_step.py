@@ -1,0 +1,187 @@
+"""The time of a transformer's training step on many GPUs, learned from measured steps: a law, then what it leaves over.
+
+t = m · [(c⁴ + e⁴)^¼ + u·e + layers · l] + optimizer + constant, over m microbatches, where c are the seconds of
+computing (products, attention, memory-bound passes), e those of exchanging and u the share that never hides. Each
+coefficient is above zero and believed beforehand from published figures; the fit weighs relative errors (pseudo-Huber).
+What remains is a Gaussian process of bounded size: far from the learned steps it says nothing.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from leadline.core.errors import InvalidInput
+from leadline.estimators.tabular.gaussian_process import GaussianProcess, Process
+from leadline.estimators.tabular.ports import Array, Predicted, State
+from leadline.estimators.tabular.states import floats, lines, nest, texts, within
+from leadline.estimators.transformer_terms import Terms, TransformerStep, sizes, terms
+
+BELIEFS = {
+    "products": (1.25, 0.15),
+    "narrow": (150.0, 0.7),
+    "few_tokens": (500.0, 1.0),
+    "float8": (1.5, 0.2),
+    "attention": (1.0, 0.1),
+    "activations": (60.0, 0.4),
+    "logits": (20.0, 0.4),
+    "optimizer": (30.0, 0.3),
+    "transfer": (1.0, 0.3),
+    "hops": (1.0, 0.3),
+    "unhidden": (0.2, 0.5),
+    "layer_s": (3e-4, 0.7),
+    "step_s": (5e-3, 0.7),
+}
+"""Coefficient → its value before any step was seen, and the deviation of its logarithm.
+
+Products: 80 % of the peak, less where the width or the tokens of a microbatch are of the order of ``narrow`` and
+``few_tokens``. Float8 gains a third, not twofold. Activations: bytes that pass for each of a block's (norms, residuals,
+activation functions, dropout, and their gradients), a third of it again where they are recomputed. Logits: bytes for
+each in cross entropy. Optimizer: bytes a weight (Adam in mixed precision). Hops: NCCL's own constants."""
+
+SCALE = 0.03
+"""Relative errors below this count by their square, larger ones by their size."""
+WILD = 3.0
+"""Errors beyond so many typical ones are cut before the process learns of them, and weigh less."""
+UNSEEN_PRODUCTS, UNSEEN_ATTENTION = 0.10, 0.20
+"""Doubt about the efficiency on a generation of GPUs of which no step was seen."""
+LEAST = 8
+NAMES = tuple(BELIEFS)
+_CENTRE = np.log([value for value, _ in BELIEFS.values()])
+_WIDTH = np.array([width for _, width in BELIEFS.values()])
+
+
+@dataclass(frozen=True, slots=True)
+class StepLaw:
+    """Logarithms of the coefficients (k,) with their covariance (k, k), and the process of what remains.
+
+    ``middle`` and ``scale`` (columns,) are those of what the process sees; ``noise`` is the deviation of what is left.
+    """
+
+    theta: Array
+    covariance: Array
+    process: Process
+    middle: Array
+    scale: Array
+    noise: float
+    architectures: tuple[str, ...]
+
+    def predict(self, steps: Sequence[TransformerStep]) -> Predicted:
+        """Return the seconds of each step.
+
+        Raises:
+            InvalidInput: a device lacks a figure, or a size is not above zero.
+        """
+        found = terms(steps)
+        point, slopes = _law(self.theta, found), _slopes(self.theta, found)
+        x = (sizes(steps) - self.middle) / self.scale
+        left, unsure = self.process.predict(x)
+        known = np.einsum("ij,jk,ik->i", slopes, self.covariance, slopes)
+        variance = known + unsure**2 + self.noise**2 + self._unseen(steps, slopes) ** 2
+        beyond = np.max(np.maximum(np.abs(x) - np.abs(self.process.points).max(axis=0), 0.0), axis=1)
+        return Predicted(point * np.exp(left), np.sqrt(variance), np.asarray(beyond, np.float64))
+
+    def parts(self, steps: Sequence[TransformerStep]) -> dict[str, Array]:
+        """Return the seconds of one step by what they go to: computing by kind, and exchanging before any hiding."""
+        found = terms(steps)
+        coefficients = dict(zip(NAMES, np.exp(self.theta), strict=True))
+        shares = {**_computing(coefficients, found), "exchange": _exchange(coefficients, found)}
+        return {name: seconds * found.microbatches for name, seconds in shares.items()}
+
+    def dump(self) -> State:
+        """Return the law as arrays."""
+        own = {"theta": self.theta, "covariance": self.covariance, "middle": self.middle, "scale": self.scale}
+        seen = {"noise": np.array([self.noise]), "architectures": texts(self.architectures)}
+        return {**own, **seen, **nest("process", self.process.dump())}
+
+    def _unseen(self, steps: Sequence[TransformerStep], slopes: Array) -> Array:
+        """Return the doubt about GPUs of a generation that was not learned from."""
+        new = np.array([(step.device.architecture or "") not in self.architectures for step in steps])
+        products, attention = slopes[:, NAMES.index("products")], slopes[:, NAMES.index("attention")]
+        return np.asarray(new * np.hypot(UNSEEN_PRODUCTS * products, UNSEEN_ATTENTION * attention), np.float64)
+
+
+def fit(steps: Sequence[TransformerStep], elapsed_s: Sequence[float]) -> StepLaw:
+    """Learn the law of measured steps and their seconds.
+
+    Raises:
+        InvalidInput: there are too few steps, a time is not above zero, or a device lacks a figure.
+    """
+    from scipy.optimize import least_squares  # noqa: PLC0415 - needed to fit alone
+
+    times = np.asarray(elapsed_s, np.float64)
+    if len(times) < LEAST:
+        raise InvalidInput(f"{len(times)} measured steps are too few for a law of training steps: give {LEAST} or more")
+    if not np.all(times > 0):
+        raise InvalidInput(f"a step took {times.min():g} s: leave out what is not above zero")
+    found, target = terms(steps), np.log(times)
+
+    def off(theta: Array) -> Array:
+        error = (np.log(_law(theta, found)) - target) / SCALE
+        damped = np.sign(error) * np.sqrt(2 * (np.sqrt(1 + error**2) - 1))
+        return np.concatenate([damped, (theta - _CENTRE) / _WIDTH])
+
+    answer = least_squares(off, _CENTRE)
+    theta = np.asarray(answer.x, np.float64)
+    left = target - np.log(_law(theta, found))
+    usual = max(1.4826 * float(np.median(np.abs(left))), 1e-4)
+    process, middle, scale = _remainder(sizes(steps), left, usual)
+    residual = left - process.predict((sizes(steps) - middle) / scale)[0]
+    noise = max(1.4826 * float(np.median(np.abs(residual))), 1e-4)
+    covariance = np.linalg.inv(answer.jac.T @ answer.jac)
+    seen = tuple(sorted({step.device.architecture or "" for step in steps}))
+    return StepLaw(theta, covariance, process, middle, scale, noise, seen)
+
+
+def load(state: State) -> StepLaw:
+    """Return the law that ``dump`` gave."""
+    theta, covariance, middle, scale = (floats(state[name]) for name in ("theta", "covariance", "middle", "scale"))
+    process = GaussianProcess(trend=False).load(within("process", state))
+    noise = float(floats(state["noise"])[0])
+    return StepLaw(theta, covariance, process, middle, scale, noise, lines(state["architectures"]))
+
+
+def _remainder(x: Array, left: Array, usual: float) -> tuple[Process, Array, Array]:
+    """Return the process of what the law leaves over, wild errors cut, and the scaling of what it sees."""
+    middle, scale = x.mean(axis=0), np.maximum(x.std(axis=0), 0.3)
+    most = WILD * usual
+    weight = np.minimum(1.0, (most / np.maximum(np.abs(left), 1e-12)) ** 2)
+    cut = np.clip(left, -most, most)
+    process = GaussianProcess(trend=False).fit((x - middle) / scale, cut, weight / weight.mean(), 0)
+    return process, middle, scale
+
+
+def _law(theta: Array, found: Terms) -> Array:
+    """Return the seconds of each step (n,) by the law alone."""
+    p = dict(zip(NAMES, np.exp(theta), strict=True))
+    computing = sum(_computing(p, found).values())
+    exchange = _exchange(p, found)
+    together = (computing**4 + exchange**4) ** 0.25
+    microbatch = together + p["unhidden"] * exchange + found.layers * p["layer_s"]
+    return np.asarray(found.microbatches * microbatch + p["optimizer"] * found.optimizer_s + p["step_s"], np.float64)
+
+
+def _computing(p: dict[str, float], found: Terms) -> dict[str, Array]:
+    """Return the seconds of one microbatch by kind of work."""
+    narrow = 1 + p["narrow"] / found.width
+    few = 1 + p["few_tokens"] / found.tokens
+    float8 = np.where(found.float8 > 0, p["float8"], 1.0)
+    return {
+        "products": found.products_s * p["products"] * narrow * few * float8,
+        "head": found.head_s * p["products"] * narrow,
+        "attention": found.attention_s * p["attention"],
+        "activations": found.activations_s * p["activations"],
+        "logits": found.logits_s * p["logits"],
+    }
+
+
+def _exchange(p: dict[str, float], found: Terms) -> Array:
+    return np.asarray(found.transfer_s * p["transfer"] + found.hops_s * p["hops"], np.float64)
+
+
+def _slopes(theta: Array, found: Terms) -> Array:
+    """Return the derivatives of the logarithm of the law by each coefficient's logarithm (n, k)."""
+    step = 1e-4
+    ahead = [np.log(_law(theta + step * one, found)) for one in np.eye(len(theta))]
+    behind = [np.log(_law(theta - step * one, found)) for one in np.eye(len(theta))]
+    return np.asarray((np.array(ahead) - np.array(behind)).T / (2 * step), np.float64)

@@ -1,0 +1,185 @@
+"""What a training step of a transformer does on each GPU, in seconds at the figures of the device's maker."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+
+import numpy as np
+
+from leadline.core.errors import InvalidInput
+from leadline.core.hardware import Device
+from leadline.core.workload import Sharding
+from leadline.estimators.communication import ring_of
+from leadline.estimators.tabular.ports import Array
+
+SUSTAINED = {"Hopper": 0.83}
+"""Share of the peak that matrix products keep through a whole step, against Ampere's: Megatron-LM reports 47 % of the
+peak for H100s (its README), and 56 % for A100s (Korthikanti et al. 2022, table 5)."""
+
+ATTENTION_FLOPS_PER_CLOCK = 716.0
+"""What one streaming multiprocessor does a clock in fused causal attention, forward and backward together: 109 TFLOP/s
+of FlashAttention 1 on an A100 at head size 128 (Dao 2023, the figures of forward and backward). Its instructions are
+those of Ampere, so that a later GPU is faster by its multiprocessors and clock alone: FlashAttention 2 gains 1.6 to 1.7
+from A100 to H100, and multiprocessors × clock 1.6."""
+
+ATTENTION_RAMP = 450.0
+"""Sequence length at which fused attention reaches half of its speed, from the same figures."""
+
+HEAD_DTYPE = "bfloat16"
+"""The output layer stays in it where the blocks' products are in float8."""
+
+
+@dataclass(frozen=True, slots=True)
+class TransformerStep:
+    """One optimizer step of a decoder on ``gpus`` devices over ``nodes``; sizes are counts, ``microbatch`` sequences.
+
+    ``block_weights`` are the weights that take part in matrix products, the embedding and the output layer left out;
+    ``parameters`` are all. ``dtype`` is that of these products, ``reduced_bytes`` the bytes of one gradient on the
+    network, and ``interconnect`` the text of the nodes' network as the catalog has it.
+    """
+
+    device: Device
+    gpus: int
+    layers: int
+    width: int
+    vocabulary: int
+    block_weights: float
+    parameters: float
+    sequence: int
+    microbatch: int
+    microbatches: int = 1
+    nodes: int = 1
+    interconnect: str | None = None
+    checkpointing: bool = False
+    dtype: str = "bfloat16"
+    reduced_bytes: int = 4
+    sharding: Sharding = Sharding.FULL
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of one microbatch on one GPU."""
+        return self.microbatch * self.sequence
+
+    @property
+    def model_flops(self) -> float:
+        """Floating-point operations of one GPU's step that the model needs: 6 a weight and token, and attention."""
+        weights = self.block_weights + self.vocabulary * self.width
+        attention = 6.0 * self.layers * self.sequence * self.width
+        return self.microbatches * self.tokens * (6.0 * weights + attention)
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """Of n steps: seconds of one microbatch on one GPU (all of shape (n,)), and the sizes that efficiency depends on.
+
+    ``products_s``, ``head_s``: matrix products of the blocks and of the output layer at the sustained peak;
+    ``attention_s``: fused attention; ``activations_s``, ``logits_s``: one pass over a block's activations for each
+    layer, and over the logits, at the memory's bandwidth; ``optimizer_s``: one pass over the GPU's shard of the weights
+    (a step); ``transfer_s``, ``hops_s``: bytes and latencies of sharded gathers and reductions.
+    """
+
+    products_s: Array
+    head_s: Array
+    attention_s: Array
+    activations_s: Array
+    logits_s: Array
+    optimizer_s: Array
+    transfer_s: Array
+    hops_s: Array
+    layers: Array
+    width: Array
+    tokens: Array
+    sequence: Array
+    microbatches: Array
+    float8: Array
+
+    def at(self, chosen: Array) -> "Terms":
+        """Return the rows that a mask or positions name."""
+        return Terms(*(getattr(self, one.name)[chosen] for one in fields(self)))
+
+
+def terms(steps: Sequence[TransformerStep]) -> Terms:
+    """Return the terms of each step.
+
+    Raises:
+        InvalidInput: a device lacks a figure, or a size is not above zero.
+    """
+    return Terms(*np.array([_of(step) for step in steps], np.float64).reshape(-1, len(fields(Terms))).T)
+
+
+def sizes(steps: Sequence[TransformerStep]) -> Array:
+    """Return what efficiency may depend on besides, as logarithms and flags (n, columns)."""
+    return np.array(
+        [
+            [
+                np.log(step.width),
+                np.log(step.tokens),
+                float(step.checkpointing),
+                np.log(step.sequence),
+                np.log(step.gpus) / 2,
+                np.log(step.microbatch),
+                np.log(step.device.peak_flops_per_s[HEAD_DTYPE]),
+                np.log(step.device.memory_bytes_per_s or 1.0),
+                np.log2(step.reduced_bytes),
+                float(step.dtype == "float8"),
+            ]
+            for step in steps
+        ],
+        np.float64,
+    )
+
+
+def _of(step: TransformerStep) -> tuple[float, ...]:
+    device = step.device
+    counts = (step.gpus, step.layers, step.width, step.vocabulary, step.sequence, step.microbatch, step.microbatches)
+    if min(counts) < 1 or not step.block_weights > 0:
+        raise InvalidInput(f"a step of sizes {counts} cannot be: give every size as 1 or more")
+    if not (device.memory_bytes_per_s and device.compute_units and device.boost_hz):
+        raise InvalidInput(
+            f"{device.name} lacks its memory bandwidth, multiprocessors or clock in the catalog, so the speed of a "
+            "transformer on it is not known: add them to a device file of your own"
+        )
+    again = float(step.checkpointing)
+    bytes_per_s, tokens, width = device.memory_bytes_per_s, step.tokens, step.width
+    exchange_s, hops_s = _sharded(step)
+    per_clock = ATTENTION_FLOPS_PER_CLOCK * device.compute_units * device.boost_hz
+    ramp = 1 + ATTENTION_RAMP / step.sequence
+    return (
+        tokens * step.block_weights * (6 + 2 * again) / _sustained(device, step.dtype),
+        tokens * step.vocabulary * width * 6 / _sustained(device, HEAD_DTYPE),
+        tokens * step.layers * (7 + 2 * again) * step.sequence * width / per_clock * ramp,
+        tokens * step.layers * width * 2 * (1 + again / 3) / bytes_per_s,
+        tokens * step.vocabulary / bytes_per_s,
+        step.parameters / (step.gpus if step.sharding is not Sharding.NONE else 1) / bytes_per_s,
+        exchange_s,
+        hops_s,
+        step.layers,
+        width,
+        tokens,
+        step.sequence,
+        step.microbatches,
+        float(step.dtype == "float8"),
+    )
+
+
+def _sustained(device: Device, dtype: str) -> float:
+    peak = device.peak_flops_per_s.get(dtype)
+    if not peak:
+        raise InvalidInput(f"{device.name} has no {dtype} peak in the catalog: ask for another number format")
+    return peak * SUSTAINED.get(device.architecture or "", 1.0)
+
+
+def _sharded(step: TransformerStep) -> tuple[float, float]:
+    """Return the seconds that the bytes and the latencies of one microbatch's collectives take.
+
+    Weights travel in 2 bytes and are gathered for forward and, if sharded in full, again for backward; gradients are
+    reduced after each microbatch, as FSDP does, or in the mean over them where each GPU holds all.
+    """
+    ring = ring_of(step.device, step.gpus, step.nodes, step.interconnect)
+    if step.gpus < 2:
+        return 0.0, 0.0
+    if step.sharding in (Sharding.NONE, Sharding.OPTIMIZER):
+        share = 2 / step.microbatches
+        return share * ring.transfer_s(step.block_weights * step.reduced_bytes), share * ring.hops_s
+    gathers = 2 if step.sharding is Sharding.FULL else 1
+    moved = step.block_weights * (2 * gathers + step.reduced_bytes)
+    return ring.transfer_s(moved), step.layers * (gathers + 1) * ring.hops_s

@@ -1,0 +1,215 @@
+"""Times of whole training runs from earlier runs of the same workloads, by Gaussian processes.
+
+They tell how a run departs from a constant work for each device of its speed. Two differ in how software gets faster,
+and the answer is their geometric mean. What is known of a run before it starts (workload, device, how many, batch,
+system, when) makes it more or less like each earlier one (``run_similarity.py``). Variances of the parts are those of
+most evidence; wild runs weigh less.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from leadline.core.errors import InvalidInput
+from leadline.estimators.run_similarity import (
+    AGEING,
+    PARTS,
+    WALKING,
+    Ages,
+    Encoded,
+    Part,
+    WholeRun,
+    ages_of,
+    covariance,
+    encode,
+)
+from leadline.estimators.tabular.ports import Array, Predicted, State
+from leadline.estimators.tabular.states import floats, lines, nest, texts, within
+
+Positions = npt.NDArray[np.int64]
+
+NOISE = 0.003
+"""Variance of the logarithm of a repeated run's time, believed beforehand."""
+BELIEF = 2.0
+"""Deviation of the logarithm of a part's variance from what is believed."""
+TUNED_ON, ROUNDS = 450, 25
+WILD = 2.5
+LEAST = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """One process: its parts, and their variances with that of the noise last (k + 1,).
+
+    ``mean`` is that of the logarithms, ``alpha`` (n,) what each learned run weighs, and ``inverse`` (n, n) that of
+    their covariance.
+    """
+
+    parts: tuple[Part, ...]
+    variances: Array
+    mean: float
+    alpha: Array
+    inverse: Array
+
+    def predict(self, asked: Encoded, learned: Encoded) -> tuple[Array, Array]:
+        """Return the logarithm of each time (m,) and its variance, noise included."""
+        between, own = (
+            np.zeros((len(asked.figures["devices"]), len(self.alpha))),
+            np.zeros(len(asked.figures["devices"])),
+        )
+        for part, variance in zip(self.parts, self.variances, strict=False):
+            between += variance * covariance(part, asked, learned)
+            own += variance * _own(part, asked)
+        told = np.einsum("ij,jk,ik->i", between, self.inverse, between)
+        return expected(asked) + self.mean + between @ self.alpha, np.maximum(own - told, 0.0) + self.variances[-1]
+
+
+@dataclass(frozen=True, slots=True)
+class RunTimes:
+    """The learned runs with the forecasts made of them."""
+
+    learned: Encoded
+    ages: Ages
+    words: dict[str, dict[str, int]]
+    forecasts: tuple[Forecast, ...]
+    workloads: frozenset[str] = field(default_factory=frozenset)
+
+    def predict(self, runs: Sequence[WholeRun]) -> Predicted:
+        """Return the seconds of each run; ``beyond`` is infinite for a device that no learned run had.
+
+        Raises:
+            InvalidInput: no run of a workload was learned from.
+        """
+        if new := sorted({run.workload for run in runs} - self.workloads):
+            raise InvalidInput(
+                f"no run of {', '.join(new)} was learned from, and other workloads do not tell of it: run it once first"
+            )
+        words = {name: dict(codes) for name, codes in self.words.items()}
+        asked = encode(runs, self.ages, words)
+        told = [forecast.predict(asked, self.learned) for forecast in self.forecasts]
+        log_s = np.mean([one for one, _ in told], axis=0)
+        apart = np.var([one for one, _ in told], axis=0)
+        spread = np.sqrt(np.mean([variance for _, variance in told], axis=0) + apart)
+        beyond = np.array([0.0 if run.device in self.ages.device else np.inf for run in runs])
+        return Predicted(np.exp(log_s), spread, beyond)
+
+    def dump(self) -> State:
+        """Return all that ``predict`` needs."""
+        state: State = {"start": np.array([self.ages.start]), "workloads": texts(sorted(self.workloads))}
+        for name, known in (("workload", self.ages.workload), ("device", self.ages.device)):
+            state |= {f"ages.{name}": texts(list(known)), f"ages.{name}.at": np.array(list(known.values()))}
+        for name, codes in self.words.items():
+            state[f"words.{name}"] = texts(list(codes))
+            state[f"codes.{name}"] = self.learned.codes[name].astype(np.float64)
+        state |= {f"figures.{name}": one for name, one in self.learned.figures.items()}
+        for number, one in enumerate(self.forecasts):
+            own = {"variances": one.variances, "mean": np.array([one.mean]), "alpha": one.alpha, "inverse": one.inverse}
+            state |= nest(f"forecast{number}", own)
+        return state
+
+
+def fit(runs: Sequence[WholeRun], elapsed_s: Sequence[float], *, seed: int = 0) -> RunTimes:
+    """Learn from n runs and their seconds.
+
+    Raises:
+        InvalidInput: there are too few runs, or a time or count is not above zero.
+    """
+    times = np.asarray(elapsed_s, np.float64)
+    if len(times) < LEAST:
+        raise InvalidInput(f"{len(times)} runs are too few to tell of others: give {LEAST} or more")
+    if not np.all(times > 0) or min(run.devices for run in runs) < 1:
+        raise InvalidInput("a run has no devices or took no time: leave it out")
+    ages, words = ages_of(runs), dict[str, dict[str, int]]()
+    learned = encode(runs, ages, words)
+    some: Positions = np.arange(len(times))
+    if len(times) > TUNED_ON:
+        some = np.sort(np.random.default_rng(seed).choice(len(times), TUNED_ON, replace=False))
+    forecasts = tuple(_forecast(parts, learned, np.log(times) - expected(learned), some) for parts in _kinds())
+    return RunTimes(learned, ages, words, forecasts, frozenset(run.workload for run in runs))
+
+
+def expected(runs: Encoded) -> Array:
+    """Return the logarithm of the time that one unit of work takes if devices share it and none waits (n,)."""
+    return np.asarray(-runs.figures["devices"] - runs.figures["speed"], np.float64)
+
+
+def load(state: State) -> RunTimes:
+    """Return what was dumped."""
+    first = {
+        name: dict(zip(lines(state[f"ages.{name}"]), floats(state[f"ages.{name}.at"]).tolist(), strict=True))
+        for name in ("workload", "device")
+    }
+    names = [name.removeprefix("words.") for name in state if name.startswith("words.")]
+    words = {name: {text: code for code, text in enumerate(lines(state[f"words.{name}"]))} for name in names}
+    codes = {name: floats(state[f"codes.{name}"]).astype(np.int64) for name in names}
+    figures = {name: floats(one) for name, one in within("figures", state).items()}
+    forecasts = []
+    for number, parts in enumerate(_kinds()):
+        own = {name: floats(one) for name, one in within(f"forecast{number}", state).items()}
+        forecasts.append(Forecast(parts, own["variances"], float(own["mean"][0]), own["alpha"], own["inverse"]))
+    ages = Ages(float(floats(state["start"])[0]), first["workload"], first["device"])
+    return RunTimes(Encoded(codes, figures), ages, words, tuple(forecasts), frozenset(lines(state["workloads"])))
+
+
+def _kinds() -> tuple[tuple[Part, ...], ...]:
+    """Return the parts of each forecast: speed-up that slows down with age, and speed that wanders."""
+    return (*PARTS, *AGEING, *WALKING), (*PARTS, *WALKING)
+
+
+def _forecast(parts: tuple[Part, ...], learned: Encoded, logs: Array, some: Positions) -> Forecast:
+    """Return the process of ``parts``, tuned on ``some`` runs and conditioned on all, wild ones weighing less."""
+    variances = _tuned(parts, learned.at(some), logs[some])
+    whole = np.zeros((len(logs), len(logs)))
+    for part, variance in zip(parts, variances, strict=False):
+        whole += variance * covariance(part, learned, learned)
+    mean, weight = float(logs.mean()), np.ones(len(logs))
+    for _ in range(3):
+        inverse = np.linalg.inv(whole + np.diag(variances[-1] / weight))
+        alpha = inverse @ (logs - mean)
+        left_out = np.abs(alpha / np.diag(inverse))  # the error of each run by all others
+        most = WILD * 1.4826 * float(np.median(left_out))
+        weight = np.minimum(1.0, (most / np.maximum(left_out, 1e-12)) ** 2)
+    return Forecast(parts, variances, mean, alpha, np.asarray(inverse, np.float64))
+
+
+def _tuned(parts: tuple[Part, ...], learned: Encoded, logs: Array) -> Array:
+    """Return the variances of most evidence times belief, the noise's last."""
+    from scipy.optimize import minimize  # noqa: PLC0415 - needed to fit alone
+
+    matrices = [covariance(part, learned, learned) for part in parts]
+    believed = np.log([*(part.variance for part in parts), NOISE])
+    target = logs - logs.mean()
+
+    def badness(theta: Array) -> tuple[float, Array]:
+        variances = np.exp(theta)
+        whole = variances[-1] * np.eye(len(target))
+        for variance, matrix in zip(variances, matrices, strict=False):
+            whole += variance * matrix
+        factor = np.linalg.cholesky(whole)
+        root = np.linalg.inv(factor)
+        inverse = root.T @ root
+        alpha = inverse @ target
+        pull = (inverse - np.outer(alpha, alpha)) / 2
+        gradient = [
+            variance * float(np.sum(pull * matrix)) for variance, matrix in zip(variances, matrices, strict=False)
+        ]
+        gradient.append(float(variances[-1] * np.trace(pull)))
+        off = (theta - believed) / BELIEF
+        value = float(target @ alpha) / 2 + float(np.log(np.diag(factor)).sum()) + float(off @ off) / 2
+        return value, np.array(gradient) + off / BELIEF
+
+    bounds = [(one - 5 * BELIEF, one + 3 * BELIEF) for one in believed]
+    answer = minimize(badness, believed, jac=True, method="L-BFGS-B", bounds=bounds, options={"maxiter": ROUNDS})
+    return np.asarray(np.exp(answer.x), np.float64)
+
+
+def _own(part: Part, runs: Encoded) -> Array:
+    """Return the variance of a part of unit variance at each run."""
+    if not part.slope:
+        return np.ones(len(runs.figures["devices"]))
+    figure = runs.figures[part.slope]
+    if part.slope == "walk":
+        return figure
+    return np.asarray((figure - (2.0 if part.slope == "devices" else 0.0)) ** 2, np.float64)

@@ -1,0 +1,108 @@
+"""What a fit learns of kernels whose law is known, and what it refuses."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from tests.estimators.learned.conftest import DEVICES, LAUNCH_S, NAMES, add, gemm, timings_on, true_s
+
+from leadline.core.errors import InvalidInput
+from leadline.core.graph import Op, OpKind, Stage
+from leadline.estimators.learned.fit_kernels import Timing, fit_kernels, tabulate
+from leadline.estimators.learned.fitted_kernels import FittedKernels
+from leadline.estimators.learned.kernel_sweep import with_sweep
+from leadline.estimators.learned.kernels import LearnedKernels
+
+UNSEEN = DEVICES[3]
+LARGE = [gemm(m, n, k) for m in (700, 1500, 3000) for n in (900, 2500) for k in (300, 2000)]
+
+
+def error(model, ops, on):
+    found = np.array([model.op_s(op) for op in ops])
+    truth = np.array([true_s(op, on) for op in ops])
+    return float(np.mean(np.abs(found / truth - 1)))
+
+
+def test_products_of_unseen_sizes_are_recovered_on_a_device_that_was_learned(fitted):
+    assert error(LearnedKernels(fitted, DEVICES[1]), LARGE, DEVICES[1]) < 0.15
+
+
+def test_products_are_recovered_on_a_device_that_was_never_seen(fitted):
+    assert error(LearnedKernels(fitted, UNSEEN), LARGE, UNSEEN) < 0.20
+
+
+def test_streamed_bytes_are_recovered_on_a_device_that_was_never_seen(fitted):
+    assert error(LearnedKernels(fitted, UNSEEN), [add(2**14, 2048), add(2**13, 1000)], UNSEEN) < 0.15
+
+
+def test_the_launch_of_a_learned_device_is_told_from_its_kernels(fitted):
+    factor = fitted.launches["small", 0] - fitted.launches["middle", 0]
+    assert pytest.approx(math.log(LAUNCH_S["small"] / LAUNCH_S["middle"]), abs=0.1) == factor
+
+
+def test_a_sweep_tells_a_device_that_is_slower_than_its_figures(fitted):
+    slow = [Timing(one.op, one.device, 1.5 * one.seconds) for one in timings_on(UNSEEN)]
+    known = with_sweep(fitted, tabulate(slow[::4], NAMES))
+    found = np.array([LearnedKernels(known, UNSEEN).op_s(op) for op in LARGE])
+    truth = np.array([1.5 * true_s(op, UNSEEN) for op in LARGE])
+    without = np.array([LearnedKernels(fitted, UNSEEN).op_s(op) for op in LARGE])
+    assert np.mean(np.abs(found / truth - 1)) < 0.15
+    assert np.mean(np.abs(without / truth - 1)) > 0.25
+
+
+def test_a_sweep_of_two_devices_is_refused(fitted):
+    with pytest.raises(InvalidInput, match="a sweep is of one device"):
+        with_sweep(fitted, tabulate([one for on in DEVICES for one in timings_on(on)[:10]], NAMES))
+
+
+def test_a_state_makes_the_same_model_again(fitted, tmp_path):
+    known = with_sweep(fitted, tabulate(timings_on(UNSEEN)[::5], NAMES))
+    np.savez(tmp_path / "state.npz", **known.dump())
+    with np.load(tmp_path / "state.npz", allow_pickle=False) as state:
+        again = FittedKernels.load(dict(state))
+    for on in (DEVICES[0], UNSEEN):
+        one, other = LearnedKernels(known, on), LearnedKernels(again, on)
+        assert one.ops_s(LARGE).tolist() == other.ops_s(LARGE).tolist()
+    assert known.launches == again.launches
+
+
+def test_too_few_kernels_are_refused():
+    with pytest.raises(InvalidInput, match="3 measured kernels are too few"):
+        fit_kernels(timings_on(DEVICES[0])[:3])
+
+
+@pytest.mark.parametrize("seconds", [0.0, -1.0, math.nan, math.inf])
+def test_a_time_that_is_no_time_is_refused_by_its_kernel_and_device(seconds):
+    with pytest.raises(InvalidInput, match=r"aten\.addmm on small took"):
+        tabulate([Timing(gemm(8, 8, 8), DEVICES[0], seconds)])
+
+
+def test_kernels_of_a_kind_that_was_not_learned_take_the_law_of_the_nearest_kind(fitted):
+    softmax = Op("aten._softmax", OpKind.SOFTMAX, Stage.FORWARD, "float32", 1e6, 4e6, 4e6)
+    assert 0 < LearnedKernels(fitted, UNSEEN).op_s(softmax) < 1e-3
+
+
+def test_a_model_of_streams_alone_refuses_a_product():
+    streams = fit_kernels([one for one in timings_on(DEVICES[0]) if one.op.kind is OpKind.ELEMENTWISE])
+    with pytest.raises(InvalidInput, match="no kernels like product were learned"):
+        LearnedKernels(streams, DEVICES[0]).op_s(gemm(64, 64, 64))
+
+
+def test_what_is_typical_slows_new_devices_and_leaves_known_ones(fitted):
+    laws = {number: replace(law, trusted=0.0, typical=np.array([0.0, 0.1, 0.1])) for number, law in fitted.laws.items()}
+    plain = replace(fitted, laws={number: replace(law, trusted=0.0) for number, law in fitted.laws.items()})
+    moved = replace(fitted, laws=laws)
+    before, after = (LearnedKernels(one, UNSEEN).op_s(LARGE[-1]) for one in (plain, moved))
+    assert pytest.approx(math.exp(0.1), rel=0.01) == after / before
+    before, after = (LearnedKernels(one, DEVICES[0]).op_s(LARGE[-1]) for one in (fitted, moved))
+    assert before == after
+
+
+def test_a_kernel_behind_others_does_not_wait_for_the_device(fitted):
+    table = tabulate(timings_on(DEVICES[1]), NAMES)
+    alone_s, launch_s = fitted.price(table.kernels, table.boards, table.device)
+    queued_s, same_s = fitted.price(table.kernels, table.boards, table.device, queued=True)
+    assert (queued_s <= alone_s).all()
+    assert (queued_s < alone_s).any()
+    assert launch_s.tolist() == same_s.tolist()

@@ -1,0 +1,104 @@
+"""Curves of collectives: followed where measured, carried on by laws with known answers, refused elsewhere."""
+
+import numpy as np
+import pytest
+
+from leadline.core.errors import InvalidInput
+from leadline.estimators.collectives import ALL_REDUCE, SEND, Collective, fit, load
+
+SIZES = np.geomspace(2**12, 2**23, 120)
+
+
+def ring_s(size, devices, start_s=20e-6, rate=100e9):
+    return start_s + 2 * (devices - 1) / devices * size / rate
+
+
+def reduce_of(size, devices=8, link="A", per_node=None, wire=None):
+    return Collective(ALL_REDUCE, link, devices, per_node or devices, float(size), wire)
+
+
+def measured(devices, link="A", sizes=SIZES, wire=None, **law):
+    return [(reduce_of(size, devices, link, wire=wire), ring_s(size, devices, **law)) for size in sizes]
+
+
+def learned(*parts):
+    pairs = [pair for part in parts for pair in part]
+    return fit([one for one, _ in pairs], [seconds for _, seconds in pairs])
+
+
+def test_a_size_between_measured_ones_lies_on_the_curve():
+    times = learned(measured(8))
+    assert pytest.approx(ring_s(3e6, 8), rel=0.01) == times.predict([reduce_of(3e6)]).point[0]
+
+
+def test_times_that_are_proportional_to_size_go_on_so():
+    times = learned(measured(8, start_s=1e-9))
+    found = times.predict([reduce_of(8 * 2**23)])
+    assert pytest.approx(ring_s(8 * 2**23, 8, start_s=1e-9), rel=0.01) == found.point[0]
+    assert found.beyond[0] > 0
+
+
+def test_a_bandwidth_that_still_rises_is_drawn_to_that_of_the_wire():
+    """A quarter of the last time is start-up, so that the bandwidth at the largest size is not the last word."""
+    law = {"start_s": 1e-4, "rate": 50e9}
+    plain, wired = (
+        learned(measured(8, wire=wire, **law)).predict([reduce_of(2**26, wire=wire)]).point[0] for wire in (None, 100e9)
+    )
+    assert wired < plain
+
+
+def test_nothing_is_faster_than_the_wire():
+    times = learned(measured(8, wire=100e9, rate=400e9, start_s=5e-4))
+    more_s = np.diff(times.predict([reduce_of(2**29), reduce_of(2**30)]).point)[0]
+    assert 2 * 7 / 8 * 2**29 / 100e9 <= more_s
+
+
+def test_a_larger_message_never_takes_less_beyond_the_curve():
+    times = learned(measured(4, wire=300e9))
+    point = times.predict([reduce_of(size, 4) for size in np.geomspace(2**23, 2**33, 40)]).point
+    assert (np.diff(point) > 0).all()
+
+
+def test_other_numbers_of_devices_in_a_node_follow_the_ring():
+    times = learned(measured(2), measured(8))
+    found = times.predict([reduce_of(2**22, 4)])
+    assert pytest.approx(ring_s(2**22, 4), rel=0.1) == found.point[0]
+    assert found.spread[0] > 0
+
+
+def test_another_link_tells_how_times_change_with_the_number_of_devices():
+    """Over B eight devices take three times as long as four; over A, where only 2 and 4 were run, they do too."""
+    slower = [(reduce_of(size, 8, "B"), 3 * ring_s(size, 4)) for size in SIZES]
+    alone = learned(measured(2), measured(4)).predict([reduce_of(2**22, 8)]).point[0]
+    told = learned(measured(2), measured(4), measured(2, "B"), measured(4, "B"), slower)
+    assert alone < told.predict([reduce_of(2**22, 8)]).point[0] < 3 * ring_s(2**22, 4)
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        reduce_of(1e6, 8, "C"),
+        reduce_of(1e6, 16, "A", per_node=8),
+        Collective(SEND, "A", 2, 1, 1e6),
+    ],
+)
+def test_a_link_or_layout_that_was_not_measured_is_refused_with_the_reason(asked):
+    times = learned(measured(2), measured(8))
+    with pytest.raises(InvalidInput, match=f"over {asked.link}, and links and layouts do not tell of each other"):
+        times.predict([asked])
+
+
+def test_one_number_of_devices_does_not_tell_of_another():
+    with pytest.raises(InvalidInput, match="measure a few sizes there first"):
+        learned(measured(2)).predict([reduce_of(1e6, 4)])
+
+
+def test_a_time_of_nothing_is_refused():
+    with pytest.raises(InvalidInput, match="took 0 s"):
+        fit([reduce_of(1e6)], [0.0])
+
+
+def test_the_state_makes_the_same_times():
+    times = learned(measured(2), measured(8, wire=300e9))
+    asked = [reduce_of(2**22, 2), reduce_of(2**22, 4), reduce_of(2**30, 8)]
+    assert times.predict(asked).point.tolist() == load(times.dump()).predict(asked).point.tolist()
