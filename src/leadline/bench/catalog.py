@@ -11,7 +11,8 @@ from pathlib import Path
 from leadline.app.composition import toolbox
 from leadline.app.estimate import Toolbox
 from leadline.app.recommend import recommend
-from leadline.app.workloads import WorkloadOptions, read_workload
+from leadline.app.workload_options import WorkloadOptions
+from leadline.app.workloads import read_workload
 from leadline.bench.rows import BenchResult, at_least, at_most
 from leadline.bench.speed import LLAMA_7B
 from leadline.core.hardware import Device

@@ -9,7 +9,8 @@ class BenchRow:
     """One promised figure, measured.
 
     ``met`` is ``None`` when there is no target, or when the figure could not be measured (``value`` is ``None`` and
-    ``how`` says why). ``baseline`` is the figure of the alternative measured in the same run, ``n`` the sample size.
+    ``how`` says why). A target with a ``target_high`` is a range. ``baseline`` is the figure of the alternative
+    measured in the same run, ``n`` the sample size.
     """
 
     name: str
@@ -20,6 +21,7 @@ class BenchRow:
     baseline: float | None = None
     n: int = 1
     how: str = ""
+    target_high: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +48,12 @@ def at_most(name: str, value: float, target: float, unit: str, **more: object) -
 def at_least(name: str, value: float, target: float, unit: str, **more: object) -> BenchRow:
     """Return a row whose target is a lower bound."""
     return BenchRow(name, value, unit, target=target, met=value >= target, **more)  # type: ignore[arg-type]
+
+
+def within(name: str, value: float, targets: tuple[float, float], unit: str, **more: object) -> BenchRow:
+    """Return a row whose value is to lie in a range, its ends included."""
+    low, high = targets
+    return BenchRow(name, value, unit, target=low, target_high=high, met=low <= value <= high, **more)  # type: ignore[arg-type]
 
 
 def missed(rows: Sequence[BenchRow]) -> list[str]:

@@ -1,0 +1,146 @@
+"""The graph neural network itself, in PyTorch, for training; it is shipped and asked as ONNX."""
+
+import warnings
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from leadline.estimators.learned.gnn import COLUMNS, INPUTS, KINDS, SETTING, GraphBatch, Single
+from leadline.estimators.learned.op_law import FLOOR, JOIN, LAUNCH_S, USUAL
+from leadline.estimators.learned.op_table import CLASSES
+
+WIDTH = 64
+ROUNDS = 2
+CONDITION = 16
+HIGHEST = 3.0
+"""f stays within ± so much."""
+MOST_LEARNED = 1.5
+"""What messages say moves f by no more than this."""
+FARTHEST = 4.0
+"""Columns of ops count at most so many deviations."""
+LOST = 0.1
+"""Share of what a round adds that is left out at random in training."""
+MOST_LEFT = 0.15
+"""No whole step is moved by more than e to this power beside what its ops take."""
+MOST_LAUNCH = 1.5
+"""The host's launch stays within e to ± this power of what is believed beforehand."""
+RIDGE = 3e-3
+"""The penalty on each squared weight of a class on its sizes: a class that few models call stays near its belief."""
+FREEDOM = 0.1
+"""The share of it on what all ops of a class have in common."""
+OPSET = 18
+
+
+class StepNetwork(nn.Module):  # type: ignore[misc]
+    """Rounds of messages over the op graph, after a law that is linear in each class's own sizes.
+
+    Neither f nor what moves the whole step knows how often an op is repeated, so that a step grows with every count.
+    """
+
+    def __init__(self, mean: Single, deviation: Single) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.from_numpy(mean))
+        self.register_buffer("deviation", torch.from_numpy(deviation))
+        self.law = nn.Embedding(len(CLASSES), COLUMNS + 1)
+        self.layout_law = nn.Embedding(KINDS, COLUMNS + 1)
+        self.kind = nn.Embedding(len(CLASSES), WIDTH)
+        self.loss = nn.Dropout(LOST)
+        self.condition = nn.Sequential(nn.Linear(SETTING, 32), nn.SiLU(), nn.Linear(32, CONDITION), nn.Tanh())
+        self.first = nn.Linear(COLUMNS + CONDITION, WIDTH)
+        self.rounds = nn.ModuleList(nn.Linear(3 * WIDTH, WIDTH) for _ in range(ROUNDS))
+        self.norms = nn.ModuleList(nn.LayerNorm(WIDTH) for _ in range(ROUNDS))
+        self.last = nn.Sequential(nn.Linear(WIDTH + CONDITION, WIDTH), nn.SiLU(), nn.Linear(WIDTH, 1))
+        self.whole = nn.Sequential(nn.Linear(WIDTH + CONDITION, 32), nn.SiLU(), nn.Linear(32, 1))
+        self.launch = nn.Linear(CONDITION, 1)
+        for table in (self.law, self.layout_law, self.kind):
+            nn.init.zeros_(table.weight)
+        nn.init.constant_(self.law.weight[:, 0], USUAL)
+        for head in (self.last[-1], self.whole[-1], self.launch):
+            nn.init.zeros_(head.weight)
+            nn.init.zeros_(head.bias)
+
+    def forward(self, *inputs: Any) -> Any:  # noqa: ANN401 - tensors, by INPUTS
+        """Return the step of each graph in µs from tensors in the order of ``INPUTS``."""
+        kind, node, roofline_us, count, launches, owner, source, target, setting = inputs
+        scaled = ((node - self.mean) / self.deviation).clamp(-FARTHEST, FARTHEST)
+        shared = kind % len(CLASSES)
+        condition = self.condition(setting)
+        of_node = condition[owner]
+        hidden = nn.functional.silu(self.first(torch.cat([scaled, of_node], 1)) + self.kind(shared))
+        producers, consumers = _degrees(target, node), _degrees(source, node)
+        for linear, norm in zip(self.rounds, self.norms, strict=True):
+            read = _summed(hidden[source], target, node.shape[0]) / producers
+            written = _summed(hidden[target], source, node.shape[0]) / consumers
+            hidden = hidden + self.loss(nn.functional.silu(linear(_beside(norm, hidden, read, written))))
+        own = self.law(shared) + self.layout_law(kind)
+        learned = MOST_LEARNED * torch.tanh(self.last(torch.cat([hidden, of_node], 1))[:, 0])
+        f = own[:, 0] + (own[:, 1:] * scaled).sum(1) + learned
+        op_us = count * roofline_us * (FLOOR + torch.exp(HIGHEST * torch.tanh(f / HIGHEST)))
+        graphs = setting.shape[0]
+        device = torch.log(_summed(op_us[:, None], owner, graphs)[:, 0])
+        launch = LAUNCH_S * 1e6 * torch.exp(MOST_LAUNCH * torch.tanh(self.launch(condition)[:, 0]))
+        host = torch.log(launch * _summed(launches[:, None], owner, graphs)[:, 0])
+        mean = _summed(hidden, owner, graphs) / _degrees(owner, setting)
+        left = MOST_LEFT * torch.tanh(self.whole(torch.cat([mean, condition], 1))[:, 0])
+        return torch.exp(_larger(device, host) + left)
+
+    def penalty(self) -> Any:  # noqa: ANN401 - a tensor
+        """Return what the weights of classes cost, beside the errors' mean."""
+        away = self.law.weight[:, 0] - USUAL
+        common = FREEDOM * (away.square().sum() + self.layout_law.weight[:, 0].square().sum())
+        sizes = self.law.weight[:, 1:].square().sum() + 2 * self.layout_law.weight[:, 1:].square().sum()
+        return RIDGE * (common + sizes + self.kind.weight.square().sum())
+
+
+def _beside(norm: Any, hidden: Any, read: Any, written: Any) -> Any:  # noqa: ANN401 - tensors
+    """Return an op beside the means of its producers and consumers, each scaled alike."""
+    return torch.cat([norm(hidden), norm(read), norm(written)], 1)
+
+
+def tensors(batch: GraphBatch) -> tuple[Any, ...]:
+    """Return the inputs of the network, in order."""
+    return tuple(torch.from_numpy(np.ascontiguousarray(array)) for array in batch.inputs().values())
+
+
+def exported(network: StepNetwork, example: GraphBatch) -> bytes:
+    """Return the network as an ONNX file for graphs of any size."""
+    sizes = {"ops": torch.export.Dim("ops"), "edges": torch.export.Dim("edges"), "graphs": torch.export.Dim("graphs")}
+    of = {"source": "edges", "target": "edges", "setting": "graphs"}
+    shapes = (tuple({0: sizes[of.get(name, "ops")]} for name in INPUTS),)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the exporter's own: a name of an axis that it uses once only
+        program = torch.onnx.export(
+            network.eval(), tensors(example), input_names=list(INPUTS), output_names=["step_us"],
+            dynamic_shapes=shapes, opset_version=OPSET, dynamo=True, verbose=False,
+        )  # fmt: skip
+    return plain(program.model_proto)
+
+
+def plain(model: Any) -> bytes:  # noqa: ANN401 - onnx's messages are untyped
+    """Return the file of an ONNX model without what the exporter notes of the code and the machine it ran on."""
+    del model.metadata_props[:], model.graph.metadata_props[:]
+    for part in (*model.graph.node, *model.graph.value_info, *model.graph.input, *model.graph.output,
+                 *model.graph.initializer):  # fmt: skip
+        del part.metadata_props[:]
+        part.ClearField("doc_string")
+    content: bytes = model.SerializeToString()
+    return content
+
+
+def _summed(values: Any, place: Any, size: int) -> Any:  # noqa: ANN401 - tensors
+    """Return the sum of ``values`` (n, w) at each place, of shape (size, w)."""
+    empty = torch.zeros((size, values.shape[1]), dtype=values.dtype)
+    return empty.index_add(0, place, values)
+
+
+def _degrees(place: Any, like: Any) -> Any:  # noqa: ANN401 - tensors
+    """Return how many stand at each place, one where none does, of shape (rows of ``like``, 1)."""
+    ones = torch.ones((place.shape[0], 1), dtype=like.dtype)
+    return _summed(ones, place, like.shape[0]).clamp(min=1.0)
+
+
+def _larger(one: Any, other: Any) -> Any:  # noqa: ANN401 - tensors
+    """Return the logarithm of the mean of power ``JOIN``, which the larger decides."""
+    return torch.maximum(one, other) + torch.log1p(torch.exp(-JOIN * torch.abs(one - other))) / JOIN

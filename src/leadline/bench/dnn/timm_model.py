@@ -1,0 +1,17 @@
+"""Builds the timm model that the environment names, at the image size it names."""
+
+import os
+
+import timm
+import torch
+
+
+def build() -> torch.nn.Module:
+    """Return the model; one of a fixed input size is built for the size that is asked."""
+    name, _, size = os.environ["LEADLINE_TIMM_MODEL"].partition("@")
+    config = timm.get_pretrained_cfg(name)
+    fixed = config is not None and config.fixed_input_size and config.input_size[-1] != int(size)
+    try:
+        return timm.create_model(name, pretrained=False, **({"img_size": int(size)} if fixed else {}))
+    except TypeError:
+        return timm.create_model(name, pretrained=False)

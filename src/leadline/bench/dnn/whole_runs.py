@@ -1,0 +1,260 @@
+"""Whole runs to a target quality: later rounds of MLPerf Training from earlier ones (MLCommons, Apache-2.0)."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from leadline.bench.dnn.asked import LEVEL, Array, Asked, joined
+from leadline.bench.dnn.data import Columns, read
+from leadline.bench.dnn.data import rows as rows_of
+from leadline.bench.dnn.plain_methods import boosting, nearest
+from leadline.catalog.read import TomlCatalog
+from leadline.core.errors import UnknownName
+from leadline.core.hardware import Device
+from leadline.estimators.run_similarity import WholeRun
+from leadline.estimators.whole_runs import fit
+from leadline.uncertainty.conformal import Residuals, calibrate
+
+Mask = npt.NDArray[np.bool_]
+Texts = npt.NDArray[np.str_]
+
+TABLE = "whole runs"
+ROUNDS = ["0.5", "0.6", "0.7", "1.0", "1.1", "2.0", "2.1", "3.0", "3.1", "4.0", "4.1"]
+ASKED = ROUNDS[4:]
+"""Rounds that are asked of those before; three rounds must have been, for intervals."""
+FIRST_TRIED = 2
+ENOUGH = 200
+"""Intervals come from the latest rounds that have so many errors of a kind: older rounds were harder to tell."""
+REDEFINED = {"resnet": "0.6", "ssd": "0.6", "gnmt": "0.6", "maskrcnn": "0.6"}
+"""Benchmarks whose target quality rose in a round: what ran before is another workload …"""
+NEW_MODEL = {"ssd": "2.0"}
+"""… as is what ran before the model and data set were replaced (SSD-ResNet34 on COCO by RetinaNet on OpenImages)."""
+DEVICES = {
+    "V100": "V100", "A100": "A100", "A30": "A30", "H100": "H100", "H200": "H200", "L40S": "L40S", "B200": "B200",
+    "other:NVIDIA A40": "A40", "other:NVIDIA L4": "L4", "other:NVIDIA RTX A5000": "RTX A5000", "RTX4090": "RTX 4090",
+    "Gaudi2": "Gaudi 2", "TPUv4": "TPU v4", "TPUv5p": "TPU v5p", "A10": "A10",
+}  # fmt: skip
+FORMS = {
+    ("A100", "PCIe"): "A100 PCIe 80GB", ("A100", "SXM"): "A100 SXM4 80GB", ("H100", "PCIe"): "H100 PCIe 80GB",
+    ("H100", "NVL"): "H100 NVL", ("H100", "SXM"): "H100 SXM5 80GB",
+}  # fmt: skip
+"""Accelerator and form → the device of the catalog, where the form matters."""
+NEAREST = np.array([1e-6, 1e-3, 0.5, 0.3, 2.0, 2.0, 1e3, 1e3, 4.0, 1e4])
+"""What one unit of each plain feature is divided by where the nearest run is sought."""
+_SOFTWARE = re.compile(r"_?ngc[\d.]+|_?(pytorch|mxnet|tensorflow|tf|merlin|hugectr|dgl|nemo|paddlepaddle).*")
+
+
+@dataclass(frozen=True, slots=True)
+class Runs:
+    """The n runs as nouns, their seconds, the place of their round in ``ROUNDS``, plain features (n, columns)."""
+
+    runs: Sequence[WholeRun]
+    elapsed_s: Array
+    round: npt.NDArray[np.int64]
+    features: Array
+
+    def at(self, chosen: Mask) -> "Runs":
+        """Return the rows where ``chosen`` is true."""
+        kept = [self.runs[int(i)] for i in np.flatnonzero(chosen)]
+        return Runs(kept, self.elapsed_s[chosen], self.round[chosen], self.features[chosen])
+
+    @property
+    def workload(self) -> Texts:
+        """The workload of each run."""
+        return np.array([run.workload for run in self.runs], np.str_)
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """What one round was answered by those before: the runs, the answers of all methods, the spread, what is new."""
+
+    held: Runs
+    answers: dict[str, Array]
+    spread: Array
+    group: Texts
+
+
+def asked(data: Path, *, quick: bool) -> list[Asked]:
+    """Return the splits of the table; ``quick`` asks the last two rounds only."""
+    table = _runs(read(data, "mlperf_training"))
+    first = len(ROUNDS) - 2 if quick else ROUNDS.index(ASKED[0])
+    rounds = [_round(table, number) for number in range(first - 2 if quick else FIRST_TRIED, len(ROUNDS))]
+    parts = []
+    for number in range(2, len(rounds)):
+        tried = _latest(rounds[:number])
+        parts.append(_split(f"round {ROUNDS[rounds[number].held.round[0]]}", rounds[number], tried))
+    later = joined(
+        TABLE, "later rounds from earlier", parts, median=8.0,
+        how="each round from all before it; intervals from the latest rounds asked before",
+    )  # fmt: skip
+    return [later, _random(table)]
+
+
+def _runs(columns: Columns) -> Runs:
+    """Return the runs of the closed division on accelerators; a CPU's sockets are not in the table."""
+    closed = np.array([one.lower() != "open" for one in columns["sys_division"]])
+    columns = rows_of(columns, closed & (columns["n_accel"] > 0))
+    catalog = TomlCatalog()
+    runs = []
+    for i, name in enumerate(columns["system"]):
+        round_ = str(columns["round"][i]).removeprefix("train_v")
+        form, accelerator = _form(str(name)), str(columns["accel"][i])
+        device = _device(catalog, accelerator, form)
+        batch, nodes = float(columns["global_batch_size"][i]), float(columns["sys_nodes"][i])
+        runs.append(
+            WholeRun(
+                workload=_workload(str(columns["benchmark"][i]), round_), device=accelerator,
+                devices=int(columns["n_accel"][i]), nodes=int(nodes) if nodes >= 1 else 1,
+                batch=batch if batch > 0 else None, when=float(ROUNDS.index(round_)),
+                form=form, system=_system(str(name)),
+                site=str(columns["submitter_dir"][i]).lower(), host=str(columns["host_processor_model_name"][i]),
+                peak_flops_per_s=_peak(device), memory_bytes_per_s=device.memory_bytes_per_s if device else None,
+            )
+        )  # fmt: skip
+    numbers = [ROUNDS.index(str(one).removeprefix("train_v")) for one in columns["round"]]
+    return Runs(runs, columns["run_time_olympic_s"].astype(float), np.array(numbers), _features(runs))
+
+
+def _workload(benchmark: str, round_: str) -> str:
+    name = "maskrcnn" if benchmark == "mask" else benchmark
+    number = ROUNDS.index(round_)
+    if number < ROUNDS.index(REDEFINED.get(name, ROUNDS[0])):
+        return f"{name}, first target"
+    if name in NEW_MODEL and number >= ROUNDS.index(NEW_MODEL[name]):
+        return f"{name}, new model"
+    return name
+
+
+def _form(system: str) -> str:
+    folded = system.lower()
+    if "pci" in folded:
+        return "PCIe"
+    if "nvl" in folded:
+        return "NVL"
+    return "SXM" if any(word in folded for word in ("sxm", "dgx", "nd96")) else ""
+
+
+def _system(name: str) -> str:
+    """Return a system's name without the software that its submitter put behind it."""
+    return re.sub(r"[-_ .]", "", _SOFTWARE.sub("", name.lower()))
+
+
+def _device(catalog: TomlCatalog, accelerator: str, form: str) -> Device | None:
+    name = FORMS.get((accelerator, form), DEVICES.get(accelerator, accelerator))
+    try:
+        return catalog.device(name)
+    except UnknownName:  # an accelerator of which the catalog has no figures: its runs speak for it
+        return None
+
+
+def _peak(device: Device | None) -> float | None:
+    if device is None:
+        return None
+    return device.peak_flops_per_s.get("bfloat16") or device.peak_flops_per_s.get("float16")
+
+
+def _features(runs: Sequence[WholeRun]) -> Array:
+    """Return plain features: codes of what is text, logarithms of what is a size."""
+    codes: dict[str, int] = {}
+
+    def code(text: str) -> int:
+        return codes.setdefault(text, len(codes))
+
+    return np.array(
+        [
+            [code(run.workload), code(run.device), code(run.form), np.log(run.devices), np.log(run.nodes),
+             np.log(run.batch or 1), np.log(run.peak_flops_per_s or 2e14), np.log(run.memory_bytes_per_s or 1e12),
+             run.when, code(run.system)]
+            for run in runs
+        ], float,
+    )  # fmt: skip
+
+
+def _round(table: Runs, number: int) -> Round:
+    learned = table.at(table.round < number)
+    return _answered(learned, table.at((table.round == number) & np.isin(table.workload, learned.workload)))
+
+
+def _answered(learned: Runs, held: Runs) -> Round:
+    """Return what all methods answer; workloads that nobody ran before are left out ahead of this."""
+    told = fit(learned.runs, list(learned.elapsed_s)).predict(held.runs)
+    answers = {
+        "Leadline": told.point,
+        "nearest neighbour": _nearest(learned, held),
+        "boosting": boosting(learned.features, learned.elapsed_s, held.features),
+        "constant work per accelerator": _constant_work(learned, held),
+    }
+    return Round(held, answers, told.spread, _new(learned, held))
+
+
+def _new(learned: Runs, held: Runs) -> Texts:
+    """Return what of each run was not seen with its workload."""
+    counts = {(run.workload, run.device, run.devices) for run in learned.runs}
+    devices = {(run.workload, run.device) for run in learned.runs}
+    return np.array(
+        [
+            "same accelerator and count"
+            if (run.workload, run.device, run.devices) in counts
+            else "other count"
+            if (run.workload, run.device) in devices
+            else "other accelerator"
+            for run in held.runs
+        ]
+    )
+
+
+def _latest(rounds: Sequence[Round]) -> list[Residuals]:
+    """Return the errors of the latest rounds, of each kind at least ``ENOUGH`` where there are as many."""
+    found: list[Residuals] = []
+    counts: dict[str, int] = {}
+    for one in reversed(rounds):
+        errors = Residuals.of(
+            one.held.elapsed_s, one.answers["Leadline"], spread=one.spread, scale=[str(name) for name in one.group]
+        )
+        found.append(errors.at(np.array([counts.get(str(name), 0) < ENOUGH for name in one.group])))
+        for name in one.group:
+            counts[str(name)] = counts.get(str(name), 0) + 1
+    return found
+
+
+def _split(split: str, one: Round, tried: Sequence[Residuals]) -> Asked:
+    bounds = calibrate(Residuals.joined(*tried))
+    low, high = bounds.interval(one.answers["Leadline"], one.spread, 0.0, list(one.group), LEVEL)
+    return Asked(TABLE, split, one.held.elapsed_s, one.answers, low, high, one.group)
+
+
+def _random(table: Runs) -> Asked:
+    """Hold out a fifth of the configurations (workload, system, count)."""
+    names = [f"{run.workload} {run.system} {run.devices}" for run in table.runs]
+    unique, which = np.unique(names, return_inverse=True)
+    folds = np.random.default_rng(0).integers(0, 5, len(unique))[which]
+    learned, held = table.at(folds != 0), table.at(folds == 0)
+    inner = folds[folds != 0]
+    residuals = []
+    for fold in (1, 2, 3, 4):
+        within, out = learned.at(inner != fold), learned.at(inner == fold)
+        tried = _answered(within, out.at(np.isin(out.workload, within.workload)))
+        group = [str(name) for name in tried.group]
+        told = tried.answers["Leadline"]
+        residuals.append(Residuals.of(tried.held.elapsed_s, told, spread=tried.spread, scale=group))
+    answered = _answered(learned, held.at(np.isin(held.workload, learned.workload)))
+    return _split("random by configuration", answered, residuals)
+
+
+def _nearest(learned: Runs, held: Runs) -> Array:
+    """Return the time of the nearest run: of the same workload, then of the same accelerator, count, form and batch."""
+    return nearest(learned.features, learned.elapsed_s, held.features, NEAREST)
+
+
+def _constant_work(learned: Runs, held: Runs) -> Array:
+    """Return the median of devices × seconds of the same workload on the same device, else of the workload."""
+    work: dict[tuple[str, ...], list[float]] = {}
+    for run, seconds in zip(learned.runs, learned.elapsed_s, strict=True):
+        for key in ((run.workload, run.device), (run.workload,)):
+            work.setdefault(key, []).append(seconds * run.devices)
+    found = [work.get((run.workload, run.device)) or work[run.workload,] for run in held.runs]
+    return np.array([np.median(one) for one in found]) / [run.devices for run in held.runs]

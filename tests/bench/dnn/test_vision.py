@@ -1,0 +1,94 @@
+"""The graphs that are shipped, and the splits over measured steps where those are at hand."""
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from leadline.bench.dnn.vision_data import family_of
+from leadline.bench.dnn.vision_graphs import vision_graphs
+from leadline.core.graph import OpKind, Stage
+
+
+@pytest.fixture(scope="module")
+def graphs():
+    return vision_graphs()
+
+
+@pytest.fixture(scope="module")
+def data():
+    folder = os.environ.get("LEADLINE_DATA")
+    if not folder or not Path(folder, "timm_steps.parquet").is_file():
+        pytest.skip("LEADLINE_DATA names no folder with timm_steps.parquet")
+    return Path(folder)
+
+
+def products(graph):
+    return sum(op.flops * op.count for op in graph.ops if op.kind in (OpKind.CONV, OpKind.GEMM)) / 2
+
+
+def test_a_shipped_graph_has_the_published_weights_and_products(graphs):
+    resnet = graphs.find("resnet50", 224, "inference", explicit=False)
+    assert 25_557_032 == resnet.parameters
+    assert pytest.approx(4.1e9, rel=0.01) == products(graphs.graph(resnet, 1))
+
+
+def test_work_grows_with_the_batch_and_weights_do_not(graphs):
+    packed = graphs.find("resnet50", 224, "training", explicit=False)
+    one, many = graphs.graph(packed, 1), graphs.graph(packed, 64)
+    assert pytest.approx(64.0, rel=1e-3) == products(many) / products(one)
+    update = [sum(op.bytes_read for op in graph.ops if op.stage is Stage.OPTIMIZER) for graph in (one, many)]
+    assert update[0] == update[1] > 0
+
+
+def test_a_training_step_does_three_times_the_products_of_a_forward_pass(graphs):
+    forward, step = (
+        products(graphs.graph(graphs.find("resnet50", 224, phase, explicit=False), 8))
+        for phase in ("inference", "training")
+    )
+    assert pytest.approx(3.0, rel=0.03) == step / forward
+
+
+def test_attention_is_fused_or_written_out(graphs):
+    name = ("vit_base_patch16_224", 224, "inference")
+    fused, explicit = (graphs.find(*name, explicit=one) for one in (False, True))
+
+    def kinds(packed):
+        return {graphs.packed.ops[one].kind for one in packed.ops}
+
+    assert OpKind.ATTENTION in kinds(fused)
+    assert OpKind.ATTENTION not in kinds(explicit)
+    assert OpKind.SOFTMAX in kinds(explicit)
+    assert not graphs.falls_back(fused)
+
+
+def test_every_read_is_of_an_op_of_the_same_graph(graphs):
+    for packed in graphs.packed.graphs[::50]:
+        assert all(0 <= one < len(packed.ops) for sources in packed.sources for one in sources)
+        assert len(packed.ops) == len(packed.counts) == len(packed.sources)
+
+
+def test_a_model_that_is_not_there_is_not_found(graphs):
+    assert graphs.find("resnet50", 17, "inference", explicit=False) is None
+
+
+def test_families_are_the_letters_of_a_name():
+    assert ["resnet", "vit", "tf", "eca"] == [
+        family_of(one) for one in ("resnet101d", "vit_tiny_patch16_224", "tf_efficientnet_b0", "eca_nfnet_l0")
+    ]
+
+
+@pytest.mark.slow
+def test_families_left_out_are_priced_better_than_by_their_roofline(data):
+    from leadline.bench.dnn.vision import Lab, parts_of
+
+    lab = Lab(data)
+    fold = parts_of(lab.steps.family, 5, 0)
+    assert set(lab.steps.family[fold == 0]).isdisjoint(lab.steps.family[fold != 0])
+    learn, ask = np.flatnonzero(fold != 0), np.flatnonzero(fold == 0)
+    said, spread = lab.answered(ask, lab.laws(learn))
+    error = np.abs(said / lab.steps.step_s[ask] - 1).mean()
+    plain = lab.baselines.answers(learn, ask)["fitted roofline"]
+    assert error < 0.1 < np.abs(plain / lab.steps.step_s[ask] - 1).mean()
+    assert (spread > 0).all()
