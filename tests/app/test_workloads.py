@@ -4,9 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leadline.app.workloads import WorkloadOptions, parse_input, read_workload
+from leadline.app.workload_options import WorkloadOptions
+from leadline.app.workloads import parse_input, read_workload
 from leadline.core.errors import InvalidInput, UnknownName
-from leadline.core.workload import InputShape, ModelKind, Optimizer, Phase, Precision
+from leadline.core.workload import InputShape, ModelKind, Optimizer, Parallelism, Phase, Precision, Sharding
 
 
 @pytest.fixture
@@ -43,6 +44,47 @@ def test_a_config_a_function_and_an_onnx_file_are_told_apart_by_their_form(tmp_p
     assert ModelKind.ONNX is read_workload([str(net)]).model.kind
 
 
+def test_a_module_of_xla_is_told_by_its_ending_and_a_dump_by_its_first_word(tmp_path):
+    for name in ("step.mlir", "step.stablehlo", "step.hlo", "module_0001.jit_step.after_optimizations.txt"):
+        (tmp_path / name).write_text("HloModule jit_step\n")
+        assert ModelKind.HLO is read_workload([str(tmp_path / name)]).model.kind
+    (tmp_path / "notes.txt").write_text("not a module")
+    with pytest.raises(InvalidInput, match="is no workload"):
+        read_workload([str(tmp_path / "notes.txt")])
+    with pytest.raises(InvalidInput, match="does not exist"):
+        read_workload([str(tmp_path / "gone.mlir")])
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [
+        ("import jax\ndef build(): ...", ModelKind.JAX_FUNCTION),
+        ("from flax import linen as nn\ndef build(): return nn.Dense(3)", ModelKind.JAX_FUNCTION),
+        ("import jax, torch\ndef build(): return jax.jit(print), ()", ModelKind.JAX_FUNCTION),
+        ("import jax, torch\ndef build(): return torch.nn.Linear(1, 1)", ModelKind.FUNCTION),
+        ("import jax, torch\ndef build(): ...", ModelKind.FUNCTION),
+        ("def build():\n    import jax.numpy as jnp\n    return jnp.sin, ()", ModelKind.JAX_FUNCTION),
+        ("def build(): ...", ModelKind.FUNCTION),
+    ],
+)
+def test_a_function_is_of_the_framework_that_it_uses(tmp_path, code, kind):
+    script = tmp_path / "net.py"
+    script.write_text(code)
+    assert kind is read_workload([f"{script}:build"]).model.kind
+
+
+def test_what_is_written_in_a_module_cannot_be_changed_by_an_option(tmp_path):
+    (tmp_path / "step.mlir").write_text("")
+    (tmp_path / "net.py").write_text("import jax\ndef build(): ...")
+    with pytest.raises(InvalidInput, match="--batch changes nothing here: a lowered module has its sizes"):
+        read_workload([str(tmp_path / "step.mlir")], WorkloadOptions(batch=4))
+    with pytest.raises(InvalidInput, match="--precision changes nothing here: a JAX function says it itself"):
+        read_workload([f"{tmp_path / 'net.py'}:build"], WorkloadOptions(precision="bf16"))
+    with pytest.raises(InvalidInput, match="only a JAX function can be compiled"):
+        read_workload([str(tmp_path / "step.mlir")], WorkloadOptions(compile=True))
+    assert read_workload([f"{tmp_path / 'net.py'}:build"], WorkloadOptions(compile=True)).compiled
+
+
 def test_options_left_out_are_named(config):
     workload = read_workload([str(config)], WorkloadOptions(batch=4, precision="bfloat16"))
     assert Precision.BF16 is workload.precision
@@ -74,6 +116,8 @@ def test_the_command_line_wins_over_the_file(tmp_path, config):
         (["config.json"], {"input": ["8x8"]}, "a config.json is fed by --batch and --seq"),
         (["net.py:build"], {"seq": 8}, "the inputs of a function are given whole"),
         (["net.onnx"], {"optimizer": "sgd"}, "an ONNX file has no backward"),
+        (["python", "train.py"], {"tensor_parallel": 2}, "--tensor-parallel changes nothing here"),
+        (["net.onnx"], {"sharding": "full"}, "--sharding changes nothing here"),
     ],
 )
 def test_an_option_that_would_change_nothing_is_refused(tmp_path, monkeypatch, config, subject, options, says):
@@ -82,6 +126,13 @@ def test_an_option_that_would_change_nothing_is_refused(tmp_path, monkeypatch, c
     monkeypatch.chdir(tmp_path)
     with pytest.raises(InvalidInput, match=says):
         read_workload(subject, WorkloadOptions(**options))
+
+
+def test_a_model_is_divided_as_the_options_say(config):
+    options = WorkloadOptions(gpus=64, tensor_parallel=8, pipeline_parallel=2, sharding="optimizer")
+    divided = read_workload([str(config)], options).parallelism
+    assert Parallelism(8, 2, Sharding.OPTIMIZER) == divided
+    assert 4 == divided.copies(64)
 
 
 def test_parameters_fill_the_command(tmp_path):
@@ -124,6 +175,13 @@ def test_a_broken_file_is_answered_with_the_place_and_the_reason(tmp_path, confi
         ({"optimizer": "adamz"}, "adam"),
         ({"epochs": 1.0, "steps": 5}, "one of them"),
         ({"bytes_per_sample": "many"}, "many"),
+        ({"sharding": "zero9"}, "--sharding takes none, optimizer, gradients, full"),
+        ({"tensor_parallel": 0}, "--tensor-parallel is 0"),
+        ({"tensor_parallel": 4, "gpus": 6}, "6 GPUs cannot be divided into tensor × pipeline = 4 × 1"),
+        ({"sharding": "full", "phase": "inference"}, "leave it out of inference"),
+        ({"generate": 0, "phase": "inference"}, "--generate is 0, but it must be at least 1"),
+        ({"generate": -3, "phase": "inference"}, "--generate is -3, but it must be at least 1"),
+        ({"generate": 64}, "training generates nothing: add --phase inference"),
     ],
 )
 def test_an_option_out_of_range_is_named(config, options, says):
@@ -167,3 +225,17 @@ def test_the_batch_is_the_leading_dimension_of_the_inputs(tmp_path):
     script.write_text("def build(): ...")
     shapes = WorkloadOptions(input=["64x3x8x8", "64x10"])
     assert 64 == read_workload([f"{script}:build"], shapes).batch
+
+
+def test_only_the_configuration_of_a_language_model_generates(tmp_path):
+    path = tmp_path / "net.onnx"
+    path.write_bytes(b"")
+    with pytest.raises(InvalidInput, match=r"only the config\.json of a language model"):
+        read_workload([str(path)], WorkloadOptions(phase="inference", generate=8))
+
+
+def test_a_file_names_prompt_and_generated_tokens(tmp_path, config):
+    job = tmp_path / "job.toml"
+    job.write_text(f'model = "{config}"\nphase = "inference"\nseq = 128\ngenerate = 32\n')
+    workload = read_workload([str(job)])
+    assert (128, 32) == (workload.sequence, workload.generated)

@@ -27,10 +27,13 @@ def toolbox() -> Toolbox:
         sources={
             ModelKind.HF_CONFIG: _expand,
             ModelKind.ONNX: _read_onnx,
+            ModelKind.HLO: _read_hlo,
+            ModelKind.JAX_FUNCTION: _lower_function,
             ModelKind.FUNCTION: _trace_function,
             ModelKind.COMMAND: _trace_command,
         },
         estimator=WhiteBox(host_memory=host_memory, kernels=kernels_of),
+        compilers={ModelKind.JAX_FUNCTION: _compile_function},
     )
 
 
@@ -72,6 +75,24 @@ def _read_onnx(workload: Workload, *, device_type: str = "cuda") -> TracedJob:
     from leadline.graphs.onnx import read_onnx  # noqa: PLC0415 - a front-end loads when it is used
 
     return read_onnx(workload, device_type=device_type)
+
+
+def _read_hlo(workload: Workload, *, device_type: str = "cuda") -> TracedJob:
+    from leadline.graphs.hlo.read import read_hlo  # noqa: PLC0415 - a front-end loads when it is used
+
+    return read_hlo(workload, device_type=device_type)
+
+
+def _lower_function(workload: Workload, *, device_type: str = "cuda") -> TracedJob:
+    from leadline.graphs.hlo.lower import lower_function  # noqa: PLC0415 - a front-end loads when it is used
+
+    return lower_function(workload, runner=run_process, device_type=device_type)
+
+
+def _compile_function(workload: Workload, device: Device) -> TracedJob:
+    from leadline.graphs.hlo.lower import compile_function  # noqa: PLC0415 - a front-end loads when it is used
+
+    return compile_function(workload, device, runner=run_process)
 
 
 def _trace_function(workload: Workload, *, device_type: str = "cuda") -> TracedJob:

@@ -1,13 +1,13 @@
 """The verb ``estimate``: time, memory and cost of a workload on devices and systems, without running it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from leadline.app.places import Place, find_places
 from leadline.catalog.billing import price
 from leadline.core.errors import InvalidInput
 from leadline.core.estimate import Estimate
-from leadline.core.graph import TracedJob
+from leadline.core.graph import OpGraph, TracedJob
 from leadline.core.hardware import Device, DeviceKind
 from leadline.core.ports import Catalog, Estimator, GraphSource
 from leadline.core.units import HOUR_S
@@ -25,6 +25,7 @@ class Toolbox:
     catalog: Catalog
     sources: Mapping[ModelKind, GraphSource]
     estimator: Estimator
+    compilers: Mapping[ModelKind, Callable[[Workload, Device], TracedJob]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +58,7 @@ class EstimateAnswer:
 
 @dataclass(slots=True)
 class Tracer:
-    """Traces one workload at most once for each kind of kernel policy."""
+    """Traces one workload at most once for each kind of kernel policy, or compiles it once for each device."""
 
     tools: Toolbox
     workload: Workload
@@ -69,6 +70,10 @@ class Tracer:
         An uncalibrated CPU is priced from the graph already at hand: its specs-only interval is wider than the
         difference between the two policies.
         """
+        if self.workload.compiled:
+            if device.name not in self._jobs:
+                self._jobs[device.name] = self.tools.compilers[self.workload.model.kind](self.workload, device)
+            return self._jobs[device.name]
         policy = "cpu" if device.kind is DeviceKind.CPU else "cuda"
         if policy == "cpu" and device.calibration is None and self._jobs:
             return self.first
@@ -155,15 +160,20 @@ def with_cost(estimate: Estimate, place: Place) -> Estimate:
 def _facts(workload: Workload, job: TracedJob) -> GraphFacts:
     return GraphFacts(
         source=job.step.source,
-        ops=sum(op.count for op in job.step.ops),
+        ops=round(_of_step(job, lambda graph: sum(op.count for op in graph.ops))),
         parameters=job.step.parameters,
-        flops_per_step=job.step.flops,
-        bytes_per_step=job.step.bytes_moved,
+        flops_per_step=_of_step(job, lambda graph: graph.flops),
+        bytes_per_step=_of_step(job, lambda graph: graph.bytes_moved),
         batch=workload.batch or job.loop.batch,
         steps_per_epoch=job.loop.steps_per_epoch,
         epochs=workload.epochs or job.loop.epochs,
         fallbacks=sum(job.step.fallbacks.values()),
     )
+
+
+def _of_step(job: TracedJob, value: Callable[[OpGraph], float]) -> float:
+    """Return the sum over the step, decode steps included where tokens are generated."""
+    return value(job.step) + (job.generation.total(value) if job.generation else 0.0)
 
 
 def _assumed(workload: Workload, job: TracedJob) -> dict[str, str]:

@@ -8,7 +8,8 @@ from pathlib import Path
 from leadline.app import settings
 from leadline.app.estimate import Toolbox, estimate
 from leadline.app.places import LOCAL
-from leadline.app.workloads import WorkloadOptions, read_workload
+from leadline.app.workload_options import WorkloadOptions
+from leadline.app.workloads import read_workload
 from leadline.core.errors import InvalidInput, JobFailed, LeadlineError, UnknownName
 from leadline.core.estimate import Estimate
 from leadline.core.jobs import JobSpec, JobState, ResourceSpec

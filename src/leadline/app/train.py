@@ -22,6 +22,7 @@ from leadline.history.sqlite import SqliteHistory
 from leadline.training.card import Card, TargetCard
 from leadline.training.card_text import candidate_heads, candidate_rows, data_sentence, error_sentences, markdown
 from leadline.training.commands import command_of
+from leadline.training.measured import ENDING, measured_records, read_measurements
 from leadline.training.records import Record, application_of, records_of
 from leadline.training.tables import ENDINGS, read_tables
 from leadline.uncertainty.policies import POLICIES
@@ -193,13 +194,15 @@ def _records(
         return devices[name]
 
     source = request.source
-    if source is not None and (source.endswith(ENDINGS) or Path(source).exists()):
+    if source is not None and (source.endswith((*ENDINGS, ENDING)) or Path(source).exists()):
         if request.graphs:
             raise InvalidInput(
                 f"--graphs traces the commands of runs, and the table {source} has none: leave it out, or train on a "
                 "campaign of the history"
             )
         targets = request.targets or ("elapsed_s",)
+        if source.endswith(ENDING):
+            return measured_records(read_measurements(Path(source))), Path(source).name, ()
         records = read_tables(Path(source), targets=targets, without=request.without, device_of=device_of)
         return records, Path(source).name, ()
     runs = list(SqliteHistory(history or settings.history_path()).runs())

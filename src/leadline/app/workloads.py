@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import TypeVar
 
 import msgspec
 
 from leadline.app.model_function import require_function
+from leadline.app.workload_options import WorkloadOptions
 from leadline.core.documents import load_toml, why_unread
 from leadline.core.errors import InvalidInput, LeadlineError, UnknownName
 from leadline.core.graph import BYTES_PER_ELEMENT
@@ -21,8 +22,10 @@ from leadline.core.workload import (
     ModelKind,
     ModelSource,
     Optimizer,
+    Parallelism,
     Phase,
     Precision,
+    Sharding,
     Workload,
 )
 from leadline.graphs.torch.command import parse_command
@@ -39,88 +42,11 @@ PRECISION_ALIASES = {
 }
 """Other words people use for a precision."""
 
-MODEL, LENGTH, DATA = "Model", "Length of the job", "Data"
-"""The parts of a workload, in which faces group its options."""
+_HLO_FILES = (".mlir", ".stablehlo", ".hlo")
+"""Endings of files that hold StableHLO or HLO text; a dump of XLA ends in ``.txt``."""
 
 _PLACEHOLDER = re.compile(r"\{(\w+)\}")
 _INPUT = re.compile(r"(?P<shape>\d+(?:x\d+)*)(?::(?P<dtype>\w+))?")
-
-
-def _option(what: str, *, default: str, form: str = "N", part: str = MODEL) -> msgspec.Meta:
-    """Describe an option for every face: what it is, what holds without it, how its value looks, where it belongs."""
-    return msgspec.Meta(description=what, extra={"default": default, "form": form, "part": part})
-
-
-_SCRIPT = "the script's own"
-
-
-class WorkloadOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The workload as options: the one list of them, for the command line and for workload files.
-
-    Each face writes the names with its own punctuation and takes the descriptions from here. ``None`` is not given.
-    """
-
-    phase: Annotated[
-        str | None, _option("What the job does: training or inference.", default="training", form="PHASE")
-    ] = None
-    batch: Annotated[
-        int | None, _option("Samples per GPU and micro-step.", default=f"{_SCRIPT}, or of --input; else 1")
-    ] = None
-    input: Annotated[
-        list[str] | str | None,
-        _option(
-            "Shape of an input of the model, batch first: 64x3x224x224 or 8x512:int64; once for each input.",
-            default="none; a model function needs it",
-            form="SHAPE",
-        ),
-    ] = None
-    seq: Annotated[
-        int | None, _option("Tokens per sample.", default="the model's maximum, at most 2,048; else the script's own")
-    ] = None
-    precision: Annotated[
-        str | None,
-        _option(
-            "Number format: fp32, tf32, fp16, bf16, amp-fp16 or amp-bf16.",
-            default=f"bf16 for a configuration; {_SCRIPT}; else fp32",
-            form="FORMAT",
-        ),
-    ] = None
-    optimizer: Annotated[
-        str | None,
-        _option(
-            "Update rule: sgd, momentum, adam, adamw, adagrad, rmsprop or lion.",
-            default=f"{_SCRIPT}; else adamw",
-            form="NAME",
-        ),
-    ] = None
-    accumulate: Annotated[int | None, _option("Micro-steps per optimizer step.", default=f"{_SCRIPT}; else 1")] = None
-    checkpointing: Annotated[
-        bool | None, _option("Recompute activations in backward.", default=f"{_SCRIPT}; else no")
-    ] = None
-    gpus: Annotated[int | None, _option("GPUs of the whole job.", default="one a process of the launcher; else 1")] = (
-        None
-    )
-    epochs: Annotated[float | None, _option("Passes over the data set.", default=f"{_SCRIPT}; else 1", part=LENGTH)] = (
-        None
-    )
-    steps: Annotated[
-        int | None, _option("Optimizer steps of the whole job.", default="from epochs and samples; else 1", part=LENGTH)
-    ] = None
-    samples: Annotated[int | None, _option("Samples in the data set.", default=_SCRIPT, part=LENGTH)] = None
-    bytes_per_sample: Annotated[
-        int | str | None,
-        _option(
-            "Stored size of a sample, such as 110KB.", default=f"{_SCRIPT}; else not counted", form="SIZE", part=DATA
-        ),
-    ] = None
-    workers: Annotated[int | None, _option("Processes that load data.", default=f"{_SCRIPT}; else 0", part=DATA)] = None
-    held_in_memory: Annotated[
-        bool | None, _option("The whole data set is kept in host memory.", default="no", part=DATA)
-    ] = None
-    name: Annotated[
-        str | None,
-        _option("What the job is called.", default="its file's or its script's", form="NAME"),
-    ] = None
 
 
 class _WorkloadFile(WorkloadOptions, frozen=True, forbid_unknown_fields=True):
@@ -134,8 +60,8 @@ class _WorkloadFile(WorkloadOptions, frozen=True, forbid_unknown_fields=True):
 def read_workload(subject: Sequence[str], options: WorkloadOptions | None = None) -> Workload:
     """Return the workload that ``subject`` names, changed by ``options``.
 
-    ``subject`` is one word (``config.json``, ``model.onnx``, ``train.py:build``, ``job.toml``) or a whole command
-    (``python train.py --epochs 3``).
+    ``subject`` is one word (``config.json``, ``model.onnx``, ``step.mlir``, ``train.py:build``, ``job.toml``) or a
+    whole command (``python train.py --epochs 3``).
 
     Raises:
         InvalidInput: nothing of that name, a broken file (with its line), or a value out of range.
@@ -143,7 +69,7 @@ def read_workload(subject: Sequence[str], options: WorkloadOptions | None = None
     given = options or WorkloadOptions()
     if not "".join(subject).strip():
         raise InvalidInput(
-            "no workload is named: give a config.json, a model.onnx, a file.py:function, a job.toml, "
+            "no workload is named: give a config.json, a model.onnx, a step.mlir, a file.py:function, a job.toml, "
             "or your command after --, as in: leadline estimate -- python train.py"
         )
     if len(subject) == 1 and subject[0].endswith(".toml"):
@@ -193,7 +119,7 @@ def _source(subject: Sequence[str], base: Path | None = None) -> ModelSource:
     word = subject[0]
     if len(subject) == 1:
         return _model(word, base)
-    if Path(word).suffix in (".json", ".onnx", ".toml") or ".py:" in word:
+    if Path(word).suffix in (".json", ".onnx", ".toml", *_HLO_FILES) or ".py:" in word:
         raise InvalidInput(
             f"{' '.join(subject[1:])!r} stands after {word}, which is a whole workload: put a name that holds spaces "
             "in quotes, as in --on 'A100 SXM4 80GB', and your own command after --"
@@ -211,14 +137,18 @@ def _model(word: str, base: Path | None) -> ModelSource:
         _require_file(path)
         if not function.isidentifier():
             raise InvalidInput(f"{function!r} is not a function name: write {path}:function")
-        require_function(path, function)
-        return ModelSource(ModelKind.FUNCTION, f"{path}:{function}")
+        framework = require_function(path, function)
+        kind = ModelKind.JAX_FUNCTION if framework == "jax" else ModelKind.FUNCTION
+        return ModelSource(kind, f"{path}:{function}")
     if path.suffix == ".json":
         _require_file(path)
         return ModelSource(ModelKind.HF_CONFIG, str(path))
     if path.suffix == ".onnx":
         _require_file(path)
         return ModelSource(ModelKind.ONNX, str(path))
+    if path.suffix in _HLO_FILES or (path.suffix == ".txt" and _is_hlo(path)):
+        _require_file(path)
+        return ModelSource(ModelKind.HLO, str(path))
     if path.suffix == ".py":
         raise InvalidInput(
             f"{word} is a script without its interpreter: write -- python {word} to trace it as it is, "
@@ -229,9 +159,17 @@ def _model(word: str, base: Path | None) -> ModelSource:
     if path.is_dir():
         raise InvalidInput(f"{word} is a folder without a config.json: name the file that describes the model")
     raise InvalidInput(
-        f"{word!r} is no workload: give a config.json, a model.onnx, a file.py:function, a job.toml, "
+        f"{word!r} is no workload: give a config.json, a model.onnx, a step.mlir, a file.py:function, a job.toml, "
         "or your command after --, as in: -- python train.py"
     )
+
+
+def _is_hlo(path: Path) -> bool:
+    """Whether a text file is one that XLA dumped."""
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        return file.read(4096).lstrip().startswith(b"HloModule")
 
 
 def _require_file(path: Path) -> None:
@@ -246,24 +184,20 @@ def _build(source: ModelSource, given: WorkloadOptions) -> Workload:
 
     ``--batch`` is the leading dimension of every input; without it the first input's own is the batch.
     """
-    for name, least in _LEAST.items():
-        value = getattr(given, name)
-        if value is not None and value < least:
-            raise InvalidInput(f"--{name.replace('_', '-')} is {value}, but it must be at least {least}")
-    if given.epochs is not None and not given.epochs > 0:
-        raise InvalidInput(f"--epochs is {given.epochs:g}, but it must be more than 0: give the passes over the data")
-    for name, most in _MOST.items():
-        value = getattr(given, name)
-        if value is not None and value > most:
-            raise InvalidInput(
-                f"--{name.replace('_', '-')} is {value:g}, but it can be at most {most:,}: check its digits"
-            )
+    _check_ranges(given)
     _refuse_idle(source.kind, given)
     if given.epochs is not None and given.steps is not None:
         raise InvalidInput("--epochs and --steps are both given: say how long the job is by one of them")
     inputs = tuple(parse_input(text) for text in _as_list(given.input))
     batch = given.batch or (inputs[0].shape[0] if inputs else None)
     phase = _choice(Phase, given.phase, "phase") or Phase.TRAINING
+    if phase is Phase.INFERENCE and given.sharding is not None:
+        raise InvalidInput("--sharding shares out what only training holds: leave it out of inference")
+    if phase is Phase.TRAINING and given.generate is not None:
+        raise InvalidInput(f"--generate is {given.generate}, but training generates nothing: add --phase inference")
+    gpus = given.gpus or launched(source.argv)[0]
+    parallelism = _parallelism(given)
+    parallelism.copies(gpus)
     return Workload(
         model=source,
         phase=phase,
@@ -282,9 +216,36 @@ def _build(source: ModelSource, given: WorkloadOptions) -> Workload:
         ),
         epochs=given.epochs,
         steps=given.steps,
-        gpus=given.gpus or launched(source.argv)[0],
+        gpus=gpus,
+        parallelism=parallelism,
+        generated=given.generate,
         name=given.name or _name_of(source),
+        compiled=bool(given.compile),
         defaulted=tuple(name for name in _REPORTED if getattr(given, name) is None),
+    )
+
+
+def _check_ranges(given: WorkloadOptions) -> None:
+    """Refuse a number that is too small to mean anything, or too large to be meant."""
+    for name, least in _LEAST.items():
+        value = getattr(given, name)
+        if value is not None and value < least:
+            raise InvalidInput(f"--{name.replace('_', '-')} is {value}, but it must be at least {least}")
+    if given.epochs is not None and not given.epochs > 0:
+        raise InvalidInput(f"--epochs is {given.epochs:g}, but it must be more than 0: give the passes over the data")
+    for name, most in _MOST.items():
+        value = getattr(given, name)
+        if value is not None and value > most:
+            raise InvalidInput(
+                f"--{name.replace('_', '-')} is {value:g}, but it can be at most {most:,}: check its digits"
+            )
+
+
+def _parallelism(given: WorkloadOptions) -> Parallelism:
+    return Parallelism(
+        tensor=given.tensor_parallel or 1,
+        pipeline=given.pipeline_parallel or 1,
+        sharding=_choice(Sharding, given.sharding, "sharding") or Sharding.NONE,
     )
 
 
@@ -303,27 +264,42 @@ def _refuse_idle(kind: ModelKind, given: WorkloadOptions) -> None:
     for name in names:
         if getattr(given, name) is not None:
             raise InvalidInput(f"--{name.replace('_', '-')} changes nothing here: {instead}")
+    if given.generate is not None and kind is not ModelKind.HF_CONFIG:
+        raise InvalidInput(
+            f"--generate is {given.generate}, but only the config.json of a language model can generate: name one"
+        )
+    if given.compile and kind is not ModelKind.JAX_FUNCTION:
+        raise InvalidInput("--compile is given, but only a JAX function can be compiled: name one, as in step.py:build")
 
 
 _IDLE: dict[ModelKind, tuple[tuple[str, ...], str]] = {
     ModelKind.COMMAND: (
-        ("input", "seq", "precision", "optimizer", "checkpointing"),
+        ("input", "seq", "precision", "optimizer", "checkpointing", "tensor_parallel", "pipeline_parallel", "sharding"),
         "a script is read as it stands, so give its own option after its name, as in -- python train.py --amp",
     ),
     ModelKind.HF_CONFIG: (("input",), "a config.json is fed by --batch and --seq"),
     ModelKind.FUNCTION: (("seq",), "the inputs of a function are given whole, as in --input 8x512:int64"),
     ModelKind.ONNX: (
-        ("optimizer", "accumulate", "checkpointing"),
+        ("optimizer", "accumulate", "checkpointing", "sharding"),
         "an ONNX file has no backward, and cannot be trained",
+    ),
+    ModelKind.HLO: (
+        ("input", "batch", "seq", "precision", "optimizer", "accumulate", "checkpointing"),
+        "a lowered module has its sizes written in it, so lower the function again with others",
+    ),
+    ModelKind.JAX_FUNCTION: (
+        ("seq", "precision", "accumulate", "checkpointing"),
+        "a JAX function says it itself, so change it there",
     ),
 }
 """How a model is named → the options that change nothing then, and what to do instead."""
 _LEAST = {
-    "batch": 1, "seq": 1, "accumulate": 1, "steps": 1, "samples": 1, "workers": 0, "gpus": 1,
+    "batch": 1, "seq": 1, "generate": 1, "accumulate": 1, "steps": 1, "samples": 1, "workers": 0, "gpus": 1,
+    "tensor_parallel": 1, "pipeline_parallel": 1,
 }  # fmt: skip
 _MOST = {
-    "batch": 10**9, "seq": 10**9, "accumulate": 10**6, "epochs": 10**9, "steps": 10**12, "samples": 10**15,
-    "workers": 10**6, "gpus": 10**6,
+    "batch": 10**9, "seq": 10**9, "generate": 10**9, "accumulate": 10**6, "epochs": 10**9, "steps": 10**12,
+    "samples": 10**15, "workers": 10**6, "gpus": 10**6, "tensor_parallel": 10**4, "pipeline_parallel": 10**4,
 }  # fmt: skip
 """Beyond these a value is a slip of the keyboard: no job comes near them."""
 _REPORTED = ("phase", "batch", "seq", "precision", "optimizer", "accumulate", "checkpointing", "workers", "gpus")

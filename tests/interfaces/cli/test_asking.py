@@ -26,6 +26,48 @@ def run(capsys, *arguments):
     return code, captured.out, captured.err
 
 
+def test_generation_is_told_by_token_in_the_document(capsys, config):
+    asked = ("--phase", "inference", "--batch", "4", "--seq", "512", "--generate", "64", "--json")
+    code, out, err = run(capsys, "estimate", config, "--on", "A100 SXM4 80GB", *asked)
+    document = json.loads(out)
+    told = document["token_times"]
+    assert (0, "") == (code, err)
+    assert (512, 64) == (told["prompt_tokens"], told["generated_tokens"])
+    assert 2 * 4 * 512 * 4 * 4 * (512 + 63) == told["kv_cache_bytes"]
+    for quantity in ("time_to_first_token_s", "time_per_output_token_s", "first_decode_step_s", "last_decode_step_s",
+                     "output_tokens_per_s"):  # fmt: skip
+        assert 0 < told[quantity]["low"] < told[quantity]["point"] < told[quantity]["high"]
+    assert 64 == document["workload"]["generated"]
+
+
+def test_generation_has_a_table_of_its_own_with_a_row_for_each_place(capsys, config):
+    asked = ("--phase", "inference", "--seq", "512", "--generate", "64")
+    places = ("--on", "A100 SXM4 80GB", "--on", "H100 SXM5 80GB")
+    code, out, _ = run(capsys, "estimate", config, *asked, *places)
+    lines = out.splitlines()
+    (head,) = (place for place, line in enumerate(lines) if "first token" in line)
+    assert 0 == code
+    assert all(word in lines[head] for word in ("per token", "tokens/s", "KV cache"))
+    assert [place for place in places if place != "--on"] == [line[:14] for line in lines[head + 1 : head + 3]]
+    code, out, _ = run(capsys, "estimate", config, "--phase", "inference", *places)
+    assert (0, False) == (code, "first token" in out)
+
+
+def test_a_device_of_several_systems_is_told_by_token_once(capsys, config):
+    _, out, _ = run(capsys, "estimate", config, "--phase", "inference", "--generate", "64", "--all")
+    table = out[out.index("first token") :].splitlines()[1:]
+    rows = [line for line in table if "H100 SXM5 80GB" in line]
+    assert 1 == len(rows)
+
+
+def test_an_encoder_that_is_asked_to_generate_is_answered_in_one_sentence(capsys, tmp_path):
+    path = tmp_path / "bert.json"
+    path.write_text(json.dumps({"model_type": "bert"}))
+    code, out, err = run(capsys, "estimate", str(path), "--phase", "inference", "--generate", "8")
+    assert (2, "") == (code, out)
+    assert "is an encoder (bert), which cannot generate: leave --generate out" in " ".join(err.split())
+
+
 def test_an_estimate_for_one_place_is_one_flat_document(capsys, config):
     code, out, _ = run(capsys, "estimate", config, "--on", "A100 SXM4 80GB", "--steps", "100", "--json")
     document = json.loads(out)
@@ -175,3 +217,25 @@ def test_what_a_traced_script_says_stays_out_of_the_answer(capfd, tmp_path):
     assert 0 == code
     assert "leadline.estimate/1" == json.loads(out)["schema"]
     assert "" == err
+
+
+def test_a_saved_module_is_estimated_without_jax(capsys, tmp_path):
+    step = tmp_path / "step.mlir"
+    step.write_text(
+        "module @jit_f {\n"
+        "  func.func public @main(%arg0: tensor<4096x4096xbf16>, %arg1: tensor<512x4096xbf16>) "
+        "-> tensor<512x4096xbf16> {\n"
+        "    %0 = stablehlo.dot_general %arg1, %arg0, contracting_dims = [1] x [0] : "
+        "(tensor<512x4096xbf16>, tensor<4096x4096xbf16>) -> tensor<512x4096xbf16>\n"
+        "    return %0 : tensor<512x4096xbf16>\n  }\n}\n"
+    )
+    before = set(sys.modules)
+    code, out, err = run(capsys, "estimate", str(step), "--phase", "inference", "--on", "A100 SXM4 80GB", "--json")
+    assert 0 == code, err
+    document = json.loads(out)
+    least_s = 2 * 512 * 4096**2 / 312e12
+    assert least_s < document["step_s"]["point"] < 100 * least_s
+    assert not {"jax", "torch"} & (set(sys.modules) - before)
+    code, _, err = run(capsys, "estimate", str(step), "--on", "A100 SXM4 80GB")
+    assert 2 == code
+    assert "add --phase inference" in err

@@ -86,7 +86,7 @@ def test_a_quick_run_of_a_real_bench_is_written_with_its_rows(tmp_path, monkeypa
     assert "leadline.bench/1" == document["schema"]
     assert document["rows"]
     for row in document["rows"]:
-        assert {"name", "value", "unit", "target", "met", "baseline", "n", "how"} == set(row)
+        assert {"name", "value", "unit", "target", "target_high", "met", "baseline", "n", "how"} == set(row)
         assert row["value"] is not None
 
 

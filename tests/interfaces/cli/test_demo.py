@@ -7,7 +7,8 @@ import pytest
 
 from leadline.app.composition import toolbox
 from leadline.app.recommend import recommend
-from leadline.app.workloads import WorkloadOptions, read_workload
+from leadline.app.workload_options import WorkloadOptions
+from leadline.app.workloads import read_workload
 from leadline.bench.demo import SITES, DemoJob
 from leadline.core.documents import dump, load
 from leadline.core.estimate import Basis, Estimate, Interval, Target, Tier

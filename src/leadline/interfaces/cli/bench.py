@@ -28,6 +28,10 @@ BENCHES: dict[str, tuple[str, str]] = {
         "leadline.bench.harp",
         "configurations never run, predicted as HARP does, by plain boosting and by Leadline",
     ),
+    "dnn": (
+        "leadline.bench.dnn.run",
+        "steps, kernels, collectives and whole runs of devices, models and scales that were held out",
+    ),
     "catalog": ("leadline.bench.catalog", "the whole catalog priced and ranked for one workload"),
 }
 """Bench → (module with ``run(*, quick)``, one line of help); a module is imported only when its bench is called."""
@@ -107,6 +111,8 @@ def _target(row: BenchRow) -> str:
     """Write the target with the side it bounds, which a row tells by whether its value met it."""
     if row.target is None:
         return ""
+    if row.target_high is not None:
+        return f"{row.target:.4g} – {row.target_high:.4g}"
     if row.value is None or row.met is None or row.value == row.target:
         return f"{row.target:.4g}"
     upper = row.met == (row.value <= row.target)

@@ -103,6 +103,8 @@ def _show(answer: EstimateAnswer, *, named: bool, everything: bool) -> None:
     rows = list(answer.estimates) if named or everything else _one_per_system(answer.estimates)
     shown = rows if named or everything else rows[:ROWS_SHOWN]
     console.print(_table(shown))
+    if any(one.token_times for one in shown):
+        console.print(_token_table(shown))
     if len(shown) < len(answer.estimates):
         console.print(f"{len(answer.estimates) - len(shown)} more places with --all.", style="dim")
     if shown:
@@ -170,7 +172,7 @@ def _table(estimates: list[Estimate], parameters: Sequence[Sequence[tuple[str, V
             *(format_value(value) for _, value in (parameters[at] if parameters else ())),
             *[_duration(one.step_s)] * steps,
             _duration(one.elapsed_s),
-            f"{format_duration(one.elapsed_s.low)} – {format_duration(one.elapsed_s.high)}" if one.elapsed_s else "",
+            _range(one.elapsed_s),
             *[_gpu_memory(one)] * gpus,
             _size(one.host_memory_bytes),
         ]
@@ -178,6 +180,36 @@ def _table(estimates: list[Estimate], parameters: Sequence[Sequence[tuple[str, V
             cells = [place_of(target.system, target.partition), *cells, *format_cost(one)]
         table.add_row(*cells)
     return table
+
+
+def _token_table(estimates: list[Estimate]) -> Table:
+    """Return what a language model's answers take: a row for each device and number of them, wherever it stands."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("device", overflow="ellipsis", no_wrap=True, max_width=24)
+    for name in ("first token", "90 % range", "per token", "90 % range", "at the ends", "tokens/s", "KV cache"):
+        table.add_column(name, justify="right", no_wrap=True)
+    shown = []
+    for one in estimates:
+        told, key = one.token_times, (one.target.device, one.target.gpus, one.token_times)
+        if told is None or key in shown:
+            continue
+        shown.append(key)
+        ends = (told.first_decode_step_s, told.last_decode_step_s)
+        table.add_row(
+            one.target.device if one.target.gpus <= 1 else f"{one.target.gpus} × {one.target.device}",
+            _duration(told.time_to_first_token_s),
+            _range(told.time_to_first_token_s),
+            _duration(told.time_per_output_token_s) if told.time_per_output_token_s else "no further",
+            _range(told.time_per_output_token_s),
+            " – ".join(_duration(end) for end in ends if end),
+            f"{told.output_tokens_per_s.point:.3g}",
+            format_bytes(told.kv_cache_bytes),
+        )
+    return table
+
+
+def _range(interval: Interval | None) -> str:
+    return f"{format_duration(interval.low)} – {format_duration(interval.high)}" if interval else ""
 
 
 def _gpu_memory(estimate: Estimate) -> Text:

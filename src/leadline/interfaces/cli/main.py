@@ -25,6 +25,7 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         "systems": ("systems", "list, show, check and validate the known systems"),
         "devices": ("devices", "list and show the known devices"),
         "calibrate": ("calibrate", "measure the device at hand, for better estimates"),
+        "measure": ("measure", "steps of many models on a device, into one file that estimators learn from"),
     },
     "See for yourself": {
         "demo": ("demo", "the whole path on three real jobs, here, in minutes"),

@@ -28,7 +28,8 @@ def train(
         str | None,
         typer.Argument(
             metavar="CAMPAIGN|FILE",
-            help="A campaign of the history, a table of runs (CSV, also .gz), or a folder of tables.",
+            help="A campaign of the history, a table of runs (CSV, also .gz), a folder of tables, or a file of "
+            "leadline measure.",
             show_default="the whole history",
         ),
     ] = None,

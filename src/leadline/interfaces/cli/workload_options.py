@@ -11,7 +11,8 @@ import msgspec
 import typer
 
 from leadline.app.model_question import ModelQuestion, is_model
-from leadline.app.workloads import WorkloadOptions, read_workload
+from leadline.app.workload_options import WorkloadOptions
+from leadline.app.workloads import read_workload
 from leadline.core.errors import InvalidInput
 from leadline.interfaces.cli.usage import OWN_COMMAND
 
@@ -19,7 +20,7 @@ SUBJECT = Annotated[
     list[str] | None,
     typer.Argument(
         metavar=f"WORKLOAD | -- {OWN_COMMAND}…",
-        help="config.json, model.onnx, file.py:function, job.toml, or your own command after --.",
+        help="config.json, model.onnx, step.mlir, file.py:function, job.toml, or your own command after --.",
         show_default=False,
     ),
 ]
@@ -27,8 +28,8 @@ SUBJECT_OR_MODEL = Annotated[
     list[str] | None,
     typer.Argument(
         metavar=f"WORKLOAD | MODEL | -- {OWN_COMMAND}…",
-        help="config.json, model.onnx, file.py:function, job.toml, a model that leadline train wrote, or your own "
-        "command after --.",
+        help="config.json, model.onnx, step.mlir, file.py:function, job.toml, a model that leadline train wrote, or "
+        "your own command after --.",
         show_default=False,
     ),
 ]

@@ -1,0 +1,106 @@
+"""The workload as options: what each is and what holds without it, in one list for every face."""
+
+from typing import Annotated
+
+import msgspec
+
+MODEL, DIVIDED, LENGTH, DATA = "Model", "Model over several GPUs", "Length of the job", "Data"
+"""The parts of a workload, in which faces group its options."""
+
+
+def _option(what: str, *, default: str, form: str = "N", part: str = MODEL) -> msgspec.Meta:
+    """Describe an option for every face: what it is, what holds without it, how its value looks, where it belongs."""
+    return msgspec.Meta(description=what, extra={"default": default, "form": form, "part": part})
+
+
+_SCRIPT = "the script's own"
+
+
+class WorkloadOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The workload as options: the one list of them, for the command line and for workload files.
+
+    Each face writes the names with its own punctuation and takes the descriptions from here. ``None`` is not given.
+    """
+
+    phase: Annotated[
+        str | None, _option("What the job does: training or inference.", default="training", form="PHASE")
+    ] = None
+    batch: Annotated[
+        int | None, _option("Samples per GPU and micro-step.", default=f"{_SCRIPT}, or of --input; else 1")
+    ] = None
+    input: Annotated[
+        list[str] | str | None,
+        _option(
+            "Shape of an input of the model, batch first: 64x3x224x224 or 8x512:int64; once for each input.",
+            default="none; a model function needs it",
+            form="SHAPE",
+        ),
+    ] = None
+    seq: Annotated[
+        int | None, _option("Tokens per sample.", default="the model's maximum, at most 2,048; else the script's own")
+    ] = None
+    generate: Annotated[
+        int | None,
+        _option(
+            "Tokens to generate after each prompt of --seq tokens, with a KV cache; inference of a config.json.",
+            default="none: one pass over --seq tokens",
+        ),
+    ] = None
+    precision: Annotated[
+        str | None,
+        _option(
+            "Number format: fp32, tf32, fp16, bf16, amp-fp16 or amp-bf16.",
+            default=f"bf16 for a configuration; {_SCRIPT}; else fp32",
+            form="FORMAT",
+        ),
+    ] = None
+    optimizer: Annotated[
+        str | None,
+        _option(
+            "Update rule: sgd, momentum, adam, adamw, adagrad, rmsprop or lion.",
+            default=f"{_SCRIPT}; else adamw",
+            form="NAME",
+        ),
+    ] = None
+    accumulate: Annotated[int | None, _option("Micro-steps per optimizer step.", default=f"{_SCRIPT}; else 1")] = None
+    checkpointing: Annotated[
+        bool | None, _option("Recompute activations in backward.", default=f"{_SCRIPT}; else no")
+    ] = None
+    compile: Annotated[
+        bool | None, _option("Compile a JAX function with XLA for each device, which need not be here.", default="no")
+    ] = None
+    gpus: Annotated[int | None, _option("GPUs of the whole job.", default="one a process of the launcher; else 1")] = (
+        None
+    )
+    tensor_parallel: Annotated[int | None, _option("GPUs that share each layer.", default="1", part=DIVIDED)] = None
+    pipeline_parallel: Annotated[int | None, _option("Stages that share the layers.", default="1", part=DIVIDED)] = None
+    sharding: Annotated[
+        str | None,
+        _option(
+            "What copies of the model share out: none, optimizer, gradients or full (ZeRO, FSDP).",
+            default="none",
+            form="WHAT",
+            part=DIVIDED,
+        ),
+    ] = None
+    epochs: Annotated[float | None, _option("Passes over the data set.", default=f"{_SCRIPT}; else 1", part=LENGTH)] = (
+        None
+    )
+    steps: Annotated[
+        int | None, _option("Optimizer steps of the whole job.", default="from epochs and samples; else 1", part=LENGTH)
+    ] = None
+    samples: Annotated[int | None, _option("Samples in the data set.", default=_SCRIPT, part=LENGTH)] = None
+    bytes_per_sample: Annotated[
+        int | str | None,
+        _option(
+            "Stored size of a sample, such as 110KB.", default=f"{_SCRIPT}; else not counted", form="SIZE", part=DATA
+        ),
+    ] = None
+    workers: Annotated[int | None, _option("Processes that load data.", default=f"{_SCRIPT}; else 0", part=DATA)] = None
+    held_in_memory: Annotated[
+        bool | None, _option("The whole data set is kept in host memory.", default="no", part=DATA)
+    ] = None
+    name: Annotated[
+        str | None,
+        _option("What the job is called.", default="its file's or its script's", form="NAME"),
+    ] = None

@@ -1,0 +1,76 @@
+"""``leadline measure`` as a user types it: a file begun and gone on with, the kit written, and what is refused."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from leadline.interfaces.cli.main import main
+
+
+@pytest.mark.slow
+def test_a_file_is_begun_and_gone_on_with_by_the_same_command(tmp_path, capfd):
+    pytest.importorskip("torch")
+    path = tmp_path / "rows.jsonl"
+    words = ["measure", "--out", str(path), "--quick", "--no-ops", "--device", "cpu", "--minutes", "0.3", "--json"]
+    assert 0 == main(words)
+    first = capfd.readouterr()
+    document = json.loads(first.out)
+    assert ("leadline.measured/1", str(path)) == (document["schema"], document["path"])
+    assert f"[{document['in_file']}, " in first.err
+    assert "note: energy is not measured: there is no meter for a CPU" in first.err
+    assert 0 == main(words)
+    again = json.loads(capfd.readouterr().out)
+    assert again["in_file"] == document["in_file"] + sum(again["outcomes"].values())
+    assert again["in_file"] == path.read_text().count("\n") - 1
+
+
+def test_the_kit_is_written_and_runs_without_leadline(tmp_path, capsys):
+    pytest.importorskip("torch")
+    kit = tmp_path / "kit.pyz"
+    assert 0 == main(["measure", "--kit", str(kit)])
+    assert "where torch is: python kit.pyz --out rows.jsonl --minutes 20" in capsys.readouterr().out
+    bare = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run(
+        [sys.executable, "-I", str(kit), "--help"], env=bare, capture_output=True, text=True, check=False
+    )
+    assert 0 == done.returncode, done.stderr
+    assert "Needs torch and nothing else" in " ".join(done.stdout.split())
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ([], "needs either --out FILE to measure into, or --kit FILE.pyz to write the kit"),
+        (["--out", "rows.jsonl", "--kit", "kit.pyz"], "needs either --out FILE"),
+        (["--out", "rows.jsonl", "--minutes", "soon"], "--minutes is 'soon', but it must be a number"),
+        (["--out", "rows.jsonl", "--minutes", "0"], "--minutes 0 is no time to measure in"),
+        (["--out", "none/rows.jsonl"], "is not there: make it, or give --out a file in another"),
+        (["--out", "thesis.txt"], "thesis.txt is no file of measurements: give --out another file"),
+        (["--out", "rows.jsonl", "--device", "tpu"], "--device tpu is not known: give auto, cpu or cuda"),
+    ],
+)
+def test_what_cannot_be_measured_is_refused_in_one_sentence(words, says, tmp_path, monkeypatch, capsys):
+    pytest.importorskip("torch")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "thesis.txt").write_text("unsaved elsewhere")
+    assert 2 == main(["measure", *words])
+    printed = capsys.readouterr()
+    assert ("", 1) == (printed.out, printed.err.count("\n"))
+    assert says in printed.err
+    assert ["thesis.txt"] == [one.name for one in tmp_path.iterdir()]
+    assert "unsaved elsewhere" == (tmp_path / "thesis.txt").read_text()
+
+
+@pytest.mark.slow
+def test_a_model_is_trained_on_a_file_of_measurements(tmp_path, capfd):
+    pytest.importorskip("torch")
+    pytest.importorskip("sklearn")
+    path = tmp_path / "rows.jsonl"
+    assert 0 == main(["measure", "--out", str(path), "--quick", "--no-ops", "--device", "cpu", "--minutes", "0.8"])
+    capfd.readouterr()
+    assert 0 == main(["train", str(path), "--target", "step_s", "--to", str(tmp_path / "model.npz"), "--json"])
+    card = json.loads(capfd.readouterr().out)
+    assert "step_s" in json.dumps(card)
