@@ -34,7 +34,7 @@ class Unhurried(SpecsKernels):
         return 0.0
 
 
-QUICK_HOST = WhiteBox(host_memory=host_memory, kernels=Unhurried)
+QUICK_HOST = WhiteBox(host_memory=host_memory, kernels=lambda device, _: Unhurried(device))
 
 
 @pytest.fixture

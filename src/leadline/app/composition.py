@@ -5,16 +5,15 @@ from pathlib import Path
 
 from leadline.app import settings
 from leadline.app.estimate import Toolbox
+from leadline.app.kernels import kernels_of
 from leadline.catalog.read import TomlCatalog
 from leadline.core.errors import MissingExtra
 from leadline.core.graph import TracedJob
 from leadline.core.hardware import Device
 from leadline.core.models import TrainedModel
-from leadline.core.ports import KernelModel, ProcessRunner
+from leadline.core.ports import ProcessRunner
 from leadline.core.workload import ModelKind, Workload
-from leadline.estimators.calibrated import CalibratedKernels
 from leadline.estimators.host_memory import host_memory
-from leadline.estimators.roofline import SpecsKernels
 from leadline.estimators.whitebox import WhiteBox
 from leadline.execution.processes import run_process
 
@@ -40,13 +39,6 @@ def toolbox() -> Toolbox:
 def process_runner() -> ProcessRunner:
     """Return what starts processes."""
     return run_process
-
-
-def kernels_of(device: Device) -> KernelModel:
-    """Return the price list of a device: from what was measured on it, else from its specifications."""
-    if device.calibration is not None and device.calibration.timings:
-        return CalibratedKernels(device)
-    return SpecsKernels(device)
 
 
 def trained_model(path: Path) -> TrainedModel:

@@ -52,19 +52,25 @@ class GraphSource(Protocol):
 
 
 class KernelModel(Protocol):
-    """Prices single ops on one device; what it is built from (specs or a calibration) decides its tier.
+    """Prices the ops of graphs on one device; what it is built from decides its tier.
 
-    ``spread`` is the standard deviation of ln(true ÷ predicted) of a whole step, measured where it could be.
+    ``name`` is that of the method, and ``reasons`` are sentences on why it was taken and how far off it was found.
     """
+
+    @property
+    def name(self) -> str: ...  # noqa: D102 - a field
 
     @property
     def tier(self) -> Tier: ...  # noqa: D102 - a field
 
     @property
-    def spread(self) -> float: ...  # noqa: D102 - a field
+    def reasons(self) -> tuple[str, ...]: ...  # noqa: D102 - a field
 
-    def op_s(self, op: Op) -> float:
-        """Return the seconds one call of ``op`` takes once it runs, launch excluded; ``op.count`` is not applied."""
+    def spread_of(self, graph: OpGraph) -> float:
+        """Return the standard deviation of ln(true ÷ predicted) of a whole step, measured where it could be."""
+
+    def ops_s(self, ops: Sequence[Op]) -> Sequence[float]:
+        """Return the seconds one call of each op takes once it runs, launch excluded; counts are not applied."""
 
     def launch_s(self, op: Op) -> float:
         """Return the seconds the host needs to launch one call of ``op`` (dispatch, autograd, kernel launch)."""

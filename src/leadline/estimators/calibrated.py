@@ -1,7 +1,7 @@
 """Price kernels on a calibrated device by the measured ones around them."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
@@ -37,11 +37,13 @@ class CalibratedKernels:
         InvalidInput: the device has no calibration.
     """
 
+    name = "calibrated kernels"
+    tier = Tier.CALIBRATED
+    reasons: tuple[str, ...] = ()
+
     def __init__(self, device: Device) -> None:
         if device.calibration is None or not device.calibration.timings:
             raise InvalidInput(f"{device.name} is not calibrated: run leadline calibrate on it")
-        self.tier = Tier.CALIBRATED
-        self.spread = SPREAD
         self._device = device
         self._figures = device.calibration.figures
         self._call_s = self._figures.get("call_s", 0.0)
@@ -49,6 +51,14 @@ class CalibratedKernels:
         self._bytes_per_s = self._figures.get("copy_bytes_per_s") or device.memory_bytes_per_s or 1e10
         self._families = self._by_family(device.calibration.timings)
         self._price = lru_cache(maxsize=4096)(self._priced)
+
+    def spread_of(self, graph: OpGraph) -> float:  # noqa: ARG002 - part of the protocol
+        """Return what was found of steps on a device just swept."""
+        return SPREAD
+
+    def ops_s(self, ops: Sequence[Op]) -> list[float]:
+        """Return the seconds of one call of each op."""
+        return [self.op_s(op) for op in ops]
 
     def op_s(self, op: Op) -> float:
         """Return the seconds one call of ``op`` takes once it runs, launch excluded."""

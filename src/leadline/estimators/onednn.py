@@ -2,7 +2,8 @@
 
 The order of taking and giving back was read off the CPU profiler's memory events for 30 convolutions of PyTorch 2.13
 (plain, strided, grouped, one- to three-dimensional, transposed). Channels are padded to the vector registers' width,
-and few channels are read as they lie. Nothing is known here of anything but float32.
+and few channels are read as they lie. Some processors with AVX-512 compute weight gradients of few channels with AVX2's
+width, which is not foretold. Nothing is known here of anything but float32.
 """
 
 import math

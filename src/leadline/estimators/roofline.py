@@ -1,6 +1,7 @@
 """Price ops from the maker's figures alone: a roofline with bounded efficiency, and the cost of launching."""
 
 import math
+from collections.abc import Sequence
 
 from leadline.core.errors import InvalidInput
 from leadline.core.estimate import Tier
@@ -73,14 +74,27 @@ class SpecsKernels:
         InvalidInput: the device has no memory bandwidth figure, or no peak for a dtype (when an op needs it).
     """
 
+    name = "maker's figures"
     tier = Tier.SPECS
     spread = 0.40
+    """Standard deviation of ln(true ÷ predicted) where no steps like the one at hand were measured, an assumption."""
 
-    def __init__(self, device: Device) -> None:
+    def __init__(self, device: Device, *, spread: float | None = None, reasons: tuple[str, ...] = ()) -> None:
         if not device.memory_bytes_per_s:
             raise InvalidInput(f"{device.name} has no memory bandwidth in the catalog, so its speed is not known")
         self.device = device
+        self.reasons = reasons
+        if spread is not None:
+            self.spread = spread
         self._bytes_per_s = device.memory_bytes_per_s
+
+    def spread_of(self, graph: OpGraph) -> float:  # noqa: ARG002 - part of the protocol
+        """Return what is believed of any graph."""
+        return self.spread
+
+    def ops_s(self, ops: Sequence[Op]) -> list[float]:
+        """Return the seconds of one call of each op."""
+        return [self.op_s(op) for op in ops]
 
     def op_s(self, op: Op) -> float:
         """Return the seconds of one call: the smooth maximum of arithmetic and traffic, plus the ramp."""

@@ -1,6 +1,6 @@
 """A language model's answers out of the times of few passes: the prompt's, and decode steps of a few lengths."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from leadline.core.estimate import Interval, Tier, TokenTimes
@@ -44,13 +44,22 @@ class Replayed:
         return self.kernels.tier
 
     @property
-    def spread(self) -> float:
-        """The spread of the kernels."""
-        return self.kernels.spread
+    def name(self) -> str:
+        """The name of the kernels' method."""
+        return self.kernels.name
 
-    def op_s(self, op: Op) -> float:
-        """Return the seconds of one call on the device."""
-        return self.kernels.op_s(op)
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """Why the kernels' method was taken."""
+        return self.kernels.reasons
+
+    def spread_of(self, graph: OpGraph) -> float:
+        """Return the spread of the kernels."""
+        return self.kernels.spread_of(graph)
+
+    def ops_s(self, ops: Sequence[Op]) -> Sequence[float]:
+        """Return the seconds of one call of each op on the device."""
+        return self.kernels.ops_s(ops)
 
     def launch_s(self, op: Op) -> float:  # noqa: ARG002 - part of the protocol
         """Return no time: nothing is launched op by op."""
@@ -58,7 +67,7 @@ class Replayed:
 
     def step_s(self, graph: OpGraph) -> float:
         """Return the sum of the kernels, one after the other."""
-        return sum(self.op_s(op) * op.count for op in graph.ops)
+        return sum(seconds * op.count for seconds, op in zip(self.ops_s(graph.ops), graph.ops, strict=True))
 
 
 def answered(job: TracedJob, price: Callable[[OpGraph], Priced]) -> Answer:

@@ -37,7 +37,7 @@ class WhiteBox:
     """An ``Estimator`` over op graphs; ``kernels`` prices a device's ops, ``host_memory`` predicts the host's part."""
 
     host_memory: HostMemory
-    kernels: Callable[[Device], KernelModel] = SpecsKernels
+    kernels: Callable[[Device, TracedJob], KernelModel] = lambda device, _: SpecsKernels(device)
     name: str = "white-box"
     _peaks: list[tuple[OpGraph, PeakMemory]] = field(default_factory=list)
     _hosts: list[tuple[Workload, TracedJob, DeviceKind, Interval]] = field(default_factory=list)
@@ -59,13 +59,13 @@ class WhiteBox:
             unknown["gpu_memory_bytes"] = f"{device.name} is a CPU: its memory is the host's"
         interval, tokens, elapsed = None, None, None
         parts: dict[str, float] = {}
-        tier = Tier.SPECS
+        tier, name = Tier.SPECS, self.name
         try:
-            model = self.kernels(device)
-            tier = model.tier
+            model = self.kernels(device, job)
+            tier, name = model.tier, f"{self.name}, {model.name}"
             priced, tokens = _whole_step(model, workload, job, device, nodes, interconnect)
             interval, parts = priced.interval, priced.parts
-            reasons = [*priced.sentences, *reasons]
+            reasons = [*model.reasons, *priced.sentences, *reasons]
         except InvalidInput as error:
             unknown["step_s"] = unknown["elapsed_s"] = str(error)
         if interval is not None:
@@ -73,7 +73,7 @@ class WhiteBox:
             reasons += more
         return Estimate(
             target=Target(device.name, gpus=workload.gpus, nodes=nodes),
-            estimator=self.name,
+            estimator=name,
             basis=Basis(tier, tuple(reasons), parts, memory_parts),
             elapsed_s=elapsed,
             step_s=interval,
@@ -133,7 +133,7 @@ def _priced(
     model: KernelModel, workload: Workload, job: TracedJob, device: Device, nodes: int, interconnect: str | None
 ) -> Priced:
     """Return the time of one graph over the job's GPUs, the seconds of each kind, and the sentences about them."""
-    spread = model.spread * (1.5 if job.low_confidence else 1.0)
+    spread = model.spread_of(job.step) * (1.5 if job.low_confidence else 1.0)
     step_s = model.step_s(job.step)
     parts = _by_kind(model, job)
     kernels_s = sum(parts.values())
@@ -160,7 +160,7 @@ def _divided(
     if workload.gpus < 2 or apart:
         return None
     update = [op for op in job.step.ops if op.stage is Stage.OPTIMIZER]
-    optimizer_s = sum(model.op_s(op) * op.count for op in update)
+    optimizer_s = sum(seconds * op.count for seconds, op in zip(model.ops_s(update), update, strict=True))
     if workload.phase is Phase.TRAINING or device.kind is DeviceKind.CPU:
         launches_s = 0.0
     return divide(
@@ -176,8 +176,8 @@ def _link_doubt(divided: Divided) -> float:
 
 def _by_kind(model: KernelModel, job: TracedJob) -> dict[str, float]:
     parts: dict[str, float] = {}
-    for op in job.step.ops:
-        parts[op.kind.value] = parts.get(op.kind.value, 0.0) + model.op_s(op) * op.count
+    for op, seconds in zip(job.step.ops, model.ops_s(job.step.ops), strict=True):
+        parts[op.kind.value] = parts.get(op.kind.value, 0.0) + seconds * op.count
     return dict(sorted(parts.items(), key=lambda part: -part[1]))
 
 
@@ -194,8 +194,14 @@ def _largest_part(parts: dict[str, float], kernels_s: float, model: KernelModel,
         rate = f"at {flops / seconds / 1e12:.3g} TFLOP/s in {_main_dtype(ops)}"
     else:
         rate = f"moving {moved / seconds / 1e9:.3g} GB/s"
-    origin = "measured here" if model.tier is not Tier.SPECS else "from the maker's figures"
-    return f"{seconds / kernels_s:.0%} of the kernels' time is {kind} {rate} ({origin})"
+    return f"{seconds / kernels_s:.0%} of the kernels' time is {kind} {rate} ({_ORIGIN[model.tier]})"
+
+
+_ORIGIN = {
+    Tier.SPECS: "from the maker's figures",
+    Tier.CALIBRATED: "measured here",
+    Tier.LEARNED: "learned from other devices and models",
+}
 
 
 def _main_dtype(ops: list[Op]) -> str:

@@ -44,6 +44,9 @@ def smooth():
 def pixels():
     return nn.Sequential(nn.Conv2d(3, 8, 3, stride=2, padding=1), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 16 * 16, 10))
 
+def channels_last():
+    return pixels().to(memory_format=torch.channels_last)
+
 def recurrent():
     return nn.LSTM(16, 32, 2, batch_first=True)
 
@@ -73,6 +76,14 @@ def test_a_convolution_carries_the_sizes_that_decide_its_speed(model: Path) -> N
     assert 2 * 4 * 8 * 16 * 16 * 3 * 9 == conv.flops
     assert (3 * 8 * 9 + 8 + 2048 * 10 + 10) == step.parameters
     assert {Stage.FORWARD, Stage.BACKWARD, Stage.OPTIMIZER} == {op.stage for op in step.ops}
+
+
+def test_a_convolution_of_channels_last_filters_says_so_in_both_directions(model: Path) -> None:
+    shape = InputShape((4, 3, 32, 32))
+    plain, last = ([op for op in trace(model, name, shape).step.ops if op.kind is OpKind.CONV]
+                   for name in ("pixels", "channels_last"))  # fmt: skip
+    assert [{**one.dims, "channels_last": 1} for one in plain] == [one.dims for one in last]
+    assert {Stage.FORWARD, Stage.BACKWARD} == {one.stage for one in last}
 
 
 def test_a_step_gives_back_all_memory_but_weights_and_state(model: Path) -> None:

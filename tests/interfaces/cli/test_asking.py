@@ -80,7 +80,7 @@ def test_an_estimate_for_one_place_is_one_flat_document(capsys, config):
     assert document["cost"] is None
     assert "price" in document["unknown"]["cost"]
     assert "specs" == document["basis"]["tier"]
-    assert "white-box" == document["estimator"]
+    assert "white-box, maker's figures" == document["estimator"]
 
 
 def test_an_estimate_for_the_catalog_lists_every_place_and_names_the_defaults(capsys, config):

@@ -1,6 +1,6 @@
 """The learned model of kernels as a ``KernelModel``, for one device or for many configurations at once."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +12,7 @@ from leadline.core.hardware import Device, DeviceKind
 from leadline.estimators.learned.boards import Boards
 from leadline.estimators.learned.fitted_kernels import FittedKernels
 from leadline.estimators.learned.kernel_table import Kernels, joined, kernels_of
+from leadline.estimators.learned.remembered import Remembered
 from leadline.estimators.roofline import LAUNCH_S
 from leadline.estimators.tabular.ports import Array
 
@@ -23,6 +24,16 @@ FURTHER = 0.4
 """Share of a launch that each further kernel of one call takes."""
 
 
+Tables = Callable[[Sequence[Op]], Kernels]
+"""Makes columns of ops; remembers the last lists, so that one graph is laid out once for all devices."""
+
+
+def tables_of(fitted: FittedKernels) -> Tables:
+    """Return what makes the columns that ``fitted`` prices."""
+    names = {name: i for i, name in enumerate(fitted.names)}
+    return Remembered(lambda ops: kernels_of(ops, names))
+
+
 class LearnedKernels:
     """A ``KernelModel`` that learned from the kernels of other devices, and from this one's where they were measured.
 
@@ -30,30 +41,39 @@ class LearnedKernels:
         InvalidInput: the device is no GPU, or the catalog lacks its memory bandwidth or the peak of an op's dtype.
     """
 
+    name = "learned kernels"
     tier = Tier.LEARNED
 
-    def __init__(self, fitted: FittedKernels, device: Device, *, spread: float = SPREAD) -> None:
+    def __init__(
+        self, fitted: FittedKernels, device: Device, *, spread: float = SPREAD, reasons: tuple[str, ...] = (),
+        tables: Tables | None = None,
+    ) -> None:  # fmt: skip
         if device.kind is not DeviceKind.GPU:
             raise InvalidInput(
                 f"{device.name} is a {device.kind.value}, but kernels were learned on GPUs: price it by its "
                 "specifications, or calibrate it"
             )
-        self.spread = spread
+        self.reasons = reasons
+        self._spread = spread
         self._fitted = fitted
         self._boards = Boards.of([device])
-        self._names = {name: i for i, name in enumerate(fitted.names)}
+        self._tables = tables or tables_of(fitted)
         figures = device.calibration.figures if device.calibration else {}
         self.call_s = figures.get("launch_s", LAUNCH_S[device.kind])
 
-    def op_s(self, op: Op) -> float:
-        """Return the seconds one call of ``op`` takes once it runs, launch excluded."""
-        return float(self.ops_s([op])[0])
+    def spread_of(self, graph: OpGraph) -> float:  # noqa: ARG002 - part of the protocol
+        """Return what was found of steps on devices left out."""
+        return self._spread
 
-    def ops_s(self, ops: Sequence[Op]) -> Array:
-        """Return the seconds of one call of each op, shape (n,), alike ones priced once."""
-        kernels = kernels_of(ops, self._names)
+    def op_s(self, op: Op) -> float:
+        """Return the seconds of one call of ``op``."""
+        return self.ops_s([op])[0]
+
+    def ops_s(self, ops: Sequence[Op]) -> list[float]:
+        """Return the seconds of one call of each op; alike ones are priced once."""
+        kernels = self._tables(ops)
         alike, where = _distinct(kernels)
-        found: Array = self._priced(kernels.at(alike))[where]
+        found: list[float] = self._priced(kernels.at(alike))[where].tolist()
         return found
 
     def launch_s(self, op: Op) -> float:
@@ -62,7 +82,7 @@ class LearnedKernels:
 
     def step_s(self, graph: OpGraph) -> float:
         """Return the seconds of the whole graph: the host runs ahead, so the slower of the two decides."""
-        kernels = kernels_of(graph.ops, self._names)
+        kernels = self._tables(graph.ops)
         alike, where = _distinct(kernels)
         kernels_s = float(self._priced(kernels.at(alike))[where] @ kernels.count)
         return max(kernels_s, float(_launches(kernels, self.call_s)))

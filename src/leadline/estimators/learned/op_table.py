@@ -123,6 +123,24 @@ class OpTable:
         )  # fmt: skip
 
 
+def indexed(ops: Iterable[Op]) -> tuple[OpTable, Whole]:
+    """Return the table of one graph, and for each op its row there, of shape (n,): −1 for a view."""
+    kept: list[Op] = []
+    seen: dict[tuple[float, ...], int] = {}
+    counts: dict[int, float] = {}
+    where = []
+    for op in ops:
+        if not op.bytes_read + op.bytes_written:
+            where.append(-1)
+            continue
+        number = seen.setdefault(_row(op), len(kept))
+        if number == len(kept):
+            kept.append(op)
+        counts[number] = counts.get(number, 0.0) + op.count
+        where.append(number)
+    return OpTable.counted(kept, [counts]), np.array(where, np.int64)
+
+
 def class_of(op: Op) -> str:
     """Return the name in ``CLASSES`` of the kernel that ``op`` runs."""
     if op.stage is Stage.OPTIMIZER:

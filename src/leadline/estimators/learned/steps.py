@@ -6,7 +6,6 @@ ask for.
 """
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 import numpy as np
 
@@ -57,10 +56,10 @@ def carried(elsewhere: Array) -> Array:
 
 
 def dump(laws: Laws) -> State:
-    """Return the laws as arrays; how sure each weight is is not kept."""
+    """Return the laws as arrays."""
     found: State = {"settings": np.array(list(laws))}
     for number, weights in enumerate(laws.values()):
-        found |= nest(str(number), replace(weights, variance=None).dump())
+        found |= nest(str(number), weights.dump())
     return found
 
 

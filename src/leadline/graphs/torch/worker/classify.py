@@ -167,6 +167,8 @@ def _conv_dims(name: str, raw: Raw, shapes: List[Shape]) -> Dict[str, int]:
         dims["depth"] = spatial[0]
     if transposed:
         dims["transposed"] = 1
+    if raw.channels_last:
+        dims["channels_last"] = 1
     if backward:
         mask = raw.args[-1] if isinstance(raw.args[-1], (list, tuple)) else (True, True, True)
         dims["gradients"] = int(bool(mask[0])) + int(bool(mask[1]))

@@ -29,6 +29,7 @@ FILLED = {"zeros", "ones", "full", "randn", "rand", "normal", "randint"}
 TRUTHFUL = {"all", "any", "logical_and", "bitwise_and", "logical_or", "bitwise_or"}
 """Ops whose result is true when their input is assumed true."""
 MADE_BY_MODULES = UNINITIALISED | FILLED
+CONVOLUTIONS = {"convolution", "convolution_backward", "cudnn_convolution", "_convolution"}
 SILENT = {
     "empty", "empty_strided", "empty_like", "new_empty", "new_empty_strided", "resize_", "set_", "lift_fresh", "lift",
     "record_stream", "is_same_size", "device", "is_pinned", "_pin_memory", "_local_scalar_dense", "is_nonzero",
@@ -59,6 +60,7 @@ class Raw(NamedTuple):
     args: Tuple[Any, ...]
     sources: Tuple[int, ...]
     extra: Optional[Dict[str, Any]] = None
+    channels_last: bool = False
 
 
 class Window:
@@ -251,7 +253,8 @@ class Recorder(TorchDispatchMode):
             return
         scalars = tuple(None if _holds_tensors(a) else a for a in args)
         stage = self._stage(traits, args)
-        self.append(Raw(func, stage, tuple(inputs), tuple(written), scalars, tuple(sources)))
+        channels_last = traits.name in CONVOLUTIONS and _channels_last(args)
+        self.append(Raw(func, stage, tuple(inputs), tuple(written), scalars, tuple(sources), None, channels_last))
 
     def _stage(self, traits: Traits, args: Any) -> str:
         """Return the stage, seeing closures that an optimizer calls, and updates written by hand."""
@@ -378,6 +381,12 @@ def _tensors(args: Sequence[Any], kwargs: Dict[str, Any]) -> List[Tuple[Any, tor
         elif isinstance(value, (list, tuple)):
             found.extend((place_name, item) for item in value if isinstance(item, torch.Tensor))
     return found
+
+
+def _channels_last(args: Sequence[Any]) -> bool:
+    """Tell whether an image or a filter lies in memory with its channels last, which makes the kernel do so."""
+    four = [one for one in args if isinstance(one, torch.Tensor) and one.dim() == 4 and not one.is_contiguous()]
+    return any(one.is_contiguous(memory_format=torch.channels_last) for one in four)
 
 
 def _flat(out: Any) -> List[torch.Tensor]:

@@ -1,0 +1,210 @@
+"""The op law as a ``KernelModel``: on a GPU whose steps it learned from, or carried to another by its figures."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from leadline.core.errors import InvalidInput
+from leadline.core.estimate import Tier
+from leadline.core.graph import Op, OpGraph, OpKind, Stage
+from leadline.core.hardware import Device, DeviceKind
+from leadline.estimators.learned.op_law import Array, Basis, Weights, op_s, price
+from leadline.estimators.learned.op_table import CLASSES, OpTable, Whole, indexed
+from leadline.estimators.learned.remembered import Remembered
+from leadline.estimators.learned.steps import dump, load
+from leadline.estimators.tabular.ports import State
+from leadline.estimators.tabular.states import lines, nest, texts, within
+
+UNSEEN = 0.3
+"""A graph is refused that spends more than this share of its time in kernels of classes that no learned step had."""
+STRANGE = 0.5
+"""Standard deviation of ln(true ÷ predicted) of such kernels, of which little more than a roofline is believed."""
+SPREAD = 0.12
+"""Standard deviation of ln(true ÷ predicted) of steps on a GPU that the law was carried to."""
+SEEN_SHARE, SEEN_GRAPHS = 0.01, 5
+"""A class was learned if it takes this share of the time of so many graphs."""
+
+Marks = npt.NDArray[np.bool_]
+
+Tables = Callable[[Sequence[Op]], tuple[OpTable, Whole]]
+"""Makes the table of a graph's ops, and says for each op where it stands there; remembers the last ones."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class StepSetting:
+    """What changes the kernels that run: the device by its catalog name, phase, layout, and PyTorch's release (2.4)."""
+
+    device: str
+    training: bool
+    channels_last: bool
+    release: tuple[int, ...]
+
+    @classmethod
+    def read(cls, text: str) -> "StepSetting":
+        """Return the setting that ``str`` wrote."""
+        device, phase, layout, release = text.split("|")
+        return cls(device, phase == "training", layout == "nhwc", tuple(int(one) for one in release.split(".")))
+
+    def __str__(self) -> str:
+        phase, layout = "training" if self.training else "inference", "nhwc" if self.channels_last else "nchw"
+        return f"{self.device}|{phase}|{layout}|{'.'.join(str(one) for one in self.release)}"
+
+
+@dataclass(frozen=True, slots=True)
+class StepLaws:
+    """The law of each setting, how unsure nine in ten of its learned graphs are, and which of ``CLASSES`` they have.
+
+    ``usual`` is a standard deviation of a logarithm, ``seen`` of shape (classes,) each.
+    """
+
+    laws: Mapping[StepSetting, Weights]
+    usual: Mapping[StepSetting, float]
+    seen: Mapping[StepSetting, Marks]
+
+    def dump(self) -> State:
+        """Return all of it as named arrays."""
+        settings = list(self.laws)
+        found = nest("laws", dump({str(one): self.laws[one] for one in settings}))
+        return found | {"settings": texts([str(one) for one in settings]),
+                        "usual": np.array([self.usual[one] for one in settings]),
+                        "seen": np.array([self.seen[one] for one in settings])}  # fmt: skip
+
+    @classmethod
+    def load(cls, state: State) -> "StepLaws":
+        """Return what ``dump`` gave."""
+        settings = {name: StepSetting.read(name) for name in lines(state["settings"])}
+        usual = dict(zip(settings.values(), state["usual"].astype(float).tolist(), strict=True))
+        seen = dict(zip(settings.values(), state["seen"].astype(bool), strict=True))
+        return cls({settings[name]: law for name, law in load(within("laws", state)).items()}, usual, seen)
+
+    def knows(self, device: Device, *, training: bool) -> bool:
+        """Tell whether steps of that phase were measured on the device."""
+        return any(one.device == device.name and one.training is training for one in self.laws)
+
+    def of(self, device: Device, graph: OpGraph) -> tuple[Weights, float, Marks]:
+        """Return the law of a graph's phase and layout on ``device``, how unsure it usually is, and what it has seen.
+
+        It is that of the newest release measured there; on a device without measured steps the mean over those with.
+
+        Raises:
+            InvalidInput: no such steps were learned.
+        """
+        training, last = is_training(graph), is_channels_last(graph)
+        alike = [one for one in self.laws if one.training is training]
+        alike = [one for one in alike if one.channels_last is last] or alike
+        own = [one for one in alike if one.device == device.name]
+        newest = {one.device: one for one in sorted(own or alike)}.values()
+        if not newest:
+            phase = "training" if training else "inference"
+            raise InvalidInput(f"no {phase} steps were learned: fit the laws on steps that hold some")
+        laws = [self.laws[one] for one in newest]
+        usual = float(np.mean([self.usual[one] for one in newest]))
+        return _mean(laws), usual, np.any([self.seen[one] for one in newest], axis=0)
+
+
+class LawKernels:
+    """A ``KernelModel`` by the op law of the phase and the layout of ``graph``.
+
+    Raises:
+        InvalidInput: the device is no GPU, lacks a figure that the law needs, or the graph spends its time in kernels
+            that no learned step had.
+    """
+
+    name = "op law"
+    tier = Tier.LEARNED
+
+    def __init__(
+        self, laws: StepLaws, device: Device, graph: OpGraph, *, spread: float = SPREAD, reasons: tuple[str, ...] = (),
+        tables: Tables = indexed,
+    ) -> None:  # fmt: skip
+        if device.kind is not DeviceKind.GPU:
+            raise InvalidInput(
+                f"{device.name} is a {device.kind.value}, but steps were learned on GPUs: price it by its "
+                "specifications, or calibrate it"
+            )
+        self.reasons = reasons
+        self._device, self._spread, self._tables = device, spread, tables
+        self._law, self._usual, self._seen = laws.of(device, graph)
+        self._bases = Remembered(self._basis)
+        share, classes = self._unseen(graph)
+        if share > UNSEEN:
+            raise InvalidInput(
+                f"{share:.0%} of its time is in kernels of which no step was learned ({', '.join(classes)}): price it "
+                "by kernels or by specifications"
+            )
+
+    def spread_of(self, graph: OpGraph) -> float:
+        """Return the spread found on left-out steps, more for a graph farther from the learned ones than they are."""
+        return math.hypot(self._spread * max(1.0, self._far(graph)), STRANGE * self._unseen(graph)[0])
+
+    def ops_s(self, ops: Sequence[Op]) -> list[float]:
+        """Return the seconds of one call of each op; a view takes none."""
+        basis, where = self._bases(ops)
+        alone = np.append(op_s(basis, self._law), 0.0)
+        found: list[float] = alone[where].tolist()
+        return found
+
+    def launch_s(self, op: Op) -> float:
+        """Return the host seconds of one call; a view is not told apart from what launches."""
+        return self._law.launch_s * max(op.kernels, 1) if op.bytes_read + op.bytes_written else 0.0
+
+    def step_s(self, graph: OpGraph) -> float:
+        """Return the seconds of the whole graph: the host runs ahead, so the slower of the two decides."""
+        return float(price(self._bases(graph.ops)[0], self._law).step_s[0])
+
+    def _far(self, graph: OpGraph) -> float:
+        return float(price(self._bases(graph.ops)[0], self._law).spread[0]) / self._usual
+
+    def _unseen(self, graph: OpGraph) -> tuple[float, list[str]]:
+        """Return the share of the time in classes that no step told of, and their names."""
+        basis = self._bases(graph.ops)[0]
+        seconds = op_s(basis, self._law) * basis.table.count
+        strange = ~self._seen[basis.table.classes]
+        names = [CLASSES[one] for one in np.unique(basis.table.classes[strange])]
+        return float(seconds[strange].sum() / seconds.sum()) if len(seconds) else 0.0, names
+
+    def _basis(self, ops: Sequence[Op]) -> tuple[Basis, Whole]:
+        table, where = self._tables(ops)
+        return Basis.of(table, self._device), where
+
+
+def classes_seen(basis: Basis, law: Weights) -> Marks:
+    """Tell which of ``CLASSES`` enough of the graphs have to learn them from, of shape (classes,)."""
+    table = basis.table
+    seconds = op_s(basis, law) * table.count
+    share = seconds / table.summed(seconds)[table.owner]
+    cell = np.bincount(table.owner * len(CLASSES) + table.classes, share, table.graphs * len(CLASSES))
+    found: Marks = (cell.reshape(table.graphs, -1) >= SEEN_SHARE).sum(axis=0) >= SEEN_GRAPHS
+    return found
+
+
+def is_training(graph: OpGraph) -> bool:
+    """Tell whether a graph has a backward pass."""
+    return any(op.stage is Stage.BACKWARD for op in graph.ops)
+
+
+def is_channels_last(graph: OpGraph) -> bool:
+    """Tell whether most of the convolutions' arithmetic is on images whose channels are last in memory."""
+    arithmetic = {True: 0.0, False: 0.0}
+    for op in graph.ops:
+        if op.kind is OpKind.CONV:
+            arithmetic[bool(op.dims.get("channels_last"))] += op.flops * op.count
+    return arithmetic[True] > arithmetic[False]
+
+
+def _mean(laws: Sequence[Weights]) -> Weights:
+    """Return the law between ``laws``: each op takes the geometric mean of its times, nearly."""
+    first, *rest = laws
+    if not rest:
+        return first
+    variances: list[Array] = [one.variance for one in laws if one.variance is not None]
+    return replace(
+        first,
+        f=np.mean([one.f for one in laws], axis=0),
+        offset=float(np.mean([one.offset for one in laws])),
+        launch_s=float(np.exp(np.mean([np.log(one.launch_s) for one in laws]))),
+        variance=np.mean(variances, axis=0) if len(variances) == len(laws) else None,
+    )

@@ -1,0 +1,115 @@
+"""Choose the estimator of a graph by how far each was off on measured steps of the same group."""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from leadline.core.graph import OpGraph, OpKind, Stage
+from leadline.core.hardware import Device
+
+ARITHMETIC = frozenset({OpKind.GEMM, OpKind.CONV, OpKind.ATTENTION, OpKind.RNN})
+PRECISIONS = {"float32": "single", "tf32": "TF32", "float16": "half", "bfloat16": "half"}
+CONVOLVING = 0.5
+"""Share of the arithmetic in convolutions from which on a model works on images, whatever else it does."""
+NORMAL_90 = 1.645
+
+
+class Domain(StrEnum):
+    """What a model works on, which decides the kernels that it is made of."""
+
+    VISION = "vision"
+    LANGUAGE = "language"
+    OTHER = "other"
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Graphs whose prices are off alike: what they work on, the precision of their products, and the phase."""
+
+    domain: Domain
+    precision: str
+    phase: str
+
+    def __str__(self) -> str:
+        precision = "TF32" if self.precision == "TF32" else f"{self.precision} precision"
+        if self.domain is Domain.OTHER:
+            return f"{self.phase} of neither vision nor language models in {precision}"
+        return f"{self.domain} {self.phase} in {precision}"
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """How far an estimator was off on steps of a group that it had not learned from.
+
+    ``known`` tells whether it had learned from other steps of the same device. ``error`` is the mean of |predicted ÷
+    measured − 1|, and ``within`` what nine in ten |ln(measured ÷ predicted)| stay below; each device counts the same.
+    ``steps`` were asked on ``devices``; ``source`` says whose measurements they are.
+    """
+
+    estimator: str
+    group: Group
+    known: bool
+    error: float
+    within: float
+    steps: int
+    devices: tuple[str, ...]
+    source: str
+
+    @property
+    def spread(self) -> float:
+        """Standard deviation of the normal logarithm of which nine in ten are ``within``."""
+        return self.within / NORMAL_90
+
+
+def group_of(graph: OpGraph, device: Device) -> Group:
+    """Return the group of a graph on ``device``.
+
+    It works on images where convolutions do much of the arithmetic, or some of it and nothing looks words up; on
+    language where words are looked up and attended to. Convolutions of float32 run in TF32 where the device has it.
+    """
+    arithmetic: dict[OpKind, float] = {}
+    by_dtype: dict[str, float] = {}
+    kinds = {op.kind for op in graph.ops}
+    for op in graph.ops:
+        if op.kind in ARITHMETIC and op.stage is not Stage.OPTIMIZER:
+            arithmetic[op.kind] = arithmetic.get(op.kind, 0.0) + op.flops * op.count
+            by_dtype[op.dtype] = by_dtype.get(op.dtype, 0.0) + op.flops * op.count
+    share = arithmetic.get(OpKind.CONV, 0.0) / (sum(arithmetic.values()) or 1.0)
+    words = OpKind.EMBEDDING in kinds
+    domain = Domain.OTHER
+    if share > CONVOLVING or (share > 0 and not words):
+        domain = Domain.VISION
+    elif words and kinds & {OpKind.ATTENTION, OpKind.SOFTMAX}:
+        domain = Domain.LANGUAGE
+    dtype = max(by_dtype, key=lambda one: by_dtype[one]) if by_dtype else "float32"
+    if dtype == "float32" and domain is Domain.VISION and "tf32" in device.peak_flops_per_s:
+        dtype = "tf32"
+    phase = "training" if any(op.stage is Stage.BACKWARD for op in graph.ops) else "inference"
+    return Group(domain, PRECISIONS.get(dtype, dtype), phase)
+
+
+def ranked(records: Sequence[Record], group: Group, knowing: Collection[str]) -> list[Record]:
+    """Return what was found of each estimator on the group, the least error first.
+
+    ``knowing`` names the estimators that learned from steps of the device at hand: their record on known devices
+    counts, that of the others on devices that they had not seen.
+    """
+    found: dict[str, Record] = {}
+    for record in records:
+        if record.group == group and (record.estimator in knowing or not record.known):
+            best = found.get(record.estimator)
+            if best is None or record.known:
+                found[record.estimator] = record
+    return sorted(found.values(), key=lambda record: record.error)
+
+
+def reason(chosen: Record, others: Sequence[Record]) -> str:
+    """Return the sentence that says why an estimator was chosen."""
+    where = "on devices that it had learned from" if chosen.known else "on devices that it had not seen"
+    said = (
+        f"priced by the {chosen.estimator}: {chosen.error:.0%} off on {chosen.steps:,} steps of {chosen.group} {where} "
+        f"({chosen.source})"
+    )
+    if not others:
+        return said
+    return f"{said}; " + ", ".join(f"the {one.estimator} {one.error:.0%}" for one in others)

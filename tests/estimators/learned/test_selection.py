@@ -1,0 +1,93 @@
+"""The estimator with the least measured error on the group at hand is taken, and says so."""
+
+from dataclasses import replace
+
+import pytest
+
+from leadline.core.graph import Op, OpGraph, OpKind, Stage
+from leadline.core.hardware import Device, DeviceKind
+from leadline.estimators.learned.remembered import KEPT, Remembered
+from leadline.estimators.learned.selection import Domain, Group, Record, group_of, ranked, reason
+
+OLD = Device("Old", "nobody", DeviceKind.GPU, peak_flops_per_s={"float32": 1e13})
+AMPERE = replace(OLD, peak_flops_per_s={"float32": 1e13, "tf32": 1e14})
+VISION = Group(Domain.VISION, "half", "inference")
+
+
+def op(kind, flops=1e9, dtype="float16", stage=Stage.FORWARD):
+    return Op(f"aten.{kind}", kind, stage, dtype, flops, 1e6, 1e6)
+
+
+CONV, GEMM, ATTENTION = op(OpKind.CONV), op(OpKind.GEMM), op(OpKind.ATTENTION)
+WORDS, LSTM = op(OpKind.EMBEDDING, 0.0), op(OpKind.RNN)
+
+
+@pytest.mark.parametrize(
+    ("ops", "domain"),
+    [
+        ((CONV,), Domain.VISION),
+        ((op(OpKind.CONV, 1e8), GEMM, ATTENTION), Domain.VISION),
+        ((CONV, CONV, CONV, GEMM, WORDS, ATTENTION), Domain.VISION),
+        ((WORDS, GEMM, ATTENTION), Domain.LANGUAGE),
+        ((op(OpKind.CONV, 1e8), WORDS, GEMM, ATTENTION), Domain.LANGUAGE),
+        ((WORDS, GEMM, op(OpKind.SOFTMAX)), Domain.LANGUAGE),
+        ((WORDS, LSTM), Domain.OTHER),
+        ((GEMM,), Domain.OTHER),
+        ((), Domain.OTHER),
+    ],
+    ids=["convolutions", "patches", "images and words", "words", "audio", "written-out attention", "recurrent",
+         "perceptron", "nothing"],
+)  # fmt: skip
+def test_a_graph_tells_what_it_works_on(ops, domain):
+    assert domain is group_of(OpGraph(ops), OLD).domain
+
+
+def test_a_group_has_the_phase_and_the_precision_of_most_arithmetic():
+    training = OpGraph((CONV, op(OpKind.CONV, stage=Stage.BACKWARD), op(OpKind.GEMM, 1e6, "float32")))
+    assert Group(Domain.VISION, "half", "training") == group_of(training, OLD)
+    single = OpGraph((op(OpKind.CONV, dtype="float32"),))
+    assert "single" == group_of(single, OLD).precision
+    assert "TF32" == group_of(single, AMPERE).precision
+    language = OpGraph((WORDS, op(OpKind.GEMM, dtype="float32"), op(OpKind.SOFTMAX)))
+    assert "single" == group_of(language, AMPERE).precision
+
+
+def record(name, error, *, known=False, group=VISION):
+    return Record(name, group, known, error, 2 * error, 100, ("A", "B"), "somebody's steps")
+
+
+RECORDS = (
+    record("law", 0.06, known=True), record("law", 0.15), record("kernels", 0.10), record("specs", 0.40),
+    record("specs", 0.01, group=replace(VISION, phase="training")),
+)  # fmt: skip
+
+
+def test_the_least_error_comes_first_by_what_each_knows_of_the_device():
+    assert ["kernels", "law", "specs"] == [one.estimator for one in ranked(RECORDS, VISION, ())]
+    assert ["law", "kernels", "specs"] == [one.estimator for one in ranked(RECORDS, VISION, ("law",))]
+    assert [] == ranked(RECORDS, replace(VISION, precision="TF32"), ("law",))
+
+
+def test_the_reason_names_the_choice_its_error_and_the_others():
+    first, *rest = ranked(RECORDS, VISION, ("law",))
+    assert (
+        "priced by the law: 6% off on 100 steps of vision inference in half precision on devices that it had learned "
+        "from (somebody's steps); the kernels 10%, the specs 40%"
+    ) == reason(first, rest)
+    assert reason(rest[-1], []).endswith("on devices that it had not seen (somebody's steps)")
+
+
+def test_nine_in_ten_errors_are_within_the_interval_of_the_spread():
+    assert pytest.approx(2 * 0.06) == 1.645 * record("law", 0.06).spread
+
+
+def test_the_last_lists_of_ops_are_remembered_and_older_ones_made_again():
+    made = []
+    remembered = Remembered(lambda ops: made.append(ops) or len(made))
+    lists = [(CONV,) * (n + 1) for n in range(KEPT + 1)]
+    assert [1, 1, 2] == [remembered(lists[0]), remembered(lists[0]), remembered(lists[1])]
+    assert 3 == remembered(list(lists[0]))
+    for one in lists[1:]:
+        remembered(one)
+    calls = len(made)
+    assert calls + 1 == remembered(lists[0])
