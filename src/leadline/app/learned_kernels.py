@@ -33,7 +33,7 @@ def least_off(device: Device, graph: OpGraph) -> KernelModel:
             return _BUILDERS[record.estimator](device, graph, record, (reason(record, order[place + 1 :]), *refused))
         except InvalidInput as error:
             refused.append(f"the {record.estimator} would be {record.error:.0%} off, but: {error}")
-    assumed = f"no steps of {group} were measured to choose an estimator by: the range is an assumption"
+    assumed = f"the range is an assumption: no steps were measured like this job ({group})"
     return SpecsKernels(device, reasons=(assumed, *refused))
 
 

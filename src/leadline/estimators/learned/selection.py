@@ -33,7 +33,7 @@ class Group:
     def __str__(self) -> str:
         precision = "TF32" if self.precision == "TF32" else f"{self.precision} precision"
         if self.domain is Domain.OTHER:
-            return f"{self.phase} of neither vision nor language models in {precision}"
+            return f"{self.phase} in {precision} of what is neither a vision nor a language model"
         return f"{self.domain} {self.phase} in {precision}"
 
 
