@@ -43,6 +43,11 @@ def catalog_dir() -> Path:
     return data_dir() / "catalog"
 
 
+def adapted_dir() -> Path:
+    """Return the folder of what own measured steps made of the estimators, a file for each device."""
+    return data_dir() / "adapted"
+
+
 def history_path() -> Path:
     """Return the file of the measured runs."""
     return data_dir() / "history.sqlite"

@@ -26,6 +26,7 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         "devices": ("devices", "list and show the known devices"),
         "calibrate": ("calibrate", "measure the device at hand, for better estimates"),
         "measure": ("measure", "steps of many models on a device, into one file that estimators learn from"),
+        "adapt": ("adapt", "a few measured steps of your own device, for estimates that fit it"),
     },
     "See for yourself": {
         "demo": ("demo", "the whole path on three real jobs, here, in minutes"),

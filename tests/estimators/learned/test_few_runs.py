@@ -1,0 +1,81 @@
+"""A few own steps find the level of a device, or its own law, and say honestly how unsure that is."""
+
+import numpy as np
+import pytest
+from tests.estimators.learned.test_law_kernels import KNOWN, NEW, SEEN, add, conv, law
+
+from leadline.core.errors import InvalidInput
+from leadline.core.graph import OpGraph, Stage
+from leadline.estimators.learned.few_runs import LEAST, FewRuns, by_factor, by_law
+from leadline.estimators.learned.law_kernels import LawKernels, StepLaws, StepSetting
+from leadline.estimators.roofline import SpecsKernels
+from leadline.estimators.scaled import Scaled
+
+
+@pytest.fixture
+def laws():
+    place = StepSetting.read("Known|inference|nchw|2.4")
+    return StepLaws({place: law(0.0)}, {place: 0.5}, {place: SEEN})
+
+
+def graphs(count):
+    return [OpGraph((conv(64 * (1 + n % 4)), add(64 * (1 + n % 3)), conv(128)) * (1 + n)) for n in range(count)]
+
+
+def runs_of(said, factor, noise=0.0, count=12):
+    dice = np.random.default_rng(3)
+    step_s = np.array(said) * factor * np.exp(noise * dice.standard_normal(count))
+    return FewRuns(graphs(count), step_s, [f"model {n % 6}" for n in range(count)])
+
+
+def test_a_factor_is_found_and_its_error_is_that_of_models_left_out():
+    said = np.array([SpecsKernels(KNOWN).step_s(one) for one in graphs(12)])
+    found = by_factor("specs", said, runs_of(said, 1.8))
+    assert pytest.approx(1.8, rel=0.02) == found.factor
+    assert pytest.approx(1 - 1 / 1.8, abs=0.01) == found.before
+    assert found.error < 0.03
+    assert 12 == found.runs
+    assert found.laws is None
+
+
+def test_a_factor_of_noisy_steps_has_the_spread_of_the_noise():
+    said = np.array([SpecsKernels(KNOWN).step_s(one) for one in graphs(12)])
+    spreads = [by_factor("specs", said, runs_of(said, 1.3, noise)).spread for noise in (0.05, 0.2)]
+    assert 0.03 < spreads[0] < 0.12 < spreads[1] < 0.4
+
+
+def test_fewer_runs_of_the_same_noise_are_less_sure():
+    said = np.array([SpecsKernels(KNOWN).step_s(one) for one in graphs(12)])
+    many = runs_of(said, 1.3, 0.1)
+    few = many.at(np.arange(LEAST))
+    assert by_factor("specs", said[:LEAST], few).spread > 0.5 * by_factor("specs", said, many).spread
+
+
+def test_the_law_learns_what_no_factor_can(laws):
+    """On this device convolutions are twice as slow as the law has them, and additions are not."""
+    truth = LawKernels(laws, NEW, graphs(1)[0])
+    slow = [sum(s * (2 if op.kind == "conv" else 1) for op, s in zip(one.ops, truth.ops_s(one.ops), strict=True))
+            for one in graphs(12)]  # fmt: skip
+    runs = FewRuns(graphs(12), np.array(slow), [f"model {n % 6}" for n in range(12)])
+    found = by_law(laws, NEW, runs)
+    assert found.error < 0.08 < found.before
+    assert found.laws is not None
+    assert {NEW.name} == {one.device for one in found.laws.laws}
+    own = LawKernels(found.laws, NEW, graphs(1)[0], spread=found.spread)
+    assert pytest.approx(slow[3], rel=0.1) == own.step_s(graphs(12)[3])
+
+
+def test_the_law_refuses_a_phase_it_has_not_learned(laws):
+    with pytest.raises(InvalidInput, match="no training steps were learned"):
+        by_law(laws, NEW, FewRuns([OpGraph((conv(stage=Stage.BACKWARD),))] * 5, np.ones(5), list("abcde")))
+
+
+def test_every_time_of_a_scaled_list_is_scaled_and_its_spread_is_told():
+    plain = SpecsKernels(KNOWN)
+    graph = graphs(1)[0]
+    model = Scaled(plain, 2.0, 0.05, ("own steps",))
+    assert pytest.approx(2 * plain.step_s(graph)) == model.step_s(graph)
+    assert pytest.approx([2 * one for one in plain.ops_s(graph.ops)]) == model.ops_s(graph.ops)
+    assert pytest.approx(2 * plain.launch_s(graph.ops[0])) == model.launch_s(graph.ops[0])
+    assert (0.05, 0.40) == (model.spread_of(graph), Scaled(plain, 2.0).spread_of(graph))
+    assert "maker's figures, adapted" == model.name
