@@ -128,6 +128,19 @@ def sizes(steps: Sequence[TransformerStep]) -> Array:
     )
 
 
+def magnitudes(steps: Sequence[TransformerStep]) -> Array:
+    """Return the logarithms of the sizes by which a step may lie outside what was learned (n, columns)."""
+    return np.log(
+        np.array(
+            [
+                (one.gpus, one.layers, one.width, one.parameters, one.sequence, one.tokens, one.microbatches)
+                for one in steps
+            ],
+            np.float64,
+        )
+    )
+
+
 def _of(step: TransformerStep) -> tuple[float, ...]:
     device = step.device
     counts = (step.gpus, step.layers, step.width, step.vocabulary, step.sequence, step.microbatch, step.microbatches)

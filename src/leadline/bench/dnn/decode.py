@@ -9,13 +9,13 @@ from pathlib import Path
 
 import numpy as np
 
-from leadline.bench.dnn.asked import Array, Asked
+from leadline.bench.dnn.asked import LEVEL, Array, Asked, Texts
 from leadline.bench.dnn.data import Columns, read, rows
 from leadline.bench.dnn.kernel_data import DEVICES, layer_products, product
 from leadline.catalog.read import TomlCatalog
 from leadline.core.graph import Op
 from leadline.estimators.roofline import SpecsKernels
-from leadline.estimators.whitebox import NORMAL_90
+from leadline.uncertainty.absolute import Scores
 
 TABLE = "LLM decoding"
 MOST_SEQUENCES = 256
@@ -39,17 +39,19 @@ def asked(data: Path, *, quick: bool = False) -> list[Asked]:
     columns, sequences = rows(columns, own), sequences[own]
     models = {name: SpecsKernels(TomlCatalog().device(DEVICES[name])) for name in np.unique(columns["device"]).tolist()}
     point, bandwidth, peak = _answers(columns, models)
-    width = math.exp(NORMAL_90 * SpecsKernels.spread)
+    measured, groups = _measured_s(columns), _groups(sequences)
+    low, high = _bounds_of(columns["device"], groups, point, measured)
     return [
         Asked(
             TABLE,
             "decode layers, specs only",
-            _measured_s(columns),
+            measured,
             {"Leadline": point, "weights over bandwidth": bandwidth, "FLOPs over peak": peak},
-            point / width,
-            point * width,
-            _groups(sequences),
-            how="from specifications; of the law, the fill and the slices of inner sums were chosen on these profiles",
+            low,
+            high,
+            groups,
+            how="from specifications; of the law, the fill and the slices of inner sums were chosen on these profiles; "
+            "intervals from the errors on the other two devices",
             more={"by_device_and_sequences": _errors(columns, sequences, point)},
         )
     ]
@@ -59,6 +61,17 @@ def _measured_s(columns: Columns) -> Array:
     parts = [columns[f"time_stats.{part}.median"] for part in layer_products(columns)]
     found: Array = np.sum(parts, axis=0) / 1e3
     return found
+
+
+def _bounds_of(device: Texts, group: Texts, point: Array, measured: Array) -> tuple[Array, Array]:
+    """Return the ends of 90 % intervals: what the errors of as many sequences on the other devices were."""
+    low, high = point.copy(), point.copy()
+    for name in np.unique(device):
+        for alike in np.unique(group):
+            own, others = (device == name) & (group == alike), (device != name) & (group == alike)
+            scores = Scores.of(np.log(measured[others] / point[others]), np.ones(int(others.sum())))
+            low[own], high[own] = scores.interval(point[own], np.ones(int(own.sum())), LEVEL)
+    return low, high
 
 
 def _answers(columns: Columns, models: dict[str, SpecsKernels]) -> tuple[Array, Array, Array]:
@@ -77,7 +90,7 @@ def _bounds(model: SpecsKernels, op: Op) -> tuple[float, float]:
     return traffic_s, op.flops / model.peak(op)
 
 
-def _groups(sequences: np.ndarray) -> np.ndarray:
+def _groups(sequences: np.ndarray) -> Texts:
     ends = np.array([most for most, _ in GROUPS])
     return np.array([name for _, name in GROUPS])[np.searchsorted(ends, sequences)]
 
