@@ -10,6 +10,7 @@ from leadline.core.hardware import Device, DeviceKind
 from leadline.core.workload import ModelKind, ModelSource, Parallelism, Phase, Precision, Workload
 from leadline.estimators.communication import ring_of
 from leadline.estimators.host_memory import host_memory
+from leadline.estimators.parallel import COLLECTIVE_LAUNCH_S
 from leadline.estimators.roofline import SpecsKernels
 from leadline.estimators.token_times import least_decode_s
 from leadline.estimators.whitebox import WhiteBox
@@ -133,12 +134,25 @@ def test_tensor_parallel_gpus_share_weights_and_cache_but_launch_every_op(asked)
 
 def test_tensor_parallel_decoding_pays_the_latency_of_two_reductions_a_layer(asked):
     """32 layers, a message of 8 KiB, over links that were measured and over others."""
-    alone_s = asked(box=QUICK_HOST, generated=2).token_times.last_decode_step_s.point / 2
+    alone_s = asked(box=QUICK_HOST, generated=2).token_times.last_decode_step_s.point
+    computing_s = []
     for device in (A100, replace(A100, form_factor="PCIe", link_bytes_per_s=None)):
         told = asked(box=QUICK_HOST, device=device, **over(2, tensor=2), generated=2).token_times
         reduced_s = ring_of(device, 2).all_reduce_s(2 * 4096)
-        assert pytest.approx(alone_s + 64 * reduced_s) == told.last_decode_step_s.point
+        computing_s.append(told.last_decode_step_s.point - 64 * reduced_s)
         assert 10 * 2 * 4096 / ring_of(device, 2).bytes_per_s < reduced_s
+    assert pytest.approx(computing_s[0]) == computing_s[1]
+    assert alone_s / 2 < computing_s[0] < 0.75 * alone_s
+
+
+def test_a_host_that_is_the_limit_launches_the_reductions_too(asked):
+    """32 layers of two reductions each, beside the launches that one GPU needs."""
+    told, alone = asked(**over(8, tensor=8), generated=2), asked(generated=2)
+    reduced_s = 64 * ring_of(A100, 8).all_reduce_s(2 * 4096)
+    launches_s = alone.basis.breakdown_s["launch"] / 2
+    assert pytest.approx(launches_s + 64 * COLLECTIVE_LAUNCH_S + reduced_s, rel=0.01) == (
+        told.token_times.last_decode_step_s.point
+    )
 
 
 def test_key_value_heads_are_not_cut_in_tensor_parallelism(asked):

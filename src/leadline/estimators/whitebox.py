@@ -15,6 +15,7 @@ from leadline.core.workload import Phase, Workload
 from leadline.estimators.device_memory import CONTEXT_BYTES, PeakMemory, peak_memory
 from leadline.estimators.parallel import Divided, divide, divided_memory
 from leadline.estimators.roofline import SpecsKernels
+from leadline.estimators.tensor_share import tensor_share
 from leadline.estimators.token_times import Priced, Replayed, answered, least_decode_s, sentences, token_times
 from leadline.estimators.walltime import job_length, load_s, start_up, step_with_loading
 
@@ -159,6 +160,8 @@ def _divided(
     apart = workload.phase is Phase.INFERENCE and plan.tensor * plan.pipeline == 1
     if workload.gpus < 2 or apart:
         return None
+    if plan.tensor > 1:
+        whole_s = plan.tensor * model.step_s(tensor_share(job.step, plan.tensor))
     update = [op for op in job.step.ops if op.stage is Stage.OPTIMIZER]
     optimizer_s = sum(model.op_s(op) * op.count for op in update)
     if workload.phase is Phase.TRAINING or device.kind is DeviceKind.CPU:

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import numpy as np
 
-from leadline.bench.dnn.asked import LEVEL, Array, Asked, Texts
+from leadline.bench.dnn.asked import Array, Asked, Texts
 from leadline.bench.dnn.data import Columns, read, rows
 from leadline.bench.dnn.kernel_data import DEVICES, layer_products, product
+from leadline.bench.dnn.shared_layers import by_other_devices, shared_layers
 from leadline.catalog.read import TomlCatalog
 from leadline.core.graph import Op
 from leadline.estimators.roofline import SpecsKernels
-from leadline.uncertainty.absolute import Scores
 
 TABLE = "LLM decoding"
 MOST_SEQUENCES = 256
@@ -30,17 +30,17 @@ DTYPE = "float16"
 
 
 def asked(data: Path, *, quick: bool = False) -> list[Asked]:
-    """Return the split of the table: every layer is asked from the device's specifications; ``quick`` takes a tenth."""
+    """Return the splits: layers from specifications, and shared ones from the whole; ``quick`` takes a tenth."""
     columns = read(data, "vidur_llm_layers")
     sequences = columns["num_tokens"].astype(int)
     own = np.flatnonzero(sequences <= MOST_SEQUENCES)
     if quick:
-        own = np.random.default_rng(0).permutation(own)[: len(own) // 10]
+        own = own[np.isin(sequences[own], np.unique(sequences[own])[::10])]
     columns, sequences = rows(columns, own), sequences[own]
     models = {name: SpecsKernels(TomlCatalog().device(DEVICES[name])) for name in np.unique(columns["device"]).tolist()}
     point, bandwidth, peak = _answers(columns, models)
     measured, groups = _measured_s(columns), _groups(sequences)
-    low, high = _bounds_of(columns["device"], groups, point, measured)
+    low, high = by_other_devices(columns["device"], groups, point, measured)
     return [
         Asked(
             TABLE,
@@ -53,7 +53,8 @@ def asked(data: Path, *, quick: bool = False) -> list[Asked]:
             how="from specifications; of the law, the fill and the slices of inner sums were chosen on these profiles; "
             "intervals from the errors on the other two devices",
             more={"by_device_and_sequences": _errors(columns, sequences, point)},
-        )
+        ),
+        shared_layers(TABLE, columns, models),
     ]
 
 
@@ -61,17 +62,6 @@ def _measured_s(columns: Columns) -> Array:
     parts = [columns[f"time_stats.{part}.median"] for part in layer_products(columns)]
     found: Array = np.sum(parts, axis=0) / 1e3
     return found
-
-
-def _bounds_of(device: Texts, group: Texts, point: Array, measured: Array) -> tuple[Array, Array]:
-    """Return the ends of 90 % intervals: what the errors of as many sequences on the other devices were."""
-    low, high = point.copy(), point.copy()
-    for name in np.unique(device):
-        for alike in np.unique(group):
-            own, others = (device == name) & (group == alike), (device != name) & (group == alike)
-            scores = Scores.of(np.log(measured[others] / point[others]), np.ones(int(others.sum())))
-            low[own], high[own] = scores.interval(point[own], np.ones(int(own.sum())), LEVEL)
-    return low, high
 
 
 def _answers(columns: Columns, models: dict[str, SpecsKernels]) -> tuple[Array, Array, Array]:
