@@ -77,7 +77,7 @@ def test_a_graph_without_products_and_a_group_of_one_are_left_as_they_are(traced
 
 @pytest.mark.parametrize(("ways", "least", "most"), [(2, 1.0, 1.1), (8, 1.1, 1.8)])
 def test_the_products_of_a_share_take_longer_than_an_even_one_the_more_gpus_there_are(traced, ways, least, most):
-    """Vidur's of up to 256 tokens take 1.02 and 1.2 times an even share on 2 and 8 A100s; keys and values apart, more."""
+    """Vidur's of up to 256 tokens take 1.02 and 1.2 times an even share on 2 and 8 A100s (keys apart, more)."""
     kernels = SpecsKernels(TomlCatalog().device("A100 SXM4 80GB"))
     graph = traced["decoding"]
     part, whole = (
