@@ -66,6 +66,9 @@ class KernelModel(Protocol):
     def op_s(self, op: Op) -> float:
         """Return the seconds one call of ``op`` takes once it runs, launch excluded; ``op.count`` is not applied."""
 
+    def op_spread(self, op: Op) -> float:
+        """Return the deviation of ln(true ÷ predicted) of one call of ``op``; ``spread`` if not known."""
+
     def launch_s(self, op: Op) -> float:
         """Return the seconds the host needs to launch one call of ``op`` (dispatch, autograd, kernel launch)."""
 

@@ -58,6 +58,10 @@ class CalibratedKernels:
         sizes = tuple(sorted(sizes_of(op, family).items()))
         return self._price(family, op.dtype, sizes, op.flops, op.bytes_read + op.bytes_written)
 
+    def op_spread(self, op: Op) -> float:  # noqa: ARG002 - part of the protocol
+        """Return how unsure that is: as a whole step."""
+        return self.spread
+
     def launch_s(self, op: Op) -> float:
         """Return the seconds the host needs for one call of ``op``: dispatch, module, autograd node."""
         if op.bytes_read + op.bytes_written == 0 and not op.flops:

@@ -59,6 +59,12 @@ PROCESS_NM = {
 WATT_PER_TFLOP_NM = 1.45
 """Power of float32 arithmetic outside the matrix units, per TFLOP/s and nanometre of the process."""
 
+DECODING_SPREAD, DECODING_ROWS = 0.10, 256
+"""Deviation of the logarithm for half-precision products of so few rows, as decoding has them: the errors on each of
+A40, A100 and H100 are held by 90 % intervals of the other two's, ± 10 to 17 % (``leadline bench dnn``)."""
+MEASURED = ("8.0", "8.6", "9.0")
+"""Compute capabilities of these devices; others are as unsure as any op."""
+
 TILE = 64
 """Edge of the output tile in which work is counted."""
 
@@ -92,6 +98,13 @@ class SpecsKernels:
             busy_s = op.flops / (self._vector_peak() or math.inf)
         ramp_s = RAMP_S * op.kernels if self.device.kind is DeviceKind.GPU else 0.0
         return ramp_s + math.hypot(busy_s, traffic_s)
+
+    def op_spread(self, op: Op) -> float:
+        """Return how unsure the time of one call is: less of the products of decoding where such were measured."""
+        decoding = op.kind is OpKind.GEMM and op.dtype in ("float16", "bfloat16") and "m" in op.dims
+        if decoding and op.dims["m"] <= DECODING_ROWS and self.device.compute_capability in MEASURED:
+            return DECODING_SPREAD
+        return self.spread
 
     def launch_s(self, op: Op) -> float:
         """Return the host seconds of one call; an op of several kernels pays a fraction for each further one."""

@@ -52,6 +52,10 @@ class Replayed:
         """Return the seconds of one call on the device."""
         return self.kernels.op_s(op)
 
+    def op_spread(self, op: Op) -> float:
+        """Return how unsure that is."""
+        return self.kernels.op_spread(op)
+
     def launch_s(self, op: Op) -> float:  # noqa: ARG002 - part of the protocol
         """Return no time: nothing is launched op by op."""
         return 0.0

@@ -16,7 +16,7 @@ from leadline.core.errors import InvalidInput
 from leadline.estimators.tabular.gaussian_process import GaussianProcess, Process
 from leadline.estimators.tabular.ports import Array, Predicted, State
 from leadline.estimators.tabular.states import floats, lines, nest, texts, within
-from leadline.estimators.transformer_terms import Terms, TransformerStep, magnitudes, sizes, terms
+from leadline.estimators.transformer_terms import Terms, TransformerStep, generation_of, magnitudes, sizes, terms
 
 BELIEFS = {
     "products": (1.25, 0.15),
@@ -52,6 +52,9 @@ the law doubts itself …"""
 GROWTH = 0.2
 """… and beyond that each unit of the logarithm of a size may add so much, of which the law has no term: congestion,
 stragglers, other kernels. An assumption: nothing was measured there."""
+UNLIKE = 0.05
+"""Doubt about blocks of other sizes than were measured (gated, fewer key-value heads), whose passes over memory are
+others. An assumption: none was measured."""
 LEAST = 8
 NAMES = tuple(BELIEFS)
 _CENTRE = np.log([value for value, _ in BELIEFS.values()])
@@ -72,7 +75,7 @@ class StepLaw:
     middle: Array
     scale: Array
     noise: float
-    architectures: tuple[str, ...]
+    generations: tuple[str, ...]
     least: Array
     most: Array
 
@@ -93,7 +96,7 @@ class StepLaw:
         return Predicted(point * np.exp(left), np.sqrt(variance), beyond)
 
     def believed(self, steps: Sequence[TransformerStep]) -> Array:
-        """Return the part of the spread (n,) that no learned step can test: GPUs of a generation that was not seen."""
+        """Return the part of the spread (n,) that no learned step can test: unseen generations, other blocks."""
         return self._unseen(steps, _slopes(self.theta, terms(steps)))
 
     def parts(self, steps: Sequence[TransformerStep]) -> dict[str, Array]:
@@ -107,7 +110,7 @@ class StepLaw:
         """Return the law as arrays."""
         own = {"theta": self.theta, "covariance": self.covariance, "middle": self.middle, "scale": self.scale}
         reach = {"least": self.least, "most": self.most}
-        seen = {"noise": np.array([self.noise]), "architectures": texts(self.architectures), **reach}
+        seen = {"noise": np.array([self.noise]), "generations": texts(self.generations), **reach}
         return {**own, **seen, **nest("process", self.process.dump())}
 
     def _beyond(self, steps: Sequence[TransformerStep]) -> Array:
@@ -115,10 +118,12 @@ class StepLaw:
         return np.asarray(np.maximum(np.maximum(asked - self.most, self.least - asked), 0.0).max(axis=1), np.float64)
 
     def _unseen(self, steps: Sequence[TransformerStep], slopes: Array) -> Array:
-        """Return the doubt about GPUs of a generation that was not learned from."""
-        new = np.array([(step.device.architecture or "") not in self.architectures for step in steps])
+        """Return the doubt about GPUs of a generation, and blocks of sizes, that were not learned from."""
+        new = np.array([generation_of(step.device) not in self.generations for step in steps])
+        unlike = np.array([not step.usual for step in steps])
         products, attention = slopes[:, NAMES.index("products")], slopes[:, NAMES.index("attention")]
-        return np.asarray(new * np.hypot(UNSEEN_PRODUCTS * products, UNSEEN_ATTENTION * attention), np.float64)
+        carried = new * np.hypot(UNSEEN_PRODUCTS * products, UNSEEN_ATTENTION * attention)
+        return np.asarray(np.hypot(carried, UNLIKE * unlike), np.float64)
 
 
 def fit(steps: Sequence[TransformerStep], elapsed_s: Sequence[float]) -> StepLaw:
@@ -149,7 +154,7 @@ def fit(steps: Sequence[TransformerStep], elapsed_s: Sequence[float]) -> StepLaw
     residual = left - process.predict((sizes(steps) - middle) / scale)[0]
     noise = max(1.4826 * float(np.median(np.abs(residual))), 1e-4)
     covariance = np.linalg.inv(answer.jac.T @ answer.jac)
-    seen = tuple(sorted({step.device.architecture or "" for step in steps}))
+    seen = tuple(sorted({generation_of(step.device) for step in steps}))
     reach = magnitudes(steps)
     return StepLaw(theta, covariance, process, middle, scale, noise, seen, reach.min(axis=0), reach.max(axis=0))
 
@@ -161,7 +166,7 @@ def load(state: State) -> StepLaw:
     )
     process = GaussianProcess(trend=False).load(within("process", state))
     noise = float(floats(state["noise"])[0])
-    return StepLaw(theta, covariance, process, middle, scale, noise, lines(state["architectures"]), least, most)
+    return StepLaw(theta, covariance, process, middle, scale, noise, lines(state["generations"]), least, most)
 
 
 def _remainder(x: Array, left: Array, usual: float) -> tuple[Process, Array, Array]:

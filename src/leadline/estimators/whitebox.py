@@ -134,11 +134,11 @@ def _priced(
     model: KernelModel, workload: Workload, job: TracedJob, device: Device, nodes: int, interconnect: str | None
 ) -> Priced:
     """Return the time of one graph over the job's GPUs, the seconds of each kind, and the sentences about them."""
-    spread = model.spread * (1.5 if job.low_confidence else 1.0)
     step_s = model.step_s(job.step)
     parts = _by_kind(model, job)
     kernels_s = sum(parts.values())
     launches_s = sum(model.launch_s(op) * op.count for op in job.step.ops)
+    spread = _spread(model, job.step, kernels_s, launches_s) * (1.5 if job.low_confidence else 1.0)
     reasons = [_largest_part(parts, kernels_s, model, job, device)] if kernels_s else []
     if device.kind is not DeviceKind.CPU and launches_s > kernels_s:
         reasons.append(f"the host is the limit: launching takes {launches_s / kernels_s:.1f} × the kernels' time")
@@ -149,6 +149,14 @@ def _priced(
         parts |= {"communication": sum(divided.sent_s.values())}
         reasons += divided.sentences
     return Priced(_log_normal(step_s, spread), parts, tuple(reasons))
+
+
+def _spread(model: KernelModel, graph: OpGraph, kernels_s: float, launches_s: float) -> float:
+    """Return how unsure a step is: as its ops on the mean, whose errors go together, or as any where launches limit."""
+    if launches_s >= kernels_s:
+        return model.spread
+    surer = [(op, model.spread - spread) for op in graph.ops if (spread := model.op_spread(op)) < model.spread]
+    return model.spread - sum(model.op_s(op) * op.count * less for op, less in surer) / kernels_s
 
 
 def _divided(

@@ -10,7 +10,7 @@ from leadline.estimators.tabular.ports import State
 from leadline.estimators.tabular.states import floats, lines, nest, texts, within
 from leadline.estimators.transformer_step import StepLaw, fit
 from leadline.estimators.transformer_step import load as load_law
-from leadline.estimators.transformer_terms import TransformerStep
+from leadline.estimators.transformer_terms import TransformerStep, generation_of
 from leadline.uncertainty.absolute import Scores
 
 Array = npt.NDArray[np.float64]
@@ -28,7 +28,7 @@ ALL = ""
 class StepModel:
     """The law of all learned steps, and the scores of those that it was asked without having seen them.
 
-    ``scores`` are by generation of GPUs (``Device.architecture``), those of all under ``ALL``.
+    ``scores`` are by generation of GPUs (``generation_of``), those of all under ``ALL``.
     """
 
     law: StepLaw
@@ -103,7 +103,7 @@ def _tried(steps: Sequence[TransformerStep], elapsed_s: Array, known: Mask, aske
 
 
 def _generations(steps: Sequence[TransformerStep]) -> npt.NDArray[np.str_]:
-    return np.array([one.device.architecture or "" for one in steps], np.str_)
+    return np.array([generation_of(one.device) for one in steps], np.str_)
 
 
 def _tested(spread: Array, believed: Array) -> Array:

@@ -78,12 +78,13 @@ class Steps:
 
 def asked(data: Path, *, quick: bool) -> list[Asked]:
     """Return the splits of the table; ``quick`` draws the 20 rows once instead of five times."""
-    table = _steps(read(data, "llm_foundry_train"))
+    table = steps_of(read(data, "llm_foundry_train"))
     splits = [_more_gpus(table), _longer(table, 2048, 8192, 10.0), _longer(table, 4096, 16384, 9.0)]
     return [*splits, _other_generation(table), _few_rows(table, 1 if quick else DRAWS), _random(table)]
 
 
-def _steps(columns: Columns) -> Steps:
+def steps_of(columns: Columns) -> Steps:
+    """Return the steps of llm-foundry's table."""
     catalog = TomlCatalog()
     devices = {name: catalog.device(device) for name, device in DEVICES.items()}
     steps = []

@@ -56,6 +56,10 @@ class LearnedKernels:
         found: Array = self._priced(kernels.at(alike))[where]
         return found
 
+    def op_spread(self, op: Op) -> float:  # noqa: ARG002 - part of the protocol
+        """Return how unsure that is: as a whole step."""
+        return self.spread
+
     def launch_s(self, op: Op) -> float:
         """Return the host seconds of one call; a view costs as much as a kernel."""
         return self.call_s * (1 + FURTHER * (op.kernels - 1))
