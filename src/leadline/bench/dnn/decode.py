@@ -40,7 +40,7 @@ def asked(data: Path, *, quick: bool = False) -> list[Asked]:
     models = {name: SpecsKernels(TomlCatalog().device(DEVICES[name])) for name in np.unique(columns["device"]).tolist()}
     point, bandwidth, peak = _answers(columns, models)
     measured, groups = _measured_s(columns), _groups(sequences)
-    low, high = by_other_devices(columns["device"], groups, point, measured)
+    low, high = by_other_devices(columns["device"], sequences.astype(float), point, measured, alike=math.log(4))
     return [
         Asked(
             TABLE,

@@ -35,20 +35,27 @@ def shared_layers(table: str, columns: Columns, models: Mapping[str, SpecsKernel
     device, held = columns["device"][rows], measured[rows]
     told, even = measured[first] * shares, measured[first] / ways[rows]
     group = np.array([f"{count} GPUs" for count in ways[rows]])
-    low, high = by_other_devices(device, group, told, held)
+    low, high = by_other_devices(device, ways[rows].astype(float), told, held, alike=0.1)
     return Asked(
         table, "decode layers shared by GPUs, whole layer measured", held, {"Leadline": told, "an even share": even},
         low, high, group, how="by the priced share of the priced whole; intervals from the other two devices",
     )  # fmt: skip
 
 
-def by_other_devices(device: Texts, group: Texts, point: Array, measured: Array) -> tuple[Array, Array]:
-    """Return the ends of 90 % intervals (n,): what the errors of a group were on the other devices."""
-    low, high = point.copy(), point.copy()
+def by_other_devices(device: Texts, size: Array, point: Array, measured: Array, *, alike: float) -> tuple[Array, Array]:
+    """Return the ends of 90 % intervals (n,): what the errors were on the other devices.
+
+    There each weighs by how near its ``size`` is, in logarithms, of which a difference of ``alike`` changes little
+    (localised conformal prediction, Guan 2023).
+    """
+    low, high, errors = point.copy(), point.copy(), np.abs(np.log(measured / point))
     for name in np.unique(device):
-        for alike in np.unique(group):
-            own, others = (device == name) & (group == alike), (device != name) & (group == alike)
-            scores = Scores.of(np.log(measured[others] / point[others]), np.ones(int(others.sum())))
+        others = np.flatnonzero(device != name)
+        others = others[np.argsort(errors[others])]
+        for one in np.unique(size[device == name]):
+            weights = np.exp(-0.5 * (np.log(size[others] / one) / alike) ** 2)
+            scores = Scores(errors[others], weights * len(weights) / weights.sum())
+            own = (device == name) & (size == one)
             low[own], high[own] = scores.interval(point[own], np.ones(int(own.sum())), LEVEL)
     return low, high
 
