@@ -2,7 +2,8 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import combinations
 from pathlib import Path
 
 import numpy as np
@@ -27,6 +28,7 @@ ROUNDS = ["0.5", "0.6", "0.7", "1.0", "1.1", "2.0", "2.1", "3.0", "3.1", "4.0", 
 ASKED = ROUNDS[4:]
 """Rounds that are asked of those before; three rounds must have been, for intervals."""
 FIRST_TRIED = 2
+PARTS = 5
 ENOUGH = 19
 """Intervals come from the latest rounds that have so many errors of a kind, and no more: benchmarks mature, so that
 older rounds were harder to tell."""
@@ -92,7 +94,7 @@ def asked(data: Path, *, quick: bool) -> list[Asked]:
         TABLE, "later rounds from earlier", parts, median=8.0,
         how="each round from all before it; intervals from the latest rounds asked before",
     )  # fmt: skip
-    return [later, _random(table)]
+    return [later, _random(table, 1 if quick else PARTS)]
 
 
 def _runs(columns: Columns) -> Runs:
@@ -240,21 +242,36 @@ def _split(split: str, one: Round, scores: Mapping[str, Scores]) -> Asked:
     return Asked(TABLE, split, one.held.elapsed_s, one.answers, low, high, one.group)
 
 
-def _random(table: Runs) -> Asked:
-    """Hold out a fifth of the configurations (workload, system, count)."""
-    names = [f"{run.workload} {run.system} {run.devices}" for run in table.runs]
-    unique, which = np.unique(names, return_inverse=True)
-    folds = np.random.default_rng(0).integers(0, 5, len(unique))[which]
-    learned, held = table.at(folds != 0), table.at(folds == 0)
-    inner = folds[folds != 0]
-    parts: dict[str, list[tuple[Array, Array]]] = {}
-    for fold in (1, 2, 3, 4):
-        within, out = learned.at(inner != fold), learned.at(inner == fold)
-        tried = _answered(within, out.at(np.isin(out.workload, within.workload)))
-        for name in np.unique(tried.group):
-            parts.setdefault(str(name), []).append(_errors(tried, tried.group == name))
-    answered = _answered(learned, held.at(np.isin(held.workload, learned.workload)))
-    return _split("random by configuration", answered, {name: _scores(known) for name, known in parts.items()})
+def _random(table: Runs, folds: int) -> Asked:
+    """Hold out the first ``folds`` of five parts of the configurations in turn; errors from a further one left out."""
+    unique, which = np.unique(_configurations(table.runs), return_inverse=True)
+    part = np.random.default_rng(0).integers(0, PARTS, len(unique))[which]
+    pairs = [pair for pair in combinations(range(PARTS), 2) if pair[0] < folds]
+    tried = {pair: _without(table, part, pair) for pair in pairs}
+    found = []
+    for fold in range(folds):
+        known: dict[str, list[tuple[Array, Array]]] = {}
+        for pair in (one for one in pairs if fold in one):
+            other = tried[pair][pair[pair[0] == fold]]
+            for name in np.unique(other.group):
+                known.setdefault(str(name), []).append(_errors(other, other.group == name))
+        answered = _without(table, part, (fold,))[fold]
+        split = _split(f"part {fold}", answered, {name: _scores(parts) for name, parts in known.items()})
+        found.append(replace(split, unit=np.array(_configurations(answered.held.runs))))
+    return joined(TABLE, "random by configuration", found, how="four fifths of workload × system × count, in turn")
+
+
+def _without(table: Runs, part: npt.NDArray[np.int64], left_out: tuple[int, ...]) -> dict[int, Round]:
+    """Return what each of the parts is answered that are left out together, new workloads aside."""
+    learned, found = table.at(~np.isin(part, left_out)), {}
+    for one in left_out:
+        held = table.at(part == one)
+        found[one] = _answered(learned, held.at(np.isin(held.workload, learned.workload)))
+    return found
+
+
+def _configurations(runs: Sequence[WholeRun]) -> list[str]:
+    return [f"{run.workload} {run.system} {run.devices}" for run in runs]
 
 
 def _nearest(learned: Runs, held: Runs) -> Array:
