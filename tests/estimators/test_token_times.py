@@ -156,9 +156,15 @@ def test_kernels_of_decoding_are_surer_where_their_products_were_measured(asked)
     assert pytest.approx(math.exp(1.645 * SpecsKernels.spread), rel=1e-3) == unknown.high / unknown.point
 
 
-def test_a_decode_step_that_launches_limit_is_as_unsure_as_any(asked):
-    step = asked().token_times.time_per_output_token_s
-    assert pytest.approx(math.exp(1.645 * SpecsKernels.spread), rel=1e-3) == step.high / step.point
+def test_a_decode_step_that_launches_limit_or_nearly_limit_is_unsure_of_the_host(asked):
+    """Up to 16 sequences of a thousand tokens the kernels take little longer than the launches, if at all."""
+    widest = math.exp(1.645 * SpecsKernels.spread)
+    longer = {"batch": 16, "sequence": 1024}
+    for settings in ({}, {"batch": 4, "sequence": 1024}, longer, {**longer, **over(4, tensor=4)}):
+        estimate = asked(**settings, generated=2)
+        step = estimate.token_times.time_per_output_token_s
+        launches_s = estimate.basis.breakdown_s["launch"] / 2
+        assert min(launches_s * widest, step.point * widest) <= step.high * 1.001
 
 
 def test_a_host_that_is_the_limit_launches_the_reductions_too(asked):

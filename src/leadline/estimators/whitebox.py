@@ -138,7 +138,9 @@ def _priced(
     parts = _by_kind(model, job)
     kernels_s = sum(parts.values())
     launches_s = sum(model.launch_s(op) * op.count for op in job.step.ops)
-    spread = _spread(model, job.step, kernels_s, launches_s) * (1.5 if job.low_confidence else 1.0)
+    spread = _spread(model, job.step, kernels_s / workload.parallelism.tensor, launches_s) * (
+        1.5 if job.low_confidence else 1.0
+    )
     reasons = [_largest_part(parts, kernels_s, model, job, device)] if kernels_s else []
     if device.kind is not DeviceKind.CPU and launches_s > kernels_s:
         reasons.append(f"the host is the limit: launching takes {launches_s / kernels_s:.1f} × the kernels' time")
@@ -152,11 +154,18 @@ def _priced(
 
 
 def _spread(model: KernelModel, graph: OpGraph, kernels_s: float, launches_s: float) -> float:
-    """Return how unsure a step is: as its ops on the mean, whose errors go together, or as any where launches limit."""
+    """Return how unsure a step is: as its ops on the mean, whose errors go together.
+
+    ``kernels_s`` are those of one GPU. The step is no surer than of the host: the slowest that launching may be lies
+    within the interval.
+    """
     if launches_s >= kernels_s:
         return model.spread
     surer = [(op, model.spread - spread) for op in graph.ops if (spread := model.op_spread(op)) < model.spread]
-    return model.spread - sum(model.op_s(op) * op.count * less for op, less in surer) / kernels_s
+    whole_s = sum(model.op_s(op) * op.count for op in graph.ops) if surer else 1.0
+    mean = model.spread - sum(model.op_s(op) * op.count * less for op, less in surer) / whole_s
+    host = model.spread - math.log(kernels_s / launches_s) / NORMAL_90 if launches_s else 0.0
+    return max(mean, host)
 
 
 def _divided(

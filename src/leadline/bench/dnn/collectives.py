@@ -161,7 +161,7 @@ def _larger(table: Rows) -> list[Asked]:
         small = _small(learned, times)
         out = learned.at(~small)
         short = replace(_times(learned.at(small)), inside=final.inside, between=final.between)
-        tried.append(_tried(out, short, _where(out), [f"{one} {times}" for one in out.layouts]))
+        tried.append(_tried(out, short, _where(out), out.layouts.tolist()))
     how = "an eighth of each layout's sizes; intervals from extrapolating two to eight times within these"
     whole = _asked(
         "8 times larger", learned, held, tried, _where(held), 9.0, how,
@@ -254,16 +254,15 @@ def _asked(
 def _bounds(tried: Sequence[Tried], told: Predicted, group: Texts) -> tuple[Array, Array]:
     """Return the ends of 90 % intervals: the estimator's doubt times what errors of the group were in terms of it."""
     low, high = np.empty(len(group)), np.empty(len(group))
-    error, doubt, groups, units = (np.concatenate(one) for one in zip(*(_columns(one) for one in tried), strict=True))
+    error, doubt, groups = (
+        np.concatenate([getattr(one, name) for one in tried]) for name in ("error", "doubt", "group")
+    )
+    units = np.concatenate([np.char.add(f"{number} ", one.unit) for number, one in enumerate(tried)])
     for name in np.unique(group):
         own, alike = group == name, groups == name
         scores = Scores.of(error[alike], doubt[alike], units[alike].tolist())
         low[own], high[own] = scores.interval(told.point[own], told.spread[own], LEVEL)
     return low, high
-
-
-def _columns(tried: Tried) -> tuple[Array, Array, Texts, Texts]:
-    return tried.error, tried.doubt, tried.group, tried.unit
 
 
 def _times(learned: Rows) -> CollectiveTimes:
