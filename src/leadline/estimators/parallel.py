@@ -92,9 +92,7 @@ def divide(
     if training and plan.sharding is not Sharding.NONE:
         whole_s -= optimizer_s * (1 - 1 / copies)
     stages = plan.pipeline if training else 1  # one forward pass goes through all stages, whoever holds them
-    if plan.tensor > 1 and launches_s > 0:
-        launches_s += _reductions(graph, again=workload.checkpointing) * COLLECTIVE_LAUNCH_S
-    computing_s = max(whole_s / plan.tensor, launches_s) / stages
+    computing_s = max(whole_s / plan.tensor, _launched_s(workload, graph, launches_s)) / stages
     sent_s: dict[str, float] = {}
     shown_s = 0.0
     if plan.tensor > 1:
@@ -199,9 +197,11 @@ def _tensor_s(ring: Ring, graph: OpGraph, stages: int, *, again: bool) -> float:
     return _reduced(graph, again=again) * seconds / stages
 
 
-def _reductions(graph: OpGraph, *, again: bool) -> int:
-    """Return how many all-reduces a step of tensor parallelism launches."""
-    return _reduced(graph, again=again) * _layers(graph)
+def _launched_s(workload: Workload, graph: OpGraph, launches_s: float) -> float:
+    """Return the seconds of launching on each GPU of a group, the all-reduces of tensor parallelism included."""
+    if workload.parallelism.tensor < 2 or launches_s <= 0:
+        return launches_s
+    return launches_s + _reduced(graph, again=workload.checkpointing) * _layers(graph) * COLLECTIVE_LAUNCH_S
 
 
 def _reduced(graph: OpGraph, *, again: bool) -> int:
