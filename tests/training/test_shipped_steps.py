@@ -45,9 +45,9 @@ def asked(tmp_path):
         path.write_text(json.dumps(config))
         settings = {"batch": 2, "sequence": 4096, "precision": Precision.BF16, **changes}
         workload = Workload(ModelSource(ModelKind.HF_CONFIG, str(path)), **settings)
-        graph = expand(replace(workload, compiled=False)).step
+        job = expand(replace(workload, compiled=False))
         whole = replace(workload, gpus=gpus, parallelism=plan)
-        return answer(shipped_steps(), graph, whole, CATALOG.device(device), interconnect=network)
+        return answer(shipped_steps(), job, whole, CATALOG.device(device), interconnect=network)
 
     return ask
 
@@ -121,7 +121,7 @@ def test_what_was_not_learned_from_widens_the_interval_and_is_said(asked, change
         ({"plan": Parallelism(tensor=2)}, "no tensor or pipeline parallelism"),
         ({"device": "MI300X"}, "MI300X is none"),
         ({"device": "V100 SXM2 32GB"}, "has no bfloat16 peak"),
-        ({"precision": Precision.FP32}, "and fp32 was given"),
+        ({"precision": Precision.FP32}, "not in fp32"),
         ({"compiled": True}, "a compiled one fuses"),
         ({"phase": Phase.INFERENCE}, "nothing of inference"),
     ],
@@ -129,6 +129,17 @@ def test_what_was_not_learned_from_widens_the_interval_and_is_said(asked, change
 def test_what_the_law_cannot_tell_is_refused_with_the_reason(asked, changes, reason):
     with pytest.raises(InvalidInput, match=reason):
         asked(**changes)
+
+
+def test_a_network_that_nobody_named_is_taken_and_said(asked):
+    named, unnamed = asked(), asked(network=None)
+    assert named.step_s.point < unnamed.step_s.point
+    assert "64 GPUs are taken to be 8 nodes on a network of 100 Gb/s each, as none was named" in unnamed.sentences
+
+
+def test_what_is_left_open_is_as_the_loop_of_the_job_has_it(asked):
+    """Where nobody says, a configuration is trained in bf16."""
+    assert asked().step_s == asked(precision=None).step_s
 
 
 def test_the_optimizer_of_a_trace_does_not_change_what_is_read_off_it(asked):
@@ -158,7 +169,7 @@ def test_the_state_comes_back_as_it_was_written(tmp_path):
     }
 
 
-@pytest.mark.parametrize("content", [b"", b"not a state"])
+@pytest.mark.parametrize("content", [b"", b"not a state", b"PK\x03\x04 cut off"])
 def test_what_is_no_state_is_refused(content):
     with pytest.raises(InvalidInput, match="x holds no model of training steps"):
         steps_of(content, "x")

@@ -7,7 +7,7 @@ on NVIDIA GPUs that share out their weights or gradients (FSDP, ZeRO). Anything 
 import math
 
 from leadline.core.errors import InvalidInput
-from leadline.core.graph import Op, OpGraph, OpKind, Stage
+from leadline.core.graph import Op, OpGraph, OpKind, Stage, TracedJob
 from leadline.core.hardware import Device, DeviceKind
 from leadline.core.workload import Phase, Precision, Workload
 from leadline.estimators.tensor_share import residual_width
@@ -25,26 +25,32 @@ DTYPES = {Precision.BF16: "bfloat16", Precision.AMP_BF16: "bfloat16", Precision.
 
 
 def decoder_step(
-    graph: OpGraph, workload: Workload, device: Device, *, nodes: int = 1, interconnect: str | None = None
+    job: TracedJob, workload: Workload, device: Device, *, nodes: int = 1, interconnect: str | None = None
 ) -> TransformerStep:
-    """Return the step of ``workload.gpus`` such devices, of which ``graph`` is one GPU's with the whole model.
+    """Return the step of ``workload.gpus`` such devices; ``job`` is one GPU's with the whole model.
 
-    Where nobody says on how many nodes they are, nodes of eight are taken.
+    Where nobody says on how many nodes they are, nodes of eight are taken. What the workload leaves open (number
+    format, accumulation) is as the job's own loop has it.
 
     Raises:
         InvalidInput: the law does not apply; the message says why.
     """
     _require_plan(workload, device)
+    graph, microbatches, precision = (
+        job.step,
+        max(workload.accumulation, job.loop.accumulation),
+        _precision(workload, job),
+    )
     forward = [op for op in graph.ops if op.kind is OpKind.ATTENTION and op.stage is Stage.FORWARD]
-    attention, layers = _attention(forward, workload.accumulation)
+    attention, layers = _attention(forward, microbatches)
     width = residual_width(graph)
-    block, vocabulary = _weights(graph, width, workload.accumulation)
-    gpus, precision = workload.gpus, _precision(workload)
+    block, vocabulary = _weights(graph, width, microbatches)
+    gpus = workload.gpus
     return TransformerStep(
         device=device, gpus=gpus, nodes=max(nodes, math.ceil(gpus / PER_NODE)), interconnect=interconnect,
         layers=layers, width=width, vocabulary=vocabulary, block_weights=block,
         parameters=float(graph.parameters), sequence=attention.dims["q"], microbatch=attention.dims["b"],
-        microbatches=workload.accumulation, checkpointing=workload.checkpointing, dtype=DTYPES[precision],
+        microbatches=microbatches, checkpointing=workload.checkpointing, dtype=DTYPES[precision],
         reduced_bytes=4 if precision.autocast else 2, sharding=workload.parallelism.sharding,
         attention_width=attention.dims["h"] * attention.dims["d"],
     )  # fmt: skip
@@ -68,15 +74,15 @@ def _require_plan(workload: Workload, device: Device) -> None:
         )
     if device.kind is not DeviceKind.GPU or device.vendor.casefold() != "nvidia":
         raise InvalidInput(f"the law of training steps carries over to NVIDIA GPUs alone, and {device.name} is none")
-    _precision(workload)
 
 
-def _precision(workload: Workload) -> Precision:
-    if workload.precision is None or workload.precision not in DTYPES:
-        known = ", ".join(one.value for one in DTYPES)
-        said = workload.precision.value if workload.precision else "no number format"
-        raise InvalidInput(f"the law of training steps was learned in half precision ({known}), and {said} was given")
-    return workload.precision
+def _precision(workload: Workload, job: TracedJob) -> Precision:
+    said = workload.precision.value if workload.precision else job.loop.precision
+    for one in DTYPES:
+        if one.value == said:
+            return one
+    known = ", ".join(one.value for one in DTYPES)
+    raise InvalidInput(f"the law of training steps was learned in half precision ({known}), not in {said or 'fp32'}")
 
 
 def _attention(forward: list[Op], accumulation: int) -> tuple[Op, int]:

@@ -7,15 +7,17 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
+from zipfile import BadZipFile
 
 import msgspec
 import numpy as np
 
 from leadline.core.errors import InvalidInput
 from leadline.core.estimate import Interval
-from leadline.core.graph import OpGraph
+from leadline.core.graph import TracedJob
 from leadline.core.hardware import Device
 from leadline.core.workload import Workload
+from leadline.estimators.communication import network_bytes_per_s
 from leadline.estimators.transformer_graph import decoder_step
 from leadline.estimators.transformer_step import TRIED
 from leadline.estimators.transformer_terms import MAGNITUDES, TransformerStep, generation_of, magnitudes
@@ -64,7 +66,7 @@ class StepAnswer:
 
 def answer(
     model: StepModel,
-    graph: OpGraph,
+    job: TracedJob,
     workload: Workload,
     device: Device,
     *,
@@ -72,12 +74,12 @@ def answer(
     interconnect: str | None = None,
     level: float = LEVEL,
 ) -> StepAnswer:
-    """Return the time of a decoder's training step; ``graph`` is that of one GPU with the whole model.
+    """Return the time of a decoder's training step; ``job`` is the trace of one GPU with the whole model.
 
     Raises:
         InvalidInput: the model does not apply; the message says why.
     """
-    step = decoder_step(graph, workload, device, nodes=nodes, interconnect=interconnect)
+    step = decoder_step(job, workload, device, nodes=nodes, interconnect=interconnect)
     point, low, high = model.predict([step], level)
     parts = {name: float(seconds[0]) for name, seconds in model.law.parts([step]).items()}
     return StepAnswer(Interval(float(point[0]), float(low[0]), float(high[0]), level), parts, _sentences(model, step))
@@ -103,7 +105,7 @@ def steps_of(content: bytes, name: str) -> StepModel:
     try:
         with np.load(io.BytesIO(content), allow_pickle=False) as state:
             return load(dict(state))
-    except (ValueError, KeyError, OSError, EOFError) as error:
+    except (ValueError, KeyError, OSError, EOFError, BadZipFile) as error:
         raise InvalidInput(
             f"{name} holds no model of training steps ({error}): fit it again with leadline.bench.dnn.fit_llm_training"
         ) from error
@@ -134,6 +136,10 @@ def _sentences(model: StepModel, step: TransformerStep) -> tuple[str, ...]:
         found.append(
             f"no step on {generation_of(step.device)} was learned from: {step.device.name} is told from its figures, "
             "and the interval is wider"
+        )
+    if step.nodes > 1 and network_bytes_per_s(step.interconnect) is None:
+        found.append(
+            f"{step.gpus} GPUs are taken to be {step.nodes} nodes on a network of 100 Gb/s each, as none was named"
         )
     if not step.usual:
         found.append("the blocks' sizes are not those of the models that were measured, so that the interval is wider")
