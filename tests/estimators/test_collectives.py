@@ -98,7 +98,52 @@ def test_a_time_of_nothing_is_refused():
         fit([reduce_of(1e6)], [0.0])
 
 
+def test_jumps_of_single_times_do_not_move_another_number_of_devices():
+    """Times of one device count that jump to half and back say of another what a larger message must at least take."""
+    jumpy = [(one, seconds * (0.5 if place % 5 == 0 else 1.0)) for place, (one, seconds) in enumerate(measured(2))]
+    plain, jumped = (
+        learned(part, measured(8)).predict([reduce_of(size, 4) for size in SIZES[20:100]]).point
+        for part in (measured(2), jumpy)
+    )
+    assert np.ptp(np.diff(np.log(jumped / plain))) < 0.1
+
+
+def noisy(devices, deviation, seed=0):
+    rng = np.random.default_rng(seed)
+    return [(one, seconds * float(np.exp(rng.normal(0, deviation)))) for one, seconds in measured(devices)]
+
+
+@pytest.mark.parametrize("deviation", [0.02, 0.1])
+def test_on_a_curve_doubt_is_the_scatter_of_single_times(deviation):
+    """A new time scatters by as much again as the two that the line runs through, in the middle half as much."""
+    sizes = np.sqrt(SIZES[1:] * SIZES[:-1])
+    found = learned(noisy(8, deviation)).predict([reduce_of(size) for size in sizes])
+    assert pytest.approx(deviation * np.sqrt(1.5), rel=0.35) == np.median(found.spread)
+
+
+def test_a_message_of_a_terabyte_is_doubted_far_more_than_one_just_beyond_the_curve():
+    times = learned(measured(2), measured(4), measured(8))
+    near, far = times.predict([reduce_of(1.1 * SIZES[-1]), reduce_of(1e12)]).spread
+    assert 5 * near < far
+
+
+def test_a_curve_of_start_up_alone_is_doubted_more_beyond_it():
+    short, long = (
+        learned(measured(8, start_s=start_s)).predict([reduce_of(2**27)]).spread[0] for start_s in (1e-7, 1e-3)
+    )
+    assert 2 * short < long
+
+
+def test_curves_that_missed_their_own_larger_sizes_are_doubted_more_beyond():
+    """The bandwidth of the second halves in the middle of the sweep, as where a library changes its algorithm."""
+    steady = [measured(devices) for devices in (2, 4, 8)]
+    changing = [[(one, seconds * (1 + (one.size_bytes > 2**21))) for one, seconds in part] for part in steady]
+    doubts = [learned(*parts).predict([reduce_of(2**26)]).spread[0] for parts in (steady, changing)]
+    assert 2 * doubts[0] < doubts[1]
+
+
 def test_the_state_makes_the_same_times():
     times = learned(measured(2), measured(8, wire=300e9))
     asked = [reduce_of(2**22, 2), reduce_of(2**22, 4), reduce_of(2**30, 8)]
-    assert times.predict(asked).point.tolist() == load(times.dump()).predict(asked).point.tolist()
+    for name in ("point", "spread", "beyond"):
+        assert getattr(times.predict(asked), name).tolist() == getattr(load(times.dump()).predict(asked), name).tolist()

@@ -156,7 +156,7 @@ def test_an_estimate_of_a_divided_model_needs_less_time_and_memory(job):
     workload, traced = job
     box = WhiteBox(host_memory=host_memory)
     copies, divided = (box.estimate(over(workload, 8, tensor=tensor), traced, A100, nodes=1) for tensor in (1, 8))
-    assert divided.step_s.point < copies.step_s.point / 3
+    assert divided.step_s.point < copies.step_s.point / 2
     assert divided.gpu_memory_bytes.point < copies.gpu_memory_bytes.point / 2
     assert any("exchange between GPUs" in reason for reason in divided.basis.reasons)
 

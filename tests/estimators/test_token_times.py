@@ -1,6 +1,7 @@
 """Answers of language models: prefill, decode steps, throughput and the KV cache, on one GPU and on several."""
 
 import json
+import math
 from dataclasses import replace
 
 import pytest
@@ -10,6 +11,7 @@ from leadline.core.hardware import Device, DeviceKind
 from leadline.core.workload import ModelKind, ModelSource, Parallelism, Phase, Precision, Workload
 from leadline.estimators.communication import ring_of
 from leadline.estimators.host_memory import host_memory
+from leadline.estimators.parallel import COLLECTIVE_LAUNCH_S
 from leadline.estimators.roofline import SpecsKernels
 from leadline.estimators.token_times import least_decode_s
 from leadline.estimators.whitebox import WhiteBox
@@ -133,12 +135,44 @@ def test_tensor_parallel_gpus_share_weights_and_cache_but_launch_every_op(asked)
 
 def test_tensor_parallel_decoding_pays_the_latency_of_two_reductions_a_layer(asked):
     """32 layers, a message of 8 KiB, over links that were measured and over others."""
-    alone_s = asked(box=QUICK_HOST, generated=2).token_times.last_decode_step_s.point / 2
+    alone_s = asked(box=QUICK_HOST, generated=2).token_times.last_decode_step_s.point
+    computing_s = []
     for device in (A100, replace(A100, form_factor="PCIe", link_bytes_per_s=None)):
         told = asked(box=QUICK_HOST, device=device, **over(2, tensor=2), generated=2).token_times
         reduced_s = ring_of(device, 2).all_reduce_s(2 * 4096)
-        assert pytest.approx(alone_s + 64 * reduced_s) == told.last_decode_step_s.point
+        computing_s.append(told.last_decode_step_s.point - 64 * reduced_s)
         assert 10 * 2 * 4096 / ring_of(device, 2).bytes_per_s < reduced_s
+    assert pytest.approx(computing_s[0]) == computing_s[1]
+    assert alone_s / 2 < computing_s[0] < 0.75 * alone_s
+
+
+def test_replayed_kernels_are_as_unsure_as_their_price_list_and_launched_ones_as_the_host(asked):
+    box = WhiteBox(host_memory=host_memory, kernels=lambda device, _: SpecsKernels(device, spread=0.1))
+    told = asked(box=box).token_times
+    replayed, launched = told.replayed_per_output_token_s, told.time_per_output_token_s
+    assert pytest.approx(math.exp(1.645 * 0.1), rel=1e-3) == replayed.high / replayed.point
+    assert launched.high / launched.point > replayed.high / replayed.point
+
+
+def test_a_decode_step_that_launches_limit_or_nearly_limit_is_unsure_of_the_host(asked):
+    """Up to 16 sequences of a thousand tokens the kernels take little longer than the launches, if at all."""
+    widest = math.exp(1.645 * SpecsKernels.spread)
+    longer = {"batch": 16, "sequence": 1024}
+    for settings in ({}, {"batch": 4, "sequence": 1024}, longer, {**longer, **over(4, tensor=4)}):
+        estimate = asked(**settings, generated=2)
+        step = estimate.token_times.time_per_output_token_s
+        launches_s = estimate.basis.breakdown_s["launch"] / 2
+        assert min(launches_s * widest, step.point * widest) <= step.high * 1.001
+
+
+def test_a_host_that_is_the_limit_launches_the_reductions_too(asked):
+    """32 layers of two reductions each, beside the launches that one GPU needs."""
+    told, alone = asked(**over(8, tensor=8), generated=2), asked(generated=2)
+    reduced_s = 64 * ring_of(A100, 8).all_reduce_s(2 * 4096)
+    launches_s = alone.basis.breakdown_s["launch"] / 2
+    assert pytest.approx(launches_s + 64 * COLLECTIVE_LAUNCH_S + reduced_s, rel=0.01) == (
+        told.token_times.last_decode_step_s.point
+    )
 
 
 def test_key_value_heads_are_not_cut_in_tensor_parallelism(asked):

@@ -118,6 +118,26 @@ def test_what_remains_has_no_say_far_from_the_learned_steps():
     assert pytest.approx(made_s(far), rel=0.25) == noisy.predict([far]).point[0]
 
 
+@pytest.mark.parametrize(
+    "far",
+    [
+        {"layers": 3200, "block_weights": 1200.0 * 32 * 4096**2, "parameters": 1200.0 * 32 * 4096**2},
+        {"gpus": 1_000_000, "nodes": 125_000},
+        {"sequence": 2**20, "microbatch": 1},
+    ],
+)
+def test_a_hundred_times_beyond_what_was_learned_is_doubted_far_more(law, far):
+    """100 times the layers and weights, a million GPUs, 512 times the tokens: nothing measured tells of these."""
+    near, beyond = law.predict([step()]), law.predict([step(**far)])
+    assert beyond.spread[0] > max(5 * near.spread[0], 0.2)
+    assert near.beyond[0] == 0 < np.log(32) < beyond.beyond[0]
+
+
+def test_the_generation_alone_is_what_no_learned_step_can_test(law):
+    believed = law.believed([step(), step(device=H100)])
+    assert believed[0] == 0 < believed[1]
+
+
 def test_the_parts_say_where_the_time_goes(law):
     parts = law.parts([step(sequence=512), step(sequence=32_768, microbatch=1)])
     share = parts["attention"] / parts["products"]

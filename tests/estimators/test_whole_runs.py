@@ -64,6 +64,20 @@ def test_an_accelerator_that_nobody_ran_is_told_by_its_figures_and_doubted(times
     assert [np.inf, 0.0] == told.beyond.tolist()
 
 
+def test_a_million_devices_may_help_no_more_than_the_most_that_were_run(times):
+    """Whether the time falls with the number or has its least already, the interval holds both."""
+    most, far = run(devices=16, when=2.0), run(devices=10**6, when=2.0)
+    told = times.predict([most, far])
+    assert told.beyond[0] == 0 < told.beyond[1]
+    assert told.point[1] * np.exp(1.645 * told.spread[1]) > told.point[0] / 2
+    assert told.point[1] * np.exp(-1.645 * told.spread[1]) < told.point[0] * 16 / 10**6
+
+
+def test_software_of_a_far_future_is_doubted_more(times):
+    now, later = times.predict([run(when=2.0), run(when=60.0)]).spread
+    assert 1.5 * now < later
+
+
 def test_a_workload_that_nobody_ran_is_refused(times):
     with pytest.raises(InvalidInput, match="no run of gpt3 was learned from"):
         times.predict([replace(run(), workload="gpt3")])

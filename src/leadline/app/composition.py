@@ -4,6 +4,7 @@ from functools import cache
 from pathlib import Path
 
 from leadline.app import settings
+from leadline.app.decoder_steps import decoder_step
 from leadline.app.estimate import Toolbox
 from leadline.app.kernels import kernels_of
 from leadline.catalog.read import TomlCatalog
@@ -31,7 +32,7 @@ def toolbox() -> Toolbox:
             ModelKind.FUNCTION: _trace_function,
             ModelKind.COMMAND: _trace_command,
         },
-        estimator=WhiteBox(host_memory=host_memory, kernels=kernels_of),
+        estimator=WhiteBox(host_memory=host_memory, kernels=kernels_of, as_whole=decoder_step),
         compilers={ModelKind.JAX_FUNCTION: _compile_function},
     )
 

@@ -55,6 +55,7 @@ class KernelModel(Protocol):
     """Prices the ops of graphs on one device; what it is built from decides its tier.
 
     ``name`` is that of the method, and ``reasons`` are sentences on why it was taken and how far off it was found.
+    ``host_spread`` is the standard deviation of ln(true ÷ predicted) of launching: 0 where it was measured on the host.
     """
 
     @property
@@ -62,6 +63,9 @@ class KernelModel(Protocol):
 
     @property
     def tier(self) -> Tier: ...  # noqa: D102 - a field
+
+    @property
+    def host_spread(self) -> float: ...  # noqa: D102 - a field
 
     @property
     def reasons(self) -> tuple[str, ...]: ...  # noqa: D102 - a field

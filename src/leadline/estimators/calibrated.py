@@ -39,6 +39,7 @@ class CalibratedKernels:
 
     name = "calibrated kernels"
     tier = Tier.CALIBRATED
+    host_spread = 0.0
     reasons: tuple[str, ...] = ()
 
     def __init__(self, device: Device) -> None:

@@ -6,22 +6,16 @@ another link, or another layout over several nodes, is refused: such guesses wer
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass, field
 
 import numpy as np
 
 from leadline.core.errors import InvalidInput
-from leadline.estimators.communication import LINK_EFFICIENCY
+from leadline.estimators.collective_curves import Curve, Growth, curve_of, curve_through, growth_of
 from leadline.estimators.tabular.ports import Array, Predicted, State
 from leadline.estimators.tabular.states import floats, lines, texts
 
 ALL_REDUCE, SEND = "all-reduce", "send"
-BIN = 1 / 64
-"""Measured sizes that differ by less than this share of an octave become one point of the curve."""
-TOP_OCTAVES = 2.0
-"""The largest sizes of a curve, whose slope is carried beyond them."""
-SMOOTH = 0.1
-"""Difference of the logarithm of a size within which times are evened out, where they tell of other layouts."""
 LEAST_COUNTS = 2
 """Numbers of devices that must have been measured in a node before another number is answered."""
 
@@ -68,64 +62,18 @@ class Layout:
 
 
 @dataclass(frozen=True, slots=True)
-class Curve:
-    """Logarithms of sizes in bytes, ascending, and of seconds, each (m,); the wire's bytes a second, or NaN."""
-
-    sizes: Array
-    seconds: Array
-    wire_bytes_per_s: float
-
-    def at(self, sizes: Array, passes: float) -> Array:
-        """Return the logarithm of seconds at logarithms of sizes (n,)."""
-        return self.doubted(sizes, passes)[0]
-
-    def smooth(self, sizes: Array, passes: float) -> Array:
-        """Return the logarithm of seconds as ``at`` does, jumps of single times evened out within the curve."""
-        away = (np.clip(sizes, self.sizes[0], self.sizes[-1])[:, None] - self.sizes) / SMOOTH
-        weights = np.exp(-0.5 * away**2)
-        even = weights @ self.seconds / weights.sum(axis=1)
-        found: Array = np.where(sizes > self.sizes[-1], self.at(sizes, passes), even)
-        return found
-
-    def doubted(self, sizes: Array, passes: float) -> tuple[Array, Array]:
-        """Return the logarithm of seconds, and how far apart the ways of carrying it on lie (NaN within the curve)."""
-        inside, beyond = np.interp(sizes, self.sizes, self.seconds), sizes > self.sizes[-1]
-        last_s, slope, others = self._slopes(passes)
-        largest = math.exp(self.sizes[-1])
-        further = np.maximum(np.exp(sizes) - largest, 0.0)
-        ways = np.log([last_s + further * one for one in (slope, *others)])
-        return np.where(beyond, ways[0], inside), np.where(beyond, ways.std(axis=0), np.nan)
-
-    def _slopes(self, passes: float) -> tuple[float, float, tuple[float, ...]]:
-        """Return the seconds at the largest size, the slope beyond it, and other slopes that are conceivable.
-
-        The slope is that of the last octaves where time is already proportional to size. As far as it is not, the
-        bandwidth is still rising, and the slope is drawn to that of the wire. It is never below the wire's, unless
-        what was measured is.
-        """
-        chosen = self.sizes >= self.sizes[-1] - TOP_OCTAVES * math.log(2)
-        x, y = np.exp(self.sizes[chosen]), np.exp(self.seconds[chosen])
-        design = np.column_stack([np.ones(len(x)), x]) / y[:, None]
-        start_s, slope = np.linalg.lstsq(design, np.ones(len(x)), rcond=None)[0] if len(x) > 1 else (0.0, y[-1] / x[-1])
-        largest = math.exp(self.sizes[-1])
-        proportional = float(np.clip(slope * largest / max(start_s + slope * largest, 1e-12), 0.0, 1.0))
-        last_s = float(np.median(y[-5:] * (largest / x[-5:]) ** proportional))
-        straight, steepest = proportional * last_s / largest, last_s / largest
-        if not np.isfinite(self.wire_bytes_per_s):
-            return last_s, straight, (steepest,)
-        wire = min(passes / (LINK_EFFICIENCY * self.wire_bytes_per_s), steepest)
-        drawn = wire if straight <= wire else straight**proportional * wire ** (1 - proportional)
-        return last_s, drawn, (straight, wire, steepest)
-
-
-@dataclass(frozen=True, slots=True)
 class CollectiveTimes:
-    """The curves of all layouts that were measured."""
+    """The curves of all layouts that were measured; ``inside`` and ``between`` nodes doubt grows beyond them."""
 
     curves: Mapping[Layout, Curve]
+    inside: Growth = field(default_factory=Growth)
+    between: Growth = field(default_factory=Growth)
 
     def predict(self, asked: Sequence[Collective]) -> Predicted:
         """Return the seconds of each collective; ``beyond`` tells how far its size lies outside the curve.
+
+        The spread is that of single times around the curve, growing beyond it by what shortened curves missed; where
+        the layout itself was not measured, how far apart the laws lie that could tell it comes on top.
 
         Raises:
             InvalidInput: a link or layout was not measured, and cannot be told from those that were.
@@ -150,15 +98,17 @@ class CollectiveTimes:
             "links": texts([one.link for one in layouts]),
             "counts": np.array([[one.devices, one.per_node] for one in layouts], float).reshape(-1, 2),
             "wires": np.array([one.wire_bytes_per_s for one in curves]),
+            "growth": np.array([astuple(one) for one in (self.inside, self.between)]),
             "lengths": np.array([len(one.sizes) for one in curves], float),
             "sizes": np.concatenate([np.empty(0), *(one.sizes for one in curves)]),
             "seconds": np.concatenate([np.empty(0), *(one.seconds for one in curves)]),
         }
 
     def _log_s(self, layout: Layout, sizes: Array) -> tuple[Array, Array]:
-        """Return the logarithm of seconds, and how far apart the laws lie that could tell it (NaN on a curve)."""
+        """Return the logarithm of seconds, and its deviation."""
         if layout in self.curves:
-            return self.curves[layout].doubted(sizes, layout.passes)
+            curve, growth = self.curves[layout], self.inside if layout.inside else self.between
+            return curve.at(sizes, layout.passes), curve.doubt(sizes, growth)
         known = self._counts(layout)
         if len(known) < LEAST_COUNTS:
             raise InvalidInput(
@@ -169,7 +119,8 @@ class CollectiveTimes:
         means = [np.mean(laws, axis=0)]
         if (alike := self._as_elsewhere(layout, known, sizes)) is not None:
             laws, means = [*laws, alike], [*means, alike]
-        return np.mean(means, axis=0), np.std(laws, axis=0)
+        single = np.mean([self.curves[one].doubt(sizes, self.inside) for one in known], axis=0)
+        return np.mean(means, axis=0), np.hypot(np.std(laws, axis=0), single)
 
     def _counts(self, layout: Layout) -> list[Layout]:
         """Return the measured layouts that differ only in how many devices of one node take part."""
@@ -235,8 +186,8 @@ def fit(measured: Sequence[Collective], elapsed_s: Sequence[float]) -> Collectiv
     for layout, chosen in sorted(rows.items()):
         wire = measured[chosen[0]].wire_bytes_per_s
         sizes = np.log2([measured[row].size_bytes for row in chosen])
-        curves[layout] = _curve(sizes, np.log(times[chosen]), math.nan if wire is None else wire)
-    return CollectiveTimes(curves)
+        curves[layout] = curve_of(sizes, np.log(times[chosen]), math.nan if wire is None else wire)
+    return CollectiveTimes(curves, *(_growth(curves, inside=inside) for inside in (True, False)))
 
 
 def load(state: State) -> CollectiveTimes:
@@ -246,15 +197,12 @@ def load(state: State) -> CollectiveTimes:
     sizes, seconds = (np.split(floats(state[name]), ends[:-1]) for name in ("sizes", "seconds"))
     return CollectiveTimes(
         {
-            Layout(kinds[i], links[i], int(counts[i, 0]), int(counts[i, 1])): Curve(sizes[i], seconds[i], float(wire))
-            for i, wire in enumerate(floats(state["wires"]))
-        }
+            Layout(kinds[i], links[i], *(int(one) for one in counts[i])): curve_through(sizes[i], seconds[i], wire)
+            for i, wire in enumerate(floats(state["wires"]).tolist())
+        },
+        *(Growth(*one) for one in floats(state["growth"]).tolist()),
     )
 
 
-def _curve(octaves: Array, log_s: Array, wire_bytes_per_s: float) -> Curve:
-    """Return the curve through the means of measurements whose sizes are nearly the same."""
-    _, which = np.unique(np.floor(octaves / BIN), return_inverse=True)
-    counts = np.bincount(which)
-    sizes = np.bincount(which, octaves * math.log(2)) / counts
-    return Curve(sizes, np.bincount(which, log_s) / counts, wire_bytes_per_s)
+def _growth(curves: Mapping[Layout, Curve], *, inside: bool) -> Growth:
+    return growth_of((curve, layout.passes) for layout, curve in curves.items() if layout.inside is inside)

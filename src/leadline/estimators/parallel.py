@@ -20,6 +20,8 @@ UNHIDDEN = 0.31
 computing and exchanging come from llm-foundry's training steps (8 to 512 GPUs, sharded in full): 0.31 ± 0.08."""
 MOST_IN_A_NODE, USUAL_NODE = 16, 8
 """More GPUs than this are taken to be on several nodes of the usual size, where nobody says on how many they are."""
+COLLECTIVE_LAUNCH_S = 20e-6
+"""Time of the host to launch one collective, as Vidur takes it beside its profiles (nccl_cpu_launch_overhead)."""
 BACKWARD = 2 / 3
 """Share of a step in which gradients appear, behind which their reduction hides."""
 
@@ -74,7 +76,9 @@ def divide(
 ) -> Divided:
     """Divide a step that takes one GPU ``whole_s`` seconds, ``optimizer_s`` of them in the update.
 
-    Its ops are as many on each GPU of a tensor-parallel group, so that it never takes less than ``launches_s`` there.
+    In tensor parallelism ``whole_s`` is what the GPUs of a group take together (``tensor_share.py`` tells what each
+    runs). Its ops are as many on each of them, so that it never takes less than ``launches_s`` there, to which the
+    launches of collectives are added where there are any.
 
     Raises:
         InvalidInput: the GPUs cannot be divided so, or the graph has no attention layers to divide.
@@ -88,7 +92,7 @@ def divide(
     if training and plan.sharding is not Sharding.NONE:
         whole_s -= optimizer_s * (1 - 1 / copies)
     stages = plan.pipeline if training else 1  # one forward pass goes through all stages, whoever holds them
-    computing_s = max(whole_s / plan.tensor, launches_s) / stages
+    computing_s = max(whole_s / plan.tensor, _launched_s(workload, graph, launches_s)) / stages
     sent_s: dict[str, float] = {}
     shown_s = 0.0
     if plan.tensor > 1:
@@ -189,10 +193,21 @@ def _tensor_s(ring: Ring, graph: OpGraph, stages: int, *, again: bool) -> float:
             "tensor parallelism divides attention layers, and this model's graph shows none: "
             "leave --tensor-parallel out"
         )
-    trained = any(op.stage is Stage.BACKWARD for op in graph.ops)
-    passes = (2 if trained else 1) + (1 if trained and again else 0)
     seconds = sum(ring.all_reduce_s(_bytes_out(op.dims, op.dtype)) * op.count for op in forward)
-    return 2 * passes * seconds / stages
+    return _reduced(graph, again=again) * seconds / stages
+
+
+def _launched_s(workload: Workload, graph: OpGraph, launches_s: float) -> float:
+    """Return the seconds of launching on each GPU of a group, the all-reduces of tensor parallelism included."""
+    if workload.parallelism.tensor < 2 or launches_s <= 0:
+        return launches_s
+    return launches_s + _reduced(graph, again=workload.checkpointing) * _layers(graph) * COLLECTIVE_LAUNCH_S
+
+
+def _reduced(graph: OpGraph, *, again: bool) -> int:
+    """Return how often a layer's activations are reduced in a step: twice in each pass."""
+    trained = any(op.stage is Stage.BACKWARD for op in graph.ops)
+    return 2 * ((2 if trained else 1) + (1 if trained and again else 0))
 
 
 def _activation_bytes(graph: OpGraph) -> float:

@@ -30,6 +30,11 @@ class Scaled:
         """Learned: from runs on the device."""
         return Tier.LEARNED
 
+    @property
+    def host_spread(self) -> float:
+        """None of its own: the runs were launched by this host."""
+        return 0.0
+
     def spread_of(self, graph: OpGraph) -> float:
         """Return what was found on models left out of the runs."""
         return self.kernels.spread_of(graph) if self.spread is None else self.spread

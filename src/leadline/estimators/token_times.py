@@ -53,6 +53,11 @@ class Replayed:
         """Why the kernels' method was taken."""
         return self.kernels.reasons
 
+    @property
+    def host_spread(self) -> float:
+        """None: the host launches nothing."""
+        return 0.0
+
     def spread_of(self, graph: OpGraph) -> float:
         """Return the spread of the kernels."""
         return self.kernels.spread_of(graph)

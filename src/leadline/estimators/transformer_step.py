@@ -6,6 +6,7 @@ coefficient is above zero and believed beforehand from published figures; the fi
 What remains is a Gaussian process of bounded size: far from the learned steps it says nothing.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -15,7 +16,7 @@ from leadline.core.errors import InvalidInput
 from leadline.estimators.tabular.gaussian_process import GaussianProcess, Process
 from leadline.estimators.tabular.ports import Array, Predicted, State
 from leadline.estimators.tabular.states import floats, lines, nest, texts, within
-from leadline.estimators.transformer_terms import Terms, TransformerStep, sizes, terms
+from leadline.estimators.transformer_terms import Terms, TransformerStep, generation_of, magnitudes, sizes, terms
 
 BELIEFS = {
     "products": (1.25, 0.15),
@@ -45,6 +46,15 @@ WILD = 3.0
 """Errors beyond so many typical ones are cut before the process learns of them, and weigh less."""
 UNSEEN_PRODUCTS, UNSEEN_ATTENTION = 0.10, 0.20
 """Doubt about the efficiency on a generation of GPUs of which no step was seen."""
+TRIED = math.log(32)
+"""Steps of llm-foundry so much longer, or on so many more GPUs, than any that was learned from were off by no more than
+the law doubts itself …"""
+GROWTH = 0.2
+"""… and beyond that each unit of the logarithm of a size may add so much, of which the law has no term: congestion,
+stragglers, other kernels. An assumption: nothing was measured there."""
+UNLIKE = 0.05
+"""Doubt about blocks of other sizes than were measured (gated, fewer key-value heads), whose passes over memory are
+others. An assumption: none was measured."""
 LEAST = 8
 NAMES = tuple(BELIEFS)
 _CENTRE = np.log([value for value, _ in BELIEFS.values()])
@@ -56,6 +66,7 @@ class StepLaw:
     """Logarithms of the coefficients (k,) with their covariance (k, k), and the process of what remains.
 
     ``middle`` and ``scale`` (columns,) are those of what the process sees; ``noise`` is the deviation of what is left.
+    ``least`` and ``most`` are the logarithms of the sizes (``magnitudes``) that were learned from.
     """
 
     theta: Array
@@ -64,10 +75,12 @@ class StepLaw:
     middle: Array
     scale: Array
     noise: float
-    architectures: tuple[str, ...]
+    generations: tuple[str, ...]
+    least: Array
+    most: Array
 
     def predict(self, steps: Sequence[TransformerStep]) -> Predicted:
-        """Return the seconds of each step.
+        """Return the seconds of each step; ``beyond`` is the logarithm of how far a size lies outside what was learned.
 
         Raises:
             InvalidInput: a device lacks a figure, or a size is not above zero.
@@ -77,9 +90,14 @@ class StepLaw:
         x = (sizes(steps) - self.middle) / self.scale
         left, unsure = self.process.predict(x)
         known = np.einsum("ij,jk,ik->i", slopes, self.covariance, slopes)
-        variance = known + unsure**2 + self.noise**2 + self._unseen(steps, slopes) ** 2
-        beyond = np.max(np.maximum(np.abs(x) - np.abs(self.process.points).max(axis=0), 0.0), axis=1)
-        return Predicted(point * np.exp(left), np.sqrt(variance), np.asarray(beyond, np.float64))
+        beyond = self._beyond(steps)
+        grown = GROWTH * np.maximum(beyond - TRIED, 0.0)
+        variance = known + unsure**2 + self.noise**2 + grown**2 + self._unseen(steps, slopes) ** 2
+        return Predicted(point * np.exp(left), np.sqrt(variance), beyond)
+
+    def believed(self, steps: Sequence[TransformerStep]) -> Array:
+        """Return the part of the spread (n,) that no learned step can test: unseen generations, other blocks."""
+        return self._unseen(steps, _slopes(self.theta, terms(steps)))
 
     def parts(self, steps: Sequence[TransformerStep]) -> dict[str, Array]:
         """Return the seconds of one step by what they go to: computing by kind, and exchanging before any hiding."""
@@ -91,14 +109,21 @@ class StepLaw:
     def dump(self) -> State:
         """Return the law as arrays."""
         own = {"theta": self.theta, "covariance": self.covariance, "middle": self.middle, "scale": self.scale}
-        seen = {"noise": np.array([self.noise]), "architectures": texts(self.architectures)}
+        reach = {"least": self.least, "most": self.most}
+        seen = {"noise": np.array([self.noise]), "generations": texts(self.generations), **reach}
         return {**own, **seen, **nest("process", self.process.dump())}
 
+    def _beyond(self, steps: Sequence[TransformerStep]) -> Array:
+        asked = magnitudes(steps)
+        return np.asarray(np.maximum(np.maximum(asked - self.most, self.least - asked), 0.0).max(axis=1), np.float64)
+
     def _unseen(self, steps: Sequence[TransformerStep], slopes: Array) -> Array:
-        """Return the doubt about GPUs of a generation that was not learned from."""
-        new = np.array([(step.device.architecture or "") not in self.architectures for step in steps])
+        """Return the doubt about GPUs of a generation, and blocks of sizes, that were not learned from."""
+        new = np.array([generation_of(step.device) not in self.generations for step in steps])
+        unlike = np.array([not step.usual for step in steps])
         products, attention = slopes[:, NAMES.index("products")], slopes[:, NAMES.index("attention")]
-        return np.asarray(new * np.hypot(UNSEEN_PRODUCTS * products, UNSEEN_ATTENTION * attention), np.float64)
+        carried = new * np.hypot(UNSEEN_PRODUCTS * products, UNSEEN_ATTENTION * attention)
+        return np.asarray(np.hypot(carried, UNLIKE * unlike), np.float64)
 
 
 def fit(steps: Sequence[TransformerStep], elapsed_s: Sequence[float]) -> StepLaw:
@@ -129,16 +154,19 @@ def fit(steps: Sequence[TransformerStep], elapsed_s: Sequence[float]) -> StepLaw
     residual = left - process.predict((sizes(steps) - middle) / scale)[0]
     noise = max(1.4826 * float(np.median(np.abs(residual))), 1e-4)
     covariance = np.linalg.inv(answer.jac.T @ answer.jac)
-    seen = tuple(sorted({step.device.architecture or "" for step in steps}))
-    return StepLaw(theta, covariance, process, middle, scale, noise, seen)
+    seen = tuple(sorted({generation_of(step.device) for step in steps}))
+    reach = magnitudes(steps)
+    return StepLaw(theta, covariance, process, middle, scale, noise, seen, reach.min(axis=0), reach.max(axis=0))
 
 
 def load(state: State) -> StepLaw:
     """Return the law that ``dump`` gave."""
-    theta, covariance, middle, scale = (floats(state[name]) for name in ("theta", "covariance", "middle", "scale"))
+    theta, covariance, middle, scale, least, most = (
+        floats(state[name]) for name in ("theta", "covariance", "middle", "scale", "least", "most")
+    )
     process = GaussianProcess(trend=False).load(within("process", state))
     noise = float(floats(state["noise"])[0])
-    return StepLaw(theta, covariance, process, middle, scale, noise, lines(state["architectures"]))
+    return StepLaw(theta, covariance, process, middle, scale, noise, lines(state["generations"]), least, most)
 
 
 def _remainder(x: Array, left: Array, usual: float) -> tuple[Process, Array, Array]:

@@ -24,6 +24,9 @@ from A100 to H100, and multiprocessors × clock 1.6."""
 ATTENTION_RAMP = 450.0
 """Sequence length at which fused attention reaches half of its speed, from the same figures."""
 
+SAME = 0.02
+"""Relative difference within which a block has as many weights as those that were measured."""
+
 HEAD_DTYPE = "bfloat16"
 """The output layer stays in it where the blocks' products are in float8."""
 
@@ -34,7 +37,8 @@ class TransformerStep:
 
     ``block_weights`` are the weights that take part in matrix products, the embedding and the output layer left out;
     ``parameters`` are all. ``dtype`` is that of these products, ``reduced_bytes`` the bytes of one gradient on the
-    network, and ``interconnect`` the text of the nodes' network as the catalog has it.
+    network, and ``interconnect`` the text of the nodes' network as the catalog has it. ``attention_width`` is that of
+    all heads together, 0 where it is ``width``.
     """
 
     device: Device
@@ -53,6 +57,18 @@ class TransformerStep:
     dtype: str = "bfloat16"
     reduced_bytes: int = 4
     sharding: Sharding = Sharding.FULL
+    attention_width: int = 0
+
+    @property
+    def attended(self) -> int:
+        """Width of all heads together."""
+        return self.attention_width or self.width
+
+    @property
+    def usual(self) -> bool:
+        """Whether blocks have the sizes of those that were measured: heads as wide as the model, four times inside."""
+        plain = 12.0 * self.layers * self.width**2
+        return self.attended == self.width and abs(self.block_weights / plain - 1) < SAME
 
     @property
     def tokens(self) -> int:
@@ -63,7 +79,7 @@ class TransformerStep:
     def model_flops(self) -> float:
         """Floating-point operations of one GPU's step that the model needs: 6 a weight and token, and attention."""
         weights = self.block_weights + self.vocabulary * self.width
-        attention = 6.0 * self.layers * self.sequence * self.width
+        attention = 6.0 * self.layers * self.sequence * self.attended
         return self.microbatches * self.tokens * (6.0 * weights + attention)
 
 
@@ -97,6 +113,11 @@ class Terms:
         return Terms(*(getattr(self, one.name)[chosen] for one in fields(self)))
 
 
+def generation_of(device: Device) -> str:
+    """Return what GPUs of the same instructions and units share: Ampere's A100 and A40 are two generations."""
+    return f"{device.architecture or 'unknown'} {device.compute_capability or ''}".strip()
+
+
 def terms(steps: Sequence[TransformerStep]) -> Terms:
     """Return the terms of each step.
 
@@ -128,6 +149,23 @@ def sizes(steps: Sequence[TransformerStep]) -> Array:
     )
 
 
+MAGNITUDES = ("GPUs", "layers", "channels", "parameters", "tokens a sequence", "tokens a microbatch", "microbatches")
+"""What ``magnitudes`` are, in the words of people."""
+
+
+def magnitudes(steps: Sequence[TransformerStep]) -> Array:
+    """Return the logarithms of the sizes by which a step may lie outside what was learned (n, columns)."""
+    return np.log(
+        np.array(
+            [
+                (one.gpus, one.layers, one.width, one.parameters, one.sequence, one.tokens, one.microbatches)
+                for one in steps
+            ],
+            np.float64,
+        )
+    )
+
+
 def _of(step: TransformerStep) -> tuple[float, ...]:
     device = step.device
     counts = (step.gpus, step.layers, step.width, step.vocabulary, step.sequence, step.microbatch, step.microbatches)
@@ -146,7 +184,7 @@ def _of(step: TransformerStep) -> tuple[float, ...]:
     return (
         tokens * step.block_weights * (6 + 2 * again) / _sustained(device, step.dtype),
         tokens * step.vocabulary * width * 6 / _sustained(device, HEAD_DTYPE),
-        tokens * step.layers * (7 + 2 * again) * step.sequence * width / per_clock * ramp,
+        tokens * step.layers * (7 + 2 * again) * step.sequence * step.attended / per_clock * ramp,
         tokens * step.layers * width * 2 * (1 + again / 3) / bytes_per_s,
         tokens * step.vocabulary / bytes_per_s,
         step.parameters / (step.gpus if step.sharding is not Sharding.NONE else 1) / bytes_per_s,

@@ -15,6 +15,7 @@ from leadline.core.workload import Phase, Workload
 from leadline.estimators.device_memory import CONTEXT_BYTES, PeakMemory, peak_memory
 from leadline.estimators.parallel import Divided, divide, divided_memory
 from leadline.estimators.roofline import SpecsKernels
+from leadline.estimators.tensor_share import tensor_share
 from leadline.estimators.token_times import Priced, Replayed, answered, least_decode_s, sentences, token_times
 from leadline.estimators.walltime import job_length, load_s, start_up, step_with_loading
 
@@ -33,12 +34,30 @@ HostMemory = Callable[[Workload, TracedJob, Device], Interval]
 
 
 @dataclass(frozen=True, slots=True)
+class WholeStep:
+    """A step that some law knows as a whole: its name, the time over all GPUs, the seconds of its parts, and why."""
+
+    name: str
+    step_s: Interval
+    parts_s: dict[str, float]
+    reasons: tuple[str, ...]
+
+
+AsWhole = Callable[[Workload, TracedJob, Device, int, str | None], WholeStep | None]
+"""Prices a step as a whole, on so many nodes joined by an interconnect; ``None`` where kernels must be priced."""
+
+
+@dataclass(frozen=True, slots=True)
 class WhiteBox:
-    """An ``Estimator`` over op graphs; ``kernels`` prices a device's ops, ``host_memory`` predicts the host's part."""
+    """An ``Estimator`` over op graphs; ``kernels`` prices a device's ops, ``host_memory`` predicts the host's part.
+
+    ``as_whole`` is asked first, and answers in place of the kernels where it can.
+    """
 
     host_memory: HostMemory
     kernels: Callable[[Device, TracedJob], KernelModel] = lambda device, _: SpecsKernels(device)
     name: str = "white-box"
+    as_whole: AsWhole = lambda *_: None
     _peaks: list[tuple[OpGraph, PeakMemory]] = field(default_factory=list)
     _hosts: list[tuple[Workload, TracedJob, DeviceKind, Interval]] = field(default_factory=list)
 
@@ -63,9 +82,14 @@ class WhiteBox:
         try:
             model = self.kernels(device, job)
             tier, name = model.tier, f"{self.name}, {model.name}"
-            priced, tokens = _whole_step(model, workload, job, device, nodes, interconnect)
-            interval, parts = priced.interval, priced.parts
-            reasons = [*model.reasons, *priced.sentences, *reasons]
+            if (whole := self.as_whole(workload, job, device, nodes, interconnect)) is not None:
+                tier, name = Tier.LEARNED, f"{self.name}, {whole.name}"
+                interval, parts = whole.step_s, whole.parts_s
+                reasons = [*whole.reasons, *reasons]
+            else:
+                priced, tokens = _whole_step(model, workload, job, device, nodes, interconnect)
+                interval, parts = priced.interval, priced.parts
+                reasons = [*model.reasons, *priced.sentences, *reasons]
         except InvalidInput as error:
             unknown["step_s"] = unknown["elapsed_s"] = str(error)
         if interval is not None:
@@ -133,11 +157,13 @@ def _priced(
     model: KernelModel, workload: Workload, job: TracedJob, device: Device, nodes: int, interconnect: str | None
 ) -> Priced:
     """Return the time of one graph over the job's GPUs, the seconds of each kind, and the sentences about them."""
-    spread = model.spread_of(job.step) * (1.5 if job.low_confidence else 1.0)
     step_s = model.step_s(job.step)
     parts = _by_kind(model, job)
     kernels_s = sum(parts.values())
     launches_s = sum(model.launch_s(op) * op.count for op in job.step.ops)
+    spread = _spread(model, job.step, kernels_s / workload.parallelism.tensor, launches_s) * (
+        1.5 if job.low_confidence else 1.0
+    )
     reasons = [_largest_part(parts, kernels_s, model, job, device)] if kernels_s else []
     if device.kind is not DeviceKind.CPU and launches_s > kernels_s:
         reasons.append(f"the host is the limit: launching takes {launches_s / kernels_s:.1f} × the kernels' time")
@@ -150,6 +176,17 @@ def _priced(
     return Priced(_log_normal(step_s, spread), parts, tuple(reasons))
 
 
+def _spread(model: KernelModel, graph: OpGraph, kernels_s: float, launches_s: float) -> float:
+    """Return how unsure a step is: no surer than of the host, the slowest launches of which lie within the interval.
+
+    ``kernels_s`` are those of one GPU.
+    """
+    host = model.host_spread
+    if 0 < launches_s < kernels_s:
+        host -= math.log(kernels_s / launches_s) / NORMAL_90
+    return max(model.spread_of(graph), host if launches_s else 0.0)
+
+
 def _divided(
     model: KernelModel, workload: Workload, job: TracedJob, device: Device, whole_s: float, launches_s: float,
     nodes: int, interconnect: str | None,
@@ -159,6 +196,8 @@ def _divided(
     apart = workload.phase is Phase.INFERENCE and plan.tensor * plan.pipeline == 1
     if workload.gpus < 2 or apart:
         return None
+    if plan.tensor > 1:
+        whole_s = plan.tensor * model.step_s(tensor_share(job.step, plan.tensor))
     update = [op for op in job.step.ops if op.stage is Stage.OPTIMIZER]
     optimizer_s = sum(seconds * op.count for seconds, op in zip(model.ops_s(update), update, strict=True))
     if workload.phase is Phase.TRAINING or device.kind is DeviceKind.CPU:

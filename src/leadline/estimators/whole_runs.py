@@ -36,6 +36,9 @@ BELIEF = 2.0
 """Deviation of the logarithm of a part's variance from what is believed."""
 TUNED_ON, ROUNDS = 450, 25
 WILD = 2.5
+SATURATING = 3**-0.5
+"""Doubt for each unit of the logarithm by which there are more or fewer devices than any run of the workload had: the
+time may fall as the devices grow in number, or not at all. The root mean square of what is alike between 0 and 1."""
 LEAST = 10
 
 
@@ -77,7 +80,10 @@ class RunTimes:
     workloads: frozenset[str] = field(default_factory=frozenset)
 
     def predict(self, runs: Sequence[WholeRun]) -> Predicted:
-        """Return the seconds of each run; ``beyond`` is infinite for a device that no learned run had.
+        """Return the seconds of each run.
+
+        ``beyond`` is the logarithm of how many times the devices are more, or fewer, than any run of the workload had;
+        infinite for a device that no learned run had.
 
         Raises:
             InvalidInput: no run of a workload was learned from.
@@ -91,9 +97,18 @@ class RunTimes:
         told = [forecast.predict(asked, self.learned) for forecast in self.forecasts]
         log_s = np.mean([one for one, _ in told], axis=0)
         apart = np.var([one for one, _ in told], axis=0)
-        spread = np.sqrt(np.mean([variance for _, variance in told], axis=0) + apart)
-        beyond = np.array([0.0 if run.device in self.ages.device else np.inf for run in runs])
-        return Predicted(np.exp(log_s), spread, beyond)
+        beyond = self._beyond(asked)
+        spread = np.sqrt(np.mean([variance for _, variance in told], axis=0) + apart + (SATURATING * beyond) ** 2)
+        unseen = np.array([run.device not in self.ages.device for run in runs])
+        return Predicted(np.exp(log_s), spread, np.where(unseen, np.inf, beyond))
+
+    def _beyond(self, asked: Encoded) -> Array:
+        """Return by how much the logarithm of the count lies outside those of the learned runs of its workload (m,)."""
+        counts, found = self.learned.figures["devices"], np.zeros(len(asked.figures["devices"]))
+        for place, (workload, count) in enumerate(zip(asked.codes["workload"], asked.figures["devices"], strict=True)):
+            known = counts[self.learned.codes["workload"] == workload]
+            found[place] = max(count - known.max(), known.min() - count, 0.0)
+        return found
 
     def dump(self) -> State:
         """Return all that ``predict`` needs."""

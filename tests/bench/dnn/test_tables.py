@@ -7,8 +7,12 @@ import numpy as np
 import pytest
 
 from leadline.bench.dnn.asked import Asked, Refused, joined
+from leadline.bench.dnn.data import read
+from leadline.bench.dnn.fit_llm_training import fitted
+from leadline.bench.dnn.llm_training import steps_of
 from leadline.bench.dnn.plain_methods import boosting, nearest
 from leadline.bench.dnn.run import TABLES, answered
+from leadline.training.shipped_steps import shipped_card, shipped_steps
 
 pytest.importorskip("sklearn")
 
@@ -69,3 +73,15 @@ def test_a_table_beats_every_plain_method_on_every_split(data, table):
         assert medians["Leadline"] <= 1.5 * min(medians.values()), (one.name, medians)
         assert (one.low <= one.answers["Leadline"]).all()
         assert (one.answers["Leadline"] <= one.high).all()
+
+
+def test_the_shipped_law_is_what_the_data_teach(data):
+    table = steps_of(read(data, "llm_foundry_train"))
+    model, shipped = fitted(table), shipped_steps()
+    assert shipped_card().rows == len(table.steps)
+    assert pytest.approx(shipped.law.theta, abs=1e-3) == model.law.theta
+    for name, scores in shipped.scores.items():
+        assert pytest.approx(scores.factor(0.9), rel=0.01) == model.scores[name].factor(0.9)
+    point, low, high = shipped.predict(table.steps, 0.9)
+    assert 100 * np.mean(np.abs(point / table.elapsed_s - 1)) < shipped_card().errors["random by configuration"]["mape"]
+    assert np.mean((low <= table.elapsed_s) & (table.elapsed_s <= high)) > 0.9

@@ -24,6 +24,8 @@ class Asked:
 
     ``answers`` maps a method to its predictions, Leadline's own first; NaN where a method cannot say. ``low`` and
     ``high`` are the ends of Leadline's 90 % intervals, and ``group`` names the rows whose coverage is told apart.
+    ``unit`` names rows that hit or miss together (those of one measured curve), where not each stands for itself: they
+    tell no more of the coverage than one row.
     ``mape``, ``median`` and ``p90`` are targets of the absolute percentage error; ``limits`` says what stands in the
     way where one is missed, and ``how`` what was learned from what.
     """
@@ -41,6 +43,7 @@ class Asked:
     how: str = ""
     limits: str = ""
     more: Mapping[str, object] = field(default_factory=dict)
+    unit: Texts | None = None
 
     @property
     def name(self) -> str:
@@ -96,11 +99,28 @@ class Asked:
 
     def _coverage(self, group: str) -> BenchRow:
         share, n, width = self._held(group)
-        how = f"median interval high ÷ low {width:.2f}"
+        how = f"median interval high ÷ low {width:.2f}; {self._chance(group)}"
         name = f"{self.name}, coverage ({group})" if group else f"{self.name}, coverage"
         if n < COUNTED:
             return BenchRow(name, share, "%", n=n, how=f"{how}; too few rows for a target")
         return within(name, share, COVERED, "%", n=n, how=how)
+
+    def _chance(self, group: str) -> str:
+        """Return what chance alone makes of 90 % in a group, in 19 of 20 cases."""
+        own = self.group == group
+        units = int(own.sum()) if self.unit is None else len(np.unique(self.unit[own]))
+        least, most = likely(units)
+        apart = f"{units} rows" if self.unit is None else f"{units} that stand for themselves"
+        return f"where 90 % hold, chance leaves {least:.0f} to {most:.0f} % of {apart}"
+
+
+def likely(n: int) -> tuple[float, float]:
+    """Return the central 95 % range of the share, in percent, of n independent rows that intervals of 90 % hold."""
+    from scipy.special import bdtr  # noqa: PLC0415 - only benches need it
+
+    held = np.arange(n + 1)
+    below = bdtr(held, n, LEVEL)
+    return tuple(100 * float(np.searchsorted(below, tail)) / n for tail in (0.025, 0.975))  # type: ignore[return-value]
 
 
 def joined(
@@ -129,6 +149,7 @@ def joined(
         how=how,
         limits=limits,
         more={"parts": errors},
+        unit=None if first.unit is None else np.concatenate([part.unit for part in parts if part.unit is not None]),
     )
 
 

@@ -1,7 +1,7 @@
 """Collectives: all-reduces and sends by message size, number of devices and link (Vidur's profiles, MIT)."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +14,7 @@ from leadline.catalog.read import TomlCatalog
 from leadline.core.errors import InvalidInput
 from leadline.estimators.collectives import ALL_REDUCE, SEND, Collective, CollectiveTimes, fit
 from leadline.estimators.tabular.ports import Predicted
-from leadline.uncertainty.conformal import Residuals, calibrate
+from leadline.uncertainty.absolute import Scores
 
 Mask = npt.NDArray[np.bool_]
 
@@ -33,6 +33,19 @@ BANDS = ((2.0**20, "up to 1 MiB"), (2.0**23, "to 8 MiB"), (np.inf, "above 8 MiB"
 LARGER = 8.0
 SWEEP = 4
 SEED = 0
+
+
+Texts = npt.NDArray[np.str_]
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """Errors ln(measured ÷ predicted) within the learned rows, their doubts, groups and units, each of shape (m,)."""
+
+    error: Array
+    doubt: Array
+    group: Texts
+    unit: Texts
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +128,7 @@ def _unseen_sizes(table: Rows) -> Asked:
     tried = []
     for fold in (1, 2, 3, 4):
         within, out = learned.at(inner != fold), learned.at(inner == fold)
-        tried.append(_residuals(out, _times(within), out.bands))
+        tried.append(_tried(out, _times(within), out.bands))
     return _asked("unseen sizes", learned, held, tried, held.bands, 4.5, "four fifths of the sizes of every layout")
 
 
@@ -135,7 +148,7 @@ def _sweep(table: Rows) -> Asked:
     tried = []
     for fold in (0, 1):
         out = learned.at(folds == fold)
-        tried.append(_residuals(out, _times(learned.at(folds != fold)), out.bands))
+        tried.append(_tried(out, _times(learned.at(folds != fold)), out.bands))
     how = f"{SWEEP} sizes an octave of every layout; intervals from every other one of these"
     return _asked("unseen sizes from a short sweep", learned, held, tried, held.bands, None, how)
 
@@ -143,10 +156,12 @@ def _sweep(table: Rows) -> Asked:
 def _larger(table: Rows) -> list[Asked]:
     """Hold out what is more than eight times larger than anything learned of its layout."""
     learned, held = table.at(_small(table, LARGER)), table.at(~_small(table, LARGER))
-    tried = []
+    tried, final = [], _times(learned)
     for times in (2.0, 4.0, LARGER):
         small = _small(learned, times)
-        tried.append(_residuals(learned.at(~small), _times(learned.at(small)), _where(learned.at(~small))))
+        out = learned.at(~small)
+        short = replace(_times(learned.at(small)), inside=final.inside, between=final.between)
+        tried.append(_tried(out, short, _where(out), out.layouts.tolist()))
     how = "an eighth of each layout's sizes; intervals from extrapolating two to eight times within these"
     whole = _asked(
         "8 times larger", learned, held, tried, _where(held), 9.0, how,
@@ -174,12 +189,12 @@ def _other_counts(table: Rows) -> list[Asked]:
     return [joined(TABLE, "other numbers of devices in a node", parts, mape=9.0, how=how, limits=limits)]
 
 
-def _tried_counts(learned: Rows, link: str) -> list[Residuals]:
+def _tried_counts(learned: Rows, link: str) -> list[Tried]:
     """Return the errors of the same question asked of the other kind of node, without its own answer."""
     tried = []
     for count in (2, 4, 8):
         out = np.array([one.link != link and one.devices == count for one in learned.collectives])
-        tried.append(_residuals(learned.at(out), _times(learned.at(~out)), _where(learned.at(out))))
+        tried.append(_tried(learned.at(out), _times(learned.at(~out)), _where(learned.at(out))))
     return tried
 
 
@@ -212,31 +227,41 @@ def _asked(
     split: str,
     learned: Rows,
     held: Rows,
-    tried: Sequence[Residuals],
+    tried: Sequence[Tried],
     group: npt.NDArray[np.str_],
     mape: float | None,
     how: str,
     limits: str = "",
 ) -> Asked:
-    """Return the answers to ``held``; intervals are those of the errors that were tried, by ``group``."""
+    """Return the answers to ``held``; intervals are those of the errors that were tried, by ``group``.
+
+    Rows of one curve in a group hit or miss together.
+    """
     told = _times(learned).predict(held.collectives)
-    low, high = _bounds(Residuals.joined(*tried), told, group)
+    low, high = _bounds(tried, told, group)
     answers = {
         "Leadline": told.point,
         "one α–β": _alpha_beta(learned, held),
         "nearest neighbour": nearest(learned.features, learned.elapsed_s, held.features),
         "boosting": boosting(learned.features, learned.elapsed_s, held.features),
     }
-    return Asked(TABLE, split, held.elapsed_s, answers, low, high, group, mape=mape, how=how, limits=limits)
+    return Asked(
+        TABLE, split, held.elapsed_s, answers, low, high, group, mape=mape, how=how, limits=limits,
+        unit=held.layouts,
+    )  # fmt: skip
 
 
-def _bounds(tried: Residuals, told: Predicted, group: npt.NDArray[np.str_]) -> tuple[Array, Array]:
-    """Return the ends of 90 % intervals; how far the estimator's own doubt is believed is decided by group."""
+def _bounds(tried: Sequence[Tried], told: Predicted, group: Texts) -> tuple[Array, Array]:
+    """Return the ends of 90 % intervals: the estimator's doubt times what errors of the group were in terms of it."""
     low, high = np.empty(len(group)), np.empty(len(group))
+    error, doubt, groups = (
+        np.concatenate([getattr(one, name) for one in tried]) for name in ("error", "doubt", "group")
+    )
+    units = np.concatenate([np.char.add(f"{number} ", one.unit) for number, one in enumerate(tried)])
     for name in np.unique(group):
-        own = group == name
-        bounds = calibrate(tried.at(tried.scale == name))
-        low[own], high[own] = bounds.interval(told.point[own], told.spread[own], 0.0, name, LEVEL)
+        own, alike = group == name, groups == name
+        scores = Scores.of(error[alike], doubt[alike], units[alike].tolist())
+        low[own], high[own] = scores.interval(told.point[own], told.spread[own], LEVEL)
     return low, high
 
 
@@ -244,9 +269,11 @@ def _times(learned: Rows) -> CollectiveTimes:
     return fit(learned.collectives, list(learned.elapsed_s))
 
 
-def _residuals(out: Rows, times: CollectiveTimes, group: npt.NDArray[np.str_]) -> Residuals:
+def _tried(out: Rows, times: CollectiveTimes, group: Texts, unit: Sequence[str] | None = None) -> Tried:
+    """Return the errors of ``out``; each ``unit`` weighs as much as another, by default each row for itself."""
     told = times.predict(out.collectives)
-    return Residuals.of(out.elapsed_s, told.point, spread=told.spread, scale=list(group))
+    units = np.arange(len(group)).astype(str) if unit is None else np.array(unit)
+    return Tried(np.log(out.elapsed_s / told.point), told.spread, group, units)
 
 
 def _small(table: Rows, times: float) -> Mask:

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import numpy as np
 
-from leadline.bench.dnn.asked import Array, Asked
+from leadline.bench.dnn.asked import Array, Asked, Texts
 from leadline.bench.dnn.data import Columns, read, rows
 from leadline.bench.dnn.kernel_data import DEVICES, layer_products, product
+from leadline.bench.dnn.shared_layers import by_other_devices, shared_layers
 from leadline.catalog.read import TomlCatalog
 from leadline.core.graph import Op
 from leadline.estimators.roofline import SpecsKernels
-from leadline.estimators.whitebox import NORMAL_90
 
 TABLE = "LLM decoding"
 MOST_SEQUENCES = 256
@@ -30,28 +30,31 @@ DTYPE = "float16"
 
 
 def asked(data: Path, *, quick: bool = False) -> list[Asked]:
-    """Return the split of the table: every layer is asked from the device's specifications; ``quick`` takes a tenth."""
+    """Return the splits: layers from specifications, and shared ones from the whole; ``quick`` takes a tenth."""
     columns = read(data, "vidur_llm_layers")
     sequences = columns["num_tokens"].astype(int)
     own = np.flatnonzero(sequences <= MOST_SEQUENCES)
     if quick:
-        own = np.random.default_rng(0).permutation(own)[: len(own) // 10]
+        own = own[np.isin(sequences[own], np.unique(sequences[own])[::10])]
     columns, sequences = rows(columns, own), sequences[own]
     models = {name: SpecsKernels(TomlCatalog().device(DEVICES[name])) for name in np.unique(columns["device"]).tolist()}
     point, bandwidth, peak = _answers(columns, models)
-    width = math.exp(NORMAL_90 * SpecsKernels.spread)
+    measured, groups = _measured_s(columns), _groups(sequences)
+    low, high = by_other_devices(columns["device"], sequences.astype(float), point, measured, alike=math.log(4))
     return [
         Asked(
             TABLE,
             "decode layers, specs only",
-            _measured_s(columns),
+            measured,
             {"Leadline": point, "weights over bandwidth": bandwidth, "FLOPs over peak": peak},
-            point / width,
-            point * width,
-            _groups(sequences),
-            how="from specifications; of the law, the fill and the slices of inner sums were chosen on these profiles",
+            low,
+            high,
+            groups,
+            how="from specifications; of the law, the fill and the slices of inner sums were chosen on these profiles; "
+            "intervals from the errors on the other two devices",
             more={"by_device_and_sequences": _errors(columns, sequences, point)},
-        )
+        ),
+        shared_layers(TABLE, columns, models),
     ]
 
 
@@ -77,7 +80,7 @@ def _bounds(model: SpecsKernels, op: Op) -> tuple[float, float]:
     return traffic_s, op.flops / model.peak(op)
 
 
-def _groups(sequences: np.ndarray) -> np.ndarray:
+def _groups(sequences: np.ndarray) -> Texts:
     ends = np.array([most for most, _ in GROUPS])
     return np.array([name for _, name in GROUPS])[np.searchsorted(ends, sequences)]
 

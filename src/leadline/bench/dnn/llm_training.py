@@ -12,9 +12,9 @@ from leadline.bench.dnn.data import Columns, read
 from leadline.bench.dnn.plain_methods import boosting, nearest
 from leadline.catalog.read import TomlCatalog
 from leadline.core.workload import Sharding
-from leadline.estimators.transformer_step import StepLaw, fit
+from leadline.estimators.transformer_step import fit
 from leadline.estimators.transformer_terms import TransformerStep
-from leadline.uncertainty.conformal import Residuals, calibrate
+from leadline.training.step_model import fit_steps
 from leadline.uncertainty.metrics import best_constant
 
 Mask = npt.NDArray[np.bool_]
@@ -78,17 +78,13 @@ class Steps:
 
 def asked(data: Path, *, quick: bool) -> list[Asked]:
     """Return the splits of the table; ``quick`` draws the 20 rows once instead of five times."""
-    table = steps_of(data)
+    table = steps_of(read(data, "llm_foundry_train"))
     splits = [_more_gpus(table), _longer(table, 2048, 8192, 10.0), _longer(table, 4096, 16384, 9.0)]
     return [*splits, _other_generation(table), _few_rows(table, 1 if quick else DRAWS), _random(table)]
 
 
-def steps_of(data: Path) -> Steps:
-    """Return all measured steps."""
-    return _steps(read(data, "llm_foundry_train"))
-
-
-def _steps(columns: Columns) -> Steps:
+def steps_of(columns: Columns) -> Steps:
+    """Return the steps of llm-foundry's table."""
     catalog = TomlCatalog()
     devices = {name: catalog.device(device) for name, device in DEVICES.items()}
     steps = []
@@ -124,7 +120,7 @@ def _features(steps: Sequence[TransformerStep]) -> Array:
 def _more_gpus(table: Steps) -> Asked:
     """Learn below 64 GPUs, ask from 64 on; intervals from asking 16 and 32 of what 8 taught, and 32 of 8 and 16."""
     learned, held = table.at(table.gpus < 64), table.at(table.gpus >= 64)
-    tried = [_tried(learned, learned.gpus <= least, learned.gpus > least) for least in (8, 16)]
+    tried = [(learned.gpus <= least, learned.gpus > least) for least in (8, 16)]
     group = np.where(held.gpus >= 256, "256 and 512 GPUs", "64 and 128 GPUs")
     return _asked("64 and more GPUs from fewer", learned, held, tried, group, 3.5, "fewer than 64 GPUs")
 
@@ -134,7 +130,7 @@ def _longer(table: Steps, most: int, least: int, mape: float) -> Asked:
     learned, held = table.at(table.sequence <= most), table.at(table.sequence >= least)
     ratio = least / most
     ends = [end for end in (512, 1024) if end * ratio <= most]
-    tried = [_tried(learned, learned.sequence <= end, learned.sequence >= ratio * end) for end in ends]
+    tried = [(learned.sequence <= end, learned.sequence >= ratio * end) for end in ends]
     return _asked(
         f"from {least} tokens of up to {most}", learned, held, tried, held.generation, mape,
         f"sequences of up to {most} tokens",
@@ -144,9 +140,9 @@ def _longer(table: Steps, most: int, least: int, mape: float) -> Asked:
 def _other_generation(table: Steps) -> Asked:
     """Learn A100s, ask H100s (float8 aside, which no A100 has); intervals from one A100 asked of the other."""
     learned, held = table.at(table.generation == "A100"), table.at((table.generation == "H100") & ~table.float8)
-    tried = [_tried(learned, learned.gpu == one, learned.gpu != one) for one in ("a100_40gb", "a100_80gb")]
+    tried = [(learned.gpu == one, learned.gpu != one) for one in ("a100_40gb", "a100_80gb")]
     eight = table.at(table.float8)
-    point = _law(learned).predict(eight.steps).point
+    point = fit(learned.steps, learned.elapsed_s.tolist()).predict(eight.steps).point
     told = float(np.mean(100 * np.abs(point - eight.elapsed_s) / eight.elapsed_s))
     more = {"float8 rows, of which no A100 tells": {"n": len(point), "mape": round(told, 3)}}
     found = _asked("H100 from A100", learned, held, tried, held.generation, 12.0, "A100s of 40 and 80 GB")
@@ -163,8 +159,9 @@ def _few_rows(table: Steps, draws: int) -> Asked:
         learned, held = table.at(known), table.at(~known)
         new = learned.generation == "H100"
         folds = rng.integers(0, 4, len(new))
-        tried = [_tried(learned, ~(new & (folds == fold)), new & (folds == fold)) for fold in range(4)]
-        parts.append(_asked("", learned, held, tried, held.generation, None, ""))
+        tried = [(~(new & (folds == fold)), new & (folds == fold)) for fold in range(4)]
+        part = _asked("", learned, held, tried, held.generation, None, "")
+        parts.append(replace(part, unit=np.flatnonzero(~known).astype(str)))
     return joined(
         TABLE, "other H100 from A100 and 20 H100", parts, mape=6.0,
         how=f"A100s and {FEW} steps of H100s; {draws} draws together",
@@ -178,31 +175,18 @@ def _random(table: Steps) -> Asked:
     parts = []
     for fold in range(5):
         learned, held = table.at(folds != fold), table.at(folds == fold)
-        inner = folds[folds != fold]
-        others = [one for one in range(5) if one != fold]
-        tried = [_tried(learned, inner != one, inner == one) for one in others]
-        parts.append(_asked("", learned, held, tried, held.generation, None, ""))
+        parts.append(_asked("", learned, held, [], held.generation, None, ""))
     return joined(TABLE, "random by configuration", parts, how="four fifths of model × length × GPU, in turn")
 
 
-def _law(learned: Steps) -> StepLaw:
-    return fit(learned.steps, list(learned.elapsed_s))
-
-
-def _tried(learned: Steps, known: Mask, asked_of: Mask) -> Residuals:
-    """Return the errors of an extrapolation within the learned rows."""
-    out = learned.at(asked_of)
-    told = _law(learned.at(known)).predict(out.steps)
-    return Residuals.of(out.elapsed_s, told.point, spread=told.spread)
-
-
 def _asked(
-    split: str, learned: Steps, held: Steps, tried: Sequence[Residuals], group: Texts, mape: float | None, how: str
-) -> Asked:
-    told = _law(learned).predict(held.steps)
-    bounds = calibrate(Residuals.joined(*tried))
-    low, high = bounds.interval(told.point, told.spread, 0.0, "", LEVEL)
-    answers = {"Leadline": told.point, **_others(learned, held)}
+    split: str, learned: Steps, held: Steps, tried: Sequence[tuple[Mask, Mask]], group: Texts, mape: float | None,
+    how: str,
+) -> Asked:  # fmt: skip
+    """Return the answers to ``held``; ``tried`` are extrapolations within the learned rows, whose errors count too."""
+    model = fit_steps(learned.steps, learned.elapsed_s, learned.configuration.tolist(), tried)
+    point, low, high = model.predict(held.steps, LEVEL)
+    answers = {"Leadline": point, **_others(learned, held)}
     return Asked(TABLE, split, held.elapsed_s, answers, low, high, group, mape=mape, how=how)
 
 

@@ -146,7 +146,7 @@ def _transformers(data: Path, laws: StepLaws) -> list[Tried]:
 
 def _llm_training(data: Path, fitted: FittedKernels, laws: StepLaws) -> Tried:
     """Return training steps of language models in half precision on 8 GPUs and more, by the whole white box."""
-    table = llm_training.steps_of(data)
+    table = llm_training.steps_of(read(data, "llm_foundry_train"))
     jobs: dict[Workload, TracedJob] = {}
     models: dict[str, Callable[[Device, OpGraph], KernelModel]] = {
         LAW: lambda device, graph: LawKernels(laws, device, graph),

@@ -1,8 +1,9 @@
 """Whole runs to a target quality: later rounds of MLPerf Training from earlier ones (MLCommons, Apache-2.0)."""
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +18,7 @@ from leadline.core.errors import UnknownName
 from leadline.core.hardware import Device
 from leadline.estimators.run_similarity import WholeRun
 from leadline.estimators.whole_runs import fit
-from leadline.uncertainty.conformal import Residuals, calibrate
+from leadline.uncertainty.absolute import Scores
 
 Mask = npt.NDArray[np.bool_]
 Texts = npt.NDArray[np.str_]
@@ -27,8 +28,10 @@ ROUNDS = ["0.5", "0.6", "0.7", "1.0", "1.1", "2.0", "2.1", "3.0", "3.1", "4.0", 
 ASKED = ROUNDS[4:]
 """Rounds that are asked of those before; three rounds must have been, for intervals."""
 FIRST_TRIED = 2
-ENOUGH = 200
-"""Intervals come from the latest rounds that have so many errors of a kind: older rounds were harder to tell."""
+PARTS = 5
+ENOUGH = 19
+"""Intervals come from the latest rounds that have so many errors of a kind, and no more: benchmarks mature, so that
+older rounds were harder to tell."""
 REDEFINED = {"resnet": "0.6", "ssd": "0.6", "gnmt": "0.6", "maskrcnn": "0.6"}
 """Benchmarks whose target quality rose in a round: what ran before is another workload …"""
 NEW_MODEL = {"ssd": "2.0"}
@@ -85,13 +88,13 @@ def asked(data: Path, *, quick: bool) -> list[Asked]:
     rounds = [_round(table, number) for number in range(first - 2 if quick else FIRST_TRIED, len(ROUNDS))]
     parts = []
     for number in range(2, len(rounds)):
-        tried = _latest(rounds[:number])
-        parts.append(_split(f"round {ROUNDS[rounds[number].held.round[0]]}", rounds[number], tried))
+        name = f"round {ROUNDS[rounds[number].held.round[0]]}"
+        parts.append(_split(name, rounds[number], _latest(rounds[:number])))
     later = joined(
         TABLE, "later rounds from earlier", parts, median=8.0,
         how="each round from all before it; intervals from the latest rounds asked before",
     )  # fmt: skip
-    return [later, _random(table)]
+    return [later, _random(table, 1 if quick else PARTS)]
 
 
 def _runs(columns: Columns) -> Runs:
@@ -207,42 +210,68 @@ def _new(learned: Runs, held: Runs) -> Texts:
     )
 
 
-def _latest(rounds: Sequence[Round]) -> list[Residuals]:
-    """Return the errors of the latest rounds, of each kind at least ``ENOUGH`` where there are as many."""
-    found: list[Residuals] = []
-    counts: dict[str, int] = {}
+def _latest(rounds: Sequence[Round]) -> Mapping[str, Scores]:
+    """Return the scores of the latest rounds by kind of question, of each kind ``ENOUGH`` where there are as many."""
+    parts: dict[str, list[tuple[Array, Array]]] = {}
     for one in reversed(rounds):
-        errors = Residuals.of(
-            one.held.elapsed_s, one.answers["Leadline"], spread=one.spread, scale=[str(name) for name in one.group]
-        )
-        found.append(errors.at(np.array([counts.get(str(name), 0) < ENOUGH for name in one.group])))
-        for name in one.group:
-            counts[str(name)] = counts.get(str(name), 0) + 1
-    return found
+        for name in np.unique(one.group):
+            known = parts.setdefault(str(name), [])
+            if sum(len(errors) for errors, _ in known) < ENOUGH:
+                known.append(_errors(one, one.group == name))
+    return {name: _scores(known) for name, known in parts.items()}
 
 
-def _split(split: str, one: Round, tried: Sequence[Residuals]) -> Asked:
-    bounds = calibrate(Residuals.joined(*tried))
-    low, high = bounds.interval(one.answers["Leadline"], one.spread, 0.0, list(one.group), LEVEL)
+def _errors(one: Round, chosen: Mask) -> tuple[Array, Array]:
+    """Return the errors ln(measured ÷ predicted) of the chosen runs, and how unsure the forecast was of each."""
+    return np.log(one.held.elapsed_s / one.answers["Leadline"])[chosen], one.spread[chosen]
+
+
+def _scores(parts: Sequence[tuple[Array, Array]]) -> Scores:
+    errors, doubts = (np.concatenate(one) for one in zip(*parts, strict=True))
+    return Scores.of(errors, doubts)
+
+
+def _split(split: str, one: Round, scores: Mapping[str, Scores]) -> Asked:
+    """Return the answers to a round with intervals; a kind that was never asked has the widest of the others."""
+    low, high = np.empty(len(one.group)), np.empty(len(one.group))
+    widest = max(scores.values(), key=lambda known: known.factor(LEVEL))
+    for name in np.unique(one.group):
+        own = one.group == name
+        known = scores.get(str(name), widest)
+        low[own], high[own] = known.interval(one.answers["Leadline"][own], one.spread[own], LEVEL)
     return Asked(TABLE, split, one.held.elapsed_s, one.answers, low, high, one.group)
 
 
-def _random(table: Runs) -> Asked:
-    """Hold out a fifth of the configurations (workload, system, count)."""
-    names = [f"{run.workload} {run.system} {run.devices}" for run in table.runs]
-    unique, which = np.unique(names, return_inverse=True)
-    folds = np.random.default_rng(0).integers(0, 5, len(unique))[which]
-    learned, held = table.at(folds != 0), table.at(folds == 0)
-    inner = folds[folds != 0]
-    residuals = []
-    for fold in (1, 2, 3, 4):
-        within, out = learned.at(inner != fold), learned.at(inner == fold)
-        tried = _answered(within, out.at(np.isin(out.workload, within.workload)))
-        group = [str(name) for name in tried.group]
-        told = tried.answers["Leadline"]
-        residuals.append(Residuals.of(tried.held.elapsed_s, told, spread=tried.spread, scale=group))
-    answered = _answered(learned, held.at(np.isin(held.workload, learned.workload)))
-    return _split("random by configuration", answered, residuals)
+def _random(table: Runs, folds: int) -> Asked:
+    """Hold out the first ``folds`` of five parts of the configurations in turn; errors from a further one left out."""
+    unique, which = np.unique(_configurations(table.runs), return_inverse=True)
+    part = np.random.default_rng(0).integers(0, PARTS, len(unique))[which]
+    pairs = [pair for pair in combinations(range(PARTS), 2) if pair[0] < folds]
+    tried = {pair: _without(table, part, pair) for pair in pairs}
+    found = []
+    for fold in range(folds):
+        known: dict[str, list[tuple[Array, Array]]] = {}
+        for pair in (one for one in pairs if fold in one):
+            other = tried[pair][pair[pair[0] == fold]]
+            for name in np.unique(other.group):
+                known.setdefault(str(name), []).append(_errors(other, other.group == name))
+        answered = _without(table, part, (fold,))[fold]
+        split = _split(f"part {fold}", answered, {name: _scores(parts) for name, parts in known.items()})
+        found.append(replace(split, unit=np.array(_configurations(answered.held.runs))))
+    return joined(TABLE, "random by configuration", found, how="four fifths of workload × system × count, in turn")
+
+
+def _without(table: Runs, part: npt.NDArray[np.int64], left_out: tuple[int, ...]) -> dict[int, Round]:
+    """Return what each of the parts is answered that are left out together, new workloads aside."""
+    learned, found = table.at(~np.isin(part, left_out)), {}
+    for one in left_out:
+        held = table.at(part == one)
+        found[one] = _answered(learned, held.at(np.isin(held.workload, learned.workload)))
+    return found
+
+
+def _configurations(runs: Sequence[WholeRun]) -> list[str]:
+    return [f"{run.workload} {run.system} {run.devices}" for run in runs]
 
 
 def _nearest(learned: Runs, held: Runs) -> Array:

@@ -13,7 +13,7 @@ from leadline.estimators.learned.boards import Boards
 from leadline.estimators.learned.fitted_kernels import FittedKernels
 from leadline.estimators.learned.kernel_table import Kernels, joined, kernels_of
 from leadline.estimators.learned.remembered import Remembered
-from leadline.estimators.roofline import LAUNCH_S
+from leadline.estimators.roofline import HOST_SPREAD, LAUNCH_S
 from leadline.estimators.tabular.ports import Array
 
 SPREAD = 0.12
@@ -43,6 +43,7 @@ class LearnedKernels:
 
     name = "learned kernels"
     tier = Tier.LEARNED
+    host_spread = HOST_SPREAD
 
     def __init__(
         self, fitted: FittedKernels, device: Device, *, spread: float = SPREAD, reasons: tuple[str, ...] = (),

@@ -15,6 +15,7 @@ from leadline.estimators.learned.op_law import Array, Basis, Weights, op_s, pric
 from leadline.estimators.learned.op_table import CLASSES, OpTable, Whole, indexed
 from leadline.estimators.learned.remembered import Remembered
 from leadline.estimators.learned.steps import dump, load
+from leadline.estimators.roofline import HOST_SPREAD
 from leadline.estimators.tabular.ports import State
 from leadline.estimators.tabular.states import lines, nest, texts, within
 
@@ -115,6 +116,7 @@ class LawKernels:
 
     name = "op law"
     tier = Tier.LEARNED
+    host_spread = HOST_SPREAD
 
     def __init__(
         self, laws: StepLaws, device: Device, graph: OpGraph, *, spread: float = SPREAD, reasons: tuple[str, ...] = (),
