@@ -34,9 +34,10 @@ def _asked(
         told = answer(shipped_steps(), job, workload, device, nodes=nodes, interconnect=interconnect)
     except InvalidInput:
         return None  # other layers, another precision, another maker: kernels and links are priced one by one
-    errors = [figures["mape"] for figures in shipped_card().errors.values()]
+    card = shipped_card()
+    errors = [figures["mape"] for figures in card.errors.values()]
     why = (
-        f"priced by the {NAME}: {min(errors):.0f} to {max(errors):.0f}% off on steps of {shipped_card().rows} runs that it "
-        "had not seen (more GPUs, longer sequences, another generation)"
+        f"priced by the {NAME}: {min(errors):.0f} to {max(errors):.0f}% off on steps of {card.rows} runs that it had not "
+        "seen (more GPUs, longer sequences, another generation)"
     )
     return WholeStep(NAME, told.step_s, dict(told.parts_s), (why, *told.sentences))

@@ -13,7 +13,7 @@ from leadline.estimators.learned.law_kernels import LawKernels, is_training
 from leadline.estimators.learned.law_kernels import Tables as OpTables
 from leadline.estimators.learned.op_table import indexed
 from leadline.estimators.learned.remembered import Remembered
-from leadline.estimators.learned.selection import Record, group_of, ranked, reason
+from leadline.estimators.learned.selection import group_of, ranked, reason
 from leadline.estimators.roofline import SpecsKernels
 from leadline.training.shipped_models import shipped_card, shipped_kernels, shipped_laws
 
@@ -30,28 +30,30 @@ def least_off(device: Device, graph: OpGraph) -> KernelModel:
     refused: list[str] = []
     for place, record in enumerate(order):
         try:
-            return _BUILDERS[record.estimator](device, graph, record, (reason(record, order[place + 1 :]), *refused))
+            spread, doubts = record.spread_on(device)
+            why = (reason(record, order[place + 1 :]), *doubts, *refused)
+            return _BUILDERS[record.estimator](device, graph, spread, why)
         except InvalidInput as error:
             refused.append(f"the {record.estimator} would be {record.error:.0%} off, but: {error}")
     assumed = f"the range is an assumption: no steps were measured like this job ({group})"
     return SpecsKernels(device, reasons=(assumed, *refused))
 
 
-def _law(device: Device, graph: OpGraph, record: Record, why: tuple[str, ...]) -> KernelModel:
-    return LawKernels(shipped_laws(), device, graph, spread=record.spread, reasons=why, tables=_op_tables())
+def _law(device: Device, graph: OpGraph, spread: float, why: tuple[str, ...]) -> KernelModel:
+    return LawKernels(shipped_laws(), device, graph, spread=spread, reasons=why, tables=_op_tables())
 
 
-def _kernels(device: Device, graph: OpGraph, record: Record, why: tuple[str, ...]) -> KernelModel:
-    found = LearnedKernels(shipped_kernels(), device, spread=record.spread, reasons=why, tables=_kernel_tables())
+def _kernels(device: Device, graph: OpGraph, spread: float, why: tuple[str, ...]) -> KernelModel:
+    found = LearnedKernels(shipped_kernels(), device, spread=spread, reasons=why, tables=_kernel_tables())
     found.step_s(graph)  # refuses a graph in a dtype that the device lacks, before it is chosen
     return found
 
 
-def _specs(device: Device, graph: OpGraph, record: Record, why: tuple[str, ...]) -> KernelModel:  # noqa: ARG001
-    return SpecsKernels(device, spread=record.spread, reasons=why)
+def _specs(device: Device, graph: OpGraph, spread: float, why: tuple[str, ...]) -> KernelModel:  # noqa: ARG001
+    return SpecsKernels(device, spread=spread, reasons=why)
 
 
-_BUILDERS: dict[str, Callable[[Device, OpGraph, Record, tuple[str, ...]], KernelModel]] = {
+_BUILDERS: dict[str, Callable[[Device, OpGraph, float, tuple[str, ...]], KernelModel]] = {
     LawKernels.name: _law, LearnedKernels.name: _kernels, SpecsKernels.name: _specs,
 }  # fmt: skip
 

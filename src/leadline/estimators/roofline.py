@@ -51,6 +51,9 @@ RAMP_S = 2e-6
 LAUNCH_S = {DeviceKind.GPU: 9e-6, DeviceKind.CPU: 6e-6, DeviceKind.TPU: 1e-6, DeviceKind.ACCELERATOR: 9e-6}
 """Host time of one eager op: interpreter, dispatcher, autograd and driver; 5 to 15 µs on hosts of the last years."""
 
+SPREAD = 0.40
+"""Standard deviation of ln(true ÷ predicted) where no steps like the one at hand were measured, an assumption."""
+
 HOST_SPREAD = 0.40
 """Standard deviation of the logarithm of that time on hosts that nobody measured: nine in ten lie from 5 to 17 µs."""
 
@@ -80,8 +83,7 @@ class SpecsKernels:
     name = "maker's figures"
     tier = Tier.SPECS
     host_spread = HOST_SPREAD
-    spread = 0.40
-    """Standard deviation of ln(true ÷ predicted) where no steps like the one at hand were measured, an assumption."""
+    spread = SPREAD
 
     def __init__(self, device: Device, *, spread: float | None = None, reasons: tuple[str, ...] = ()) -> None:
         if not device.memory_bytes_per_s:

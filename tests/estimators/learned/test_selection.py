@@ -53,7 +53,7 @@ def test_a_group_has_the_phase_and_the_precision_of_most_arithmetic():
 
 
 def record(name, error, *, known=False, group=VISION):
-    return Record(name, group, known, error, 2 * error, 100, ("A", "B"), "somebody's steps")
+    return Record(name, group, known, error, 2 * error, 100, ("A", "B"), ("nobody",), ("Old",), "somebody's steps")
 
 
 RECORDS = (
@@ -79,6 +79,18 @@ def test_the_reason_names_the_choice_its_error_and_the_others():
 
 def test_nine_in_ten_errors_are_within_the_interval_of_the_spread():
     assert pytest.approx(2 * 0.06) == 1.645 * record("law", 0.06).spread
+
+
+def test_another_maker_is_as_unsure_as_if_nothing_was_measured_and_another_architecture_a_bit_more():
+    plain = record("law", 0.06)
+    alike, newer = replace(OLD, architecture="Old"), replace(OLD, architecture="New")
+    assert (plain.spread, ()) == plain.spread_on(alike)
+    wider, (why,) = plain.spread_on(newer)
+    assert plain.spread < wider < 0.2
+    assert "none of those steps ran on New (but on Old)" in why
+    assumed, (why,) = plain.spread_on(replace(alike, vendor="somebody"))
+    assert 0.40 == assumed
+    assert "none of those steps ran on a device of somebody: the range is an assumption" == why
 
 
 def test_the_last_lists_of_ops_are_remembered_and_older_ones_made_again():

@@ -1,7 +1,7 @@
 """The choice of an estimator by its errors on steps of one group: made on half of them, asked about the rest."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,6 +12,8 @@ from leadline.bench.dnn.fit_kernels import fitted_on_all
 from leadline.bench.dnn.fit_steps import fitted_laws
 from leadline.bench.dnn.tried_steps import LAW, Tried, tried
 from leadline.bench.dnn.vision import Lab
+from leadline.catalog.read import TomlCatalog
+from leadline.core.hardware import Device
 from leadline.estimators.learned.selection import Group, Record, ranked
 
 TABLE = "selection"
@@ -90,9 +92,28 @@ def _records(one: Tried, groups: Sequence[Tried], rows: np.ndarray) -> list[Reco
             continue
         weight = _each_device_alike(device)
         error, wide = float(weight @ np.abs(np.expm1(-log))), _quantile(np.abs(log), weight)
-        known, names = one.known and name == LAW, tuple(np.unique(device).tolist())
-        found.append(Record(name, one.group, known, error, wide, len(log), names, one.source))
+        names = tuple(np.unique(device).tolist())
+        found.append(
+            Record(
+                name,
+                one.group,
+                one.known and name == LAW,
+                error,
+                wide,
+                steps=len(log),
+                devices=names,
+                vendors=_of_all(names, lambda device: device.vendor),
+                architectures=_of_all(names, lambda device: device.architecture),
+                source=one.source,
+            )
+        )
     return found
+
+
+def _of_all(names: Sequence[str], figure: Callable[[Device], str | None]) -> tuple[str, ...]:
+    """Return what the catalog says of the devices, each once."""
+    found = (figure(TomlCatalog().device(name)) for name in names)
+    return tuple(sorted({one for one in found if one}))
 
 
 def _but_phase(one: Tried) -> tuple[str, str]:

@@ -1,17 +1,21 @@
 """Choose the estimator of a graph by how far each was off on measured steps of the same group."""
 
+import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
 from leadline.core.graph import OpGraph, OpKind, Stage
 from leadline.core.hardware import Device
+from leadline.estimators.roofline import SPREAD
 
 ARITHMETIC = frozenset({OpKind.GEMM, OpKind.CONV, OpKind.ATTENTION, OpKind.RNN})
 PRECISIONS = {"float32": "single", "tf32": "TF32", "float16": "half", "bfloat16": "half"}
 CONVOLVING = 0.5
 """Share of the arithmetic in convolutions from which on a model works on images, whatever else it does."""
 NORMAL_90 = 1.645
+ANOTHER_ARCHITECTURE = 0.1
+"""Standard deviation that another architecture of the same maker adds, an assumption."""
 
 
 class Domain(StrEnum):
@@ -53,12 +57,30 @@ class Record:
     within: float
     steps: int
     devices: tuple[str, ...]
+    vendors: tuple[str, ...]
+    architectures: tuple[str, ...]
     source: str
 
     @property
     def spread(self) -> float:
         """Standard deviation of the normal logarithm of which nine in ten are ``within``."""
         return self.within / NORMAL_90
+
+    def spread_on(self, device: Device) -> tuple[float, tuple[str, ...]]:
+        """Return the spread on ``device``, and a sentence where nothing like it was asked about.
+
+        A device of another maker is as unsure as if nothing had been measured, one of another architecture a bit more
+        than those that were.
+        """
+        if device.vendor not in self.vendors:
+            return max(self.spread, SPREAD), (
+                f"none of those steps ran on a device of {device.vendor}: the range is an assumption",
+            )
+        if device.architecture not in self.architectures:
+            asked, own = ", ".join(self.architectures), device.architecture or "such an architecture"
+            why = f"none of those steps ran on {own} (but on {asked}): the range is wider for it, by an assumption"
+            return math.hypot(self.spread, ANOTHER_ARCHITECTURE), (why,)
+        return self.spread, ()
 
 
 def group_of(graph: OpGraph, device: Device) -> Group:
