@@ -11,7 +11,7 @@ from leadline.app.workloads import read_workload
 from leadline.core.estimate import Tier
 
 LLAMA = {"model_type": "llama", "hidden_size": 2048, "intermediate_size": 5504, "num_attention_heads": 16,
-         "num_hidden_layers": 8, "vocab_size": 32000, "max_position_embeddings": 4096}  # fmt: skip
+         "num_hidden_layers": 16, "vocab_size": 32000, "max_position_embeddings": 4096}  # fmt: skip
 MIXTRAL = {**LLAMA, "model_type": "mixtral", "num_local_experts": 8, "num_experts_per_tok": 2,
            "num_key_value_heads": 8}  # fmt: skip
 
@@ -46,9 +46,10 @@ def test_more_steps_of_the_same_take_as_much_longer(told):
 
 @pytest.mark.parametrize(
     "change",
-    [{"config": MIXTRAL}, {"precision": "fp32"}, {"phase": "inference", "sharding": None, "gpus": 1},
+    [{"config": MIXTRAL}, {"config": {**LLAMA, "num_hidden_layers": 2}},
+     {"precision": "fp32"}, {"phase": "inference", "sharding": None, "gpus": 1},
      {"device": "MI300X"}],
-    ids=["experts", "single precision", "inference", "another maker"],
+    ids=["experts", "two layers", "single precision", "inference", "another maker"],
 )  # fmt: skip
 def test_what_the_law_does_not_know_is_priced_by_kernels(told, change):
     found = told(**change)

@@ -1,6 +1,6 @@
 """The verb ``adapt``: a few measured steps of one's own device make its estimates better."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -40,6 +40,15 @@ class AdaptAnswer:
     notes: tuple[str, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class _Traced:
+    """A measured step with its graph, and what was estimated of it."""
+
+    step: MeasuredStep
+    job: TracedJob
+    told_s: float
+
+
 def adapt(
     path: Path, tools: Toolbox, *, device: str | None = None, most: int = MOST, keep: bool = True,
     folder: Path | None = None, progress: Progress = lambda *_: None,
@@ -68,23 +77,35 @@ def adapt(
     with measured_steps(path, most) as (steps, named):
         on = _device(device or named, path, tools)
         notes = [f"{path.name} was measured on {named}"] if named and device and named != on.name else []
-        jobs = []
+        traced = []
         for number, step in enumerate(steps, 1):
             progress(step.where, number, len(steps))
-            jobs.append(Tracer(tools, step.workload).job_for(on))
+            traced.append(_traced(step, on, tools))
     if len(steps) < LEAST:
         raise InvalidInput(f"{path} has {len(steps)} steps, too few to learn from: measure at least {LEAST}")
-    records, laws = [], StepLaws({}, {}, {})
-    for (group, last), rows in _by_group(jobs, on).items():
+    records, laws = _learned(on, traced, path, notes)
+    own = OwnSteps(schema=SCHEMA, device=on.name, records=tuple(records), laws=laws if laws.laws else None)
+    kept = _kept(own, own_path(kept_in, on)) if keep else None
+    return AdaptAnswer(on.name, own.records, kept, tuple(notes))
+
+
+def _learned(
+    device: Device, traced: Sequence[_Traced], path: Path, notes: list[str]
+) -> tuple[list[OwnRecord], StepLaws]:
+    """Return what each group of steps taught, and all together, and the laws of those that a law answers for."""
+    records: list[OwnRecord] = []
+    laws = StepLaws({}, {}, {})
+    for (group, last), rows in _by_group(traced, device).items():
         if len(rows) < LEAST:
             continue
-        best = _best(on, [jobs[one] for one in rows], [steps[one] for one in rows])
-        if best.error > USEFUL:
-            notes.append(f"{len(rows)} steps of {group} are off by {best.error:.0%} still, and are not learned from")
+        best = _best(device, rows)
+        if best.error > min(USEFUL, best.before):
+            off = f"{best.error:.0%} off with them, {best.before:.0%} before"
+            notes.append(f"{len(rows)} steps of {group} are not learned from: {off}")
             continue
         records.append(_record(best, group, path.name, channels_last=last))
         laws = _joined(laws, best.laws) if best.laws else laws
-    rest = _factor(on, jobs, steps)[1]
+    rest = _factor(device, traced)
     if rest.error <= min(USEFUL, rest.before):
         records.append(_record(rest, None, path.name, channels_last=False))
     if not records:
@@ -92,9 +113,7 @@ def adapt(
             f"{path} does not help: with a factor the {rest.estimator} would be {rest.error:.0%} off on models left "
             f"out, {rest.before:.0%} without: measure on an idle machine, and more steps of one kind of job"
         )
-    own = OwnSteps(schema=SCHEMA, device=on.name, records=tuple(records), laws=laws if laws.laws else None)
-    kept = _kept(own, own_path(kept_in, on)) if keep else None
-    return AdaptAnswer(on.name, own.records, kept, tuple(notes))
+    return records, laws
 
 
 def _device(name: str | None, path: Path, tools: Toolbox) -> Device:
@@ -107,34 +126,50 @@ def _device(name: str | None, path: Path, tools: Toolbox) -> Device:
         raise InvalidInput(f"{error} Name the device with --device, or run leadline calibrate on it first") from error
 
 
-def _by_group(jobs: list[TracedJob], device: Device) -> dict[tuple[Group, bool], list[int]]:
-    """Return the positions of the jobs of each group and layout."""
-    found: dict[tuple[Group, bool], list[int]] = {}
-    for number, job in enumerate(jobs):
-        found.setdefault((group_of(job.step, device), is_channels_last(job.step)), []).append(number)
+def _traced(step: MeasuredStep, device: Device, tools: Toolbox) -> _Traced:
+    """Return the step's graph, and what is estimated of it before anything is learned."""
+    job = Tracer(tools, step.workload).job_for(device)
+    told = tools.estimator.estimate(step.workload, job, device).step_s
+    if told is None:
+        raise InvalidInput(f"{step.where} cannot be estimated on {device.name}, so nothing can be learned from it")
+    return _Traced(step, job, told.point)
+
+
+def _by_group(traced: Sequence[_Traced], device: Device) -> dict[tuple[Group, bool], list[_Traced]]:
+    """Return the steps of each group and layout."""
+    found: dict[tuple[Group, bool], list[_Traced]] = {}
+    for one in traced:
+        found.setdefault((group_of(one.job.step, device), is_channels_last(one.job.step)), []).append(one)
     return found
 
 
-def _best(device: Device, jobs: list[TracedJob], steps: list[MeasuredStep]) -> Adapted:
-    """Return what is least off on models left out: the shipped choice by a factor, or the op law adapted."""
-    runs, factor = _factor(device, jobs, steps)
-    found = [factor]
+def _best(device: Device, traced: Sequence[_Traced]) -> Adapted:
+    """Return what is least off on models left out: the price list by a factor, or the op law adapted."""
+    found = [_factor(device, traced)]
     if device.kind is DeviceKind.GPU and (device.calibration is None or not device.calibration.timings):
         try:
-            law = by_law(shipped_laws(), device, runs)
+            law = by_law(shipped_laws(), device, _runs(traced))
         except InvalidInput:
             return found[0]  # the law has nothing to say of such graphs
         found.append(replace(law, before=found[0].before))
     return min(found, key=lambda one: one.error)
 
 
-def _factor(device: Device, jobs: list[TracedJob], steps: list[MeasuredStep]) -> tuple[FewRuns, Adapted]:
-    """Return the runs, and the factor that they ask for on what is shipped."""
-    runs = FewRuns([job.step for job in jobs], np.array([one.step_s for one in steps]), [one.model for one in steps])
-    models = [shipped_kernels_of(device, job) for job in jobs]
-    said = np.array([model.step_s(job.step) for model, job in zip(models, jobs, strict=True)])
+def _factor(device: Device, traced: Sequence[_Traced]) -> Adapted:
+    """Return the factor that the steps ask for on the shipped price list."""
+    models = [shipped_kernels_of(device, one.job) for one in traced]
+    said = np.array([model.step_s(one.job.step) for model, one in zip(models, traced, strict=True)])
     names = " or ".join(dict.fromkeys(model.name for model in models))
-    return runs, by_factor(names, said, runs)
+    before = [abs(one.told_s / one.step.step_s - 1) for one in traced]
+    return replace(by_factor(names, said, _runs(traced)), before=float(np.mean(before)))
+
+
+def _runs(traced: Sequence[_Traced]) -> FewRuns:
+    return FewRuns(
+        [one.job.step for one in traced],
+        np.array([one.step.step_s for one in traced]),
+        [one.step.model for one in traced],
+    )
 
 
 def _record(best: Adapted, group: Group | None, source: str, *, channels_last: bool) -> OwnRecord:

@@ -8,6 +8,8 @@ from leadline.core.workload import Phase, Workload
 from leadline.estimators.whitebox import WholeStep
 
 NAME = "law of decoders' steps"
+FARTHEST = 2.0
+"""A model whose sizes lie farther outside those learned from is priced by its kernels, of which the law knows none."""
 
 
 def decoder_step(
@@ -16,11 +18,14 @@ def decoder_step(
     """Return what the law says of a training step; ``None`` where it does not apply, or own steps know better."""
     if device.kind is not DeviceKind.GPU or workload.phase is not Phase.TRAINING:
         return None
-    from leadline.estimators.learned.selection import Domain, Group, group_of  # noqa: PLC0415 - numpy loads on use
-    from leadline.training.own_steps import own_path  # noqa: PLC0415 - see above
+    from leadline.app.own_kernels import own_steps  # noqa: PLC0415 - numpy loads on use
+    from leadline.estimators.learned.selection import Domain, Group, group_of  # noqa: PLC0415 - see above
 
-    own = own_path(settings.adapted_dir(), device).is_file() or device.calibration is not None
-    if own or group_of(job.step, device) != Group(Domain.LANGUAGE, "half", "training"):
+    group = Group(Domain.LANGUAGE, "half", "training")
+    if device.calibration is not None or group_of(job.step, device) != group:
+        return None
+    own = own_steps(device, settings.adapted_dir())
+    if own is not None and any(one.group == group for one in own.records):
         return None
     return _asked(workload, job, device, nodes, interconnect)
 
@@ -34,10 +39,12 @@ def _asked(
         told = answer(shipped_steps(), job, workload, device, nodes=nodes, interconnect=interconnect)
     except InvalidInput:
         return None  # other layers, another precision, another maker: kernels and links are priced one by one
+    if told.beyond > FARTHEST:
+        return None
     card = shipped_card()
     errors = [figures["mape"] for figures in card.errors.values()]
     why = (
-        f"priced by the {NAME}: {min(errors):.0f} to {max(errors):.0f}% off on steps of {card.rows} runs that it had not "
-        "seen (more GPUs, longer sequences, another generation)"
+        f"priced by the {NAME}: {min(errors):.0f} to {max(errors):.0f}% off on steps of {card.rows} runs that it had "
+        "not seen (more GPUs, longer sequences, another generation)"
     )
     return WholeStep(NAME, told.step_s, dict(told.parts_s), (why, *told.sentences))

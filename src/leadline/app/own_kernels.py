@@ -22,17 +22,24 @@ def adapted(device: Device, job: TracedJob, folder: Path, shipped: Shipped) -> K
     Raises:
         InvalidInput: the file of the device cannot be read.
     """
-    path = own_path(folder, device)
-    if not path.is_file():
-        return None
-    own = _read(path, path.stat().st_mtime_ns)
-    record = own.find(group_of(job.step, device), channels_last=is_channels_last(job.step))
-    if record is None:
+    own = own_steps(device, folder)
+    record = own.find(group_of(job.step, device), channels_last=is_channels_last(job.step)) if own else None
+    if own is None or record is None:
         return None
     why = (_reason(record),)
     if record.by_law and own.laws is not None:
         return Scaled(LawKernels(own.laws, device, job.step, spread=record.spread), 1.0, reasons=why)
     return Scaled(shipped(device, job), record.factor, record.spread, why)
+
+
+def own_steps(device: Device, folder: Path) -> OwnSteps | None:
+    """Return what was learned of a device; ``None`` where nothing was.
+
+    Raises:
+        InvalidInput: the file of the device cannot be read.
+    """
+    path = own_path(folder, device)
+    return _read(path, path.stat().st_mtime_ns) if path.is_file() else None
 
 
 @lru_cache(maxsize=8)

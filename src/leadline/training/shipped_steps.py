@@ -56,12 +56,15 @@ class StepCard(msgspec.Struct, frozen=True, kw_only=True):
 class StepAnswer:
     """The seconds of one optimizer step with their interval, where they go, and sentences on what they rest on.
 
-    ``parts_s`` are the seconds of computing by kind, and of exchanging before any of it hides.
+    ``parts_s`` are the seconds of computing by kind, and of exchanging before any of it hides. ``beyond`` is how many
+    times the model's sizes lie outside those learned from, at the most (1: within); GPUs and microbatches aside, whose
+    laws are exact.
     """
 
     step_s: Interval
     parts_s: Mapping[str, float]
     sentences: tuple[str, ...]
+    beyond: float = 1.0
 
 
 def answer(
@@ -82,7 +85,8 @@ def answer(
     step = decoder_step(job, workload, device, nodes=nodes, interconnect=interconnect)
     point, low, high = model.predict([step], level)
     parts = {name: float(seconds[0]) for name, seconds in model.law.parts([step]).items()}
-    return StepAnswer(Interval(float(point[0]), float(low[0]), float(high[0]), level), parts, _sentences(model, step))
+    interval = Interval(float(point[0]), float(low[0]), float(high[0]), level)
+    return StepAnswer(interval, parts, _sentences(model, step), _beyond(model, step))
 
 
 @cache
@@ -116,6 +120,14 @@ def write(folder: Path, model: StepModel, card: StepCard) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     np.savez_compressed(folder / STATE, **model.dump())  # type: ignore[arg-type]
     (folder / CARD).write_bytes(msgspec.json.format(msgspec.json.encode(card), indent=2) + b"\n")
+
+
+def _beyond(model: StepModel, step: TransformerStep) -> float:
+    """Return how many times the sizes of the model lie outside what was learned from, at the most."""
+    asked, law = magnitudes([step])[0], model.law
+    outside = np.maximum(np.maximum(asked - law.most, law.least - asked), 0.0)
+    sizes = [number for number, name in enumerate(MAGNITUDES) if name not in ("GPUs", "microbatches")]
+    return math.exp(float(outside[sizes].max()))
 
 
 def _sentences(model: StepModel, step: TransformerStep) -> tuple[str, ...]:
