@@ -13,7 +13,8 @@ from leadline.bench.rows import BenchResult, BenchRow, at_most
 from leadline.core.errors import InvalidInput
 
 TABLES: tuple[str, ...] = (
-    "vision", "posters", "gnn", "kernels", "transformers", "whole_runs", "llm_training", "collectives", "decode",
+    "vision", "selection", "posters", "gnn", "kernels", "transformers", "whole_runs", "llm_training", "collectives",
+    "decode",
 )  # fmt: skip
 """Modules of this folder, each with ``asked(data, *, quick)`` that returns its splits; the longest first."""
 
