@@ -10,13 +10,14 @@ from dataclasses import replace
 
 import numpy as np
 
-from leadline.estimators.learned.op_law import Array, Observed, Weights, fit
+from leadline.estimators.learned.op_fit import departed, fit
+from leadline.estimators.learned.op_law import Array, Observed, Weights
 from leadline.estimators.tabular.ports import State
 from leadline.estimators.tabular.states import nest, within
 
-COMMON_RIDGE = 100.0
-OWN_RIDGE = 50.0
-FEW_RIDGE = 20.0
+COMMON_RIDGE = 20.0
+OWN_RIDGE = 10.0
+FEW_RIDGE = 40.0
 CARRIED = 0.8
 """Share of a model's error on one device that is found on another: much of it is the library's and the graph's."""
 
@@ -34,7 +35,7 @@ def fit_settings(observed: Mapping[str, Observed], alike: Mapping[str, str], *, 
         near = start.get(f"{group} in common") if start else None
         together = fit([observed[name] for name in names], Weights.believed(), ridge=COMMON_RIDGE, start=near)
         for name, common in zip(names, together, strict=True):
-            found[name] = fit([observed[name]], common, ridge=OWN_RIDGE, rounds=4)[0]
+            found[name] = departed(observed[name], fit([observed[name]], common, ridge=OWN_RIDGE)[0])
         found[f"{group} in common"] = together[0]
     return found
 
@@ -47,7 +48,7 @@ def adapt(weights: Weights, few: Observed, known: Array | None = None) -> Weight
     """
     if known is not None:
         few = Observed(few.basis, few.graph, few.step_s * np.exp(-known))
-    return fit([few], weights, ridge=FEW_RIDGE, rounds=6)[0]
+    return departed(few, fit([few], weights, ridge=FEW_RIDGE)[0])
 
 
 def carried(elsewhere: Array) -> Array:
