@@ -62,7 +62,7 @@ def vision_steps(data: Path) -> VisionSteps:
     places: dict[tuple[int, int], int] = {}
     kept, graph = [], []
     for row in range(len(columns["model"])):
-        found = _graph_of(columns, row, graphs)
+        found = graph_of(columns, row, graphs)
         if found is None:
             continue
         key = (found, int(columns["batch_size"][row]))
@@ -87,7 +87,7 @@ def family_of(model: str) -> str:
     return match[0] if match else model
 
 
-def _graph_of(columns: Columns, row: int, graphs: VisionGraphs) -> int | None:
+def graph_of(columns: Columns, row: int, graphs: VisionGraphs) -> int | None:
     """Return the number of the graph that a row measured; ``None`` where there is none of that version."""
     release = int(columns["torch"][row])
     model, image = str(columns["model"][row]), int(columns["img_size"][row])

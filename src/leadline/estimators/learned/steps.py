@@ -5,7 +5,7 @@ memory, training or inference. Settings that are alike share weights, from which
 ask for.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -17,7 +17,8 @@ from leadline.estimators.tabular.states import nest, within
 
 COMMON_RIDGE = 20.0
 OWN_RIDGE = 10.0
-FEW_RIDGE = 40.0
+FEW_RIDGES = (10.0, 40.0, 160.0)
+"""How firmly few steps are met with what was believed; how far a device departs is not known, so all are asked."""
 CARRIED = 0.8
 """Share of a model's error on one device that is found on another: much of it is the library's and the graph's."""
 
@@ -48,7 +49,18 @@ def adapt(weights: Weights, few: Observed, known: Array | None = None) -> Weight
     """
     if known is not None:
         few = Observed(few.basis, few.graph, few.step_s * np.exp(-known))
-    return departed(few, fit([few], weights, ridge=FEW_RIDGE)[0])
+    tried = [fit([few], weights, ridge=one)[0] for one in FEW_RIDGES]
+    return departed(few, _mean_of(tried))
+
+
+def _mean_of(laws: Sequence[Weights]) -> Weights:
+    """Return the law whose every weight is the mean of theirs; what they depart by and how sure they are is alike."""
+    return replace(
+        laws[0],
+        f=np.mean([one.f for one in laws], axis=0),
+        offset=float(np.mean([one.offset for one in laws])),
+        launch_s=float(np.exp(np.mean([np.log(one.launch_s) for one in laws]))),
+    )
 
 
 def carried(elsewhere: Array) -> Array:
