@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from leadline.bench.dnn import gnn
 from leadline.bench.dnn.gnn import NEEDED, answered, asked
 from leadline.bench.dnn.run import TABLES
 from leadline.core.errors import MissingExtra
@@ -24,21 +23,6 @@ def test_what_is_missing_is_told_before_anything_is_read(monkeypatch, absent):
 
 def test_the_bench_asks_the_network():
     assert "gnn" in TABLES
-
-
-def test_intervals_rest_on_families_that_no_network_saw(graph_rows, monkeypatch):
-    taught = []
-
-    def remembered(rows, learn, epochs):
-        taught.append(set(learn.tolist()))
-        return GraphNetwork(lambda inputs: np.full(len(inputs["setting"]), 1e4 * len(taught)))
-
-    monkeypatch.setattr(gnn, "_network", remembered)
-    everything = np.arange(3)
-    said, residuals = gnn._cross_fitted(graph_rows, everything, everything, 1)
-    assert [{0, 1, 2} - {row} for row in (0, 1, 2)] == sorted(taught, key=sum, reverse=True)
-    assert 3 == len(residuals.log_error)
-    assert pytest.approx(6 ** (1 / 3) * 1e-2, rel=1e-6) == said[0]
 
 
 def test_every_row_is_answered_in_the_order_asked(graph_rows):

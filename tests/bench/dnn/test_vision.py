@@ -2,10 +2,12 @@
 
 import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+from leadline.bench.dnn.vision import bounds_by_fold
 from leadline.bench.dnn.vision_data import family_of, graph_of
 from leadline.bench.dnn.vision_graphs import vision_graphs
 from leadline.core.graph import OpKind, Stage
@@ -85,6 +87,19 @@ def test_models_that_were_rewritten_since_are_left_out_of_old_releases(graphs):
     columns = {name: np.array(values) for name, values in same.items()} | {"torch": np.array(["113", "240"])}
     assert graph_of(columns, 0, graphs) is None
     assert graph_of(columns, 1, graphs) is not None
+
+
+def test_intervals_of_a_fold_rest_on_the_errors_of_the_others():
+    steps = SimpleNamespace(
+        step_s=np.r_[np.full(40, 1.0), np.full(40, 1.2)], model=np.array([f"m{i}" for i in range(80)])
+    )
+    lab = SimpleNamespace(steps=steps, setting=np.array(["one setting"] * 80))
+    said, fold = np.ones(80), np.repeat([0, 1], 40)
+    low, high = bounds_by_fold(lab, np.arange(80), fold, said, np.full(80, np.nan))
+    assert pytest.approx(np.full(40, 1.2), rel=0.05) == high[:40].tolist()
+    assert pytest.approx(np.full(40, 1.0), rel=0.05) == low[40:].tolist()
+    alone, _ = bounds_by_fold(lab, np.arange(40), np.zeros(40, int), said[:40], np.full(40, np.nan))
+    assert pytest.approx(np.ones(40), rel=0.05) == alone.tolist()
 
 
 @pytest.mark.slow

@@ -155,15 +155,21 @@ def left_out(
         parts.append((ask, *lab.answered(ask, lab.laws(learn)), lab.baselines.answers(learn, ask)))
     rows = np.concatenate([one[0] for one in parts])
     said, spread = (np.concatenate([one[column] for one in parts]) for column in (1, 2))
+    low, high = bounds_by_fold(lab, rows, fold[rows], said, spread)
+    answers = {OURS: said} | {name: np.concatenate([one[3][name] for one in parts]) for name in parts[0][3]}
+    return Asked(table, split, lab.steps.step_s[rows], answers, low, high, lab.setting[rows], mape=mape, how=how)
+
+
+def bounds_by_fold(lab: Lab, rows: Whole, fold: Whole, said: Array, spread: Array) -> tuple[Array, Array]:
+    """Return the ends of intervals around ``said``, each by the errors of the rows of other folds, if there are any."""
     low, high = np.empty(len(rows)), np.empty(len(rows))
-    for number in range(folds):
-        own = fold[rows] == number
-        rest = ~own if folds > 1 else own
+    for number in np.unique(fold):
+        own = fold == number
+        rest = ~own if not own.all() else own
         bounds = calibrate(residuals(lab, rows[rest], said[rest], spread[rest]))
         settings = lab.setting[rows[own]].tolist()
         low[own], high[own] = bounds.interval(said[own], spread[own], np.zeros(own.sum()), settings, LEVEL)
-    answers = {OURS: said} | {name: np.concatenate([one[3][name] for one in parts]) for name in parts[0][3]}
-    return Asked(table, split, lab.steps.step_s[rows], answers, low, high, lab.setting[rows], mape=mape, how=how)
+    return low, high
 
 
 def _inner_errors(lab: Lab, learn: Whole, laws: Laws) -> Residuals:
