@@ -10,6 +10,7 @@ import numpy as np
 from leadline.app import settings
 from leadline.app.estimate import Toolbox, Tracer
 from leadline.app.kernels import shipped_kernels_of
+from leadline.app.learned_kernels import learned_on
 from leadline.app.measured_steps import MeasuredStep, measured_steps
 from leadline.core.errors import InvalidInput, LeadlineError, UnknownName
 from leadline.core.graph import TracedJob
@@ -104,7 +105,7 @@ def _learned(
             notes.append(f"{len(rows)} steps of {group} are not learned from: {off}")
             continue
         records.append(_record(best, group, path.name, channels_last=last))
-        laws = _joined(laws, best.laws) if best.laws else laws
+        laws = laws.with_more(best.laws) if best.laws else laws
     rest = _factor(device, traced)
     if rest.error <= min(USEFUL, rest.before):
         records.append(_record(rest, None, path.name, channels_last=False))
@@ -148,7 +149,7 @@ def _best(device: Device, traced: Sequence[_Traced]) -> Adapted:
     found = [_factor(device, traced)]
     if device.kind is DeviceKind.GPU and (device.calibration is None or not device.calibration.timings):
         try:
-            law = by_law(shipped_laws(), device, _runs(traced))
+            law = by_law(shipped_laws(), device, _runs(traced), learned_on)
         except InvalidInput:
             return found[0]  # the law has nothing to say of such graphs
         found.append(replace(law, before=found[0].before))
@@ -178,10 +179,6 @@ def _record(best: Adapted, group: Group | None, source: str, *, channels_last: b
         factor=best.factor, error=best.error, before=best.before, spread=best.spread, runs=best.runs, source=source,
         made_on=datetime.now(UTC).date().isoformat(),
     )  # fmt: skip
-
-
-def _joined(one: StepLaws, other: StepLaws) -> StepLaws:
-    return StepLaws({**one.laws, **other.laws}, {**one.usual, **other.usual}, {**one.seen, **other.seen})
 
 
 def _kept(own: OwnSteps, path: Path) -> str:

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from functools import cache
 
+from leadline.catalog.read import TomlCatalog
 from leadline.core.errors import InvalidInput
 from leadline.core.graph import OpGraph
 from leadline.core.hardware import Device
@@ -40,7 +41,9 @@ def least_off(device: Device, graph: OpGraph) -> KernelModel:
 
 
 def _law(device: Device, graph: OpGraph, spread: float, why: tuple[str, ...]) -> KernelModel:
-    return LawKernels(shipped_laws(), device, graph, spread=spread, reasons=why, tables=_op_tables())
+    return LawKernels(
+        shipped_laws(), device, graph, devices=learned_on, spread=spread, reasons=why, tables=_op_tables()
+    )
 
 
 def _kernels(device: Device, graph: OpGraph, spread: float, why: tuple[str, ...]) -> KernelModel:
@@ -56,6 +59,12 @@ def _specs(device: Device, graph: OpGraph, spread: float, why: tuple[str, ...]) 
 _BUILDERS: dict[str, Callable[[Device, OpGraph, float, tuple[str, ...]], KernelModel]] = {
     LawKernels.name: _law, LearnedKernels.name: _kernels, SpecsKernels.name: _specs,
 }  # fmt: skip
+
+
+@cache
+def learned_on(name: str) -> Device:
+    """Return a device that a shipped law was learned on, with the figures that Leadline ships."""
+    return TomlCatalog(None).device(name)
 
 
 @cache

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
 
+from leadline.app.learned_kernels import learned_on
 from leadline.core.graph import TracedJob
 from leadline.core.hardware import Device
 from leadline.core.ports import KernelModel
@@ -28,7 +29,9 @@ def adapted(device: Device, job: TracedJob, folder: Path, shipped: Shipped) -> K
         return None
     why = (_reason(record),)
     if record.by_law and own.laws is not None:
-        return Scaled(LawKernels(own.laws, device, job.step, spread=record.spread), 1.0, reasons=why)
+        return Scaled(
+            LawKernels(own.laws, device, job.step, devices=learned_on, spread=record.spread), 1.0, reasons=why
+        )
     return Scaled(shipped(device, job), record.factor, record.spread, why)
 
 

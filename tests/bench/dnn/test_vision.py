@@ -2,11 +2,13 @@
 
 import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from leadline.bench.dnn.vision_data import family_of
+from leadline.bench.dnn.vision import bounds_by_fold
+from leadline.bench.dnn.vision_data import family_of, graph_of
 from leadline.bench.dnn.vision_graphs import vision_graphs
 from leadline.core.graph import OpKind, Stage
 
@@ -79,6 +81,43 @@ def test_families_are_the_letters_of_a_name():
     ]
 
 
+def test_models_that_were_rewritten_since_are_left_out_of_old_releases(graphs):
+    weights = graphs.find("tresnet_m", 224, "inference", explicit=False).parameters / 1e6
+    same = {"model": ["tresnet_m"] * 2, "img_size": [224] * 2, "mode": ["infer"] * 2, "param_count": [weights] * 2}
+    columns = {name: np.array(values) for name, values in same.items()} | {"torch": np.array(["113", "240"])}
+    assert graph_of(columns, 0, graphs) is None
+    assert graph_of(columns, 1, graphs) is not None
+
+
+def test_intervals_of_a_fold_rest_on_the_errors_of_the_others():
+    steps = SimpleNamespace(
+        step_s=np.r_[np.full(40, 1.0), np.full(40, 1.2)], model=np.array([f"m{i}" for i in range(80)])
+    )
+    lab = SimpleNamespace(steps=steps, setting=np.array(["one setting"] * 80))
+    said, fold = np.ones(80), np.repeat([0, 1], 40)
+    low, high = bounds_by_fold(lab, np.arange(80), fold, said, np.full(80, np.nan))
+    assert pytest.approx(np.full(40, 1.2), rel=0.05) == high[:40].tolist()
+    assert pytest.approx(np.full(40, 1.0), rel=0.05) == low[40:].tolist()
+    alone, _ = bounds_by_fold(lab, np.arange(40), np.zeros(40, int), said[:40], np.full(40, np.nan))
+    assert pytest.approx(np.ones(40), rel=0.05) == alone.tolist()
+
+
+@pytest.mark.slow
+def test_a_law_is_carried_to_another_gpu_by_its_units_better_than_by_its_roofline_alone(data):
+    from leadline.bench.dnn.vision import Lab, carried_to, inference, nearest_setting
+
+    lab = Lab(data)
+    laws = lab.laws(inference(lab, "rtx3090"))
+    ask = np.flatnonzero(lab.setting == "rtx4090 infer nchw 240")
+    near = nearest_setting(laws, lab, ask, "rtx3090")
+    by_units, alone = (
+        np.abs(lab.priced(ask, basis, laws, near).step_s / lab.steps.step_s[ask] - 1).mean()
+        for basis in (carried_to("rtx3090", "rtx4090"), "rtx4090")
+    )
+    assert by_units < 0.07
+    assert by_units < alone
+
+
 @pytest.mark.slow
 def test_families_left_out_are_priced_better_than_by_their_roofline(data):
     from leadline.bench.dnn.vision import Lab, parts_of
@@ -90,5 +129,5 @@ def test_families_left_out_are_priced_better_than_by_their_roofline(data):
     said, spread = lab.answered(ask, lab.laws(learn))
     error = np.abs(said / lab.steps.step_s[ask] - 1).mean()
     plain = lab.baselines.answers(learn, ask)["fitted roofline"]
-    assert error < 0.1 < np.abs(plain / lab.steps.step_s[ask] - 1).mean()
+    assert error < 0.07 < np.abs(plain / lab.steps.step_s[ask] - 1).mean()
     assert (spread > 0).all()

@@ -7,7 +7,8 @@ from leadline.core.errors import InvalidInput
 from leadline.core.graph import Op, OpKind, Stage, TensorSpec
 from leadline.core.hardware import Device, DeviceKind
 from leadline.estimators.learned import steps
-from leadline.estimators.learned.op_law import FLOOR, Basis, Observed, Weights, fit, op_s, price
+from leadline.estimators.learned.op_fit import fit
+from leadline.estimators.learned.op_law import FLOOR, Basis, Observed, Weights, op_s, price
 from leadline.estimators.learned.op_table import OpTable
 
 DEVICE = Device(
@@ -136,3 +137,43 @@ def test_how_unsure_a_price_is_grows_with_what_was_not_seen():
     basis = Basis.of(OpTable.of([*graphs(1, 7), [odd]]), DEVICE)
     known, unknown = price(basis, law).spread
     assert unknown > 2 * known
+
+
+def units(count):
+    peaks = {"float32": 2e13, "float16": 1e14}
+    return Device("Made up", "nobody", DeviceKind.GPU, memory_bytes_per_s=1e12, peak_flops_per_s=peaks,
+                  l2_bytes=6_000_000, compute_units=count)  # fmt: skip
+
+
+def test_what_is_beyond_the_roofline_shrinks_with_the_units_of_another_device():
+    table = OpTable.of([[add(4096, 4096)]])
+    slow = Weights(Weights.believed().f + np.log(10.0))
+    here, there = (Basis.of(table, units(count), learned_on=units(80)) for count in (80, 160))
+    multiple = op_s(here, slow)[0] / here.roofline_s[0]
+    assert multiple > 3
+    assert pytest.approx(1 + (multiple - 1) / 2) == op_s(there, slow)[0] / there.roofline_s[0]
+
+
+def test_what_is_within_the_roofline_follows_the_roofline_alone():
+    table = OpTable.of([[add(4096, 4096)]])
+    cached = Weights(Weights.believed().f - 5.0)
+    here, there = (Basis.of(table, units(count), learned_on=units(80)) for count in (80, 160))
+    assert op_s(here, cached)[0] == op_s(there, cached)[0]
+
+
+def test_a_device_whose_units_are_not_known_keeps_its_multiples():
+    table = OpTable.of([[add(4096, 4096)]])
+    law = Weights.believed()
+    assert op_s(Basis.of(table, DEVICE), law) == op_s(Basis.of(table, DEVICE, learned_on=units(80)), law)
+
+
+def test_a_model_far_off_does_not_bend_a_class_that_it_alone_calls():
+    spec = TensorSpec((8, 64, 32, 32), "float16")
+    norm = Op("aten.native_batch_norm", OpKind.NORM, Stage.FORWARD, "float16", 0.0, 4e6, 4e6, (spec,), (spec,))
+    known = graphs(60, 0)
+    odd = [[*graph, norm] for graph in graphs(4, 5)]
+    basis = Basis.of(OpTable.of([*known, *odd]), DEVICE)
+    steps = truth(basis) * np.where(np.arange(64) < 60, 1.0, 6.0)
+    law = fit([Observed(basis, np.arange(64), steps)], Weights.believed(), ridge=10.0)[0]
+    alone = Basis.of(OpTable.of([[norm]]), DEVICE)
+    assert op_s(alone, law)[0] < 4 * op_s(alone, Weights.believed())[0]

@@ -6,7 +6,18 @@ import numpy as np
 import numpy.typing as npt
 
 from leadline.bench.dnn.asked import Asked
-from leadline.bench.dnn.vision import DEVICES, FEW, LEVEL, OURS, Lab, few_runs, inference, left_out, nearest_setting
+from leadline.bench.dnn.vision import (
+    DEVICES,
+    FEW,
+    LEVEL,
+    OURS,
+    Lab,
+    carried_to,
+    few_runs,
+    inference,
+    left_out,
+    nearest_setting,
+)
 from leadline.bench.dnn.vision_tabular import features_of, samples
 from leadline.core.samples import Sample
 from leadline.estimators.tabular.registry import AMPLE, ESTIMATORS
@@ -64,7 +75,7 @@ def _hybrid(lab: Lab, found: list[Sample], draws: int) -> Asked:
         for setting in np.unique(lab.setting[here]):
             rows = here[lab.setting[here] == setting]
             near = nearest_setting(laws, lab, rows, seen)
-            white = lab.priced(rows, unseen, laws, near).step_s
+            white = lab.priced(rows, carried_to(seen, unseen), laws, near).step_s
             fed = _fed(found, rows, white)
             for draw in range(draws):
                 (rest, said, low, high), _ = few_runs(lab, laws, rows, seen, unseen, draw)

@@ -14,7 +14,7 @@ from leadline.bench.dnn.asked import Array, Texts
 from leadline.bench.dnn.data import read
 from leadline.bench.dnn.kernel_data import DEVICES as KERNEL_DEVICES
 from leadline.bench.dnn.transformer_graphs import traced
-from leadline.bench.dnn.vision import DEVICES, FOLDS, Lab, inference, nearest_setting, parts_of
+from leadline.bench.dnn.vision import DEVICES, FOLDS, Lab, carried_to, inference, nearest_setting, parts_of
 from leadline.bench.dnn.vision_graphs import vision_graphs
 from leadline.catalog.read import TomlCatalog
 from leadline.core.errors import InvalidInput
@@ -102,7 +102,8 @@ def _vision(lab: Lab, fitted: FittedKernels) -> list[Tried]:
         laws = lab.laws(inference(lab, seen))
         for setting in np.unique(lab.setting[inference(lab, unseen)]):
             ask = np.flatnonzero(lab.setting == setting)
-            elsewhere[ask] = lab.priced(ask, unseen, laws, nearest_setting(laws, lab, ask, seen)).step_s
+            near = nearest_setting(laws, lab, ask, seen)
+            elsewhere[ask] = lab.priced(ask, carried_to(seen, unseen), laws, near).step_s
     rows = np.sort(np.random.default_rng(0).permutation(count)[:MOST])
     graphs = vision_graphs()
     each = [
@@ -135,7 +136,11 @@ def _transformers(data: Path, laws: StepLaws) -> list[Tried]:
         if [run.elapsed_s for run in own] != split.measured.tolist():
             raise InvalidInput(f"the runs of {split.name} are not those that were traced: read both anew")
         devices = [TomlCatalog().device(KERNEL_DEVICES[run.device]) for run in own]
-        law = _priced([run.graph for run in own], devices, lambda device, graph: LawKernels(laws, device, graph))
+        law = _priced(
+            [run.graph for run in own],
+            devices,
+            _by_law(laws),
+        )
         kernels, specs, *_ = split.answers.values()
         names = np.array([run.name for run in own])
         group = Group(Domain.LANGUAGE, "single", "training" if training else "inference")
@@ -149,7 +154,7 @@ def _llm_training(data: Path, fitted: FittedKernels, laws: StepLaws) -> Tried:
     table = llm_training.steps_of(read(data, "llm_foundry_train"))
     jobs: dict[Workload, TracedJob] = {}
     models: dict[str, Callable[[Device, OpGraph], KernelModel]] = {
-        LAW: lambda device, graph: LawKernels(laws, device, graph),
+        LAW: _by_law(laws),
         KERNELS: lambda device, _: LearnedKernels(fitted, device),
         SPECS: lambda device, _: SpecsKernels(device),
     }
@@ -228,12 +233,17 @@ def _resnets(data: Path, fitted: FittedKernels, laws: StepLaws) -> Tried:
                 measured.append(1 / rate)
                 batches.append(str(shape.shape[0]))
     said = {
-        LAW: _priced(graphs, devices, lambda device, graph: LawKernels(laws, device, graph)),
+        LAW: _priced(graphs, devices, _by_law(laws)),
         KERNELS: _priced(graphs, devices, lambda device, _: LearnedKernels(fitted, device)),
         SPECS: _priced(graphs, devices, lambda device, _: SpecsKernels(device)),
     }
     group = group_of(graphs[0], devices[0])
     return Tried(group, RESNETS, _names(devices), np.array(batches), np.array(measured), said)
+
+
+def _by_law(laws: StepLaws) -> Callable[[Device, OpGraph], KernelModel]:
+    known = TomlCatalog(None).device
+    return lambda device, graph: LawKernels(laws, device, graph, devices=known)
 
 
 def _priced(

@@ -28,6 +28,8 @@ LEVEL = 0.9
 DEVICE_DOUBT = 0.06
 """Standard deviation of ln(true ÷ priced) that a device never seen adds: what is left of whole transformer graphs, each
 device left out, once kernels are priced by their own device's sweep."""
+DOUBT_QUANTILE = 2.015
+"""Those were six devices: the 95 % quantile of Student's t of five degrees of freedom."""
 
 
 class Lab:
@@ -37,12 +39,16 @@ class Lab:
         self.steps: VisionSteps = vision_steps(data)
         catalog = TomlCatalog(None)
         self.devices: dict[str, Device] = {one: catalog.device(DEVICES[one]) for one in np.unique(self.steps.device)}
-        self.bases = {name: Basis.of(self.steps.table, device) for name, device in self.devices.items()}
+        self.bases = {
+            there if there == here else carried_to(there, here): Basis.of(self.steps.table, device, learned_on=known)
+            for here, device in self.devices.items()
+            for there, known in self.devices.items()
+        }
         self.setting: Texts = np.char.add(np.char.add(self.steps.device, " "), self.steps.setting)
         self.baselines = Baselines(self.steps, self.devices)
 
     def observed(self, rows: Whole, device: str) -> Observed:
-        """Return the rows as steps of one device."""
+        """Return the rows as steps of one device; ``device`` names a basis."""
         graphs, place = np.unique(self.steps.graph[rows], return_inverse=True)
         return Observed(self.bases[device].taken(graphs), place, self.steps.step_s[rows])
 
@@ -53,7 +59,7 @@ class Lab:
         return fit_settings(observed, {one: one.split()[2] for one in names}, start=start)
 
     def priced(self, rows: Whole, device: str, laws: Laws, setting: str) -> Priced:
-        """Return the price of each row under the law of ``setting``."""
+        """Return the price of each row under the law of ``setting``; ``device`` names a basis."""
         graphs, place = np.unique(self.steps.graph[rows], return_inverse=True)
         found = price(self.bases[device].taken(graphs), laws[setting])
         return Priced(found.step_s[place], found.device_s[place], found.spread[place])
@@ -66,6 +72,11 @@ class Lab:
             found = self.priced(rows[own], str(name).split()[0], laws, str(name))
             said[own], spread[own] = found.step_s, found.spread
         return said, spread
+
+
+def carried_to(seen: str, unseen: str) -> str:
+    """Return the name of the basis of one GPU for laws that were learned on another."""
+    return f"{unseen} from {seen}"
 
 
 def asked(data: Path, *, quick: bool) -> list[Asked]:
@@ -144,15 +155,21 @@ def left_out(
         parts.append((ask, *lab.answered(ask, lab.laws(learn)), lab.baselines.answers(learn, ask)))
     rows = np.concatenate([one[0] for one in parts])
     said, spread = (np.concatenate([one[column] for one in parts]) for column in (1, 2))
+    low, high = bounds_by_fold(lab, rows, fold[rows], said, spread)
+    answers = {OURS: said} | {name: np.concatenate([one[3][name] for one in parts]) for name in parts[0][3]}
+    return Asked(table, split, lab.steps.step_s[rows], answers, low, high, lab.setting[rows], mape=mape, how=how)
+
+
+def bounds_by_fold(lab: Lab, rows: Whole, fold: Whole, said: Array, spread: Array) -> tuple[Array, Array]:
+    """Return the ends of intervals around ``said``, each by the errors of the rows of other folds, if there are any."""
     low, high = np.empty(len(rows)), np.empty(len(rows))
-    for number in range(folds):
-        own = fold[rows] == number
-        rest = ~own if folds > 1 else own
+    for number in np.unique(fold):
+        own = fold == number
+        rest = ~own if not own.all() else own
         bounds = calibrate(residuals(lab, rows[rest], said[rest], spread[rest]))
         settings = lab.setting[rows[own]].tolist()
         low[own], high[own] = bounds.interval(said[own], spread[own], np.zeros(own.sum()), settings, LEVEL)
-    answers = {OURS: said} | {name: np.concatenate([one[3][name] for one in parts]) for name in parts[0][3]}
-    return Asked(table, split, lab.steps.step_s[rows], answers, low, high, lab.setting[rows], mape=mape, how=how)
+    return low, high
 
 
 def _inner_errors(lab: Lab, learn: Whole, laws: Laws) -> Residuals:
@@ -171,11 +188,10 @@ def _other_gpu(lab: Lab) -> list[Asked]:
     for seen, unseen in (("rtx3090", "rtx4090"), ("rtx4090", "rtx3090")):
         learn, ask = inference(lab, seen), inference(lab, unseen)
         laws = lab.laws(learn)
-        usual = float(np.quantile(np.abs(_inner_errors(lab, learn, laws).log_error), LEVEL))
         said, elsewhere = _transferred(lab, laws, ask, seen, unseen)
         answers = {OURS: said} | lab.baselines.answers(learn, ask)
         answers["same model × bandwidth"] = _by_bandwidth(lab, learn, ask, seen, unseen)
-        width = np.exp(np.hypot(usual, 1.645 * DEVICE_DOUBT))
+        width = _width_between(lab, laws, learn, seen, knowing=False)
         how = f"learned on the {DEVICES[seen]}, asked about the {DEVICES[unseen]}"
         limits = "the release: 2.9 was measured on one GPU only, and clocks under load, which no specification tells"
         group = lab.steps.setting[ask]
@@ -185,7 +201,7 @@ def _other_gpu(lab: Lab) -> list[Asked]:
         )  # fmt: skip
         known = np.isfinite(elsewhere)
         carry = said[known] * np.exp(carried(elsewhere[known]))
-        within_width = np.exp(np.hypot(usual * 0.75, 1.645 * DEVICE_DOUBT))
+        within_width = _width_between(lab, laws, learn, seen, knowing=True)
         rest = {name: one[known] for name, one in answers.items() if name != OURS}
         found.append(
             Asked(TABLE, f"unseen {DEVICES[unseen]}, model known on the other", lab.steps.step_s[ask][known],
@@ -221,10 +237,11 @@ def few_runs(
     chosen = np.random.default_rng(seed).permutation(len(rows))
     few, rest = rows[np.sort(chosen[:FEW])], rows[np.sort(chosen[FEW:])]
     near = nearest_setting(laws, lab, rows, seen)
-    plain = _adapted(lab, laws[near], few, rest, unseen, None, None)
+    here = carried_to(seen, unseen)
+    plain = _adapted(lab, laws[near], few, rest, here, None, None)
     there, few_there = (_errors_elsewhere(lab, laws, one, near) for one in (rest, few))
     known = np.isfinite(there)
-    better = _adapted(lab, laws[near], few, rest[known], unseen, carried(few_there), carried(there[known]))
+    better = _adapted(lab, laws[near], few, rest[known], here, carried(few_there), carried(there[known]))
     return plain, better
 
 
@@ -263,9 +280,30 @@ def _transferred(lab: Lab, laws: Laws, ask: Whole, seen: str, unseen: str) -> tu
     for setting in np.unique(lab.setting[ask]):
         own = lab.setting[ask] == setting
         near = nearest_setting(laws, lab, ask[own], seen)
-        said[own] = lab.priced(ask[own], unseen, laws, near).step_s
+        said[own] = lab.priced(ask[own], carried_to(seen, unseen), laws, near).step_s
         elsewhere[own] = _errors_elsewhere(lab, laws, ask[own], near)
     return said, elsewhere
+
+
+def _width_between(lab: Lab, laws: Laws, learn: Whole, seen: str, *, knowing: bool) -> float:
+    """Return high ÷ price on another GPU: errors between settings of the seen one, and the doubt of a device.
+
+    Each setting is asked of the nearest other release of its layout; ``knowing`` tells whether errors are carried.
+    """
+    errors = []
+    for setting in np.unique(lab.setting[learn]):
+        rows = learn[lab.setting[learn] == setting]
+        phase, layout, _ = str(lab.steps.setting[rows[0]]).split()
+        others = {name: law for name, law in laws.items() if name != setting}
+        if not any(name.startswith(f"{seen} {phase} {layout} ") for name in others):
+            continue
+        near = nearest_setting(others, lab, rows, seen)
+        shift = _errors_elsewhere(lab, laws, rows, near)
+        known = np.isfinite(shift)
+        said = lab.priced(rows[known], seen, laws, near).step_s
+        errors.append(np.log(lab.steps.step_s[rows[known]] / said) - (carried(shift[known]) if knowing else 0.0))
+    between = float(np.quantile(np.abs(np.concatenate(errors)), LEVEL))
+    return float(np.exp(np.hypot(between, DOUBT_QUANTILE * DEVICE_DOUBT)))
 
 
 def nearest_setting(laws: Laws, lab: Lab, rows: Whole, seen: str) -> str:

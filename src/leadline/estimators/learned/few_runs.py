@@ -4,7 +4,7 @@ Which of the two is taken, and how unsure it is, is found by asking about models
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -75,44 +75,39 @@ def by_factor(estimator: str, said: Array, runs: FewRuns) -> Adapted:
     return Adapted(estimator, math.exp(_shift(logs)), _error(left), _error(logs), _spread(left), len(logs))
 
 
-def by_law(laws: StepLaws, device: Device, runs: FewRuns) -> Adapted:
-    """Return the op law adapted to the runs.
+def by_law(laws: StepLaws, device: Device, runs: FewRuns, devices: Callable[[str], Device]) -> Adapted:
+    """Return the op law adapted to the runs: of those that tell of the device, the one that was least off before.
+
+    ``devices`` gives the devices that laws were learned on, by name.
 
     Raises:
         InvalidInput: the law has no such steps, or a graph is unlike all that it learned.
     """
-    before = np.log(runs.step_s / _law_s(laws, device, runs))
-    left = np.empty(len(before))
+    tried = [laws.only([one]) for one in laws.of(device, runs.graphs[0])]
+    logs = [np.log(runs.step_s / _law_s(one, device, runs, devices)) for one in tried]
+    best = min(range(len(tried)), key=lambda one: _error(logs[one]))
+    left = np.empty(len(runs.step_s))
     for rest, out in _folds(runs):
-        own = _adapted(laws, device, runs.at(rest))
-        left[out] = np.log(runs.step_s[out] / _law_s(own, device, runs.at(out)))
-    found = _adapted(laws, device, runs)
-    return Adapted(LawKernels.name, 1.0, _error(left), _error(before), _spread(left), len(left), _own(found, device))
+        own = _adapted(tried[best], device, runs.at(rest), devices)
+        left[out] = np.log(runs.step_s[out] / _law_s(own, device, runs.at(out), devices))
+    found = _adapted(tried[best], device, runs, devices)
+    return Adapted(LawKernels.name, 1.0, _error(left), _error(logs[best]), _spread(left), len(left), found)
 
 
-def _adapted(laws: StepLaws, device: Device, runs: FewRuns) -> StepLaws:
-    """Return the laws with one of the device's own."""
-    graph = runs.graphs[0]
-    law, usual, seen = laws.of(device, graph)
-    basis = Basis.of(OpTable.of([one.ops for one in runs.graphs]), device)
+def _adapted(laws: StepLaws, device: Device, runs: FewRuns, devices: Callable[[str], Device]) -> StepLaws:
+    """Return the law of the device itself, made of the only one in ``laws``."""
+    (place, law), graph = next(iter(laws.laws.items())), runs.graphs[0]
+    origin = laws.origin(place)
+    learned_on = None if origin == device.name else devices(origin)
+    basis = Basis.of(OpTable.of([one.ops for one in runs.graphs]), device, learned_on=learned_on)
     own = adapt(law, Observed(basis, np.arange(len(runs.graphs)), runs.step_s))
-    place = StepSetting(device.name, is_training(graph), is_channels_last(graph), NEWER)
+    here = StepSetting(device.name, is_training(graph), is_channels_last(graph), NEWER)
     kept = replace(own, variance=law.variance)  # how far a graph is from the published ones is still theirs to say
-    return StepLaws({**laws.laws, place: kept}, {**laws.usual, place: usual}, {**laws.seen, place: seen})
+    return StepLaws({here: kept}, {here: laws.usual[place]}, {here: laws.seen[place]}, {here: origin})
 
 
-def _own(laws: StepLaws, device: Device) -> StepLaws:
-    """Return the device's own laws alone."""
-    settings = [one for one in laws.laws if one.device == device.name and one.release == NEWER]
-    return StepLaws(
-        {one: laws.laws[one] for one in settings},
-        {one: laws.usual[one] for one in settings},
-        {one: laws.seen[one] for one in settings},
-    )
-
-
-def _law_s(laws: StepLaws, device: Device, runs: FewRuns) -> Array:
-    return np.array([LawKernels(laws, device, graph).step_s(graph) for graph in runs.graphs])
+def _law_s(laws: StepLaws, device: Device, runs: FewRuns, devices: Callable[[str], Device]) -> Array:
+    return np.array([LawKernels(laws, device, graph, devices=devices).step_s(graph) for graph in runs.graphs])
 
 
 def _folds(runs: FewRuns) -> list[tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]]:

@@ -25,7 +25,7 @@ LAYOUTS = ("nchw", "nhwc")
 PHASES = ("infer", "train")
 KINDS = len(CLASSES) * len(LAYOUTS)
 """Kernels that have weights of their own: a class in a layout."""
-OWN_SEEN = 22
+OWN_SEEN = 31
 """Of the columns that the law's classes have each by itself, the first, which the shipped network was trained with."""
 COLUMNS = SHARED + OWN_SEEN + SIZES + len(DTYPES) + 6
 """Columns of ``GraphBatch.node``."""

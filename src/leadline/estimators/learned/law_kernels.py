@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -11,7 +11,7 @@ from leadline.core.errors import InvalidInput
 from leadline.core.estimate import Tier
 from leadline.core.graph import Op, OpGraph, OpKind, Stage
 from leadline.core.hardware import Device, DeviceKind
-from leadline.estimators.learned.op_law import Array, Basis, Weights, op_s, price
+from leadline.estimators.learned.op_law import Array, Basis, Priced, Weights, op_s, price
 from leadline.estimators.learned.op_table import CLASSES, OpTable, Whole, indexed
 from leadline.estimators.learned.remembered import Remembered
 from leadline.estimators.learned.steps import dump, load
@@ -58,12 +58,14 @@ class StepSetting:
 class StepLaws:
     """The law of each setting, how unsure nine in ten of its learned graphs are, and which of ``CLASSES`` they have.
 
-    ``usual`` is a standard deviation of a logarithm, ``seen`` of shape (classes,) each.
+    ``usual`` is a standard deviation of a logarithm, ``seen`` of shape (classes,) each. ``learned_on`` names the device
+    by whose figures a law is, where that is not the setting's own: a law adapted to few steps is still the other's.
     """
 
     laws: Mapping[StepSetting, Weights]
     usual: Mapping[StepSetting, float]
     seen: Mapping[StepSetting, Marks]
+    learned_on: Mapping[StepSetting, str] = field(default_factory=dict)
 
     def dump(self) -> State:
         """Return all of it as named arrays."""
@@ -71,24 +73,47 @@ class StepLaws:
         found = nest("laws", dump({str(one): self.laws[one] for one in settings}))
         return found | {"settings": texts([str(one) for one in settings]),
                         "usual": np.array([self.usual[one] for one in settings]),
-                        "seen": np.array([self.seen[one] for one in settings])}  # fmt: skip
+                        "seen": np.array([self.seen[one] for one in settings]),
+                        "learned_on": texts([self.origin(one) for one in settings])}  # fmt: skip
 
     @classmethod
     def load(cls, state: State) -> "StepLaws":
         """Return what ``dump`` gave."""
         settings = {name: StepSetting.read(name) for name in lines(state["settings"])}
-        usual = dict(zip(settings.values(), state["usual"].astype(float).tolist(), strict=True))
-        seen = dict(zip(settings.values(), state["seen"].astype(bool), strict=True))
-        return cls({settings[name]: law for name, law in load(within("laws", state)).items()}, usual, seen)
+        each = list(settings.values())
+        usual = dict(zip(each, state["usual"].astype(float).tolist(), strict=True))
+        seen = dict(zip(each, state["seen"].astype(bool), strict=True))
+        laws = {settings[name]: law for name, law in load(within("laws", state)).items()}
+        return cls(laws, usual, seen, dict(zip(each, lines(state["learned_on"]), strict=True)))
+
+    def origin(self, setting: StepSetting) -> str:
+        """Return the name of the device by whose figures the law of a setting is."""
+        return self.learned_on.get(setting, setting.device)
+
+    def only(self, settings: Sequence[StepSetting]) -> "StepLaws":
+        """Return the laws of those settings alone."""
+        return StepLaws(
+            {one: self.laws[one] for one in settings},
+            {one: self.usual[one] for one in settings},
+            {one: self.seen[one] for one in settings},
+            {one: self.origin(one) for one in settings},
+        )
+
+    def with_more(self, other: "StepLaws") -> "StepLaws":
+        """Return both; where both have a setting, that of ``other``."""
+        origins = {one: each.origin(one) for each in (self, other) for one in each.laws}
+        return StepLaws(
+            {**self.laws, **other.laws}, {**self.usual, **other.usual}, {**self.seen, **other.seen}, origins
+        )
 
     def knows(self, device: Device, *, training: bool) -> bool:
         """Tell whether steps of that phase were measured on the device."""
         return any(one.device == device.name and one.training is training for one in self.laws)
 
-    def of(self, device: Device, graph: OpGraph) -> tuple[Weights, float, Marks]:
-        """Return the law of a graph's phase and layout on ``device``, how unsure it usually is, and what it has seen.
+    def of(self, device: Device, graph: OpGraph) -> list[StepSetting]:
+        """Return the settings whose laws tell of a graph's phase and layout on ``device``.
 
-        It is that of the newest release measured there; on a device without measured steps the mean over those with.
+        It is that of the newest release measured there; on a device without measured steps the newest of each with.
 
         Raises:
             InvalidInput: no such steps were learned.
@@ -97,17 +122,18 @@ class StepLaws:
         alike = [one for one in self.laws if one.training is training]
         alike = [one for one in alike if one.channels_last is last] or alike
         own = [one for one in alike if one.device == device.name]
-        newest = {one.device: one for one in sorted(own or alike)}.values()
+        newest = list({one.device: one for one in sorted(own or alike)}.values())
         if not newest:
             phase = "training" if training else "inference"
             raise InvalidInput(f"no {phase} steps were learned: fit the laws on steps that hold some")
-        laws = [self.laws[one] for one in newest]
-        usual = float(np.mean([self.usual[one] for one in newest]))
-        return _mean(laws), usual, np.any([self.seen[one] for one in newest], axis=0)
+        return newest
 
 
 class LawKernels:
     """A ``KernelModel`` by the op law of the phase and the layout of ``graph``.
+
+    On a device without measured steps it is the geometric mean of the laws of those with. ``devices`` gives a device
+    by its name: those that a law was learned on.
 
     Raises:
         InvalidInput: the device is no GPU, lacks a figure that the law needs, or the graph spends its time in kernels
@@ -119,8 +145,8 @@ class LawKernels:
     host_spread = HOST_SPREAD
 
     def __init__(
-        self, laws: StepLaws, device: Device, graph: OpGraph, *, spread: float = SPREAD, reasons: tuple[str, ...] = (),
-        tables: Tables = indexed,
+        self, laws: StepLaws, device: Device, graph: OpGraph, *, devices: Callable[[str], Device],
+        spread: float = SPREAD, reasons: tuple[str, ...] = (), tables: Tables = indexed,
     ) -> None:  # fmt: skip
         if device.kind is not DeviceKind.GPU:
             raise InvalidInput(
@@ -129,8 +155,13 @@ class LawKernels:
             )
         self.reasons = reasons
         self._device, self._spread, self._tables = device, spread, tables
-        self._law, self._usual, self._seen = laws.of(device, graph)
-        self._bases = Remembered(self._basis)
+        settings = laws.of(device, graph)
+        origins = [laws.origin(one) for one in settings]
+        self._laws = [laws.laws[one] for one in settings]
+        self._origins = [None if one == device.name else devices(one) for one in origins]
+        self._usual = float(np.mean([laws.usual[one] for one in settings]))
+        self._seen = np.any([laws.seen[one] for one in settings], axis=0)
+        self._bases = Remembered(self._made)
         share, classes = self._unseen(graph)
         if share > UNSEEN:
             raise InvalidInput(
@@ -140,37 +171,47 @@ class LawKernels:
 
     def spread_of(self, graph: OpGraph) -> float:
         """Return the spread found on left-out steps, more for a graph farther from the learned ones than they are."""
-        return math.hypot(self._spread * max(1.0, self._far(graph)), STRANGE * self._unseen(graph)[0])
+        spreads = [
+            price(basis, law).spread[0] for basis, law in zip(self._bases(graph.ops)[0], self._laws, strict=True)
+        ]
+        far = max(1.0, float(np.mean(spreads)) / self._usual)
+        return math.hypot(self._spread * far, STRANGE * self._unseen(graph)[0])
 
     def ops_s(self, ops: Sequence[Op]) -> list[float]:
         """Return the seconds of one call of each op; a view takes none."""
-        basis, where = self._bases(ops)
-        alone = np.append(op_s(basis, self._law), 0.0)
-        found: list[float] = alone[where].tolist()
+        found: list[float] = np.append(self._op_s(ops), 0.0)[self._bases(ops)[1]].tolist()
         return found
 
     def launch_s(self, op: Op) -> float:
         """Return the host seconds of one call; a view is not told apart from what launches."""
-        return self._law.launch_s * max(op.kernels, 1) if op.bytes_read + op.bytes_written else 0.0
+        launch_s = math.exp(float(np.mean([math.log(law.launch_s) for law in self._laws])))
+        return launch_s * max(op.kernels, 1) if op.bytes_read + op.bytes_written else 0.0
 
     def step_s(self, graph: OpGraph) -> float:
         """Return the seconds of the whole graph: the host runs ahead, so the slower of the two decides."""
-        return float(price(self._bases(graph.ops)[0], self._law).step_s[0])
+        return math.exp(float(np.mean([math.log(one.step_s[0]) for one in self._prices(graph)])))
 
-    def _far(self, graph: OpGraph) -> float:
-        return float(price(self._bases(graph.ops)[0], self._law).spread[0]) / self._usual
+    def _prices(self, graph: OpGraph) -> list[Priced]:
+        """Return what each law says of the graph."""
+        return [price(basis, law) for basis, law in zip(self._bases(graph.ops)[0], self._laws, strict=True)]
+
+    def _op_s(self, ops: Sequence[Op]) -> Array:
+        """Return the seconds of one call of each row of the ops' table."""
+        each = [np.log(op_s(basis, law)) for basis, law in zip(self._bases(ops)[0], self._laws, strict=True)]
+        found: Array = np.exp(np.mean(each, axis=0))
+        return found
 
     def _unseen(self, graph: OpGraph) -> tuple[float, list[str]]:
         """Return the share of the time in classes that no step told of, and their names."""
-        basis = self._bases(graph.ops)[0]
-        seconds = op_s(basis, self._law) * basis.table.count
-        strange = ~self._seen[basis.table.classes]
-        names = [CLASSES[one] for one in np.unique(basis.table.classes[strange])]
+        table = self._bases(graph.ops)[0][0].table
+        seconds = self._op_s(graph.ops) * table.count
+        strange = ~self._seen[table.classes]
+        names = [CLASSES[one] for one in np.unique(table.classes[strange])]
         return float(seconds[strange].sum() / seconds.sum()) if len(seconds) else 0.0, names
 
-    def _basis(self, ops: Sequence[Op]) -> tuple[Basis, Whole]:
+    def _made(self, ops: Sequence[Op]) -> tuple[list[Basis], Whole]:
         table, where = self._tables(ops)
-        return Basis.of(table, self._device), where
+        return [Basis.of(table, self._device, learned_on=one) for one in self._origins], where
 
 
 def classes_seen(basis: Basis, law: Weights) -> Marks:
@@ -195,18 +236,3 @@ def is_channels_last(graph: OpGraph) -> bool:
         if op.kind is OpKind.CONV:
             arithmetic[bool(op.dims.get("channels_last"))] += op.flops * op.count
     return arithmetic[True] > arithmetic[False]
-
-
-def _mean(laws: Sequence[Weights]) -> Weights:
-    """Return the law between ``laws``: each op takes the geometric mean of its times, nearly."""
-    first, *rest = laws
-    if not rest:
-        return first
-    variances: list[Array] = [one.variance for one in laws if one.variance is not None]
-    return replace(
-        first,
-        f=np.mean([one.f for one in laws], axis=0),
-        offset=float(np.mean([one.offset for one in laws])),
-        launch_s=float(np.exp(np.mean([np.log(one.launch_s) for one in laws]))),
-        variance=np.mean(variances, axis=0) if len(variances) == len(laws) else None,
-    )

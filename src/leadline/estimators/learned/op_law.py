@@ -2,9 +2,8 @@
 
 An op takes its roofline, the hypotenuse of arithmetic at the peak and traffic at the bandwidth, times
 ``FLOOR + exp(f)``: f is linear in the logarithms of its sizes, with weights of its class. A step is the sum of its ops,
-or of its launches where the host cannot keep up, so that the times of whole steps tell the weights: Gauss-Newton on the
-logarithm of the step, with a ridge towards weights believed before, and weights 1 ÷ |error| so that a few odd models do
-not decide.
+or of its launches where the host cannot keep up, so that the times of whole steps tell the weights (``op_fit``).
+Libraries choose among kernels, which no line through the sizes tells: that is kriged beside it (``op_kriging``).
 """
 
 from collections.abc import Sequence
@@ -15,8 +14,10 @@ import numpy.typing as npt
 
 from leadline.core.errors import InvalidInput
 from leadline.core.hardware import Device
-from leadline.estimators.learned.op_table import CLASSES, DTYPES, OpTable
+from leadline.estimators.learned.op_kriging import Departures
+from leadline.estimators.learned.op_table import CLASSES, DTYPES, Cells, OpTable
 from leadline.estimators.tabular.ports import State
+from leadline.estimators.tabular.states import nest, within
 
 Array = npt.NDArray[np.float64]
 
@@ -30,65 +31,72 @@ JOIN = 6.0
 """How sharply the slower of device and host decides: the power of the mean of the two."""
 USUAL = -0.4
 """What is believed of f before any step was seen."""
-FREEDOM = 0.03
-"""The ridge on what every op of a class has in common, beside that on what its sizes change."""
-ODD = 0.08
-"""Errors of the logarithm below this count by their square, others by their size."""
-LONGEST_STEP = 1.0
 LOWEST, HIGHEST = -3.5, 4.0
 
 _SIZE_KNOTS = (1.0, 3.0, 5.0, 7.0, 9.0)
 _INTENSITY_KNOTS = (-4.0, -2.0, 0.0, 2.0)
+_LARGE_FILTER = 5.7
+"""The logarithm to 2 of a little more than 7 × 7."""
 SHARED = len(_SIZE_KNOTS) + len(_INTENSITY_KNOTS) + 3
-OWN = 27
+OWN = 31
 FLAGS = (10, 11, *range(20, OWN))
-"""Columns that say yes or no to what picks another kernel: odd channels, long indices, odd widths of groups."""
+"""Columns of what picks another kernel: odd channels, long indices, odd widths and numbers of groups, large filters."""
 WEIGHTS = SHARED + OWN * len(CLASSES)
 
 
 @dataclass(frozen=True, slots=True)
 class Basis:
-    """What f is linear in, for n ops on a device: ``roofline_s`` (n,), ``shared`` (n, SHARED) and ``own`` (n, OWN)."""
+    """What f is linear in, for n ops on a device: ``shared`` (n, SHARED) and ``own`` (n, OWN).
+
+    ``roofline_s`` (n,) is each op's roofline, and ``beyond_s`` (n,) what each multiple beyond the first takes.
+    """
 
     table: OpTable
     roofline_s: Array
+    beyond_s: Array
     shared: Array
     own: Array
 
     @classmethod
-    def of(cls, table: OpTable, device: Device) -> "Basis":
-        """Return the basis of ``table`` on ``device``.
+    def of(cls, table: OpTable, device: Device, *, learned_on: Device | None = None) -> "Basis":
+        """Return the basis of ``table`` on ``device``, for laws that were learned there or on another device.
+
+        What an op takes beyond its roofline is latency that too few warps hide (Little's law): on another device it
+        shrinks with the number of compute units, and not with the bandwidth or the peak.
 
         Raises:
             InvalidInput: the device has no bandwidth, or no peak for a dtype of a product.
         """
         busy_s, traffic_s = roofline_terms_s(table, device)
-        roofline_s = np.hypot(busy_s, traffic_s) + RAMP_S * table.kernels
+        roofline_s = _roofline_s(table, busy_s, traffic_s)
         intensity = np.clip(np.log2((busy_s + 1e-12) / (traffic_s + 1e-12)), -8, 8)
         size = np.log2(roofline_s * 1e6)
         cached = np.clip(np.log2(table.bytes / (device.l2_bytes or 6e6)), -4, 4)
         shared = _shared(table, intensity, size, cached)
-        return cls(table, roofline_s, shared, _own(table, intensity, size))
+        beyond_s = roofline_s if learned_on is None else _beyond_s(table, device, learned_on, roofline_s)
+        return cls(table, roofline_s, beyond_s, shared, _own(table, intensity, size))
 
     def taken(self, graphs: Sequence[int] | npt.NDArray[np.int64]) -> "Basis":
         """Return the basis of those graphs alone, in that order."""
         first = self.table.first
         rows = np.concatenate([np.arange(first[one], first[one + 1]) for one in graphs] or [np.zeros(0, np.int64)])
         shared, own = np.asfortranarray(self.shared[rows]), np.asfortranarray(self.own[rows])
-        return Basis(self.table.taken(graphs), self.roofline_s[rows], shared, own)
+        return Basis(self.table.taken(graphs), self.roofline_s[rows], self.beyond_s[rows], shared, own)
 
 
 @dataclass(frozen=True, slots=True)
 class Weights:
     """A fitted law: ``f`` (WEIGHTS,), an offset of the setting, the host's launch, and how sure each weight is.
 
-    ``variance`` (WEIGHTS,) is the posterior's diagonal, in units of the errors' own variance.
+    ``variance`` (WEIGHTS,) is the posterior's diagonal, in units of the errors' own variance; ``departures`` are what
+    ops of some sizes take beside it.
     """
 
     f: Array
     offset: float = 0.0
     launch_s: float = LAUNCH_S
     variance: Array | None = None
+    departures: Departures | None = None
 
     @classmethod
     def believed(cls) -> "Weights":
@@ -100,15 +108,17 @@ class Weights:
     def dump(self) -> State:
         """Return the law as arrays."""
         variance = np.zeros(0) if self.variance is None else self.variance
-        return {"f": self.f.astype(np.float32), "figures": np.array([self.offset, self.launch_s]),
-                "variance": variance.astype(np.float32)}  # fmt: skip
+        found = {"f": self.f.astype(np.float32), "figures": np.array([self.offset, self.launch_s]),
+                 "variance": variance.astype(np.float32)}  # fmt: skip
+        return found | (nest("departures", self.departures.dump()) if self.departures else {})
 
     @classmethod
     def load(cls, state: State) -> "Weights":
         """Return what was dumped."""
         figures, variance = state["figures"].astype(float), state["variance"].astype(float)
         f = state["f"].astype(float)
-        return cls(f, float(figures[0]), float(figures[1]), variance if len(variance) else None)
+        departures = Departures.load(within("departures", state)) if "departures.at" in state else None
+        return cls(f, float(figures[0]), float(figures[1]), variance if len(variance) else None, departures)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,119 +141,58 @@ class Priced:
 
 def price(basis: Basis, weights: Weights) -> Priced:
     """Return what the graphs of ``basis`` take under the law."""
-    table = basis.table
-    device_s = table.summed(op_s(basis, weights) * table.count)
-    host_s = weights.launch_s * table.launches
-    step_s: Array = (device_s**JOIN + host_s**JOIN) ** (1 / JOIN)
-    return Priced(step_s, device_s, _spread(basis, weights, device_s))
+    power = powers(basis, weights, departures(basis, weights))
+    step_s, device_s = step_of(basis, power, weights.launch_s)
+    return Priced(step_s, device_s, _spread(basis, weights, slopes_s(basis, power), device_s))
 
 
 def op_s(basis: Basis, weights: Weights) -> Array:
     """Return the seconds of one call of each op on the device, of shape (n,)."""
-    found: Array = basis.roofline_s * (FLOOR + np.exp(_f(basis, weights)))
+    return multiples_s(basis, powers(basis, weights, departures(basis, weights)))
+
+
+def departures(basis: Basis, weights: Weights) -> Array:
+    """Return what f of each op departs by from what is linear in its sizes, of shape (n,)."""
+    return np.zeros(len(basis.roofline_s)) if weights.departures is None else weights.departures.of(basis.table)
+
+
+def powers(basis: Basis, weights: Weights, departed: Array) -> Array:
+    """Return exp(f) of each op, of shape (n,)."""
+    own = weights.f[SHARED:].reshape(len(CLASSES), OWN)[basis.table.classes]
+    f = basis.shared @ weights.f[:SHARED] + np.einsum("ij,ij->i", basis.own, own) + weights.offset + departed
+    found: Array = np.exp(np.clip(f, LOWEST, HIGHEST))
     return found
 
 
-def fit(
-    observed: Sequence[Observed], prior: Weights, *, ridge: float, rounds: int = 10, start: Weights | None = None
-) -> list[Weights]:
-    """Return the law of each setting: weights in common, an offset and a launch of its own.
-
-    ``ridge`` is how many odd steps' worth the belief in ``prior`` weighs, for each weight on a size. ``start`` is where
-    the search begins, by default at ``prior``; it changes how soon the law is found, and not which.
-    """
-    settings, penalty = len(observed), ridge * _stiffness()
-    begin = start or prior
-    f = begin.f.copy()
-    offset, launch = np.full(settings, begin.offset), np.full(settings, np.log(begin.launch_s))
-    cells = [_Cells.of(one.basis.table) for one in observed]
-    used = np.unique(np.concatenate([_columns(one.basis) for one in observed]))
-    place = np.full(WEIGHTS, -1)
-    place[used] = np.arange(len(used))
-    size = len(used) + 2 * settings
-    inverse: Array = np.eye(size)
-    for _ in range(rounds):
-        normal, right = np.zeros((size, size)), np.zeros(size)
-        for number, one in enumerate(observed):
-            law = Weights(f, offset[number], float(np.exp(launch[number])))
-            slopes, error = _linearised(one, cells[number], law, place, len(used))
-            weighted = slopes / np.maximum(np.abs(error), ODD)[:, None]
-            columns = np.r_[np.arange(len(used)), len(used) + number, len(used) + settings + number]
-            normal[np.ix_(columns, columns)] += weighted.T @ slopes
-            right[columns] += weighted.T @ error
-        pull = np.concatenate([penalty[used], np.full(2 * settings, ridge * FREEDOM / 10)])
-        away = np.concatenate([(f - prior.f)[used], offset - prior.offset, np.zeros(settings)])
-        normal[np.diag_indices(size)] += pull
-        inverse = np.asarray(np.linalg.inv(normal), float)
-        change = np.clip(inverse @ (right - pull * away), -LONGEST_STEP, LONGEST_STEP)
-        f[used] += change[: len(used)]
-        offset += change[len(used) : len(used) + settings]
-        launch = np.clip(launch + change[len(used) + settings :], np.log(1e-6), np.log(3e-5))
-        if np.abs(change).max() < 0.03:
-            break
-    variance = np.full(WEIGHTS, 1 / (ridge * FREEDOM))
-    variance[used] = np.diag(inverse)[: len(used)]
-    return [Weights(f, float(o), float(np.exp(s)), variance) for o, s in zip(offset, launch, strict=True)]
+def multiples_s(basis: Basis, power: Array) -> Array:
+    """Return the seconds of ``FLOOR + power`` rooflines, of which those beyond the first cost ``beyond_s``."""
+    multiple = FLOOR + power
+    found: Array = basis.roofline_s * np.minimum(multiple, 1) + basis.beyond_s * np.maximum(multiple - 1, 0)
+    return found
 
 
-@dataclass(frozen=True, slots=True)
-class _Cells:
-    """Which ops of a table are of one graph and one class: ``cell`` (n,) into ``graph`` and ``classes``, and owners."""
-
-    owner: npt.NDArray[np.int64]
-    cell: npt.NDArray[np.int64]
-    graph: npt.NDArray[np.int64]
-    classes: npt.NDArray[np.int64]
-    launches: Array
-
-    @classmethod
-    def of(cls, table: OpTable) -> "_Cells":
-        owner = table.owner
-        present, cell = np.unique(owner * len(CLASSES) + table.classes, return_inverse=True)
-        return cls(owner, cell, present // len(CLASSES), present % len(CLASSES), table.launches)
+def slopes_s(basis: Basis, power: Array) -> Array:
+    """Return by how much the seconds of each op grow with f."""
+    found: Array = np.where(power > 1 - FLOOR, basis.beyond_s, basis.roofline_s) * power
+    return found
 
 
-def _linearised(
-    one: Observed, cells: _Cells, weights: Weights, place: npt.NDArray[np.int64], size: int
-) -> tuple[Array, Array]:
-    """Return the slopes of ln(step) by each weight used, the offset and ln(launch), and ln(measured ÷ priced)."""
-    basis, table, owner = one.basis, one.basis.table, cells.owner
-    graphs = table.graphs
-    variable = basis.roofline_s * np.exp(_f(basis, weights)) * table.count
-    total = np.bincount(owner, variable, graphs)
-    device_s = total + FLOOR * np.bincount(owner, basis.roofline_s * table.count, graphs)
-    host_s = weights.launch_s * cells.launches
-    share = 1 / (1 + (host_s / device_s) ** JOIN)
-    step_s = (device_s**JOIN + host_s**JOIN) ** (1 / JOIN)
-    slopes = np.zeros((graphs, size + 2))
-    for number in np.flatnonzero(place[:SHARED] >= 0):
-        slopes[:, place[number]] = np.bincount(owner, variable * basis.shared[:, number], graphs)
-    for column in range(OWN):
-        where = place[SHARED + cells.classes * OWN + column]
-        known = where >= 0
-        if known.any():
-            found = np.bincount(cells.cell, variable * basis.own[:, column], len(where))
-            slopes[cells.graph[known], where[known]] = found[known]
-    slopes[:, size] = total
-    slopes *= (share / device_s)[:, None]
-    slopes[:, size + 1] = 1 - share
-    return slopes[one.graph], np.log(one.step_s) - np.log(step_s[one.graph])
+def step_of(basis: Basis, power: Array, launch_s: float) -> tuple[Array, Array]:
+    """Return the seconds of the step and of the device alone, each of shape (g,)."""
+    table = basis.table
+    device_s = table.summed(multiples_s(basis, power) * table.count)
+    host_s = launch_s * table.launches
+    step_s: Array = (device_s**JOIN + host_s**JOIN) ** (1 / JOIN)
+    return step_s, device_s
 
 
-def _f(basis: Basis, weights: Weights) -> Array:
-    own = weights.f[SHARED:].reshape(len(CLASSES), OWN)[basis.table.classes]
-    f = basis.shared @ weights.f[:SHARED] + np.einsum("ij,ij->i", basis.own, own) + weights.offset
-    clipped: Array = np.clip(f, LOWEST, HIGHEST)
-    return clipped
-
-
-def _spread(basis: Basis, weights: Weights, device_s: Array) -> Array:
+def _spread(basis: Basis, weights: Weights, slope_s: Array, device_s: Array) -> Array:
     """Return how unsure each graph's price is, by the posterior's diagonal; NaN where the law has none."""
     table = basis.table
     if weights.variance is None:
         return np.full(table.graphs, np.nan)
-    cells = _Cells.of(table)
-    share = basis.roofline_s * np.exp(_f(basis, weights)) * table.count / device_s[cells.owner]
+    cells = Cells.of(table)
+    share = slope_s * table.count / device_s[cells.owner]
     total = np.zeros(table.graphs)
     variance = weights.variance[SHARED:].reshape(len(CLASSES), OWN)[cells.classes]
     for column in range(OWN):
@@ -251,22 +200,6 @@ def _spread(basis: Basis, weights: Weights, device_s: Array) -> Array:
         total += np.bincount(cells.graph, slope**2 * variance[:, column], table.graphs)
     found: Array = np.sqrt(total)
     return found
-
-
-def _columns(basis: Basis) -> npt.NDArray[np.int64]:
-    """Return the weights that some op of ``basis`` speaks of."""
-    shared = np.flatnonzero((basis.shared != 0).any(axis=0))
-    spoken = np.zeros((len(CLASSES), OWN), bool)
-    for column in range(OWN):
-        spoken[np.unique(basis.table.classes[basis.own[:, column] != 0]), column] = True
-    return np.concatenate([shared, SHARED + np.flatnonzero(spoken.ravel())])
-
-
-def _stiffness() -> Array:
-    stiffness = np.ones(WEIGHTS)
-    for column in (0, *FLAGS):
-        stiffness[SHARED + column :: OWN] = FREEDOM
-    return stiffness
 
 
 def roofline_terms_s(table: OpTable, device: Device) -> tuple[Array, Array]:
@@ -286,6 +219,19 @@ def roofline_terms_s(table: OpTable, device: Device) -> tuple[Array, Array]:
     return table.flops / peak, table.bytes / device.memory_bytes_per_s
 
 
+def _roofline_s(table: OpTable, busy_s: Array, traffic_s: Array) -> Array:
+    found: Array = np.hypot(busy_s, traffic_s) + RAMP_S * table.kernels
+    return found
+
+
+def _beyond_s(table: OpTable, device: Device, learned_on: Device, roofline_s: Array) -> Array:
+    """Return what a multiple beyond the roofline takes, by the units of both; the roofline where one is not known."""
+    if not (device.compute_units and learned_on.compute_units):
+        return roofline_s
+    there_s = _roofline_s(table, *roofline_terms_s(table, learned_on))
+    return there_s * (learned_on.compute_units / device.compute_units)
+
+
 def _shared(table: OpTable, intensity: Array, size: Array, cached: Array) -> Array:
     """Return what ops of all classes have in common: sizes of streams, intensities of products, and the cache."""
     stream, product = ~table.matrix, table.matrix
@@ -303,6 +249,20 @@ def _group_widths(sizes: Array) -> list[Array]:
     found = [grouped & (width < 3.5)]
     found += [grouped & (width == one) for one in (4.0, 5.0, 6.0)]
     return [one.astype(float) for one in (*found, grouped & even & (width > 6.5))]
+
+
+def _group_numbers(sizes: Array) -> list[Array]:
+    """Return what few groups, narrow groups that widen, few channels and filters beyond 7 × 7 disturb.
+
+    A gradient of weights has little to do at once where groups are few; narrow kernels keep the width of a group; and
+    libraries write depthwise kernels for filters of up to 7 × 7.
+    """
+    grouped = (sizes[:, 2] > 0) & (sizes[:, 4] > 0) & (sizes[:, 0] > 0)
+    few = np.where(grouped, np.maximum(5 - sizes[:, 2], 0), 0.0)
+    uneven = np.where(grouped & (sizes[:, 0] < 4.5), np.abs(sizes[:, 0] - sizes[:, 1]) > 0.1, 0.0)
+    channels = np.where(grouped, np.maximum(7 - sizes[:, 0] - sizes[:, 2], 0), 0.0)
+    large = np.maximum(sizes[:, 4] - _LARGE_FILTER, 0)
+    return [few, uneven.astype(float), channels, large]
 
 
 def _own(table: OpTable, intensity: Array, size: Array) -> Array:
@@ -332,6 +292,7 @@ def _own(table: OpTable, intensity: Array, size: Array) -> Array:
         (s[:, 14], s[:, 14]),
         (s[:, 15], nothing),
         *((one, nothing) for one in _group_widths(s)),
+        *((one, nothing) for one in _group_numbers(s)),
     ]
     columns = [np.ones_like(size), *(np.where(product, of_product, of_stream) for of_product, of_stream in pairs)]
     return np.stack(columns).T

@@ -141,6 +141,27 @@ def indexed(ops: Iterable[Op]) -> tuple[OpTable, Whole]:
     return OpTable.counted(kept, [counts]), np.array(where, np.int64)
 
 
+@dataclass(frozen=True, slots=True)
+class Cells:
+    """Which ops of a table are of one graph and one class: ``cell`` (n,) says where in ``graph`` and ``classes``.
+
+    ``owner`` (n,) is the graph of each op, and ``launches`` (g,) the kernels of each graph.
+    """
+
+    owner: Whole
+    cell: Whole
+    graph: Whole
+    classes: Whole
+    launches: Array
+
+    @classmethod
+    def of(cls, table: OpTable) -> "Cells":
+        """Return the cells of ``table``."""
+        owner = table.owner
+        present, cell = np.unique(owner * len(CLASSES) + table.classes, return_inverse=True)
+        return cls(owner, cell, present // len(CLASSES), present % len(CLASSES), table.launches)
+
+
 def class_of(op: Op) -> str:
     """Return the name in ``CLASSES`` of the kernel that ``op`` runs."""
     if op.stage is Stage.OPTIMIZER:

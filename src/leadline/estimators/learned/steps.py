@@ -5,17 +5,20 @@ memory, training or inference. Settings that are alike share weights, from which
 ask for.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
-from leadline.estimators.learned.op_law import Array, Observed, Weights, fit
+from leadline.estimators.learned.op_fit import departed, fit
+from leadline.estimators.learned.op_law import Array, Observed, Weights
 from leadline.estimators.tabular.ports import State
 from leadline.estimators.tabular.states import nest, within
 
-COMMON_RIDGE = 100.0
-OWN_RIDGE = 50.0
-FEW_RIDGE = 20.0
+COMMON_RIDGE = 20.0
+OWN_RIDGE = 10.0
+FEW_RIDGES = (10.0, 40.0, 160.0)
+"""How firmly few steps are met with what was believed; how far a device departs is not known, so all are asked."""
 CARRIED = 0.8
 """Share of a model's error on one device that is found on another: much of it is the library's and the graph's."""
 
@@ -33,7 +36,7 @@ def fit_settings(observed: Mapping[str, Observed], alike: Mapping[str, str], *, 
         near = start.get(f"{group} in common") if start else None
         together = fit([observed[name] for name in names], Weights.believed(), ridge=COMMON_RIDGE, start=near)
         for name, common in zip(names, together, strict=True):
-            found[name] = fit([observed[name]], common, ridge=OWN_RIDGE, rounds=4)[0]
+            found[name] = departed(observed[name], fit([observed[name]], common, ridge=OWN_RIDGE)[0])
         found[f"{group} in common"] = together[0]
     return found
 
@@ -46,7 +49,18 @@ def adapt(weights: Weights, few: Observed, known: Array | None = None) -> Weight
     """
     if known is not None:
         few = Observed(few.basis, few.graph, few.step_s * np.exp(-known))
-    return fit([few], weights, ridge=FEW_RIDGE, rounds=6)[0]
+    tried = [fit([few], weights, ridge=one)[0] for one in FEW_RIDGES]
+    return departed(few, _mean_of(tried))
+
+
+def _mean_of(laws: Sequence[Weights]) -> Weights:
+    """Return the law whose every weight is the mean of theirs; what they depart by and how sure they are is alike."""
+    return replace(
+        laws[0],
+        f=np.mean([one.f for one in laws], axis=0),
+        offset=float(np.mean([one.offset for one in laws])),
+        launch_s=float(np.exp(np.mean([np.log(one.launch_s) for one in laws]))),
+    )
 
 
 def carried(elsewhere: Array) -> Array:
