@@ -8,7 +8,8 @@ import numpy as np
 
 from leadline.bench.dnn.asked import LEVEL, Array, Asked
 from leadline.bench.dnn.kernel_data import DEVICES, NAMES, STREAMS, timings
-from leadline.bench.dnn.kernels import INNER_ROWS, SWEPT, Suit, spread_over, suited
+from leadline.bench.dnn.kernel_sweeps import swept as swept_by
+from leadline.bench.dnn.kernels import INNER_ROWS, Suit, seconds_of, suited
 from leadline.bench.dnn.transformer_graphs import Traced, traced
 from leadline.catalog.read import TomlCatalog
 from leadline.core.hardware import Device
@@ -21,7 +22,6 @@ from leadline.uncertainty.conformal import Residuals, calibrate
 
 MOST = {"bmm": 1000, "linear": 1000, "ln": 500, "softmax": 500, **dict.fromkeys(STREAMS, 250)}
 """Kernels of each device that are taken of a table."""
-SWEPT_OF = {"aten.bmm": SWEPT["bmm"], "aten.addmm": SWEPT["linear"], "aten._softmax": 20, "aten.native_layer_norm": 20}
 TARGET = 8.0
 TRUSTED = (0.0, 0.5, 1.0)
 SWEPT_SHARES = (0.25, 0.5, 0.75, 1.0)
@@ -110,7 +110,7 @@ class _LeftOut:
         if key not in self.priced:
             fitted = self._model(out)
             if swept:
-                fitted = with_sweep(fitted, self._sweep(device))
+                fitted = with_sweep(fitted, self._sweep(fitted, device))
             model = LearnedKernels(suited(fitted, Suit(trusted)), _device(device))
             self.priced[key] = np.array([model.step_s(run.graph) for run in self._of(device)])
         return self.priced[key]
@@ -124,16 +124,11 @@ class _LeftOut:
             self.fitted[key] = learn(self.timings.at(keep), **({"tree_rows": 1000} if len(out) == 1 else INNER_ROWS))
         return self.fitted[key]
 
-    def _sweep(self, device: str) -> Timings:
-        own = self.timings.at(
-            np.flatnonzero(self.timings.device == self.timings.boards.names.index(_device(device).name))
-        )
-        chosen = []
-        for name in np.unique(own.kernels.name):
-            rows = np.flatnonzero(own.kernels.name == name)
-            most = SWEPT_OF.get(own.names[name], SWEPT["pointwise"])
-            chosen.append(rows[spread_over(own.at(rows), most)])
-        return own.at(np.concatenate(chosen))
+    def _sweep(self, fitted: FittedKernels, device: str) -> Timings:
+        """Return the kernels of a device that a sweep measures."""
+        place = self.timings.boards.names.index(_device(device).name)
+        own = self.timings.at(np.flatnonzero(self.timings.device == place))
+        return own.at(swept_by(own, seconds_of(fitted, own))[0])
 
 
 def _as_asked(
