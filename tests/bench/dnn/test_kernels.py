@@ -1,5 +1,6 @@
 """The tables of single kernels and of transformers, on made-up rows and on the public ones where they are at hand."""
 
+import math
 import os
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from leadline.bench.dnn.kernel_baselines import METHODS
 from leadline.bench.dnn.kernel_data import NAMES, STREAMS, half_timings, product, streamed, timings
 from leadline.bench.dnn.kernel_sweeps import HALF_PLAN, OTHER_PLAN, PLANS, Plan, swept
 from leadline.bench.dnn.kernels import Suit, asked, suited
-from leadline.bench.dnn.transformer_graphs import traced
+from leadline.bench.dnn.transformer_graphs import layer_ops, traced
 from leadline.catalog.read import TomlCatalog
 from leadline.core.errors import InvalidInput
 from leadline.core.graph import OpKind
@@ -163,3 +164,23 @@ def test_traced_runs_compute_what_their_models_compute():
     tokens, weights = 4 * 1024, 36 * 12 * 1280**2 + 50257 * 1280
     attention = 36 * 4 * 4 * 1024 * 1024 * 1280
     assert pytest.approx(2 * tokens * weights + attention, rel=0.02) == inference.graph.flops
+
+
+@needs_data
+def test_products_of_the_tables_are_those_that_the_traced_models_ran():
+    """Only one of both readings of the columns agrees with the products that were timed in whole models."""
+    table = {(one.op.dims["m"], one.op.dims["n"], one.op.dims["k"]): one for one in timings(DATA, "linear", 3000)
+             if one.device.name == "MI100"}  # fmt: skip
+    labels = read(DATA, "neusight_op_labels")
+    own = np.flatnonzero(labels["device"] == "AMD_Instinct_MI100")
+    differ, turned = [], []
+    for i in own:
+        for op in layer_ops(labels, int(i)):
+            m, n, k = (op.dims.get(name, 0) for name in "mnk")
+            if n != k and (m, n, k) in table and (m, k, n) in table:
+                elapsed_s = labels["fw_latency"][i] / 1e3
+                differ.append(abs(math.log(elapsed_s / table[m, n, k].seconds)))
+                turned.append(abs(math.log(elapsed_s / table[m, k, n].seconds)))
+    assert len(differ) > 10
+    assert np.median(differ) < 0.04
+    assert np.median(turned) > 0.08

@@ -71,6 +71,7 @@ class FittedKernels:
 
     A group is one of ``GROUPS``. ``names`` are operators whose launch was measured by itself: ``launches[(device,
     name)]`` is the logarithm of a factor. ``near[(device, group)]`` is what a sweep of the device says.
+    ``steps[vendor]`` is the logarithm of whole steps over their kernels, on devices of the maker that were left out.
     """
 
     laws: dict[int, LearnedLaw]
@@ -78,6 +79,7 @@ class FittedKernels:
     effects: dict[tuple[str, int], Array] = field(default_factory=dict)
     launches: dict[tuple[str, int], float] = field(default_factory=dict)
     near: dict[tuple[str, int], Swept] = field(default_factory=dict)
+    steps: dict[str, float] = field(default_factory=dict)
 
     def dump(self) -> State:
         """Return all of it as named arrays."""
@@ -94,6 +96,8 @@ class FittedKernels:
         state["launches.value"] = np.array(list(self.launches.values()))
         state["near.device"] = texts([device for device, _ in self.near])
         state["near.group"] = np.array([group for _, group in self.near], np.int64)
+        state["steps.vendor"] = texts(list(self.steps))
+        state["steps.value"] = np.array(list(self.steps.values()))
         for i, swept in enumerate(self.near.values()):
             state |= nest(f"near.{i}", swept.dump())
         return state
@@ -114,7 +118,8 @@ class FittedKernels:
         launches = dict(zip(named, floats(state["launches.value"]).tolist(), strict=True))
         owners = zip(lines(state["near.device"]), state["near.group"].astype(int).tolist(), strict=True)
         near = {key: Swept.load(within(f"near.{i}", state)) for i, key in enumerate(owners)}
-        return cls(laws, lines(state["names"]), effects, launches, near)
+        steps = dict(zip(lines(state["steps.vendor"]), floats(state["steps.value"]).tolist(), strict=True))
+        return cls(laws, lines(state["names"]), effects, launches, near, steps)
 
     def price(self, kernels: Kernels, boards: Boards, where: Whole, *, queued: bool = False) -> tuple[Array, Array]:
         """Return kernel and launch seconds of each kernel, shape (n,), on the device ``where`` (positions in boards).
@@ -171,6 +176,11 @@ class FittedKernels:
             return np.zeros(len(placed)), np.zeros((len(placed), 0), np.int64)
         leaves = trees_.leaves(features_of(group, placed, kernel_s))
         return np.clip(trees_.base + trees_.value[leaves].sum(axis=1), -FARTHEST, FARTHEST), leaves
+
+    def factor(self, device: str, vendor: str) -> float:
+        """Return what the kernels of a step are multiplied by on a device of which none was measured; else one."""
+        known = any(name == device for name, _ in self.effects)
+        return 1.0 if known else float(np.exp(self.steps.get(vendor, 0.0)))
 
     def middle(self, group: int) -> Array:
         """Return the median over the known devices of what they are apart in, shape (3,)."""
