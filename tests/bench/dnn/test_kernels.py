@@ -1,5 +1,6 @@
 """The tables of single kernels and of transformers, on made-up rows and on the public ones where they are at hand."""
 
+import math
 import os
 from pathlib import Path
 
@@ -9,9 +10,10 @@ import pytest
 from leadline.bench.dnn import fit_kernels, kernel_data, pricing
 from leadline.bench.dnn.data import read
 from leadline.bench.dnn.kernel_baselines import METHODS
-from leadline.bench.dnn.kernel_data import NAMES, half_timings, product, streamed, timings
-from leadline.bench.dnn.kernels import Suit, asked, spread_over, suited
-from leadline.bench.dnn.transformer_graphs import traced
+from leadline.bench.dnn.kernel_data import NAMES, STREAMS, half_timings, product, streamed, timings
+from leadline.bench.dnn.kernel_sweeps import HALF_PLAN, OTHER_PLAN, PLANS, Plan, swept
+from leadline.bench.dnn.kernels import Suit, asked, suited
+from leadline.bench.dnn.transformer_graphs import layer_ops, traced
 from leadline.catalog.read import TomlCatalog
 from leadline.core.errors import InvalidInput
 from leadline.core.graph import OpKind
@@ -35,17 +37,38 @@ def made_up():
 
 def test_a_sweep_takes_as_many_kernels_as_it_says_and_none_twice():
     rows = made_up().at(np.arange(12))
-    chosen = spread_over(rows, 6)
+    chosen, _ = swept(rows, rows.seconds, Plan(6, 10.0))
     assert 6 == len(set(chosen.tolist()))
 
 
 def test_a_sweep_leaves_half_of_few_kernels_to_be_asked_about():
-    assert 6 == len(spread_over(made_up().at(np.arange(12)), 100))
+    rows = made_up().at(np.arange(12))
+    assert 6 == len(swept(rows, rows.seconds, Plan(100, 10.0))[0])
 
 
 def test_a_sweep_leaves_out_an_operator_with_a_single_kernel():
     rows = made_up().at(np.arange(1))
-    assert 0 == len(spread_over(rows, 6))
+    assert (0, 0.0) == (len(swept(rows, rows.seconds)[0]), swept(rows, rows.seconds)[1])
+
+
+def test_a_sweep_ends_when_its_time_is_spent():
+    rows = made_up()
+    all_, all_s = swept(rows, rows.seconds, Plan(100, 1e3))
+    few, few_s = swept(rows, rows.seconds, Plan(100, all_s / 3))
+    assert len(few) < len(all_)
+    assert all_s / 3 < few_s < all_s / 2
+
+
+def test_a_sweep_prefers_kernels_that_are_soon_done():
+    rows = made_up()
+    slow = np.where(np.arange(len(rows)) % 2 == 0, 1.0, 1e-4)
+    chosen, _ = swept(rows, slow, Plan(12, 1e3))
+    assert np.mean(chosen % 2) > 0.75
+
+
+def test_the_plans_of_all_operators_fit_in_ninety_seconds():
+    others = len(STREAMS) * OTHER_PLAN.seconds
+    assert others + sum(plan.seconds for plan in (*PLANS.values(), HALF_PLAN)) < 0.85 * 90
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -141,3 +164,23 @@ def test_traced_runs_compute_what_their_models_compute():
     tokens, weights = 4 * 1024, 36 * 12 * 1280**2 + 50257 * 1280
     attention = 36 * 4 * 4 * 1024 * 1024 * 1280
     assert pytest.approx(2 * tokens * weights + attention, rel=0.02) == inference.graph.flops
+
+
+@needs_data
+def test_products_of_the_tables_are_those_that_the_traced_models_ran():
+    """Only one of both readings of the columns agrees with the products that were timed in whole models."""
+    table = {(one.op.dims["m"], one.op.dims["n"], one.op.dims["k"]): one for one in timings(DATA, "linear", 3000)
+             if one.device.name == "MI100"}  # fmt: skip
+    labels = read(DATA, "neusight_op_labels")
+    own = np.flatnonzero(labels["device"] == "AMD_Instinct_MI100")
+    differ, turned = [], []
+    for i in own:
+        for op in layer_ops(labels, int(i)):
+            m, n, k = (op.dims.get(name, 0) for name in "mnk")
+            if n != k and (m, n, k) in table and (m, k, n) in table:
+                elapsed_s = labels["fw_latency"][i] / 1e3
+                differ.append(abs(math.log(elapsed_s / table[m, n, k].seconds)))
+                turned.append(abs(math.log(elapsed_s / table[m, k, n].seconds)))
+    assert len(differ) > 10
+    assert np.median(differ) < 0.04
+    assert np.median(turned) > 0.08

@@ -53,21 +53,22 @@ def test_fewer_runs_of_the_same_noise_are_less_sure():
 
 def test_the_law_learns_what_no_factor_can(laws):
     """On this device convolutions are twice as slow as the law has them, and additions are not."""
-    truth = LawKernels(laws, NEW, graphs(1)[0])
+    truth = LawKernels(laws, NEW, graphs(1)[0], devices={"Known": KNOWN}.get)
     slow = [sum(s * (2 if op.kind == "conv" else 1) for op, s in zip(one.ops, truth.ops_s(one.ops), strict=True))
             for one in graphs(12)]  # fmt: skip
     runs = FewRuns(graphs(12), np.array(slow), [f"model {n % 6}" for n in range(12)])
-    found = by_law(laws, NEW, runs)
+    found = by_law(laws, NEW, runs, {"Known": KNOWN}.get)
     assert found.error < 0.08 < found.before
     assert found.laws is not None
     assert {NEW.name} == {one.device for one in found.laws.laws}
-    own = LawKernels(found.laws, NEW, graphs(1)[0], spread=found.spread)
+    own = LawKernels(found.laws, NEW, graphs(1)[0], devices={"Known": KNOWN}.get, spread=found.spread)
     assert pytest.approx(slow[3], rel=0.1) == own.step_s(graphs(12)[3])
 
 
 def test_the_law_refuses_a_phase_it_has_not_learned(laws):
+    runs = FewRuns([OpGraph((conv(stage=Stage.BACKWARD),))] * 5, np.ones(5), list("abcde"))
     with pytest.raises(InvalidInput, match="no training steps were learned"):
-        by_law(laws, NEW, FewRuns([OpGraph((conv(stage=Stage.BACKWARD),))] * 5, np.ones(5), list("abcde")))
+        by_law(laws, NEW, runs, {"Known": KNOWN}.get)
 
 
 def test_every_time_of_a_scaled_list_is_scaled_and_its_spread_is_told():

@@ -11,6 +11,7 @@ from leadline.core.errors import InvalidInput
 from leadline.core.graph import Op, OpKind, Stage
 from leadline.estimators.learned.fit_kernels import Timing, fit_kernels, tabulate
 from leadline.estimators.learned.fitted_kernels import FittedKernels
+from leadline.estimators.learned.kernel_law import COMPUTING_LAW
 from leadline.estimators.learned.kernel_sweep import with_sweep
 from leadline.estimators.learned.kernels import LearnedKernels
 
@@ -43,12 +44,28 @@ def test_the_launch_of_a_learned_device_is_told_from_its_kernels(fitted):
 
 def test_a_sweep_tells_a_device_that_is_slower_than_its_figures(fitted):
     slow = [Timing(one.op, one.device, 1.5 * one.seconds) for one in timings_on(UNSEEN)]
-    known = with_sweep(fitted, tabulate(slow[::4], NAMES))
+    known = with_sweep(fitted, tabulate(slow[::3], NAMES))  # every inner sum among them
     found = np.array([LearnedKernels(known, UNSEEN).op_s(op) for op in LARGE])
     truth = np.array([1.5 * true_s(op, UNSEEN) for op in LARGE])
     without = np.array([LearnedKernels(fitted, UNSEEN).op_s(op) for op in LARGE])
     assert np.mean(np.abs(found / truth - 1)) < 0.15
     assert np.mean(np.abs(without / truth - 1)) > 0.25
+
+
+def test_a_sweep_tells_what_no_factor_can_and_the_law_that_others_taught_does_not(fitted):
+    def deeper_s(op):  # as if every inner sum were longer by 500
+        return true_s(gemm(op.dims["m"], op.dims["n"], op.dims["k"] + 500), UNSEEN)
+
+    products = [one.op for one in timings_on(UNSEEN) if one.op.name == "aten.addmm"]
+    launch_s = LAUNCH_S[UNSEEN.name]
+    slow = [Timing(op, UNSEEN, max(launch_s, deeper_s(op))) for op in products]
+    known = with_sweep(fitted, tabulate(slow[::3], NAMES))
+    truth = np.array([deeper_s(op) for op in LARGE])
+    found, without = (LearnedKernels(one, UNSEEN).ops_s(LARGE) for one in (known, fitted))
+    assert np.mean(np.abs(found / truth - 1)) < 0.15
+    assert np.mean(np.abs(without / truth - 1)) > 0.3
+    depth = COMPUTING_LAW.names.index("depth")
+    assert known.near[UNSEEN.name, 0].at[depth] > fitted.laws[0].at[depth] + 0.5
 
 
 def test_a_sweep_of_two_devices_is_refused(fitted):
@@ -57,7 +74,7 @@ def test_a_sweep_of_two_devices_is_refused(fitted):
 
 
 def test_a_state_makes_the_same_model_again(fitted, tmp_path):
-    known = with_sweep(fitted, tabulate(timings_on(UNSEEN)[::5], NAMES))
+    known = replace(with_sweep(fitted, tabulate(timings_on(UNSEEN)[::5], NAMES)), steps={"nvidia": 0.1})
     np.savez(tmp_path / "state.npz", **known.dump())
     with np.load(tmp_path / "state.npz", allow_pickle=False) as state:
         again = FittedKernels.load(dict(state))
@@ -65,6 +82,7 @@ def test_a_state_makes_the_same_model_again(fitted, tmp_path):
         one, other = LearnedKernels(known, on), LearnedKernels(again, on)
         assert one.ops_s(LARGE) == other.ops_s(LARGE)
     assert known.launches == again.launches
+    assert known.steps == again.steps
 
 
 def test_too_few_kernels_are_refused():

@@ -1,5 +1,6 @@
 """The learned kernel model as a port: bounds, growth with size, and many at once like one by one."""
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -94,6 +95,16 @@ def test_a_graph_takes_the_sum_of_its_kernels_where_they_outlast_the_launches(fi
     graph = OpGraph((replace(gemm(4096, 4096, 4096), count=3), add(8192, 8192)))
     expected = 3 * model.op_s(gemm(4096, 4096, 4096)) + model.op_s(add(8192, 8192))
     assert pytest.approx(expected) == model.step_s(graph)
+
+
+def test_steps_on_a_new_device_take_what_the_makers_other_devices_took(fitted):
+    longer = replace(fitted, steps={"nvidia": math.log(1.1), "amd": math.log(3.0)})
+    graph = OpGraph((replace(gemm(4096, 4096, 4096), count=3),))
+    for on, expected in ((UNSEEN, 1.1), (DEVICES[0], 1.0)):
+        ratio = LearnedKernels(longer, on).step_s(graph) / LearnedKernels(fitted, on).step_s(graph)
+        assert pytest.approx(expected) == ratio
+        both = [steps_s(one, [kernels_of(graph.ops)], [on])[0] for one in (longer, fitted)]
+        assert pytest.approx(expected) == both[0] / both[1]
 
 
 def test_a_processor_is_sent_to_its_specifications(fitted):

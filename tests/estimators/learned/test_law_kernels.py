@@ -26,6 +26,7 @@ KNOWN = Device(
 )  # fmt: skip
 OTHER = replace(KNOWN, name="Other")
 NEW = replace(KNOWN, name="New", memory_bytes_per_s=2e12)
+DEVICES = {"Known": KNOWN, "Other": OTHER}
 SEEN = np.array([name in ("conv_dense", "add", "conv_dense_backward") for name in CLASSES])
 
 
@@ -70,30 +71,32 @@ def laws():
     return StepLaws(settings, dict.fromkeys(settings, 0.5), dict.fromkeys(settings, SEEN))
 
 
-def under(weights, device, graph=GRAPH):
-    return float(price(Basis.of(OpTable.of([graph.ops]), device), weights).step_s[0])
+def under(weights, device, graph=GRAPH, learned_on=None):
+    return float(price(Basis.of(OpTable.of([graph.ops]), device, learned_on=learned_on), weights).step_s[0])
 
 
 def test_a_known_device_has_the_law_of_its_newest_release(laws):
-    model = LawKernels(laws, KNOWN, GRAPH)
+    model = LawKernels(laws, KNOWN, GRAPH, devices=DEVICES.get)
     assert Tier.LEARNED is model.tier
     assert pytest.approx(under(law(0.2), KNOWN)) == model.step_s(GRAPH)
 
 
 def test_another_device_has_the_mean_of_the_known_ones_by_its_own_figures(laws):
-    assert pytest.approx(under(law(0.4), NEW)) == LawKernels(laws, NEW, GRAPH).step_s(GRAPH)
+    each = [under(law(offset), NEW, learned_on=device) for offset, device in ((0.2, KNOWN), (0.6, OTHER))]
+    assert pytest.approx(np.sqrt(each[0] * each[1])) == LawKernels(laws, NEW, GRAPH, devices=DEVICES.get).step_s(GRAPH)
 
 
 def test_channels_last_have_a_law_of_their_own_and_fall_back_to_the_other(laws):
     last = OpGraph(tuple(replace(op, dims={**op.dims, "channels_last": 1}) for op in GRAPH.ops))
     assert is_channels_last(last)
     assert not is_channels_last(GRAPH)
-    assert pytest.approx(under(law(-0.5), KNOWN, last)) == LawKernels(laws, KNOWN, last).step_s(last)
-    assert pytest.approx(under(law(-0.5), OTHER, last)) == LawKernels(laws, OTHER, last).step_s(last)
+    for device in (KNOWN, OTHER):
+        carried = under(law(-0.5), device, last, learned_on=None if device is KNOWN else KNOWN)
+        assert pytest.approx(carried) == LawKernels(laws, device, last, devices=DEVICES.get).step_s(last)
 
 
 def test_each_op_is_priced_in_its_place_and_views_take_nothing(laws):
-    model = LawKernels(laws, KNOWN, GRAPH)
+    model = LawKernels(laws, KNOWN, GRAPH, devices=DEVICES.get)
     seconds = model.ops_s(GRAPH.ops)
     assert 0.0 == seconds[2]
     assert seconds[0] == seconds[3]
@@ -114,7 +117,7 @@ def test_a_phase_that_was_not_learned_is_refused(laws):
     backward = OpGraph((*GRAPH.ops, conv(stage=Stage.BACKWARD)))
     assert is_training(backward)
     with pytest.raises(InvalidInput, match="no training steps were learned"):
-        LawKernels(laws, KNOWN, backward)
+        LawKernels(laws, KNOWN, backward, devices=DEVICES.get)
     assert laws.knows(KNOWN, training=False)
     assert not laws.knows(KNOWN, training=True)
     assert not laws.knows(NEW, training=False)
@@ -122,22 +125,22 @@ def test_a_phase_that_was_not_learned_is_refused(laws):
 
 
 def test_time_in_kernels_never_learned_widens_the_interval_and_then_refuses(laws):
-    plain = LawKernels(laws, KNOWN, GRAPH, spread=0.1)
+    plain = LawKernels(laws, KNOWN, GRAPH, spread=0.1, devices=DEVICES.get)
     with_some = OpGraph((*(replace(op, count=50) for op in GRAPH.ops), lookup()))
     assert 0.1 < plain.spread_of(with_some) < 0.3
     with pytest.raises(InvalidInput, match=r"% of its time is in kernels of which no step was learned \(embedding\)"):
-        LawKernels(laws, KNOWN, OpGraph((*GRAPH.ops, lookup(), lookup())))
+        LawKernels(laws, KNOWN, OpGraph((*GRAPH.ops, lookup(), lookup())), devices=DEVICES.get)
 
 
 def test_a_graph_farther_from_the_learned_ones_is_less_sure(laws):
     unsure = StepLaws({one: law(0.2, 4.0) for one in laws.laws}, laws.usual, laws.seen)
-    assert 0.1 == LawKernels(laws, KNOWN, GRAPH, spread=0.1).spread_of(GRAPH)
-    assert LawKernels(unsure, KNOWN, GRAPH, spread=0.1).spread_of(GRAPH) > 0.2
+    assert 0.1 == LawKernels(laws, KNOWN, GRAPH, spread=0.1, devices=DEVICES.get).spread_of(GRAPH)
+    assert LawKernels(unsure, KNOWN, GRAPH, spread=0.1, devices=DEVICES.get).spread_of(GRAPH) > 0.2
 
 
 def test_a_device_that_is_no_gpu_is_refused(laws):
     with pytest.raises(InvalidInput, match="Known is a cpu, but steps were learned on GPUs"):
-        LawKernels(laws, replace(KNOWN, kind=DeviceKind.CPU), GRAPH)
+        LawKernels(laws, replace(KNOWN, kind=DeviceKind.CPU), GRAPH, devices=DEVICES.get)
 
 
 def test_a_state_makes_the_same_laws_again(laws, tmp_path):
@@ -146,7 +149,7 @@ def test_a_state_makes_the_same_laws_again(laws, tmp_path):
         again = StepLaws.load(dict(state))
     assert list(laws.laws) == list(again.laws)
     for device in (KNOWN, OTHER, NEW):
-        one, other = (LawKernels(each, device, GRAPH) for each in (laws, again))
+        one, other = (LawKernels(each, device, GRAPH, devices=DEVICES.get) for each in (laws, again))
         assert pytest.approx(one.step_s(GRAPH), rel=1e-6) == other.step_s(GRAPH)
         assert pytest.approx(one.spread_of(GRAPH), rel=1e-6) == other.spread_of(GRAPH)
 

@@ -6,14 +6,17 @@ from pathlib import Path
 
 import numpy as np
 
-from leadline.bench.dnn.kernel_data import FAMILIES, NAMES, STREAMS, half_timings, timings
-from leadline.bench.dnn.kernels import HALF, LeftOut, suited, table_of
+from leadline.bench.dnn.kernel_data import NAMES, STREAMS, half_timings, timings
+from leadline.bench.dnn.kernels import HALF, LeftOut, Suit, suited, table_of
+from leadline.bench.dnn.transformers import left_out_of
 from leadline.core.errors import InvalidInput, LeadlineError
 from leadline.estimators.learned.fit_kernels import Timing, fit_kernels
-from leadline.estimators.learned.fitted_kernels import FittedKernels, group_of
+from leadline.estimators.learned.fitted_kernels import GROUPS, FittedKernels, group_of
 
 MOST = {"bmm": 2500, "linear": 2500, "conv": 2500, "ln": 1400, "softmax": 1750, **dict.fromkeys(STREAMS, 300)}
 """Kernels of each device that are taken of a table."""
+IN_STEPS = ("product", "batched", "stream", "norm", "softmax")
+"""Groups of kernels whose trust is decided by whole transformers; that of the others by their kernels."""
 
 
 def everything(data: Path, *, share: int = 1) -> list[Timing]:
@@ -31,12 +34,15 @@ def shipped(data: Path) -> FittedKernels:
     """Return the model fitted on all devices, with what suits a device that it does not know."""
     fitted = fitted_on_all(data)
     laws = dict(fitted.laws)
-    for family in (*FAMILIES, HALF):
+    for family in ("conv", HALF):
         table = table_of(data, family)
         suit = LeftOut(family, table).suiting(())
         number = int(group_of(table.placed())[0])
         laws[number] = suited(fitted, suit).laws[number]
-    return replace(fitted, laws=laws)
+    trusted, steps = left_out_of(data).suiting()
+    in_steps = suited(fitted, Suit(trusted))
+    laws |= {number: in_steps.laws[number] for number in laws if GROUPS[number] in IN_STEPS}
+    return replace(fitted, laws=laws, steps=steps)
 
 
 def main(arguments: list[str]) -> int:

@@ -125,7 +125,8 @@ def streamed(name: str, kind: OpKind, shape: tuple[int, ...], operands: int) -> 
 
 
 def _products(_: str, columns: Columns) -> Iterator[Op]:
-    for b, m, n, k in zip(*(columns[name].tolist() for name in "BMNK"), strict=True):
+    """Make products of (m, k) and (k, n): the tables call the inner sum N, as the same sizes in the traced ops show."""
+    for b, m, k, n in zip(*(columns[name].tolist() for name in "BMNK"), strict=True):
         yield product(int(m), int(n), int(k), b=int(b))
 
 

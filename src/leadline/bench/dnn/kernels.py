@@ -10,8 +10,9 @@ import numpy.typing as npt
 from leadline.bench.dnn import kernel_baselines as baselines
 from leadline.bench.dnn.asked import LEVEL, Array, Asked
 from leadline.bench.dnn.kernel_data import DRIFTING, FAMILIES, NAMES, half_timings, timings
+from leadline.bench.dnn.kernel_sweeps import HALF_PLAN, swept
 from leadline.estimators.learned.fit_kernels import Timings, learn, tabulate
-from leadline.estimators.learned.fitted_kernels import FittedKernels, group_of
+from leadline.estimators.learned.fitted_kernels import FittedKernels
 from leadline.estimators.learned.kernel_law import together_s
 from leadline.estimators.learned.kernel_sweep import with_sweep
 from leadline.estimators.learned.nearby import coordinates
@@ -21,16 +22,6 @@ Whole = npt.NDArray[np.int64]
 
 MOST = {"pointwise": 300}
 """Kernels that are taken of each device and table; 1,500 where a family is not named."""
-SWEPT = {
-    "bmm": 90,
-    "linear": 200,
-    "conv": 100,
-    "norm": 20,
-    "softmax": 20,
-    "pointwise": 10,
-    "half-precision linear": 100,
-}
-"""Kernels of each table that the sweep on a device measures: about as many as ``leadline calibrate`` does."""
 SPECS_TARGETS = {"bmm": 20.0, "linear": 20.0, "conv": 20.0, "norm": 12.0, "softmax": 12.0, "pointwise": 12.0}
 SWEEP_TARGET = 10.0
 TRUSTED = (0.5, 1.0)
@@ -111,20 +102,21 @@ class LeftOut:
 
     def with_sweeps(self) -> Asked:
         """Ask for each device with the kernels of a sweep on it known; they are not asked about."""
-        parts, errors = [], {}
+        parts, took = [], {}
         for out in self.devices:
-            rest, point, spread = self.swept((out,), out)
+            one = self.swept((out,), out)
             inner = []
             for other in self.devices:
                 if other != out:
-                    kept, at, wide = self.swept((out, other), other)
-                    inner.append(Residuals.of(kept.seconds, at, spread=wide, scale=UNSEEN))
-            parts.append(_Part(rest, point, *_interval(inner, point, spread)))
-            errors[self.timings.boards.names[out]] = float(spread[0])
+                    known = self.swept((out, other), other)
+                    inner.append(Residuals.of(known.rows.seconds, known.point, spread=known.spread, scale=UNSEEN))
+            parts.append(_Part(one.rows, one.point, *_interval(inner, one.point, one.spread)))
+            took[self.timings.boards.names[out]] = {"kernels": one.measured, "seconds": round(one.took_s, 1)}
         asked_without = zip(self.devices, parts, strict=True)
         answers = {"specs": np.concatenate([seconds_of(self.model((out,)), part.rows) for out, part in asked_without])}
-        how = f"{SWEPT[self.family]} kernels of each table swept on the device"
-        return _as_asked(self.family, "device left out, sweep on it", parts, answers, SWEEP_TARGET, how, errors)
+        longest = max(took.values(), key=lambda one: one["seconds"])
+        how = f"at most {longest['seconds']:.0f} s of a sweep on the device: {longest['kernels']} of its kernels"
+        return _as_asked(self.family, "device left out, sweep on it", parts, answers, SWEEP_TARGET, how, took)
 
     def model(self, out: tuple[int, ...]) -> FittedKernels:
         """Return the model that was fitted without these devices."""
@@ -143,14 +135,19 @@ class LeftOut:
         """Return the kernels of the other devices."""
         return self.timings.at(np.flatnonzero(self.timings.device != device))
 
-    def swept(self, out: tuple[int, ...], device: int) -> tuple[Timings, Array, Array]:
-        """Return the kernels of ``device`` that its sweep did not measure, the answers, and how unsure they are."""
-        rows = self.rows(device)
-        sweep = spread_over(rows, SWEPT[self.family])
-        model = with_sweep(self.model(out), rows.at(sweep))
+    def swept(self, out: tuple[int, ...], device: int) -> "_SweptDevice":
+        """Return the kernels of ``device`` that its sweep did not measure, with their answers."""
+        rows, model = self.rows(device), self.model(out)
+        sweep, took_s = swept(rows, seconds_of(model, rows), HALF_PLAN if self.family == HALF else None)
+        model = with_sweep(model, rows.at(sweep))
         rest = rows.at(np.setdiff1d(np.arange(len(rows)), sweep))
-        known = [near.error for (name, _), near in model.near.items() if name == self.timings.boards.names[device]]
-        return rest, seconds_of(model, rest), np.full(len(rest), known[0] if known else np.nan)
+        known = [
+            one.surface.error
+            for (name, _), one in model.near.items()
+            if name == self.timings.boards.names[device] and one.surface
+        ]
+        spread = np.full(len(rest), known[-1] if known else np.nan)
+        return _SweptDevice(rest, seconds_of(model, rest), spread, len(sweep), took_s)
 
     def _launch_known(self, out: int, suit: Suit) -> Array:
         """Return the answers of the specs, with the launch as measured by the smallest kernels of each operator."""
@@ -193,6 +190,17 @@ class _Part:
     high: Array
 
 
+@dataclass(frozen=True, slots=True)
+class _SweptDevice:
+    """Kernels that a sweep left, the answers for them, how unsure they are, and what the sweep measured and took."""
+
+    rows: Timings
+    point: Array
+    spread: Array
+    measured: int
+    took_s: float
+
+
 def suited(fitted: FittedKernels, suit: Suit) -> FittedKernels:
     """Return the model as it suits new devices."""
     laws = {
@@ -206,29 +214,6 @@ def seconds_of(fitted: FittedKernels, rows: Timings) -> Array:
     """Return the answers for measured kernels, launch included where it was measured."""
     kernel_s, launch_s = fitted.price(rows.kernels, rows.boards, rows.device)
     return together_s(kernel_s, launch_s * rows.launched)
-
-
-def spread_over(rows: Timings, most: int) -> Whole:
-    """Return positions of ``most`` kernels of each operator whose sizes fill their space, by a Sobol sequence."""
-    from scipy.stats import qmc, rankdata  # noqa: PLC0415 - only benches need it
-
-    group = int(group_of(rows.placed())[0])
-    found: list[int] = []
-    for name in np.unique(rows.kernels.name):
-        own = np.flatnonzero(rows.kernels.name == name)
-        where = coordinates(group, rows.kernels.at(own))
-        where = where[:, np.ptp(where, axis=0) > 1e-9]
-        if not where.shape[1]:  # one kernel, or one that was timed again and again
-            continue
-        shares = np.column_stack([rankdata(column) / len(column) for column in where.T])
-        free = np.ones(len(own), bool)
-        sequence = qmc.Sobol(where.shape[1], seed=0).random(1 << (most - 1).bit_length())
-        for point in sequence[: min(most, len(own) // 2)]:
-            distance = np.where(free, ((shares - point) ** 2).sum(1), np.inf)
-            nearest = int(np.argmin(distance))
-            free[nearest] = False
-            found.append(int(own[nearest]))
-    return np.array(sorted(found), np.int64)
 
 
 def _interval(inner: Sequence[Residuals], point: Array, spread: Array) -> tuple[Array, Array]:

@@ -8,15 +8,21 @@ from pathlib import Path
 
 import numpy as np
 
+import leadline.training
 from leadline.bench.dnn.fit_kernels import fitted_on_all
 from leadline.bench.dnn.kernel_data import product, streamed
 from leadline.bench.rows import BenchRow, at_most
 from leadline.catalog.read import TomlCatalog
 from leadline.core.graph import Op, OpGraph, OpKind
+from leadline.core.hardware import Device
 from leadline.estimators.learned.fitted_kernels import FittedKernels
 from leadline.estimators.learned.kernel_table import kernels_of
 from leadline.estimators.learned.kernels import LearnedKernels, steps_s
+from leadline.estimators.learned.law_kernels import LawKernels
+from leadline.training.shipped_models import FOLDER, shipped_kernels, shipped_laws
+from leadline.training.shipped_steps import shipped_steps
 
+SHIPPED = Path(leadline.training.__file__).parent / FOLDER
 DEVICES = ("A100 SXM4 80GB", "H100 SXM5 80GB", "V100 SXM2 32GB", "T4", "L4", "RTX 3090", "A40", "H200 SXM")
 REPEATS = 5
 
@@ -46,6 +52,21 @@ def rows(data: Path, *, quick: bool = False) -> list[BenchRow]:
         ),
         at_most("kept state of the kernel model", len(kept.getvalue()) / 1e6, 3.0, "MB", how="npz, compressed"),
         at_most("loading the kernel model", load_s, 0.2, "s", how=f"median of {REPEATS}"),
+        *_shipped(device, distinct),
+    ]
+
+
+def _shipped(device: Device, graph: OpGraph) -> list[BenchRow]:
+    """Return how large what is shipped is, how long it takes to load, and to price a graph by the op law."""
+    files = [one for one in SHIPPED.iterdir() if one.suffix != ".py"]
+    size = sum(one.stat().st_size for one in files)
+    laws, known = shipped_laws(), TomlCatalog(None).device
+    law_s = _median_s(lambda: LawKernels(laws, device, graph, devices=known).step_s(graph))
+    loaded_s = _median_s(lambda: [one.__wrapped__() for one in (shipped_laws, shipped_kernels, shipped_steps)])
+    return [
+        at_most("the same graph by the op law", 1e3 * law_s, 50.0, "ms", how=f"{len(graph.ops)} ops, all different"),
+        at_most("all shipped models", size / 1e6, 20.0, "MB", how=f"{len(files)} files"),
+        at_most("loading laws, kernels and decoders' steps", loaded_s, 0.5, "s", how=f"median of {REPEATS}"),
     ]
 
 

@@ -23,7 +23,7 @@ from leadline.training.shipped_models import Card
 FOLDER = Path(leadline.training.__file__).parent / shipped_models.FOLDER
 LEARNED_FROM = {
     LAW: (
-        "10,589 steps of 1,100 vision models of timm on two GPUs, half precision (pytorch-image-models, Apache-2.0)",
+        "10,563 steps of 1,100 vision models of timm on two GPUs, half precision (pytorch-image-models, Apache-2.0)",
         "op graphs of those models, traced by Leadline",
     ),
     KERNELS: (

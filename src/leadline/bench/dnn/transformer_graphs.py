@@ -78,6 +78,11 @@ def traced(data: Path) -> list[Traced]:
     return found
 
 
+def layer_ops(labels: Columns, row: int) -> list[Op]:
+    """Return the kernels of the forward pass of one traced row of the table of op labels."""
+    return _ops(_Row.of(labels, row), training=False)
+
+
 def _graph(labels: Columns, layers: int, *, training: bool) -> tuple[list[Op], float]:
     """Return the ops of a run, and the sum of their measured milliseconds; those of the layer count for all layers."""
     order = np.argsort(labels["idx"])

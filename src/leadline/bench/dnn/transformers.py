@@ -1,14 +1,15 @@
 """Whole transformers on a device that the model never saw, from kernels measured on other devices."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 
 from leadline.bench.dnn.asked import LEVEL, Array, Asked
 from leadline.bench.dnn.kernel_data import DEVICES, NAMES, STREAMS, timings
-from leadline.bench.dnn.kernels import INNER_ROWS, SWEPT, Suit, spread_over, suited
+from leadline.bench.dnn.kernel_sweeps import swept as swept_by
+from leadline.bench.dnn.kernels import INNER_ROWS, Suit, seconds_of, suited
 from leadline.bench.dnn.transformer_graphs import Traced, traced
 from leadline.catalog.read import TomlCatalog
 from leadline.core.hardware import Device
@@ -21,32 +22,41 @@ from leadline.uncertainty.conformal import Residuals, calibrate
 
 MOST = {"bmm": 1000, "linear": 1000, "ln": 500, "softmax": 500, **dict.fromkeys(STREAMS, 250)}
 """Kernels of each device that are taken of a table."""
-SWEPT_OF = {"aten.bmm": SWEPT["bmm"], "aten.addmm": SWEPT["linear"], "aten._softmax": 20, "aten.native_layer_norm": 20}
 TARGET = 8.0
 TRUSTED = (0.0, 0.5, 1.0)
-SWEPT_SHARES = (0.25, 0.5, 0.75, 1.0)
-"""How far trees may be trusted from specifications; with a sweep, the share of its logarithm beside that of the
-specifications: kernels swept back to back run hotter than those of a model, on P4, T4 and P100 at half their speed."""
+"""How far trees may be trusted on a device whose kernels were not measured."""
 
 
 def asked(data: Path, *, quick: bool = False) -> list[Asked]:
     """Return inference and training steps with each device left out, without and with a sweep of kernels on it."""
-    share = 4 if quick else 1
-    measured = [one for table, most in MOST.items() for one in timings(data, table, most // share)]
-    left_out = _LeftOut(tabulate(measured, NAMES), traced(data))
+    left_out = left_out_of(data, 4 if quick else 1)
     return [
         left_out.asked(training=training, swept=swept) for swept in (False, True) for training in (False, True)
     ]  # fmt: skip
 
 
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """What suits new devices: trust in trees, and the logarithm of whole steps over the sum of their kernels."""
+
+    trusted: float = 1.0
+    offset: float = 0.0
+
+
+def left_out_of(data: Path, share: int = 1) -> "LeftOutRuns":
+    """Return the runs and the kernels, a ``share``-th of these, from which each device is left out in turn."""
+    measured = [one for table, most in MOST.items() for one in timings(data, table, most // share)]
+    return LeftOutRuns(tabulate(measured, NAMES), traced(data))
+
+
 @dataclass(slots=True)
-class _LeftOut:
+class LeftOutRuns:
     """Each device left out in turn, of kernels and of runs; fits are shared by the devices that they leave out."""
 
     timings: Timings
     runs: list[Traced]
     fitted: dict[frozenset[str], FittedKernels] = field(default_factory=dict)
-    priced: dict[tuple[frozenset[str], str, float, bool], Array] = field(default_factory=dict)
+    priced: dict[tuple[frozenset[str], str, Steps, bool], Array] = field(default_factory=dict)
 
     def asked(self, *, training: bool, swept: bool) -> Asked:
         """Ask for the runs of one mode on each device."""
@@ -56,15 +66,15 @@ class _LeftOut:
             own = [i for i, run in enumerate(self._of(device)) if run.training is training]
             if not own:
                 continue
-            trusted, offset, errors = self._chosen(device, swept=swept)
-            answer = (self._steps((device,), device, trusted, swept=swept) * np.exp(offset))[own]
+            suit, errors = (Steps(), self._swept_errors(device)) if swept else self._suiting(device)
+            answer = self._priced((device,), device, suit, swept=swept)[own]
             residuals = Residuals.of(np.exp(errors), np.ones(len(errors)), scale="")
             ends = calibrate(residuals).interval(answer, np.full(len(own), np.nan), np.zeros(len(own)), "", LEVEL)
             rows += [self._of(device)[i] for i in own]
             point.append(answer)
             low.append(ends[0])
             high.append(ends[1])
-            chosen[device] = {"sweep's share" if swept else "trusted": trusted, "offset": round(offset, 3)}
+            chosen[device] = {} if swept else asdict(suit)
         what = "training" if training else "inference"
         split = f"{what}, device left out" + (", sweep on it" if swept else "")
         return _as_asked(split, rows, (np.concatenate(point), np.concatenate(low), np.concatenate(high)), chosen)
@@ -75,43 +85,50 @@ class _LeftOut:
     def _of(self, device: str) -> list[Traced]:
         return [run for run in self.runs if run.device == device]
 
-    def _chosen(self, out: str, *, swept: bool) -> tuple[float, float, Array]:
-        """Return the trust, or the sweep's share, and the offset that suit the others, and the errors left on those.
+    def suiting(self) -> tuple[float, dict[str, float]]:
+        """Return the trust that suits devices left out, and by their maker what is left of the logarithms of steps."""
+        best: tuple[float, float, dict[str, float]] = (np.inf, 0.0, {})
+        for trusted in TRUSTED:
+            logs = {one: self._errors((one,), one, Steps(trusted), swept=False) for one in self._devices()}
+            vendors = {_device(one).vendor for one in logs}
+            offsets = {vendor: _offset(logs, vendor) for vendor in sorted(vendors)}
+            left = np.concatenate([errors - offsets[_device(one).vendor] for one, errors in logs.items()])
+            best = min(best, (_mape(left), trusted, offsets), key=lambda one: one[0])
+        return best[1], best[2]
+
+    def _suiting(self, out: str) -> tuple["Steps", Array]:
+        """Return the trust and the offset that suit the other devices, and the errors left on those.
 
         The offset is that of the maker's other devices, whose libraries are the same; none where there is no other.
         """
-        best: tuple[float, float, float, Array] = (np.inf, 0.0, 0.0, np.zeros(0))
-        for trusted in SWEPT_SHARES if swept else TRUSTED:
-            logs = {
-                one: np.log(
-                    np.array([run.elapsed_s for run in self._of(one)])
-                    / self._steps((out, one), one, trusted, swept=swept)
-                )
-                for one in self._devices()
-                if one != out
-            }
-            own = [np.median(errors) for one, errors in logs.items() if _device(one).vendor == _device(out).vendor]
-            offset = float(np.mean(own)) if own else 0.0
+        best: tuple[float, Steps, Array] = (np.inf, Steps(), np.zeros(0))
+        for trusted in TRUSTED:
+            others = [one for one in self._devices() if one != out]
+            logs = {one: self._errors((out, one), one, Steps(trusted), swept=False) for one in others}
+            offset = _offset(logs, _device(out).vendor)
             left = np.concatenate([errors - offset for errors in logs.values()])
-            error = float(np.mean(np.abs(np.expm1(-left))))
-            if error < best[0]:
-                best = (error, trusted, offset, left)
-        return best[1], best[2], best[3]
+            best = min(best, (_mape(left), Steps(trusted, offset), left), key=lambda one: one[0])
+        return best[1], best[2]
 
-    def _steps(self, out: tuple[str, ...], device: str, trusted: float, *, swept: bool) -> Array:
+    def _swept_errors(self, out: str) -> Array:
+        """Return the errors on the other devices, each left out as well and swept."""
+        others = [one for one in self._devices() if one != out]
+        return np.concatenate([self._errors((out, one), one, Steps(), swept=True) for one in others])
+
+    def _errors(self, out: tuple[str, ...], device: str, suit: "Steps", *, swept: bool) -> Array:
+        """Return ln(measured ÷ predicted) of all runs on a device."""
+        measured = np.array([run.elapsed_s for run in self._of(device)])
+        return np.asarray(np.log(measured / self._priced(out, device, suit, swept=swept)))
+
+    def _priced(self, out: tuple[str, ...], device: str, suit: "Steps", *, swept: bool) -> Array:
         """Return the seconds of all runs on a device by the model that was fitted without the devices ``out``."""
-        if swept:
-            with_it, without = (self._priced(out, device, 1.0, swept=one) for one in (True, False))
-            return np.asarray(with_it**trusted * without ** (1 - trusted))
-        return self._priced(out, device, trusted, swept=False)
-
-    def _priced(self, out: tuple[str, ...], device: str, trusted: float, *, swept: bool) -> Array:
-        key = (frozenset(out), device, trusted, swept)
+        key = (frozenset(out), device, suit, swept)
         if key not in self.priced:
-            fitted = self._model(out)
+            fitted = suited(self._model(out), Suit(suit.trusted))
+            fitted = replace(fitted, steps={_device(device).vendor: suit.offset})
             if swept:
-                fitted = with_sweep(fitted, self._sweep(device))
-            model = LearnedKernels(suited(fitted, Suit(trusted)), _device(device))
+                fitted = with_sweep(fitted, self._sweep(fitted, device))
+            model = LearnedKernels(fitted, _device(device))
             self.priced[key] = np.array([model.step_s(run.graph) for run in self._of(device)])
         return self.priced[key]
 
@@ -124,16 +141,21 @@ class _LeftOut:
             self.fitted[key] = learn(self.timings.at(keep), **({"tree_rows": 1000} if len(out) == 1 else INNER_ROWS))
         return self.fitted[key]
 
-    def _sweep(self, device: str) -> Timings:
-        own = self.timings.at(
-            np.flatnonzero(self.timings.device == self.timings.boards.names.index(_device(device).name))
-        )
-        chosen = []
-        for name in np.unique(own.kernels.name):
-            rows = np.flatnonzero(own.kernels.name == name)
-            most = SWEPT_OF.get(own.names[name], SWEPT["pointwise"])
-            chosen.append(rows[spread_over(own.at(rows), most)])
-        return own.at(np.concatenate(chosen))
+    def _sweep(self, fitted: FittedKernels, device: str) -> Timings:
+        """Return the kernels of a device that a sweep measures."""
+        place = self.timings.boards.names.index(_device(device).name)
+        own = self.timings.at(np.flatnonzero(self.timings.device == place))
+        return own.at(swept_by(own, seconds_of(fitted, own))[0])
+
+
+def _offset(logs: Mapping[str, Array], vendor: str) -> float:
+    """Return the mean over a maker's devices of the median of their errors; zero where it has none."""
+    own = [float(np.median(errors)) for one, errors in logs.items() if _device(one).vendor == vendor]
+    return float(np.mean(own)) if own else 0.0
+
+
+def _mape(left: Array) -> float:
+    return float(np.mean(np.abs(np.expm1(-left))))
 
 
 def _as_asked(
@@ -147,7 +169,7 @@ def _as_asked(
     devices = np.array([run.device for run in rows])
     by_device = {one: round(float(errors[devices == one].mean()), 2) for one in np.unique(devices).tolist()}
     floor = 100 * float(np.mean([abs(run.summed_s / run.elapsed_s - 1) for run in rows]))
-    how = "kernels and runs of the device left out; the offset is that of the maker's other devices"
+    how = "kernels and runs of the device left out"
     worst = max(by_device, key=lambda one: by_device[one])
     return Asked(
         "transformers",

@@ -4,6 +4,7 @@ import json
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -89,7 +90,7 @@ def tried(data: Path, fitted: FittedKernels, laws: StepLaws, lab: Lab) -> list[T
 
 
 def _vision(lab: Lab, fitted: FittedKernels) -> list[Tried]:
-    """Vision steps: the law by laws without their families, and by those of the other GPU's steps."""
+    """Vision steps: the law by laws without their families, on the same GPU and on the other one."""
     steps = lab.steps
     count = len(steps.step_s)
     by_family = np.full(count, np.nan)
@@ -98,10 +99,13 @@ def _vision(lab: Lab, fitted: FittedKernels) -> list[Tried]:
         ask = np.flatnonzero(fold == number)
         by_family[ask] = lab.answered(ask, lab.laws(np.flatnonzero(fold != number)))[0]
     elsewhere = np.full(count, np.nan)
-    for seen, unseen in (("rtx3090", "rtx4090"), ("rtx4090", "rtx3090")):
-        laws = lab.laws(inference(lab, seen))
-        for setting in np.unique(lab.setting[inference(lab, unseen)]):
-            ask = np.flatnonzero(lab.setting == setting)
+    for seen, unseen, number in product(lab.devices, lab.devices, range(FOLDS)):
+        if seen == unseen:
+            continue
+        learn, out = inference(lab, seen), inference(lab, unseen)
+        laws, out = lab.laws(learn[fold[learn] != number]), out[fold[out] == number]
+        for setting in np.unique(lab.setting[out]):
+            ask = out[lab.setting[out] == setting]
             near = nearest_setting(laws, lab, ask, seen)
             elsewhere[ask] = lab.priced(ask, carried_to(seen, unseen), laws, near).step_s
     rows = np.sort(np.random.default_rng(0).permutation(count)[:MOST])
@@ -204,7 +208,7 @@ def configuration(step: TransformerStep) -> dict[str, object]:
 
 def _decoding(data: Path) -> Tried:
     """Return the products of layers of language models in half precision, from specifications."""
-    (split,) = decode.asked(data)
+    split = decode.asked(data)[0]
     columns = read(data, "vidur_llm_layers")
     own = columns["num_tokens"] <= decode.MOST_SEQUENCES
     device = np.array([KERNEL_DEVICES[str(one)] for one in columns["device"][own]])

@@ -16,20 +16,28 @@ MOST_FLOPS = {"cpu": 1.5e9, "cuda": 1.5e12}
 MOST_ELEMENTS = {"cpu": 2**23, "cuda": 2**27}
 """What one kernel of the sweep may compute and hold, so that the whole sweep stays within its time."""
 
+PRODUCTS = {"cpu": 200, "cuda": 700}
+BATCHED = {"cpu": 90, "cuda": 400}
+"""Products of the sweep. A GPU's library chooses among many kernels by size, and most are done in a millisecond."""
+BESIDE = 200
+"""Products whose backward and half-precision forms are measured, too."""
+
 FILTERS = (1, 1, 3, 3, 3, 5, 7)
 """Sides of filters, as often as models use them."""
 
 
 def gemms(device: str) -> Iterator[Case]:
     """Yield products of two matrices as a linear layer and its backward run them, and batched ones."""
-    for number, (m, n, k) in enumerate(spread(200, (2, 16384), (4, 4096), (4, 4096))):
+    for number, (m, n, k) in enumerate(spread(PRODUCTS[device], (2, 16384), (4, 4096), (4, 4096))):
         if 2 * m * n * k > MOST_FLOPS[device] or max(m * k, n * k, m * n) > MOST_ELEMENTS[device]:
             continue
         yield _gemm(device, "addmm", "float32", sizes=(m, n, k))
+        if number >= BESIDE:
+            continue
         yield _gemm(device, "mm", "float32", sizes=(m, n, k))
         if (device == "cuda" or number % 4 == 0) and m * n * k < MOST_FLOPS[device] / 8:
             yield _gemm(device, "addmm", "bfloat16", sizes=(m, n, k))
-    for b, m, n, k in spread(90, (4, 512), (8, 512), (8, 512), (8, 128)):
+    for b, m, n, k in spread(BATCHED[device], (4, 512), (8, 512), (8, 512), (8, 128)):
         if 2 * b * m * n * k <= MOST_FLOPS[device]:
             yield Case("bmm", {"b": b, "m": m, "n": n, "k": k, "elements": b * max(m * k, n * k, m * n)},
                        partial(_bmm, device, b, m, n, k), flops=2.0 * b * m * n * k,

@@ -8,10 +8,10 @@ import numpy.typing as npt
 
 from leadline.core.errors import InvalidInput
 from leadline.estimators.learned.boards import Boards, Placed, place
-from leadline.estimators.learned.kernel_features import computing_features, streaming_features
+from leadline.estimators.learned.kernel_features import computing_features, convolving_features, streaming_features
 from leadline.estimators.learned.kernel_law import COMPUTING_LAW, CONVOLVING_LAW, STREAMING_LAW, Law, bound_s
 from leadline.estimators.learned.kernel_table import COMPUTING, CONVOLUTION, LAWS, Kernels
-from leadline.estimators.learned.nearby import Nearby, coordinates
+from leadline.estimators.learned.nearby import Nearby, placed_at
 from leadline.estimators.roofline import RAMP_S
 from leadline.estimators.tabular import trees
 from leadline.estimators.tabular.ports import Array, State
@@ -19,6 +19,7 @@ from leadline.estimators.tabular.states import floats, lines, nest, texts, withi
 from leadline.estimators.tabular.trees import Trees
 
 Whole = npt.NDArray[np.int64]
+Marks = npt.NDArray[np.bool_]
 
 MATRIX = len(LAWS)
 """The law of products on matrix units, whatever they are for."""
@@ -44,18 +45,41 @@ class LearnedLaw:
 
 
 @dataclass(frozen=True, slots=True)
+class Swept:
+    """What kernels of one group say that were measured on a device: parameters of its own law, and a surface over it.
+
+    There is no surface where too few of the kernels could be told from their launch.
+    """
+
+    at: Array
+    surface: Nearby | None
+
+    def dump(self) -> State:
+        """Return it as arrays."""
+        return {"at": self.at} | (nest("surface", self.surface.dump()) if self.surface else {})
+
+    @classmethod
+    def load(cls, state: State) -> "Swept":
+        """Return what ``dump`` gave."""
+        kept = within("surface", state)
+        return cls(floats(state["at"]), Nearby.load(kept) if kept else None)
+
+
+@dataclass(frozen=True, slots=True)
 class FittedKernels:
     """Laws by group, and what each known device is apart in: ``effects[(device, group)]`` of shape (3,).
 
     A group is one of ``GROUPS``. ``names`` are operators whose launch was measured by itself: ``launches[(device,
-    name)]`` is the logarithm of a factor. ``near[(device, group)]`` is what kernels measured on a device say of others.
+    name)]`` is the logarithm of a factor. ``near[(device, group)]`` is what a sweep of the device says.
+    ``steps[vendor]`` is the logarithm of whole steps over their kernels, on devices of the maker that were left out.
     """
 
     laws: dict[int, LearnedLaw]
     names: tuple[str, ...] = ()
     effects: dict[tuple[str, int], Array] = field(default_factory=dict)
     launches: dict[tuple[str, int], float] = field(default_factory=dict)
-    near: dict[tuple[str, int], Nearby] = field(default_factory=dict)
+    near: dict[tuple[str, int], Swept] = field(default_factory=dict)
+    steps: dict[str, float] = field(default_factory=dict)
 
     def dump(self) -> State:
         """Return all of it as named arrays."""
@@ -72,8 +96,10 @@ class FittedKernels:
         state["launches.value"] = np.array(list(self.launches.values()))
         state["near.device"] = texts([device for device, _ in self.near])
         state["near.group"] = np.array([group for _, group in self.near], np.int64)
-        for i, surface in enumerate(self.near.values()):
-            state |= nest(f"near.{i}", surface.dump())
+        state["steps.vendor"] = texts(list(self.steps))
+        state["steps.value"] = np.array(list(self.steps.values()))
+        for i, swept in enumerate(self.near.values()):
+            state |= nest(f"near.{i}", swept.dump())
         return state
 
     @classmethod
@@ -91,8 +117,9 @@ class FittedKernels:
         named = zip(lines(state["launches.device"]), state["launches.name"].astype(int).tolist(), strict=True)
         launches = dict(zip(named, floats(state["launches.value"]).tolist(), strict=True))
         owners = zip(lines(state["near.device"]), state["near.group"].astype(int).tolist(), strict=True)
-        near = {key: Nearby.load(within(f"near.{i}", state)) for i, key in enumerate(owners)}
-        return cls(laws, lines(state["names"]), effects, launches, near)
+        near = {key: Swept.load(within(f"near.{i}", state)) for i, key in enumerate(owners)}
+        steps = dict(zip(lines(state["steps.vendor"]), floats(state["steps.value"]).tolist(), strict=True))
+        return cls(laws, lines(state["names"]), effects, launches, near, steps)
 
     def price(self, kernels: Kernels, boards: Boards, where: Whole, *, queued: bool = False) -> tuple[Array, Array]:
         """Return kernel and launch seconds of each kernel, shape (n,), on the device ``where`` (positions in boards).
@@ -107,16 +134,33 @@ class FittedKernels:
         own = self.own_effects(kernels, boards.names, where, group)
         kernel_s, launch_s = np.empty(len(placed)), np.empty(len(placed))
         for number in np.unique(group).tolist():
-            rows = np.flatnonzero(group == number)
-            part, law = placed.at(rows), self._law(number)
-            strange = np.array([(name, number) not in self.effects for name in boards.names])[where[rows]]
-            alone, launch = law_of(number).parts(part, law.at, own[rows] + strange[:, None] * law.typical)
-            more = self.correction(number, part, alone) * np.where(strange, law.trusted, 1.0)
-            more += self._nearby(number, part, alone, boards.names, where[rows])
-            waited = _waited_s(number, law.at) if queued else 0.0
-            kernel_s[rows] = np.maximum((alone - waited) * np.exp(more), bound_s(part))
-            launch_s[rows] = launch
+            for swept, rows in self._sorted(number, boards.names, where, np.flatnonzero(group == number)):
+                strange = np.array([(name, number) not in self.effects for name in boards.names])[where[rows]]
+                part, apart = placed.at(rows), own[rows] + strange[:, None] * self._law(number).typical
+                kernel_s[rows], launch_s[rows] = self._priced(number, part, (apart, strange), swept, queued=queued)
         return kernel_s, launch_s
+
+    def _priced(
+        self, number: int, part: Placed, effects: tuple[Array, Marks], swept: Swept | None, *, queued: bool
+    ) -> tuple[Array, Array]:
+        """Return kernel and launch seconds of one group, given what is apart (n, 3) and what device is new (n,)."""
+        law, (apart, strange) = self._law(number), effects
+        at = law.at if swept is None else swept.at
+        alone, launch = law_of(number).parts(part, at, apart)
+        waited = _waited_s(number, at) if queued else 0.0
+        told, leaves = self.grown(number, part, alone)
+        if swept is None or swept.surface is None:
+            more = told * np.where(strange, law.trusted, 1.0)
+        else:
+            more = swept.surface.at(placed_at(number, part.kernels), told, leaves)
+        return np.maximum((alone - waited) * np.exp(more), bound_s(part)), launch
+
+    def _sorted(self, group: int, names: Sequence[str], where: Whole, rows: Whole) -> list[tuple[Swept | None, Whole]]:
+        """Return the rows of each device that was swept beside what its sweep says, and those of all others."""
+        swept = {i: self.near[name, group] for i, name in enumerate(names) if (name, group) in self.near}
+        found: list[tuple[Swept | None, Whole]] = [(one, rows[where[rows] == i]) for i, one in swept.items()]
+        found.append((None, rows[~np.isin(where[rows], list(swept))]))
+        return [(one, own) for one, own in found if len(own)]
 
     def _law(self, group: int) -> LearnedLaw:
         """Return the law of a group, or of the most alike one that was learned."""
@@ -125,27 +169,18 @@ class FittedKernels:
                 return self.laws[number]
         raise InvalidInput(f"no kernels like {GROUPS[group]} were learned: fit the model on timings that hold some")
 
-    def _nearby(self, group: int, placed: Placed, kernel_s: Array, names: Sequence[str], where: Whole) -> Array:
-        found = np.zeros(len(placed))
-        for i, name in enumerate(names):
-            surface = self.near.get((name, group))
-            rows = np.flatnonzero(where == i)
-            if surface is not None and len(rows):
-                part = placed.at(rows)
-                found[rows] = surface.at(coordinates(group, part.kernels), self.leaves(group, part, kernel_s[rows]))
-        return found
+    def grown(self, group: int, placed: Placed, kernel_s: Array) -> tuple[Array, Whole]:
+        """Return what trees add to the logarithm of the law's time (n,), and the leaves (n, trees) that say so."""
+        trees_ = self._law(group).trees
+        if trees_ is None:
+            return np.zeros(len(placed)), np.zeros((len(placed), 0), np.int64)
+        leaves = trees_.leaves(features_of(group, placed, kernel_s))
+        return np.clip(trees_.base + trees_.value[leaves].sum(axis=1), -FARTHEST, FARTHEST), leaves
 
-    def leaves(self, group: int, placed: Placed, kernel_s: Array) -> Whole | None:
-        """Return the leaves (n, trees) that kernels end in, given the law's seconds; None without trees."""
-        grown = self._law(group).trees
-        return None if grown is None else grown.leaves(features_of(group, placed, kernel_s))
-
-    def correction(self, group: int, placed: Placed, kernel_s: Array) -> Array:
-        """Return what the trees of a group add to the logarithm of the law's time."""
-        grown = self._law(group).trees
-        if grown is None:
-            return np.zeros(len(placed))
-        return np.clip(grown.predict(features_of(group, placed, kernel_s))[0], -FARTHEST, FARTHEST)
+    def factor(self, device: str, vendor: str) -> float:
+        """Return what the kernels of a step are multiplied by on a device of which none was measured; else one."""
+        known = any(name == device for name, _ in self.effects)
+        return 1.0 if known else float(np.exp(self.steps.get(vendor, 0.0)))
 
     def middle(self, group: int) -> Array:
         """Return the median over the known devices of what they are apart in, shape (3,)."""
@@ -195,6 +230,8 @@ def law_of(group: int) -> Law:
 
 def features_of(group: int, placed: Placed, kernel_s: Array) -> Array:
     """Return what a group's trees see."""
+    if group == CONVOLUTION:
+        return convolving_features(placed, kernel_s)
     if group in COMPUTING or group == MATRIX:
         return computing_features(placed, kernel_s)
     return streaming_features(placed, kernel_s)

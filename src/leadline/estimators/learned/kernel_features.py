@@ -6,6 +6,8 @@ from leadline.estimators.learned.boards import Placed
 from leadline.estimators.tabular.ports import Array
 
 EDGES = ((128, 128), (128, 64), (64, 64), (32, 32))
+EDGE = 128.0
+"""Edge of the usual large tile."""
 TYPICAL_S = 3e-5
 """Time to which a kernel's is compared: about a launch."""
 
@@ -22,6 +24,7 @@ def computing_features(placed: Placed, kernel_s: Array) -> Array:
         found += [np.log(waves), waves / np.ceil(waves)]
     for edge in (32, 64, 128):
         found += [m / (np.ceil(m / edge) * edge), n / (np.ceil(n / edge) * edge)]
+    found += [m % EDGE / EDGE, n % EDGE / EDGE]  # a library takes a tile of half the edge where that leaves less over
     found += [np.log(m), np.log(n), np.log(k), np.log(b), k / (np.ceil(k / 16) * 16)]
     found += [(size % 4 == 0).astype(float) for size in (m, n, k)]
     found += [np.log(each / placed.l2_bytes) for each in (moved, width * n * k, width * m * k, width * m * n)]
@@ -30,6 +33,18 @@ def computing_features(placed: Placed, kernel_s: Array) -> Array:
     found += [moved / placed.bytes_per_s / kernel_s, np.minimum(placed.allowed / peak, 1.5), placed.modern]
     found += [kernels.fast_m > 0, np.log1p(kernels.fast_m / 128 * np.ceil(n / 64) / placed.units)]
     return np.column_stack(found)
+
+
+def convolving_features(placed: Placed, kernel_s: Array) -> Array:
+    """Return the features (n, f) of convolutions: a library chooses its code by the image, the batch and the channels.
+
+    Transforms work on tiles of 2 and 4 pixels in each direction (Lavin and Gray 2016).
+    """
+    kernels = placed.kernels
+    side, images = kernels.side, np.maximum(kernels.m / kernels.side**2, 1.0)
+    found = [np.log(side), np.log(images), np.log(np.maximum(kernels.fast_k, 1.0)), kernels.fast_k % 4 == 0]
+    found += [side / (np.ceil(side / tile) * tile) for tile in (2, 4, 8)]
+    return np.column_stack([computing_features(placed, kernel_s), *found])
 
 
 def streaming_features(placed: Placed, kernel_s: Array) -> Array:

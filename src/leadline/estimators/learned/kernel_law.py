@@ -13,7 +13,7 @@ from leadline.estimators.learned.boards import Placed
 from leadline.estimators.learned.kernel_table import COMPUTING, CONVOLUTION
 from leadline.estimators.tabular.ports import Array
 
-TILES = ((256, 128), (128, 128), (128, 64), (128, 32), (128, 16), (64, 64), (64, 32), (64, 16), (32, 32))
+TILES = ((256, 128), (128, 128), (64, 128), (32, 128), (16, 128), (64, 64), (32, 64), (16, 64), (32, 32))
 SPLITS = (1, 3, 8)
 """Tiles of the output, and parts of the inner sum, among which the library is taken to choose."""
 
@@ -162,13 +162,13 @@ _NAMES = ("lost", "edge", "small", "narrow", "modern", "side", "depth", "split",
 COMPUTING_LAW = Law(
     _NAMES,
     (-2.0, 2.0, -1.0, -2.0, 0.1, 0.0, 3.0, 1.0, 1.0, 2.5, 0.2, -2.0, 0.3, 2.3, 3.4, 0.2, 0.3),
-    (1.0, 1.0, 1.0, 1.0, 0.03, 0.5, 1.0, 1.0, 1.0, 0.7, 0.05, 1.0, 0.3, 0.5, 1.0, 0.5, 1.0),
+    (1.0, 1.0, 1.0, 1.0, 0.15, 0.5, 1.0, 1.0, 1.0, 0.7, 0.05, 1.0, 0.3, 0.5, 1.0, 0.5, 1.0),
     _computing,
 )
 CONVOLVING_LAW = Law(
     _NAMES,
     (-2.0, 2.0, -1.0, -2.0, 0.1, 0.0, 3.0, 9.0, 1.0, 2.5, 0.2, -2.0, 0.3, 2.3, 3.4, 0.2, 0.3),
-    COMPUTING_LAW.loose,
+    (1.0, 1.0, 1.0, 1.0, 0.03, 0.5, 1.0, 1.0, 1.0, 0.7, 0.05, 1.0, 0.3, 0.5, 1.0, 0.5, 1.0),
     _computing,
 )
 STREAMING_LAW = Law(

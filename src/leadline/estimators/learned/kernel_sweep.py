@@ -1,16 +1,15 @@
-"""Fit a device at hand into the learned model, from some tens of kernels that were measured on it."""
+"""Fit a device at hand into the learned model, from kernels that were measured on it."""
 
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from leadline.core.errors import InvalidInput
-from leadline.estimators.learned.boards import Placed
 from leadline.estimators.learned.fit_kernels import HIDDEN, LEAST, Timings, groups_of, measure
-from leadline.estimators.learned.fitted_kernels import FARTHEST, FittedKernels, group_of, law_of
+from leadline.estimators.learned.fitted_kernels import FARTHEST, FittedKernels, Swept, group_of, law_of
 from leadline.estimators.learned.kernel_law import alone_s
 from leadline.estimators.learned.law_fit import fit_law
-from leadline.estimators.learned.nearby import Nearby, coordinates, nearby_of
+from leadline.estimators.learned.nearby import Grown, Nearby, nearby_of, placed_at
 from leadline.estimators.tabular.ports import Array
 
 APART = np.array([1.0, 0.3, 0.3])
@@ -21,11 +20,11 @@ APART = np.array([1.0, 0.3, 0.3])
 class _Own:
     effects: Array
     launches: dict[int, float]
-    near: Nearby | None
+    swept: Swept
 
 
 def with_sweep(fitted: FittedKernels, sweep: Timings) -> FittedKernels:
-    """Return the model with what the measured kernels say of their device: launch, arithmetic, traffic, and nearby.
+    """Return the model with what the measured kernels say of their device: its own law, launch, and nearby kernels.
 
     Raises:
         InvalidInput: the kernels come from several devices.
@@ -44,39 +43,34 @@ def with_sweep(fitted: FittedKernels, sweep: Timings) -> FittedKernels:
         found = _adapted(fitted, number, own)
         effects[device, number] = found.effects
         launches |= {(device, name): value for name, value in found.launches.items()}
-        if found.near is not None:
-            near[device, number] = found.near
+        near[device, number] = found.swept
     return replace(fitted, effects=effects, launches=launches, near=near)
 
 
 def _adapted(fitted: FittedKernels, number: int, own: Timings) -> _Own:
-    """Return what a device's own kernels of one group say; trees are asked again once the effects are known."""
-    placed, at = own.placed(), fitted.laws[number].at
+    """Return what a device's own kernels of one group say, the law that others taught being what is expected of it."""
+    expected = replace(law_of(number), start=tuple(fitted.laws[number].at.tolist()))
+    found = fit_law(expected, measure(own), apart=APART)
     groups, keys = groups_of(own)
-    per_row = np.zeros((len(own), 3))
-    corrected = np.zeros(len(own))
-    for _ in range(2):
-        kernel_s, _launch = law_of(number).parts(placed, at, per_row)
-        corrected = fitted.correction(number, placed, kernel_s)
-        found = fit_law(law_of(number), measure(own, corrected), fixed=at, apart=APART)
-        per_row = np.stack([found.effects[groups[:, i], i] for i in range(3)], axis=1)
+    per_row = np.stack([found.effects[groups[:, i], i] for i in range(3)], axis=1)
     launches = {kind: float(found.effects[i, 0]) for i, (_, kind) in enumerate(keys) if kind >= 0}
     whole = found.effects[next(i for i, (_, kind) in enumerate(keys) if kind < 0)].copy()
     if launches:
         whole[0] = float(np.median(list(launches.values())))
-    return _Own(whole, launches, _near(fitted, number, own, placed, per_row))
+    return _Own(whole, launches, Swept(found.at, _near(fitted, number, own, found.at, per_row)))
 
 
-def _near(fitted: FittedKernels, number: int, own: Timings, placed: Placed, effects: Array) -> Nearby | None:
-    kernel_s, launch_s = law_of(number).parts(placed, fitted.laws[number].at, effects)
-    law_s = kernel_s
-    kernel_s = law_s * np.exp(fitted.correction(number, placed, law_s))
+def _near(fitted: FittedKernels, number: int, own: Timings, at: Array, effects: Array) -> Nearby | None:
+    placed = own.placed()
+    kernel_s, launch_s = law_of(number).parts(placed, at, effects)
     launch_s = launch_s * own.launched
     seen = np.flatnonzero((kernel_s > HIDDEN * launch_s) & (own.seconds > launch_s))
     if len(seen) < LEAST:
         return None
     left = np.log(alone_s(own.seconds[seen], launch_s[seen]) / kernel_s[seen])
-    part, grown = placed.at(seen), fitted.laws[number].trees
-    leaves = fitted.leaves(number, part, law_s[seen])
-    nodes = 0 if grown is None else len(grown.value)
-    return nearby_of(coordinates(number, part.kernels), np.clip(left, -FARTHEST, FARTHEST), leaves, nodes)
+    part, grown = placed.at(seen), None
+    trees = fitted.laws[number].trees
+    if trees is not None:
+        told, leaves = fitted.grown(number, part, kernel_s[seen])
+        grown = Grown(told, leaves, len(trees.value))
+    return nearby_of(placed_at(number, part.kernels), np.clip(left, -FARTHEST, FARTHEST), grown)

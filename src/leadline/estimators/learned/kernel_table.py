@@ -29,7 +29,8 @@ class Kernels:
     ``law`` is a position in ``LAWS`` and ``dtype`` one in ``DTYPES``. ``b, m, n, k`` are the sizes of the product that
     a computing kernel amounts to, and ``work`` how many such products it computes. ``fast_m`` and ``fast_k`` are rows
     and inner sum of the 16 products of Winograd's F(2×2, 3×3) (Lavin and Gray 2016), and ``transform`` the bytes that
-    its transforms move; zero where it does not apply. ``rows`` and ``columns`` are those of the largest operand,
+    its transforms move; zero where it does not apply. ``side`` is the square root of the pixels of an image that a
+    convolution writes; one elsewhere. ``rows`` and ``columns`` are those of the largest operand,
     ``width`` the bytes of an element, ``moved`` the traffic if nothing is cached, ``count`` how often the kernel runs
     and ``launched`` how many kernels a call starts. ``name`` is a position in the table's ``names``.
     """
@@ -45,6 +46,7 @@ class Kernels:
     fast_m: Array
     fast_k: Array
     transform: Array
+    side: Array
     rows: Array
     columns: Array
     width: Array
@@ -98,9 +100,9 @@ def kernels_of(ops: Iterable[Op], names: Mapping[str, int] | None = None) -> Ker
         if row is None:
             row = seen[id(op)] = _row(op, known)
         found.append(row)
-    matrix = np.array(found, dtype=np.float64).reshape(len(found), 18)
+    matrix = np.array(found, dtype=np.float64).reshape(len(found), 19)
     law, dtype, name = matrix[:, :3].astype(np.int64).T
-    return Kernels(law, dtype, name, *(matrix[:, i].copy() for i in range(3, 18)))
+    return Kernels(law, dtype, name, *(matrix[:, i].copy() for i in range(3, 19)))
 
 
 def _row(op: Op, names: Mapping[str, int]) -> tuple[float, ...]:
@@ -144,10 +146,10 @@ def _extent(op: Op, moved: float, width: int) -> tuple[float, float]:
 
 
 def _computed(op: Op) -> tuple[int, tuple[float, ...]]:
-    """Return the law of an op, and ``b, m, n, k, work, fast_m, fast_k, transform`` of its product."""
+    """Return the law of an op, and ``b, m, n, k, work, fast_m, fast_k, transform, side`` of its product."""
     dims, kind = op.dims, op.kind
     if not op.flops or kind not in (OpKind.GEMM, OpKind.CONV, OpKind.ATTENTION, OpKind.RNN):
-        return _BY_KIND.get(kind, STREAM), (1.0, 1.0, 1.0, 1.0, 1.0, 0.0, 0.0, 0.0)
+        return _BY_KIND.get(kind, STREAM), (1.0, 1.0, 1.0, 1.0, 1.0, 0.0, 0.0, 0.0, 1.0)
     if kind is OpKind.CONV and "c" in dims:
         return CONVOLUTION, _convolved(op)
     if kind is OpKind.ATTENTION and "q" in dims:
@@ -161,7 +163,7 @@ def _computed(op: Op) -> tuple[int, tuple[float, ...]]:
         n = k = m
     b, m, n, k = max(b, 1), max(m, 1), max(n, 1), max(k, 1)
     work = op.flops / (2.0 * b * m * n * k)
-    return BATCHED if b > 1 else PRODUCT, (b, m, n, k, work, 0.0, 0.0, 0.0)
+    return BATCHED if b > 1 else PRODUCT, (b, m, n, k, work, 0.0, 0.0, 0.0, 1.0)
 
 
 def _convolved(op: Op) -> tuple[float, ...]:
@@ -169,9 +171,10 @@ def _convolved(op: Op) -> tuple[float, ...]:
     groups = max(dims.get("groups", 1), 1)
     c, k = max(dims["c"] // groups, 1), max(dims["k"] // groups, 1)
     pixels = dims["n"] * dims["h"] * dims["w"]
+    side = math.sqrt(dims["h"] * dims["w"])
     work = op.flops / (2.0 * groups * pixels * k * c * dims["r"] * dims["s"])
     fast = dims["r"] == dims["s"] == 3 and dims.get("stride", 1) == dims.get("dilation", 1) == groups == 1
     if not fast:
-        return groups, pixels, k, c * dims["r"] * dims["s"], work, 0.0, 0.0, 0.0
+        return groups, pixels, k, c * dims["r"] * dims["s"], work, 0.0, 0.0, 0.0, side
     tiles = dims["n"] * math.ceil(dims["h"] / 2) * math.ceil(dims["w"] / 2)
-    return groups, pixels, k, c * 9, work, tiles, c, 4.0 * (16 * tiles * (c + k) + 25 * c * k)
+    return groups, pixels, k, c * 9, work, tiles, c, 4.0 * (16 * tiles * (c + k) + 25 * c * k), side

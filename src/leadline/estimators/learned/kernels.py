@@ -59,6 +59,7 @@ class LearnedKernels:
         self._fitted = fitted
         self._boards = Boards.of([device])
         self._tables = tables or tables_of(fitted)
+        self.factor = fitted.factor(device.name, device.vendor)
         figures = device.calibration.figures if device.calibration else {}
         self.call_s = figures.get("launch_s", LAUNCH_S[device.kind])
 
@@ -89,7 +90,7 @@ class LearnedKernels:
         return max(kernels_s, float(_launches(kernels, self.call_s)))
 
     def _priced(self, kernels: Kernels) -> Array:
-        return _alone_s(self._fitted, kernels, self._boards, np.zeros(len(kernels), np.int64))
+        return self.factor * _alone_s(self._fitted, kernels, self._boards, np.zeros(len(kernels), np.int64))
 
 
 def steps_s(fitted: FittedKernels, configurations: Sequence[Kernels], devices: Sequence[Device]) -> Array:
@@ -107,7 +108,8 @@ def steps_s(fitted: FittedKernels, configurations: Sequence[Kernels], devices: S
     kernels = joined(configurations)
     alike, back = _distinct(kernels, where)
     kernel_s = _alone_s(fitted, kernels.at(alike), boards, where[alike])[back]
-    busy_s = np.bincount(owner, kernel_s * kernels.count, minlength=len(sizes))
+    factor = np.array([models[device.name].factor for device in devices])
+    busy_s = factor * np.bincount(owner, kernel_s * kernels.count, minlength=len(sizes))
     launch_s = np.array([models[device.name].call_s for device in devices])
     calls = np.bincount(owner, kernels.count * (1 + FURTHER * (kernels.launched - 1)), minlength=len(sizes))
     found: Array = np.maximum(busy_s, calls * launch_s)

@@ -11,7 +11,7 @@ from leadline.core.errors import InvalidInput
 from leadline.core.estimate import Tier
 from leadline.core.graph import Op, OpGraph, OpKind, Stage
 from leadline.core.hardware import Device, DeviceKind
-from leadline.estimators.learned.op_law import Array, Basis, Priced, Weights, op_s, price
+from leadline.estimators.learned.op_law import Array, Basis, Weights, op_s, price_with_ops
 from leadline.estimators.learned.op_table import CLASSES, OpTable, Whole, indexed
 from leadline.estimators.learned.remembered import Remembered
 from leadline.estimators.learned.steps import dump, load
@@ -129,6 +129,17 @@ class StepLaws:
         return newest
 
 
+@dataclass(frozen=True, slots=True)
+class _Told:
+    """A graph's table, where each op stands in it (n,), the seconds of its rows and of the step, and its spread."""
+
+    table: OpTable
+    where: Whole
+    op_s: Array
+    step_s: float
+    spread: float
+
+
 class LawKernels:
     """A ``KernelModel`` by the op law of the phase and the layout of ``graph``.
 
@@ -161,7 +172,7 @@ class LawKernels:
         self._origins = [None if one == device.name else devices(one) for one in origins]
         self._usual = float(np.mean([laws.usual[one] for one in settings]))
         self._seen = np.any([laws.seen[one] for one in settings], axis=0)
-        self._bases = Remembered(self._made)
+        self._told = Remembered(self._asked)
         share, classes = self._unseen(graph)
         if share > UNSEEN:
             raise InvalidInput(
@@ -171,15 +182,13 @@ class LawKernels:
 
     def spread_of(self, graph: OpGraph) -> float:
         """Return the spread found on left-out steps, more for a graph farther from the learned ones than they are."""
-        spreads = [
-            price(basis, law).spread[0] for basis, law in zip(self._bases(graph.ops)[0], self._laws, strict=True)
-        ]
-        far = max(1.0, float(np.mean(spreads)) / self._usual)
+        far = max(1.0, self._told(graph.ops).spread / self._usual)
         return math.hypot(self._spread * far, STRANGE * self._unseen(graph)[0])
 
     def ops_s(self, ops: Sequence[Op]) -> list[float]:
         """Return the seconds of one call of each op; a view takes none."""
-        found: list[float] = np.append(self._op_s(ops), 0.0)[self._bases(ops)[1]].tolist()
+        told = self._told(ops)
+        found: list[float] = np.append(told.op_s, 0.0)[told.where].tolist()
         return found
 
     def launch_s(self, op: Op) -> float:
@@ -189,29 +198,28 @@ class LawKernels:
 
     def step_s(self, graph: OpGraph) -> float:
         """Return the seconds of the whole graph: the host runs ahead, so the slower of the two decides."""
-        return math.exp(float(np.mean([math.log(one.step_s[0]) for one in self._prices(graph)])))
-
-    def _prices(self, graph: OpGraph) -> list[Priced]:
-        """Return what each law says of the graph."""
-        return [price(basis, law) for basis, law in zip(self._bases(graph.ops)[0], self._laws, strict=True)]
-
-    def _op_s(self, ops: Sequence[Op]) -> Array:
-        """Return the seconds of one call of each row of the ops' table."""
-        each = [np.log(op_s(basis, law)) for basis, law in zip(self._bases(ops)[0], self._laws, strict=True)]
-        found: Array = np.exp(np.mean(each, axis=0))
-        return found
+        return self._told(graph.ops).step_s
 
     def _unseen(self, graph: OpGraph) -> tuple[float, list[str]]:
         """Return the share of the time in classes that no step told of, and their names."""
-        table = self._bases(graph.ops)[0][0].table
-        seconds = self._op_s(graph.ops) * table.count
-        strange = ~self._seen[table.classes]
-        names = [CLASSES[one] for one in np.unique(table.classes[strange])]
+        told = self._told(graph.ops)
+        seconds = told.op_s * told.table.count
+        strange = ~self._seen[told.table.classes]
+        names = [CLASSES[one] for one in np.unique(told.table.classes[strange])]
         return float(seconds[strange].sum() / seconds.sum()) if len(seconds) else 0.0, names
 
-    def _made(self, ops: Sequence[Op]) -> tuple[list[Basis], Whole]:
+    def _asked(self, ops: Sequence[Op]) -> _Told:
+        """Return the geometric mean of what the laws say of a graph and of its ops."""
         table, where = self._tables(ops)
-        return [Basis.of(table, self._device, learned_on=one) for one in self._origins], where
+        bases = [Basis.of(table, self._device, learned_on=one) for one in self._origins]
+        each = [price_with_ops(basis, law) for basis, law in zip(bases, self._laws, strict=True)]
+        return _Told(
+            table,
+            where,
+            np.exp(np.mean([np.log(one) for _, one in each], axis=0)),
+            math.exp(float(np.mean([math.log(one.step_s[0]) for one, _ in each]))),
+            float(np.mean([one.spread[0] for one, _ in each])),
+        )
 
 
 def classes_seen(basis: Basis, law: Weights) -> Marks:

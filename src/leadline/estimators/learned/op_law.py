@@ -141,9 +141,15 @@ class Priced:
 
 def price(basis: Basis, weights: Weights) -> Priced:
     """Return what the graphs of ``basis`` take under the law."""
+    return price_with_ops(basis, weights)[0]
+
+
+def price_with_ops(basis: Basis, weights: Weights) -> tuple[Priced, Array]:
+    """Return what the graphs of ``basis`` take under the law, and the seconds of one call of each op, of shape (n,)."""
     power = powers(basis, weights, departures(basis, weights))
     step_s, device_s = step_of(basis, power, weights.launch_s)
-    return Priced(step_s, device_s, _spread(basis, weights, slopes_s(basis, power), device_s))
+    spread = _spread(basis, weights, slopes_s(basis, power), device_s)
+    return Priced(step_s, device_s, spread), multiples_s(basis, power)
 
 
 def op_s(basis: Basis, weights: Weights) -> Array:

@@ -112,7 +112,12 @@ class OpTable:
     @classmethod
     def counted(cls, ops: Sequence[Op], graphs: Sequence[Mapping[int, float]]) -> "OpTable":
         """Return graphs written as numbers of ``ops`` and how often each is called; an op's own count is ignored."""
-        rows = np.array([_row(op) for op in ops], float).reshape(len(ops), 6 + SIZES)
+        return cls.of_rows([_row(op) for op in ops], graphs)
+
+    @classmethod
+    def of_rows(cls, each: Sequence[tuple[float, ...]], graphs: Sequence[Mapping[int, float]]) -> "OpTable":
+        """Return graphs written as numbers of the rows that ``_row`` makes of ops."""
+        rows = np.array(each, float).reshape(len(each), 6 + SIZES)
         numbers = np.array([number for graph in graphs for number in graph], np.int64)
         count = np.array([count for graph in graphs for count in graph.values()], float)
         first = np.concatenate([[0], np.cumsum([len(graph) for graph in graphs])]).astype(np.int64)
@@ -125,7 +130,6 @@ class OpTable:
 
 def indexed(ops: Iterable[Op]) -> tuple[OpTable, Whole]:
     """Return the table of one graph, and for each op its row there, of shape (n,): −1 for a view."""
-    kept: list[Op] = []
     seen: dict[tuple[float, ...], int] = {}
     counts: dict[int, float] = {}
     where = []
@@ -133,12 +137,10 @@ def indexed(ops: Iterable[Op]) -> tuple[OpTable, Whole]:
         if not op.bytes_read + op.bytes_written:
             where.append(-1)
             continue
-        number = seen.setdefault(_row(op), len(kept))
-        if number == len(kept):
-            kept.append(op)
+        number = seen.setdefault(_row(op), len(seen))
         counts[number] = counts.get(number, 0.0) + op.count
         where.append(number)
-    return OpTable.counted(kept, [counts]), np.array(where, np.int64)
+    return OpTable.of_rows(list(seen), [counts]), np.array(where, np.int64)
 
 
 @dataclass(frozen=True, slots=True)
