@@ -53,10 +53,21 @@ if __name__ == "__main__":
 """
 
 
+STEPS = """\
+workload,batch,seq,precision,step_s
+config.json,4,1024,bf16,0.0161
+config.json,8,1024,bf16,0.0279
+config.json,12,1024,bf16,0.0401
+config.json,16,1024,bf16,0.0522
+config.json,24,1024,bf16,0.0766
+"""
+
+
 @pytest.fixture
 def folder(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(CONFIG), encoding="utf-8")
     (tmp_path / "train.py").write_text(TRAIN, encoding="utf-8")
+    (tmp_path / "steps.csv").write_text(STEPS, encoding="utf-8")
     (tmp_path / "job.toml").write_text(WORKLOAD, encoding="utf-8")
     return tmp_path
 
