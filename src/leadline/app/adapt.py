@@ -18,7 +18,7 @@ from leadline.core.hardware import Device, DeviceKind
 from leadline.estimators.learned.few_runs import LEAST, Adapted, FewRuns, by_factor, by_law
 from leadline.estimators.learned.law_kernels import StepLaws, is_channels_last
 from leadline.estimators.learned.selection import Group, group_of
-from leadline.training.own_steps import SCHEMA, OwnRecord, OwnSteps, own_path, save
+from leadline.training.own_steps import SCHEMA, OwnCard, OwnRecord, OwnSteps, own_path, save
 from leadline.training.shipped_models import shipped_laws
 
 MOST = 50
@@ -85,9 +85,10 @@ def adapt(
     if len(steps) < LEAST:
         raise InvalidInput(f"{path} has {len(steps)} steps, too few to learn from: measure at least {LEAST}")
     records, laws = _learned(on, traced, path, notes)
-    own = OwnSteps(schema=SCHEMA, device=on.name, records=tuple(records), laws=laws if laws.laws else None)
+    card = OwnCard(schema=SCHEMA, device=on.name, records=tuple(records))
+    own = OwnSteps(card, laws if laws.laws else None)
     kept = _kept(own, own_path(kept_in, on)) if keep else None
-    return AdaptAnswer(on.name, own.records, kept, tuple(notes))
+    return AdaptAnswer(on.name, card.records, kept, tuple(notes))
 
 
 def _learned(
@@ -147,7 +148,7 @@ def _by_group(traced: Sequence[_Traced], device: Device) -> dict[tuple[Group, bo
 def _best(device: Device, traced: Sequence[_Traced]) -> Adapted:
     """Return what is least off on models left out: the price list by a factor, or the op law adapted."""
     found = [_factor(device, traced)]
-    if device.kind is DeviceKind.GPU and (device.calibration is None or not device.calibration.timings):
+    if device.kind is DeviceKind.GPU and not device.is_calibrated:
         try:
             law = by_law(shipped_laws(), device, _runs(traced), learned_on)
         except InvalidInput:

@@ -50,7 +50,7 @@ def calibrate(
 
 def save_record(device: Device, folder: Path) -> Path:
     """Write a device as JSON, whole or not at all, and return the file; ``LeadlineError`` if it cannot be written."""
-    file = folder / f"{''.join(c if c.isalnum() else '-' for c in device.name.lower()).strip('-')}.json"
+    file = folder / f"{device.file_stem}.json"
     draft = file.with_suffix(".part")
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -30,7 +30,7 @@ def shipped_kernels_of(device: Device, job: TracedJob) -> KernelModel:
     Raises:
         InvalidInput: the catalog lacks a figure without which the device cannot be priced at all.
     """
-    if device.calibration is not None and device.calibration.timings:
+    if device.is_calibrated:
         return CalibratedKernels(device)
     if device.kind is not DeviceKind.GPU:
         return SpecsKernels(device)

@@ -10,7 +10,7 @@ from leadline.core.hardware import Device
 from leadline.core.ports import KernelModel
 from leadline.estimators.learned.kernels import LearnedKernels, tables_of
 from leadline.estimators.learned.kernels import Tables as KernelTables
-from leadline.estimators.learned.law_kernels import LawKernels, is_training
+from leadline.estimators.learned.law_kernels import LawKernels
 from leadline.estimators.learned.law_kernels import Tables as OpTables
 from leadline.estimators.learned.op_table import indexed
 from leadline.estimators.learned.remembered import Remembered
@@ -26,7 +26,7 @@ def least_off(device: Device, graph: OpGraph) -> KernelModel:
         InvalidInput: not even the maker's figures suffice.
     """
     group = group_of(graph, device)
-    knows = shipped_laws().knows(device, training=is_training(graph))
+    knows = shipped_laws().knows(device, training=graph.is_training)
     order = ranked(shipped_card().records, group, (LawKernels.name,) if knows else ())
     refused: list[str] = []
     for place, record in enumerate(order):

@@ -24,7 +24,7 @@ def adapted(device: Device, job: TracedJob, folder: Path, shipped: Shipped) -> K
         InvalidInput: the file of the device cannot be read.
     """
     own = own_steps(device, folder)
-    record = own.find(group_of(job.step, device), channels_last=is_channels_last(job.step)) if own else None
+    record = own.card.find(group_of(job.step, device), channels_last=is_channels_last(job.step)) if own else None
     if own is None or record is None:
         return None
     why = (_reason(record),)

@@ -3,6 +3,9 @@
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+NORMAL_90 = 1.645
+"""Standard deviations that hold 90 % of a normal distribution on both sides."""
+
 
 class Tier(StrEnum):
     """What an estimate rests on, weakest first."""

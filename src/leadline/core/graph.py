@@ -127,6 +127,11 @@ class OpGraph:
     cache_heads: int = 0
 
     @property
+    def is_training(self) -> bool:
+        """Tell whether the step has a backward pass."""
+        return any(op.stage is Stage.BACKWARD for op in self.ops)
+
+    @property
     def flops(self) -> float:
         """Return the floating-point operations of the whole step."""
         return float(sum(op.flops * op.count for op in self.ops))

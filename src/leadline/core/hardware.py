@@ -82,3 +82,13 @@ class Device:
     as_of: str = ""
     note: str = ""
     calibration: Calibration | None = None
+
+    @property
+    def is_calibrated(self) -> bool:
+        """Tell whether kernels were timed on the device."""
+        return self.calibration is not None and bool(self.calibration.timings)
+
+    @property
+    def file_stem(self) -> str:
+        """Return the name of a file about the device, without its ending."""
+        return "".join(c if c.isalnum() else "-" for c in self.name.lower()).strip("-")

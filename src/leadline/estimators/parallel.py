@@ -206,8 +206,7 @@ def _launched_s(workload: Workload, graph: OpGraph, launches_s: float) -> float:
 
 def _reduced(graph: OpGraph, *, again: bool) -> int:
     """Return how often a layer's activations are reduced in a step: twice in each pass."""
-    trained = any(op.stage is Stage.BACKWARD for op in graph.ops)
-    return 2 * ((2 if trained else 1) + (1 if trained and again else 0))
+    return 2 * ((2 if graph.is_training else 1) + (1 if graph.is_training and again else 0))
 
 
 def _activation_bytes(graph: OpGraph) -> float:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from leadline.core.errors import InvalidInput
-from leadline.core.estimate import Basis, Estimate, Interval, Target, Tier, TokenTimes
+from leadline.core.estimate import NORMAL_90, Basis, Estimate, Interval, Target, Tier, TokenTimes
 from leadline.core.graph import Op, OpGraph, OpKind, Stage, StorageCategory, TracedJob
 from leadline.core.hardware import Device, DeviceKind
 from leadline.core.ports import KernelModel
@@ -18,9 +18,6 @@ from leadline.estimators.roofline import SpecsKernels
 from leadline.estimators.tensor_share import tensor_share
 from leadline.estimators.token_times import Priced, Replayed, answered, least_decode_s, sentences, token_times
 from leadline.estimators.walltime import job_length, load_s, start_up, step_with_loading
-
-NORMAL_90 = 1.645
-"""Standard deviations that hold 90 % of a normal distribution on both sides."""
 
 LEVEL = 0.9
 

@@ -1,7 +1,6 @@
 """Load a graph neural network of steps from its ONNX file, the shipped one or another; onnxruntime runs it."""
 
 from collections.abc import Mapping
-from importlib.resources import files
 from pathlib import Path
 
 import msgspec
@@ -10,9 +9,7 @@ import numpy.typing as npt
 
 from leadline.core.errors import InvalidInput, MissingExtra
 from leadline.estimators.learned.gnn import INPUTS, GraphNetwork, Session
-
-SHIPPED = "shipped"
-"""The folder beside this module that holds ``gnn.onnx`` and its card ``gnn.json``."""
+from leadline.training.shipped_files import content_of
 
 
 class NetworkCard(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,12 +40,12 @@ def shipped_network() -> GraphNetwork:
     Raises:
         MissingExtra: onnxruntime is not installed.
     """
-    return network_of((files("leadline.training") / SHIPPED / "gnn.onnx").read_bytes(), "the shipped gnn.onnx")
+    return network_of(content_of("gnn.onnx"), "the shipped gnn.onnx")
 
 
 def shipped_card() -> NetworkCard:
     """Return the card of the network that comes with Leadline."""
-    return msgspec.json.decode((files("leadline.training") / SHIPPED / "gnn.json").read_bytes(), type=NetworkCard)
+    return msgspec.json.decode(content_of("gnn.json"), type=NetworkCard)
 
 
 def network_at(path: Path) -> GraphNetwork:

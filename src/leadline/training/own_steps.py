@@ -1,6 +1,7 @@
 """What a user's own measured steps made of the shipped estimators, kept in one file for each device."""
 
-import re
+import math
+from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
 from zipfile import BadZipFile
@@ -9,6 +10,7 @@ import msgspec
 import numpy as np
 
 from leadline.core.errors import InvalidInput
+from leadline.core.estimate import NORMAL_90
 from leadline.core.hardware import Device
 from leadline.estimators.learned.law_kernels import StepLaws
 from leadline.estimators.learned.selection import Group
@@ -38,14 +40,18 @@ class OwnRecord(msgspec.Struct, frozen=True, kw_only=True):
     source: str
     made_on: str
 
+    @property
+    def longest(self) -> float:
+        """Return by what share the upper end of the 90 % range lies above the prediction."""
+        return math.expm1(NORMAL_90 * self.spread)
 
-class OwnSteps(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything that was learned of one device, and the laws of those groups that the op law answers for."""
+
+class OwnCard(msgspec.Struct, frozen=True, kw_only=True):
+    """What was learned of one device, but for the laws."""
 
     schema: str
     device: str
     records: tuple[OwnRecord, ...]
-    laws: StepLaws | None = None
 
     def find(self, group: Group, *, channels_last: bool) -> OwnRecord | None:
         """Return what answers for a group: its own record, or else that of all jobs on the device."""
@@ -53,21 +59,23 @@ class OwnSteps(msgspec.Struct, frozen=True, kw_only=True):
         return next(own, next((one for one in self.records if one.group is None), None))
 
 
-class _Kept(msgspec.Struct, frozen=True):
-    schema: str
-    device: str
-    records: tuple[OwnRecord, ...]
+@dataclass(frozen=True, slots=True)
+class OwnSteps:
+    """Everything that was learned of one device, and the laws of those groups that the op law answers for."""
+
+    card: OwnCard
+    laws: StepLaws | None = None
 
 
 def own_path(folder: Path, device: Device) -> Path:
     """Return the file of a device in the folder of adapted estimators."""
-    return folder / f"{re.sub('[^a-z0-9]+', '-', device.name.lower()).strip('-')}.npz"
+    return folder / f"{device.file_stem}.npz"
 
 
 def save(own: OwnSteps, path: Path) -> None:
     """Write the file whole or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    text = msgspec.json.encode(_Kept(own.schema, own.device, own.records))
+    text = msgspec.json.encode(own.card)
     state = {"card": np.frombuffer(text, np.uint8), **(nest("laws", own.laws.dump()) if own.laws else {})}
     partial = path.with_suffix(".partial")
     with partial.open("wb") as file:
@@ -84,10 +92,10 @@ def read(path: Path) -> OwnSteps:
     try:
         with np.load(BytesIO(path.read_bytes()), allow_pickle=False) as arrays:
             state = dict(arrays)
-        kept = msgspec.json.decode(state["card"].tobytes(), type=_Kept)
+        card = msgspec.json.decode(state["card"].tobytes(), type=OwnCard)
         laws = StepLaws.load(within("laws", state)) if any(one.startswith("laws.") for one in state) else None
     except (OSError, ValueError, KeyError, EOFError, BadZipFile, msgspec.MsgspecError) as error:
         raise InvalidInput(f"{path} cannot be read ({error}): delete it, and run leadline adapt again") from error
-    if kept.schema != SCHEMA:
-        raise InvalidInput(f"{path} has the schema {kept.schema}, not {SCHEMA}: run leadline adapt again")
-    return OwnSteps(schema=kept.schema, device=kept.device, records=kept.records, laws=laws)
+    if card.schema != SCHEMA:
+        raise InvalidInput(f"{path} has the schema {card.schema}, not {SCHEMA}: run leadline adapt again")
+    return OwnSteps(card, laws)

@@ -1,7 +1,6 @@
 """The fitted estimators that come with Leadline, and what was found of them."""
 
 from functools import cache
-from importlib.resources import files
 from io import BytesIO
 
 import msgspec
@@ -11,9 +10,8 @@ from leadline.estimators.learned.fitted_kernels import FittedKernels
 from leadline.estimators.learned.law_kernels import StepLaws
 from leadline.estimators.learned.selection import Record
 from leadline.estimators.tabular.ports import State
+from leadline.training.shipped_files import content_of
 
-FOLDER = "shipped"
-"""The folder beside this module."""
 KERNELS, STEPS, CARD = "kernels.npz", "steps.npz", "estimators.json"
 
 
@@ -44,13 +42,9 @@ def shipped_laws() -> StepLaws:
 @cache
 def shipped_card() -> Card:
     """Return what was found of the shipped estimators."""
-    return msgspec.json.decode(_content(CARD), type=Card)
+    return msgspec.json.decode(content_of(CARD), type=Card)
 
 
 def _state(name: str) -> State:
-    with np.load(BytesIO(_content(name))) as state:
+    with np.load(BytesIO(content_of(name))) as state:
         return dict(state)
-
-
-def _content(name: str) -> bytes:
-    return (files("leadline.training") / FOLDER / name).read_bytes()

@@ -5,7 +5,6 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from importlib.resources import files
 from pathlib import Path
 from zipfile import BadZipFile
 
@@ -21,11 +20,11 @@ from leadline.estimators.communication import network_bytes_per_s
 from leadline.estimators.transformer_graph import decoder_step
 from leadline.estimators.transformer_step import TRIED
 from leadline.estimators.transformer_terms import MAGNITUDES, TransformerStep, generation_of, magnitudes
+from leadline.training.shipped_files import content_of
 from leadline.training.step_model import StepModel, load
 
-SHIPPED = "shipped"
 STATE, CARD = "llm_training.npz", "llm_training.json"
-"""The files in the folder ``SHIPPED`` beside this module."""
+"""Names of the shipped files."""
 LEVEL = 0.9
 
 
@@ -92,12 +91,13 @@ def answer(
 @cache
 def shipped_steps() -> StepModel:
     """Return the model that comes with Leadline."""
-    return steps_of((files("leadline.training") / SHIPPED / STATE).read_bytes(), f"the shipped {STATE}")
+    return steps_of(content_of(STATE), f"the shipped {STATE}")
 
 
+@cache
 def shipped_card() -> StepCard:
     """Return the card of the model that comes with Leadline."""
-    return msgspec.json.decode((files("leadline.training") / SHIPPED / CARD).read_bytes(), type=StepCard)
+    return msgspec.json.decode(content_of(CARD), type=StepCard)
 
 
 def steps_of(content: bytes, name: str) -> StepModel:

@@ -15,7 +15,6 @@ from leadline.estimators.learned.law_kernels import (
     StepSetting,
     classes_seen,
     is_channels_last,
-    is_training,
 )
 from leadline.estimators.learned.op_law import Basis, Weights, price
 from leadline.estimators.learned.op_table import CLASSES, OpTable, indexed
@@ -115,7 +114,7 @@ def test_rows_of_the_table_are_told_for_each_op():
 
 def test_a_phase_that_was_not_learned_is_refused(laws):
     backward = OpGraph((*GRAPH.ops, conv(stage=Stage.BACKWARD)))
-    assert is_training(backward)
+    assert backward.is_training
     with pytest.raises(InvalidInput, match="no training steps were learned"):
         LawKernels(laws, KNOWN, backward, devices=DEVICES.get)
     assert laws.knows(KNOWN, training=False)

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 
-import leadline.training
 from leadline.bench.dnn.fit_kernels import fitted_on_all
 from leadline.bench.dnn.kernel_data import product, streamed
 from leadline.bench.rows import BenchRow, at_most
@@ -19,10 +18,10 @@ from leadline.estimators.learned.fitted_kernels import FittedKernels
 from leadline.estimators.learned.kernel_table import kernels_of
 from leadline.estimators.learned.kernels import LearnedKernels, steps_s
 from leadline.estimators.learned.law_kernels import LawKernels
-from leadline.training.shipped_models import FOLDER, shipped_kernels, shipped_laws
+from leadline.training.shipped_files import FOLDER
+from leadline.training.shipped_models import shipped_kernels, shipped_laws
 from leadline.training.shipped_steps import shipped_steps
 
-SHIPPED = Path(leadline.training.__file__).parent / FOLDER
 DEVICES = ("A100 SXM4 80GB", "H100 SXM5 80GB", "V100 SXM2 32GB", "T4", "L4", "RTX 3090", "A40", "H200 SXM")
 REPEATS = 5
 
@@ -58,7 +57,7 @@ def rows(data: Path, *, quick: bool = False) -> list[BenchRow]:
 
 def _shipped(device: Device, graph: OpGraph) -> list[BenchRow]:
     """Return how large what is shipped is, how long it takes to load, and to price a graph by the op law."""
-    files = [one for one in SHIPPED.iterdir() if one.suffix != ".py"]
+    files = list(FOLDER.iterdir())
     size = sum(one.stat().st_size for one in files)
     laws, known = shipped_laws(), TomlCatalog(None).device
     law_s = _median_s(lambda: LawKernels(laws, device, graph, devices=known).step_s(graph))

@@ -9,7 +9,6 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-import leadline.training
 from leadline.bench.dnn.fit_kernels import shipped as fitted_kernels
 from leadline.bench.dnn.fit_steps import fitted_laws
 from leadline.bench.dnn.selection import records
@@ -18,9 +17,9 @@ from leadline.bench.dnn.vision import Lab
 from leadline.core.errors import InvalidInput, LeadlineError
 from leadline.estimators.tabular.ports import State
 from leadline.training import shipped_models
+from leadline.training.shipped_files import FOLDER
 from leadline.training.shipped_models import Card
 
-FOLDER = Path(leadline.training.__file__).parent / shipped_models.FOLDER
 LEARNED_FROM = {
     LAW: (
         "10,563 steps of 1,100 vision models of timm on two GPUs, half precision (pytorch-image-models, Apache-2.0)",

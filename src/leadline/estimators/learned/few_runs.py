@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
+from leadline.core.estimate import NORMAL_90
 from leadline.core.graph import OpGraph
 from leadline.core.hardware import Device
 from leadline.estimators.learned.law_kernels import (
@@ -17,7 +18,6 @@ from leadline.estimators.learned.law_kernels import (
     StepLaws,
     StepSetting,
     is_channels_last,
-    is_training,
 )
 from leadline.estimators.learned.op_law import Array, Basis, Observed
 from leadline.estimators.learned.op_table import OpTable
@@ -31,7 +31,6 @@ NEWER = (9999,)
 DOUBTED = 0.25
 """How many steps' worth the belief weighs that the shipped estimator is right: what a device adds to its error is about
 twice what two models differ by."""
-NORMAL_90 = 1.645
 SUREST = 0.01
 """No spread is less: clocks and neighbours alone make more."""
 
@@ -101,7 +100,7 @@ def _adapted(laws: StepLaws, device: Device, runs: FewRuns, devices: Callable[[s
     learned_on = None if origin == device.name else devices(origin)
     basis = Basis.of(OpTable.of([one.ops for one in runs.graphs]), device, learned_on=learned_on)
     own = adapt(law, Observed(basis, np.arange(len(runs.graphs)), runs.step_s))
-    here = StepSetting(device.name, is_training(graph), is_channels_last(graph), NEWER)
+    here = StepSetting(device.name, graph.is_training, is_channels_last(graph), NEWER)
     kept = replace(own, variance=law.variance)  # how far a graph is from the published ones is still theirs to say
     return StepLaws({here: kept}, {here: laws.usual[place]}, {here: laws.seen[place]}, {here: origin})
 

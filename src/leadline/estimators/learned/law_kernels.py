@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from leadline.core.errors import InvalidInput
 from leadline.core.estimate import Tier
-from leadline.core.graph import Op, OpGraph, OpKind, Stage
+from leadline.core.graph import Op, OpGraph, OpKind
 from leadline.core.hardware import Device, DeviceKind
 from leadline.estimators.learned.op_law import Array, Basis, Weights, op_s, price_with_ops
 from leadline.estimators.learned.op_table import CLASSES, OpTable, Whole, indexed
@@ -118,7 +118,7 @@ class StepLaws:
         Raises:
             InvalidInput: no such steps were learned.
         """
-        training, last = is_training(graph), is_channels_last(graph)
+        training, last = graph.is_training, is_channels_last(graph)
         alike = [one for one in self.laws if one.training is training]
         alike = [one for one in alike if one.channels_last is last] or alike
         own = [one for one in alike if one.device == device.name]
@@ -230,11 +230,6 @@ def classes_seen(basis: Basis, law: Weights) -> Marks:
     cell = np.bincount(table.owner * len(CLASSES) + table.classes, share, table.graphs * len(CLASSES))
     found: Marks = (cell.reshape(table.graphs, -1) >= SEEN_SHARE).sum(axis=0) >= SEEN_GRAPHS
     return found
-
-
-def is_training(graph: OpGraph) -> bool:
-    """Tell whether a graph has a backward pass."""
-    return any(op.stage is Stage.BACKWARD for op in graph.ops)
 
 
 def is_channels_last(graph: OpGraph) -> bool:

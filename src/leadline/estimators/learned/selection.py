@@ -5,6 +5,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+from leadline.core.estimate import NORMAL_90
 from leadline.core.graph import OpGraph, OpKind, Stage
 from leadline.core.hardware import Device
 from leadline.estimators.roofline import SPREAD
@@ -13,7 +14,6 @@ ARITHMETIC = frozenset({OpKind.GEMM, OpKind.CONV, OpKind.ATTENTION, OpKind.RNN})
 PRECISIONS = {"float32": "single", "tf32": "TF32", "float16": "half", "bfloat16": "half"}
 CONVOLVING = 0.5
 """Share of the arithmetic in convolutions from which on a model works on images, whatever else it does."""
-NORMAL_90 = 1.645
 ANOTHER_ARCHITECTURE = 0.1
 """Standard deviation that another architecture of the same maker adds, an assumption."""
 
@@ -106,7 +106,7 @@ def group_of(graph: OpGraph, device: Device) -> Group:
     dtype = max(by_dtype, key=lambda one: by_dtype[one]) if by_dtype else "float32"
     if dtype == "float32" and domain is Domain.VISION and "tf32" in device.peak_flops_per_s:
         dtype = "tf32"
-    phase = "training" if any(op.stage is Stage.BACKWARD for op in graph.ops) else "inference"
+    phase = "training" if graph.is_training else "inference"
     return Group(domain, PRECISIONS.get(dtype, dtype), phase)
 
 

@@ -85,7 +85,7 @@ def _show(answer: AdaptAnswer) -> None:
         kind = f"{one.group or 'any other job'}{layout}"
         factor = "own law" if one.by_law else f"{one.factor:.2f} ×"
         table.add_row(kind, str(one.runs), one.estimator, factor, f"{one.before:.0%}",
-                      f"{one.error:.0%}", f"± {1.645 * one.spread:.0%}")  # fmt: skip
+                      f"{one.error:.0%}", f"± {one.longest:.0%}")  # fmt: skip
     console = out()
     console.print(f"{answer.device}, asked about models left out:", style="bold", markup=False)
     console.print(table)

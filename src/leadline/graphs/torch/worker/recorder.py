@@ -13,6 +13,15 @@ from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper
 from leadline.graphs.torch.worker import fakes, standins
 from leadline.graphs.torch.worker.session import Session
 from leadline.graphs.torch.worker.shortcuts import Shortcuts
+from leadline.graphs.torch.worker.signatures import (
+    CONVOLUTIONS,
+    Traits,
+    channels_last,
+    flat,
+    holds_tensors,
+    read_traits,
+    tensors,
+)
 from leadline.graphs.torch.worker.weights import count_weights
 
 aten = torch.ops.aten
@@ -29,25 +38,6 @@ FILLED = {"zeros", "ones", "full", "randn", "rand", "normal", "randint"}
 TRUTHFUL = {"all", "any", "logical_and", "bitwise_and", "logical_or", "bitwise_or"}
 """Ops whose result is true when their input is assumed true."""
 MADE_BY_MODULES = UNINITIALISED | FILLED
-CONVOLUTIONS = {"convolution", "convolution_backward", "cudnn_convolution", "_convolution"}
-SILENT = {
-    "empty", "empty_strided", "empty_like", "new_empty", "new_empty_strided", "resize_", "set_", "lift_fresh", "lift",
-    "record_stream", "is_same_size", "device", "is_pinned", "_pin_memory", "_local_scalar_dense", "is_nonzero",
-    "detach", "alias", "_assert_async", "_assert_tensor_metadata", "_fused_sdp_choice", "sym_size", "resize_as_",
-    "_has_compatible_shallow_copy_type", "_functional_sym_constrain_range",
-}  # fmt: skip
-"""Ops that launch no kernel."""
-
-
-class Traits(NamedTuple):
-    """What the schema of an op says, read once."""
-
-    name: str
-    silent: bool
-    fresh: bool
-    mutated: Tuple[int, ...]
-    mutated_names: Tuple[str, ...]
-    takes_device: bool
 
 
 class Raw(NamedTuple):
@@ -132,7 +122,7 @@ class Recorder(TorchDispatchMode):
     def _dispatch(self, func: Any, types: Sequence[type], args: Any, kwargs: Dict[str, Any]) -> Any:
         traits = self._traits.get(func)
         if traits is None:
-            traits = self._traits[func] = _read_traits(func)
+            traits = self._traits[func] = read_traits(func)
         fake = False
         for kind in types:
             if kind is FakeTensor or issubclass(kind, FakeTensor):
@@ -233,7 +223,7 @@ class Recorder(TorchDispatchMode):
         sources: List[int] = []
         written: List[Tuple[Any, ...]] = []
         device_seen = False
-        for place, tensor in _tensors(args, kwargs):
+        for place, tensor in tensors(args, kwargs):
             spec, on_device = self._spec(tensor)
             device_seen = device_seen or on_device
             inputs.append(spec)
@@ -245,16 +235,16 @@ class Recorder(TorchDispatchMode):
             if made is not None and made not in sources:
                 sources.append(made)
         if traits.fresh:
-            for tensor in _flat(out):
+            for tensor in flat(out):
                 spec, on_device = self._spec(tensor)
                 device_seen = device_seen or on_device
                 written.append(spec)
         if not device_seen:
             return
-        scalars = tuple(None if _holds_tensors(a) else a for a in args)
+        scalars = tuple(None if holds_tensors(a) else a for a in args)
         stage = self._stage(traits, args)
-        channels_last = traits.name in CONVOLUTIONS and _channels_last(args)
-        self.append(Raw(func, stage, tuple(inputs), tuple(written), scalars, tuple(sources), None, channels_last))
+        last = traits.name in CONVOLUTIONS and channels_last(args)
+        self.append(Raw(func, stage, tuple(inputs), tuple(written), scalars, tuple(sources), None, last))
 
     def _stage(self, traits: Traits, args: Any) -> str:
         """Return the stage, seeing closures that an optimizer calls, and updates written by hand."""
@@ -290,7 +280,7 @@ class Recorder(TorchDispatchMode):
         self.count += 1
 
     def _keep_outputs(self, traits: Traits, args: Any, out: Any) -> None:
-        for tensor in _flat(out):
+        for tensor in flat(out):
             fake = isinstance(tensor, FakeTensor)
             if fake or self.session.real:
                 moved = fake and traits.name == "_to_copy" and not isinstance(args[0], FakeTensor)
@@ -349,55 +339,3 @@ class Recorder(TorchDispatchMode):
             self.live_bytes += size
             self.peak_bytes = max(self.peak_bytes, self.live_bytes)
             self.window.events.append((self.count, serial, size))
-
-
-def _read_traits(func: Any) -> Traits:
-    schema = func._schema
-    name = schema.name.partition("::")[2]
-    mutated = [i for i, a in enumerate(schema.arguments) if a.alias_info is not None and a.alias_info.is_write]
-    fresh = any(r.alias_info is None for r in schema.returns) and bool(schema.returns)
-    view = not mutated and bool(schema.returns) and all(r.alias_info is not None for r in schema.returns)
-    return Traits(
-        name=name,
-        silent=view or name in SILENT or schema.name.startswith("prim::") or name == "_unsafe_view",
-        fresh=fresh,
-        mutated=tuple(mutated),
-        mutated_names=tuple(schema.arguments[i].name for i in mutated),
-        takes_device=any(a.name == "device" for a in schema.arguments),
-    )
-
-
-def _tensors(args: Sequence[Any], kwargs: Dict[str, Any]) -> List[Tuple[Any, torch.Tensor]]:
-    """Return every tensor with the position or name of the argument that holds it."""
-    found: List[Tuple[Any, torch.Tensor]] = []
-    for place, value in enumerate(args):
-        if isinstance(value, torch.Tensor):
-            found.append((place, value))
-        elif isinstance(value, (list, tuple)):
-            found.extend((place, item) for item in value if isinstance(item, torch.Tensor))
-    for place_name, value in kwargs.items():
-        if isinstance(value, torch.Tensor):
-            found.append((place_name, value))
-        elif isinstance(value, (list, tuple)):
-            found.extend((place_name, item) for item in value if isinstance(item, torch.Tensor))
-    return found
-
-
-def _channels_last(args: Sequence[Any]) -> bool:
-    """Tell whether an image or a filter lies in memory with its channels last, which makes the kernel do so."""
-    four = [one for one in args if isinstance(one, torch.Tensor) and one.dim() == 4 and not one.is_contiguous()]
-    return any(one.is_contiguous(memory_format=torch.channels_last) for one in four)
-
-
-def _flat(out: Any) -> List[torch.Tensor]:
-    if isinstance(out, torch.Tensor):
-        return [out]
-    if isinstance(out, (list, tuple)):
-        return [tensor for one in out for tensor in _flat(one)]
-    return []
-
-
-def _holds_tensors(value: Any) -> bool:
-    if isinstance(value, torch.Tensor):
-        return True
-    return isinstance(value, (list, tuple)) and any(isinstance(one, torch.Tensor) for one in value)
