@@ -1,9 +1,10 @@
 import pytest
 
-from leadline.app.calibrate import calibrate, save_record
+from leadline.app.calibrate import calibrate, catalogued, save_record
+from leadline.catalog.read import TomlCatalog
 from leadline.core.documents import load
 from leadline.core.errors import InvalidInput
-from leadline.core.hardware import Device
+from leadline.core.hardware import Calibration, Confidence, Device, DeviceKind, KernelTiming
 from leadline.estimators.calibrated import CalibratedKernels
 
 
@@ -35,3 +36,32 @@ def test_a_budget_too_small_is_refused_before_anything_is_measured(tmp_path):
 def test_an_unknown_device_type_is_refused(tmp_path):
     with pytest.raises(InvalidInput, match="--device abacus is not known: give cpu or cuda"):
         calibrate(device_type="abacus", budget_s=10, progress=silent, folder=tmp_path)
+
+
+def swept_gpu(name, memory_gib):
+    timing = KernelTiming("addmm", "float32", {"b": 1, "m": 64, "n": 64, "k": 64}, 1e-3, 2.0 * 64**3, 5e4)
+    return Device(
+        name, "NVIDIA", DeviceKind.GPU, memory_bytes=int(memory_gib * 2**30), memory_bytes_per_s=1e11,
+        peak_flops_per_s={"float32": 1e12}, aliases=("local",), confidence=Confidence.MEASURED, source="calibrate",
+        calibration=Calibration("2026-01-01", "torch", 8, (timing,)),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("driver", "name", "memory_gib"),
+    [("Tesla T4", "T4", 14.6), ("NVIDIA A100-SXM4-40GB", "A100 SXM4 40GB", 39.4), ("NVIDIA L40S", "L40S", 44.4),
+     ("AMD Instinct MI300X", "MI300X", 191.5)],
+)  # fmt: skip
+def test_a_measured_gpu_that_the_catalog_has_keeps_its_name_and_its_maker_s_figures(driver, name, memory_gib):
+    known, measured = TomlCatalog(None).device(name), swept_gpu(driver, memory_gib)
+    device = catalogued(measured)
+    assert (name, known.peak_flops_per_s, known.memory_bytes_per_s) == (
+        device.name, device.peak_flops_per_s, device.memory_bytes_per_s,
+    )  # fmt: skip
+    assert (measured.calibration, measured.memory_bytes) == (device.calibration, device.memory_bytes)
+    assert {"local", driver} <= set(device.aliases)
+
+
+def test_half_of_a_board_and_a_gpu_that_the_catalog_has_not_stay_as_they_were_measured():
+    for measured in (swept_gpu("AMD Instinct MI250X", 64), swept_gpu("NVIDIA Z9000", 80)):
+        assert measured is catalogued(measured)

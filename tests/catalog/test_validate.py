@@ -81,6 +81,15 @@ def test_a_system_is_found_as_people_type_it(catalog, name):
     assert "Pitzer" == catalog.system(name).name
 
 
+@pytest.mark.parametrize(
+    ("driver", "name"),
+    [("Tesla T4", "T4"), ("NVIDIA A100-SXM4-40GB", "A100 SXM4 40GB"), ("Tesla V100-PCIE-32GB", "V100 PCIe 32GB"),
+     ("NVIDIA GH200 480GB", "GH200 96GB (Hopper die)"), ("AMD Instinct MI300X", "MI300X"), ("nvidia l40s", "L40S")],
+)  # fmt: skip
+def test_a_device_is_found_as_its_driver_calls_it(catalog, driver, name):
+    assert name == catalog.device(driver).name
+
+
 def test_an_unknown_name_is_answered_with_close_ones(catalog):
     with pytest.raises(UnknownName, match="Pitzer"):
         catalog.system("Pizter")

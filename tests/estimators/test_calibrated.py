@@ -1,4 +1,5 @@
 import math
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -71,3 +72,22 @@ def test_an_operator_nobody_measured_gets_its_roofline():
     op = Op("aten.fft_c2c", OpKind.CONV, Stage.FORWARD, "float32", 1e9, 1e6, 1e6)
     seconds = CalibratedKernels(DEVICE).op_s(op)
     assert math.isclose(seconds, 1e9 / 1e11 + 2e6 / 1e10, rel_tol=0.01)
+
+
+@pytest.mark.parametrize(("busy", "doubted"), [(0.0, False), (0.1, False), (0.5, True), (1.0, True)])
+def test_a_sweep_beside_other_work_is_doubted(busy, doubted):
+    calibration = replace(DEVICE.calibration, figures={**FIGURES, "busy_share": busy})
+    kernels, calm = CalibratedKernels(replace(DEVICE, calibration=calibration)), CalibratedKernels(DEVICE)
+    graph = OpGraph((add(256),))
+    assert doubted is bool(kernels.reasons)
+    assert doubted is (kernels.spread_of(graph) > calm.spread_of(graph))
+    if doubted:
+        assert f"the machine was {busy:.0%} busy with other work when it was calibrated" in kernels.reasons[0]
+
+
+def test_a_kind_of_kernel_that_the_sweep_missed_is_priced_by_its_bytes():
+    spec = TensorSpec((2**20,), "bfloat16")
+    op = Op("aten.gelu", OpKind.ELEMENTWISE, Stage.FORWARD, "bfloat16", 1e9, 2.0 * 2**20, 2.0 * 2**20, (spec,), (spec,))
+    none = tuple(one for one in TIMINGS if one.kind == "addmm")
+    kernels = CalibratedKernels(replace(DEVICE, calibration=replace(DEVICE.calibration, timings=none)))
+    assert 8.0 * 2**20 / 1e10 == pytest.approx(kernels.op_s(op), rel=0.01)

@@ -19,6 +19,9 @@ DEVICES = "devices"
 SITES = "sites"
 """Sub-folders of a user's catalog folder: TOML files, and the JSON records that ``leadline calibrate`` writes."""
 
+MAKERS = frozenset({"nvidia", "amd", "instinct", "tesla", "geforce"})
+"""Words that drivers put before a device's name, as in ``NVIDIA A100-SXM4-40GB`` or ``Tesla T4``."""
+
 
 class TomlCatalog:
     """The ``Catalog`` of the shipped TOML files and of the user's ``folder`` (which need not exist)."""
@@ -35,13 +38,13 @@ class TomlCatalog:
         return list(self._systems.values())
 
     def device(self, name: str) -> Device:
-        """Return the device of that name or alias, whatever its case; ``UnknownName`` if there is none."""
+        """Return the device of that name or alias, or of what a driver calls it; ``UnknownName`` if there is none."""
         if name in self._devices:
             return self._devices[name]
-        folded = name.casefold()
-        for device in self._devices.values():
-            if folded in (device.name.casefold(), *(alias.casefold() for alias in device.aliases)):
-                return device
+        for form in (str.casefold, _plain):
+            for device in self._devices.values():
+                if form(name) in map(form, (device.name, *device.aliases)):
+                    return device
         raise UnknownName("device", name, [*self._devices, *(a for d in self._devices.values() for a in d.aliases)])
 
     def system(self, name: str) -> System:
@@ -69,6 +72,11 @@ class TomlCatalog:
 
     def _own(self, kind: str, form: str) -> list[Path]:
         return [] if self._folder is None else sorted((self._folder / kind).glob(f"*.{form}"))
+
+
+def _plain(name: str) -> str:
+    """Return a device's name without its maker, hyphens and case."""
+    return " ".join(word for word in name.casefold().replace("-", " ").split() if word not in MAKERS)
 
 
 def _shipped() -> Traversable:

@@ -34,6 +34,11 @@ class KernelTiming:
     bytes_moved: float = 0.0
 
 
+BUSY = 0.1
+"""Share of the processors that others may use during a sweep without a doubt on it. With more of them at work, kernels
+of several threads wait for one another: at 100 % those of a two-core CPU took 3 to 500 times as long."""
+
+
 @dataclass(frozen=True, slots=True)
 class Calibration:
     """What ``leadline calibrate`` measured on a device at hand.
@@ -47,6 +52,24 @@ class Calibration:
     threads: int
     timings: tuple[KernelTiming, ...] = ()
     figures: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def busy_share(self) -> float:
+        """Return the share of the processors that others used when the sweep began, or 0 where it was not told."""
+        return self.figures.get("busy_share", 0.0)
+
+    @property
+    def is_doubtful(self) -> bool:
+        """Tell whether others used so much of the machine that the times are worth little."""
+        return self.busy_share > BUSY
+
+    def best_flops_per_s(self) -> dict[str, float]:
+        """Return the best rate that any matrix product or convolution reached, by dtype."""
+        best: dict[str, float] = {}
+        for timing in self.timings:
+            if timing.flops and timing.dims.get("k"):
+                best[timing.dtype] = max(best.get(timing.dtype, 0.0), timing.flops / timing.elapsed_s)
+        return best
 
 
 @dataclass(frozen=True, slots=True)

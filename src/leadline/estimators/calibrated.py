@@ -1,4 +1,4 @@
-"""Price kernels on a calibrated device by the measured ones around them."""
+"""Price kernels on a calibrated CPU by the measured ones around them."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -9,7 +9,7 @@ from itertools import pairwise
 from leadline.core.errors import InvalidInput
 from leadline.core.estimate import Tier
 from leadline.core.graph import BYTES_PER_ELEMENT, Op, OpGraph, OpKind, Stage
-from leadline.core.hardware import Device, DeviceKind, KernelTiming
+from leadline.core.hardware import Device, KernelTiming
 from leadline.estimators.families import family_of
 from leadline.estimators.heap import fresh_bytes
 from leadline.estimators.kernel_sizes import PRODUCTS, RECURRENT, coordinates, sizes_of
@@ -40,13 +40,13 @@ class CalibratedKernels:
     name = "calibrated kernels"
     tier = Tier.CALIBRATED
     host_spread = 0.0
-    reasons: tuple[str, ...] = ()
 
     def __init__(self, device: Device) -> None:
         if device.calibration is None or not device.calibration.timings:
             raise InvalidInput(f"{device.name} is not calibrated: run leadline calibrate on it")
         self._device = device
         self._figures = device.calibration.figures
+        self._calibration = device.calibration
         self._call_s = self._figures.get("call_s", 0.0)
         self._peaks = device.peak_flops_per_s
         self._bytes_per_s = self._figures.get("copy_bytes_per_s") or device.memory_bytes_per_s or 1e10
@@ -54,8 +54,17 @@ class CalibratedKernels:
         self._price = lru_cache(maxsize=4096)(self._priced)
 
     def spread_of(self, graph: OpGraph) -> float:  # noqa: ARG002 - part of the protocol
-        """Return what was found of steps on a device just swept."""
-        return SPREAD
+        """Return what was found of steps on a device just swept; if that was busy, more, by an assumption."""
+        doubt = self._calibration.busy_share if self._calibration.is_doubtful else 0.0
+        return math.hypot(SPREAD, doubt)
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """What puts the sweep in doubt."""
+        if not self._calibration.is_doubtful:
+            return ()
+        busy = f"the machine was {self._calibration.busy_share:.0%} busy with other work when it was calibrated"
+        return (f"{busy}: times may be several times too long; run leadline calibrate again when it is idle",)
 
     def ops_s(self, ops: Sequence[Op]) -> list[float]:
         """Return the seconds of one call of each op."""
@@ -76,16 +85,10 @@ class CalibratedKernels:
         return self._figures.get(f"launch_{op.stage.value}_s", self._figures.get("launch_s", self._call_s))
 
     def step_s(self, graph: OpGraph) -> float:
-        """Return the seconds of the whole graph.
-
-        A CPU runs one op after the other, and pays for memory fresh from the kernel; a GPU hides launches behind
-        kernels or the other way round.
-        """
+        """Return the seconds of the whole graph: one op after the other, and memory fresh from the kernel."""
         training = any(op.stage is not Stage.FORWARD for op in graph.ops)
         kernels_s = sum(self.op_s(op) * op.count for op in graph.ops)
         launches_s = sum(self._launch_in(op, training=training) * op.count * max(op.kernels, 1) for op in graph.ops)
-        if self._device.kind is DeviceKind.GPU:
-            return max(kernels_s, launches_s)
         fresh = fresh_bytes(graph, Processor.of(self._figures))
         return kernels_s + launches_s + fresh * self._figures.get("fresh_s_per_byte", 0.0)
 
@@ -125,7 +128,7 @@ class CalibratedKernels:
                 width = BYTES_PER_ELEMENT.get(dtype, 4)
                 dims |= {name: max(dims.get(name, 1) * width // 4, 1) for name in ("elements", "columns")}
         if points is None:
-            return self._base_s("mm", dtype, dims, flops, moved)
+            return self._base_s(family, dtype, dims, flops, moved)
         if points.by_size:
             return points.along(math.log(max(dims.get("elements", 1), 1)))
         where = coordinates(family, dims)

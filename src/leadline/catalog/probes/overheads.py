@@ -95,6 +95,13 @@ def _operators(call: Callable[[], object]) -> int:
     return max(int(counter.count), 1)
 
 
+def product_flops_per_s(watch: Stopwatch) -> float:
+    """Return the rate of one large product in single precision."""
+    side = 2048
+    a, b = (torch.randn(side, side, device=watch.device_type) for _ in range(2))
+    return 2.0 * side**3 / watch.call_s(lambda: torch.mm(a, b))
+
+
 def memory_figures(watch: Stopwatch) -> dict[str, float]:
     """Return copy bandwidth and, on a CPU, the seconds that a byte of memory fresh from the kernel costs."""
     device, size = watch.device_type, 2**24

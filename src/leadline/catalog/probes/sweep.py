@@ -4,6 +4,7 @@ import time
 from dataclasses import replace
 from datetime import UTC, datetime
 
+import numpy as np
 import psutil
 import torch
 
@@ -16,9 +17,11 @@ from leadline.catalog.probes.overheads import (
     memory_figures,
     overhead_figures,
     processor_figures,
+    product_flops_per_s,
     start_up_figures,
     warm_memory,
 )
+from leadline.catalog.probes.plan import worth_timing
 from leadline.catalog.probes.timing import Stopwatch
 from leadline.core.hardware import Calibration, Device, KernelTiming
 from leadline.core.ports import ProcessRunner
@@ -48,6 +51,8 @@ def sweep(device_type: str, *, budget_s: float, runner: ProcessRunner, progress:
         **processor_figures(),
     }
     figures["busy_share"] = busy
+    if device_type == "cuda":
+        cases = _worth_timing(cases, watch, figures["copy_bytes_per_s"])
     with warm_memory():
         timings = _timings(cases, watch, budget_s * (1 - OVERHEAD_SHARE), progress)
     progress("done", len(cases), len(cases))
@@ -61,10 +66,23 @@ def sweep(device_type: str, *, budget_s: float, runner: ProcessRunner, progress:
     return replace(
         device,
         memory_bytes_per_s=figures["copy_bytes_per_s"],
-        peak_flops_per_s=_peaks(timings),
+        peak_flops_per_s=calibration.best_flops_per_s(),
         calibration=calibration,
         as_of=calibration.measured_at[:10],
     )
+
+
+def _worth_timing(cases: list[Case], watch: Stopwatch, bytes_per_s: float) -> list[Case]:
+    """Return the kernels that are worth their time on a device whose memory is so fast, in their order."""
+    flops_per_s = product_flops_per_s(watch)
+    kinds: dict[tuple[str, str], list[int]] = {}
+    for number, case in enumerate(cases):
+        kinds.setdefault((case.kind, case.dtype), []).append(number)
+    worth = np.zeros(len(cases), bool)
+    for own in kinds.values():
+        expected_s = [max(cases[one].flops / flops_per_s, cases[one].bytes_moved / bytes_per_s) for one in own]
+        worth[own] = worth_timing(np.array(expected_s))
+    return [case for case, keep in zip(cases, worth.tolist(), strict=True) if keep]
 
 
 def _timings(cases: list[Case], watch: Stopwatch, budget_s: float, progress: Progress) -> list[KernelTiming]:
@@ -91,12 +109,3 @@ def _elapsed(case: Case, watch: Stopwatch) -> float | None:
             return watch.call_s(case.call())
     except (RuntimeError, NotImplementedError):
         return None
-
-
-def _peaks(timings: list[KernelTiming]) -> dict[str, float]:
-    """Return the best rate any matrix product or convolution reached, by dtype."""
-    peaks: dict[str, float] = {}
-    for timing in timings:
-        if timing.flops and timing.dims.get("k"):
-            peaks[timing.dtype] = max(peaks.get(timing.dtype, 0.0), timing.flops / timing.elapsed_s)
-    return peaks

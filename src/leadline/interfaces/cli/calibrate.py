@@ -11,16 +11,18 @@ from leadline.core.units import GB, format_bytes, format_duration
 from leadline.interfaces.cli.face import Json, err, out, print_json
 from leadline.interfaces.cli.verb import Verb
 
-BUSY = 0.1
-"""Share of the processors in use by others above which a sweep is worth little."""
-
 app = Verb()
 
 
 @app.command()
 def calibrate(
     device: Annotated[str, typer.Option(metavar="KIND", help="What to measure: cpu or cuda.")] = "cpu",
-    budget: Annotated[float, typer.Option(metavar="SECONDS", help="How long the sweep may take; at least 10.")] = 75.0,
+    budget: Annotated[
+        float | None,
+        typer.Option(
+            metavar="SECONDS", help="How long the sweep may take; at least 10.", show_default="75 for cpu, 90 for cuda"
+        ),
+    ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Measure, but keep no record.")] = False,
     json: Json = False,
 ) -> None:
@@ -34,11 +36,11 @@ def calibrate(
             progress=lambda kind, number, total: status.update(f"calibrating {number}/{total}: {kind}"),
         )
     console.print(f"calibrated {measured.name}{'' if dry_run else ', record kept in your catalog'}")
-    busy = measured.calibration.figures.get("busy_share", 0.0) if measured.calibration else 0.0
-    if busy > BUSY:
+    sweep = measured.calibration
+    if sweep and sweep.is_doubtful:
         console.print(
-            f"the machine was {busy:.0%} busy with other work before the sweep, and times taken beside other work are "
-            "several times too long: run leadline calibrate again when it is idle"
+            f"the machine was {sweep.busy_share:.0%} busy with other work before the sweep, and times taken beside "
+            "other work are several times too long: run leadline calibrate again when it is idle"
         )
     if json:
         print_json(to_document(measured, "leadline.device/1"))
@@ -50,10 +52,12 @@ def _print(device: Device) -> None:
     """Print what was measured, a line a figure."""
     console = out()
     console.print(device.name)
-    for dtype, peak in device.peak_flops_per_s.items():
-        console.print(f"  {f'best {dtype} rate':<22} {peak / 1e9:,.1f} GFLOP/s")
     if device.calibration is None:
         return
+    for dtype, best in device.calibration.best_flops_per_s().items():
+        peak = device.peak_flops_per_s.get(dtype, best)
+        share = f" ({best / peak:.0%} of the maker's figure)" if peak != best else ""
+        console.print(f"  {f'best {dtype} rate':<22} {best / 1e9:,.1f} GFLOP/s{share}")
     console.print(f"  kernels timed          {len(device.calibration.timings)} ({device.calibration.software})")
     for name, value in sorted(device.calibration.figures.items()):
         console.print(f"  {_words(name):<22} {_figure(name, value)}")
