@@ -16,13 +16,18 @@ from leadline.core.hardware import DeviceKind
 from leadline.core.workload import ModelKind, ModelSource, Phase, Precision, Workload
 from leadline.estimators.learned.kernels import LearnedKernels
 from leadline.estimators.learned.law_kernels import LawKernels
+from leadline.estimators.learned.network_kernels import NetworkKernels
 from leadline.estimators.learned.selection import Domain, Group, ranked
+from leadline.estimators.learned.swept import SweptKernels
 from leadline.estimators.roofline import SpecsKernels
 from leadline.graphs.hf_config import expand
 from leadline.training.shipped_models import shipped_card, shipped_kernels, shipped_laws
 
 BERT = {"model_type": "bert", "hidden_size": 768, "num_hidden_layers": 2, "num_attention_heads": 12,
         "intermediate_size": 3072, "vocab_size": 30522, "max_position_embeddings": 512}  # fmt: skip
+
+
+NAMES = (LawKernels.name, LearnedKernels.name, NetworkKernels.name, SpecsKernels.name)
 
 
 @pytest.fixture
@@ -42,9 +47,8 @@ def device(name):
 
 def test_the_card_says_what_was_learned_and_how_far_off_it_was():
     card = shipped_card()
-    names = {LawKernels.name, LearnedKernels.name, SpecsKernels.name}
     assert "leadline.shipped/1" == card.schema
-    assert names == set(card.learned_from) == {one.estimator for one in card.records}
+    assert {*NAMES, SweptKernels.name} == set(card.learned_from) == {one.estimator for one in card.records}
     for one in card.records:
         assert 0 < one.error < one.within * 1.2
         assert one.steps >= 8
@@ -68,7 +72,7 @@ def test_no_group_has_two_records_of_one_estimator():
     ids=str,
 )
 def test_each_group_has_the_estimator_that_was_least_off(group, knowing, first):
-    assert first == ranked(shipped_card().records, group, knowing)[0].estimator
+    assert first == ranked(shipped_card().records, group, NAMES, knowing)[0].estimator
 
 
 def test_a_transformer_in_single_precision_is_priced_by_learned_kernels(job):

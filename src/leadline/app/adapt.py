@@ -148,7 +148,7 @@ def _by_group(traced: Sequence[_Traced], device: Device) -> dict[tuple[Group, bo
 def _best(device: Device, traced: Sequence[_Traced]) -> Adapted:
     """Return what is least off on models left out: the price list by a factor, or the op law adapted."""
     found = [_factor(device, traced)]
-    if device.kind is DeviceKind.GPU and not device.is_calibrated:
+    if device.kind is DeviceKind.GPU:
         try:
             law = by_law(shipped_laws(), device, _runs(traced), learned_on)
         except InvalidInput:

@@ -1,6 +1,6 @@
 """The composition root: the one place that constructs the real adapters."""
 
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 from leadline.app import settings
@@ -9,6 +9,7 @@ from leadline.app.estimate import Toolbox
 from leadline.app.kernels import kernels_of
 from leadline.catalog.read import TomlCatalog
 from leadline.core.errors import MissingExtra
+from leadline.core.estimate import EstimatorChoice
 from leadline.core.graph import TracedJob
 from leadline.core.hardware import Device
 from leadline.core.models import TrainedModel
@@ -20,8 +21,14 @@ from leadline.execution.processes import run_process
 
 
 @cache
-def toolbox() -> Toolbox:
-    """Return the adapters of the verbs, over the shipped catalog and the user's own folder."""
+def toolbox(choice: EstimatorChoice | None = None) -> Toolbox:
+    """Return the adapters of the verbs, over the shipped catalog and the user's own folder.
+
+    A ``choice`` prices every graph, in place of the estimator that was least off.
+    """
+    estimator = WhiteBox(host_memory=host_memory, kernels=kernels_of, as_whole=decoder_step)
+    if choice is not None:
+        estimator = WhiteBox(host_memory=host_memory, kernels=partial(kernels_of, choice=choice))
     return Toolbox(
         catalog=TomlCatalog(settings.catalog_dir()),
         sources={
@@ -32,7 +39,7 @@ def toolbox() -> Toolbox:
             ModelKind.FUNCTION: _trace_function,
             ModelKind.COMMAND: _trace_command,
         },
-        estimator=WhiteBox(host_memory=host_memory, kernels=kernels_of, as_whole=decoder_step),
+        estimator=estimator,
         compilers={ModelKind.JAX_FUNCTION: _compile_function},
     )
 

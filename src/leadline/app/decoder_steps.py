@@ -22,7 +22,7 @@ def decoder_step(
     from leadline.estimators.learned.selection import Domain, Group, group_of  # noqa: PLC0415 - see above
 
     group = Group(Domain.LANGUAGE, "half", "training")
-    if device.is_calibrated or group_of(job.step, device) != group:
+    if group_of(job.step, device) != group:
         return None
     own = own_steps(device, settings.adapted_dir())
     if own is not None and any(one.group == group for one in own.card.records):

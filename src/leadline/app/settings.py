@@ -48,6 +48,11 @@ def adapted_dir() -> Path:
     return data_dir() / "adapted"
 
 
+def swept_dir() -> Path:
+    """Return the folder of what the sweeps of GPUs made of the shipped kernels; anything in it can be made again."""
+    return data_dir() / "swept"
+
+
 def history_path() -> Path:
     """Return the file of the measured runs."""
     return data_dir() / "history.sqlite"

@@ -18,6 +18,19 @@ class Tier(StrEnum):
     """A model fitted on measured runs."""
 
 
+class EstimatorChoice(StrEnum):
+    """The estimators that a user may choose among, in place of the one that was least off."""
+
+    LAW = "law"
+    """The op law, learned from whole steps."""
+    KERNELS = "kernels"
+    """Kernels one by one, learned from other devices and from the sweep of this one, if it was calibrated."""
+    NETWORK = "network"
+    """The graph neural network, learned from whole steps."""
+    SPECS = "specs"
+    """The maker's figures."""
+
+
 @dataclass(frozen=True, slots=True)
 class Interval:
     """A point and the range that holds the truth with probability ``level``; ``low ≤ point ≤ high``."""

@@ -49,8 +49,8 @@ def test_only_the_law_is_known_to_have_learned_from_a_device():
         [tried(HALF, 100, {LAW: 0.05, KERNELS: 0.1}, known=True), tried(HALF, 100, {LAW: 0.2, KERNELS: 0.1})]
     )
     assert {(LAW, True), (LAW, False), (KERNELS, False)} == {(one.estimator, one.known) for one in found}
-    assert [LAW, KERNELS] == [one.estimator for one in ranked(found, HALF, (LAW,))]
-    assert [KERNELS, LAW] == [one.estimator for one in ranked(found, HALF, ())]
+    assert [LAW, KERNELS] == [one.estimator for one in ranked(found, HALF, (LAW, KERNELS), (LAW,))]
+    assert [KERNELS, LAW] == [one.estimator for one in ranked(found, HALF, (LAW, KERNELS), ())]
 
 
 def test_a_phase_measured_on_one_device_takes_what_a_new_one_adds_from_the_other_phase():
@@ -65,7 +65,7 @@ def test_a_phase_measured_on_one_device_takes_what_a_new_one_adds_from_the_other
 
 def test_few_steps_are_joined_by_those_of_the_other_phase():
     few, many = tried(TRAINING, 6, {LAW: 0.01, SPECS: 0.2}), tried(HALF, 100, {LAW: 0.3, SPECS: 0.2})
-    order = ranked(records([few, many]), TRAINING, ())
+    order = ranked(records([few, many]), TRAINING, (LAW, SPECS), ())
     assert [SPECS, LAW] == [one.estimator for one in order]
     assert 106 == order[0].steps
 

@@ -38,7 +38,7 @@ def test_the_same_seed_gives_the_same_network(graph_rows):
 
 
 def test_what_is_written_is_read_and_says_the_same(tmp_path, graph_rows, network):
-    card = card_of(graph_rows, SHORT, {}, {})
+    card = card_of(graph_rows, SHORT, *[graph_rows.steps.step_s * 1.1] * 2)
     write(tmp_path, exported(network, graph_rows.batch(ALL)), card)
     assert card == msgspec.json.decode((tmp_path / "gnn.json").read_bytes(), type=NetworkCard)
     told = network_at(tmp_path / "gnn.onnx").step_s(graph_rows.batch(ALL))

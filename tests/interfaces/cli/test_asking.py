@@ -102,6 +102,24 @@ def test_more_steps_take_longer_and_cost_more_on_the_same_place(capsys, config):
     assert 0 < costs[0] < costs[1]
 
 
+@pytest.mark.parametrize(
+    ("choice", "name"), [("law", "op law"), ("kernels", "learned kernels"), ("specs", "maker's figures")]
+)
+def test_the_estimator_that_was_asked_for_answers(capsys, config, choice, name):
+    assert 0 == main(["estimate", config, "--batch", "4", "--on", "L40S", "--estimator", choice, "--json"])
+    document = json.loads(capsys.readouterr().out)
+    assert document["estimator"].endswith(f", {name}")
+    assert f"priced by the {name}, as asked" in document["basis"]["reasons"][0]
+
+
+def test_an_estimator_that_there_is_not_is_refused_with_those_that_there_are(capsys, config):
+    assert 2 == main(["estimate", config, "--on", "T4", "--estimator", "oracle"])
+    said = capsys.readouterr().err
+    assert "oracle" in said
+    assert "law" in said
+    assert "specs" in said
+
+
 def test_the_table_says_what_the_figure_rests_on(capsys, config):
     code, out, _ = run(capsys, "estimate", config, "--on", "Perlmutter:regular-gpu80")
     assert 0 == code

@@ -6,6 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from leadline.bench.dnn.asked import Array
+from leadline.catalog.probes.plan import cost_s, likelihood
 from leadline.estimators.learned.fit_kernels import Timings
 from leadline.estimators.learned.fitted_kernels import group_of
 from leadline.estimators.learned.nearby import coordinates
@@ -32,17 +33,13 @@ OTHER_PLAN = Plan(10, 0.3)
 HALF_PLAN = Plan(150, 5.0)
 """What is swept of each operator, of those that work element by element, and of products on matrix units: 75 s in all.
 ``leadline calibrate`` takes 85 % of its time for kernels, the rest for what is not a kernel."""
-CALLS, BLOCK_S, PREPARED_S = 5, 2e-3, 5e-3
-"""``leadline calibrate`` times a kernel in so many blocks, warm-up included, each of one call or about so long, once it
-has made its operands."""
 DRAWN = 1 << 14
 
 
 def swept(rows: Timings, expected_s: Array, plan: Plan | None = None) -> tuple[Whole, float]:
     """Return positions of the kernels that a sweep measures, and the seconds it takes; each operator by its plan.
 
-    The sizes fill their space by a Sobol sequence. A kernel that is expected to take c times as long as the shortest is
-    drawn with probability 1 ÷ √c, which is best for a given total where all say as much (Neyman 1934).
+    The sizes fill their space by a Sobol sequence; the longer a kernel is expected to take, the less often it is drawn.
     """
     found: list[Whole] = []
     took_s = 0.0
@@ -65,7 +62,7 @@ def _drawn(rows: Timings, expected_s: Array, plan: Plan) -> tuple[Whole, float]:
     if not where.shape[1] or not most:  # one kernel, or one that was timed again and again
         return np.array(found, np.int64), took_s
     shares = np.column_stack([rankdata(column) / len(column) for column in where.T])
-    likely, cost_s = np.sqrt(_cost_s(np.zeros(1)) / _cost_s(expected_s)), _cost_s(rows.seconds)
+    likely, took = likelihood(expected_s), cost_s(rows.seconds)
     free = np.ones(len(rows), bool)
     for *point, chance in qmc.Sobol(shares.shape[1] + 1, seed=0).random(DRAWN):
         nearest = int(np.argmin(np.where(free, ((shares - point) ** 2).sum(1), np.inf)))
@@ -73,13 +70,7 @@ def _drawn(rows: Timings, expected_s: Array, plan: Plan) -> tuple[Whole, float]:
             continue
         free[nearest] = False
         found.append(nearest)
-        took_s += float(cost_s[nearest])
+        took_s += float(took[nearest])
         if len(found) >= most or took_s > plan.seconds:
             break
     return np.array(sorted(found), np.int64), took_s
-
-
-def _cost_s(seconds: Array) -> Array:
-    """Return what measuring kernels of so many seconds takes."""
-    found: Array = CALLS * np.maximum(seconds, BLOCK_S) + PREPARED_S
-    return found

@@ -10,7 +10,7 @@ import numpy as np
 from leadline.bench.dnn.asked import LEVEL, Array, Asked
 from leadline.bench.dnn.fit_kernels import fitted_on_all
 from leadline.bench.dnn.fit_steps import fitted_laws
-from leadline.bench.dnn.tried_steps import LAW, Tried, tried
+from leadline.bench.dnn.tried_steps import LAW, SWEPT, Tried, tried
 from leadline.bench.dnn.vision import Lab
 from leadline.catalog.read import TomlCatalog
 from leadline.core.hardware import Device
@@ -64,7 +64,7 @@ def _asked(one: Tried, groups: Sequence[Tried]) -> Asked:
     for number in range(HALVES):
         own, rest = half == number, half != number
         knowing = (LAW,) if one.known else ()
-        best = ranked(_records(one, groups, rest), one.group, knowing)[0]
+        best = ranked(_records(one, groups, rest), one.group, tuple(one.said), knowing)[0]
         chosen.append(best.estimator)
         said[own] = one.said[best.estimator][own]
         low[own], high[own] = said[own] * np.exp(-best.within), said[own] * np.exp(best.within)
@@ -81,7 +81,7 @@ def _records(one: Tried, groups: Sequence[Tried], rows: np.ndarray) -> list[Reco
         parts += [
             (other, np.ones(len(other.measured), bool))
             for other in groups
-            if other is not one and other.known is one.known and _but_phase(other) == _but_phase(one)
+            if other is not one and _but_phase(other) == _but_phase(one)
         ]
     found = []
     for name in one.said:
@@ -105,6 +105,7 @@ def _records(one: Tried, groups: Sequence[Tried], rows: np.ndarray) -> list[Reco
                 vendors=_of_all(names, lambda device: device.vendor),
                 architectures=_of_all(names, lambda device: device.architecture),
                 source=one.source,
+                swept=one.swept and name == SWEPT,
             )
         )
     return found
@@ -116,8 +117,8 @@ def _of_all(names: Sequence[str], figure: Callable[[Device], str | None]) -> tup
     return tuple(sorted({one for one in found if one}))
 
 
-def _but_phase(one: Tried) -> tuple[str, str]:
-    return one.group.domain, one.group.precision
+def _but_phase(one: Tried) -> tuple[str, str, bool, bool]:
+    return one.group.domain, one.group.precision, one.known, one.swept
 
 
 def _each_device_alike(device: np.ndarray) -> Array:

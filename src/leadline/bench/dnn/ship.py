@@ -1,5 +1,6 @@
 """``python -m leadline.bench.dnn.ship DATA``: fit the estimators on all measurements, and write what Leadline ships."""
 
+import math
 import platform
 import sys
 from datetime import UTC, datetime
@@ -12,14 +13,19 @@ import numpy as np
 from leadline.bench.dnn.fit_kernels import shipped as fitted_kernels
 from leadline.bench.dnn.fit_steps import fitted_laws
 from leadline.bench.dnn.selection import records
-from leadline.bench.dnn.tried_steps import KERNELS, LAW, SPECS, tried
+from leadline.bench.dnn.tried_steps import KERNELS, LAW, SPECS, SWEPT, VISION, tried
 from leadline.bench.dnn.vision import Lab
+from leadline.catalog.read import TomlCatalog
 from leadline.core.errors import InvalidInput, LeadlineError
+from leadline.estimators.learned.network_kernels import NetworkKernels
+from leadline.estimators.learned.selection import Domain, Group, Record
 from leadline.estimators.tabular.ports import State
 from leadline.training import shipped_models
+from leadline.training.graph_network import NetworkCard, shipped_card
 from leadline.training.shipped_files import FOLDER
 from leadline.training.shipped_models import Card
 
+NETWORK = NetworkKernels.name
 LEARNED_FROM = {
     LAW: (
         "10,563 steps of 1,100 vision models of timm on two GPUs, half precision (pytorch-image-models, Apache-2.0)",
@@ -29,6 +35,8 @@ LEARNED_FROM = {
         "single kernels in single precision on six GPUs (NeuSight, MIT)",
         "products of layers of language models in half precision on A40, A100 and H100 (Vidur, MIT)",
     ),
+    SWEPT: ("those kernels, and the sweep that leadline calibrate makes of the device",),
+    NETWORK: ("the steps and op graphs that the op law learned from", "its own card, gnn.json"),
     SPECS: ("the maker's figures; its efficiencies are near several fits, as its module says",),
 }
 LIMITS = (
@@ -58,13 +66,32 @@ def _write(data: Path) -> None:
         schema="leadline.shipped/1",
         made_on=datetime.now(UTC).date().isoformat(),
         learned_from=LEARNED_FROM,
-        records=records(tried(data, fitted, laws, lab)),
+        records=(*records(tried(data, fitted, laws, lab)), *_network_records(shipped_card())),
         limits=LIMITS,
         versions={"python": platform.python_version(), **{name: version(name) for name in ("numpy", "scikit-learn")}},
     )
     _save(FOLDER / shipped_models.KERNELS, fitted.dump())
     _save(FOLDER / shipped_models.STEPS, laws.dump())
     (FOLDER / shipped_models.CARD).write_bytes(msgspec.json.format(msgspec.json.encode(card), indent=2) + b"\n")
+
+
+def _network_records(card: NetworkCard) -> list[Record]:
+    """Return what was found of the network, on the devices that it learned from."""
+    known = [TomlCatalog(None).device(name) for name in card.devices]
+    found = []
+    for phase, short in (("inference", "infer"), ("training", "train")):
+        told = card.errors[f"unseen families, {phase}"]
+        learned = {tuple(one.split()[:2]) for one in card.settings}
+        devices = [one for one in known if (one.file_stem.replace("-", ""), short) in learned]
+        found.append(
+            Record(
+                NETWORK, Group(Domain.VISION, "half", phase), known=True, error=told["mape"] / 100,
+                within=-math.log1p(-told["p90"] / 100), steps=int(told["n"]),
+                devices=tuple(one.name for one in devices), vendors=tuple(sorted({one.vendor for one in devices})),
+                architectures=tuple(sorted({one.architecture or "" for one in devices})), source=VISION,
+            )
+        )  # fmt: skip
+    return found
 
 
 def _save(path: Path, state: State) -> None:

@@ -21,8 +21,6 @@ from leadline.training.graph_network import NetworkCard
 Array = npt.NDArray[np.float64]
 Whole = npt.NDArray[np.int64]
 
-HELD = (0, 1)
-"""Folds of families of which the card tells the errors."""
 ODD = 0.08
 """Errors of the logarithm below this count by their square, others by their size."""
 
@@ -69,19 +67,24 @@ def answered(rows: GraphRows, network: StepNetwork, ask: Whole) -> Array:
     return np.concatenate(found).astype(float) * 1e-6
 
 
-def held_out(rows: GraphRows, how: Training, fold: int) -> tuple[Array, Whole]:
-    """Return the steps of a fold of families by a network trained on the others, and the rows asked."""
-    folds = parts_of(rows.steps.family, FOLDS, 0)
-    ask = np.flatnonzero(folds == fold)
-    return answered(rows, trained(rows, np.flatnonzero(folds != fold), how), ask), ask
+def held_out(rows: GraphRows, how: Training) -> Array:
+    """Return the step of each row in seconds, by a network trained on the families of the other folds."""
+    folds, said = parts_of(rows.steps.family, FOLDS, 0), np.empty(len(rows.steps.step_s))
+    for fold in range(FOLDS):
+        said[folds == fold] = answered(
+            rows, trained(rows, np.flatnonzero(folds != fold), how), np.flatnonzero(folds == fold)
+        )
+    return said
 
 
-def held_out_law(data: Path, fold: int) -> tuple[Array, Whole]:
-    """Return the steps of the same rows by laws of ops learned from the other families, and the rows asked."""
+def held_out_by_law(data: Path) -> Array:
+    """Return the step of the same rows by laws of ops learned from the other families."""
     lab = Lab(data)
-    folds = parts_of(lab.steps.family, FOLDS, 0)
-    ask = np.flatnonzero(folds == fold)
-    return lab.answered(ask, lab.laws(np.flatnonzero(folds != fold)))[0], ask
+    folds, said = parts_of(lab.steps.family, FOLDS, 0), np.empty(len(lab.steps.step_s))
+    for fold in range(FOLDS):
+        ask = np.flatnonzero(folds == fold)
+        said[ask] = lab.answered(ask, lab.laws(np.flatnonzero(folds != fold)))[0]
+    return said
 
 
 def figures(measured: Array, said: Array) -> dict[str, float]:
@@ -91,14 +94,15 @@ def figures(measured: Array, said: Array) -> dict[str, float]:
     return {name: round(float(one), 2) for name, one in found.items()} | {"n": float(len(errors))}
 
 
-def card_of(rows: GraphRows, how: Training, network: dict[int, Array], law: dict[int, Array]) -> NetworkCard:
-    """Return the card of a network trained on all rows; ``network`` and ``law`` say what folds held out take."""
-    steps, folds = rows.steps, parts_of(rows.steps.family, FOLDS, 0)
+def card_of(rows: GraphRows, how: Training, network: Array, law: Array) -> NetworkCard:
+    """Return the card of a network trained on all rows; ``network`` and ``law`` (rows,) are what held out ones take."""
+    phase = np.array([str(one).split()[0] for one in rows.steps.setting])
 
-    def told(said: dict[int, Array]) -> dict[str, dict[str, float]]:
+    def told(said: Array) -> dict[str, dict[str, float]]:
         return {
-            f"unseen families, fold {fold} of {FOLDS}": figures(steps.step_s[folds == fold], answers)
-            for fold, answers in said.items()
+            f"unseen families, {name}": figures(rows.steps.step_s[phase == short], said[phase == short])
+            for short, name in (("infer", "inference"), ("train", "training"))
+            if (phase == short).any()
         }
 
     return NetworkCard(
@@ -109,8 +113,8 @@ def card_of(rows: GraphRows, how: Training, network: dict[int, Array], law: dict
             "op graphs of timm's models, traced by Leadline",
         ),
         licence="Apache-2.0, as the results it learned from",
-        rows=len(steps.step_s),
-        graphs=steps.table.graphs,
+        rows=len(rows.steps.step_s),
+        graphs=rows.steps.table.graphs,
         devices=tuple(device.name for device in rows.devices.values()),
         settings=tuple(str(one) for one in np.unique(rows.names)),
         training={name: float(value) for name, value in asdict(how).items()},
@@ -128,8 +132,7 @@ def main(arguments: list[str]) -> int:
             raise InvalidInput(f"{len(arguments)} arguments were given, not a folder of data and one to fill")
         data, folder = (Path(one) for one in arguments)
         rows, how = GraphRows(vision_steps(data)), Training()
-        said = {fold: held_out(rows, how, fold)[0] for fold in HELD}
-        law = {fold: held_out_law(data, fold)[0] for fold in HELD}
+        said, law = held_out(rows, how), held_out_by_law(data)
         everything = np.arange(len(rows.steps.step_s))
         write(folder, exported(trained(rows, everything, how), rows.batch(everything[:4])),
               card_of(rows, how, said, law))  # fmt: skip

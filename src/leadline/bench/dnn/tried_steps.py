@@ -36,6 +36,7 @@ from leadline.estimators.learned.fitted_kernels import FittedKernels
 from leadline.estimators.learned.kernels import LearnedKernels
 from leadline.estimators.learned.law_kernels import LawKernels, StepLaws
 from leadline.estimators.learned.selection import Domain, Group, group_of
+from leadline.estimators.learned.swept import SweptKernels
 from leadline.estimators.roofline import SpecsKernels
 from leadline.estimators.transformer_terms import TransformerStep
 from leadline.estimators.whitebox import WhiteBox
@@ -43,7 +44,7 @@ from leadline.execution.processes import run_process
 from leadline.graphs.hf_config import expand
 from leadline.graphs.torch.trace import trace_function
 
-LAW, KERNELS, SPECS = LawKernels.name, LearnedKernels.name, SpecsKernels.name
+LAW, KERNELS, SWEPT, SPECS = LawKernels.name, LearnedKernels.name, SweptKernels.name, SpecsKernels.name
 MOST = 1500
 """Vision steps that are priced by kernels, too, which takes some milliseconds each."""
 VISION = "timm's results, Apache-2.0"
@@ -62,6 +63,7 @@ class Tried:
     """n steps of a group on devices that the estimators had learned from (``known``) or not; arrays of shape (n,).
 
     ``said`` maps an estimator to its seconds, NaN where it has none; ``configuration`` names what alike steps share.
+    ``swept`` tells that the kernels of each device were swept, as ``leadline calibrate`` does.
     """
 
     group: Group
@@ -71,11 +73,12 @@ class Tried:
     measured: Array
     said: dict[str, Array]
     known: bool = False
+    swept: bool = False
 
     @property
     def name(self) -> str:
         """Return what the steps are called."""
-        return f"{self.group}, {'known' if self.known else 'new'} devices"
+        return f"{self.group}, {'known' if self.known else 'new'} devices{', swept' if self.swept else ''}"
 
 
 def tried(data: Path, fitted: FittedKernels, laws: StepLaws, lab: Lab) -> list[Tried]:
@@ -131,25 +134,21 @@ def _vision(lab: Lab, fitted: FittedKernels) -> list[Tried]:
 
 
 def _transformers(data: Path, laws: StepLaws) -> list[Tried]:
-    """Return whole transformers in single precision, each device left out of the kernels."""
+    """Return whole transformers in single precision, each device left out of the kernels, or known by a sweep alone."""
     runs, found = traced(data), []
-    for split in transformers.asked(data)[:2]:
-        training = split.split.startswith("training")
+    for split in transformers.asked(data):
+        training, swept = split.split.startswith("training"), split.split.endswith("sweep on it")
         own = [run for name in sorted({one.device for one in runs}) for run in runs
                if run.device == name and run.training is training]  # fmt: skip
         if [run.elapsed_s for run in own] != split.measured.tolist():
             raise InvalidInput(f"the runs of {split.name} are not those that were traced: read both anew")
         devices = [TomlCatalog().device(KERNEL_DEVICES[run.device]) for run in own]
-        law = _priced(
-            [run.graph for run in own],
-            devices,
-            _by_law(laws),
-        )
+        law = _priced([run.graph for run in own], devices, _by_law(laws))
         kernels, specs, *_ = split.answers.values()
         names = np.array([run.name for run in own])
         group = Group(Domain.LANGUAGE, "single", "training" if training else "inference")
-        said = {LAW: law, KERNELS: kernels, SPECS: specs}
-        found.append(Tried(group, TRANSFORMERS, _names(devices), names, split.measured, said))
+        said = {LAW: law, SWEPT if swept else KERNELS: kernels, SPECS: specs}
+        found.append(Tried(group, TRANSFORMERS, _names(devices), names, split.measured, said, swept=swept))
     return found
 
 

@@ -1,7 +1,7 @@
 """The learned model of kernels as plain arrays, and the price of many kernels on many devices by numpy alone."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -120,6 +120,27 @@ class FittedKernels:
         near = {key: Swept.load(within(f"near.{i}", state)) for i, key in enumerate(owners)}
         steps = dict(zip(lines(state["steps.vendor"]), floats(state["steps.value"]).tolist(), strict=True))
         return cls(laws, lines(state["names"]), effects, launches, near, steps)
+
+    def of(self, device: str) -> "FittedKernels":
+        """Return what is known of one device alone, without the laws."""
+        return FittedKernels(
+            {},
+            self.names,
+            {key: value for key, value in self.effects.items() if key[0] == device},
+            {key: value for key, value in self.launches.items() if key[0] == device},
+            {key: value for key, value in self.near.items() if key[0] == device},
+        )
+
+    def with_more(self, other: "FittedKernels") -> "FittedKernels":
+        """Return both; where both know something of a device, what ``other`` knows."""
+        return replace(
+            self,
+            laws={**self.laws, **other.laws},
+            effects={**self.effects, **other.effects},
+            launches={**self.launches, **other.launches},
+            near={**self.near, **other.near},
+            steps={**self.steps, **other.steps},
+        )
 
     def price(self, kernels: Kernels, boards: Boards, where: Whole, *, queued: bool = False) -> tuple[Array, Array]:
         """Return kernel and launch seconds of each kernel, shape (n,), on the device ``where`` (positions in boards).

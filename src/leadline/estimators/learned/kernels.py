@@ -31,7 +31,11 @@ Tables = Callable[[Sequence[Op]], Kernels]
 def tables_of(fitted: FittedKernels) -> Tables:
     """Return what makes the columns that ``fitted`` prices."""
     names = {name: i for i, name in enumerate(fitted.names)}
-    return Remembered(lambda ops: kernels_of(ops, names))
+
+    def columns(ops: Sequence[Op]) -> Kernels:
+        return kernels_of(ops, names)
+
+    return Remembered(columns)
 
 
 class LearnedKernels:

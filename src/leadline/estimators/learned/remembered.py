@@ -1,28 +1,27 @@
-"""Remember what was made of the last few lists of ops: one graph is priced on all devices of a catalog."""
+"""Remember what was made of the last few things asked about: one graph is priced on all devices of a catalog."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Generic, TypeVar
 
-from leadline.core.graph import Op
-
+Asked = TypeVar("Asked")
 Made = TypeVar("Made")
 
 KEPT = 4
-"""How many lists are remembered: a step, an evaluation pass, the ops of an update, and one more."""
+"""How many are remembered: of lists of ops a step, an evaluation pass, the ops of an update, and one more."""
 
 
-class Remembered(Generic[Made]):
-    """``make``, called once for each list of ops; a list is known by being the very same object."""
+class Remembered(Generic[Asked, Made]):
+    """``make``, called once for each thing; a thing is known by being the very same object."""
 
-    def __init__(self, make: Callable[[Sequence[Op]], Made]) -> None:
+    def __init__(self, make: Callable[[Asked], Made]) -> None:
         self._make = make
-        self._kept: list[tuple[Sequence[Op], Made]] = []
+        self._kept: list[tuple[Asked, Made]] = []
 
-    def __call__(self, ops: Sequence[Op]) -> Made:
-        """Return what ``make`` makes of ``ops``."""
+    def __call__(self, asked: Asked) -> Made:
+        """Return what ``make`` makes of ``asked``."""
         for known, made in self._kept:
-            if known is ops:
+            if known is asked:
                 return made
-        made = self._make(ops)
-        self._kept[:] = [(ops, made), *self._kept[: KEPT - 1]]
+        made = self._make(asked)
+        self._kept[:] = [(asked, made), *self._kept[: KEPT - 1]]
         return made

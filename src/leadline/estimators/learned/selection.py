@@ -47,7 +47,8 @@ class Record:
 
     ``known`` tells whether it had learned from other steps of the same device. ``error`` is the mean of |predicted ÷
     measured − 1|, and ``within`` what nine in ten |ln(measured ÷ predicted)| stay below; each device counts the same.
-    ``steps`` were asked on ``devices``; ``source`` says whose measurements they are.
+    ``steps`` were asked on ``devices``; ``source`` says whose measurements they are. ``swept`` tells that kernels of
+    those devices were measured, as ``leadline calibrate`` does.
     """
 
     estimator: str
@@ -60,6 +61,7 @@ class Record:
     vendors: tuple[str, ...]
     architectures: tuple[str, ...]
     source: str
+    swept: bool = False
 
     @property
     def spread(self) -> float:
@@ -110,15 +112,19 @@ def group_of(graph: OpGraph, device: Device) -> Group:
     return Group(domain, PRECISIONS.get(dtype, dtype), phase)
 
 
-def ranked(records: Sequence[Record], group: Group, knowing: Collection[str]) -> list[Record]:
+def ranked(
+    records: Sequence[Record], group: Group, candidates: Collection[str], knowing: Collection[str]
+) -> list[Record]:
     """Return what was found of each estimator on the group, the least error first.
 
-    ``knowing`` names the estimators that learned from steps of the device at hand: their record on known devices
-    counts, that of the others on devices that they had not seen.
+    ``candidates`` are the estimators that can be asked. ``knowing`` names those that learned from steps of the device
+    at hand: their record on known devices counts, that of the others on devices that they had not seen.
     """
     found: dict[str, Record] = {}
     for record in records:
-        if record.group == group and (record.estimator in knowing or not record.known):
+        if record.estimator not in candidates or record.group != group:
+            continue
+        if record.estimator in knowing or not record.known:
             best = found.get(record.estimator)
             if best is None or record.known:
                 found[record.estimator] = record
@@ -127,7 +133,8 @@ def ranked(records: Sequence[Record], group: Group, knowing: Collection[str]) ->
 
 def reason(chosen: Record, others: Sequence[Record]) -> str:
     """Return the sentence that says why an estimator was chosen."""
-    where = "on devices that it had learned from" if chosen.known else "on devices that it had not seen"
+    where = "that it had learned from" if chosen.known else "that it had not seen"
+    where = "on swept devices of which it knew no steps" if chosen.swept else f"on devices {where}"
     said = (
         f"priced by the {chosen.estimator}: {chosen.error:.0%} off on {chosen.steps:,} steps of {chosen.group} {where} "
         f"({chosen.source})"

@@ -1,7 +1,9 @@
 """``leadline estimate``: time, memory and cost of a job, without running it."""
 
 from collections.abc import Sequence
+from typing import Annotated
 
+import typer
 from rich.table import Table
 from rich.text import Text
 
@@ -11,7 +13,8 @@ from leadline.app.estimate import EstimateAnswer
 from leadline.app.estimate import estimate as estimate_verb
 from leadline.app.model_question import ModelQuestion
 from leadline.core.documents import to_document
-from leadline.core.estimate import Estimate, Interval
+from leadline.core.errors import InvalidInput
+from leadline.core.estimate import Estimate, EstimatorChoice, Interval
 from leadline.core.samples import Value
 from leadline.core.units import format_bytes, format_count, format_duration
 from leadline.core.workload import Workload
@@ -44,12 +47,29 @@ ROWS_SHOWN = 30
 
 @app.command(epilog=EXAMPLES)
 @takes_workload
-def estimate(work: Workload | ModelQuestion, *, on: On = None, everything: All = False, json: Json = False) -> None:
+def estimate(
+    work: Workload | ModelQuestion,
+    *,
+    on: On = None,
+    estimator: Annotated[
+        EstimatorChoice | None,
+        typer.Option(
+            help="What prices a step, in place of what was least off on measured steps of its kind.",
+            show_default="the least off",
+        ),
+    ] = None,
+    everything: All = False,
+    json: Json = False,
+) -> None:
     """Predict time, memory and cost of a workload, or of what a trained model is asked, in one place or in all."""
     if isinstance(work, ModelQuestion):
+        if estimator is not None:
+            raise InvalidInput(
+                f"--estimator {estimator.value} prices steps, and {work.model} was trained on runs: leave it out"
+            )
         _show_model(estimate_model(work, trained_model(work.model), toolbox(), on=on or ()), json=json)
         return
-    answer = estimate_verb(work, toolbox(), on=on or ())
+    answer = estimate_verb(work, toolbox(estimator), on=on or ())
     if json:
         print_json(_document(answer))
     else:
