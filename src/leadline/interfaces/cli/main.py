@@ -9,6 +9,7 @@ from leadline import __version__
 GROUPS: dict[str, dict[str, tuple[str, str]]] = {
     "Before a job runs": {
         "estimate": ("estimate", "time, memory and cost of a job, without running it"),
+        "fit": ("fit", "does it fit into memory, how surely, and what would make it fit"),
         "probe": ("probe", "the first steps of your own command, run here and scaled to the whole job"),
         "recommend": ("recommend", "the configuration to ask for, under a deadline, a budget and a risk"),
     },

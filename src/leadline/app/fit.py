@@ -1,0 +1,228 @@
+"""The verb ``fit``: does a workload fit into the memory of a place, and if not, what would make it fit."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from leadline.app.estimate import Toolbox, Tracer, estimate_places
+from leadline.app.places import Place, find_places
+from leadline.core.errors import InvalidInput, LeadlineError
+from leadline.core.estimate import Estimate, Target
+from leadline.core.fit import Change, Cost, Fit, MemoryCheck
+from leadline.core.hardware import Device, DeviceKind
+from leadline.core.workload import ModelKind, Workload
+from leadline.estimators.offload import offloads
+from leadline.recommend.changes import Variant, at_batch, can_change, ladders
+from leadline.recommend.memory import check, largest_batch
+
+Progress = Callable[[str], None]
+"""Told what is asked about now."""
+
+LARGER = 3
+"""So many larger devices are asked about, the smallest first."""
+SLOWER = 1.5
+"""A larger device that takes so much longer is no help."""
+HELPS = 0.99
+"""A change that saves less than a hundredth of the memory is not worth a line."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Asking:
+    """One question: the workload at a place, under a risk."""
+
+    tools: Toolbox
+    workload: Workload
+    place: Place
+    risk: float
+    progress: Progress
+    tracers: dict[Workload, Tracer]
+
+    def estimate(self, workload: Workload) -> Estimate:
+        """Return the estimate of a variant of the workload at the same place."""
+        place = self.place
+        if workload.gpus != self.workload.gpus:
+            place = next(iter(find_places(self.tools.catalog, [place.name], workload.gpus).found))
+        return self.at(place, workload)
+
+    def at(self, place: Place, workload: Workload) -> Estimate:
+        """Return the estimate of a workload at any place; each workload is traced once for all of them."""
+        tracer = self.tracers.setdefault(workload, Tracer(self.tools, workload))
+        return estimate_places([place], tracer)[0]
+
+
+def fit(
+    workload: Workload,
+    tools: Toolbox,
+    *,
+    on: Sequence[str],
+    risk: float,
+    changes: bool = True,
+    progress: Progress = lambda _: None,
+) -> list[Fit]:
+    """Return, for each distinct device among the places named by ``on``, whether the workload fits.
+
+    Where it does not, changes are asked about, unless told otherwise, and the largest batch that fits.
+
+    Raises:
+        InvalidInput: a place is unknown, the risk is out of range, or the workload cannot be used.
+        Untraceable: the model or script could not be traced.
+    """
+    if not 0 < risk < 1:
+        raise InvalidInput(f"--risk is {risk:g}, but it must lie between 0 and 1, such as 0.05")
+    places = list({_same(place): place for place in find_places(tools.catalog, on, workload.gpus).found}.values())
+    tracer = Tracer(tools, workload)
+    tracers = {workload: tracer}
+    found = []
+    for place, estimate in zip(places, estimate_places(places, tracer), strict=True):
+        batch = workload.batch or tracer.first.loop.batch or (workload.inputs[0].shape[0] if workload.inputs else None)
+        asking = _Asking(tools, workload, place, risk, progress, tracers)
+        found.append(_answer(asking, estimate, batch, changes=changes))
+    return found
+
+
+def _same(place: Place) -> tuple[object, ...]:
+    """Return what decides whether a job fits: the device, how many, and the memory of the node."""
+    node = place.partition.node if place.partition else None
+    host = (node.usable_memory_bytes or node.memory_bytes, node.gpus) if node else None
+    return place.device.name, place.target.gpus, place.target.nodes, host
+
+
+def _answer(asking: _Asking, estimate: Estimate, batch: int | None, *, changes: bool) -> Fit:
+    place, checks = asking.place, tuple(_checks(estimate, asking.place, asking.risk))
+    if not checks:
+        why = "; ".join(dict.fromkeys(estimate.unknown.values())) or "no memory of it was estimated"
+        raise InvalidInput(f"nothing can be said about memory on {place.name}: {why}")
+    answer = Fit(place.name, place.device.name, estimate, asking.risk, checks, batch)
+    if checks[0].there_bytes is None:
+        why = f"the memory of {place.device.name} is not in the catalog: add it there to learn whether the job fits"
+        return replace(answer, why_no_batch=why, notes=(why,))
+    if changes:
+        answer = _with_batch(asking, answer)
+    if changes and checks[0].fits is False:
+        helping = [one for one in _changes(asking, answer) if one.check.needed_bytes < HELPS * checks[0].needed_bytes]
+        helping += _larger(asking, answer)
+        answer = replace(answer, changes=tuple(sorted(_undominated(helping), key=_worth)))
+    return answer
+
+
+def _checks(estimate: Estimate, place: Place, risk: float) -> Iterator[MemoryCheck]:
+    """Yield the checks of the device's memory and of the host's."""
+    node = place.partition.node if place.partition else None
+    if estimate.gpu_memory_bytes is not None:
+        yield check("GPU", estimate.gpu_memory_bytes, place.device.memory_bytes, risk)
+    if estimate.host_memory_bytes is not None:
+        there: float | None = (node.usable_memory_bytes or node.memory_bytes) if node else None
+        if place.device.kind is DeviceKind.CPU:
+            there = there or place.device.memory_bytes
+        processes = max(1, -(-place.target.gpus // place.target.nodes))
+        host = estimate.host_memory_bytes.scaled(processes)
+        if there is not None or place.device.kind is DeviceKind.CPU:
+            yield check("host", host, there, risk)
+
+
+def _with_batch(asking: _Asking, answer: Fit) -> Fit:
+    """Return the answer with the largest batch whose memory is there."""
+    if not can_change(asking.workload) or answer.batch is None:
+        why = (
+            "the batch is the script's own" if asking.workload.model.kind is ModelKind.COMMAND else "it is in the file"
+        )
+        return replace(answer, why_no_batch=why)
+    first = answer.checks[0]
+
+    def needed(batch: int) -> float:
+        if batch == answer.batch:
+            return first.needed_bytes
+        asking.progress(f"batch {batch}")
+        found = next(_checks(asking.estimate(at_batch(asking.workload, batch)), asking.place, asking.risk))
+        return found.needed_bytes
+
+    return replace(answer, largest_batch=largest_batch(needed, float(first.there_bytes or 0), answer.batch))
+
+
+def _changes(asking: _Asking, answer: Fit) -> Iterator[Change]:
+    """Yield the changes that were asked about: of each kind the least that fits, or the most there is."""
+    dtypes = frozenset(asking.place.device.peak_flops_per_s)
+    for ladder in ladders(asking.workload, answer.batch or 1, dtypes):
+        for number, variant in enumerate(ladder, 1):
+            asking.progress(" ".join(variant.options))
+            try:
+                change = _changed(asking, answer, variant)
+            except LeadlineError:
+                break  # such a workload cannot be estimated, or the place has not so many GPUs
+            if change.fits or number == len(ladder):
+                yield change
+                break
+    for kept in offloads(answer.estimate, asking.place.device, asking.workload):
+        told = check("GPU", kept.memory_bytes, asking.place.device.memory_bytes, asking.risk)
+        asks = Cost.HARDWARE if kept.gpus > 1 else Cost.NOTHING
+        before = answer.estimate.step_s
+        slower = kept.step_s.point / before.point if kept.step_s and before else None
+        yield Change(kept.what, (), asks, told, kept.step_s, slower, slower and slower * kept.gpus)
+
+
+def _changed(asking: _Asking, answer: Fit, variant: Variant) -> Change:
+    estimate = asking.estimate(variant.workload)
+    told = next(_checks(estimate, asking.place, asking.risk))
+    return Change(
+        variant.what, variant.options, variant.asks, told, estimate.step_s, *_ratios(asking, answer, variant, estimate)
+    )
+
+
+def _ratios(asking: _Asking, answer: Fit, variant: Variant, estimate: Estimate) -> tuple[float | None, float | None]:
+    """Return time and cost for the same samples over those of the unchanged job."""
+    before = answer.estimate
+    if estimate.step_s is None or before.step_s is None:
+        return None, None
+    samples = _samples(variant.workload, answer.batch) / _samples(asking.workload, answer.batch)
+    slower = estimate.step_s.point / before.step_s.point / samples
+    return slower, slower * variant.workload.gpus / asking.workload.gpus
+
+
+def _samples(workload: Workload, batch: int | None) -> float:
+    """Return the samples of one step over all GPUs."""
+    copies = workload.parallelism.copies(workload.gpus)
+    return float((workload.batch or batch or 1) * max(workload.accumulation, 1) * copies)
+
+
+def _larger(asking: _Asking, answer: Fit) -> Iterator[Change]:
+    """Yield the smallest devices with enough memory, each model of them once."""
+    needed, device = answer.checks[0].needed_bytes, asking.place.device
+    if device.kind is DeviceKind.CPU:
+        return
+    larger = [one for one in asking.tools.catalog.devices() if _could(one, device, needed)]
+    found = 0
+    for one in sorted(larger, key=lambda one: (one.memory_bytes or 0, one.name)):
+        asking.progress(one.name)
+        place = Place(Target(one.name, gpus=asking.workload.gpus), one)
+        estimate = asking.at(place, asking.workload)
+        told = next(_checks(estimate, place, asking.risk), None)
+        if told is None or not told.fits or estimate.step_s is None or answer.estimate.step_s is None:
+            continue
+        slower = estimate.step_s.point / answer.estimate.step_s.point
+        if slower > SLOWER:
+            continue
+        yield Change("a larger device", ("--on", f'"{one.name}"'), Cost.HARDWARE, told, estimate.step_s, slower)
+        found += 1
+        if found == LARGER:
+            return
+
+
+def _could(one: Device, small: Device, needed_bytes: float) -> bool:
+    """Tell whether a device of the same maker and kind could hold the job."""
+    return one.kind is small.kind and one.vendor == small.vendor and (one.memory_bytes or 0) >= needed_bytes
+
+
+def _undominated(changes: Sequence[Change]) -> list[Change]:
+    """Leave out a change that does no more than another that fits with fewer options, and takes as long."""
+    return [one for one in changes if not any(_dominates(other, one) for other in changes)]
+
+
+def _dominates(one: Change, other: Change) -> bool:
+    words, more = set(one.options), set(other.options)
+    if not one.fits or not words or not words < more or one.slower is None or other.slower is None:
+        return False
+    return list(Cost).index(one.asks) <= list(Cost).index(other.asks) and one.slower <= 1.01 * other.slower
+
+
+def _worth(change: Change) -> tuple[object, ...]:
+    """Order changes: those that fit, that ask nothing but time, and that take the least of it, first."""
+    return not change.fits, list(Cost).index(change.asks), change.slower or float("inf")

@@ -1,0 +1,141 @@
+"""``leadline fit``: does a job fit into memory, how surely, and what would make it fit."""
+
+from typing import Annotated
+
+import typer
+from rich.table import Table
+from rich.text import Text
+
+from leadline.app.composition import toolbox
+from leadline.app.estimate import RISK
+from leadline.app.fit import fit as fit_verb
+from leadline.core.documents import to_document
+from leadline.core.errors import InvalidInput, NothingFits
+from leadline.core.fit import Change, Cost, Fit, MemoryCheck, percent
+from leadline.core.units import format_bytes, format_duration
+from leadline.core.workload import Workload
+from leadline.interfaces.cli.face import Json, err, out, print_json
+from leadline.interfaces.cli.verb import Verb
+from leadline.interfaces.cli.workload_options import takes_workload
+
+app = Verb()
+
+EXAMPLES = """\
+Examples:
+  leadline fit config.json --batch 16 --seq 4096 --on "A100 SXM4 40GB"
+  leadline fit train.py:build --input 64x3x224x224 --on T4 --risk 0.01
+  leadline fit --on Pitzer -- python train.py --batch-size 64"""
+
+ASKS = {Cost.NOTHING: "", Cost.HARDWARE: "hardware", Cost.RESULTS: "other results"}
+WIDTH = 40
+"""Columns of the bar of what memory holds."""
+SHOWN = 10
+
+
+@app.command(epilog=EXAMPLES)
+@takes_workload
+def fit(
+    work: Workload,
+    *,
+    on: Annotated[
+        list[str] | None,
+        typer.Option(metavar="PLACE", help="Where: SYSTEM, SYSTEM:PARTITION, a DEVICE, or local; repeat for more."),
+    ] = None,
+    risk: Annotated[float, typer.Option(metavar="SHARE", help="Accepted probability of running out.")] = RISK,
+    no_changes: Annotated[
+        bool, typer.Option("--no-changes", help="Only say whether it fits; ask about nothing else.")
+    ] = False,
+    json: Json = False,
+) -> None:
+    """Say whether a job fits into memory, of the device and of the host, and what would make it fit."""
+    if not on:
+        raise InvalidInput("leadline fit needs a place: name a device or a system with --on")
+    with err().status("estimating") as status:
+        answers = fit_verb(
+            work, toolbox(), on=on, risk=risk, changes=not no_changes,
+            progress=lambda what: status.update(f"asking about {what}"),
+        )  # fmt: skip
+    if json:
+        each = [{**to_document(one, "leadline.fit/1"), "fits": one.fits} for one in answers]
+        print_json(each[0] if len(each) == 1 else {"schema": "leadline.fits/1", "fits": each})
+    else:
+        for number, one in enumerate(answers):
+            if number:
+                out().print()
+            _show(one)
+    if not any(one.fits for one in answers):
+        known = [one for one in answers if one.fits is False]
+        if known:
+            raise NothingFits(_nothing(known))
+
+
+def _nothing(answers: list[Fit]) -> str:
+    places = " or ".join(one.place for one in answers)
+    best = next((change for one in answers for change in one.changes if change.fits), None)
+    if best is None:
+        return f"does not fit on {places}"
+    options = " ".join(best.options)
+    return f"does not fit on {places}; it would with {options or best.what}"
+
+
+def _show(answer: Fit) -> None:
+    console = out()
+    verdict = {True: "fits", False: "does not fit", None: "not known"}[answer.fits]
+    console.print(f"{answer.place}: {verdict}", style="bold", markup=False)
+    for check in answer.checks:
+        console.print(f"  {check.sentence}", markup=False, soft_wrap=True)
+    if answer.checks[0].kind == "GPU":
+        _show_parts(answer, answer.checks[0])
+    if answer.largest_batch is not None:
+        if answer.largest_batch:
+            said = f"largest batch that fits at {percent(answer.accepted_risk)} risk: {answer.largest_batch}"
+        else:
+            said = "not even a batch of 1 fits"
+        console.print(f"  {said}", markup=False)
+    for note in answer.notes:
+        console.print(f"  · {note}", style="dim", markup=False, soft_wrap=True)
+    if answer.changes:
+        console.print(_table(answer.changes))
+
+
+def _show_parts(answer: Fit, check: MemoryCheck) -> None:
+    """Draw what is held at the peak as bars, to the scale of what is there or needed, whichever is more."""
+    parts = [part for part in answer.estimate.basis.memory_breakdown_bytes.items() if part[1]]
+    held = sum(size for _, size in parts)
+    rest = max(check.needed_bytes - held, 0.0)
+    rows = [*sorted(parts, key=lambda part: -part[1]), ("allocator, context and doubt", rest)]
+    whole = max(check.needed_bytes, check.there_bytes or 0.0)
+    table = Table(box=None, pad_edge=False, show_header=False)
+    table.add_column()
+    table.add_column(justify="right", no_wrap=True)
+    table.add_column(no_wrap=True)
+    for name, size in rows:
+        table.add_row(
+            f"  {name.replace('-', ' ').replace('_', ' ')}", format_bytes(size), "█" * round(WIDTH * size / whole)
+        )
+    out().print(table)
+
+
+def _table(changes: tuple[Change, ...]) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name, justify in (("change", "left"), ("needs", "right"), ("risk", "right"), ("step", "right"),
+                          ("time", "right"), ("cost", "right"), ("asks for", "left")):  # fmt: skip
+        table.add_column(name, justify=justify, overflow="fold" if name == "change" else "ellipsis")  # type: ignore[arg-type]
+    for change in changes[:SHOWN]:
+        mark = "" if change.fits else " !"
+        options = " ".join(change.options)
+        what = f"{change.what}: {options}" if options else change.what
+        table.add_row(
+            Text(what),
+            Text(f"{format_bytes(change.check.needed_bytes)}{mark}", style="" if change.fits else "red"),
+            percent(change.check.risk) if change.check.risk is not None else "",
+            format_duration(change.step_s.point) if change.step_s else "not known",
+            _times(change.slower),
+            _times(change.dearer),
+            ASKS[change.asks],
+        )
+    return table
+
+
+def _times(ratio: float | None) -> str:
+    return "" if ratio is None else f"× {ratio:.2f}"

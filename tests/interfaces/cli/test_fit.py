@@ -1,0 +1,142 @@
+"""``leadline fit`` as a user types it: fits or not, how surely, the largest batch, and what would make it fit."""
+
+import json
+import shlex
+
+import pytest
+
+from leadline.interfaces.cli.main import main
+
+LLAMA = {
+    "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 1024, "intermediate_size": 2816,
+    "num_hidden_layers": 12, "num_attention_heads": 16, "num_key_value_heads": 16, "vocab_size": 32000,
+    "max_position_embeddings": 2048, "rms_norm_eps": 1e-5, "hidden_act": "silu", "tie_word_embeddings": False,
+}  # fmt: skip
+
+
+@pytest.fixture
+def config(tmp_path, monkeypatch):
+    monkeypatch.setenv("LEADLINE_DATA_DIR", str(tmp_path / "data"))
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(LLAMA))
+    return str(path)
+
+
+def asked(capsys, *words):
+    code = main(["fit", *words, "--json"])
+    captured = capsys.readouterr()
+    return code, json.loads(captured.out), captured.err
+
+
+def test_a_job_that_fits_says_by_how_much_and_the_largest_batch(capsys, config):
+    code, document, _ = asked(capsys, config, "--batch", "4", "--seq", "1024", "--on", "A100 SXM4 80GB")
+    assert (0, "leadline.fit/1", True) == (code, document["schema"], document["fits"])
+    assert document["checks"][0]["needed_bytes"] < document["checks"][0]["there_bytes"] == 80 * 2**30
+    assert document["checks"][0]["risk"] < 0.05
+    assert 8 < document["largest_batch"] < 400
+    assert [] == document["changes"]
+
+
+def test_the_largest_batch_fits_and_one_more_does_not(capsys, config):
+    most = asked(capsys, config, "--batch", "4", "--seq", "1024", "--on", "T4", "--precision", "fp16")[1][
+        "largest_batch"
+    ]
+    words = ("--seq", "1024", "--on", "T4", "--precision", "fp16", "--no-changes")
+    assert 0 == asked(capsys, config, "--batch", str(most), *words)[0]
+    assert 3 == asked(capsys, config, "--batch", str(most + 1), *words)[0]
+
+
+def test_what_does_not_fit_ends_with_code_3_and_changes_that_really_fit(capsys, config):
+    words = (config, "--batch", "32", "--seq", "2048", "--on", "L4")
+    code, document, said = asked(capsys, *words)
+    assert 3 == code
+    assert not document["fits"]
+    assert "leadline fit: does not fit on L4; it would with --" in said
+    fitting = [one for one in document["changes"] if one["check"]["needed_bytes"] <= one["check"]["there_bytes"]]
+    assert len(fitting) >= 3
+    for one in fitting:
+        if one["options"] and "--on" not in one["options"]:
+            given = {one["options"][n]: n for n in range(len(one["options"]))}
+            base = [config, "--seq", "2048", "--on", "L4", "--no-changes"]
+            base += [] if "--batch" in given else ["--batch", "32"]
+            again = asked(capsys, *base, *one["options"])
+            assert 0 == again[0], one["options"]
+            assert pytest.approx(one["check"]["needed_bytes"]) == again[1]["checks"][0]["needed_bytes"]
+
+
+def test_changes_that_ask_nothing_but_time_come_first_and_the_quickest_of_them(capsys, config):
+    changes = asked(capsys, config, "--batch", "32", "--seq", "2048", "--on", "L4")[1]["changes"]
+    fitting = [one for one in changes if one["check"]["needed_bytes"] <= one["check"]["there_bytes"]]
+    order = [("nothing", "hardware", "results").index(one["asks"]) for one in fitting]
+    assert sorted(order) == order
+    free = [one["slower"] for one in fitting if one["asks"] == "nothing"]
+    assert sorted(free) == free
+
+
+def test_a_larger_device_is_named_as_on_takes_it(capsys, config):
+    changes = asked(capsys, config, "--batch", "32", "--seq", "2048", "--on", "L4")[1]["changes"]
+    larger = next(one for one in changes if one["options"][:1] == ["--on"])
+    device = shlex.split(" ".join(larger["options"]))
+    code, document, _ = asked(capsys, config, "--batch", "32", "--seq", "2048", *device, "--no-changes")
+    assert 0 == code
+    assert pytest.approx(larger["check"]["needed_bytes"]) == document["checks"][0]["needed_bytes"]
+
+
+def test_a_smaller_risk_asks_for_more(capsys, config):
+    needed = [
+        asked(capsys, config, "--batch", "4", "--on", "A100", "--no-changes", "--risk", risk)[1]["checks"][0][
+            "needed_bytes"
+        ]
+        for risk in ("0.2", "0.05", "0.001")
+    ]
+    assert sorted(needed) == needed
+    assert needed[0] < needed[-1]
+
+
+def test_a_node_s_memory_is_checked_beside_its_gpu(capsys, config):
+    _, document, _ = asked(capsys, config, "--batch", "1", "--seq", "512", "--on", "Pitzer:gpu-quad", "--no-changes")
+    assert ["GPU", "host"] == [one["kind"] for one in document["checks"]]
+    assert document["checks"][1]["there_bytes"] > 300 * 2**30
+
+
+def test_the_text_draws_what_is_held(capsys, config):
+    assert 3 == main(["fit", config, "--batch", "32", "--seq", "2048", "--on", "L4"])
+    shown = capsys.readouterr().out
+    assert shown.startswith("L4: does not fit\n")
+    assert "activation" in shown
+    assert "█" in shown
+    assert "largest batch that fits at 5.0% risk" in shown
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ((), "leadline fit needs a place: name a device or a system with --on"),
+        (("--on", "T4", "--risk", "0"), "--risk is 0, but it must lie between 0 and 1"),
+        (("--on", "Nowhere"), "unknown system or device 'Nowhere'"),
+    ],
+)
+def test_bad_input_ends_in_one_sentence(capsys, config, words, says):
+    assert 2 == main(["fit", config, *words])
+    said = capsys.readouterr().err
+    assert says in said
+    assert 1 == said.count("\n")
+
+
+def test_a_device_without_a_memory_figure_is_told_apart_from_one_that_suffices(capsys, config, tmp_path):
+    folder = tmp_path / "data" / "catalog" / "devices"
+    folder.mkdir(parents=True)
+    (folder / "mine.toml").write_text(
+        '[[devices]]\nname = "Mystery"\nvendor = "nvidia"\nkind = "gpu"\nconfidence = "found"\nsource = "a rumour"\n'
+        "memory_gb_per_s = 900\ntflops = { float32 = 10, bfloat16 = 80 }\n"
+    )
+    from leadline.app.composition import toolbox
+
+    toolbox.cache_clear()
+    code, document, _ = asked(capsys, config, "--batch", "4", "--on", "Mystery")
+    toolbox.cache_clear()
+    assert 0 == code
+    assert document["fits"] is None
+    assert document["checks"][0]["risk"] is None
+    assert "the memory of Mystery is not in the catalog" in document["notes"][0]
+    assert document["largest_batch"] is None

@@ -1,0 +1,96 @@
+"""Changes keep the samples of a step, apply where they can, and each list of them needs less and less memory."""
+
+import pytest
+
+from leadline.core.fit import Cost
+from leadline.core.workload import (
+    InputShape,
+    ModelKind,
+    ModelSource,
+    Optimizer,
+    Parallelism,
+    Phase,
+    Precision,
+    Sharding,
+    Workload,
+)
+from leadline.recommend.changes import at_batch, ladders
+
+CONFIG = Workload(ModelSource(ModelKind.HF_CONFIG, "config.json"), batch=8, sequence=512, precision=Precision.FP32)
+BF16 = frozenset({"float32", "bfloat16", "float16"})
+FP16 = frozenset({"float32", "float16"})
+
+
+def options(workload, dtypes=BF16, batch=8):
+    return [[" ".join(one.options) for one in ladder] for ladder in ladders(workload, batch, dtypes)]
+
+
+def every(workload, dtypes=BF16, batch=8):
+    return [one for ladder in ladders(workload, batch, dtypes) for one in ladder]
+
+
+def test_the_samples_of_a_step_stay_the_same():
+    for one in every(CONFIG):
+        work = one.workload
+        assert 8 == work.batch * work.accumulation * work.parallelism.copies(work.gpus), one.options
+
+
+def test_passes_get_smaller_down_to_one_sample():
+    assert ["--batch 4 --accumulate 2", "--batch 2 --accumulate 4", "--batch 1 --accumulate 8"] in options(CONFIG)
+    assert ["--batch 3 --accumulate 2"] in options(at_batch(CONFIG, 6), batch=6)
+    assert not any("--batch" in option for ladder in options(at_batch(CONFIG, 7), batch=7) for option in ladder
+                   if "--gpus" not in option)  # fmt: skip
+
+
+def test_a_device_without_bfloat16_computes_in_float16():
+    assert any("--precision amp-bf16" in ladder[0] for ladder in options(CONFIG))
+    told = [option for ladder in options(CONFIG, FP16) for option in ladder]
+    assert any("--precision amp-fp16" in one for one in told)
+    assert not any("bf16" in one for one in told)
+
+
+def test_what_is_done_already_is_not_proposed_again():
+    done = at_batch(
+        Workload(CONFIG.model, batch=1, precision=Precision.BF16, checkpointing=True, optimizer=Optimizer.SGD), 1
+    )
+    assert [] == [one for one in every(done, batch=1) if one.asks is not Cost.HARDWARE]
+
+
+def test_a_configuration_without_a_precision_is_in_bfloat16_already():
+    told = [option for ladder in options(Workload(CONFIG.model, batch=8)) for option in ladder]
+    assert not any("--precision" in one for one in told)
+
+
+def test_other_update_rules_are_told_to_change_the_results():
+    rules = {one.options[1]: one for one in every(CONFIG) if one.options[0] == "--optimizer"}
+    assert {"lion", "sgd"} == set(rules)
+    assert all(one.asks is Cost.RESULTS for one in rules.values())
+    assert "2 copies of the weights less" in rules["sgd"].what
+
+
+def test_gpus_share_out_the_batch_and_the_weights():
+    one = next(one for one in every(CONFIG) if one.options[:2] == ("--gpus", "4"))
+    assert (4, 2, Sharding.FULL) == (one.workload.gpus, one.workload.batch, one.workload.parallelism.sharding)
+    assert Cost.HARDWARE is one.asks
+    shared = Workload(CONFIG.model, batch=8, gpus=4, parallelism=Parallelism(sharding=Sharding.FULL))
+    assert not any("--gpus" in one.options for one in every(shared))
+
+
+def test_inference_answers_in_smaller_batches_or_shares_layers():
+    work = Workload(CONFIG.model, phase=Phase.INFERENCE, batch=4, precision=Precision.FP32)
+    told = [option for ladder in options(work, batch=4) for option in ladder]
+    assert "--batch 2" in told
+    assert "--precision bf16" in told
+    assert "--gpus 2 --tensor-parallel 2" in told
+    assert not any("--accumulate" in one or "--optimizer" in one or "--checkpointing" in one for one in told)
+
+
+@pytest.mark.parametrize("kind", [ModelKind.COMMAND, ModelKind.ONNX, ModelKind.HLO])
+def test_what_stands_in_a_file_or_a_script_is_not_changed(kind):
+    assert [] == every(Workload(ModelSource(kind, "it"), batch=8))
+
+
+def test_the_inputs_of_a_function_follow_the_batch():
+    work = Workload(ModelSource(ModelKind.FUNCTION, "a.py:f"), batch=8, inputs=(InputShape((8, 3, 4, 4)),))
+    changed = at_batch(work, 2)
+    assert (2, (2, 3, 4, 4)) == (changed.batch, changed.inputs[0].shape)
