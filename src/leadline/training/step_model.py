@@ -15,20 +15,22 @@ from leadline.uncertainty.absolute import Scores
 
 Array = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
+Texts = npt.NDArray[np.str_]
 
 FOLDS = 5
 SEED = 0
 ENOUGH = 19
-"""Scores from which a generation of GPUs has intervals of its own."""
-ALL = ""
-"""The scores of all generations together, for those that have few or none."""
+"""Scores from which a generation of GPUs has intervals of its own, within what was learned or beyond it."""
+ALL, BEYOND = "", ", beyond"
+"""The scores of all generations together, for those that have few or none; and what marks those of extrapolations."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepModel:
     """The law of all learned steps, and the scores of those that it was asked without having seen them.
 
-    ``scores`` are by generation of GPUs (``generation_of``), those of all under ``ALL``.
+    ``scores`` are by generation of GPUs (``generation_of``), those of all under ``ALL``. Steps whose sizes lay beyond
+    what was learned have scores apart, under the name with ``BEYOND``: the law doubts itself otherwise there.
     """
 
     law: StepLaw
@@ -41,12 +43,17 @@ class StepModel:
             InvalidInput: a device lacks a figure, or a size is not above zero.
         """
         told, believed = self.law.predict(steps), self.law.believed(steps)
-        doubt, generation = _tested(told.spread, believed), _generations(steps)
+        doubt, group = _tested(told.spread, believed), _groups(steps, told.beyond)
         low, high = np.empty(len(steps)), np.empty(len(steps))
-        for name in np.unique(generation):
-            own, scores = generation == name, self.scores.get(str(name), self.scores[ALL])
+        for name in np.unique(group):
+            own, scores = group == name, self._of(str(name))
             low[own], high[own] = scores.interval(told.point[own], doubt[own], level, believed[own])
         return told.point, low, high
+
+    def _of(self, group: str) -> Scores:
+        """Return the scores of a group, else of all that lie beyond as it does, else of all."""
+        wider = ALL + BEYOND if group.endswith(BEYOND) else ALL
+        return next(self.scores[one] for one in (group, wider, ALL) if one in self.scores)
 
     def dump(self) -> State:
         """Return the whole as arrays."""
@@ -82,28 +89,29 @@ def fit_steps(
     folds = np.random.default_rng(SEED).integers(0, FOLDS, len(names))[which]
     crossed = [(folds != fold, folds == fold) for fold in range(FOLDS) if 0 < (folds == fold).sum() < len(folds)]
     tried = [*crossed, *tries]
-    errors, doubts = (
-        np.concatenate(one) for one in zip(*(_tried(steps, elapsed_s, *one) for one in tried), strict=True)
-    )
-    generation = np.concatenate([_generations(steps)[asked] for _, asked in tried])
+    parts = [_tried(steps, elapsed_s, *one) for one in tried]
+    errors, doubts = (np.concatenate([part[column] for part in parts]) for column in (0, 1))
+    group = np.concatenate([part[2] for part in parts])
+    far = np.char.endswith(group, BEYOND)
     scores = {ALL: Scores.of(errors, doubts)}
-    for name in np.unique(generation):
-        own = generation == name
+    for name, own in [(ALL + BEYOND, far), *((str(one), group == one) for one in np.unique(group))]:
         if own.sum() >= ENOUGH:
-            scores[str(name)] = Scores.of(errors[own], doubts[own])
+            scores[name] = Scores.of(errors[own], doubts[own])
     return StepModel(fit(steps, elapsed_s.tolist()), scores)
 
 
-def _tried(steps: Sequence[TransformerStep], elapsed_s: Array, known: Mask, asked: Mask) -> tuple[Array, Array]:
-    """Return the errors ln(measured ÷ predicted) of the steps that are asked, and how unsure the law was of them."""
+def _tried(steps: Sequence[TransformerStep], elapsed_s: Array, known: Mask, asked: Mask) -> tuple[Array, Array, Texts]:
+    """Return the errors ln(measured ÷ predicted) of steps that are asked, how unsure the law was, and their groups."""
     law = fit([steps[i] for i in np.flatnonzero(known).tolist()], elapsed_s[known].tolist())
     out = [steps[i] for i in np.flatnonzero(asked).tolist()]
     told = law.predict(out)
-    return np.log(elapsed_s[asked] / told.point), _tested(told.spread, law.believed(out))
+    errors = np.log(elapsed_s[asked] / told.point)
+    return errors, _tested(told.spread, law.believed(out)), _groups(out, told.beyond)
 
 
-def _generations(steps: Sequence[TransformerStep]) -> npt.NDArray[np.str_]:
-    return np.array([generation_of(one.device) for one in steps], np.str_)
+def _groups(steps: Sequence[TransformerStep], beyond: Array) -> Texts:
+    names = [generation_of(one.device) + BEYOND * bool(far) for one, far in zip(steps, beyond > 0, strict=True)]
+    return np.array(names, np.str_)
 
 
 def _tested(spread: Array, believed: Array) -> Array:

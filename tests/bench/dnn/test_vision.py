@@ -104,7 +104,7 @@ def test_intervals_of_a_fold_rest_on_the_errors_of_the_others():
 
 @pytest.mark.slow
 def test_a_law_is_carried_to_another_gpu_by_its_units_better_than_by_its_roofline_alone(data):
-    from leadline.bench.dnn.vision import Lab, carried_to, inference, nearest_setting
+    from leadline.bench.dnn.vision_lab import Lab, carried_to, inference, nearest_setting
 
     lab = Lab(data)
     laws = lab.laws(inference(lab, "rtx3090"))
@@ -120,7 +120,7 @@ def test_a_law_is_carried_to_another_gpu_by_its_units_better_than_by_its_rooflin
 
 @pytest.mark.slow
 def test_families_left_out_are_priced_better_than_by_their_roofline(data):
-    from leadline.bench.dnn.vision import Lab, parts_of
+    from leadline.bench.dnn.vision_lab import Lab, parts_of
 
     lab = Lab(data)
     fold = parts_of(lab.steps.family, 5, 0)

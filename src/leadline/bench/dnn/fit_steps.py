@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from leadline.bench.dnn.vision import Lab
+from leadline.bench.dnn.vision_lab import Lab
 from leadline.estimators.learned.law_kernels import StepLaws, StepSetting, classes_seen
 
 USUAL = 0.9

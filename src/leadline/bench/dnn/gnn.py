@@ -8,8 +8,9 @@ import numpy.typing as npt
 
 from leadline.bench.dnn.asked import Asked
 from leadline.bench.dnn.gnn_data import GraphRows
-from leadline.bench.dnn.vision import FOLDS, OURS, Lab, bounds_by_fold, parts_of
+from leadline.bench.dnn.vision import bounds_by_fold
 from leadline.bench.dnn.vision_data import vision_steps
+from leadline.bench.dnn.vision_lab import FOLDS, OURS, Lab, parts_of
 from leadline.core.errors import MissingExtra
 from leadline.estimators.learned.gnn import GraphNetwork
 from leadline.training.graph_network import network_of

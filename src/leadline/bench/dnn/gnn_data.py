@@ -5,9 +5,9 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 
-from leadline.bench.dnn.vision import DEVICES
 from leadline.bench.dnn.vision_data import VisionSteps
 from leadline.bench.dnn.vision_graphs import vision_graphs
+from leadline.bench.dnn.vision_lab import DEVICES
 from leadline.catalog.read import TomlCatalog
 from leadline.estimators.learned.gnn import Edges, GraphBatch, Setting, Single, kinds_of, node_columns, setting_columns
 from leadline.estimators.learned.op_law import Basis

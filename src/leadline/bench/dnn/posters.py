@@ -6,54 +6,42 @@ import numpy as np
 import numpy.typing as npt
 
 from leadline.bench.dnn.asked import Asked
-from leadline.bench.dnn.vision import (
-    DEVICES,
-    FEW,
-    LEVEL,
-    OURS,
-    Lab,
-    carried_to,
-    few_runs,
-    inference,
-    left_out,
-    nearest_setting,
-)
+from leadline.bench.dnn.vision import bounds_by_fold, left_out
+from leadline.bench.dnn.vision_devices import FEW, few_runs, pairs_of
+from leadline.bench.dnn.vision_lab import DEVICES, OURS, Lab
 from leadline.bench.dnn.vision_tabular import features_of, samples
 from leadline.core.samples import Sample
 from leadline.estimators.tabular.registry import AMPLE, ESTIMATORS
-from leadline.uncertainty.conformal import Residuals, calibrate
 
 Array = npt.NDArray[np.float64]
 Whole = npt.NDArray[np.int64]
 
 TABLE = "posters' settings"
 FIFTHS = 5
-DRAWS = 1
+DRAWS = 3
 
 
 def asked(data: Path, *, quick: bool) -> list[Asked]:
     """Return the three settings, on the measured steps of vision models."""
     lab = Lab(data)
     found = samples(lab.steps, lab.devices)
-    draws = 1 if quick else DRAWS
-    return [_black_box(lab, found), _white_box(lab, 2 if quick else FIFTHS), _hybrid(lab, found, draws)]
+    folds, draws = (2, 1) if quick else (FIFTHS, DRAWS)
+    return [_black_box(lab, found, folds), _white_box(lab, folds), _hybrid(lab, found, draws)]
 
 
-def _black_box(lab: Lab, found: list[Sample]) -> Asked:
-    """Leave out a fifth of the configurations at random; intervals by another fifth that is left out inside."""
+def _black_box(lab: Lab, found: list[Sample], folds: int) -> Asked:
+    """Leave out each fifth of the configurations, drawn at random; intervals by the errors of the other fifths."""
     part = np.random.default_rng(0).integers(0, FIFTHS, len(found))
-    learn, inner, ask = part > 0, part > 1, part == 0
-    held = part == 1
-    first = AMPLE.fit(_taken(found, inner))
-    errors = Residuals.of(
-        lab.steps.step_s[held], first.predict(features_of(_taken(found, held))).point, scale=lab.setting[held].tolist()
-    )
-    said = AMPLE.fit(_taken(found, learn)).predict(features_of(_taken(found, ask))).point
-    rows = np.flatnonzero(ask)
-    low, high = calibrate(errors).interval(
-        said, np.full(len(rows), np.nan), np.zeros(len(rows)), lab.setting[rows].tolist(), LEVEL
-    )
-    answers = {OURS: said} | lab.baselines.answers(np.flatnonzero(learn), rows)
+    places, points, others = [], [], []
+    for number in range(folds):
+        learn, ask = part != number, part == number
+        model = AMPLE.fit(_taken(found, learn))
+        places.append(np.flatnonzero(ask))
+        points.append(model.predict(features_of(_taken(found, ask))).point)
+        others.append(lab.baselines.answers(np.flatnonzero(learn), places[-1]))
+    rows, said = np.concatenate(places), np.concatenate(points)
+    low, high = bounds_by_fold(lab, rows, part[rows], said, np.full(len(rows), np.nan))
+    answers = {OURS: said} | {name: np.concatenate([one[name] for one in others]) for name in others[0]}
     how = "configurations left out at random; features of hardware, hyperparameters, input and model, without its name"
     return Asked(
         TABLE, "black box, ample data", lab.steps.step_s[rows], answers, low, high, lab.setting[rows], mape=5.0, how=how
@@ -69,17 +57,12 @@ def _white_box(lab: Lab, folds: int) -> Asked:
 def _hybrid(lab: Lab, found: list[Sample], draws: int) -> Asked:
     """Measure a few runs of one setting of a GPU that the white box never saw."""
     parts = []
-    for seen, unseen in (("rtx3090", "rtx4090"), ("rtx4090", "rtx3090")):
-        laws = lab.laws(inference(lab, seen))
-        here = inference(lab, unseen)
-        for setting in np.unique(lab.setting[here]):
-            rows = here[lab.setting[here] == setting]
-            near = nearest_setting(laws, lab, rows, seen)
-            white = lab.priced(rows, carried_to(seen, unseen), laws, near).step_s
-            fed = _fed(found, rows, white)
+    for pair in pairs_of(lab):
+        for one in pair.parts.values():
+            fed = _fed(found, one.rows, one.said)
             for draw in range(draws):
-                (rest, said, low, high), _ = few_runs(lab, laws, rows, seen, unseen, draw)
-                few = np.setdiff1d(rows, rest)
+                rest, said, low, high = few_runs(lab, one, draw, knowing=False)
+                few = np.setdiff1d(one.rows, rest)
                 parts.append((rest, said, low, high, *_boosted(found, fed, few, rest.astype(np.int64))))
     rows = np.concatenate([one[0] for one in parts]).astype(np.int64)
     said, low, high, piped, alone = (np.concatenate([one[column] for one in parts]) for column in range(1, 6))

@@ -11,7 +11,7 @@ from leadline.bench.dnn.asked import LEVEL, Array, Asked
 from leadline.bench.dnn.fit_kernels import fitted_on_all
 from leadline.bench.dnn.fit_steps import fitted_laws
 from leadline.bench.dnn.tried_steps import LAW, SWEPT, Tried, tried
-from leadline.bench.dnn.vision import Lab
+from leadline.bench.dnn.vision_lab import Lab
 from leadline.catalog.read import TomlCatalog
 from leadline.core.hardware import Device
 from leadline.estimators.learned.selection import Group, Record, ranked

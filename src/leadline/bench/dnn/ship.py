@@ -14,7 +14,7 @@ from leadline.bench.dnn.fit_kernels import shipped as fitted_kernels
 from leadline.bench.dnn.fit_steps import fitted_laws
 from leadline.bench.dnn.selection import records
 from leadline.bench.dnn.tried_steps import KERNELS, LAW, SPECS, SWEPT, VISION, tried
-from leadline.bench.dnn.vision import Lab
+from leadline.bench.dnn.vision_lab import Lab
 from leadline.catalog.read import TomlCatalog
 from leadline.core.errors import InvalidInput, LeadlineError
 from leadline.estimators.learned.network_kernels import NetworkKernels

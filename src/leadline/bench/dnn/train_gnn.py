@@ -13,8 +13,8 @@ import torch
 
 from leadline.bench.dnn.gnn_data import GraphRows
 from leadline.bench.dnn.gnn_network import StepNetwork, exported, tensors
-from leadline.bench.dnn.vision import FOLDS, Lab, parts_of
 from leadline.bench.dnn.vision_data import vision_steps
+from leadline.bench.dnn.vision_lab import FOLDS, Lab, parts_of
 from leadline.core.errors import InvalidInput, LeadlineError
 from leadline.training.graph_network import NetworkCard
 

@@ -15,8 +15,8 @@ from leadline.bench.dnn.asked import Array, Texts
 from leadline.bench.dnn.data import read
 from leadline.bench.dnn.kernel_data import DEVICES as KERNEL_DEVICES
 from leadline.bench.dnn.transformer_graphs import traced
-from leadline.bench.dnn.vision import DEVICES, FOLDS, Lab, carried_to, inference, nearest_setting, parts_of
 from leadline.bench.dnn.vision_graphs import vision_graphs
+from leadline.bench.dnn.vision_lab import DEVICES, FOLDS, Lab, carried_to, inference, nearest_setting, parts_of
 from leadline.catalog.read import TomlCatalog
 from leadline.core.errors import InvalidInput
 from leadline.core.graph import OpGraph, TracedJob
