@@ -59,15 +59,6 @@ def test_the_row_says_what_chance_leaves_of_its_coverage():
     assert "chance leaves 50 to 100 % of 4 that stand for themselves" in curves.rows()[-1].how
 
 
-def test_rows_that_hit_or_miss_together_are_few_however_many_they_are():
-    measured = np.ones(400)
-    wide = Asked("t", "s", measured, {"Leadline": measured}, measured * 0.5, measured * 2, np.full(400, ""))
-    for units, met in ((29, None), (30, False)):
-        one = replace(wide, unit=(np.arange(400) % units).astype(str))
-        assert one.rows()[-1].met is met
-        assert ("few rows" in tables([one.document()])) is (met is None)
-
-
 def test_a_folder_without_the_table_is_refused_by_name(tmp_path):
     pytest.importorskip("pyarrow")
     with pytest.raises(InvalidInput, match=r"holds no timm_steps\.parquet"):

@@ -15,8 +15,7 @@ LEVEL = 0.9
 COVERED = (85.0, 95.0)
 """Share of measurements, in percent, that a 90 % interval may hold in a group."""
 COUNTED = 30
-"""A group of fewer rows that stand for themselves shows its coverage without a target: chance alone would take it out
-of bounds too often."""
+"""A group of fewer rows shows its coverage without a target: chance alone would take it out of bounds too often."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +78,8 @@ class Asked:
         targets = {"mape": self.mape, "median": self.median, "p90": self.p90}
         return {
             "table": self.table, "split": self.split, "targets": targets, "methods": methods, "groups": groups,
-            "coverage": {name: {"percent": round(share, 2), "n": n, "apart": self._apart(name), "width": width}
-                         for name, (share, n, width) in covered.items()},
+            "coverage": {name: {"percent": round(share, 2), "n": n, "width": width} for name, (share, n, width) in
+                         covered.items()},
             **self.more,
         }  # fmt: skip
 
@@ -102,18 +101,14 @@ class Asked:
         share, n, width = self._held(group)
         how = f"median interval high ÷ low {width:.2f}; {self._chance(group)}"
         name = f"{self.name}, coverage ({group})" if group else f"{self.name}, coverage"
-        if self._apart(group) < COUNTED:
+        if n < COUNTED:
             return BenchRow(name, share, "%", n=n, how=f"{how}; too few rows for a target")
         return within(name, share, COVERED, "%", n=n, how=how)
 
-    def _apart(self, group: str) -> int:
-        """Return how many rows of a group stand for themselves."""
-        own = self.group == group
-        return int(own.sum()) if self.unit is None else len(np.unique(self.unit[own]))
-
     def _chance(self, group: str) -> str:
         """Return what chance alone makes of 90 % in a group, in 19 of 20 cases."""
-        units = self._apart(group)
+        own = self.group == group
+        units = int(own.sum()) if self.unit is None else len(np.unique(self.unit[own]))
         least, most = likely(units)
         apart = f"{units} rows" if self.unit is None else f"{units} that stand for themselves"
         return f"where 90 % hold, chance leaves {least:.0f} to {most:.0f} % of {apart}"

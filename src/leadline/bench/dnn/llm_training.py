@@ -138,10 +138,7 @@ def _longer(table: Steps, most: int, least: int, mape: float) -> Asked:
 
 
 def _other_generation(table: Steps) -> Asked:
-    """Learn A100s, ask H100s (float8 aside, which no A100 has); intervals from one A100 asked of the other.
-
-    All of them share how far one generation is off: they are one test of what is believed of a generation never seen.
-    """
+    """Learn A100s, ask H100s (float8 aside, which no A100 has); intervals from one A100 asked of the other."""
     learned, held = table.at(table.generation == "A100"), table.at((table.generation == "H100") & ~table.float8)
     tried = [(learned.gpu == one, learned.gpu != one) for one in ("a100_40gb", "a100_80gb")]
     eight = table.at(table.float8)
@@ -149,7 +146,7 @@ def _other_generation(table: Steps) -> Asked:
     told = float(np.mean(100 * np.abs(point - eight.elapsed_s) / eight.elapsed_s))
     more = {"float8 rows, of which no A100 tells": {"n": len(point), "mape": round(told, 3)}}
     found = _asked("H100 from A100", learned, held, tried, held.generation, 12.0, "A100s of 40 and 80 GB")
-    return replace(found, more=more, unit=held.generation)
+    return replace(found, more=more)
 
 
 def _few_rows(table: Steps, draws: int) -> Asked:

@@ -65,8 +65,8 @@ def _met(value: float, target: float | None) -> str:
 
 
 def _coverage(groups: Mapping[str, Mapping[str, Any]]) -> str:
-    """Write the lowest and the highest share of the groups with rows enough that stand for themselves, else of all."""
-    enough = [one["percent"] for one in groups.values() if one["apart"] >= COUNTED]
+    """Write the lowest and the highest share of the groups that have rows enough, or of all where none has."""
+    enough = [one["percent"] for one in groups.values() if one["n"] >= COUNTED]
     shares = enough or [one["percent"] for one in groups.values()]
     said = f"{min(shares):.0f} %" if len(shares) == 1 else f"{min(shares):.0f} to {max(shares):.0f} %"
     return said if enough else f"{said} (few rows)"
