@@ -5,14 +5,16 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from tests.estimators.learned.conftest import DEVICES, LAUNCH_S, NAMES, add, gemm, timings_on, true_s
+from tests.estimators.learned.conftest import DEVICES, LAUNCH_S, NAMES, add, gemm, marked_s, timings_on, true_s
 
 from leadline.core.errors import InvalidInput
-from leadline.core.graph import Op, OpKind, Stage
+from leadline.core.graph import Op, OpKind, Stage, TensorSpec
+from leadline.estimators.learned.boards import Boards
 from leadline.estimators.learned.fit_kernels import Timing, fit_kernels, tabulate
 from leadline.estimators.learned.fitted_kernels import FittedKernels
-from leadline.estimators.learned.kernel_law import COMPUTING_LAW
+from leadline.estimators.learned.kernel_law import COMPUTING_LAW, NORMALISING_LAW, WAIT, alone_s, together_s
 from leadline.estimators.learned.kernel_sweep import with_sweep
+from leadline.estimators.learned.kernel_table import NORM
 from leadline.estimators.learned.kernels import LearnedKernels
 
 UNSEEN = DEVICES[3]
@@ -58,7 +60,7 @@ def test_a_sweep_tells_what_no_factor_can_and_the_law_that_others_taught_does_no
 
     products = [one.op for one in timings_on(UNSEEN) if one.op.name == "aten.addmm"]
     launch_s = LAUNCH_S[UNSEEN.name]
-    slow = [Timing(op, UNSEEN, max(launch_s, deeper_s(op))) for op in products]
+    slow = [Timing(op, UNSEEN, marked_s(launch_s, deeper_s(op))) for op in products]
     known = with_sweep(fitted, tabulate(slow[::3], NAMES))
     truth = np.array([deeper_s(op) for op in LARGE])
     found, without = (LearnedKernels(one, UNSEEN).ops_s(LARGE) for one in (known, fitted))
@@ -124,3 +126,57 @@ def test_a_kernel_behind_others_does_not_wait_for_the_device(fitted):
     assert (queued_s <= alone_s).all()
     assert (queued_s < alone_s).any()
     assert launch_s.tolist() == same_s.tolist()
+
+
+def test_what_lies_between_marks_tells_the_kernel_again_where_it_outlasts_its_call():
+    kernel_s, launch_s = np.array([30e-6, 100e-6, 1e-3]), np.full(3, 25e-6)
+    seen_s = together_s(kernel_s, launch_s, WAIT)
+    assert (seen_s > kernel_s + WAIT * launch_s).all()
+    assert pytest.approx(kernel_s) == alone_s(seen_s, launch_s, WAIT)
+
+
+def test_an_operator_whose_calls_take_longer_on_all_hosts_does_so_on_a_new_one():
+    def on(device):
+        slow = [replace(one, op=replace(one.op, name="aten.relu"), seconds=1.3 * one.seconds) for one in short(device)]
+        return short(device) + slow
+
+    def short(device):
+        return [one for one in timings_on(device) if one.op.name == "aten.add.Tensor"]
+
+    known = fit_kernels([one for device in DEVICES[:3] for one in on(device)], ("aten.add.Tensor", "aten.relu"))
+    asked = tabulate([short(UNSEEN)[0], on(UNSEEN)[len(short(UNSEEN))]], known.names)
+    add_s, relu_s = known.price(asked.kernels, asked.boards, asked.device)[1]
+    assert pytest.approx(1.3, rel=0.05) == relu_s / add_s
+
+
+def test_the_launch_expected_of_a_new_host_is_the_one_that_is_least_off_in_percent():
+    effects = {(str(i), 3): np.array([math.log(launch), launch, 0.0]) for i, launch in enumerate((1, 1.1, 2, 4))}
+    launch, arithmetic, _ = FittedKernels({}, effects=effects).middle(3)
+    assert pytest.approx(1.1) == math.exp(launch)
+    assert pytest.approx(1.55) == arithmetic
+
+
+def norm(rows, columns):
+    spec, size = TensorSpec((rows, columns), "float32"), float(rows * columns)
+    return Op(
+        "aten.native_layer_norm", OpKind.NORM, Stage.FORWARD, "float32", size, 4 * size, 4 * size, (spec,), (spec,)
+    )
+
+
+def test_norms_that_were_not_learned_take_the_law_of_streams(fitted):
+    assert NORM not in fitted.laws
+    moved_s = 8 * 2**24 / UNSEEN.memory_bytes_per_s
+    assert moved_s < LearnedKernels(fitted, UNSEEN).op_s(norm(2**14, 1024)) < 2 * moved_s
+
+
+def test_a_norm_reads_rows_again_that_the_last_cache_loses():
+    def kernel_s(l2_bytes):
+        asked = tabulate([Timing(norm(2**15, 4096), replace(UNSEEN, l2_bytes=l2_bytes), 1e-3)])
+        return NORMALISING_LAW.parts(asked.placed(), np.array(NORMALISING_LAW.start), np.zeros((1, 3)))[0][0]
+
+    assert pytest.approx(1.5, abs=0.1) == kernel_s(2**20) / kernel_s(2**28)
+
+
+def test_a_clock_that_the_catalog_lacks_follows_from_the_peak():
+    assert Boards.of([replace(DEVICES[0], lanes_per_unit=64)]).clock_hz == pytest.approx(5e12 / (2 * 64 * 20))
+    assert Boards.of([replace(DEVICES[0], boost_hz=1.4e9)]).clock_hz == 1.4e9

@@ -12,7 +12,7 @@ from leadline.bench.dnn.asked import LEVEL, Array, Asked
 from leadline.bench.dnn.kernel_data import DRIFTING, FAMILIES, NAMES, half_timings, timings
 from leadline.bench.dnn.kernel_sweeps import HALF_PLAN, swept
 from leadline.estimators.learned.fit_kernels import Timings, learn, tabulate
-from leadline.estimators.learned.fitted_kernels import FittedKernels
+from leadline.estimators.learned.fitted_kernels import GROUPS, FittedKernels, group_of, law_of
 from leadline.estimators.learned.kernel_law import together_s
 from leadline.estimators.learned.kernel_sweep import with_sweep
 from leadline.estimators.learned.nearby import coordinates
@@ -24,7 +24,7 @@ MOST = {"pointwise": 300}
 """Kernels that are taken of each device and table; 1,500 where a family is not named."""
 SPECS_TARGETS = {"bmm": 20.0, "linear": 20.0, "conv": 20.0, "norm": 12.0, "softmax": 12.0, "pointwise": 12.0}
 SWEEP_TARGET = 10.0
-TRUSTED = (0.5, 1.0)
+TRUSTED = (0.25, 0.5, 1.0)
 SHARES = (0.0, 0.5, 1.0)
 """How far trees may be trusted on a new device, and how far it may be taken to be what the median of the known devices
 is apart in."""
@@ -156,7 +156,7 @@ class LeftOut:
         for name in np.unique(rows.kernels.name):
             own = rows.kernels.name == name
             launch_s[own] = np.quantile(rows.seconds[own], 0.02)
-        return together_s(kernel_s, launch_s * rows.launched)
+        return together_s(kernel_s, launch_s * rows.launched, waits_of(rows))
 
     def suiting(self, out: tuple[int, ...]) -> Suit:
         """Return what suits new devices, by leaving out each but ``out``."""
@@ -213,7 +213,13 @@ def suited(fitted: FittedKernels, suit: Suit) -> FittedKernels:
 def seconds_of(fitted: FittedKernels, rows: Timings) -> Array:
     """Return the answers for measured kernels, launch included where it was measured."""
     kernel_s, launch_s = fitted.price(rows.kernels, rows.boards, rows.device)
-    return together_s(kernel_s, launch_s * rows.launched)
+    return together_s(kernel_s, launch_s * rows.launched, waits_of(rows))
+
+
+def waits_of(rows: Timings) -> Array:
+    """Return the share of each kernel's launch after which it starts."""
+    group = group_of(rows.placed())
+    return np.array([law_of(number).wait for number in range(len(GROUPS))])[group]
 
 
 def _interval(inner: Sequence[Residuals], point: Array, spread: Array) -> tuple[Array, Array]:

@@ -19,6 +19,8 @@ MATRIX_UNITS = (3.0, 1.5)
 """A dtype whose peak is so much above the vector float32 peak runs on matrix units: before Volta, and since."""
 BALANCE = 15.0
 """Vector float32 operations for each byte of bandwidth, where the catalog does not say: about its median GPU."""
+LANES = 64
+"""Multiply-adds that a compute unit starts in a cycle, where the catalog does not say."""
 
 MIB = 2.0**20
 
@@ -38,6 +40,7 @@ class Boards:
     bytes_per_s: Array
     l2_bytes: Array
     units: Array
+    clock_hz: Array
     modern: Array
 
     @classmethod
@@ -58,6 +61,7 @@ class Boards:
             np.array([float(device.memory_bytes_per_s or np.nan) for device in devices]),
             np.array([float(device.l2_bytes or 6 * MIB) for device in devices]),
             np.array([float(device.compute_units or _units(device)) for device in devices]),
+            np.array([_clock_hz(device) for device in devices]),
             np.array([float(_generation(device) >= 7) for device in devices]),
         )
 
@@ -76,6 +80,7 @@ class Placed:
     bytes_per_s: Array
     l2_bytes: Array
     units: Array
+    clock_hz: Array
     modern: Array
     matrix: npt.NDArray[np.bool_]
 
@@ -92,6 +97,7 @@ class Placed:
             self.bytes_per_s[chosen],
             self.l2_bytes[chosen],
             self.units[chosen],
+            self.clock_hz[chosen],
             self.modern[chosen],
             self.matrix[chosen],
         )
@@ -121,6 +127,7 @@ def place(kernels: Kernels, boards: Boards, where: npt.NDArray[np.int64]) -> Pla
         boards.bytes_per_s[where],
         boards.l2_bytes[where],
         boards.units[where],
+        boards.clock_hz[where],
         boards.modern[where],
         matrix,
     )
@@ -144,6 +151,12 @@ def _allowed(device: Device) -> float:
 def _units(device: Device) -> float:
     """Return about how many compute units reach the float32 peak, at 0.18 TFLOP/s each."""
     return max(_vector(device) / 0.18e12, 1.0)
+
+
+def _clock_hz(device: Device) -> float:
+    """Return the boost clock, from the float32 peak where the catalog does not say it."""
+    lanes = (device.compute_units or _units(device)) * (device.lanes_per_unit or LANES)
+    return device.boost_hz or _vector(device) / (2 * lanes)
 
 
 def _vector(device: Device) -> float:

@@ -182,10 +182,12 @@ def _trees(number: int, timings: Timings, at: Array, effects: Array, seed: int) 
     placed = timings.placed()
     kernel_s, launch_s = law_of(number).parts(placed, at, effects)
     launch_s = launch_s * timings.launched
-    seen = np.flatnonzero((kernel_s > HIDDEN * launch_s) & (timings.seconds > launch_s))
+    seen = np.flatnonzero(
+        (kernel_s + law_of(number).wait * launch_s > HIDDEN * launch_s) & (timings.seconds > launch_s)
+    )
     if len(seen) < 10 * LEAST:
         return None
-    left = np.log(alone_s(timings.seconds[seen], launch_s[seen]) / kernel_s[seen])
+    left = np.log(alone_s(timings.seconds[seen], launch_s[seen], law_of(number).wait) / kernel_s[seen])
     rows = np.bincount(timings.device[seen], minlength=len(timings.boards.names))
     weight = 1.0 / rows[timings.device[seen]]
     grown = boosted(

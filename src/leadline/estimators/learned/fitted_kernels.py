@@ -9,8 +9,17 @@ import numpy.typing as npt
 from leadline.core.errors import InvalidInput
 from leadline.estimators.learned.boards import Boards, Placed, place
 from leadline.estimators.learned.kernel_features import computing_features, convolving_features, streaming_features
-from leadline.estimators.learned.kernel_law import COMPUTING_LAW, CONVOLVING_LAW, STREAMING_LAW, Law, bound_s
-from leadline.estimators.learned.kernel_table import COMPUTING, CONVOLUTION, LAWS, Kernels
+from leadline.estimators.learned.kernel_law import (
+    BATCHED_LAW,
+    COMPUTING_LAW,
+    CONVOLVING_LAW,
+    LAUNCH,
+    NORMALISING_LAW,
+    STREAMING_LAW,
+    Law,
+    bound_s,
+)
+from leadline.estimators.learned.kernel_table import BATCHED, COMPUTING, CONVOLUTION, LAWS, NORM, Kernels
 from leadline.estimators.learned.nearby import Nearby, placed_at
 from leadline.estimators.roofline import RAMP_S
 from leadline.estimators.tabular import trees
@@ -24,7 +33,7 @@ Marks = npt.NDArray[np.bool_]
 MATRIX = len(LAWS)
 """The law of products on matrix units, whatever they are for."""
 GROUPS = (*LAWS, "matrix")
-ALIKE = ((1, 6), (0, 6), (0, 1, 6), (4, 5), (3, 5), (3, 4), (0, 1, 2))
+ALIKE: tuple[tuple[int, ...], ...] = ((1, 6), (0, 6), (0, 1, 6), (4, 5), (3, 5), (3, 4), (0, 1, 2))
 """For each group, those whose law stands in for it where it was not learned."""
 FARTHEST = 1.0
 """No tree corrects the law by more than e to this power."""
@@ -157,7 +166,9 @@ class FittedKernels:
         for number in np.unique(group).tolist():
             for swept, rows in self._sorted(number, boards.names, where, np.flatnonzero(group == number)):
                 strange = np.array([(name, number) not in self.effects for name in boards.names])[where[rows]]
-                part, apart = placed.at(rows), own[rows] + strange[:, None] * self._law(number).typical
+                law = self.laws[self._learned(number)]
+                part, apart = placed.at(rows), own[rows] + strange[:, None] * law.typical
+                apart[:, LAUNCH] += strange * self._beside(number)[kernels.name[rows]]
                 kernel_s[rows], launch_s[rows] = self._priced(number, part, (apart, strange), swept, queued=queued)
         return kernel_s, launch_s
 
@@ -165,10 +176,11 @@ class FittedKernels:
         self, number: int, part: Placed, effects: tuple[Array, Marks], swept: Swept | None, *, queued: bool
     ) -> tuple[Array, Array]:
         """Return kernel and launch seconds of one group, given what is apart (n, 3) and what device is new (n,)."""
-        law, (apart, strange) = self._law(number), effects
+        learned, (apart, strange) = self._learned(number), effects
+        law = self.laws[learned]
         at = law.at if swept is None else swept.at
-        alone, launch = law_of(number).parts(part, at, apart)
-        waited = _waited_s(number, at) if queued else 0.0
+        alone, launch = law_of(learned).parts(part, at, apart)
+        waited = _waited_s(learned, at) if queued else 0.0
         told, leaves = self.grown(number, part, alone)
         if swept is None or swept.surface is None:
             more = told * np.where(strange, law.trusted, 1.0)
@@ -183,19 +195,20 @@ class FittedKernels:
         found.append((None, rows[~np.isin(where[rows], list(swept))]))
         return [(one, own) for one, own in found if len(own)]
 
-    def _law(self, group: int) -> LearnedLaw:
-        """Return the law of a group, or of the most alike one that was learned."""
+    def _learned(self, group: int) -> int:
+        """Return a group, or the most alike one that was learned."""
         for number in (group, *ALIKE[group]):
             if number in self.laws:
-                return self.laws[number]
+                return number
         raise InvalidInput(f"no kernels like {GROUPS[group]} were learned: fit the model on timings that hold some")
 
     def grown(self, group: int, placed: Placed, kernel_s: Array) -> tuple[Array, Whole]:
         """Return what trees add to the logarithm of the law's time (n,), and the leaves (n, trees) that say so."""
-        trees_ = self._law(group).trees
+        learned = self._learned(group)
+        trees_ = self.laws[learned].trees
         if trees_ is None:
             return np.zeros(len(placed)), np.zeros((len(placed), 0), np.int64)
-        leaves = trees_.leaves(features_of(group, placed, kernel_s))
+        leaves = trees_.leaves(features_of(learned, placed, kernel_s))
         return np.clip(trees_.base + trees_.value[leaves].sum(axis=1), -FARTHEST, FARTHEST), leaves
 
     def factor(self, device: str, vendor: str) -> float:
@@ -204,10 +217,29 @@ class FittedKernels:
         return 1.0 if known else float(np.exp(self.steps.get(vendor, 0.0)))
 
     def middle(self, group: int) -> Array:
-        """Return the median over the known devices of what they are apart in, shape (3,)."""
-        known = [value for (_, number), value in self.effects.items() if number == group]
-        found: Array = np.median(known, axis=0) if known else np.zeros(3)
+        """Return the middle of what the known devices are apart in, shape (3,).
+
+        It is the median, but for the launch: there it is the one from which the known hosts are least off in percent.
+        """
+        known = np.array([value for (_, number), value in self.effects.items() if number == group]).reshape(-1, 3)
+        if not len(known):
+            return np.zeros(3)
+        found: Array = np.median(known, axis=0)
+        launches = np.exp(known[:, LAUNCH])
+        off = np.abs(launches[:, None] / launches - 1).sum(axis=1)
+        found[LAUNCH] = known[int(np.argmin(off)), LAUNCH]
         return found
+
+    def _beside(self, group: int) -> Array:
+        """Return what the launch of each of ``names`` is apart from a device's others, shape (names + 1,).
+
+        It is the median over the known devices: what an operator does on the host is the same on all; the last is zero.
+        """
+        apart: list[list[float]] = [[] for _ in self.names]
+        for (device, name), value in self.launches.items():
+            if (device, group) in self.effects:
+                apart[name].append(value - float(self.effects[device, group][LAUNCH]))
+        return np.array([*(float(np.median(one)) if one else 0.0 for one in apart), 0.0])
 
     def own_effects(self, kernels: Kernels, devices: Sequence[str], where: Whole, group: Whole) -> Array:
         """Return what the devices are known to be apart in, for each kernel, shape (n, 3); zeros for unknown ones."""
@@ -246,6 +278,10 @@ def law_of(group: int) -> Law:
     """Return the form of a group's law."""
     if group == CONVOLUTION:
         return CONVOLVING_LAW
+    if group == BATCHED:
+        return BATCHED_LAW
+    if group == NORM:
+        return NORMALISING_LAW
     return COMPUTING_LAW if group in COMPUTING or group == MATRIX else STREAMING_LAW
 
 

@@ -64,10 +64,10 @@ def _near(fitted: FittedKernels, number: int, own: Timings, at: Array, effects: 
     placed = own.placed()
     kernel_s, launch_s = law_of(number).parts(placed, at, effects)
     launch_s = launch_s * own.launched
-    seen = np.flatnonzero((kernel_s > HIDDEN * launch_s) & (own.seconds > launch_s))
+    seen = np.flatnonzero((kernel_s + law_of(number).wait * launch_s > HIDDEN * launch_s) & (own.seconds > launch_s))
     if len(seen) < LEAST:
         return None
-    left = np.log(alone_s(own.seconds[seen], launch_s[seen]) / kernel_s[seen])
+    left = np.log(alone_s(own.seconds[seen], launch_s[seen], law_of(number).wait) / kernel_s[seen])
     part, grown = placed.at(seen), None
     trees = fitted.laws[number].trees
     if trees is not None:

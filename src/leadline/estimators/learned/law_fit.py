@@ -69,7 +69,7 @@ class _Problem:
         effects = x[p:].reshape(self.groups, 3)
         own = np.stack([effects[self.measured.groups[:, i], i] for i in range(3)], axis=1)
         kernel_s, launch_s = self.law.parts(self.measured.placed, x[:p], own)
-        found = together_s(kernel_s * np.exp(self.measured.corrected), self.measured.launched * launch_s)
+        found = together_s(kernel_s * np.exp(self.measured.corrected), self.measured.launched * launch_s, self.law.wait)
         log: Array = np.log(self.measured.seconds / found)
         return log
 
