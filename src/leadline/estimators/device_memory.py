@@ -1,7 +1,7 @@
 """Peak device memory of one step: its storage events through a model of PyTorch's caching allocator."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from leadline.core.graph import OpGraph, StorageCategory
 from leadline.core.units import MIB
@@ -11,6 +11,8 @@ CONTEXT_BYTES = 500 * MIB
 """Device memory of the driver's context and the libraries' kernels; 300 to 700 MiB on data-centre GPUs."""
 
 
+STANDING = (StorageCategory.PARAMETER, StorageCategory.OPTIMIZER_STATE)
+"""With the last of these that is taken before the first op a step begins."""
 CLOSE = 0.01
 """How closely the least memory is found, as a share of it."""
 
@@ -26,10 +28,14 @@ class PeakMemory:
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """What is held right after the storage event number ``event``, at op ``op``: bytes by category, and reserved."""
+    """What is held right after the storage event number ``event``, at op ``op``: bytes by category, and reserved.
+
+    ``share`` is how far the step has come by then, from 0 to 1 of its events.
+    """
 
     event: int
     op: int
+    share: float
     held: dict[StorageCategory, int]
     reserved_bytes: int
 
@@ -58,13 +64,17 @@ def least_memory(graph: OpGraph, peak: PeakMemory, *, expandable: bool = False) 
 
 
 def timeline(graph: OpGraph, moments: int = 200) -> list[Moment]:
-    """Return what is held at ``moments`` points of a step, evenly over its ops: the fullest moment of each part."""
+    """Return what is held at ``moments`` points of a step, evenly over what it takes: the fullest of each part.
+
+    Not evenly over its ops, as layers that are alike are one op with a count.
+    """
+    first = max((n for n, event in enumerate(graph.events) if not event.op and event.category in STANDING), default=0)
     parts: dict[int, tuple[int, Moment]] = {}
-    last = max((event.op for event in graph.events), default=0) + 1
     for total, moment in _played(graph, CachingAllocator()):
-        part = moment.op * moments // last
-        if part not in parts or total > parts[part][0]:
-            parts[part] = total, Moment(moment.event, moment.op, dict(moment.held), moment.reserved_bytes)
+        share = (moment.event - first) / (len(graph.events) - first)
+        part = int(share * moments)
+        if share >= 0 and (part not in parts or total > parts[part][0]):
+            parts[part] = total, replace(moment, held=dict(moment.held), share=share)
     return [moment for _, (_, moment) in sorted(parts.items())]
 
 
@@ -92,7 +102,7 @@ def _played(graph: OpGraph, allocator: CachingAllocator) -> Iterator[tuple[int, 
             sizes[event.storage] = (event.size_bytes, event.category)
             total += event.size_bytes
             held[event.category] = held.get(event.category, 0) + event.size_bytes
-            yield total, Moment(number, event.op, held, allocator.reserved_bytes)
+            yield total, Moment(number, event.op, number / len(graph.events), held, allocator.reserved_bytes)
         elif event.storage in blocks:
             allocator.release(blocks.pop(event.storage))
             size, category = sizes.pop(event.storage)
