@@ -1,11 +1,14 @@
 """The allocator model keeps the caching allocator's rules, and the peak is that of the events."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from leadline.core.graph import OpGraph, StorageCategory, StorageEvent
 from leadline.core.units import MIB
-from leadline.estimators.device_memory import CachingAllocator, peak_memory
+from leadline.estimators import device_memory
+from leadline.estimators.caching_allocator import CachingAllocator, OutOfMemory
+from leadline.estimators.device_memory import least_memory, peak_memory, timeline
 
 SIZES = st.lists(st.tuples(st.integers(1, 64 * MIB), st.booleans()), max_size=60)
 
@@ -75,3 +78,69 @@ def test_what_was_given_back_whole_serves_the_same_requests_again(steps):
         for block in blocks:
             allocator.release(block)
     assert reserved == allocator.peak_reserved_bytes
+
+
+def test_growing_segments_take_no_gaps_between_tensors_of_many_sizes():
+    sizes = [30 * MIB, 31 * MIB, 33 * MIB, 37 * MIB]
+    steps = [*sizes, -1, -2, -3, -4, 65 * MIB, 64 * MIB]
+    fixed, growing = (peak_memory(graph(*steps), expandable=one).reserved_bytes for one in (False, True))
+    assert growing <= 140 * MIB < fixed
+
+
+@given(SIZES)
+def test_growing_segments_keep_the_books_too(steps):
+    allocator, held = CachingAllocator(expandable=True), []
+    for size, give in steps:
+        if give and held:
+            allocator.release(held.pop(size % len(held)))
+        held.append(allocator.allocate(size))
+        assert allocator.allocated_bytes <= allocator.reserved_bytes
+    for block in held:
+        allocator.release(block)
+    assert 0 == allocator.allocated_bytes
+    allocator._flush()
+    assert allocator.reserved_bytes < 22 * MIB  # less than a page of each pool
+
+
+@given(SIZES, st.booleans())
+def test_a_step_runs_in_its_least_memory_and_never_in_less_than_its_tensors(steps, expandable):
+    sizes, held = [], []
+    for number, (size, give) in enumerate(steps):
+        sizes.append(size)
+        held.append(len([one for one in sizes if one > 0]))
+        if give and number % 3 == 2:
+            sizes.append(-held.pop(size % len(held)))
+    step = graph(*sizes)
+    peak = peak_memory(step, expandable=expandable)
+    least = least_memory(step, peak, expandable=expandable)
+    assert peak.allocated_bytes <= least <= peak.reserved_bytes
+    for _ in device_memory._played(step, CachingAllocator(expandable=expandable, limit_bytes=least)):
+        pass
+
+
+def test_short_of_memory_what_is_cached_is_given_back():
+    step = graph(40 * MIB, -1, 60 * MIB)
+    peak = peak_memory(step)
+    assert 100 * MIB == peak.reserved_bytes
+    assert least_memory(step, peak) < 61 * MIB
+    allocator = CachingAllocator(limit_bytes=70 * MIB)
+    allocator.release(allocator.allocate(40 * MIB))
+    allocator.allocate(60 * MIB)
+    assert 1 == allocator.flushes
+    with pytest.raises(OutOfMemory):
+        allocator.allocate(20 * MIB)
+
+
+def test_the_timeline_shows_the_fullest_moment_of_each_part():
+    events = []
+    for number in range(1000):
+        events += [StorageEvent(number, number, (1 + number % 7) * MIB, StorageCategory.ACTIVATION)]
+        events += [StorageEvent(number, number, -(1 + number % 7) * MIB, StorageCategory.ACTIVATION)]
+    weights = StorageEvent(0, -1, 3 * MIB, StorageCategory.PARAMETER)
+    moments = timeline(OpGraph((), (weights, *events)), 50)
+    assert 50 == len(moments)
+    assert all(10 * MIB == sum(moment.held.values()) for moment in moments)
+    assert sorted(moment.op for moment in moments) == [moment.op for moment in moments]
+    assert peak_memory(OpGraph((), (weights, *events))).allocated_bytes == max(
+        sum(moment.held.values()) for moment in moments
+    )

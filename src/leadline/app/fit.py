@@ -6,10 +6,13 @@ from dataclasses import dataclass, replace
 from leadline.app.estimate import Toolbox, Tracer, estimate_places
 from leadline.app.places import Place, find_places
 from leadline.core.errors import InvalidInput, LeadlineError
-from leadline.core.estimate import Estimate, Target
-from leadline.core.fit import Change, Cost, Fit, MemoryCheck
+from leadline.core.estimate import Estimate, Interval, Target
+from leadline.core.fit import Change, Cost, Fit, MemoryCheck, Moment
+from leadline.core.graph import OpGraph
 from leadline.core.hardware import Device, DeviceKind
-from leadline.core.workload import ModelKind, Workload
+from leadline.core.units import format_bytes
+from leadline.core.workload import ModelKind, Parallelism, Workload
+from leadline.estimators.device_memory import least_memory, peak_memory, timeline
 from leadline.estimators.offload import offloads
 from leadline.recommend.changes import Variant, at_batch, can_change, ladders
 from leadline.recommend.memory import check, largest_batch
@@ -56,11 +59,13 @@ def fit(
     on: Sequence[str],
     risk: float,
     changes: bool = True,
+    picture: bool = False,
     progress: Progress = lambda _: None,
 ) -> list[Fit]:
     """Return, for each distinct device among the places named by ``on``, whether the workload fits.
 
-    Where it does not, changes are asked about, unless told otherwise, and the largest batch that fits.
+    Where it does not, changes are asked about, unless told otherwise, and the largest batch that fits. A ``picture``
+    asks for the moments of a step.
 
     Raises:
         InvalidInput: a place is unknown, the risk is out of range, or the workload cannot be used.
@@ -75,7 +80,8 @@ def fit(
     for place, estimate in zip(places, estimate_places(places, tracer), strict=True):
         batch = workload.batch or tracer.first.loop.batch or (workload.inputs[0].shape[0] if workload.inputs else None)
         asking = _Asking(tools, workload, place, risk, progress, tracers)
-        found.append(_answer(asking, estimate, batch, changes=changes))
+        answer = _answer(asking, estimate, batch, changes=changes)
+        found.append(replace(answer, moments=tuple(_moments(asking, estimate))) if picture else answer)
     return found
 
 
@@ -97,11 +103,51 @@ def _answer(asking: _Asking, estimate: Estimate, batch: int | None, *, changes: 
         return replace(answer, why_no_batch=why, notes=(why,))
     if changes:
         answer = _with_batch(asking, answer)
+    if checks[0].fits is False and checks[0].kind == "GPU":
+        answer = replace(answer, notes=tuple(_still(asking, answer)))
     if changes and checks[0].fits is False:
         helping = [one for one in _changes(asking, answer) if one.check.needed_bytes < HELPS * checks[0].needed_bytes]
         helping += _larger(asking, answer)
         answer = replace(answer, changes=tuple(sorted(_undominated(helping), key=_worth)))
     return answer
+
+
+def _still(asking: _Asking, answer: Fit) -> Iterator[str]:
+    """Yield the sentence on a job that does not fit beside what its allocator caches, but would without that."""
+    memory, there = answer.estimate.gpu_memory_bytes, asking.place.device.memory_bytes
+    if memory is None or there is None or memory.low > there or asking.workload.parallelism != Parallelism():
+        return
+    graph = _graph(asking)
+    peak = peak_memory(graph)
+    least = least_memory(graph, peak) + memory.point - peak.reserved_bytes
+    if least <= there:
+        yield (
+            "it may run all the same: PyTorch gives back what it cached before it runs out, and the least it needs is "
+            f"{format_bytes(least)} by the middle of the estimate; each time it does so costs time"
+        )
+
+
+def _graph(asking: _Asking) -> OpGraph:
+    """Return the step, or the longest decode step where tokens are generated and that holds more."""
+    job = asking.tracers[asking.workload].job_for(asking.place.device)
+    graphs = [job.step, *([job.generation.last] if job.generation and job.generation.last else [])]
+    return max(graphs, key=lambda graph: peak_memory(graph).allocated_bytes)
+
+
+def _moments(asking: _Asking, estimate: Estimate) -> Iterator[Moment]:
+    """Yield the moments of a step on one GPU; where a model is divided, its share of each category."""
+    graph = _graph(asking)
+    whole, each = peak_memory(graph), estimate.basis.memory_breakdown_bytes
+    share = {
+        category: each.get(category.value, 0.0) / size if size else 1.0
+        for category, size in whole.by_category.items()
+    }  # fmt: skip
+    stages = [op.stage.value for op in graph.ops] or [""]
+    for moment in timeline(graph):
+        held = {kind.value: round(size * share.get(kind, 1.0)) for kind, size in moment.held.items() if size}
+        part = sum(held.values()) / max(sum(moment.held.values()), 1)
+        stage = stages[min(moment.op, len(stages) - 1)]
+        yield Moment(moment.share, stage, held, round(moment.reserved_bytes * part))
 
 
 def _checks(estimate: Estimate, place: Place, risk: float) -> Iterator[MemoryCheck]:
@@ -151,12 +197,26 @@ def _changes(asking: _Asking, answer: Fit) -> Iterator[Change]:
             if change.fits or number == len(ladder):
                 yield change
                 break
+    yield from _growing(asking, answer)
     for kept in offloads(answer.estimate, asking.place.device, asking.workload):
         told = check("GPU", kept.memory_bytes, asking.place.device.memory_bytes, asking.risk)
         asks = Cost.HARDWARE if kept.gpus > 1 else Cost.NOTHING
         before = answer.estimate.step_s
         slower = kept.step_s.point / before.point if kept.step_s and before else None
         yield Change(kept.what, (), asks, told, kept.step_s, slower, slower and slower * kept.gpus)
+
+
+def _growing(asking: _Asking, answer: Fit) -> Iterator[Change]:
+    """Yield what segments that grow would save of what the allocator reserves."""
+    memory, graph = answer.estimate.gpu_memory_bytes, _graph(asking)
+    if memory is None or asking.workload.parallelism != Parallelism():
+        return
+    saved = peak_memory(graph).reserved_bytes - peak_memory(graph, expandable=True).reserved_bytes
+    left = Interval(memory.point - saved, memory.low, max(memory.high - saved, memory.point - saved), memory.level)
+    told = check("GPU", left, asking.place.device.memory_bytes, asking.risk)
+    what = "set PYTORCH_ALLOC_CONF=expandable_segments:True in the job's environment"
+    if left.low <= left.point:
+        yield Change(what, (), Cost.NOTHING, told, answer.estimate.step_s, 1.0, 1.0)
 
 
 def _changed(asking: _Asking, answer: Fit, variant: Variant) -> Change:

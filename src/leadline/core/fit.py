@@ -1,6 +1,6 @@
 """Whether a job fits into memory, by how much, and what would make it fit."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 
 from leadline.core.estimate import Estimate, Interval
@@ -70,10 +70,30 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
+class Moment:
+    """What a device holds at one point of a step, in ``stage`` of it.
+
+    ``share`` says how far the step has come, from 0 to 1 of the times that memory is taken or given back.
+    ``held_bytes`` is what tensors hold, by category; ``reserved_bytes`` is what the allocator has taken for them.
+    """
+
+    share: float
+    stage: str
+    held_bytes: dict[str, int]
+    reserved_bytes: int
+
+    @property
+    def total_bytes(self) -> int:
+        """Return the bytes of all tensors."""
+        return sum(self.held_bytes.values())
+
+
+@dataclass(frozen=True, slots=True)
 class Fit:
     """The answer for one place: its checks, the largest batch that fits, and the changes that were asked about.
 
     ``largest_batch`` is 0 where not even one sample fits, and ``None`` where it was not asked (``why_no_batch``).
+    ``moments`` are those of the step, evenly over it, where they were asked for.
     """
 
     place: str
@@ -85,7 +105,8 @@ class Fit:
     largest_batch: int | None = None
     why_no_batch: str = ""
     changes: tuple[Change, ...] = ()
-    notes: tuple[str, ...] = field(default=())
+    notes: tuple[str, ...] = ()
+    moments: tuple[Moment, ...] = ()
 
     @property
     def fits(self) -> bool | None:

@@ -1,20 +1,20 @@
 """Peak device memory of one step: its storage events through a model of PyTorch's caching allocator."""
 
-from bisect import bisect_left, insort
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 
 from leadline.core.graph import OpGraph, StorageCategory
 from leadline.core.units import MIB
-
-ROUNDING_BYTES = 512
-SMALL_BYTES = 1 * MIB
-SMALL_SEGMENT_BYTES = 2 * MIB
-LARGE_SEGMENT_BYTES = 20 * MIB
-LARGE_REQUEST_BYTES = 10 * MIB
-LARGE_ROUNDING_BYTES = 2 * MIB
+from leadline.estimators.caching_allocator import Block, CachingAllocator, OutOfMemory
 
 CONTEXT_BYTES = 500 * MIB
 """Device memory of the driver's context and the libraries' kernels; 300 to 700 MiB on data-centre GPUs."""
+
+
+STANDING = (StorageCategory.PARAMETER, StorageCategory.OPTIMIZER_STATE)
+"""With the last of these that is taken before the first op a step begins."""
+CLOSE = 0.01
+"""How closely the least memory is found, as a share of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,123 +26,85 @@ class PeakMemory:
     by_category: dict[StorageCategory, int]
 
 
-@dataclass(slots=True)
-class _Block:
-    """A piece of a segment; ``before`` and ``after`` are its neighbours in the same segment."""
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """What is held right after the storage event number ``event``, at op ``op``: bytes by category, and reserved.
 
-    serial: int
-    size: int
-    large: bool
-    free: bool = False
-    before: "_Block | None" = None
-    after: "_Block | None" = None
-
-
-@dataclass(slots=True)
-class CachingAllocator:
-    """PyTorch's CUDA caching allocator: best fit in two pools, blocks split and merged, segments kept.
-
-    Sizes are rounded to 512 bytes; requests up to 1 MiB share 2 MiB segments, up to 10 MiB take from 20 MiB segments,
-    larger ones get a segment of their own rounded to 2 MiB (c10/cuda/CUDACachingAllocator, documented constants).
+    ``share`` is how far the step has come by then, from 0 to 1 of its events.
     """
 
-    reserved_bytes: int = 0
-    allocated_bytes: int = 0
-    peak_reserved_bytes: int = 0
-    _pools: dict[bool, list[tuple[int, int]]] = field(default_factory=lambda: {False: [], True: []})
-    _free: dict[int, _Block] = field(default_factory=dict)
-    _blocks: int = 0
-
-    def allocate(self, size_bytes: int) -> _Block:
-        """Take a block of at least ``size_bytes``."""
-        size = max(ROUNDING_BYTES, -(-size_bytes // ROUNDING_BYTES) * ROUNDING_BYTES)
-        large = size > SMALL_BYTES
-        pool = self._pools[large]
-        place = bisect_left(pool, (size, 0))
-        if place < len(pool):
-            block = self._free.pop(pool.pop(place)[1])
-            block.free = False
-        else:
-            block = self._new_segment(size, large)
-        self._split(block, size)
-        self.allocated_bytes += block.size
-        return block
-
-    def release(self, block: _Block) -> None:
-        """Give a block back and merge it with its free neighbours."""
-        self.allocated_bytes -= block.size
-        if (before := block.before) is not None and before.free:
-            self._forget(before)
-            block.size += before.size
-            block.before = before.before
-            if block.before is not None:
-                block.before.after = block
-        if (after := block.after) is not None and after.free:
-            self._forget(after)
-            block.size += after.size
-            block.after = after.after
-            if block.after is not None:
-                block.after.before = block
-        self._remember(block)
-
-    def _new_segment(self, size: int, large: bool) -> _Block:
-        if not large:
-            segment = SMALL_SEGMENT_BYTES
-        elif size < LARGE_REQUEST_BYTES:
-            segment = LARGE_SEGMENT_BYTES
-        else:
-            segment = -(-size // LARGE_ROUNDING_BYTES) * LARGE_ROUNDING_BYTES
-        self.reserved_bytes += segment
-        self.peak_reserved_bytes = max(self.peak_reserved_bytes, self.reserved_bytes)
-        return self._block(segment, large)
-
-    def _block(self, size: int, large: bool) -> _Block:
-        self._blocks += 1
-        return _Block(self._blocks, size, large)
-
-    def _split(self, block: _Block, size: int) -> None:
-        """Cut what is left over off the block, unless too little is left (512 bytes; 1 MiB in the large pool)."""
-        rest = block.size - size
-        if rest < ROUNDING_BYTES or (block.large and rest <= SMALL_BYTES):
-            return
-        block.size = size
-        remainder = self._block(rest, block.large)
-        remainder.before, remainder.after = block, block.after
-        if remainder.after is not None:
-            remainder.after.before = remainder
-        block.after = remainder
-        self._remember(remainder)
-
-    def _remember(self, block: _Block) -> None:
-        block.free = True
-        self._free[block.serial] = block
-        insort(self._pools[block.large], (block.size, block.serial))
-
-    def _forget(self, block: _Block) -> None:
-        pool = self._pools[block.large]
-        pool.pop(bisect_left(pool, (block.size, block.serial)))
-        del self._free[block.serial]
+    event: int
+    op: int
+    share: float
+    held: dict[StorageCategory, int]
+    reserved_bytes: int
 
 
-def peak_memory(graph: OpGraph) -> PeakMemory:
+def peak_memory(graph: OpGraph, *, expandable: bool = False) -> PeakMemory:
     """Play the storage events of ``graph`` through the allocator; time is n·log n in the number of events."""
-    allocator = CachingAllocator()
-    held: dict[int, _Block] = {}
-    live: dict[StorageCategory, int] = {}
+    allocator = CachingAllocator(expandable=expandable)
+    peak, at_peak = 0, dict[StorageCategory, int]()
+    for total, moment in _played(graph, allocator):
+        if total > peak:
+            peak, at_peak = total, dict(moment.held)
+    return PeakMemory(peak, max(allocator.peak_reserved_bytes, peak), at_peak)
+
+
+def least_memory(graph: OpGraph, peak: PeakMemory, *, expandable: bool = False) -> int:
+    """Return the least memory in which the step runs, in bytes, to a hundredth.
+
+    Short of memory, the allocator gives back what no tensor lies in, so that a step may run in less than it reserves
+    where there is plenty; what it needs then is what its tensors hold, and the gaps between them.
+    """
+    low, high = peak.allocated_bytes, peak.reserved_bytes
+    while high - low > CLOSE * high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if _runs_in(graph, middle, expandable=expandable) else (middle, high)
+    return high
+
+
+def timeline(graph: OpGraph, moments: int = 200) -> list[Moment]:
+    """Return what is held at ``moments`` points of a step, evenly over what it takes: the fullest of each part.
+
+    Not evenly over its ops, as layers that are alike are one op with a count.
+    """
+    first = max((n for n, event in enumerate(graph.events) if not event.op and event.category in STANDING), default=0)
+    parts: dict[int, tuple[int, Moment]] = {}
+    for total, moment in _played(graph, CachingAllocator()):
+        share = (moment.event - first) / (len(graph.events) - first)
+        part = int(share * moments)
+        if share >= 0 and (part not in parts or total > parts[part][0]):
+            parts[part] = total, replace(moment, held=dict(moment.held), share=share)
+    return [moment for _, (_, moment) in sorted(parts.items())]
+
+
+def _runs_in(graph: OpGraph, limit_bytes: int, *, expandable: bool) -> bool:
+    try:
+        for _ in _played(graph, CachingAllocator(expandable=expandable, limit_bytes=limit_bytes)):
+            pass
+    except OutOfMemory:
+        return False
+    return True
+
+
+def _played(graph: OpGraph, allocator: CachingAllocator) -> Iterator[tuple[int, Moment]]:
+    """Yield the bytes of all tensors after each storage event that takes some, and the moment.
+
+    What is held changes with the next event: keep a copy.
+    """
+    blocks: dict[int, Block] = {}
     sizes: dict[int, tuple[int, StorageCategory]] = {}
-    total = peak = 0
-    at_peak: dict[StorageCategory, int] = {}
-    for event in graph.events:
+    held: dict[StorageCategory, int] = {}
+    total = 0
+    for number, event in enumerate(graph.events):
         if event.size_bytes > 0:
-            held[event.storage] = allocator.allocate(event.size_bytes)
+            blocks[event.storage] = allocator.allocate(event.size_bytes)
             sizes[event.storage] = (event.size_bytes, event.category)
             total += event.size_bytes
-            live[event.category] = live.get(event.category, 0) + event.size_bytes
-            if total > peak:
-                peak, at_peak = total, dict(live)
-        elif event.storage in held:
-            allocator.release(held.pop(event.storage))
+            held[event.category] = held.get(event.category, 0) + event.size_bytes
+            yield total, Moment(number, event.op, number / len(graph.events), held, allocator.reserved_bytes)
+        elif event.storage in blocks:
+            allocator.release(blocks.pop(event.storage))
             size, category = sizes.pop(event.storage)
             total -= size
-            live[category] -= size
-    return PeakMemory(peak, max(allocator.peak_reserved_bytes, peak), at_peak)
+            held[category] -= size

@@ -140,3 +140,54 @@ def test_a_device_without_a_memory_figure_is_told_apart_from_one_that_suffices(c
     assert document["checks"][0]["risk"] is None
     assert "the memory of Mystery is not in the catalog" in document["notes"][0]
     assert document["largest_batch"] is None
+
+
+def test_the_timeline_is_drawn_in_the_terminal_by_what_is_held(capsys, config):
+    words = ["fit", config, "--batch", "4", "--seq", "1024", "--on", "L4", "--no-changes", "--timeline"]
+    assert 0 == main(words)
+    shown = capsys.readouterr().out
+    chart = shown[shown.index("memory over one step") :].splitlines()
+    assert 15 == len(chart)
+    assert "forward" in chart[-2]
+    assert "backward" in chart[-2]
+    assert all(letter in chart[-1] for letter in ("W weights", "A activations", "O optimizer state"))
+    columns = list(zip(*(line[11:83].ljust(72) for line in chart[1:13]), strict=True))
+    heights = [sum(cell.isalpha() for cell in column) for column in columns]
+    assert max(heights) >= 10
+    assert heights[0] < max(heights) > heights[-1]  # activations are kept in the forward pass and given back afterwards
+
+
+@pytest.mark.parametrize("ending", ["svg", "png"])
+def test_the_timeline_is_drawn_into_a_file(capsys, config, tmp_path, ending):
+    pytest.importorskip("matplotlib")
+    path = tmp_path / f"memory.{ending}"
+    words = ["fit", config, "--batch", "4", "--seq", "1024", "--on", "L4", "--no-changes", "--plot", str(path)]
+    assert 0 == main(words)
+    assert f"drawn into {path}" in capsys.readouterr().err.replace("\n", "")
+    content = path.read_bytes()
+    if ending == "png":
+        from PIL import Image
+
+        image = Image.open(path)
+        assert image.width > 1000
+        colours = {colour for _, colour in image.convert("RGB").getcolors(2**20)}
+        assert (0xD5, 0x5E, 0x00) in colours  # activations
+        assert (0x00, 0x72, 0xB2) in colours  # weights
+    else:
+        assert b"<svg" in content
+        assert b"#d55e00" in content.lower()
+
+
+def test_a_picture_of_another_kind_is_refused_before_anything_is_estimated(capsys, config, tmp_path):
+    assert 2 == main(["fit", config, "--on", "L4", "--plot", str(tmp_path / "memory.gif")])
+    assert "only .svg and .png files can be drawn" in capsys.readouterr().err
+    assert not (tmp_path / "memory.gif").exists()
+
+
+def test_the_document_holds_the_moments_where_they_were_asked_for(capsys, config):
+    words = (config, "--batch", "4", "--seq", "1024", "--on", "L4", "--no-changes")
+    assert [] == asked(capsys, *words)[1]["moments"]
+    moments = asked(capsys, *words, "--timeline")[1]["moments"]
+    assert 100 < len(moments) <= 200
+    assert {"forward", "backward", "optimizer"} == {one["stage"] for one in moments}
+    assert max(sum(one["held_bytes"].values()) for one in moments) <= max(one["reserved_bytes"] for one in moments)

@@ -1,5 +1,6 @@
 """``leadline fit``: does a job fit into memory, how surely, and what would make it fit."""
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -15,6 +16,7 @@ from leadline.core.fit import Change, Cost, Fit, MemoryCheck, percent
 from leadline.core.units import format_bytes, format_duration
 from leadline.core.workload import Workload
 from leadline.interfaces.cli.face import Json, err, out, print_json
+from leadline.interfaces.cli.memory_picture import FORMATS, draw, in_terminal
 from leadline.interfaces.cli.verb import Verb
 from leadline.interfaces.cli.workload_options import takes_workload
 
@@ -45,28 +47,44 @@ def fit(
     no_changes: Annotated[
         bool, typer.Option("--no-changes", help="Only say whether it fits; ask about nothing else.")
     ] = False,
+    timeline: Annotated[
+        bool, typer.Option("--timeline", help="Draw what the device holds over one step, here in the terminal.")
+    ] = False,
+    plot: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Draw it into an .svg or .png file.", show_default="none"),
+    ] = None,
     json: Json = False,
 ) -> None:
     """Say whether a job fits into memory, of the device and of the host, and what would make it fit."""
     if not on:
         raise InvalidInput("leadline fit needs a place: name a device or a system with --on")
+    if plot is not None and plot.suffix.lower() not in FORMATS:
+        raise InvalidInput(f"--plot is {plot}, but only {' and '.join(FORMATS)} files can be drawn: give such a name")
     with err().status("estimating") as status:
         answers = fit_verb(
-            work, toolbox(), on=on, risk=risk, changes=not no_changes,
+            work, toolbox(), on=on, risk=risk, changes=not no_changes, picture=timeline or plot is not None,
             progress=lambda what: status.update(f"asking about {what}"),
         )  # fmt: skip
     if json:
         each = [{**to_document(one, "leadline.fit/1"), "fits": one.fits} for one in answers]
         print_json(each[0] if len(each) == 1 else {"schema": "leadline.fits/1", "fits": each})
     else:
-        for number, one in enumerate(answers):
-            if number:
-                out().print()
-            _show(one)
-    if not any(one.fits for one in answers):
-        known = [one for one in answers if one.fits is False]
-        if known:
-            raise NothingFits(_nothing(known))
+        _show_all(answers, timeline=timeline)
+    if plot is not None:
+        _draw(answers, plot)
+    known = [one for one in answers if one.fits is False]
+    if known and not any(one.fits for one in answers):
+        raise NothingFits(_nothing(known))
+
+
+def _draw(answers: list[Fit], path: Path) -> None:
+    """Draw the first place of which there is something to draw."""
+    drawn = next((one for one in answers if one.moments), None)
+    if drawn is None:
+        raise InvalidInput(f"there is no timeline of {answers[0].place} to draw: name a GPU with --on")
+    draw(drawn, path)
+    err().print(f"drawn into {path}", markup=False)
 
 
 def _nothing(answers: list[Fit]) -> str:
@@ -76,6 +94,16 @@ def _nothing(answers: list[Fit]) -> str:
         return f"does not fit on {places}"
     options = " ".join(best.options)
     return f"does not fit on {places}; it would with {options or best.what}"
+
+
+def _show_all(answers: list[Fit], *, timeline: bool) -> None:
+    for number, one in enumerate(answers):
+        if number:
+            out().print()
+        _show(one)
+        if timeline and one.moments:
+            for line in in_terminal(one):
+                out().print(line, soft_wrap=True)
 
 
 def _show(answer: Fit) -> None:
