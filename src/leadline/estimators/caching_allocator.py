@@ -16,6 +16,8 @@ SMALL_SEGMENT_BYTES = 2 * MIB
 LARGE_SEGMENT_BYTES = 20 * MIB
 LARGE_REQUEST_BYTES = 10 * MIB
 LARGE_ROUNDING_BYTES = 2 * MIB
+FEW = 64
+"""Of so many free blocks of one size the oldest is taken, of more the one that was given back first."""
 
 
 class OutOfMemory(Exception):
@@ -55,8 +57,7 @@ class CachingAllocator:
     allocated_bytes: int = 0
     peak_reserved_bytes: int = 0
     flushes: int = 0
-    _pools: dict[bool, list[tuple[int, int]]] = field(default_factory=lambda: {False: [], True: []})
-    _free: dict[int, Block] = field(default_factory=dict)
+    _pools: dict[bool, "_Pool"] = field(default_factory=lambda: {False: _Pool(), True: _Pool()})
     _ends: dict[bool, Block] = field(default_factory=dict)
     _blocks: int = 0
 
@@ -64,11 +65,9 @@ class CachingAllocator:
         """Take a block of at least ``size_bytes``."""
         size = max(ROUNDING_BYTES, -(-size_bytes // ROUNDING_BYTES) * ROUNDING_BYTES)
         large = size > SMALL_BYTES
-        pool = self._pools[large]
-        place = bisect_left(pool, (size, 0))
-        if place < len(pool):
-            block = self._free.pop(pool.pop(place)[1])
-            block.free = False
+        block = self._pools[large].best(size)
+        if block is not None:
+            self._forget(block)
         else:
             block = self._grown(size, large) if self.expandable else self._new_segment(size, large)
         self._split(block, size)
@@ -133,7 +132,7 @@ class CachingAllocator:
     def _flush(self) -> None:
         """Give back to the device what no tensor lies in: whole segments, or the free end of one that grows."""
         self.flushes += 1
-        for block in list(self._free.values()):
+        for block in [one for pool in self._pools.values() for one in pool.all()]:
             page = LARGE_SEGMENT_BYTES if block.large else SMALL_SEGMENT_BYTES
             if not self.expandable and block.before is None and block.after is None:
                 self._forget(block)
@@ -176,11 +175,46 @@ class CachingAllocator:
 
     def _remember(self, block: Block) -> None:
         block.free = True
-        self._free[block.serial] = block
-        insort(self._pools[block.large], (block.size, block.serial))
+        self._pools[block.large].add(block)
 
     def _forget(self, block: Block) -> None:
         block.free = False
-        pool = self._pools[block.large]
-        pool.pop(bisect_left(pool, (block.size, block.serial)))
-        del self._free[block.serial]
+        self._pools[block.large].remove(block)
+
+
+class _Pool:
+    """Free blocks, by their sizes: a step has few distinct ones, however many blocks, so that each change is quick."""
+
+    __slots__ = ("_by_size", "_sizes")
+
+    def __init__(self) -> None:
+        self._sizes: list[int] = []
+        self._by_size: dict[int, dict[int, Block]] = {}
+
+    def best(self, size: int) -> Block | None:
+        """Return the oldest of the smallest blocks that hold ``size`` bytes; ``None`` if none does."""
+        place = bisect_left(self._sizes, size)
+        if place == len(self._sizes):
+            return None
+        alike = self._by_size[self._sizes[place]]
+        return alike[min(alike)] if len(alike) < FEW else next(iter(alike.values()))
+
+    def add(self, block: Block) -> None:
+        """Take in a free block."""
+        alike = self._by_size.get(block.size)
+        if alike is None:
+            insort(self._sizes, block.size)
+            alike = self._by_size[block.size] = {}
+        alike[block.serial] = block
+
+    def remove(self, block: Block) -> None:
+        """Give out a block."""
+        alike = self._by_size[block.size]
+        del alike[block.serial]
+        if not alike:
+            del self._by_size[block.size]
+            self._sizes.pop(bisect_left(self._sizes, block.size))
+
+    def all(self) -> list[Block]:
+        """Return all free blocks."""
+        return [block for alike in self._by_size.values() for block in alike.values()]

@@ -1,7 +1,7 @@
 """Peak device memory of one step: its storage events through a model of PyTorch's caching allocator."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from leadline.core.graph import OpGraph, StorageCategory
 from leadline.core.units import MIB
@@ -44,9 +44,9 @@ def peak_memory(graph: OpGraph, *, expandable: bool = False) -> PeakMemory:
     """Play the storage events of ``graph`` through the allocator; time is n·log n in the number of events."""
     allocator = CachingAllocator(expandable=expandable)
     peak, at_peak = 0, dict[StorageCategory, int]()
-    for total, moment in _played(graph, allocator):
+    for total, _, held in _played(graph, allocator):
         if total > peak:
-            peak, at_peak = total, dict(moment.held)
+            peak, at_peak = total, dict(held)
     return PeakMemory(peak, max(allocator.peak_reserved_bytes, peak), at_peak)
 
 
@@ -69,12 +69,13 @@ def timeline(graph: OpGraph, moments: int = 200) -> list[Moment]:
     Not evenly over its ops, as layers that are alike are one op with a count.
     """
     first = max((n for n, event in enumerate(graph.events) if not event.op and event.category in STANDING), default=0)
-    parts: dict[int, tuple[int, Moment]] = {}
-    for total, moment in _played(graph, CachingAllocator()):
-        share = (moment.event - first) / (len(graph.events) - first)
+    allocator, parts = CachingAllocator(), dict[int, tuple[int, Moment]]()
+    for total, number, held in _played(graph, allocator):
+        share = (number - first) / (len(graph.events) - first)
         part = int(share * moments)
         if share >= 0 and (part not in parts or total > parts[part][0]):
-            parts[part] = total, replace(moment, held=dict(moment.held), share=share)
+            op = graph.events[number].op
+            parts[part] = total, Moment(number, op, share, dict(held), allocator.reserved_bytes)
     return [moment for _, (_, moment) in sorted(parts.items())]
 
 
@@ -87,24 +88,23 @@ def _runs_in(graph: OpGraph, limit_bytes: int, *, expandable: bool) -> bool:
     return True
 
 
-def _played(graph: OpGraph, allocator: CachingAllocator) -> Iterator[tuple[int, Moment]]:
-    """Yield the bytes of all tensors after each storage event that takes some, and the moment.
+def _played(graph: OpGraph, allocator: CachingAllocator) -> Iterator[tuple[int, int, dict[StorageCategory, int]]]:
+    """Yield the bytes of all tensors after each storage event that takes some, its number, and what each category holds.
 
     What is held changes with the next event: keep a copy.
     """
-    blocks: dict[int, Block] = {}
-    sizes: dict[int, tuple[int, StorageCategory]] = {}
+    blocks: dict[int, tuple[Block, int, StorageCategory]] = {}
     held: dict[StorageCategory, int] = {}
     total = 0
     for number, event in enumerate(graph.events):
-        if event.size_bytes > 0:
-            blocks[event.storage] = allocator.allocate(event.size_bytes)
-            sizes[event.storage] = (event.size_bytes, event.category)
-            total += event.size_bytes
-            held[event.category] = held.get(event.category, 0) + event.size_bytes
-            yield total, Moment(number, event.op, number / len(graph.events), held, allocator.reserved_bytes)
+        size = event.size_bytes
+        if size > 0:
+            blocks[event.storage] = allocator.allocate(size), size, event.category
+            total += size
+            held[event.category] = held.get(event.category, 0) + size
+            yield total, number, held
         elif event.storage in blocks:
-            allocator.release(blocks.pop(event.storage))
-            size, category = sizes.pop(event.storage)
-            total -= size
-            held[category] -= size
+            block, taken, category = blocks.pop(event.storage)
+            allocator.release(block)
+            total -= taken
+            held[category] -= taken
