@@ -75,7 +75,8 @@ def fit(
     for place, estimate in zip(places, estimate_places(places, tracer), strict=True):
         batch = workload.batch or tracer.first.loop.batch or (workload.inputs[0].shape[0] if workload.inputs else None)
         asking = _Asking(tools, workload, place, risk, progress, tracers)
-        found.append(_answer(asking, estimate, batch, changes=changes))
+        answer = _answer(asking, estimate, batch, changes=changes)
+        found.append(replace(answer, notes=(*answer.notes, *tracer.job_for(place.device).notes)))
     return found
 
 

@@ -140,3 +140,16 @@ def test_a_device_without_a_memory_figure_is_told_apart_from_one_that_suffices(c
     assert document["checks"][0]["risk"] is None
     assert "the memory of Mystery is not in the catalog" in document["notes"][0]
     assert document["largest_batch"] is None
+
+
+def test_what_a_trace_had_to_assume_is_said(capsys, tmp_path, monkeypatch):
+    pytest.importorskip("torch")
+    monkeypatch.setenv("LEADLINE_DATA_DIR", str(tmp_path / "data"))
+    (tmp_path / "model.py").write_text(
+        "from torch import nn\n\nclass Chosen(nn.Linear):\n    def forward(self, x):\n"
+        "        return super().forward(x[x.sum(1) > 0])\n\ndef build():\n    return Chosen(8, 8)\n"
+    )
+    model = f"{tmp_path / 'model.py'}:build"
+    code, document, _ = asked(capsys, model, "--input", "4x8", "--on", "T4", "--no-changes")
+    assert (0, True) == (code, document["fits"])
+    assert "depends on the data: all was assumed" in document["notes"][0]
