@@ -69,5 +69,5 @@ def test_weights_of_two_bytes_are_built_in_four_and_cast_one_after_another():
 
 def test_the_interval_is_one_sided_as_the_measured_processes_ask():
     told = host_memory(Workload(MODEL), job(10**9), CPU)
-    assert (LOW, HIGH) == (told.low / told.point, told.high / told.point)
+    assert (LOW, HIGH) == pytest.approx((told.low / told.point, told.high / told.point))
     assert HIGH - 1 > 1 - LOW
