@@ -1,9 +1,9 @@
 import pytest
 
-from leadline.core.graph import LoopFacts, OpGraph, StorageEvent, TracedJob
+from leadline.core.graph import LoopFacts, OpGraph, StorageCategory, StorageEvent, TracedJob
 from leadline.core.hardware import Device, DeviceKind
-from leadline.core.workload import Dataset, ModelKind, ModelSource, Phase, Workload
-from leadline.estimators.host_memory import CUDA_HOST_BYTES, DEFAULTS, WORKER_BYTES, host_memory
+from leadline.core.workload import Dataset, ModelKind, ModelSource, Phase, Precision, Workload
+from leadline.estimators.host_memory import CUDA_HOST_BYTES, DEFAULTS, HIGH, LOW, WORKER_BYTES, host_memory
 
 MODEL = ModelSource(ModelKind.FUNCTION, "model.py:build")
 CPU = Device("cpu", "AMD", DeviceKind.CPU)
@@ -49,3 +49,25 @@ def test_a_larger_batch_of_evaluation_raises_the_peak():
     alone, both = TracedJob(step), TracedJob(step, evaluation=OpGraph((), passing))
     without, with_it = (host_memory(Workload(MODEL), one, CPU).point for one in (alone, both))
     assert 3 * 10**8 == pytest.approx(with_it - without, rel=0.1)
+
+
+def test_weights_of_two_bytes_are_built_in_four_and_cast_one_after_another():
+    sizes = (4 * 10**8, 10**8)
+    events = tuple(StorageEvent(0, n, size, StorageCategory.PARAMETER) for n, size in enumerate(sizes))
+    traced = TracedJob(OpGraph((), events, parameter_bytes=sum(sizes)))
+    whole, cast = (
+        host_memory(Workload(MODEL, Phase.INFERENCE, precision=one), traced, CPU).point
+        for one in (Precision.FP32, Precision.BF16)
+    )
+    assert 2 * sum(sizes) + max(sizes) - sum(sizes) == pytest.approx(cast - whole, rel=0.01)
+    on_gpu = [
+        host_memory(Workload(MODEL, Phase.INFERENCE, precision=one), traced, GPU).point
+        for one in (Precision.FP32, Precision.BF16)
+    ]
+    assert sum(sizes) == on_gpu[1] - on_gpu[0]
+
+
+def test_the_interval_is_one_sided_as_the_measured_processes_ask():
+    told = host_memory(Workload(MODEL), job(10**9), CPU)
+    assert (LOW, HIGH) == pytest.approx((told.low / told.point, told.high / told.point))
+    assert HIGH - 1 > 1 - LOW

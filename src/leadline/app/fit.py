@@ -81,6 +81,7 @@ def fit(
         batch = workload.batch or tracer.first.loop.batch or (workload.inputs[0].shape[0] if workload.inputs else None)
         asking = _Asking(tools, workload, place, risk, progress, tracers)
         answer = _answer(asking, estimate, batch, changes=changes)
+        answer = replace(answer, notes=(*answer.notes, *tracer.job_for(place.device).notes))
         found.append(replace(answer, moments=tuple(_moments(asking, estimate))) if picture else answer)
     return found
 

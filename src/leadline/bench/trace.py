@@ -2,7 +2,6 @@
 
 import json
 import platform
-import resource
 import sys
 import tempfile
 import time
@@ -11,15 +10,16 @@ from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median
 
+from leadline.bench import seven_billion
 from leadline.bench.corpus import CORPUS, Script
 from leadline.bench.rows import BenchResult, BenchRow, at_least, at_most
 from leadline.core.errors import LeadlineError
 from leadline.core.graph import TracedJob
-from leadline.core.workload import InputShape, ModelKind, ModelSource, Optimizer, Precision, Workload
+from leadline.core.workload import ModelKind, ModelSource, Workload
 from leadline.estimators.heap import live_peak_bytes
 from leadline.estimators.onednn import Processor
 from leadline.execution.processes import run_process
-from leadline.graphs.torch.trace import trace_command, trace_function
+from leadline.graphs.torch.trace import trace_command
 
 MEASURED = Path(__file__).parent / "measured"
 QUICK = ("digits_cnn", "vae", "resnet_amp", "char_gpt", "word_lm", "custom_function")
@@ -28,8 +28,7 @@ PEAK_HOW = (
     "live tensors when a real run's third step begins, data sets left out, and the CPU profiler's events from there"
 )
 SLOWEST_RATIO, PEAK_ERROR_PERCENT = 3.0, 3.0
-SCRIPT_REPEATS, MODEL_REPEATS = 1, 3
-STEP_RATIO, TRACKER_RATIO, RESIDENT_GIB = 2.5, 5.0, 1.0
+SCRIPT_REPEATS = 1
 
 
 def run(*, quick: bool = False) -> BenchResult:
@@ -39,7 +38,7 @@ def run(*, quick: bool = False) -> BenchResult:
     """
     chosen = [script for script in CORPUS if not quick or script.name in QUICK]
     present = [script for script in chosen if not script.missing()]
-    model_rows = _model_rows(quick=quick)
+    model_rows = seven_billion.rows(quick=quick)
     details = [_script(script, repeats=1 if quick else SCRIPT_REPEATS) for script in present]
     absent = [
         BenchRow(f"script {one.name}", None, "", how=f"not measured: {', '.join(one.missing())} is not installed")
@@ -161,59 +160,3 @@ def _peak_rows(details: list[dict[str, object]]) -> list[BenchRow]:
 def _number(detail: dict[str, object], name: str) -> float:
     value = detail[name]
     return float(value) if isinstance(value, (int, float)) else float("nan")
-
-
-def _model_rows(*, quick: bool) -> list[BenchRow]:
-    """Time one training step of a 7B model: as a module and as a script, on bare fake tensors, under MemTracker."""
-    model, script = MEASURED / "llama7b.py", MEASURED / "llama7b_train.py"
-    workload = Workload(
-        ModelSource(ModelKind.FUNCTION, f"{model}:build"),
-        inputs=(InputShape((1, 2048), "int64"),),
-        precision=Precision.BF16,
-        optimizer=Optimizer.ADAMW,
-    )
-    command = Workload(ModelSource(ModelKind.COMMAND, str(script), (sys.executable, str(script))))
-    seconds: dict[str, list[float]] = {"module": [], "script": [], "bare": [], "memtracker": []}
-    try:
-        for _ in range(1 if quick else MODEL_REPEATS):
-            job, once_s = _timed(lambda: trace_function(workload, runner=run_process), repeats=1)
-            seconds["module"].append(once_s)
-            seconds["script"].append(_timed(lambda: trace_command(command, runner=run_process), repeats=1)[1])
-            seconds["bare"].append(_fake_step(model, "bare"))
-            resident_gib = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 2**20
-            if not quick:
-                seconds["memtracker"].append(_fake_step(model, "memtracker"))
-    except LeadlineError as error:
-        return [BenchRow("7B model", None, "", target=STEP_RATIO, met=False, how=str(error))]
-    return _model_figures(job, {name: median(times) for name, times in seconds.items() if times}, resident_gib)
-
-
-def _model_figures(job: TracedJob, seconds: dict[str, float], resident_gib: float) -> list[BenchRow]:
-    """Return the rows of the 7B model from the median seconds of whole processes."""
-    module_s, script_s, bare_s = seconds["module"], seconds["script"], seconds["bare"]
-    rows = [
-        at_most("7B module, trace ÷ bare fake step", module_s / bare_s, STEP_RATIO, "times", baseline=bare_s,
-                how=f"whole processes; {job.step.parameters:,} parameters, {len(job.step.ops)} ops, {module_s:.1f} s"),
-        at_most("7B script, trace ÷ bare fake step", script_s / bare_s, STEP_RATIO, "times", baseline=bare_s,
-                how=f"whole processes; three steps of the script in {script_s:.1f} s"),
-        at_most("7B model, resident", resident_gib, RESIDENT_GIB, "GiB", how="the largest process, bare one too"),
-    ]  # fmt: skip
-    for name, ours_s in (("module", module_s), ("script", script_s)):
-        title = f"7B {name}, MemTracker ÷ trace"
-        if "memtracker" in seconds:
-            how = f"whole processes, one step under MemTracker in {seconds['memtracker']:.1f} s"
-            rows.append(at_least(title, seconds["memtracker"] / ours_s, TRACKER_RATIO, "times", how=how))
-        else:
-            rows.append(BenchRow(title, None, "times", target=TRACKER_RATIO, how="not measured in a quick run"))
-    return rows
-
-
-def _fake_step(model: Path, how: str) -> float:
-    start = time.perf_counter()
-    done = run_process(
-        [sys.executable, str(MEASURED / "fake_step.py"), str(model), how, "1", "2048"], timeout_s=4 * TRACE_TIMEOUT_S
-    )
-    if done.returncode:
-        last = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
-        raise LeadlineError(f"the {how} fake step did not run: {last}")
-    return time.perf_counter() - start

@@ -89,7 +89,7 @@ def _runs_in(graph: OpGraph, limit_bytes: int, *, expandable: bool) -> bool:
 
 
 def _played(graph: OpGraph, allocator: CachingAllocator) -> Iterator[tuple[int, int, dict[StorageCategory, int]]]:
-    """Yield the bytes of all tensors after each storage event that takes some, its number, and what each category holds.
+    """Yield the bytes of all tensors after each storage event that takes some, its number, and what is held.
 
     What is held changes with the next event: keep a copy.
     """

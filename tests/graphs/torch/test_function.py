@@ -50,6 +50,20 @@ def channels_last():
 def recurrent():
     return nn.LSTM(16, 32, 2, batch_first=True)
 
+class Chosen(nn.Linear):
+    def forward(self, x):
+        return super().forward(x[x.sum(1) > 0])
+
+def chosen():
+    return Chosen(8, 8)
+
+class Fixed(nn.Linear):
+    def forward(self, x):
+        return super().forward(x[torch.tensor([True, False, True]).nonzero()[:, 0]])
+
+def fixed():
+    return Fixed(8, 8)
+
 def broken():
     return nn.Sequential(nn.Linear(3, 4), nn.Linear(5, 6))
 """
@@ -110,6 +124,14 @@ def test_a_recurrent_layer_is_one_op_each_way(model: Path) -> None:
     assert ["aten.lstm", "aten.lstm_backward"] == [op.name for op in recurrent]
     assert {"batch": 4, "seq": 10, "input": 16, "hidden": 32, "layers": 2, "directions": 1} == recurrent[0].dims
     assert 2 * 40 * 4 * 32 * ((16 + 32) + (32 + 32)) == recurrent[0].flops
+
+
+def test_a_size_that_depends_on_data_is_said_and_one_that_is_known_is_not(model: Path) -> None:
+    chosen, fixed = (trace(model, name, InputShape((3, 8)), "cpu") for name in ("chosen", "fixed"))
+    assert ["depends on the data: all was assumed" in note for note in chosen.notes] == [True]
+    assert () == fixed.notes
+    product = next(op for op in fixed.step.ops if op.kind is OpKind.GEMM)
+    assert 2 * 2 * 8 * 8 == product.flops
 
 
 def test_inference_has_a_forward_pass_only(model: Path) -> None:

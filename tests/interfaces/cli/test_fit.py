@@ -191,3 +191,16 @@ def test_the_document_holds_the_moments_where_they_were_asked_for(capsys, config
     assert 100 < len(moments) <= 200
     assert {"forward", "backward", "optimizer"} == {one["stage"] for one in moments}
     assert max(sum(one["held_bytes"].values()) for one in moments) <= max(one["reserved_bytes"] for one in moments)
+
+
+def test_what_a_trace_had_to_assume_is_said(capsys, tmp_path, monkeypatch):
+    pytest.importorskip("torch")
+    monkeypatch.setenv("LEADLINE_DATA_DIR", str(tmp_path / "data"))
+    (tmp_path / "model.py").write_text(
+        "from torch import nn\n\nclass Chosen(nn.Linear):\n    def forward(self, x):\n"
+        "        return super().forward(x[x.sum(1) > 0])\n\ndef build():\n    return Chosen(8, 8)\n"
+    )
+    model = f"{tmp_path / 'model.py'}:build"
+    code, document, _ = asked(capsys, model, "--input", "4x8", "--on", "T4", "--no-changes")
+    assert (0, True) == (code, document["fits"])
+    assert "depends on the data: all was assumed" in document["notes"][0]

@@ -32,6 +32,10 @@ BENCHES: dict[str, tuple[str, str]] = {
         "leadline.bench.dnn.run",
         "steps, kernels, collectives and whole runs of devices, models and scales that were held out",
     ),
+    "memory": (
+        "leadline.bench.memory.run",
+        "peaks of memory of real steps, foretold, and their bound, beside the alternatives",
+    ),
     "catalog": ("leadline.bench.catalog", "the whole catalog priced and ranked for one workload"),
 }
 """Bench → (module with ``run(*, quick)``, one line of help); a module is imported only when its bench is called."""

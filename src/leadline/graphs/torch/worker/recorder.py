@@ -191,6 +191,8 @@ class Recorder(TorchDispatchMode):
             if out is NotImplemented:
                 raise
             self.session.fallbacks[str(func)] += 1
+            if (sentence := standins.assumed_size(func, args)) is not None:
+                self.session.note(sentence)
             return out
 
     def _to_copy(self, func: Any, types: Sequence[type], args: Any, kwargs: Dict[str, Any]) -> Any:

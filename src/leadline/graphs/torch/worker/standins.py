@@ -1,6 +1,6 @@
 """Values for tensors that have none: what ``.item()``, ``.cpu()``, masks and data-dependent shapes give in a trace."""
 
-from typing import Any, Dict, Sequence, Tuple
+from typing import Any, Dict, Optional, Sequence, Tuple
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
@@ -20,6 +20,9 @@ TELLING = VIEWS | {"max", "min", "amax", "amin", "sum", "any", "all", "eq", "ne"
 """Ops whose result is worked out where what they read is known (``labels.max().item() + 1`` classes)."""
 
 aten = torch.ops.aten
+
+UNIQUE = (aten._unique2, aten._unique, aten.unique_dim, aten.unique_consecutive)
+INDEXING = (aten.index, aten.index_put, aten.index_put_, aten._index_put_impl_, aten._unsafe_index)
 
 
 def scalar(tensor: torch.Tensor) -> Any:
@@ -90,9 +93,9 @@ def assume(func: Any, args: Sequence[Any], kwargs: Dict[str, Any]) -> Any:
         return _positions(args[0])
     if packet is aten.masked_select:
         return _fresh((_selected(args[1]),), args[0])
-    if packet in (aten._unique2, aten._unique, aten.unique_dim, aten.unique_consecutive):
+    if packet in UNIQUE:
         return _unique(func, args)
-    if packet in (aten.index, aten.index_put, aten.index_put_, aten._index_put_impl_, aten._unsafe_index):
+    if packet in INDEXING:
         places = [i for one in args[1] for i in _as_positions(one)]
         with fakes.FAKE_MODE:
             return func(args[0], places, *args[2:], **kwargs)
@@ -105,6 +108,24 @@ def assume(func: Any, args: Sequence[Any], kwargs: Dict[str, Any]) -> Any:
     if packet is aten.bincount:
         return _fresh((max(1, args[2] if len(args) > 2 else kwargs.get("minlength", 0)),), args[0], torch.int64)
     return NotImplemented
+
+
+def assumed_size(func: Any, args: Sequence[Any]) -> Optional[str]:
+    """Return the sentence for the user about a result whose size ``assume`` could not know; ``None`` if it could."""
+    packet = func._overloadpacket
+    if packet is aten.masked_select:
+        asked = [args[1]]
+    elif packet in INDEXING:
+        asked = [one for one in args[1] if one is not None and one.dtype in (torch.bool, torch.uint8)]
+    elif packet in (aten.nonzero, aten.repeat_interleave, *UNIQUE):
+        asked = [args[0]]
+    else:
+        return None
+    if all(known_value(one) is not None for one in asked):
+        return None
+    if packet is aten.repeat_interleave:
+        return f"how often {func} repeats depends on the data: twice was assumed; a real step may hold more"
+    return f"how much {func} selects depends on the data: all was assumed, so that a real step holds as much or less"
 
 
 def _fresh(shape: Tuple[int, ...], source: torch.Tensor, dtype: Any = None) -> torch.Tensor:

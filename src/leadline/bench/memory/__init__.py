@@ -1,0 +1,1 @@
+"""``leadline bench memory``: peaks that real steps had, foretold, and bounded."""

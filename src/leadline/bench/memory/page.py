@@ -1,0 +1,66 @@
+"""The tables of the documentation's page on ``leadline bench memory``, made of what it wrote.
+
+``python -m leadline.bench.memory.page RESULT.json`` prints them in Markdown.
+"""
+
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import msgspec
+
+Row = Mapping[str, Any]
+
+
+def tables(document: Row) -> str:
+    """Return the bench's figures, and the points by family, as two tables in Markdown."""
+    return f"## Figures\n\n{_figures(document['rows'])}\n\n## By family\n\n{_families(document['details'])}"
+
+
+def _figures(rows: Sequence[Row]) -> str:
+    heads = ("figure", "value", "target", "n", "how")
+    return _table(heads, [[one["name"], _value(one), _target(one), str(one["n"]), one["how"]] for one in rows])
+
+
+def _value(row: Row) -> str:
+    """Write a figure, bold where it misses its target."""
+    if row["value"] is None:
+        return "not measured"
+    said = f"{row['value']:.3g} {row['unit']}"
+    return f"**{said}**" if row["met"] is False else said
+
+
+def _target(row: Row) -> str:
+    if row["target"] is None:
+        return ""
+    upper = row["met"] is None or row["met"] == (row["value"] <= row["target"])
+    return f"{'≤' if upper else '≥'} {row['target']:g}" if row["value"] != row["target"] else f"{row['target']:g}"
+
+
+def _families(points: Sequence[Row]) -> str:
+    named: dict[str, list[Row]] = {}
+    for one in points:
+        named.setdefault(one["family"], []).append(one)
+    heads = ("family", "points", "live bytes", "worst", "MemTracker", "process", "worst", "above the bound")
+    return _table(heads, [_family(name, named[name]) for name in sorted(named)])
+
+
+def _family(name: str, points: Sequence[Row]) -> list[str]:
+    live, tracker, process = (
+        [abs(one[f"{kind}_error_percent"]) for one in points] for kind in ("live", "tracker", "process")
+    )
+    above = sum(one["process_bytes"] > one["bound_bytes"] for one in points)
+    return [
+        name, str(len(points)), f"{fmean(live):.1f} %", f"{max(live):.1f} %", f"{fmean(tracker):.1f} %",
+        f"{fmean(process):.1f} %", f"{max(process):.1f} %", f"{above} of {len(points)}",
+    ]  # fmt: skip
+
+
+def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in (heads, ["---"] * len(heads), *rows))
+
+
+if __name__ == "__main__":
+    sys.stdout.write(tables(msgspec.json.decode(Path(sys.argv[1]).read_bytes())) + "\n")
