@@ -55,8 +55,9 @@ def test_a_device_without_bfloat16_computes_in_float16():
 
 def test_what_is_done_already_is_not_proposed_again():
     done = at_batch(
-        Workload(CONFIG.model, batch=1, precision=Precision.BF16, checkpointing=True, optimizer=Optimizer.SGD), 1
-    )
+        Workload(CONFIG.model, batch=1, precision=Precision.BF16, checkpointing=True, optimizer=Optimizer.SGD,
+                 adapters=Adapters(16), quantization=Quantization.NF4), 1
+    )  # fmt: skip
     assert [] == [one for one in every(done, batch=1) if one.asks is not Cost.HARDWARE]
 
 
