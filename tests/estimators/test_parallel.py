@@ -90,6 +90,17 @@ def test_copies_reduce_their_gradients_once():
     assert pytest.approx(ring.all_reduce_s(2e9)) == found.sent_s["data parallelism"]
 
 
+def test_frozen_weights_are_gathered_but_have_no_gradients_to_exchange(job):
+    workload, traced = job
+    frozen = replace(traced, step=replace(traced.step, trained_bytes=0))
+
+    def sent_s(one, sharding):
+        return divide(over(workload, 64, sharding=sharding), one, A100, 8.0, **network(8)).sent_s["data parallelism"]
+
+    assert sent_s(frozen, Sharding.GRADIENTS) < 0.5 * sent_s(traced, Sharding.GRADIENTS)
+    assert pytest.approx(2 / 3) == sent_s(frozen, Sharding.FULL) / sent_s(traced, Sharding.FULL)
+
+
 @settings(deadline=None)
 @given(st.floats(1e-3, 1e3), st.sampled_from([Sharding.NONE, Sharding.OPTIMIZER]))
 def test_what_shows_of_an_exchange_is_less_than_all_of_it_and_more_than_nothing(whole_s, sharding):

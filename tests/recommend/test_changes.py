@@ -1,9 +1,12 @@
 """Changes keep the samples of a step, apply where they can, and each list of them needs less and less memory."""
 
+from dataclasses import replace
+
 import pytest
 
 from leadline.core.fit import Cost
 from leadline.core.workload import (
+    Adapters,
     InputShape,
     ModelKind,
     ModelSource,
@@ -11,6 +14,7 @@ from leadline.core.workload import (
     Parallelism,
     Phase,
     Precision,
+    Quantization,
     Sharding,
     Workload,
 )
@@ -51,8 +55,9 @@ def test_a_device_without_bfloat16_computes_in_float16():
 
 def test_what_is_done_already_is_not_proposed_again():
     done = at_batch(
-        Workload(CONFIG.model, batch=1, precision=Precision.BF16, checkpointing=True, optimizer=Optimizer.SGD), 1
-    )
+        Workload(CONFIG.model, batch=1, precision=Precision.BF16, checkpointing=True, optimizer=Optimizer.SGD,
+                 adapters=Adapters(16), quantization=Quantization.NF4), 1
+    )  # fmt: skip
     assert [] == [one for one in every(done, batch=1) if one.asks is not Cost.HARDWARE]
 
 
@@ -63,9 +68,53 @@ def test_a_configuration_without_a_precision_is_in_bfloat16_already():
 
 def test_other_update_rules_are_told_to_change_the_results():
     rules = {one.options[1]: one for one in every(CONFIG) if one.options[0] == "--optimizer"}
-    assert {"lion", "sgd"} == set(rules)
+    assert {"adamw8bit", "lion", "sgd"} == set(rules)
     assert all(one.asks is Cost.RESULTS for one in rules.values())
     assert "2 copies of the weights less" in rules["sgd"].what
+
+
+def test_a_state_in_eight_bits_is_proposed_for_adam_in_a_configuration_only():
+    momentum = replace(CONFIG, optimizer=Optimizer.MOMENTUM)
+    function = replace(CONFIG, model=ModelSource(ModelKind.FUNCTION, "a.py:f"))
+    assert any("adamw8bit" in one.options for one in every(CONFIG))
+    assert not any("adamw8bit" in one.options for work in (momentum, function) for one in every(work))
+
+
+def test_a_rule_whose_state_takes_as_much_is_no_help():
+    """Beside bfloat16 weights, lion's one copy in bfloat16 is as large as two in eight bits."""
+    work = replace(CONFIG, precision=Precision.BF16, optimizer=Optimizer.ADAMW_8BIT)
+    rules = {one.options[1] for one in every(work) if one.options[0] == "--optimizer"}
+    assert {"sgd"} == rules
+
+
+def test_adapters_come_before_weights_in_eight_and_in_four_bits():
+    work = replace(CONFIG, precision=Precision.BF16)
+    assert ["--lora 16", "--lora 16 --quantize 8bit", "--lora 16 --quantize 4bit"] in options(work)
+    asked = [one for one in every(work) if "--lora" in one.options]
+    assert {Cost.RESULTS} == {one.asks for one in asked}
+    assert all(one.workload.adapters is not None for one in asked)
+
+
+def test_weights_in_few_bits_compute_in_sixteen():
+    asked = [one for one in every(CONFIG, FP16) if "--quantize" in one.options]
+    assert {Precision.FP16, Precision.AMP_FP16} == {one.workload.precision for one in asked}
+
+
+def test_adapted_weights_are_quantized_but_not_adapted_again():
+    work = replace(CONFIG, precision=Precision.BF16, adapters=Adapters(8))
+    assert ["--quantize 8bit", "--quantize 4bit"] in options(work)
+    assert not any("--lora" in one.options for one in every(work))
+    done = replace(work, quantization=Quantization.NF4)
+    assert not any("--quantize" in one.options for one in every(done))
+
+
+def test_nothing_is_adapted_in_inference_in_a_function_or_across_stages():
+    for work in (
+        replace(CONFIG, phase=Phase.INFERENCE),
+        replace(CONFIG, model=ModelSource(ModelKind.FUNCTION, "a.py:f")),
+        replace(CONFIG, gpus=2, parallelism=Parallelism(pipeline=2)),
+    ):
+        assert not any("--lora" in one.options for one in every(work))
 
 
 def test_gpus_share_out_the_batch_and_the_weights():

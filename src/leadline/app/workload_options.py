@@ -57,9 +57,31 @@ class WorkloadOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     optimizer: Annotated[
         str | None,
         _option(
-            "Update rule: sgd, momentum, adam, adamw, adagrad, rmsprop or lion.",
+            "Update rule: sgd, momentum, adam, adamw, adagrad, rmsprop or lion; for a config.json also bitsandbytes' "
+            "adamw8bit, paged-adamw or paged-adamw8bit.",
             default=f"{_SCRIPT}; else adamw",
             form="NAME",
+        ),
+    ] = None
+    lora: Annotated[
+        int | None,
+        _option(
+            "Train low-rank adapters of this rank on all linear layers but the output layer (peft's all-linear), the "
+            "weights of a config.json frozen.",
+            default="all weights are trained",
+            form="RANK",
+        ),
+    ] = None
+    lora_embeddings: Annotated[
+        bool | None,
+        _option("Beside --lora, train the embedding and the output layer whole (modules_to_save).", default="no"),
+    ] = None
+    quantize: Annotated[
+        str | None,
+        _option(
+            "Beside --lora, keep the frozen weights in 8bit or 4bit, as bitsandbytes does (QLoRA).",
+            default="as --precision says",
+            form="BITS",
         ),
     ] = None
     accumulate: Annotated[int | None, _option("Micro-steps per optimizer step.", default=f"{_SCRIPT}; else 1")] = None

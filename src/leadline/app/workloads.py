@@ -10,6 +10,7 @@ from typing import TypeVar
 
 import msgspec
 
+from leadline.app.fine_tuning import adapters_of, quantization_of, require_rule
 from leadline.app.model_function import require_function
 from leadline.app.workload_options import WorkloadOptions
 from leadline.core.documents import load_toml, why_unread
@@ -198,14 +199,17 @@ def _build(source: ModelSource, given: WorkloadOptions) -> Workload:
     gpus = given.gpus or launched(source.argv)[0]
     parallelism = _parallelism(given)
     parallelism.copies(gpus)
+    precision = _choice(Precision, PRECISION_ALIASES.get(given.precision or "", given.precision), "precision")
+    optimizer = _choice(Optimizer, given.optimizer, "optimizer")
+    require_rule(optimizer, source.kind)
     return Workload(
         model=source,
         phase=phase,
         batch=batch,
         inputs=tuple(replace(one, shape=(batch or one.shape[0], *one.shape[1:])) for one in inputs),
         sequence=given.seq,
-        precision=_choice(Precision, PRECISION_ALIASES.get(given.precision or "", given.precision), "precision"),
-        optimizer=_choice(Optimizer, given.optimizer, "optimizer"),
+        precision=precision,
+        optimizer=optimizer,
         accumulation=given.accumulate or 1,
         checkpointing=bool(given.checkpointing),
         dataset=Dataset(
@@ -218,6 +222,8 @@ def _build(source: ModelSource, given: WorkloadOptions) -> Workload:
         steps=given.steps,
         gpus=gpus,
         parallelism=parallelism,
+        adapters=adapters_of(given, source.kind, phase, parallelism),
+        quantization=quantization_of(given, precision),
         generated=given.generate,
         name=given.name or _name_of(source),
         compiled=bool(given.compile),
@@ -294,12 +300,13 @@ _IDLE: dict[ModelKind, tuple[tuple[str, ...], str]] = {
 }
 """How a model is named → the options that change nothing then, and what to do instead."""
 _LEAST = {
-    "batch": 1, "seq": 1, "generate": 1, "accumulate": 1, "steps": 1, "samples": 1, "workers": 0, "gpus": 1,
+    "batch": 1, "seq": 1, "generate": 1, "accumulate": 1, "lora": 1, "steps": 1, "samples": 1, "workers": 0, "gpus": 1,
     "tensor_parallel": 1, "pipeline_parallel": 1,
 }  # fmt: skip
 _MOST = {
-    "batch": 10**9, "seq": 10**9, "generate": 10**9, "accumulate": 10**6, "epochs": 10**9, "steps": 10**12,
-    "samples": 10**15, "workers": 10**6, "gpus": 10**6, "tensor_parallel": 10**4, "pipeline_parallel": 10**4,
+    "batch": 10**9, "seq": 10**9, "generate": 10**9, "accumulate": 10**6, "lora": 10**5, "epochs": 10**9,
+    "steps": 10**12, "samples": 10**15, "workers": 10**6, "gpus": 10**6, "tensor_parallel": 10**4,
+    "pipeline_parallel": 10**4,
 }  # fmt: skip
 """Beyond these a value is a slip of the keyboard: no job comes near them."""
 _REPORTED = ("phase", "batch", "seq", "precision", "optimizer", "accumulate", "checkpointing", "workers", "gpus")

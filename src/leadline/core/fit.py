@@ -15,7 +15,7 @@ class Cost(StrEnum):
     HARDWARE = "hardware"
     """More devices, or another one."""
     RESULTS = "results"
-    """Other numbers come out: another update rule, or weights in another format."""
+    """Other numbers come out: another update rule, weights in another format, or fewer of them trained."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -114,6 +114,7 @@ class OpGraph:
     One step is one optimizer step, accumulation micro-steps included; in inference one forward pass.
     ``parameters`` counts weights, ``device_type`` is the policy the ops were chosen by (``cuda`` or ``cpu``),
     ``source`` the front-end, and ``fallbacks`` counts data-dependent ops whose result had to be assumed.
+    ``trained_bytes`` is how much of ``parameter_bytes`` has gradients (``None``: all of it).
     ``cache_heads`` is how many heads of keys and values the KV cache holds (the fewest of any layer; 0: no cache).
     """
 
@@ -125,6 +126,7 @@ class OpGraph:
     source: str = ""
     fallbacks: dict[str, int] = field(default_factory=dict)
     cache_heads: int = 0
+    trained_bytes: int | None = None
 
     @property
     def is_training(self) -> bool:

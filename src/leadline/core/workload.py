@@ -42,7 +42,11 @@ class Precision(StrEnum):
 
 
 class Optimizer(StrEnum):
-    """Update rule, as named in ``torch.optim``; what matters before the run is its state per parameter."""
+    """Update rule, as named in ``torch.optim`` or bitsandbytes; what matters before the run is its state per parameter.
+
+    The last three are bitsandbytes': ``8bit`` keeps each number of the state in one byte, ``paged`` keeps the state in
+    unified memory, out of which it moves to the host where the device is short.
+    """
 
     SGD = "sgd"
     MOMENTUM = "momentum"
@@ -51,11 +55,54 @@ class Optimizer(StrEnum):
     ADAGRAD = "adagrad"
     RMSPROP = "rmsprop"
     LION = "lion"
+    ADAMW_8BIT = "adamw8bit"
+    PAGED_ADAMW = "paged-adamw"
+    PAGED_ADAMW_8BIT = "paged-adamw8bit"
 
     @property
     def states(self) -> int:
         """Number of state tensors the size of the parameter."""
-        return {"sgd": 0, "momentum": 1, "adam": 2, "adamw": 2, "adagrad": 1, "rmsprop": 1, "lion": 1}[self.value]
+        return {"sgd": 0, "momentum": 1, "adagrad": 1, "rmsprop": 1, "lion": 1}.get(self.value, 2)
+
+    @property
+    def paged(self) -> bool:
+        """Whether the state may leave the device."""
+        return self.value.startswith("paged-")
+
+    @property
+    def quantized(self) -> bool:
+        """Whether a number of the state takes one byte."""
+        return self.value.endswith("8bit")
+
+    @property
+    def from_bitsandbytes(self) -> bool:
+        """Whether the rule is bitsandbytes': one kernel for each tensor, and a state of its own type."""
+        return self.paged or self.quantized
+
+    def state_bytes(self, weight_bytes: int) -> float:
+        """Return the bytes of state on the device for a parameter of ``weight_bytes``, what it takes to scale aside."""
+        return 0.0 if self.paged else float(self.states * (1 if self.quantized else weight_bytes))
+
+
+class Quantization(StrEnum):
+    """How the frozen weights beside adapters are stored, as bitsandbytes does (Dettmers et al. 2022, 2023).
+
+    ``4bit`` is NF4 with double quantization: a scale of one byte for 64 weights, and a float32 one for 256 of these.
+    """
+
+    INT8 = "8bit"
+    NF4 = "4bit"
+
+
+@dataclass(frozen=True, slots=True)
+class Adapters:
+    """Low-rank adapters beside frozen weights (LoRA, Hu et al. 2021), on all linear layers but the output layer.
+
+    With ``embeddings`` the embedding and the output layer are trained as well, whole (peft's ``modules_to_save``).
+    """
+
+    rank: int
+    embeddings: bool = False
 
 
 class Sharding(StrEnum):
@@ -153,7 +200,8 @@ class Workload:
     ``batch`` is per GPU and per accumulation micro-step. ``None`` means that the user did not say and the front-end
     decides; ``compiled`` asks for the graph that the framework's compiler makes for each device; ``defaulted`` names
     the fields that a default filled, so that the output can say so. ``generated`` tokens follow each prompt of
-    ``sequence`` tokens where a language model answers.
+    ``sequence`` tokens where a language model answers. With ``adapters`` they alone are trained, beside weights that
+    are frozen and may be stored in fewer bits (``quantization``).
     """
 
     model: ModelSource
@@ -174,3 +222,5 @@ class Workload:
     defaulted: tuple[str, ...] = ()
     parallelism: Parallelism = Parallelism()
     generated: int | None = None
+    adapters: Adapters | None = None
+    quantization: Quantization | None = None

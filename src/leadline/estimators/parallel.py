@@ -176,13 +176,16 @@ def _data_s(ring: Ring, workload: Workload, graph: OpGraph, microbatches: int) -
     if sees_collectives(graph):
         return exchange_s(ring, graph)
     weights = graph.parameter_bytes / (plan.tensor * plan.pipeline)
+    trained = weights if graph.trained_bytes is None else graph.trained_bytes / (plan.tensor * plan.pipeline)
     if plan.sharding is Sharding.NONE:
-        return ring.all_reduce_s(weights)
+        return ring.all_reduce_s(trained)
     if plan.sharding is Sharding.OPTIMIZER:
-        return 2 * ring.all_gather_s(weights)
-    passes = 3 if plan.sharding is Sharding.FULL else 2
+        return 2 * ring.all_gather_s(trained)
     units = max(1, _layers(graph) // (microbatches * plan.pipeline))
-    return microbatches * passes * units * ring.all_gather_s(weights / units)
+    if plan.sharding is Sharding.GRADIENTS:
+        return microbatches * 2 * units * ring.all_gather_s(trained / units)
+    once_s = 2 * ring.all_gather_s(weights / units) + ring.all_gather_s(trained / units)
+    return microbatches * units * once_s
 
 
 def _tensor_s(ring: Ring, graph: OpGraph, stages: int, *, again: bool) -> float:

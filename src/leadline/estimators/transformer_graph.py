@@ -61,6 +61,8 @@ def _require_plan(workload: Workload, device: Device) -> None:
     plan = workload.parallelism
     if workload.phase is not Phase.TRAINING:
         raise InvalidInput("the law of training steps tells nothing of inference")
+    if workload.adapters is not None:
+        raise InvalidInput("the law of training steps was learned from steps in which all weights are trained")
     if workload.compiled:
         raise InvalidInput(
             "the law of training steps was learned from eager steps: a compiled one fuses what it counts"

@@ -4,17 +4,22 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from leadline.core.fit import Cost
+from leadline.core.graph import BYTES_PER_ELEMENT
 from leadline.core.workload import (
+    Adapters,
     InputShape,
     ModelKind,
     Optimizer,
     Parallelism,
     Phase,
     Precision,
+    Quantization,
     Sharding,
     Workload,
 )
 
+RANK = 16
+"""The rank of the adapters that are proposed: large ones train little better (Hu et al. 2021)."""
 MOST_GPUS = 8
 """A job of one GPU is shared out over at most so many, as a node usually has."""
 
@@ -65,6 +70,7 @@ def ladders(workload: Workload, batch: int, dtypes: frozenset[str]) -> Iterator[
             yield [one]
     for base in (start, both):
         if base is not None:
+            yield list(_adapted(base, dtypes))
             yield list(_shared_out(base, batch))
 
 
@@ -88,20 +94,44 @@ def _costly(workload: Workload, dtypes: frozenset[str]) -> Iterator[Move]:
     if workload.phase is not Phase.TRAINING:
         return
     precision = _precision(workload)
-    if "bfloat16" in dtypes and precision.weights == "float32":
+    if "bfloat16" in dtypes and precision.weights == "float32" and workload.quantization is None:
         yield lambda one: _with(
             one, "keep weights in bf16, too", ("--precision", "bf16"), asks=Cost.RESULTS, precision=Precision.BF16
         )
-    states = (workload.optimizer or Optimizer.ADAMW).states
+    rule = workload.optimizer or Optimizer.ADAMW
+    width = BYTES_PER_ELEMENT["float32" if workload.adapters else precision.weights]
+    if rule in (Optimizer.ADAM, Optimizer.ADAMW) and workload.model.kind is ModelKind.HF_CONFIG:
+        yield _other_rule(Optimizer.ADAMW_8BIT, "its state in 8 bits")
     for optimizer in (Optimizer.LION, Optimizer.SGD):
-        if optimizer.states < states:
-            yield _other_rule(optimizer, states - optimizer.states)
+        if optimizer.state_bytes(width) < rule.state_bytes(width):
+            fewer = rule.states - optimizer.states
+            yield _other_rule(optimizer, f"{fewer} {'copy' if fewer == 1 else 'copies'} of the weights less")
 
 
-def _other_rule(optimizer: Optimizer, fewer: int) -> Move:
-    copies = "copy" if fewer == 1 else "copies"
-    what = f"another update rule, {optimizer.value}: {fewer} {copies} of the weights less"
+def _other_rule(optimizer: Optimizer, saved: str) -> Move:
+    what = f"another update rule, {optimizer.value}: {saved}"
     return lambda one: _with(one, what, ("--optimizer", optimizer.value), asks=Cost.RESULTS, optimizer=optimizer)
+
+
+def _adapted(one: Variant, dtypes: frozenset[str]) -> Iterator[Variant]:
+    """Yield adapters in place of all weights, then beside weights in eight and in four bits."""
+    work = one.workload
+    if work.model.kind is not ModelKind.HF_CONFIG or work.phase is not Phase.TRAINING:
+        return
+    if work.parallelism.tensor * work.parallelism.pipeline > 1:
+        return
+    if work.adapters is None:
+        words = f"train adapters of rank {RANK} beside frozen weights"
+        one = _with(one, words, ("--lora", str(RANK)), asks=Cost.RESULTS, adapters=Adapters(RANK))
+        yield one
+    half = next((form for form in (Precision.BF16, Precision.FP16) if form.compute in dtypes), None)
+    if work.quantization is not None or half is None:
+        return
+    if _half(one.workload, dtypes) is not None:
+        one = _with(one, f"compute in {half.value}", ("--precision", half.value), precision=half)
+    for form in (Quantization.INT8, Quantization.NF4):
+        words, options = f"keep the frozen weights in {form.value.replace('bit', ' bits')}", ("--quantize", form.value)
+        yield _with(one, words, options, asks=Cost.RESULTS, quantization=form)
 
 
 def _half(workload: Workload, dtypes: frozenset[str]) -> Precision | None:

@@ -36,9 +36,8 @@ def rotary(tape: Tape, source: Size, angles: Size, width: int) -> Size:
         tape.op("cat", OpKind.COPY, [value], [joined])
         return joined
 
-    return tape.node(
-        rotate(source, StorageCategory.ACTIVATION), lambda gradient: tape.send(slot, rotate(gradient, TEMPORARY))
-    )
+    rotated = rotate(source, StorageCategory.ACTIVATION)
+    return tape.node(rotated, lambda gradient: tape.send(slot, rotate(gradient, TEMPORARY)), source)
 
 
 def attention(
@@ -79,7 +78,7 @@ def attention(
         for slot, back in zip([slot for slot, _ in slots if slot is not None], backs, strict=True):
             tape.send(slot, back)
 
-    return tape.node(result, backward)
+    return tape.node(result, backward, *read)
 
 
 def written_out(
@@ -126,7 +125,7 @@ def product(tape: Tape, left: Size, right: Size, *, turned: bool = False) -> Siz
                     dims={"b": b * h, "m": rows, "n": k, "k": n if own is left else m})  # fmt: skip
             tape.send(slot, back)
 
-    return tape.node(result, backward)
+    return tape.node(result, backward, left, right)
 
 
 def softmax(tape: Tape, scores: Size) -> Size:
@@ -142,7 +141,7 @@ def softmax(tape: Tape, scores: Size) -> Size:
         tape.op("_softmax_backward_data", OpKind.SOFTMAX, [gradient, chances], [back], flops=4.0 * back.elements)
         tape.send(slot, back)
 
-    return tape.node(chances, backward)
+    return tape.node(chances, backward, scores)
 
 
 def position_bias(tape: Tape, table: Size, heads: int, q: int, kv: int) -> Size:
@@ -171,7 +170,7 @@ def copied(
             tape.op("_to_copy", OpKind.COPY, [gradient], [back])
         tape.send(slot, back)
 
-    return tape.node(result, backward)
+    return tape.node(result, backward, source)
 
 
 def join_heads(tape: Tape, own: Size, shared: Size) -> Size:
@@ -187,7 +186,7 @@ def join_heads(tape: Tape, own: Size, shared: Size) -> Size:
             tape.op("sum", OpKind.REDUCTION, [gradient], [back], flops=back.elements, read=float(back.bytes))
             tape.send(slot, back)
 
-    return tape.node(result, backward)
+    return tape.node(result, backward, own, shared)
 
 
 def repeat_batch(tape: Tape, source: Size, times: int) -> Size:
@@ -212,7 +211,7 @@ def _repeated(tape: Tape, source: Size, shape: tuple[int, ...], name: str) -> Si
         tape.op("sum", OpKind.REDUCTION, [gradient], [back], flops=gradient.elements)
         tape.send(slot, back)
 
-    return tape.node(result, backward)
+    return tape.node(result, backward, source)
 
 
 def split(tape: Tape, fused: Size, widths: tuple[int, ...]) -> list[Size]:
@@ -228,7 +227,7 @@ def split(tape: Tape, fused: Size, widths: tuple[int, ...]) -> list[Size]:
             arrived.clear()
             tape.send(slot, joined)
 
-    return [tape.node(Size((*shape[:-1], width), dtype, fused.storage), collect) for width in widths]
+    return [tape.node(Size((*shape[:-1], width), dtype, fused.storage), collect, fused) for width in widths]
 
 
 def _with_sinks(tape: Tape, scores: Size, sinks: Size) -> Size:
@@ -238,14 +237,15 @@ def _with_sinks(tape: Tape, scores: Size, sinks: Size) -> Size:
     slot, shape = scores.slot, scores.shape
 
     def backward(gradient: Size) -> None:
-        made = tape.new(sinks.shape, sinks.dtype, StorageCategory.GRADIENT)
-        tape.op("sum", OpKind.REDUCTION, [gradient], [made], flops=gradient.elements)
-        tape.send(sinks.slot, made)
+        if sinks.slot is not None:
+            made = tape.new(sinks.shape, sinks.dtype, StorageCategory.GRADIENT)
+            tape.op("sum", OpKind.REDUCTION, [gradient], [made], flops=gradient.elements)
+            tape.send(sinks.slot, made)
         back = tape.new(shape, gradient.dtype, TEMPORARY)
         tape.op("slice", OpKind.COPY, [gradient], [back])
         tape.send(slot, back)
 
-    return tape.node(result, backward)
+    return tape.node(result, backward, scores, sinks)
 
 
 def _attention_kernel(dtype: str, *, cuda: bool, plain: bool) -> str:

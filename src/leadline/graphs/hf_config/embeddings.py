@@ -19,7 +19,7 @@ class TokenEmbedding:
     def __init__(self, build: Build, shape: StackShape, table: Size | None = None) -> None:
         self.build, self.shape = build, shape
         width = shape.embedding or shape.hidden
-        self.table = build.weight(shape.vocab, width) if table is None else table
+        self.table = build.weight(shape.vocab, width, saved=build.saves) if table is None else table
         counts = [shape.token_types, 0 if shape.positions_after else shape.positions]
         self.more = [build.weight(count, width) for count in counts if count]
         self.norm = Norm(build, shape.norm, width) if shape.embedding_norm else None

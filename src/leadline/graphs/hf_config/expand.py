@@ -1,12 +1,13 @@
 """From a configuration file to a traced job: read the sizes, fill what was not said, run the model on a tape."""
 
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from leadline.core.errors import InvalidInput
-from leadline.core.graph import BYTES_PER_ELEMENT, LoopFacts, Op, OpGraph, OpKind, Stage, StorageCategory, TracedJob
+from leadline.core.graph import LoopFacts, Op, OpGraph, OpKind, Stage, StorageCategory, TracedJob
 from leadline.core.workload import Optimizer, Phase, Precision, Workload
 from leadline.graphs.hf_config.caching import Layout, layout_of
 from leadline.graphs.hf_config.families import read_shape
@@ -42,12 +43,13 @@ def expand(workload: Workload, *, device_type: str = "cuda") -> TracedJob:
     with AdamW in training, the configuration's own dtype in inference.
 
     Raises:
-        InvalidInput: the file cannot be read, a size in it is not usable, the sequence is longer than the model, or a
-            model that does not generate is asked to.
+        InvalidInput: the file cannot be read, a size in it is not usable, the sequence is longer than the model, a
+            model that does not generate is asked to, or adapters to a model of images or sounds.
         UnknownName: the ``model_type`` is not known.
     """
     config = read_config(workload.model.reference)
     shape, left_out = read_shape(_text_part(config), workload.model.reference)
+    _require_words(workload, shape)
     choices = _choose(workload, shape, config)
     run = _Run(workload, shape, choices, cuda=device_type == "cuda")
     graph, layout = run.prefill()
@@ -61,6 +63,7 @@ def expand(workload: Workload, *, device_type: str = "cuda") -> TracedJob:
     notes = [f"assumed: {', '.join(choices.assumed)}"] if choices.assumed else []
     if left_out:
         notes.append(f"{workload.model.reference} leaves out {', '.join(left_out)}: the published defaults were taken")
+    notes += _fine_tuning(workload, choices)
     if workload.generated is None:
         return TracedJob(graph, loop, notes=tuple(notes))
     notes.append("decoding is that of transformers' generate: eager ops, and a cache that is copied to grow")
@@ -86,6 +89,25 @@ def read_config(reference: str) -> dict[str, Any]:
     if not isinstance(config, dict):
         raise InvalidInput(f"{reference} is not a model configuration: its JSON is no object")
     return config
+
+
+def _require_words(workload: Workload, shape: ModelShape) -> None:
+    """Refuse adapters where images or sounds are embedded."""
+    towers = (shape.encoder, shape.decoder) if isinstance(shape, PairShape) else (shape,)
+    if workload.adapters is not None and any(one.source is not None for one in towers):
+        raise InvalidInput(f"--lora adapts models of words, not this {towers[0].family}: leave it out")
+
+
+def _fine_tuning(workload: Workload, choices: _Choices) -> Iterator[str]:
+    """Yield what is taken about adapters and about where the optimizer's state is."""
+    if workload.phase is Phase.TRAINING and choices.optimizer.paged:
+        yield "the paged optimizer state is taken to be on the host; the time that it moves is not counted"
+    if workload.adapters is None:
+        return
+    kept = ", as peft keeps them by default: float32 under autocast" if choices.precision.compute != "float32" else ""
+    yield f"adapters on all linear layers but the output layer{kept}"
+    if workload.quantization is not None:
+        yield "what is not quantized (embeddings, norms, output layer) is in float32, as peft prepares it"
 
 
 def _text_part(config: dict[str, Any]) -> dict[str, Any]:
@@ -167,9 +189,9 @@ class _Run:
         states = hold_states(tape, choices.optimizer) if tape.training else []
         _micro_steps(model, choices, workload.accumulation if tape.training else 1)
         if tape.training:
-            update(tape, choices.optimizer, scaled=choices.precision is Precision.AMP_FP16)
+            update(tape, choices.optimizer, scaled=tape.autocast == "float16")
         layout = layout_of(build.cache)
-        graph = self._graph(tape, layout)
+        graph = self._graph(build, layout)
         del states
         return graph, layout
 
@@ -180,26 +202,33 @@ class _Run:
         build.past = layout.hold(build.tape, length - 1)
         answer = model(self.choices.batch, 1)
         build.tape.end_forward()
-        graph = self._graph(build.tape, layout)
+        graph = self._graph(build, layout)
         del answer
         return graph
 
     def _build(self) -> Build:
         workload, precision = self.workload, self.choices.precision
         training = workload.phase is Phase.TRAINING
-        tape = Tape(training=training, autocast=precision.compute if precision.autocast else None)
+        half = precision.compute not in ("float32", "tf32")
+        autocast = precision.autocast or (workload.adapters is not None and half)
+        tape = Tape(training=training, autocast=precision.compute if autocast else None)
         saving = workload.checkpointing and training
-        return Build(tape, precision.weights, cuda=self.cuda, checkpointing=saving, caching=not saving,
-                     last_only=workload.generated is not None)  # fmt: skip
+        dtype = precision.weights if workload.quantization is None else "float32"
+        return Build(tape, dtype, cuda=self.cuda, checkpointing=saving, caching=not saving,
+                     last_only=workload.generated is not None, adapters=workload.adapters,
+                     quantization=workload.quantization)  # fmt: skip
 
-    def _graph(self, tape: Tape, layout: Layout) -> OpGraph:
-        precision = self.choices.precision
-        count = sum(weight.elements for weight in (*tape.parameters, *tape.frozen))
+    def _graph(self, build: Build, layout: Layout) -> OpGraph:
+        tape, precision = build.tape, self.choices.precision
+        held = (*tape.parameters, *tape.frozen)
+        parts = sum(part.elements for one in build.packed for part in one.parts)
+        count = sum(weight.elements for weight in held) - parts + sum(one.elements for one in build.packed)
         return OpGraph(
             ops=_as_tf32(tape.ops()) if precision is Precision.TF32 else tape.ops(),
             events=tuple(tape.events),
             parameters=count,
-            parameter_bytes=count * BYTES_PER_ELEMENT[precision.weights],
+            parameter_bytes=sum(weight.bytes for weight in held),
+            trained_bytes=sum(weight.bytes for weight in tape.parameters) if tape.frozen else None,
             device_type="cuda" if self.cuda else "cpu",
             source="config.json by formula",
             cache_heads=layout.heads,

@@ -21,7 +21,7 @@ class Experts:
 
     def __init__(self, build: Build, hidden: int, shape: FeedForwardShape) -> None:
         self.tape, self.shape = build.tape, shape
-        self.router = Linear(build, shape.experts, hidden, bias=shape.router_bias)
+        self.router = Linear(build, shape.experts, hidden, bias=shape.router_bias, plain=True)
         self.experts = FeedForward(build, hidden, shape._replace(fused=True), experts=shape.experts)
         beside = shape._replace(width=shape.shared, bias=False, fused=False)
         self.shared = FeedForward(build, hidden, beside) if shape.shared else None

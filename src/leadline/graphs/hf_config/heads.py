@@ -22,7 +22,7 @@ class Head:
         self.score = None
         self.bias = build.weight(shape.outputs) if shape.tied and shape.bias else None
         if shape.outputs and not shape.tied:
-            self.score = Linear(build, shape.outputs, shape.transform or hidden, bias=shape.bias)
+            self.score = Linear(build, shape.outputs, shape.transform or hidden, bias=shape.bias, saved=True)
 
     def __call__(self, hidden: Size) -> Size:
         """Return scores (…, outputs), or the hidden states of a model without."""

@@ -27,23 +27,26 @@ def linear(tape: Tape, source: Size, weight: Size, bias: Size | None = None, *, 
     tape.op("addmm" if added is not None else "mm", OpKind.GEMM, inputs, [result], flops=flops,
             dims={"b": b, "m": m, "n": n, "k": k}, dtype=source.dtype)  # fmt: skip
     source_slot, matrix_slot, added_slot = source.slot, matrix.slot, added.slot if added is not None else None
-    kept = tape.is_weight(matrix)
+    category = StorageCategory.GRADIENT if tape.is_weight(matrix) else TEMPORARY
+    saved = source if matrix_slot is not None else None, matrix if source_slot is not None else None
+    shape, dtype, biased = source.shape, source.dtype, added.shape if added is not None else ()
 
     def backward(gradient: Size) -> None:
-        if source_slot is not None:
-            back = tape.new(source.shape, source.dtype, TEMPORARY)
-            tape.op("mm", OpKind.GEMM, [gradient, matrix], [back], flops=flops, dims={"b": b, "m": m, "n": k, "k": n})
+        if saved[1] is not None:
+            back = tape.new(shape, dtype, TEMPORARY)
+            tape.op("mm", OpKind.GEMM, [gradient, saved[1]], [back], flops=flops, dims={"b": b, "m": m, "n": k, "k": n})
             tape.send(source_slot, back)
             del back
-        made = tape.new(weight.shape, matrix.dtype, StorageCategory.GRADIENT if kept else TEMPORARY)
-        tape.op("mm", OpKind.GEMM, [gradient, source], [made], flops=flops, dims={"b": b, "m": n, "n": k, "k": m})
-        tape.send(matrix_slot, made)
-        if added is not None:
-            total = tape.new(added.shape, gradient.dtype, StorageCategory.GRADIENT if kept else TEMPORARY)
+        if saved[0] is not None:
+            made = tape.new(weight.shape, dtype, category)
+            tape.op("mm", OpKind.GEMM, [gradient, saved[0]], [made], flops=flops, dims={"b": b, "m": n, "n": k, "k": m})
+            tape.send(matrix_slot, made)
+        if added_slot is not None:
+            total = tape.new(biased, gradient.dtype, category)
             tape.op("sum", OpKind.REDUCTION, [gradient], [total], flops=gradient.elements)
             tape.send(added_slot, total)
 
-    return tape.node(result, backward)
+    return tape.node(result, backward, source, matrix, added)
 
 
 def layer_norm(tape: Tape, source: Size, weight: Size | None = None, bias: Size | None = None) -> Size:
@@ -59,14 +62,15 @@ def layer_norm(tape: Tape, source: Size, weight: Size | None = None, bias: Size 
 
     def backward(gradient: Size) -> None:
         back = tape.new(source.shape, source.dtype, TEMPORARY)
-        made = [tape.new(one.shape, one.dtype, StorageCategory.GRADIENT) for one in affine]
+        trained = [one for one in affine if one.slot is not None]
+        made = [tape.new(one.shape, one.dtype, StorageCategory.GRADIENT) for one in trained]
         tape.op("native_layer_norm_backward", OpKind.NORM, [gradient, source, *statistics, *affine], [back, *made],
                 flops=12.0 * source.elements)  # fmt: skip
         tape.send(slot, back)
-        for one, grown in zip(affine, made, strict=True):
+        for one, grown in zip(trained, made, strict=True):
             tape.send(one.slot, grown)
 
-    return tape.node(result, backward)
+    return tape.node(result, backward, source, *affine)
 
 
 def rms_norm(tape: Tape, source: Size, weight: Size | None = None, *, wide: bool = False) -> Size:
@@ -129,7 +133,7 @@ def _written_norm(tape: Tape, source: Size, weight: Size | None, *, centred: boo
         del doubled
         tape.send(slot, through)
 
-    normal = tape.cast(tape.node(scaled, backward), dtype)
+    normal = tape.cast(tape.node(scaled, backward, wide), dtype)
     del scaled
     return normal if weight is None else multiply(tape, normal, weight)
 
@@ -139,23 +143,28 @@ def multiply(tape: Tape, left: Size, right: Size) -> Size:
     dtype = _wider(left.dtype, right.dtype)
     result = tape.new(left.shape, dtype)
     tape.op("mul", OpKind.ELEMENTWISE, [left, right], [result], flops=left.elements)
-    spread = right.elements != left.elements
+    spread, n = right.elements != left.elements, left.elements
+    saved = left if right.slot is not None else None, right if left.slot is not None else None
+    (own, own_shape, own_dtype), (other, other_shape, other_dtype) = (
+        (one.slot, one.shape, one.dtype) for one in (left, right)
+    )
 
     def backward(gradient: Size) -> None:
-        if right.slot is not None:
-            full = tape.new(left.shape, dtype, TEMPORARY)
-            tape.op("mul", OpKind.ELEMENTWISE, [gradient, left], [full], flops=left.elements)
+        if saved[0] is not None:
+            full = tape.new(own_shape, dtype, TEMPORARY)
+            tape.op("mul", OpKind.ELEMENTWISE, [gradient, saved[0]], [full], flops=n)
             if spread:
-                total = tape.new(right.shape, right.dtype, StorageCategory.GRADIENT)
-                tape.op("sum", OpKind.REDUCTION, [full], [total], flops=left.elements)
+                total = tape.new(other_shape, other_dtype, StorageCategory.GRADIENT)
+                tape.op("sum", OpKind.REDUCTION, [full], [total], flops=n)
                 full = total
-            tape.send(right.slot, full)
+            tape.send(other, full)
             del full
-        back = tape.new(left.shape, left.dtype, TEMPORARY)
-        tape.op("mul", OpKind.ELEMENTWISE, [gradient, right], [back], flops=left.elements)
-        tape.send(left.slot, back)
+        if saved[1] is not None:
+            back = tape.new(own_shape, own_dtype, TEMPORARY)
+            tape.op("mul", OpKind.ELEMENTWISE, [gradient, saved[1]], [back], flops=n)
+            tape.send(own, back)
 
-    return tape.node(result, backward)
+    return tape.node(result, backward, left, right)
 
 
 def clamped_swiglu(tape: Tape, gate: Size, inner: Size) -> Size:
@@ -182,7 +191,7 @@ def clamped_swiglu(tape: Tape, gate: Size, inner: Size) -> Size:
             tape.send(slot, back)
         saved.clear()
 
-    return tape.node(result, backward)
+    return tape.node(result, backward, gate, inner)
 
 
 def add(tape: Tape, left: Size, right: Size) -> Size:
@@ -205,7 +214,7 @@ def add(tape: Tape, left: Size, right: Size) -> Size:
                 tape.op("_to_copy", OpKind.COPY, [gradient], [back])
             tape.send(slot, back)
 
-    return tape.node(result, backward)
+    return tape.node(result, backward, left, right)
 
 
 def scaled(tape: Tape, source: Size) -> Size:
@@ -219,7 +228,7 @@ def scaled(tape: Tape, source: Size) -> Size:
         tape.op("mul", OpKind.ELEMENTWISE, [gradient], [back], flops=back.elements)
         tape.send(slot, back)
 
-    return tape.node(result, backward)
+    return tape.node(result, backward, source)
 
 
 def dropout(tape: Tape, source: Size, rate: float) -> Size:
@@ -235,7 +244,7 @@ def dropout(tape: Tape, source: Size, rate: float) -> Size:
         tape.op("native_dropout_backward", OpKind.ELEMENTWISE, [gradient, mask], [back], flops=gradient.elements)
         tape.send(slot, back)
 
-    return tape.node(result, backward)
+    return tape.node(result, backward, source)
 
 
 def activation(tape: Tape, source: Size, name: str) -> Size:
@@ -256,7 +265,7 @@ def activation(tape: Tape, source: Size, name: str) -> Size:
         tape.op(named, OpKind.ELEMENTWISE, [gradient, saved], [back], flops=back_cost * gradient.elements)
         tape.send(slot, back)
 
-    return tape.node(result, backward)
+    return tape.node(result, backward, source)
 
 
 def _written_gelu(tape: Tape, source: Size) -> Size:
@@ -293,7 +302,7 @@ def _written_gelu(tape: Tape, source: Size) -> Size:
             tape.op("add_", OpKind.ELEMENTWISE, [total, left], [total], flops=n)
         tape.send(slot, total)
 
-    return tape.node(result, backward)
+    return tape.node(result, backward, source)
 
 
 def _recomputed_gelu(tape: Tape, source: Size) -> Size:
@@ -324,7 +333,7 @@ def _recomputed_gelu(tape: Tape, source: Size) -> Size:
         tape.op("mul", OpKind.ELEMENTWISE, [gradient, total], [back], flops=n)
         tape.send(slot, back)
 
-    return tape.node(result, backward)
+    return tape.node(result, backward, source)
 
 
 def embedding(tape: Tape, table: Size, tokens: Size, dtype: str | None = None) -> Size:
@@ -339,7 +348,7 @@ def embedding(tape: Tape, table: Size, tokens: Size, dtype: str | None = None) -
         tape.op("embedding_dense_backward", OpKind.EMBEDDING, [gradient, tokens], [made])
         tape.send(slot, made)
 
-    return tape.node(result, backward)
+    return tape.node(result, backward, table)
 
 
 def _wider(left: str, right: str) -> str:

@@ -3,7 +3,9 @@
 from dataclasses import dataclass, field
 
 from leadline.core.graph import StorageCategory
+from leadline.core.workload import Adapters, Quantization
 from leadline.graphs.hf_config import attending, layers
+from leadline.graphs.hf_config.adapting import Adapter, Packed
 from leadline.graphs.hf_config.caching import Kept, appended
 from leadline.graphs.hf_config.shape import AttentionShape, FeedForwardShape
 from leadline.graphs.hf_config.tape import Size, Tape
@@ -17,7 +19,8 @@ class Build:
     values of all causal layers, as a causal model does by default; in training it does too, until the loss is known,
     but not under checkpointing. ``past`` is the cache that a decode step finds, by layer: the step takes it from there.
     ``inputs`` and the latest written-out ``scores`` are held as their owners hold them. ``last_only`` scores the last
-    token alone, as generation does.
+    token alone, as generation does. With ``adapters`` all other weights are frozen, and those of adapted layers
+    stored as ``quantization`` says.
     """
 
     tape: Tape
@@ -30,10 +33,32 @@ class Build:
     cache: list[Kept] = field(default_factory=list)
     inputs: list[Size] = field(default_factory=list)
     scores: Size | None = None
+    adapters: Adapters | None = None
+    quantization: Quantization | None = None
+    packed: list[Packed] = field(default_factory=list)
 
-    def weight(self, *shape: int, trained: bool = True) -> Size:
-        """Make one weight."""
-        return self.tape.parameter(*shape, dtype=self.dtype, trained=trained)
+    def weight(self, *shape: int, trained: bool = True, saved: bool = False) -> Size:
+        """Make one weight; beside adapters it is frozen, or, if it is ``saved`` with them, a trained copy of it."""
+        if self.adapters is None:
+            return self.tape.parameter(*shape, dtype=self.dtype, trained=trained)
+        weight = self.tape.parameter(*shape, dtype=self.dtype, trained=False)
+        return self.tape.parameter(*shape, dtype=self.dtype) if saved else weight
+
+    @property
+    def saves(self) -> bool:
+        """Whether embedding and output layer are trained beside adapters."""
+        return self.adapters is not None and self.adapters.embeddings
+
+    def adapter(self, n: int, k: int) -> Adapter | None:
+        """Make what is trained beside a frozen (n, k) weight, if anything is."""
+        return None if self.adapters is None else Adapter(self.tape, self.adapters.rank, n, k)
+
+    def pack(self, n: int, k: int) -> Packed | None:
+        """Make a frozen (n, k) weight in few bits, if it is stored so."""
+        if self.quantization is None:
+            return None
+        self.packed.append(Packed(self.tape, self.quantization, n, k))
+        return self.packed[-1]
 
     def given(self, shape: tuple[int, ...], dtype: str) -> Size:
         """Make an input, held until the step is done with."""
@@ -60,18 +85,33 @@ class Build:
 
 
 class Linear:
-    """A product with an (n, k) weight, or with one such weight for each expert."""
+    """A product with an (n, k) weight, or with one such weight for each expert.
 
-    __slots__ = ("bias", "tape", "weight")
+    A ``plain`` one, and that of experts, is no layer to which adapters are added or which is quantized: experts are
+    weights of their block. ``saved`` is said of an output layer that may be trained whole beside adapters.
+    """
 
-    def __init__(self, build: Build, n: int, k: int, *, bias: bool = True, experts: int = 0) -> None:
+    __slots__ = ("adapter", "bias", "packed", "tape", "weight")
+
+    def __init__(
+        self, build: Build, n: int, k: int, *, bias: bool = True, experts: int = 0, plain: bool = False,
+        saved: bool = False,
+    ) -> None:  # fmt: skip
         self.tape = build.tape
-        self.weight = build.weight(experts, n, k) if experts else build.weight(n, k)
-        self.bias = (build.weight(experts, n) if experts else build.weight(n)) if bias else None
+        layer = not (experts or plain or saved)
+        shape = (experts, n, k) if experts else (n, k)
+        self.packed = build.pack(n, k) if layer else None
+        self.weight = build.weight(*shape, saved=saved and build.saves) if self.packed is None else None
+        self.bias = build.weight(*shape[:-1], saved=saved and build.saves) if bias else None
+        self.adapter = build.adapter(n, k) if layer else None
 
     def __call__(self, source: Size) -> Size:
         """Return (…, n) of (…, k)."""
-        return layers.linear(self.tape, source, self.weight, self.bias, cast=len(self.weight.shape) == 2)
+        if self.packed is not None:
+            result = self.packed.product(source, self.bias)
+        elif self.weight is not None:
+            result = layers.linear(self.tape, source, self.weight, self.bias, cast=len(self.weight.shape) == 2)
+        return result if self.adapter is None else self.adapter(source, result, widened=self.packed is None)
 
 
 class Norm:

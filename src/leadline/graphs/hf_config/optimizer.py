@@ -1,4 +1,4 @@
-"""The optimizer's step on a tape: PyTorch's multi-tensor updates, their traffic and their temporaries."""
+"""The optimizer's step on a tape: PyTorch's multi-tensor updates with their temporaries, or bitsandbytes' kernels."""
 
 import math
 
@@ -38,14 +38,31 @@ TENSORS_PER_KERNEL = 100
 ELEMENTS_PER_KERNEL = 320 * 65536
 """Elements that one multi-tensor kernel takes: 320 blocks of 65,536 (ATen's MultiTensorApply)."""
 
+BLOCK = 256
+"""Numbers of an 8-bit state that share a float32 scale (bitsandbytes)."""
+LEAST_QUANTIZED = 4096
+"""Weights with fewer elements keep a float32 state (bitsandbytes' ``min_8bit_size``)."""
+
 
 def hold_states(tape: Tape, optimizer: Optimizer) -> list[Size]:
-    """Make the optimizer's state, which every step but the first starts with."""
+    """Make the optimizer's state, which every step but the first starts with; none where it may leave the device."""
+    if optimizer.paged:
+        return []
     return [
-        tape.new(weight.shape, weight.dtype, StorageCategory.OPTIMIZER_STATE)
+        tape.new(shape, dtype, StorageCategory.OPTIMIZER_STATE)
         for _ in range(optimizer.states)
         for weight in tape.parameters
+        for shape, dtype in _state(weight, optimizer)
     ]
+
+
+def _state(weight: Size, optimizer: Optimizer) -> list[tuple[tuple[int, ...], str]]:
+    """Return shape and dtype of the tensors that hold one state of a weight."""
+    if not optimizer.from_bitsandbytes:
+        return [(weight.shape, weight.dtype)]
+    if not optimizer.quantized or weight.elements < LEAST_QUANTIZED:
+        return [(weight.shape, "float32")]
+    return [(weight.shape, "uint8"), ((math.ceil(weight.elements / BLOCK),), "float32")]
 
 
 def update(tape: Tape, optimizer: Optimizer, *, scaled: bool = False) -> None:
@@ -53,9 +70,9 @@ def update(tape: Tape, optimizer: Optimizer, *, scaled: bool = False) -> None:
     tape.stage = Stage.OPTIMIZER
     weights = tape.parameters
     elements = sum(weight.elements for weight in weights)
-    width = BYTES_PER_ELEMENT[weights[0].dtype]
+    bytes_once = float(sum(weight.bytes for weight in weights))
     kernels = max(math.ceil(len(weights) / TENSORS_PER_KERNEL), math.ceil(elements / ELEMENTS_PER_KERNEL))
-    steps = UPDATES[optimizer]
+    steps = UPDATES.get(optimizer, ())
     if scaled:
         steps = (("non_finite_check_and_unscale_", 1, 1, False), *steps)
     made: list[Size] = []
@@ -64,7 +81,21 @@ def update(tape: Tape, optimizer: Optimizer, *, scaled: bool = False) -> None:
             made = [tape.new(weight.shape, weight.dtype, StorageCategory.TEMPORARY) for weight in weights]
         tape.op(
             f"_foreach_{name}", OpKind.OPTIMIZER, weights[:1], weights[:1], flops=float(cost * elements),
-            read=float(read * elements * width), written=float(elements * width), kernels=kernels,
+            read=read * bytes_once, written=bytes_once, kernels=kernels,
         )  # fmt: skip
     made.clear()
+    if optimizer.from_bitsandbytes:
+        _update_each(tape, optimizer)
     tape.gradients.clear()
+
+
+def _update_each(tape: Tape, optimizer: Optimizer) -> None:
+    """Record one kernel for each weight that reads gradient, weight and state and writes the latter two, in place."""
+    weights = tape.parameters
+    states = optimizer.states * sum(
+        math.prod(shape) * BYTES_PER_ELEMENT[dtype] for weight in weights for shape, dtype in _state(weight, optimizer)
+    )
+    held = float(sum(weight.bytes for weight in weights))
+    tape.op("optimizer_update", OpKind.OPTIMIZER, weights[:1], weights[:1],
+            flops=14.0 * sum(weight.elements for weight in weights), read=2 * held + states, written=held + states,
+            kernels=len(weights))  # fmt: skip

@@ -115,7 +115,13 @@ class Stack:
         self.layers = [Layer(build, shape) for shape in shapes]
 
     def __call__(self, hidden: Size, around: Around) -> Size:
-        """Return what the last layer made."""
+        """Return what the last layer made.
+
+        Reentrant checkpointing passes gradients on only to what wants them: beside frozen embeddings peft lets hidden
+        states want them (``enable_input_require_grads``).
+        """
+        if self.build.checkpointing and hidden.slot is None:
+            hidden = self.build.tape.node(hidden, lambda _: None)
         for place in range(self.depth):
             block = self._block(self.layers[place * len(self.layers) // self.depth], around)
             hidden = self.build.tape.checkpoint(block, hidden) if self.build.checkpointing else block(hidden)

@@ -137,8 +137,13 @@ class Tape:
         self.place = len(self._rows)
         self._rows[key] = _Row(op, self.weight)
 
-    def node(self, output: Size, backward: Backward) -> Size:
-        """Give ``output`` a backward function, if gradients are wanted here; return it."""
+    def node(self, output: Size, backward: Backward, *sources: Size | None) -> Size:
+        """Give ``output`` a backward function, if gradients are wanted here; return it.
+
+        Where ``sources`` are named and no gradient flows to any of them, none flows through ``output`` either.
+        """
+        if sources and all(source is None or source.slot is None for source in sources):
+            return output
         output.slot = self.next_number()
         if self.training and self._recording:
             self._nodes.append((output.slot, backward))
@@ -185,12 +190,14 @@ class Tape:
         return self.node(result, backward)
 
     def cast_weight(self, weight: Size) -> Size:
-        """Return ``weight`` in autocast's dtype, cast once in each forward pass."""
+        """Return ``weight`` in autocast's dtype, cast once in each forward pass, or each time if it is not trained."""
         if self.autocast is None or weight.dtype == self.autocast:
             return weight
-        known = self._casts.get(weight.slot or 0)
+        if weight.slot is None:
+            return self.cast(weight, self.autocast)
+        known = self._casts.get(weight.slot)
         if known is None:
-            known = self._casts[weight.slot or 0] = self.cast(weight, self.autocast)
+            known = self._casts[weight.slot] = self.cast(weight, self.autocast)
         return known
 
     def cast(self, source: Size, dtype: str) -> Size:

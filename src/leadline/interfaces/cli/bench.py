@@ -36,6 +36,7 @@ BENCHES: dict[str, tuple[str, str]] = {
         "leadline.bench.memory.run",
         "peaks of memory of real steps, foretold, and their bound, beside the alternatives",
     ),
+    "fine-tunes": ("leadline.bench.fine_tunes", "published fine-tunes: memory with adapters and without"),
     "catalog": ("leadline.bench.catalog", "the whole catalog priced and ranked for one workload"),
 }
 """Bench → (module with ``run(*, quick)``, one line of help); a module is imported only when its bench is called."""
@@ -45,7 +46,7 @@ SCHEMA = "leadline.bench/1"
 app = Verb()
 
 
-@app.command(epilog="Benches:\n" + "\n".join(f"  {name:<8} {summary}" for name, (_, summary) in BENCHES.items()))
+@app.command(epilog="Benches:\n" + "\n".join(f"  {name:<10} {summary}" for name, (_, summary) in BENCHES.items()))
 def bench(
     name: Annotated[str, typer.Argument(metavar="NAME", help=f"Which bench: {', '.join(BENCHES)}.")],
     quick: Annotated[bool, typer.Option("--quick", help="A smaller run that still measures something true.")] = False,
