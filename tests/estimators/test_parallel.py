@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from leadline.core.errors import InvalidInput
-from leadline.core.graph import OpGraph, StorageCategory, TracedJob
+from leadline.core.graph import Op, OpGraph, OpKind, Stage, StorageCategory, StorageEvent, TracedJob
 from leadline.core.hardware import Device, DeviceKind
 from leadline.core.workload import ModelKind, ModelSource, Parallelism, Phase, Precision, Sharding, Workload
 from leadline.estimators.communication import ring_of
@@ -155,6 +155,34 @@ def test_sharded_states_leave_the_weights_whole(job):
     found = divided_memory(peak, over(workload, 8, sharding=Sharding.OPTIMIZER), traced.step).by_category
     assert peak.by_category[StorageCategory.PARAMETER] == found[StorageCategory.PARAMETER]
     assert found[StorageCategory.OPTIMIZER_STATE] < peak.by_category[StorageCategory.OPTIMIZER_STATE] / 7
+
+
+def updated_in_temporaries(activations):
+    """Return a step that holds 100 of weights, then activations, then 300 of an update's temporaries."""
+    ops = tuple(Op("mm", OpKind.GEMM, stage, "float32", 1.0, 1.0, 1.0) for stage in (Stage.FORWARD, Stage.OPTIMIZER))
+    kinds = StorageCategory
+    events = (
+        StorageEvent(0, 0, 100, kinds.PARAMETER), StorageEvent(0, 1, activations, kinds.ACTIVATION),
+        StorageEvent(1, 1, -activations, kinds.ACTIVATION), StorageEvent(1, 2, 300, kinds.TEMPORARY),
+    )  # fmt: skip
+    return OpGraph(ops, events)
+
+
+@pytest.mark.parametrize(
+    ("activations", "sharding", "held"),
+    [
+        (50, Sharding.NONE, {"parameter": 100, "temporary": 300}),
+        (50, Sharding.OPTIMIZER, {"parameter": 100, "temporary": 75}),
+        (200, Sharding.OPTIMIZER, {"parameter": 100, "activation": 200}),
+    ],
+)
+def test_the_temporaries_of_an_update_are_shared_out_with_its_state(activations, sharding, held):
+    graph = updated_in_temporaries(activations)
+    peak = peak_memory(graph)
+    assert 400 == peak.allocated_bytes
+    found = divided_memory(peak, over(PLAIN, 4, sharding=sharding), graph)
+    assert held == {kind.value: size for kind, size in found.by_category.items() if size}
+    assert sum(held.values()) == found.allocated_bytes
 
 
 def test_copies_alone_change_nothing_of_the_memory(job):

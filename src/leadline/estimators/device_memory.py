@@ -1,9 +1,9 @@
 """Peak device memory of one step: its storage events through a model of PyTorch's caching allocator."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from leadline.core.graph import OpGraph, StorageCategory
+from leadline.core.graph import OpGraph, Stage, StorageCategory
 from leadline.core.units import MIB
 from leadline.estimators.caching_allocator import Block, CachingAllocator, OutOfMemory
 
@@ -19,11 +19,15 @@ CLOSE = 0.01
 
 @dataclass(frozen=True, slots=True)
 class PeakMemory:
-    """Peak of one step in bytes: what tensors hold, what the allocator has taken, and the peak by category."""
+    """Peak of one step in bytes: what tensors hold, what the allocator has taken, and the peak by category.
+
+    ``by_stage`` is the fullest moment of each stage: where a model is divided, another one may be the peak.
+    """
 
     allocated_bytes: int
     reserved_bytes: int
     by_category: dict[StorageCategory, int]
+    by_stage: dict[Stage, dict[StorageCategory, int]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,12 +46,16 @@ class Moment:
 
 def peak_memory(graph: OpGraph, *, expandable: bool = False) -> PeakMemory:
     """Play the storage events of ``graph`` through the allocator; time is n·log n in the number of events."""
-    allocator = CachingAllocator(expandable=expandable)
-    peak, at_peak = 0, dict[StorageCategory, int]()
-    for total, _, held in _played(graph, allocator):
-        if total > peak:
-            peak, at_peak = total, dict(held)
-    return PeakMemory(peak, max(allocator.peak_reserved_bytes, peak), at_peak)
+    allocator, stages = CachingAllocator(expandable=expandable), [op.stage for op in graph.ops]
+    most, at_most = dict[Stage, int](), dict[Stage, dict[StorageCategory, int]]()
+    for total, number, held in _played(graph, allocator):
+        op = graph.events[number].op
+        stage = stages[op] if op < len(stages) else Stage.FORWARD
+        if total > most.get(stage, 0):
+            most[stage], at_most[stage] = total, dict(held)
+    fullest = max(most, key=lambda stage: most[stage], default=Stage.FORWARD)
+    peak = most.get(fullest, 0)
+    return PeakMemory(peak, max(allocator.peak_reserved_bytes, peak), at_most.get(fullest, {}), at_most)
 
 
 def least_memory(graph: OpGraph, peak: PeakMemory, *, expandable: bool = False) -> int:

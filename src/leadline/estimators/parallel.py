@@ -116,29 +116,42 @@ def divide(
 
 
 def divided_memory(peak: PeakMemory, workload: Workload, graph: OpGraph) -> PeakMemory:
-    """Return what one GPU holds at the peak of ``peak``, which is that of a GPU with the whole model."""
+    """Return what one GPU holds where the whole model on one GPU holds ``peak``: the fullest of the divided stages."""
     plan = workload.parallelism
     if plan.tensor * plan.pipeline == 1 and plan.sharding is Sharding.NONE:
         return peak
+    stages = peak.by_stage or {Stage.FORWARD: peak.by_category}
+    divided = {stage: _divided_moment(held, stage, workload, graph) for stage, held in stages.items()}
+    held = max(divided.values(), key=lambda one: sum(one.values()))
+    share = sum(held.values()) / max(sum(peak.by_category.values()), 1)
+    return PeakMemory(int(peak.allocated_bytes * share), int(peak.reserved_bytes * share), held, divided)
+
+
+def _divided_moment(
+    whole: dict[StorageCategory, int], stage: Stage, workload: Workload, graph: OpGraph
+) -> dict[StorageCategory, int]:
+    """Return what one GPU holds of ``whole``, the fullest moment of a stage of the whole model."""
+    plan = workload.parallelism
     copies, parts = plan.copies(workload.gpus), plan.tensor * plan.pipeline
     sharded = {
         StorageCategory.OPTIMIZER_STATE: plan.sharding is not Sharding.NONE,
         StorageCategory.GRADIENT: plan.sharding.gathers,
         StorageCategory.PARAMETER: plan.sharding is Sharding.FULL,
     }
-    held = dict(peak.by_category)
+    if stage is Stage.OPTIMIZER:  # an update works on the weights whose state is here
+        sharded[StorageCategory.TEMPORARY] = plan.sharding is not Sharding.NONE
+    held = dict(whole)
     for category, shared in sharded.items():
         held[category] = int(held.get(category, 0) / parts / (copies if shared else 1))
     if plan.sharding is Sharding.FULL:  # the weights of the layer in use, and of the next, are whole
-        whole = peak.by_category.get(StorageCategory.PARAMETER, 0) / parts
         layers = max(1, _layers(graph) // max(workload.accumulation, 1))
-        held[StorageCategory.PARAMETER] += int(min(2 / layers, 1 - 1 / copies) * whole)
+        weights = whole.get(StorageCategory.PARAMETER, 0) / parts
+        held[StorageCategory.PARAMETER] += int(min(2 / layers, 1 - 1 / copies) * weights)
     activations = held.get(StorageCategory.ACTIVATION, 0)
     held[StorageCategory.ACTIVATION] = int(activations * (10 + 24 / plan.tensor) / 34)
     if cache := held.get(StorageCategory.KV_CACHE, 0):
         held[StorageCategory.KV_CACHE] = cache_share(cache, workload, graph)
-    share = sum(held.values()) / max(sum(peak.by_category.values()), 1)
-    return PeakMemory(int(peak.allocated_bytes * share), int(peak.reserved_bytes * share), held)
+    return held
 
 
 def cache_share(cache_bytes: int, workload: Workload, graph: OpGraph) -> int:
