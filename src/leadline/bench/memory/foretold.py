@@ -37,11 +37,14 @@ class Foretold:
 
 @dataclass(frozen=True, slots=True)
 class Others:
-    """What the alternatives say of one point, and the seconds that each took."""
+    """What the alternatives say of one point, and the seconds that each took.
+
+    MemTracker has no answer (``None``) where a module is called twice in a pass.
+    """
 
     weights_bytes: int
     weights_s: float
-    tracker_bytes: int
+    tracker_bytes: int | None
     tracker_s: float
 
 

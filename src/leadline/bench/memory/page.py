@@ -49,11 +49,13 @@ def _families(points: Sequence[Row]) -> str:
 
 def _family(name: str, points: Sequence[Row]) -> list[str]:
     live, tracker, process = (
-        [abs(one[f"{kind}_error_percent"]) for one in points] for kind in ("live", "tracker", "process")
+        [abs(error) for one in points if (error := one[f"{kind}_error_percent"]) is not None]
+        for kind in ("live", "tracker", "process")
     )
+    tracked = f"{fmean(tracker):.1f} %" if tracker else "no answer"
     above = sum(one["process_bytes"] > one["bound_bytes"] for one in points)
     return [
-        name, str(len(points)), f"{fmean(live):.1f} %", f"{max(live):.1f} %", f"{fmean(tracker):.1f} %",
+        name, str(len(points)), f"{fmean(live):.1f} %", f"{max(live):.1f} %", tracked,
         f"{fmean(process):.1f} %", f"{max(process):.1f} %", f"{above} of {len(points)}",
     ]  # fmt: skip
 

@@ -46,7 +46,7 @@ class Compared:
             "process_error_percent": _percent(process.point, self.process_bytes),
             "bound_bytes": process.high, "seconds": self.foretold.seconds,
             "weights_bytes": self.others.weights_bytes, "tracker_bytes": self.others.tracker_bytes,
-            "tracker_error_percent": _percent(self.others.tracker_bytes, self.live_bytes),
+            "tracker_error_percent": _error(self.others.tracker_bytes, self.live_bytes),
             "tracker_seconds": self.others.tracker_s,
         }  # fmt: skip
 
@@ -125,17 +125,19 @@ def _bound_rows(compared: Sequence[Compared]) -> list[BenchRow]:
 
 def _side_by_side(compared: Sequence[Compared]) -> list[BenchRow]:
     """Return error, under-estimates and time of each method on the same points."""
-    methods = {
+    methods: dict[str, list[tuple[float | None, float]]] = {
         "Leadline": [(one.foretold.live_bytes, one.foretold.seconds) for one in compared],
         "MemTracker": [(one.others.tracker_bytes, one.others.tracker_s) for one in compared],
         "weights × constant": [(one.others.weights_bytes, one.others.weights_s) for one in compared],
     }
     found = []
     for method, said in methods.items():
-        pairs = [(size, one.live_bytes) for (size, _), one in zip(said, compared, strict=True)]
+        pairs = [(size, one.live_bytes) for (size, _), one in zip(said, compared, strict=True) if size is not None]
+        if not pairs:
+            continue
         error = fmean(abs(_percent(size, true)) for size, true in pairs)
         under = 100 * fmean(size < (1 - NOTABLE) * true for size, true in pairs)
-        n, seconds = len(pairs), median(one for _, one in said)
+        n, seconds = len(pairs), median(one for size, one in said if size is not None)
         found += [
             BenchRow(f"{method}, live bytes MAPE", error, "%", n=n),
             BenchRow(f"{method}, under-estimates", under, "%", n=n, how=f"by more than {100 * NOTABLE:.0f} %"),
@@ -148,3 +150,7 @@ def _side_by_side(compared: Sequence[Compared]) -> list[BenchRow]:
 
 def _percent(said: float, true: float) -> float:
     return 100 * (said / true - 1)
+
+
+def _error(said: float | None, true: float) -> float | None:
+    return None if said is None else _percent(said, true)
