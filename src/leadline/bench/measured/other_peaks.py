@@ -60,10 +60,10 @@ def weights_only(request):
 def mem_tracker(request):
     """Return the peak that MemTracker sees of a step on fake tensors, the optimizer's state there."""
     with FakeTensorMode():
-        model = with_loss(request["model"], request["size"])
+        torch.set_default_dtype(torch.bfloat16 if request["precision"] == "bf16" else torch.float32)
+        model = with_loss(request["model"], request["size"])  # fake weights cannot be cast afterwards
+        torch.set_default_dtype(torch.float32)
         model.train(request["phase"] == "training")
-        if request["precision"] == "bf16":
-            model.to(torch.bfloat16)
         if request["checkpointing"]:
             model.gradient_checkpointing_enable()
         tracker = MemTracker()
