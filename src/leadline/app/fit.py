@@ -107,9 +107,12 @@ def _answer(asking: _Asking, estimate: Estimate, batch: int | None, *, changes: 
     if checks[0].fits is False and checks[0].kind == "GPU":
         answer = replace(answer, notes=tuple(_still(asking, answer)))
     if changes and checks[0].fits is False:
-        helping = [one for one in _changes(asking, answer) if one.check.needed_bytes < HELPS * checks[0].needed_bytes]
+        refused: list[str] = []
+        asked = _changes(asking, answer, refused)
+        helping = [one for one in asked if one.check.needed_bytes < HELPS * checks[0].needed_bytes]
         helping += _larger(asking, answer)
-        answer = replace(answer, changes=tuple(sorted(_undominated(helping), key=_worth)))
+        changed = tuple(sorted(_undominated(helping), key=_worth))
+        answer = replace(answer, changes=changed, notes=(*answer.notes, *refused))
     return answer
 
 
@@ -185,16 +188,20 @@ def _with_batch(asking: _Asking, answer: Fit) -> Fit:
     return replace(answer, largest_batch=largest_batch(needed, float(first.there_bytes or 0), answer.batch))
 
 
-def _changes(asking: _Asking, answer: Fit) -> Iterator[Change]:
-    """Yield the changes that were asked about: of each kind the least that fits, or the most there is."""
+def _changes(asking: _Asking, answer: Fit, refused: list[str]) -> Iterator[Change]:
+    """Yield the changes that were asked about: of each kind the least that fits, or the most there is.
+
+    What cannot be estimated, or asks for more GPUs than the place has, goes to ``refused`` with its reason.
+    """
     dtypes = frozenset(asking.place.device.peak_flops_per_s)
     for ladder in ladders(asking.workload, answer.batch or 1, dtypes):
         for number, variant in enumerate(ladder, 1):
             asking.progress(" ".join(variant.options))
             try:
                 change = _changed(asking, answer, variant)
-            except LeadlineError:
-                break  # such a workload cannot be estimated, or the place has not so many GPUs
+            except LeadlineError as error:
+                refused.append(f"not known with {' '.join(variant.options)}: {error}")
+                break
             if change.fits or number == len(ladder):
                 yield change
                 break

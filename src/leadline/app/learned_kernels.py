@@ -12,6 +12,7 @@ from leadline.core.estimate import EstimatorChoice
 from leadline.core.graph import OpGraph
 from leadline.core.hardware import Device
 from leadline.core.ports import KernelModel
+from leadline.estimators.learned.fitted_kernels import FittedKernels
 from leadline.estimators.learned.gnn import GraphNetwork
 from leadline.estimators.learned.kernels import LearnedKernels, tables_of
 from leadline.estimators.learned.kernels import Tables as KernelTables
@@ -76,7 +77,7 @@ def chosen(device: Device, graph: OpGraph, choice: EstimatorChoice) -> KernelMod
         )
         return _BUILDERS[name](_Asked(device, graph, SPREAD, (why,)))
     spread, doubts = found.spread_on(device)
-    said = reason(found, [one for one in order if one is not found]).replace(name, f"{name}, as asked", 1)
+    said = reason(found, [one for one in order if one is not found], asked=True)
     return _BUILDERS[name](_Asked(device, graph, spread, (said, *doubts)))
 
 
@@ -106,18 +107,16 @@ def _law(asked: _Asked) -> KernelModel:
 
 
 def _kernels(asked: _Asked) -> KernelModel:
-    found = LearnedKernels(
-        shipped_kernels(), asked.device, spread=asked.spread, reasons=asked.reasons, tables=_kernel_tables()
-    )
-    found.step_s(asked.graph)  # refuses a graph in a dtype that the device lacks, before it is chosen
-    return found
+    return _told(LearnedKernels, shipped_kernels(), asked)
 
 
 def _swept(asked: _Asked) -> KernelModel:
-    found = SweptKernels(
-        swept_kernels(asked.device), asked.device, spread=asked.spread, reasons=asked.reasons, tables=_kernel_tables()
-    )
-    found.step_s(asked.graph)  # see above
+    return _told(SweptKernels, swept_kernels(asked.device), asked)
+
+
+def _told(kind: type[LearnedKernels], fitted: FittedKernels, asked: _Asked) -> KernelModel:
+    found = kind(fitted, asked.device, spread=asked.spread, reasons=asked.reasons, tables=_kernel_tables())
+    found.step_s(asked.graph)  # refuses a graph in a dtype that the device lacks, before it is chosen
     return found
 
 

@@ -14,7 +14,7 @@ from leadline.bench.dnn.fit_kernels import shipped as fitted_kernels
 from leadline.bench.dnn.fit_steps import fitted_laws
 from leadline.bench.dnn.selection import records
 from leadline.bench.dnn.tried_steps import KERNELS, LAW, SPECS, SWEPT, VISION, tried
-from leadline.bench.dnn.vision_lab import Lab
+from leadline.bench.dnn.vision_lab import DEVICES, Lab
 from leadline.catalog.read import TomlCatalog
 from leadline.core.errors import InvalidInput, LeadlineError
 from leadline.estimators.learned.network_kernels import NetworkKernels
@@ -77,12 +77,11 @@ def _write(data: Path) -> None:
 
 def _network_records(card: NetworkCard) -> list[Record]:
     """Return what was found of the network, on the devices that it learned from."""
-    known = [TomlCatalog(None).device(name) for name in card.devices]
     found = []
     for phase, short in (("inference", "infer"), ("training", "train")):
         told = card.errors[f"unseen families, {phase}"]
-        learned = {tuple(one.split()[:2]) for one in card.settings}
-        devices = [one for one in known if (one.file_stem.replace("-", ""), short) in learned]
+        learned = sorted({one.split()[0] for one in card.settings if one.split()[1] == short})
+        devices = [TomlCatalog(None).device(DEVICES[one]) for one in learned]
         found.append(
             Record(
                 NETWORK, Group(Domain.VISION, "half", phase), known=True, error=told["mape"] / 100,

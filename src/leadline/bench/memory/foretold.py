@@ -39,12 +39,13 @@ class Foretold:
 class Others:
     """What the alternatives say of one point, and the seconds that each took.
 
-    MemTracker has no answer (``None``) where a module is called twice in a pass.
+    MemTracker has no answer (``None``) to what it refuses, and says why (``tracker_refused``).
     """
 
     weights_bytes: int
     weights_s: float
     tracker_bytes: int | None
+    tracker_refused: str
     tracker_s: float
 
 

@@ -47,7 +47,7 @@ class Compared:
             "bound_bytes": process.high, "seconds": self.foretold.seconds,
             "weights_bytes": self.others.weights_bytes, "tracker_bytes": self.others.tracker_bytes,
             "tracker_error_percent": _error(self.others.tracker_bytes, self.live_bytes),
-            "tracker_seconds": self.others.tracker_s,
+            "tracker_seconds": self.others.tracker_s, "tracker_refused": self.others.tracker_refused,
         }  # fmt: skip
 
 
@@ -139,13 +139,17 @@ def _side_by_side(compared: Sequence[Compared]) -> list[BenchRow]:
         under = 100 * fmean(size < (1 - NOTABLE) * true for size, true in pairs)
         n, seconds = len(pairs), median(one for size, one in said if size is not None)
         found += [
-            BenchRow(f"{method}, live bytes MAPE", error, "%", n=n),
+            BenchRow(f"{method}, live bytes MAPE", error, "%", n=n, how=_refused(len(said) - n)),
             BenchRow(f"{method}, under-estimates", under, "%", n=n, how=f"by more than {100 * NOTABLE:.0f} %"),
             BenchRow(
                 f"{method}, time to answer", seconds, "s", n=n, how="median; the start of Python and torch left out"
             ),
         ]
     return found
+
+
+def _refused(points: int) -> str:
+    return f"it refuses {points} points, in which a module is called twice" if points else ""
 
 
 def _percent(said: float, true: float) -> float:

@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from leadline.core.errors import InvalidInput
-from leadline.core.hardware import Device
+from leadline.core.hardware import Device, DeviceKind
 from leadline.estimators.learned.kernel_table import COMPUTING, DTYPES, Kernels
 from leadline.estimators.roofline import PROCESS_NM, WATT_PER_TFLOP_NM
 from leadline.estimators.tabular.ports import Array
@@ -23,6 +23,19 @@ LANES = 64
 """Multiply-adds that a compute unit starts in a cycle, where the catalog does not say."""
 
 MIB = 2.0**20
+
+
+def require_gpu(device: Device, what: str) -> None:
+    """Refuse a device that is no GPU; ``what`` says what was learned.
+
+    Raises:
+        InvalidInput: it is a CPU or something else.
+    """
+    if device.kind is not DeviceKind.GPU:
+        raise InvalidInput(
+            f"{device.name} is a {device.kind.value}, but {what} learned on GPUs: price it by its specifications, or "
+            "calibrate it"
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,11 +5,10 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from leadline.core.errors import InvalidInput
 from leadline.core.estimate import Tier
 from leadline.core.graph import Op, OpGraph
-from leadline.core.hardware import Device, DeviceKind
-from leadline.estimators.learned.boards import Boards
+from leadline.core.hardware import Device
+from leadline.estimators.learned.boards import Boards, require_gpu
 from leadline.estimators.learned.fitted_kernels import FittedKernels
 from leadline.estimators.learned.kernel_table import Kernels, joined, kernels_of
 from leadline.estimators.learned.remembered import Remembered
@@ -53,11 +52,7 @@ class LearnedKernels:
         self, fitted: FittedKernels, device: Device, *, spread: float = SPREAD, reasons: tuple[str, ...] = (),
         tables: Tables | None = None,
     ) -> None:  # fmt: skip
-        if device.kind is not DeviceKind.GPU:
-            raise InvalidInput(
-                f"{device.name} is a {device.kind.value}, but kernels were learned on GPUs: price it by its "
-                "specifications, or calibrate it"
-            )
+        require_gpu(device, "kernels were")
         self.reasons = reasons
         self._spread = spread
         self._fitted = fitted

@@ -10,7 +10,8 @@ import numpy.typing as npt
 from leadline.core.errors import InvalidInput
 from leadline.core.estimate import Tier
 from leadline.core.graph import Op, OpGraph, OpKind
-from leadline.core.hardware import Device, DeviceKind
+from leadline.core.hardware import Device
+from leadline.estimators.learned.boards import require_gpu
 from leadline.estimators.learned.op_law import Array, Basis, Weights, op_s, price_with_ops
 from leadline.estimators.learned.op_table import CLASSES, OpTable, Whole, indexed
 from leadline.estimators.learned.remembered import Remembered
@@ -159,11 +160,7 @@ class LawKernels:
         self, laws: StepLaws, device: Device, graph: OpGraph, *, devices: Callable[[str], Device],
         spread: float = SPREAD, reasons: tuple[str, ...] = (), tables: Tables = indexed,
     ) -> None:  # fmt: skip
-        if device.kind is not DeviceKind.GPU:
-            raise InvalidInput(
-                f"{device.name} is a {device.kind.value}, but steps were learned on GPUs: price it by its "
-                "specifications, or calibrate it"
-            )
+        require_gpu(device, "steps were")
         self.reasons = reasons
         self._device, self._spread, self._tables = device, spread, tables
         settings = laws.of(device, graph)

@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 
-from leadline.core.errors import InvalidInput
 from leadline.core.estimate import Tier
 from leadline.core.graph import Op, OpGraph
-from leadline.core.hardware import Device, DeviceKind
+from leadline.core.hardware import Device
+from leadline.estimators.learned.boards import require_gpu
 from leadline.estimators.learned.gnn import GraphNetwork, Setting
 from leadline.estimators.learned.law_kernels import StepSetting
 from leadline.estimators.learned.remembered import Remembered
@@ -29,11 +29,7 @@ class NetworkKernels:
         self, network: GraphNetwork, device: Device, setting: StepSetting, *, spread: float = SPREAD,
         reasons: tuple[str, ...] = (),
     ) -> None:  # fmt: skip
-        if device.kind is not DeviceKind.GPU:
-            raise InvalidInput(
-                f"{device.name} is a {device.kind.value}, but the network learned on GPUs: price it by its "
-                "specifications, or calibrate it"
-            )
+        require_gpu(device, "the network")
         self.reasons = reasons
         self._network, self._device, self._spread = network, device, spread
         self._specs = SpecsKernels(device)

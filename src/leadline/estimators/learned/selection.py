@@ -131,12 +131,13 @@ def ranked(
     return sorted(found.values(), key=lambda record: record.error)
 
 
-def reason(chosen: Record, others: Sequence[Record]) -> str:
-    """Return the sentence that says why an estimator was chosen."""
+def reason(chosen: Record, others: Sequence[Record], *, asked: bool = False) -> str:
+    """Return the sentence that says why an estimator was chosen; ``asked`` says that the user chose it."""
     where = "that it had learned from" if chosen.known else "that it had not seen"
     where = "on swept devices of which it knew no steps" if chosen.swept else f"on devices {where}"
+    by = f"{chosen.estimator}, as asked" if asked else chosen.estimator
     said = (
-        f"priced by the {chosen.estimator}: {chosen.error:.0%} off on {chosen.steps:,} steps of {chosen.group} {where} "
+        f"priced by the {by}: {chosen.error:.0%} off on {chosen.steps:,} steps of {chosen.group} {where} "
         f"({chosen.source})"
     )
     if not others:

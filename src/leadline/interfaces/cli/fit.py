@@ -120,7 +120,8 @@ def _show(answer: Fit) -> None:
         else:
             said = "not even a batch of 1 fits"
         console.print(f"  {said}", markup=False)
-    for note in answer.notes:
+    why = (f"no other batch was asked about: {answer.why_no_batch}",) if answer.why_no_batch else ()
+    for note in dict.fromkeys((*why, *answer.notes)):
         console.print(f"  · {note}", style="dim", markup=False, soft_wrap=True)
     if answer.changes:
         console.print(_table(answer.changes))
