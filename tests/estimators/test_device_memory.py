@@ -139,8 +139,6 @@ def test_the_timeline_shows_the_fullest_moment_of_each_part():
     weights = StorageEvent(0, -1, 3 * MIB, StorageCategory.PARAMETER)
     moments = timeline(OpGraph((), (weights, *events)), 50)
     assert 50 == len(moments)
-    assert all(10 * MIB == sum(moment.held.values()) for moment in moments)
-    assert sorted(moment.op for moment in moments) == [moment.op for moment in moments]
-    assert peak_memory(OpGraph((), (weights, *events))).allocated_bytes == max(
-        sum(moment.held.values()) for moment in moments
-    )
+    assert all(10 * MIB == moment.total_bytes for moment in moments)
+    assert sorted(moment.share for moment in moments) == [moment.share for moment in moments]
+    assert peak_memory(OpGraph((), (weights, *events))).allocated_bytes == max(moment.total_bytes for moment in moments)

@@ -12,7 +12,7 @@ from leadline.core.graph import OpGraph
 from leadline.core.hardware import Device, DeviceKind
 from leadline.core.units import format_bytes
 from leadline.core.workload import ModelKind, Parallelism, Workload
-from leadline.estimators.device_memory import least_memory, peak_memory, timeline
+from leadline.estimators.device_memory import PeakMemory, least_memory, peak_memory, timeline
 from leadline.estimators.offload import offloads
 from leadline.recommend.changes import Variant, at_batch, can_change, ladders
 from leadline.recommend.memory import check, largest_batch
@@ -121,8 +121,7 @@ def _still(asking: _Asking, answer: Fit) -> Iterator[str]:
     memory, there = answer.estimate.gpu_memory_bytes, asking.place.device.memory_bytes
     if memory is None or there is None or memory.low > there or asking.workload.parallelism != Parallelism():
         return
-    graph = _graph(asking)
-    peak = peak_memory(graph)
+    graph, peak = _played(asking)
     least = least_memory(graph, peak) + memory.point - peak.reserved_bytes
     if least <= there:
         yield (
@@ -131,27 +130,21 @@ def _still(asking: _Asking, answer: Fit) -> Iterator[str]:
         )
 
 
-def _graph(asking: _Asking) -> OpGraph:
-    """Return the step, or the longest decode step where tokens are generated and that holds more."""
+def _played(asking: _Asking) -> tuple[OpGraph, PeakMemory]:
+    """Return the step with its peak, or the longest decode step where tokens are generated and that holds more."""
     job = asking.tracers[asking.workload].job_for(asking.place.device)
     graphs = [job.step, *([job.generation.last] if job.generation and job.generation.last else [])]
-    return max(graphs, key=lambda graph: peak_memory(graph).allocated_bytes)
+    return max(((one, peak_memory(one)) for one in graphs), key=lambda played: played[1].allocated_bytes)
 
 
 def _moments(asking: _Asking, estimate: Estimate) -> Iterator[Moment]:
     """Yield the moments of a step on one GPU; where a model is divided, its share of each category."""
-    graph = _graph(asking)
-    whole, each = peak_memory(graph), estimate.basis.memory_breakdown_bytes
-    share = {
-        category: each.get(category.value, 0.0) / size if size else 1.0
-        for category, size in whole.by_category.items()
-    }  # fmt: skip
-    stages = [op.stage.value for op in graph.ops] or [""]
+    (graph, whole), each = _played(asking), estimate.basis.memory_breakdown_bytes
+    share = {kind.value: each.get(kind.value, 0.0) / size for kind, size in whole.by_category.items() if size}
     for moment in timeline(graph):
-        held = {kind.value: round(size * share.get(kind, 1.0)) for kind, size in moment.held.items() if size}
-        part = sum(held.values()) / max(sum(moment.held.values()), 1)
-        stage = stages[min(moment.op, len(stages) - 1)]
-        yield Moment(moment.share, stage, held, round(moment.reserved_bytes * part))
+        held = {kind: round(size * share.get(kind, 1.0)) for kind, size in moment.held_bytes.items()}
+        part = sum(held.values()) / max(moment.total_bytes, 1)
+        yield replace(moment, held_bytes=held, reserved_bytes=round(moment.reserved_bytes * part))
 
 
 def _checks(estimate: Estimate, place: Place, risk: float) -> Iterator[MemoryCheck]:
@@ -216,10 +209,11 @@ def _changes(asking: _Asking, answer: Fit, refused: list[str]) -> Iterator[Chang
 
 def _growing(asking: _Asking, answer: Fit) -> Iterator[Change]:
     """Yield what segments that grow would save of what the allocator reserves."""
-    memory, graph = answer.estimate.gpu_memory_bytes, _graph(asking)
+    memory = answer.estimate.gpu_memory_bytes
     if memory is None or asking.workload.parallelism != Parallelism():
         return
-    saved = peak_memory(graph).reserved_bytes - peak_memory(graph, expandable=True).reserved_bytes
+    graph, peak = _played(asking)
+    saved = peak.reserved_bytes - peak_memory(graph, expandable=True).reserved_bytes
     left = Interval(memory.point - saved, memory.low, max(memory.high - saved, memory.point - saved), memory.level)
     told = check("GPU", left, asking.place.device.memory_bytes, asking.risk)
     what = "set PYTORCH_ALLOC_CONF=expandable_segments:True in the job's environment"

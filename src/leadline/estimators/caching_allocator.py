@@ -16,8 +16,6 @@ SMALL_SEGMENT_BYTES = 2 * MIB
 LARGE_SEGMENT_BYTES = 20 * MIB
 LARGE_REQUEST_BYTES = 10 * MIB
 LARGE_ROUNDING_BYTES = 2 * MIB
-FEW = 64
-"""Of so many free blocks of one size the oldest is taken, of more the one that was given back first."""
 
 
 class OutOfMemory(Exception):
@@ -182,6 +180,10 @@ class CachingAllocator:
         self._pools[block.large].remove(block)
 
 
+def _serial(block: Block) -> int:
+    return block.serial
+
+
 class _Pool:
     """Free blocks, by their sizes: a step has few distinct ones, however many blocks, so that each change is quick."""
 
@@ -189,32 +191,29 @@ class _Pool:
 
     def __init__(self) -> None:
         self._sizes: list[int] = []
-        self._by_size: dict[int, dict[int, Block]] = {}
+        self._by_size: dict[int, list[Block]] = {}
 
     def best(self, size: int) -> Block | None:
         """Return the oldest of the smallest blocks that hold ``size`` bytes; ``None`` if none does."""
         place = bisect_left(self._sizes, size)
         if place == len(self._sizes):
             return None
-        alike = self._by_size[self._sizes[place]]
-        return alike[min(alike)] if len(alike) < FEW else next(iter(alike.values()))
+        return self._by_size[self._sizes[place]][0]
 
     def add(self, block: Block) -> None:
         """Take in a free block."""
-        alike = self._by_size.get(block.size)
-        if alike is None:
+        if block.size not in self._by_size:
             insort(self._sizes, block.size)
-            alike = self._by_size[block.size] = {}
-        alike[block.serial] = block
+        insort(self._by_size.setdefault(block.size, []), block, key=_serial)
 
     def remove(self, block: Block) -> None:
         """Give out a block."""
         alike = self._by_size[block.size]
-        del alike[block.serial]
+        del alike[bisect_left(alike, block.serial, key=_serial)]
         if not alike:
             del self._by_size[block.size]
             self._sizes.pop(bisect_left(self._sizes, block.size))
 
     def all(self) -> list[Block]:
         """Return all free blocks."""
-        return [block for alike in self._by_size.values() for block in alike.values()]
+        return [block for alike in self._by_size.values() for block in alike]

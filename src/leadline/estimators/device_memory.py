@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from leadline.core.fit import Moment
 from leadline.core.graph import OpGraph, Stage, StorageCategory
 from leadline.core.units import MIB
 from leadline.estimators.caching_allocator import Block, CachingAllocator, OutOfMemory
@@ -30,27 +31,12 @@ class PeakMemory:
     by_stage: dict[Stage, dict[StorageCategory, int]] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class Moment:
-    """What is held right after the storage event number ``event``, at op ``op``: bytes by category, and reserved.
-
-    ``share`` is how far the step has come by then, from 0 to 1 of its events.
-    """
-
-    event: int
-    op: int
-    share: float
-    held: dict[StorageCategory, int]
-    reserved_bytes: int
-
-
 def peak_memory(graph: OpGraph, *, expandable: bool = False) -> PeakMemory:
     """Play the storage events of ``graph`` through the allocator; time is n·log n in the number of events."""
-    allocator, stages = CachingAllocator(expandable=expandable), [op.stage for op in graph.ops]
+    allocator = CachingAllocator(expandable=expandable)
     most, at_most = dict[Stage, int](), dict[Stage, dict[StorageCategory, int]]()
     for total, number, held in _played(graph, allocator):
-        op = graph.events[number].op
-        stage = stages[op] if op < len(stages) else Stage.FORWARD
+        stage = _stage_at(graph, number)
         if total > most.get(stage, 0):
             most[stage], at_most[stage] = total, dict(held)
     fullest = max(most, key=lambda stage: most[stage], default=Stage.FORWARD)
@@ -82,9 +68,15 @@ def timeline(graph: OpGraph, moments: int = 200) -> list[Moment]:
         share = (number - first) / (len(graph.events) - first)
         part = int(share * moments)
         if share >= 0 and (part not in parts or total > parts[part][0]):
-            op = graph.events[number].op
-            parts[part] = total, Moment(number, op, share, dict(held), allocator.reserved_bytes)
+            kept = {kind.value: size for kind, size in held.items() if size}
+            parts[part] = total, Moment(share, _stage_at(graph, number).value, kept, allocator.reserved_bytes)
     return [moment for _, (_, moment) in sorted(parts.items())]
+
+
+def _stage_at(graph: OpGraph, event: int) -> Stage:
+    """Return the stage of the op at which an event stands; what is taken after the last op is the last op's."""
+    op = graph.events[event].op
+    return graph.ops[min(op, len(graph.ops) - 1)].stage if graph.ops else Stage.FORWARD
 
 
 def _runs_in(graph: OpGraph, limit_bytes: int, *, expandable: bool) -> bool:
