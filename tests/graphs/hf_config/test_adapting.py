@@ -4,41 +4,18 @@ import json
 import sys
 
 import pytest
+from tests.graphs.hf_config.conftest import LLAMA_7B, SMALL, flops, peak
 
 from leadline.core.errors import InvalidInput
 from leadline.core.graph import OpKind, Stage, StorageCategory
 from leadline.core.workload import Adapters, ModelKind, ModelSource, Optimizer, Precision, Quantization, Workload
-from leadline.estimators.device_memory import peak_memory
-from leadline.graphs.hf_config import expand
 
-LLAMA_7B = {"model_type": "llama", "hidden_size": 4096, "intermediate_size": 11008, "num_attention_heads": 32,
-            "num_hidden_layers": 32, "vocab_size": 32000, "max_position_embeddings": 4096}  # fmt: skip
-SMALL = {**LLAMA_7B, "hidden_size": 256, "intermediate_size": 688, "num_attention_heads": 8, "num_hidden_layers": 3,
-         "vocab_size": 1000}  # fmt: skip
 LAYERS_7B = 32 * (4 * 4096 * 4096 + 3 * 4096 * 11008)
 LORA = Adapters(8)
 
 
-@pytest.fixture
-def expanded(tmp_path):
-    def run(config, **settings):
-        path = tmp_path / "config.json"
-        path.write_text(json.dumps(config))
-        return expand(Workload(ModelSource(ModelKind.HF_CONFIG, str(path)), **settings))
-
-    return run
-
-
-def flops(graph, *kinds, stage=None):
-    return sum(op.flops * op.count for op in graph.ops if op.kind in (kinds or OpKind) and stage in (None, op.stage))
-
-
 def taken(graph, category):
     return sum(event.size_bytes for event in graph.events if event.category is category and event.size_bytes > 0)
-
-
-def peak(graph):
-    return peak_memory(graph).allocated_bytes
 
 
 def adapter_weights(rank):
