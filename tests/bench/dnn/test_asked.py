@@ -41,6 +41,21 @@ def test_coverage_is_told_apart_by_group_and_has_no_target_where_rows_are_few():
     assert named["table: split, coverage (b)"].met is None
 
 
+def test_each_device_that_is_told_apart_has_a_target_of_its_own():
+    one = split(apart=np.array(["T4", "T4", "V100", "V100"]), apart_mape=10.5)
+    named = {row.name: row for row in one.rows()}
+    new, old = named["table: split, V100, MAPE"], named["table: split, T4, MAPE"]
+    assert (pytest.approx(10.0), True) == (old.value, old.met)
+    assert (pytest.approx(10.0), True, 2) == (new.value, new.met, new.n)
+    assert replace(one, apart_mape=9.0).rows()[1].met is False
+    assert {"target": 10.5, "n": 2} == {key: one.document()["apart"]["T4"][key] for key in ("target", "n")}
+
+
+def test_the_page_has_a_line_for_each_device_that_is_told_apart():
+    page = tables([split(apart=np.array(["T4", "T4", "V100", "V100"]), apart_mape=9.0).document()])
+    assert "| … T4 | 2 | **10.0 %** | 9 % |" in page
+
+
 def test_coverage_of_many_rows_has_bounds_on_both_sides():
     measured = np.ones(40)
     wide = Asked("t", "s", measured, {"Leadline": measured}, measured * 0.5, measured * 2, np.full(40, ""))

@@ -25,7 +25,8 @@ class Asked:
     ``answers`` maps a method to its predictions, Leadline's own first; NaN where a method cannot say. ``low`` and
     ``high`` are the ends of Leadline's 90 % intervals, and ``group`` names the rows whose coverage is told apart.
     ``unit`` names rows that hit or miss together (those of one measured curve), where not each stands for itself: they
-    tell no more of the coverage than one row.
+    tell no more of the coverage than one row. ``apart`` names the rows of one device where the errors of each have a
+    target, ``apart_mape``, of their own.
     ``mape``, ``median`` and ``p90`` are targets of the absolute percentage error; ``limits`` says what stands in the
     way where one is missed, and ``how`` what was learned from what.
     """
@@ -44,6 +45,8 @@ class Asked:
     limits: str = ""
     more: Mapping[str, object] = field(default_factory=dict)
     unit: Texts | None = None
+    apart: Texts | None = None
+    apart_mape: float | None = None
 
     @property
     def name(self) -> str:
@@ -68,6 +71,8 @@ class Asked:
             found.append(_row(f"{self.name}, median", float(np.median(errors)), self.median, None, len(errors), ""))
         if self.p90 is not None:
             found.append(_row(f"{self.name}, P90", float(np.quantile(errors, 0.9)), self.p90, None, len(errors), ""))
+        for one, own in self._apart().items():
+            found.append(_row(f"{self.name}, {one}, MAPE", float(np.mean(own)), self.apart_mape, None, len(own), ""))
         return found + [self._coverage(str(one)) for one in np.unique(self.group)]
 
     def document(self) -> dict[str, object]:
@@ -75,13 +80,21 @@ class Asked:
         methods = {name: _figures(self.errors(name)) for name in self.answers}
         groups = {str(one): _figures(self.errors()[self.group == one]) for one in np.unique(self.group)}
         covered = {str(one): self._held(str(one)) for one in np.unique(self.group)}
+        apart = {one: {**_figures(own), "target": self.apart_mape} for one, own in self._apart().items()}
         targets = {"mape": self.mape, "median": self.median, "p90": self.p90}
         return {
             "table": self.table, "split": self.split, "targets": targets, "methods": methods, "groups": groups,
+            "apart": apart,
             "coverage": {name: {"percent": round(share, 2), "n": n, "width": width} for name, (share, n, width) in
                          covered.items()},
             **self.more,
         }  # fmt: skip
+
+    def _apart(self) -> dict[str, Array]:
+        """Return the errors of each device that is told apart."""
+        if self.apart is None:
+            return {}
+        return {str(one): self.errors()[self.apart == one] for one in np.unique(self.apart)}
 
     def _best_other(self) -> tuple[str, float | None]:
         others = {name: float(np.nanmean(self.errors(name))) for name in list(self.answers)[1:]}

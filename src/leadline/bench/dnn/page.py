@@ -24,7 +24,7 @@ def tables(details: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _table(splits: Sequence[Mapping[str, Any]]) -> str:
-    rows = [_refused(one) if "refused" in one else _answered(one) for one in splits]
+    rows = [row for one in splits for row in ([_refused(one)] if "refused" in one else [_answered(one), *_apart(one)])]
     return "\n".join("| " + " | ".join(cells) + " |" for cells in (HEADS, ["---"] * len(HEADS), *rows))
 
 
@@ -43,6 +43,15 @@ def _answered(split: Mapping[str, Any]) -> list[str]:
         f"{methods[best]['mape']:.1f} % ({best})" if best else "",
         _coverage(split["coverage"]),
     ]
+
+
+def _apart(split: Mapping[str, Any]) -> list[list[str]]:
+    """Return one row for each device that is told apart."""
+    return [
+        [f"… {name}", f"{one['n']:,}", _met(one["mape"], one["target"]), f"{one['target']:g} %",
+         _met(one["median"], None), _met(one["p90"], None), "", ""]
+        for name, one in split["apart"].items()
+    ]  # fmt: skip
 
 
 def _refused(split: Mapping[str, Any]) -> list[str]:
