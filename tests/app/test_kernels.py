@@ -53,8 +53,13 @@ def calibrated(device, flops_per_s):
 
 NAMES = {
     EstimatorChoice.LAW: "op law", EstimatorChoice.KERNELS: "learned kernels",
-    EstimatorChoice.NETWORK: "graph network", EstimatorChoice.SPECS: "maker's figures",
+    EstimatorChoice.NETWORK: "graph network", EstimatorChoice.BLACK_BOX: "black box",
+    EstimatorChoice.SPECS: "maker's figures",
 }  # fmt: skip
+
+
+FROM_ALL = (EstimatorChoice.NETWORK, EstimatorChoice.BLACK_BOX)
+"""Those that were asked about all measured steps; the others about a part, as kernels take milliseconds each."""
 
 
 @pytest.mark.parametrize("choice", EstimatorChoice)
@@ -65,7 +70,7 @@ def test_the_user_s_choice_is_taken_and_told_with_what_was_found_of_it(choice, v
     assert NAMES[choice] == model.name
     assert model.reasons[0].startswith(f"priced by the {NAMES[choice]}, as asked: ")
     assert "% off on 1,290 steps of vision inference in half precision" in model.reasons[0] or (
-        choice is EstimatorChoice.NETWORK and "% off on 9,149 steps" in model.reasons[0]
+        choice in FROM_ALL and "% off on 9,149 steps" in model.reasons[0]
     )
     step_s = model.step_s(vision.step)
     priced_s = sum(
@@ -82,7 +87,7 @@ def test_a_choice_that_nothing_judges_says_that_its_range_is_an_assumption(visio
     assert 0.4 == model.spread_of(whole.step)
 
 
-@pytest.mark.parametrize("choice", [EstimatorChoice.LAW, EstimatorChoice.NETWORK])
+@pytest.mark.parametrize("choice", [EstimatorChoice.LAW, EstimatorChoice.NETWORK, EstimatorChoice.BLACK_BOX])
 def test_a_choice_that_learned_of_no_such_kernels_refuses(choice, vision):
     spec = TensorSpec((8, 64, 32, 32), "float16")
     lookup = Op("aten.embedding", OpKind.EMBEDDING, Stage.FORWARD, "float16", 0.0, 1e9, 1e9, (spec,), (spec,))
@@ -90,7 +95,7 @@ def test_a_choice_that_learned_of_no_such_kernels_refuses(choice, vision):
         kernels_of(known("RTX 4090"), TracedJob(OpGraph((*vision.step.ops, lookup))), choice)
 
 
-@pytest.mark.parametrize("choice", [EstimatorChoice.LAW, EstimatorChoice.NETWORK])
+@pytest.mark.parametrize("choice", [EstimatorChoice.LAW, EstimatorChoice.NETWORK, EstimatorChoice.BLACK_BOX])
 def test_what_was_learned_on_gpus_is_refused_for_a_processor(choice, bert):
     processor = Device("Some processor", "AMD", DeviceKind.CPU, memory_bytes_per_s=1e11)
     with pytest.raises(InvalidInput, match=f"Some processor is a cpu, but the {choice.value} was learned on GPUs"):

@@ -16,8 +16,8 @@ from leadline.core.hardware import DeviceKind
 from leadline.core.workload import ModelKind, ModelSource, Phase, Precision, Workload
 from leadline.estimators.learned.kernels import LearnedKernels
 from leadline.estimators.learned.law_kernels import LawKernels
-from leadline.estimators.learned.network_kernels import NetworkKernels
 from leadline.estimators.learned.selection import Domain, Group, ranked
+from leadline.estimators.learned.step_kernels import BlackBoxKernels, NetworkKernels
 from leadline.estimators.learned.swept import SweptKernels
 from leadline.estimators.roofline import SpecsKernels
 from leadline.graphs.hf_config import expand
@@ -27,7 +27,7 @@ BERT = {"model_type": "bert", "hidden_size": 768, "num_hidden_layers": 2, "num_a
         "intermediate_size": 3072, "vocab_size": 30522, "max_position_embeddings": 512}  # fmt: skip
 
 
-NAMES = (LawKernels.name, LearnedKernels.name, NetworkKernels.name, SpecsKernels.name)
+NAMES = (LawKernels.name, LearnedKernels.name, NetworkKernels.name, BlackBoxKernels.name, SpecsKernels.name)
 
 
 @pytest.fixture

@@ -48,7 +48,7 @@ def shipped_kernels_of(device: Device, job: TracedJob, choice: EstimatorChoice |
 
 def _priced_alone(device: Device, choice: EstimatorChoice | None) -> KernelModel:
     """Return the price list of a device about which nothing was learned from others."""
-    if choice in (EstimatorChoice.LAW, EstimatorChoice.NETWORK):
+    if choice in (EstimatorChoice.LAW, EstimatorChoice.NETWORK, EstimatorChoice.BLACK_BOX):
         raise InvalidInput(
             f"{device.name} is a {device.kind.value}, but the {choice.value} was learned on GPUs: choose "
             f"{EstimatorChoice.KERNELS.value} once it is calibrated, or {EstimatorChoice.SPECS.value}"

@@ -16,17 +16,18 @@ from leadline.estimators.learned.fitted_kernels import FittedKernels
 from leadline.estimators.learned.gnn import GraphNetwork
 from leadline.estimators.learned.kernels import LearnedKernels, tables_of
 from leadline.estimators.learned.kernels import Tables as KernelTables
-from leadline.estimators.learned.law_kernels import LawKernels
+from leadline.estimators.learned.law_kernels import LawKernels, StepSetting
 from leadline.estimators.learned.law_kernels import Tables as OpTables
-from leadline.estimators.learned.network_kernels import NetworkKernels
 from leadline.estimators.learned.op_table import indexed
 from leadline.estimators.learned.remembered import Remembered
 from leadline.estimators.learned.selection import Group, Record, group_of, ranked, reason
+from leadline.estimators.learned.step_kernels import BlackBoxKernels, NetworkKernels
 from leadline.estimators.learned.swept import SweptKernels
 from leadline.estimators.roofline import SPREAD, SpecsKernels
-from leadline.training.shipped_models import shipped_card, shipped_kernels, shipped_laws
+from leadline.training.shipped_models import shipped_black_box, shipped_card, shipped_kernels, shipped_laws
 
 LAW, NETWORK, SPECS = LawKernels.name, NetworkKernels.name, SpecsKernels.name
+BLACK_BOX = BlackBoxKernels.name
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,9 +67,7 @@ def chosen(device: Device, graph: OpGraph, choice: EstimatorChoice) -> KernelMod
         InvalidInput: it cannot price the graph on this device.
         MissingExtra: it is the network, and onnxruntime is not installed.
     """
-    name = {EstimatorChoice.LAW: LAW, EstimatorChoice.NETWORK: NETWORK, EstimatorChoice.SPECS: SPECS}.get(
-        choice, _kernels_on(device)
-    )
+    name = _NAMES.get(choice, _kernels_on(device))
     order = _order(device, graph, group := group_of(graph, device))
     found = next((one for one in order if one.estimator == name), None)
     if found is None:
@@ -94,9 +93,9 @@ def _order(device: Device, graph: OpGraph, group: Group) -> list[Record]:
     if not any(one.estimator == kernels and one.group == group for one in records):
         unswept = [one for one in records if one.estimator == LearnedKernels.name and one.group == group]
         records += tuple(replace(one, estimator=kernels, source=f"{one.source}, without a sweep") for one in unswept)
-    names = (LAW, kernels, SPECS, *([NETWORK] if find_spec("onnxruntime") else []))
+    names = (LAW, kernels, BLACK_BOX, SPECS, *([NETWORK] if find_spec("onnxruntime") else []))
     knows = shipped_laws().knows(device, training=graph.is_training)
-    return ranked(records, group, names, (LAW, NETWORK) if knows else ())
+    return ranked(records, group, names, (LAW, BLACK_BOX, NETWORK) if knows else ())
 
 
 def _law(asked: _Asked) -> KernelModel:
@@ -121,9 +120,19 @@ def _told(kind: type[LearnedKernels], fitted: FittedKernels, asked: _Asked) -> K
 
 
 def _network(asked: _Asked) -> KernelModel:
-    _law(asked)  # refuses kernels of which no step was learned: the network learned from the same steps
-    setting = max(shipped_laws().of(asked.device, asked.graph), key=lambda one: one.release)
+    setting = _setting(asked)
     return NetworkKernels(_graph_network(), asked.device, setting, spread=asked.spread, reasons=asked.reasons)
+
+
+def _black_box(asked: _Asked) -> KernelModel:
+    setting = _setting(asked)
+    return BlackBoxKernels(shipped_black_box(), asked.device, setting, spread=asked.spread, reasons=asked.reasons)
+
+
+def _setting(asked: _Asked) -> StepSetting:
+    """Return the setting of whoever learned from the steps that the law learned from."""
+    _law(asked)  # refuses kernels of which no step was learned
+    return max(shipped_laws().of(asked.device, asked.graph), key=lambda one: one.release)
 
 
 def _specs(asked: _Asked) -> KernelModel:
@@ -132,6 +141,12 @@ def _specs(asked: _Asked) -> KernelModel:
 
 _BUILDERS: dict[str, Callable[[_Asked], KernelModel]] = {
     LAW: _law, LearnedKernels.name: _kernels, SweptKernels.name: _swept, NETWORK: _network, SPECS: _specs,
+    BLACK_BOX: _black_box,
+}  # fmt: skip
+
+_NAMES = {
+    EstimatorChoice.LAW: LAW, EstimatorChoice.NETWORK: NETWORK, EstimatorChoice.BLACK_BOX: BLACK_BOX,
+    EstimatorChoice.SPECS: SPECS,
 }  # fmt: skip
 
 

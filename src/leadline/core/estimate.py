@@ -10,6 +10,8 @@ NORMAL_90 = 1.645
 class Tier(StrEnum):
     """What an estimate rests on, weakest first."""
 
+    BLACK_BOX = "black-box"
+    """Boosting on a table of features, learned from whole steps."""
     SPECS = "specs"
     """The maker's figures only: wide intervals."""
     CALIBRATED = "calibrated"
@@ -27,6 +29,8 @@ class EstimatorChoice(StrEnum):
     """Kernels one by one, learned from other devices and from the sweep of this one, if it was calibrated."""
     NETWORK = "network"
     """The graph neural network, learned from whole steps."""
+    BLACK_BOX = "black-box"
+    """Boosting on a table of features, learned from whole steps."""
     SPECS = "specs"
     """The maker's figures."""
 

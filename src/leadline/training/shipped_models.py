@@ -9,10 +9,11 @@ import numpy as np
 from leadline.estimators.learned.fitted_kernels import FittedKernels
 from leadline.estimators.learned.law_kernels import StepLaws
 from leadline.estimators.learned.selection import Record
-from leadline.estimators.tabular.ports import State
+from leadline.estimators.tabular import registry
+from leadline.estimators.tabular.ports import FittedEstimator, State
 from leadline.training.shipped_files import content_of
 
-KERNELS, STEPS, CARD = "kernels.npz", "steps.npz", "estimators.json"
+KERNELS, STEPS, BLACK_BOX, CARD = "kernels.npz", "steps.npz", "black_box.npz", "estimators.json"
 
 
 class Card(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,6 +38,12 @@ def shipped_kernels() -> FittedKernels:
 def shipped_laws() -> StepLaws:
     """Return the laws of all measured steps."""
     return StepLaws.load(_state(STEPS))
+
+
+@cache
+def shipped_black_box() -> FittedEstimator:
+    """Return the boosting of all measured steps, in terms of their ideal ones (``step_table.features``)."""
+    return registry.load(_state(BLACK_BOX))
 
 
 @cache

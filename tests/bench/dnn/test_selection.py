@@ -12,6 +12,7 @@ pytest.importorskip("sklearn")
 from leadline.bench.dnn.selection import _asked, records
 from leadline.bench.dnn.tried_steps import KERNELS, LAW, SPECS, Tried
 from leadline.estimators.learned.selection import Domain, Group, ranked
+from leadline.estimators.learned.step_kernels import BlackBoxKernels
 
 HALF = Group(Domain.VISION, "half", "inference")
 TRAINING = Group(Domain.VISION, "half", "training")
@@ -97,3 +98,9 @@ def test_the_choice_is_as_good_as_the_best_of_each_group_on_the_measured_data():
             continue
         best = min(np.nanmean(one.errors(name)) for name in list(one.answers)[1:])
         assert np.mean(one.errors()) <= 1.1 * best, one.split
+
+
+def test_the_black_box_counts_as_knowing_a_device_only_where_it_had_learned_from_steps_there():
+    name = BlackBoxKernels.name
+    kept = records([tried(HALF, 100, {name: 0.1}, known=True), tried(HALF, 100, {name: 0.2})])
+    assert [(True, True), (False, False)] == [(one.known, one.error < 0.1) for one in kept]

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from leadline.bench.dnn.vision_lab import Lab
-from leadline.estimators.learned.law_kernels import StepLaws, StepSetting, classes_seen
+from leadline.bench.dnn.vision_lab import Lab, setting_of
+from leadline.estimators.learned.law_kernels import StepLaws, classes_seen
 
 USUAL = 0.9
 """Share of the learned graphs that are surer than what is called usual."""
@@ -15,10 +15,7 @@ def fitted_laws(lab: Lab) -> StepLaws:
     found, usual, seen = {}, {}, {}
     for name in np.unique(lab.setting).tolist():
         rows = np.flatnonzero(lab.setting == name)
-        device, mode, layout, release = name.split()
-        setting = StepSetting(
-            lab.devices[device].name, mode == "train", layout == "nhwc", (int(release[0]), int(release[1:]))
-        )
+        device, setting = name.split()[0], setting_of(lab, name)
         basis = lab.bases[device].taken(np.unique(lab.steps.graph[rows]))
         found[setting] = laws[name]
         usual[setting] = float(np.quantile(lab.priced(rows, device, laws, name).spread, USUAL))

@@ -15,8 +15,11 @@ from leadline.bench.dnn.vision_lab import Lab
 from leadline.catalog.read import TomlCatalog
 from leadline.core.hardware import Device
 from leadline.estimators.learned.selection import Group, Record, ranked
+from leadline.estimators.learned.step_kernels import BlackBoxKernels
 
 TABLE = "selection"
+FROM_STEPS = (LAW, BlackBoxKernels.name)
+"""Those that learned from whole steps: they may have seen others of the same device."""
 FEW = 20
 """Fewer steps than this are joined by those of the other phase, as they could not tell estimators apart."""
 HALVES = 2
@@ -63,7 +66,7 @@ def _asked(one: Tried, groups: Sequence[Tried]) -> Asked:
     chosen = []
     for number in range(HALVES):
         own, rest = half == number, half != number
-        knowing = (LAW,) if one.known else ()
+        knowing = FROM_STEPS if one.known else ()
         best = ranked(_records(one, groups, rest), one.group, tuple(one.said), knowing)[0]
         chosen.append(best.estimator)
         said[own] = one.said[best.estimator][own]
@@ -97,7 +100,7 @@ def _records(one: Tried, groups: Sequence[Tried], rows: np.ndarray) -> list[Reco
             Record(
                 name,
                 one.group,
-                one.known and name == LAW,
+                one.known and name in FROM_STEPS,
                 error,
                 wide,
                 steps=len(log),

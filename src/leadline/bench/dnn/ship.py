@@ -15,10 +15,12 @@ from leadline.bench.dnn.fit_steps import fitted_laws
 from leadline.bench.dnn.selection import records
 from leadline.bench.dnn.tried_steps import KERNELS, LAW, SPECS, SWEPT, VISION, tried
 from leadline.bench.dnn.vision_lab import DEVICES, Lab
+from leadline.bench.dnn.vision_tabular import StepTable
+from leadline.bench.dnn.vision_tabular import tried as tried_black_box
 from leadline.catalog.read import TomlCatalog
 from leadline.core.errors import InvalidInput, LeadlineError
-from leadline.estimators.learned.network_kernels import NetworkKernels
 from leadline.estimators.learned.selection import Domain, Group, Record
+from leadline.estimators.learned.step_kernels import BlackBoxKernels, NetworkKernels
 from leadline.estimators.tabular.ports import State
 from leadline.training import shipped_models
 from leadline.training.graph_network import NetworkCard, shipped_card
@@ -36,9 +38,11 @@ LEARNED_FROM = {
         "products of layers of language models in half precision on A40, A100 and H100 (Vidur, MIT)",
     ),
     SWEPT: ("those kernels, and the sweep that leadline calibrate makes of the device",),
+    BlackBoxKernels.name: ("the steps that the op law learned from, as a table of features",),
     NETWORK: ("the steps and op graphs that the op law learned from", "its own card, gnn.json"),
     SPECS: ("the maker's figures; its efficiencies are near several fits, as its module says",),
 }
+LIBRARIES = ("numpy", "scikit-learn", "lightgbm")
 LIMITS = (
     "in vision only two GPUs were measured, both with GDDR memory: what a new one adds is known from each to the other",
     "the efficiency of attention in the maker's figures was chosen on llm-foundry's steps, on which it is judged here",
@@ -61,17 +65,19 @@ def main(arguments: list[str]) -> int:
 
 def _write(data: Path) -> None:
     lab = Lab(data)
-    fitted, laws = fitted_kernels(data), fitted_laws(lab)
+    fitted, laws, table = fitted_kernels(data), fitted_laws(lab), StepTable.of(lab)
+    found = [*records(tried(data, fitted, laws, lab)), *records(tried_black_box(lab, table))]
     card = Card(
         schema="leadline.shipped/1",
         made_on=datetime.now(UTC).date().isoformat(),
         learned_from=LEARNED_FROM,
-        records=(*records(tried(data, fitted, laws, lab)), *_network_records(shipped_card())),
+        records=(*found, *_network_records(shipped_card())),
         limits=LIMITS,
-        versions={"python": platform.python_version(), **{name: version(name) for name in ("numpy", "scikit-learn")}},
+        versions={"python": platform.python_version(), **{name: version(name) for name in LIBRARIES}},
     )
     _save(FOLDER / shipped_models.KERNELS, fitted.dump())
     _save(FOLDER / shipped_models.STEPS, laws.dump())
+    _save(FOLDER / shipped_models.BLACK_BOX, table.fitted(np.arange(len(table.step_s))).dump())
     (FOLDER / shipped_models.CARD).write_bytes(msgspec.json.format(msgspec.json.encode(card), indent=2) + b"\n")
 
 

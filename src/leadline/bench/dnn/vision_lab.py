@@ -9,6 +9,7 @@ from leadline.bench.dnn.vision_baselines import Baselines
 from leadline.bench.dnn.vision_data import VisionSteps, vision_steps
 from leadline.catalog.read import TomlCatalog
 from leadline.core.hardware import Device
+from leadline.estimators.learned.law_kernels import StepSetting
 from leadline.estimators.learned.op_law import Basis, Observed, Priced, price
 from leadline.estimators.learned.steps import Laws, fit_settings
 from leadline.uncertainty.conformal import Residuals
@@ -62,6 +63,12 @@ class Lab:
             found = self.priced(rows[own], str(name).split()[0], laws, str(name))
             said[own], spread[own] = found.step_s, found.spread
         return said, spread
+
+
+def setting_of(lab: Lab, name: str) -> StepSetting:
+    """Return a setting of the lab (``rtx3090 infer nchw 210``) as estimators know it."""
+    device, mode, layout, release = name.split()
+    return StepSetting(lab.devices[device].name, mode == "train", layout == "nhwc", (int(release[0]), int(release[1:])))
 
 
 def carried_to(seen: str, unseen: str) -> str:
