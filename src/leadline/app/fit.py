@@ -12,7 +12,7 @@ from leadline.core.graph import OpGraph
 from leadline.core.hardware import Device, DeviceKind
 from leadline.core.units import format_bytes
 from leadline.core.workload import ModelKind, Parallelism, Workload
-from leadline.estimators.device_memory import PeakMemory, least_memory, peak_memory, timeline
+from leadline.estimators.device_memory import PeakMemory, fills_device, least_memory, peak_memory, timeline
 from leadline.estimators.offload import offloads
 from leadline.recommend.changes import Variant, at_batch, can_change, ladders
 from leadline.recommend.memory import check, largest_batch
@@ -131,15 +131,16 @@ def _still(asking: _Asking, answer: Fit) -> Iterator[str]:
 
 
 def _played(asking: _Asking) -> tuple[OpGraph, PeakMemory]:
-    """Return the step with its peak, or the longest decode step where tokens are generated and that holds more."""
+    """Return what fills the device most, of the steps and the longest decode step, with its peak."""
     job = asking.tracers[asking.workload].job_for(asking.place.device)
-    graphs = [job.step, *([job.generation.last] if job.generation and job.generation.last else [])]
-    return max(((one, peak_memory(one)) for one in graphs), key=lambda played: played[1].allocated_bytes)
+    return max(((one, peak_memory(one)) for one in fills_device(job)), key=lambda played: played[1].allocated_bytes)
 
 
 def _moments(asking: _Asking, estimate: Estimate) -> Iterator[Moment]:
     """Yield the moments of a step on one GPU; where a model is divided, its share of each category."""
     (graph, whole), each = _played(asking), estimate.basis.memory_breakdown_bytes
+    job = asking.tracers[asking.workload].job_for(asking.place.device)
+    graph = job.largest if job.longer else graph  # one step is drawn, not all that are played
     share = {kind.value: each.get(kind.value, 0.0) / size for kind, size in whole.by_category.items() if size}
     for moment in timeline(graph):
         held = {kind: round(size * share.get(kind, 1.0)) for kind, size in moment.held_bytes.items()}

@@ -230,7 +230,8 @@ class TracedJob:
 
     ``notes`` are sentences for the user (what was assumed, what was left out); ``low_confidence`` is set when the
     route taken is known to differ from what the device would run. Where tokens are generated, ``step`` is the pass over
-    the prompt alone, and ``generation`` what follows it.
+    the prompt alone, and ``generation`` what follows it. Where batches differ in size, ``step`` is that of a mean one,
+    which decides the time, and ``longer`` are steps of larger ones up to the largest, which decides the memory.
     """
 
     step: OpGraph
@@ -239,3 +240,9 @@ class TracedJob:
     notes: tuple[str, ...] = ()
     low_confidence: bool = False
     generation: Generation | None = None
+    longer: tuple[OpGraph, ...] = ()
+
+    @property
+    def largest(self) -> OpGraph:
+        """The step of the largest batch."""
+        return self.longer[-1] if self.longer else self.step

@@ -1,5 +1,7 @@
 """Predict the peak memory of a job's processes on the host."""
 
+from dataclasses import replace
+
 from leadline.core.estimate import Interval
 from leadline.core.graph import OpGraph, StorageCategory, StorageEvent, TracedJob
 from leadline.core.hardware import Device, DeviceKind
@@ -45,7 +47,7 @@ def host_memory(workload: Workload, job: TracedJob, device: Device) -> Interval:
     data = _data_bytes(workload, job)
     if device.kind is DeviceKind.CPU:
         first = figures["first_step_bytes" if workload.phase is Phase.TRAINING else "first_pass_bytes"]
-        tensors = resident_peak_bytes(_with_evaluation(job), Processor.of(figures))
+        tensors = resident_peak_bytes(_with_evaluation(replace(job, step=job.largest)), Processor.of(figures))
         if job.generation and job.generation.last:
             tensors = max(tensors, resident_peak_bytes(job.generation.last, Processor.of(figures)))
         point = libraries + first + max(tensors, _cast_bytes(workload, job)) + data

@@ -12,7 +12,7 @@ from leadline.core.hardware import Device, DeviceKind
 from leadline.core.ports import KernelModel
 from leadline.core.units import format_bytes
 from leadline.core.workload import Phase, Workload
-from leadline.estimators.device_memory import CONTEXT_BYTES, PeakMemory, peak_memory
+from leadline.estimators.device_memory import CONTEXT_BYTES, PeakMemory, fills_device, peak_memory
 from leadline.estimators.parallel import Divided, divide, divided_memory
 from leadline.estimators.roofline import SpecsKernels
 from leadline.estimators.tensor_share import tensor_share
@@ -55,7 +55,7 @@ class WhiteBox:
     kernels: Callable[[Device, TracedJob], KernelModel] = lambda device, _: SpecsKernels(device)
     name: str = "white-box"
     as_whole: AsWhole = lambda *_: None
-    _peaks: list[tuple[OpGraph, PeakMemory]] = field(default_factory=list)
+    _peaks: list[tuple[TracedJob, PeakMemory]] = field(default_factory=list)
     _hosts: list[tuple[Workload, TracedJob, DeviceKind, Interval]] = field(default_factory=list)
 
     def estimate(
@@ -106,18 +106,15 @@ class WhiteBox:
         )
 
     def _peak(self, job: TracedJob) -> PeakMemory:
-        """Return the peak of the step, or of the longest decode step where that holds more."""
-        last = job.generation.last if job.generation else None
-        peaks = [self._peak_of(graph) for graph in (job.step, last) if graph is not None]
-        return max(peaks, key=lambda peak: peak.allocated_bytes)
+        """Return the peak of the step, of the largest batch where they differ, or of the longest decode step.
 
-    def _peak_of(self, graph: OpGraph) -> PeakMemory:
-        """Return the peak of ``graph``, simulated once for all devices of a catalog (a few graphs are remembered)."""
+        It is played once for all devices of a catalog (a few jobs are remembered).
+        """
         for known, peak in self._peaks:
-            if known is graph:
+            if known is job:
                 return peak
-        peak = peak_memory(graph)
-        self._peaks[:] = [(graph, peak), *self._peaks[:3]]
+        peak = max((peak_memory(graph) for graph in fills_device(job)), key=lambda one: one.allocated_bytes)
+        self._peaks[:] = [(job, peak), *self._peaks[:3]]
         return peak
 
     def _host(self, workload: Workload, job: TracedJob, device: Device) -> Interval:

@@ -205,3 +205,37 @@ def _trace(folder: Path, code: str, *, ranks: int = 0) -> TracedJob:
 def _run(words: tuple[str, ...], folder: Path) -> TracedJob:
     workload = Workload(ModelSource(ModelKind.COMMAND, shlex.join(words), words))
     return trace_command(workload, runner=run_process, cwd=folder, timeout_s=60)
+
+
+PADDED = """
+import torch
+from torch.nn.utils.rnn import pad_sequence
+from torch.utils.data import DataLoader
+
+LENGTHS = [3, 5, 4, 6, 5, 40, 7, 5, 4, 6, 5, 3] * 2
+data = [torch.zeros(length, dtype=torch.long) for length in LENGTHS]
+loader = DataLoader(data, batch_size=2, collate_fn=lambda batch: {"x": pad_sequence(batch, batch_first=True)})
+table = torch.nn.Embedding(1000, 64).cuda()
+optimizer = torch.optim.SGD(table.parameters(), 0.1)
+for epoch in range(3):
+    for batch in loader:
+        table(batch.pop("x").cuda()).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+
+
+def test_the_longest_of_padded_batches_is_traced_beside_a_mean_one(tmp_path: Path) -> None:
+    job = _trace(tmp_path, PADDED)
+    looked_up = [
+        next(op.outputs[0].shape for op in step.ops if "embedding" in op.name and op.stage is Stage.FORWARD)
+        for step in (job.step, job.largest)
+    ]
+    assert (2, 40, 64) == looked_up[1]
+    assert looked_up[0][1] <= 7
+    assert any("the largest" in note and "2 × 40" in note for note in job.notes)
+
+
+def test_batches_of_one_size_have_no_longest(tmp_path: Path) -> None:
+    job = _trace(tmp_path, PADDED.replace("[3, 5, 4, 6, 5, 40, 7, 5, 4, 6, 5, 3] * 2", "[5] * 25"))
+    assert () == job.longer

@@ -3,6 +3,7 @@
 import json
 import sys
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -175,4 +176,4 @@ def _job(answer: dict[str, Any]) -> TracedJob:
 
 
 def _noted(job: TracedJob, note: str) -> TracedJob:
-    return TracedJob(job.step, job.loop, job.evaluation, (*job.notes, note), job.low_confidence)
+    return replace(job, notes=(*job.notes, note))

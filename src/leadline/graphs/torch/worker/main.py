@@ -160,6 +160,8 @@ def _answer(session: Session, recorder: Any, steps: Any, window: Optional[Any]) 
         "notes": session.notes,
         "low_confidence": session.low_confidence,
     }
+    if steps.largest is not None:
+        job["longer"] = [report.graph(session, recorder, steps.largest)]
     if steps.evaluation is not None and steps.evaluation.ops:
         job["evaluation"] = report.graph(session, recorder, steps.evaluation, stage="evaluation")
     return {"job": job}
