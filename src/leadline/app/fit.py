@@ -13,6 +13,7 @@ from leadline.core.hardware import Device, DeviceKind
 from leadline.core.units import format_bytes
 from leadline.core.workload import ModelKind, Parallelism, Workload
 from leadline.estimators.device_memory import PeakMemory, fills_device, least_memory, peak_memory, timeline
+from leadline.estimators.host_memory import host_parts
 from leadline.estimators.offload import offloads
 from leadline.recommend.changes import Variant, at_batch, can_change, ladders
 from leadline.recommend.memory import check, largest_batch
@@ -81,7 +82,10 @@ def fit(
         batch = workload.batch or tracer.first.loop.batch or (workload.inputs[0].shape[0] if workload.inputs else None)
         asking = _Asking(tools, workload, place, risk, progress, tracers)
         answer = _answer(asking, estimate, batch, changes=changes)
-        answer = replace(answer, notes=(*answer.notes, *tracer.job_for(place.device).notes))
+        job = tracer.job_for(place.device)
+        answer = replace(answer, notes=(*answer.notes, *job.notes))
+        if any(check.kind == "host" for check in answer.checks):
+            answer = replace(answer, host_parts_bytes=host_parts(workload, job, place.device))
         found.append(replace(answer, moments=tuple(_moments(asking, estimate))) if picture else answer)
     return found
 

@@ -1,6 +1,6 @@
 """Whether a job fits into memory, by how much, and what would make it fit."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from leadline.core.estimate import Estimate, Interval
@@ -93,7 +93,8 @@ class Fit:
     """The answer for one place: its checks, the largest batch that fits, and the changes that were asked about.
 
     ``largest_batch`` is 0 where not even one sample fits, and ``None`` where it was not asked (``why_no_batch``).
-    ``moments`` are those of the step, evenly over it, where they were asked for.
+    ``moments`` are those of the step, evenly over it, where they were asked for. ``host_parts_bytes`` is what the host
+    holds for each process at its peak, by name.
     """
 
     place: str
@@ -107,6 +108,7 @@ class Fit:
     changes: tuple[Change, ...] = ()
     notes: tuple[str, ...] = ()
     moments: tuple[Moment, ...] = ()
+    host_parts_bytes: dict[str, float] = field(default_factory=dict)
 
     @property
     def fits(self) -> bool | None:

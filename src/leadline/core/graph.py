@@ -150,7 +150,8 @@ class LoopFacts:
 
     ``script_bytes`` is what its own imports and data held when its first step began, the framework's left out, and
     ``script_s`` the processor seconds they took where importing the framework took ``framework_s``. ``load_s`` is how
-    long its loader was seen to take for one batch, in one process.
+    long its loader was seen to take for one batch, in one process. The loader keeps ``prefetch`` batches ahead for each
+    worker, ``pinned`` or not, of tensors of ``batch_tensor_bytes``; its data set holds ``object_bytes`` of Python objects.
     """
 
     batch: int | None = None
@@ -168,6 +169,10 @@ class LoopFacts:
     script_s: float | None = None
     framework_s: float | None = None
     load_s: float | None = None
+    pinned: bool | None = None
+    prefetch: int | None = None
+    batch_tensor_bytes: tuple[int, ...] = ()
+    object_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -239,3 +239,11 @@ def test_the_longest_of_padded_batches_is_traced_beside_a_mean_one(tmp_path: Pat
 def test_batches_of_one_size_have_no_longest(tmp_path: Path) -> None:
     job = _trace(tmp_path, PADDED.replace("[3, 5, 4, 6, 5, 40, 7, 5, 4, 6, 5, 3] * 2", "[5] * 25"))
     assert () == job.longer
+
+
+def test_a_loader_says_what_it_keeps_on_the_host(tmp_path: Path) -> None:
+    keeps = "num_workers=3, prefetch_factor=5, pin_memory=True, collate_fn"
+    loop = _trace(tmp_path, PADDED.replace("collate_fn", keeps)).loop
+    assert (3, 5, True) == (loop.loader_workers, loop.prefetch, loop.pinned)
+    assert (2 * 5 * 8,) == loop.batch_tensor_bytes
+    assert 24 * 50 < (loop.object_bytes or 0) < 24 * 500
