@@ -15,6 +15,7 @@ from leadline.core.workload import ModelKind, Parallelism, Workload
 from leadline.estimators.device_memory import PeakMemory, fills_device, least_memory, peak_memory, timeline
 from leadline.estimators.host_memory import host_parts
 from leadline.estimators.offload import offloads
+from leadline.estimators.workspaces import with_workspaces
 from leadline.recommend.changes import Variant, at_batch, can_change, ladders
 from leadline.recommend.memory import check, largest_batch
 
@@ -136,15 +137,17 @@ def _still(asking: _Asking, answer: Fit) -> Iterator[str]:
 
 def _played(asking: _Asking) -> tuple[OpGraph, PeakMemory]:
     """Return what fills the device most, of the steps and the longest decode step, with its peak."""
-    job = asking.tracers[asking.workload].job_for(asking.place.device)
-    return max(((one, peak_memory(one)) for one in fills_device(job)), key=lambda played: played[1].allocated_bytes)
+    device = asking.place.device
+    graphs = fills_device(asking.tracers[asking.workload].job_for(device), device)
+    return max(((one, peak_memory(one)) for one in graphs), key=lambda played: played[1].allocated_bytes)
 
 
 def _moments(asking: _Asking, estimate: Estimate) -> Iterator[Moment]:
     """Yield the moments of a step on one GPU; where a model is divided, its share of each category."""
     (graph, whole), each = _played(asking), estimate.basis.memory_breakdown_bytes
     job = asking.tracers[asking.workload].job_for(asking.place.device)
-    graph = job.largest if job.longer else graph  # one step is drawn, not all that are played
+    if job.longer:  # one step is drawn, not all that are played
+        graph = with_workspaces(job.largest, asking.place.device)
     share = {kind.value: each.get(kind.value, 0.0) / size for kind, size in whole.by_category.items() if size}
     for moment in timeline(graph):
         held = {kind: round(size * share.get(kind, 1.0)) for kind, size in moment.held_bytes.items()}

@@ -50,6 +50,7 @@ class StorageCategory(StrEnum):
     INPUT = "input"
     KV_CACHE = "kv-cache"
     TEMPORARY = "temporary"
+    WORKSPACE = "workspace"
     OTHER = "other"
 
 
@@ -151,7 +152,7 @@ class LoopFacts:
     ``script_bytes`` is what its own imports and data held when its first step began, the framework's left out, and
     ``script_s`` the processor seconds they took where importing the framework took ``framework_s``. ``load_s`` is how
     long its loader was seen to take for one batch, in one process. The loader keeps ``prefetch`` batches ahead for each
-    worker, ``pinned`` or not, of tensors of ``batch_tensor_bytes``; its data set holds ``object_bytes`` of Python objects.
+    worker, ``pinned`` or not, of tensors of ``batch_tensor_bytes``; its data set is ``object_bytes`` of Python objects.
     """
 
     batch: int | None = None

@@ -5,8 +5,10 @@ from dataclasses import dataclass, field, replace
 
 from leadline.core.fit import Moment
 from leadline.core.graph import OpGraph, Stage, StorageCategory, StorageEvent, TracedJob
+from leadline.core.hardware import Device
 from leadline.core.units import MIB
 from leadline.estimators.caching_allocator import Block, CachingAllocator, OutOfMemory
+from leadline.estimators.workspaces import with_workspaces
 
 CONTEXT_BYTES = 500 * MIB
 """Device memory of the driver's context and the libraries' kernels; 300 to 700 MiB on data-centre GPUs."""
@@ -44,14 +46,15 @@ def peak_memory(graph: OpGraph, *, expandable: bool = False) -> PeakMemory:
     return PeakMemory(peak, max(allocator.peak_reserved_bytes, peak), at_most.get(fullest, {}), at_most)
 
 
-def fills_device(job: TracedJob) -> list[OpGraph]:
+def fills_device(job: TracedJob, device: Device) -> list[OpGraph]:
     """Return what fills a device in turn: the steps, of all sizes of batches, and the longest decode step.
 
     Steps of different sizes follow one another as in an epoch whose batches are each a record, the worst order: the
     blocks that a smaller batch left are too small for the next one, so that both stay reserved.
     """
     last = job.generation.last if job.generation else None
-    return [successive((job.step, *job.longer)), *([last] if last else [])]
+    graphs = (successive((job.step, *job.longer)), *([last] if last else []))
+    return [with_workspaces(graph, device) for graph in graphs]
 
 
 def successive(steps: Sequence[OpGraph]) -> OpGraph:

@@ -18,6 +18,7 @@ from leadline.estimators.roofline import SpecsKernels
 from leadline.estimators.tensor_share import tensor_share
 from leadline.estimators.token_times import Priced, Replayed, answered, least_decode_s, sentences, token_times
 from leadline.estimators.walltime import job_length, load_s, start_up, step_with_loading
+from leadline.estimators.workspaces import workspace_bytes
 
 LEVEL = 0.9
 
@@ -55,7 +56,7 @@ class WhiteBox:
     kernels: Callable[[Device, TracedJob], KernelModel] = lambda device, _: SpecsKernels(device)
     name: str = "white-box"
     as_whole: AsWhole = lambda *_: None
-    _peaks: list[tuple[TracedJob, PeakMemory]] = field(default_factory=list)
+    _peaks: list[tuple[TracedJob, int, PeakMemory]] = field(default_factory=list)
     _hosts: list[tuple[Workload, TracedJob, DeviceKind, Interval]] = field(default_factory=list)
 
     def estimate(
@@ -67,7 +68,7 @@ class WhiteBox:
         memory = None
         memory_parts: dict[str, float] = {}
         if device.kind is not DeviceKind.CPU and job.step.events:
-            peak = divided_memory(self._peak(job), workload, job.step)
+            peak = divided_memory(self._peak(job, device), workload, job.step)
             memory = _device_memory(peak, device)
             memory_parts = {category.value: float(size) for category, size in peak.by_category.items()}
             reasons.append(_memory_reason(memory, peak, device))
@@ -105,16 +106,17 @@ class WhiteBox:
             token_times=tokens,
         )
 
-    def _peak(self, job: TracedJob) -> PeakMemory:
+    def _peak(self, job: TracedJob, device: Device) -> PeakMemory:
         """Return the peak of the step, of the largest batch where they differ, or of the longest decode step.
 
-        It is played once for all devices of a catalog (a few jobs are remembered).
+        It is played once for all devices of a catalog whose workspaces are of one size (a few are remembered).
         """
-        for known, peak in self._peaks:
-            if known is job:
+        workspace = workspace_bytes(device)
+        for known, held, peak in self._peaks:
+            if known is job and held == workspace:
                 return peak
-        peak = max((peak_memory(graph) for graph in fills_device(job)), key=lambda one: one.allocated_bytes)
-        self._peaks[:] = [(job, peak), *self._peaks[:3]]
+        peak = max((peak_memory(graph) for graph in fills_device(job, device)), key=lambda one: one.allocated_bytes)
+        self._peaks[:] = [(job, workspace, peak), *self._peaks[:7]]
         return peak
 
     def _host(self, workload: Workload, job: TracedJob, device: Device) -> Interval:
@@ -278,6 +280,7 @@ _CATEGORY_WORDS = {
     StorageCategory.INPUT: "inputs",
     StorageCategory.KV_CACHE: "KV cache",
     StorageCategory.TEMPORARY: "temporaries",
+    StorageCategory.WORKSPACE: "workspaces",
     StorageCategory.OTHER: "other tensors",
 }
 
