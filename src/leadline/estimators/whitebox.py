@@ -12,6 +12,7 @@ from leadline.core.hardware import Device, DeviceKind
 from leadline.core.ports import KernelModel
 from leadline.core.units import format_bytes
 from leadline.core.workload import Phase, Workload
+from leadline.estimators import exchange_buffers
 from leadline.estimators.device_memory import CONTEXT_BYTES, PeakMemory, fills_device, peak_memory
 from leadline.estimators.parallel import Divided, divide, divided_memory
 from leadline.estimators.roofline import SpecsKernels
@@ -72,6 +73,7 @@ class WhiteBox:
             memory = _device_memory(peak, device)
             memory_parts = {category.value: float(size) for category, size in peak.by_category.items()}
             reasons.append(_memory_reason(memory, peak, device))
+            reasons += [said] if (said := exchange_buffers.sentence(workload)) else []
         elif device.kind is DeviceKind.CPU:
             unknown["gpu_memory_bytes"] = f"{device.name} is a CPU: its memory is the host's"
         interval, tokens, elapsed = None, None, None

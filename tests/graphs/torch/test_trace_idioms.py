@@ -11,7 +11,7 @@ import pytest
 from leadline.bench.corpus import CORPUS
 from leadline.bench.trace import wrong_facts
 from leadline.core.errors import Untraceable
-from leadline.core.graph import OpKind, Stage, TracedJob
+from leadline.core.graph import OpKind, Stage, StorageCategory, TracedJob
 from leadline.core.workload import ModelKind, ModelSource, Workload
 from leadline.execution.processes import run_process
 from leadline.graphs.torch.trace import trace_command
@@ -247,3 +247,22 @@ def test_a_loader_says_what_it_keeps_on_the_host(tmp_path: Path) -> None:
     assert (3, 5, True) == (loop.loader_workers, loop.prefetch, loop.pinned)
     assert (2 * 5 * 8,) == loop.batch_tensor_bytes
     assert 24 * 50 < (loop.object_bytes or 0) < 24 * 500
+
+
+@pytest.mark.parametrize(("settings", "times"), [("", 1), (", gradient_as_bucket_view=True", 0)])
+def test_gradients_are_held_once_more_in_buckets_unless_they_are_views_of_them(
+    tmp_path: Path, settings: str, times: int
+) -> None:
+    code = f"""
+        import torch, torch.distributed as dist
+        dist.init_process_group("nccl")
+        model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(1024, 1024).cuda(){settings})
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        for step in range(9):
+            model(torch.rand(2, 1024).cuda()).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    """
+    events = _trace(tmp_path, code, ranks=2).step.events
+    standing = [one.size_bytes for one in events if one.op == 0 and one.category is StorageCategory.GRADIENT]
+    assert times * 4 * 1024 * 1025 == sum(standing)
