@@ -12,6 +12,7 @@ from leadline.core.graph import OpGraph
 from leadline.core.hardware import Device, DeviceKind
 from leadline.core.units import format_bytes
 from leadline.core.workload import ModelKind, Parallelism, Workload
+from leadline.estimators import exchange_buffers, xla_memory
 from leadline.estimators.device_memory import PeakMemory, fills_device, least_memory, peak_memory, timeline
 from leadline.estimators.host_memory import host_parts
 from leadline.estimators.offload import offloads
@@ -84,7 +85,8 @@ def fit(
         asking = _Asking(tools, workload, place, risk, progress, tracers)
         answer = _answer(asking, estimate, batch, changes=changes)
         job = tracer.job_for(place.device)
-        answer = replace(answer, notes=(*answer.notes, *job.notes))
+        said = filter(None, (exchange_buffers.sentence(workload), xla_memory.sentence(workload, place.device)))
+        answer = replace(answer, notes=(*answer.notes, *job.notes, *said))
         if any(check.kind == "host" for check in answer.checks):
             answer = replace(answer, host_parts_bytes=host_parts(workload, job, place.device))
         found.append(replace(answer, moments=tuple(_moments(asking, estimate))) if picture else answer)
@@ -123,8 +125,8 @@ def _answer(asking: _Asking, estimate: Estimate, batch: int | None, *, changes: 
 
 def _still(asking: _Asking, answer: Fit) -> Iterator[str]:
     """Yield the sentence on a job that does not fit beside what its allocator caches, but would without that."""
-    memory, there = answer.estimate.gpu_memory_bytes, asking.place.device.memory_bytes
-    if memory is None or there is None or memory.low > there or asking.workload.parallelism != Parallelism():
+    memory, there = answer.estimate.gpu_memory_bytes, answer.estimate.device_memory_bytes
+    if memory is None or there is None or memory.low > there or not _has_pytorchs_allocator(asking):
         return
     graph, peak = _played(asking)
     least = least_memory(graph, peak) + memory.point - peak.reserved_bytes
@@ -133,6 +135,12 @@ def _still(asking: _Asking, answer: Fit) -> Iterator[str]:
             "it may run all the same: PyTorch gives back what it cached before it runs out, and the least it needs is "
             f"{format_bytes(least)} by the middle of the estimate; each time it does so costs time"
         )
+
+
+def _has_pytorchs_allocator(asking: _Asking) -> bool:
+    """Tell whether the whole step is played through that allocator: XLA has its own, and a divided step is scaled."""
+    xla = (ModelKind.HLO, ModelKind.JAX_FUNCTION)
+    return asking.workload.parallelism == Parallelism() and asking.workload.model.kind not in xla
 
 
 def _played(asking: _Asking) -> tuple[OpGraph, PeakMemory]:
@@ -159,7 +167,7 @@ def _checks(estimate: Estimate, place: Place, risk: float) -> Iterator[MemoryChe
     """Yield the checks of the device's memory and of the host's."""
     node = place.partition.node if place.partition else None
     if estimate.gpu_memory_bytes is not None:
-        yield check("GPU", estimate.gpu_memory_bytes, place.device.memory_bytes, risk)
+        yield check("GPU", estimate.gpu_memory_bytes, estimate.device_memory_bytes, risk)
     if estimate.host_memory_bytes is not None:
         there: float | None = (node.usable_memory_bytes or node.memory_bytes) if node else None
         if place.device.kind is DeviceKind.CPU:
@@ -208,7 +216,7 @@ def _changes(asking: _Asking, answer: Fit, refused: list[str]) -> Iterator[Chang
                 break
     yield from _growing(asking, answer)
     for kept in offloads(answer.estimate, asking.place.device, asking.workload):
-        told = check("GPU", kept.memory_bytes, asking.place.device.memory_bytes, asking.risk)
+        told = check("GPU", kept.memory_bytes, answer.estimate.device_memory_bytes, asking.risk)
         asks = Cost.HARDWARE if kept.gpus > 1 else Cost.NOTHING
         before = answer.estimate.step_s
         slower = kept.step_s.point / before.point if kept.step_s and before else None
@@ -218,12 +226,12 @@ def _changes(asking: _Asking, answer: Fit, refused: list[str]) -> Iterator[Chang
 def _growing(asking: _Asking, answer: Fit) -> Iterator[Change]:
     """Yield what segments that grow would save of what the allocator reserves."""
     memory = answer.estimate.gpu_memory_bytes
-    if memory is None or asking.workload.parallelism != Parallelism():
+    if memory is None or not _has_pytorchs_allocator(asking):
         return
     graph, peak = _played(asking)
     saved = peak.reserved_bytes - peak_memory(graph, expandable=True).reserved_bytes
     left = Interval(memory.point - saved, memory.low, max(memory.high - saved, memory.point - saved), memory.level)
-    told = check("GPU", left, asking.place.device.memory_bytes, asking.risk)
+    told = check("GPU", left, answer.estimate.device_memory_bytes, asking.risk)
     what = "set PYTORCH_ALLOC_CONF=expandable_segments:True in the job's environment"
     if left.low <= left.point:
         yield Change(what, (), Cost.NOTHING, told, answer.estimate.step_s, 1.0, 1.0)

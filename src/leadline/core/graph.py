@@ -117,6 +117,7 @@ class OpGraph:
     ``source`` the front-end, and ``fallbacks`` counts data-dependent ops whose result had to be assumed.
     ``trained_bytes`` is how much of ``parameter_bytes`` has gradients (``None``: all of it).
     ``cache_heads`` is how many heads of keys and values the KV cache holds (the fewest of any layer; 0: no cache).
+    ``planned_bytes`` is what a compiler that assigns all memory before the step planned for it (``None``: none did).
     """
 
     ops: tuple[Op, ...]
@@ -128,6 +129,7 @@ class OpGraph:
     fallbacks: dict[str, int] = field(default_factory=dict)
     cache_heads: int = 0
     trained_bytes: int | None = None
+    planned_bytes: int | None = None
 
     @property
     def is_training(self) -> bool:
