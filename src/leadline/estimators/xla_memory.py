@@ -19,7 +19,7 @@ STANDING = (StorageCategory.PARAMETER, StorageCategory.OPTIMIZER_STATE, StorageC
 
 
 def assigned(graph: OpGraph, peak: PeakMemory) -> PeakMemory:
-    """Return the peak of a graph as XLA has it: what its compiler planned or what is alive, with nothing reserved beside.
+    """Return the peak of a graph as XLA has it: what its compiler planned or what is alive, with nothing beside.
 
     The plan's temporary memory is told by category as what was alive of it was.
     """
