@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 
 from leadline.app.estimate import Toolbox, Tracer, estimate_places
 from leadline.app.places import Place, find_places
+from leadline.app.serving import serving
 from leadline.core.errors import InvalidInput, LeadlineError
 from leadline.core.estimate import Estimate, Interval, Target
 from leadline.core.fit import Change, Cost, Fit, MemoryCheck, Moment
@@ -87,6 +88,8 @@ def fit(
         job = tracer.job_for(place.device)
         said = filter(None, (exchange_buffers.sentence(workload), xla_memory.sentence(workload, place.device)))
         answer = replace(answer, notes=(*answer.notes, *job.notes, *said))
+        if answer.checks[0].kind == "GPU":
+            answer = replace(answer, serving=serving(workload, job, estimate, answer.checks[0]))
         if any(check.kind == "host" for check in answer.checks):
             answer = replace(answer, host_parts_bytes=host_parts(workload, job, place.device))
         found.append(replace(answer, moments=tuple(_moments(asking, estimate))) if picture else answer)

@@ -62,6 +62,13 @@ class WorkloadOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             default="none: one pass over --seq tokens",
         ),
     ] = None
+    paged: Annotated[
+        bool | None,
+        _option(
+            "Beside --generate, keep the KV cache in blocks of 16 tokens, as vLLM does (paged attention).",
+            default="no: one tensor a layer, as transformers does",
+        ),
+    ] = None
     precision: Annotated[
         str | None,
         _option(

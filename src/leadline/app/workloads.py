@@ -199,6 +199,8 @@ def _build(source: ModelSource, given: WorkloadOptions) -> Workload:
         raise InvalidInput("--sharding shares out what only training holds: leave it out of inference")
     if phase is Phase.TRAINING and given.generate is not None:
         raise InvalidInput(f"--generate is {given.generate}, but training generates nothing: add --phase inference")
+    if given.paged and given.generate is None:
+        raise InvalidInput("--paged keeps the cache of tokens that are generated: say how many by --generate")
     gpus = given.gpus or launched(source.argv)[0]
     parallelism = _parallelism(given)
     parallelism.copies(gpus)
@@ -231,6 +233,7 @@ def _build(source: ModelSource, given: WorkloadOptions) -> Workload:
         adapters=adapters_of(given, source.kind, phase, parallelism),
         quantization=quantization_of(given, precision),
         generated=given.generate,
+        paged=bool(given.paged),
         name=given.name or _name_of(source),
         compiled=bool(given.compile),
         defaulted=tuple(name for name in _REPORTED if getattr(given, name) is None),

@@ -224,6 +224,7 @@ class Workload:
     ``sequence`` tokens where a language model answers. With ``adapters`` they alone are trained, beside weights that
     are frozen and may be stored in fewer bits (``quantization``). Where batches are padded to their longest sample,
     ``longest`` is the tokens of the longest batch, and ``sequence`` those of a mean one unless ``lengths`` tell both.
+    A ``paged`` KV cache lies in blocks of few tokens, where others are one tensor a layer.
     """
 
     model: ModelSource
@@ -248,3 +249,4 @@ class Workload:
     quantization: Quantization | None = None
     longest: int | None = None
     lengths: Lengths | None = None
+    paged: bool = False

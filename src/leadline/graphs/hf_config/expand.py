@@ -10,7 +10,7 @@ from typing import Any
 from leadline.core.errors import InvalidInput
 from leadline.core.graph import LoopFacts, Op, OpGraph, OpKind, Stage, StorageCategory, TracedJob
 from leadline.core.workload import Optimizer, Phase, Precision, Workload
-from leadline.graphs.hf_config.caching import Layout, layout_of
+from leadline.graphs.hf_config.caching import BLOCK, Layout, layout_of
 from leadline.graphs.hf_config.families import read_shape
 from leadline.graphs.hf_config.generating import generation, require_generator
 from leadline.graphs.hf_config.model import Pair, Single, make_model
@@ -73,7 +73,10 @@ def expand(workload: Workload, *, device_type: str = "cuda") -> TracedJob:
     notes += [*_fine_tuning(workload, choices), *_lengths(workload, choices)]
     if workload.generated is None:
         return TracedJob(graph, loop, notes=tuple(notes), longer=tuple(longer))
-    notes.append("decoding is that of transformers' generate: eager ops, and a cache that is copied to grow")
+    if workload.paged:
+        notes.append(f"the KV cache is paged: blocks of {BLOCK} tokens, and new ones are written where they belong")
+    else:
+        notes.append("decoding is that of transformers' generate: eager ops, and a cache that is copied to grow")
     made = generation(run.decode, layout, choices.sequence, workload.generated)
     return TracedJob(graph, loop, notes=tuple(notes), generation=made)
 
@@ -217,7 +220,7 @@ class _Run:
         _micro_steps(model, choices.batch, sequence, workload.accumulation if tape.training else 1)
         if tape.training:
             update(tape, choices.optimizer, scaled=tape.autocast == "float16")
-        layout = layout_of(build.cache)
+        layout = layout_of(build.cache, BLOCK if workload.paged else 1)
         graph = self._graph(build, layout)
         del states
         return graph, layout
@@ -242,7 +245,7 @@ class _Run:
         saving = workload.checkpointing and training
         dtype = precision.weights if workload.quantization is None else "float32"
         return Build(tape, dtype, cuda=self.cuda, checkpointing=saving, caching=not saving,
-                     last_only=workload.generated is not None, adapters=workload.adapters,
+                     last_only=workload.generated is not None, paged=workload.paged, adapters=workload.adapters,
                      quantization=workload.quantization)  # fmt: skip
 
     def _graph(self, build: Build, layout: Layout) -> OpGraph:

@@ -122,6 +122,8 @@ def _show(answer: Fit) -> None:
         else:
             said = "not even a batch of 1 fits"
         console.print(f"  {said}", markup=False)
+    if answer.serving is not None:
+        console.print(f"  {answer.serving.sentence}", markup=False, soft_wrap=True)
     why = (f"no other batch was asked about: {answer.why_no_batch}",) if answer.why_no_batch else ()
     for note in dict.fromkeys((*why, *answer.notes)):
         console.print(f"  · {note}", style="dim", markup=False, soft_wrap=True)
