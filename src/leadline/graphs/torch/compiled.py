@@ -1,10 +1,10 @@
 """What torch.compile need not keep: the backward pass computes pointwise chains again from what is kept.
 
 AOTAutograd cuts a training step where few bytes pass from forward to backward (the "min-cut" partitioner of
-torch/_functorch/partitioners.py): what pointwise ops made is made again within the kernels that read it, unless backward
-needs it in memory, as a product does; products, convolutions, attention and reductions are not repeated. Here each
-tensor that such ops made is given back after its last use in forward, if backward reads it in fused kernels alone, and
-everything it was made of is held until then or made again itself.
+torch/_functorch/partitioners.py): what pointwise ops made is made again within the kernels that read it, unless
+backward needs it in memory, as a product does; products, convolutions, attention and reductions are not repeated. Here
+each tensor that such ops made is given back after its last use in forward, if backward reads it in fused kernels alone,
+and everything it was made of is held until then or made again itself.
 """
 
 from dataclasses import replace
