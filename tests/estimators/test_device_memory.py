@@ -4,12 +4,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leadline.core.graph import OpGraph, StorageCategory, StorageEvent
+from leadline.core.graph import OpGraph, StorageCategory, StorageEvent, TracedJob
+from leadline.core.hardware import Device, DeviceKind
 from leadline.core.units import MIB
 from leadline.estimators import device_memory
 from leadline.estimators.caching_allocator import CachingAllocator, OutOfMemory
-from leadline.estimators.device_memory import least_memory, peak_memory, timeline
+from leadline.estimators.device_memory import fills_device, least_memory, peak_memory, successive, timeline
 
+GPU = Device("A100", "nvidia", DeviceKind.GPU, architecture="Ampere")
 SIZES = st.lists(st.tuples(st.integers(1, 64 * MIB), st.booleans()), max_size=60)
 
 
@@ -142,3 +144,42 @@ def test_the_timeline_shows_the_fullest_moment_of_each_part():
     assert all(10 * MIB == moment.total_bytes for moment in moments)
     assert sorted(moment.share for moment in moments) == [moment.share for moment in moments]
     assert peak_memory(OpGraph((), (weights, *events))).allocated_bytes == max(moment.total_bytes for moment in moments)
+
+
+def step(*sizes):
+    """Make a step over a weight of 8 MiB that takes each size in turn and gives all back at its end."""
+    weight = StorageEvent(0, 1, 8 * MIB, StorageCategory.PARAMETER)
+    taken = [StorageEvent(0, n, size, StorageCategory.ACTIVATION) for n, size in enumerate(sizes, 2)]
+    given = [StorageEvent(1, one.storage, -one.size_bytes, one.category) for one in taken]
+    return OpGraph((), (weight, *taken, *given))
+
+
+def test_steps_that_follow_one_another_share_the_weights():
+    both = peak_memory(successive((step(10 * MIB), step(30 * MIB))))
+    assert 38 * MIB == both.allocated_bytes
+    assert 8 * MIB == both.by_category[StorageCategory.PARAMETER]
+
+
+def test_blocks_of_a_shorter_step_are_too_small_for_a_longer_one():
+    """Two tensors of 20 MiB, then two of 30 MiB: nothing that was freed holds the latter, and all stays reserved."""
+    short, long = step(20 * MIB, 20 * MIB), step(30 * MIB, 30 * MIB)
+    alone, after = (peak_memory(successive(one)) for one in ((long,), (short, long)))
+    assert alone.allocated_bytes == after.allocated_bytes
+    assert 40 * MIB == after.reserved_bytes - alone.reserved_bytes
+
+
+def test_a_shorter_step_after_a_longer_one_takes_its_blocks():
+    short, long = step(20 * MIB, 20 * MIB), step(30 * MIB, 30 * MIB)
+    assert peak_memory(long).reserved_bytes == peak_memory(successive((long, short))).reserved_bytes
+
+
+def test_what_a_step_left_and_the_next_does_not_find_is_given_back():
+    lost = OpGraph((), (*step(10 * MIB).events, StorageEvent(1, 9, 50 * MIB)))
+    after = successive((lost, step(10 * MIB)))
+    assert 68 * MIB == peak_memory(lost).allocated_bytes + 10 * MIB
+    assert 58 * MIB == peak_memory(after).allocated_bytes
+
+
+def test_a_job_of_batches_of_different_sizes_needs_the_largest():
+    job = TracedJob(step(10 * MIB), longer=(step(20 * MIB), step(30 * MIB)))
+    assert [38 * MIB] == [peak_memory(one).allocated_bytes for one in fills_device(job, GPU)]

@@ -2,8 +2,9 @@ import pytest
 
 from leadline.core.graph import LoopFacts, OpGraph, StorageCategory, StorageEvent, TracedJob
 from leadline.core.hardware import Device, DeviceKind
-from leadline.core.workload import Dataset, ModelKind, ModelSource, Phase, Precision, Workload
-from leadline.estimators.host_memory import CUDA_HOST_BYTES, DEFAULTS, HIGH, LOW, WORKER_BYTES, host_memory
+from leadline.core.workload import Dataset, ModelKind, ModelSource, Parallelism, Phase, Precision, Sharding, Workload
+from leadline.estimators.host_data import PINNED, STAGED, WORKER_BYTES, data_parts, staging_bytes
+from leadline.estimators.host_memory import CUDA_HOST_BYTES, DEFAULTS, HIGH, LOW, host_memory, host_parts
 
 MODEL = ModelSource(ModelKind.FUNCTION, "model.py:build")
 CPU = Device("cpu", "AMD", DeviceKind.CPU)
@@ -71,3 +72,70 @@ def test_the_interval_is_one_sided_as_the_measured_processes_ask():
     told = host_memory(Workload(MODEL), job(10**9), CPU)
     assert (LOW, HIGH) == pytest.approx((told.low / told.point, told.high / told.point))
     assert HIGH - 1 > 1 - LOW
+
+
+def fed(**facts):
+    return TracedJob(OpGraph(()), LoopFacts(batch=10, bytes_per_sample=300, loader_workers=4, **facts))
+
+
+def test_pinned_batches_are_rounded_to_powers_of_two_for_each_tensor():
+    """Four workers with three batches ahead each, and the one in use; tensors of 2,000 and 1,000 bytes."""
+    parts = data_parts(Workload(MODEL), fed(pinned=True, prefetch=3, batch_tensor_bytes=(2000, 1000)), on_gpu=True)
+    assert (4 * 3 + 1) * (2048 + 1024) == parts[PINNED]
+
+
+def test_without_workers_the_batch_in_use_and_the_next_one_are_pinned():
+    job = TracedJob(OpGraph(()), LoopFacts(batch=10, bytes_per_sample=300, batch_tensor_bytes=(3000,)))
+    assert 2 * 4096 == data_parts(Workload(MODEL), job, on_gpu=True)[PINNED]
+
+
+@pytest.mark.parametrize(("pinned", "on_gpu"), [(False, True), (True, False), (None, False)])
+def test_nothing_is_pinned_without_a_gpu_or_where_the_script_does_not(pinned, on_gpu):
+    parts = data_parts(Workload(MODEL), fed(pinned=pinned), on_gpu=on_gpu)
+    assert PINNED not in parts
+    assert 4 * 2 * 3000 == parts["batches ahead"]
+
+
+def test_workers_copy_the_python_objects_of_a_data_set():
+    parts = data_parts(Workload(MODEL), fed(object_bytes=10**6), on_gpu=True)
+    assert 4 * 10**6 == parts["objects of the data set, copied by workers"]
+
+
+def test_pinned_batches_are_as_large_as_those_of_the_largest_step():
+    graphs = [OpGraph((), (StorageEvent(0, 1, size, StorageCategory.INPUT),)) for size in (100, 5000)]
+    job = TracedJob(graphs[0], longer=(graphs[1],))
+    assert 2 * 8192 == data_parts(Workload(MODEL), job, on_gpu=True)[PINNED]
+
+
+def saved(sharding=Sharding.NONE, phase=Phase.TRAINING):
+    events = (
+        StorageEvent(0, 1, 400, StorageCategory.PARAMETER),
+        StorageEvent(0, 2, 800, StorageCategory.OPTIMIZER_STATE),
+        StorageEvent(0, 3, 9000, StorageCategory.ACTIVATION),
+    )
+    workload = Workload(MODEL, phase, gpus=4, parallelism=Parallelism(sharding=sharding))
+    return staging_bytes(workload, TracedJob(OpGraph((), events, parameter_bytes=4000)))
+
+
+def test_a_checkpoint_is_copied_to_the_host_storage_by_storage():
+    assert 800 == saved()
+
+
+def test_weights_in_shards_are_gathered_to_be_saved_and_inference_saves_nothing():
+    assert (4000, 0) == (saved(Sharding.FULL), saved(phase=Phase.INFERENCE))
+
+
+def test_the_host_holds_the_weights_first_and_what_a_loader_keeps_later():
+    many = Dataset(samples=10, bytes_per_sample=10**6, workers=8)
+    few = Dataset(samples=10, bytes_per_sample=1, workers=1)
+    first, later = (host_parts(Workload(MODEL, batch=64, dataset=one), job(10**8), GPU) for one in (few, many))
+    assert "weights while they are built" in first
+    assert STAGED not in first
+    assert PINNED in later
+    assert "weights while they are built" not in later
+
+
+def test_parts_add_up_to_the_point():
+    for device in (CPU, GPU):
+        parts = host_parts(Workload(MODEL), job(10**9), device)
+        assert pytest.approx(host_memory(Workload(MODEL), job(10**9), device).point) == sum(parts.values())

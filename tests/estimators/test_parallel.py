@@ -13,6 +13,7 @@ from leadline.core.hardware import Device, DeviceKind
 from leadline.core.workload import ModelKind, ModelSource, Parallelism, Phase, Precision, Sharding, Workload
 from leadline.estimators.communication import ring_of
 from leadline.estimators.device_memory import peak_memory
+from leadline.estimators.exchange_buffers import exchange_buffers
 from leadline.estimators.host_memory import host_memory
 from leadline.estimators.parallel import divide, divided_memory
 from leadline.estimators.whitebox import WhiteBox
@@ -141,12 +142,15 @@ def test_links_that_were_not_measured_are_told_with_their_rate():
 
 
 def test_full_sharding_leaves_each_gpu_its_part_and_the_layers_in_use(job):
+    """Embedding and output layer of 32,000 × 2,048 in two bytes are whole beside two layers of sixteen."""
     workload, traced = job
     peak = peak_memory(traced.step)
     found = divided_memory(peak, over(workload, 64, sharding=Sharding.FULL), traced.step).by_category
     state, weights = StorageCategory.OPTIMIZER_STATE, StorageCategory.PARAMETER
     assert pytest.approx(peak.by_category[state] / 64, rel=0.01) == found[state]
-    assert pytest.approx(peak.by_category[weights] * (1 / 64 + 2 / 16), rel=0.01) == found[weights]
+    whole, outside = peak.by_category[weights], 2 * 32000 * 2048 * 2
+    gathered = outside + (whole - outside) * 2 / 16
+    assert pytest.approx(whole / 64 + gathered * 63 / 64, rel=0.01) == found[weights]
 
 
 def test_sharded_states_leave_the_weights_whole(job):
@@ -185,10 +189,42 @@ def test_the_temporaries_of_an_update_are_shared_out_with_its_state(activations,
     assert sum(held.values()) == found.allocated_bytes
 
 
-def test_copies_alone_change_nothing_of_the_memory(job):
+def test_copies_hold_their_gradients_once_more_in_buckets(job):
     workload, traced = job
     peak = peak_memory(traced.step)
-    assert peak is divided_memory(peak, over(workload, 8), traced.step)
+    found = divided_memory(peak, over(workload, 8), traced.step)
+    assert traced.step.parameter_bytes == found.allocated_bytes - peak.allocated_bytes
+    assert traced.step.parameter_bytes == sum(found.by_category.values()) - sum(peak.by_category.values())
+
+
+def test_a_script_of_several_copies_has_its_buckets_in_its_trace(job):
+    _, traced = job
+    script = replace(PLAIN, model=ModelSource(ModelKind.COMMAND, "python train.py"))
+    peak = peak_memory(traced.step)
+    assert peak is divided_memory(peak, over(script, 8), traced.step)
+
+
+@pytest.mark.parametrize("sharding", [Sharding.OPTIMIZER, Sharding.GRADIENTS])
+def test_zero_holds_a_bucket_of_gradients_in_backward_alone(job, sharding):
+    """5e8 elements in two bytes."""
+    workload, traced = job
+    divided = over(workload, 8, sharding=sharding)
+    found = [exchange_buffers(divided, traced.step, stage).get(StorageCategory.GRADIENT) for stage in Stage]
+    assert [None, 10**9, None, None] == found
+
+
+def test_units_of_frozen_weights_have_the_gradients_of_what_is_trained_in_them(job):
+    workload, traced = job
+    adapted = replace(traced.step, trained_bytes=16 * 10**6)
+    held = exchange_buffers(over(workload, 8, sharding=Sharding.FULL), adapted, Stage.BACKWARD)
+    assert int(2 * 10**6 * 7 / 8) == held[StorageCategory.GRADIENT]
+
+
+def test_what_is_taken_of_buckets_is_said(job):
+    workload, traced = job
+    box = WhiteBox(host_memory=host_memory)
+    alone, copies = (box.estimate(over(workload, gpus), traced, A100).basis.reasons for gpus in (1, 8))
+    assert [False, True] == [any("gradient_as_bucket_view" in one for one in told) for told in (alone, copies)]
 
 
 def test_an_estimate_of_a_divided_model_needs_less_time_and_memory(job):

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 
 from leadline.app.estimate import Toolbox, Tracer, estimate_places
 from leadline.app.places import Place, find_places
+from leadline.app.serving import serving
 from leadline.core.errors import InvalidInput, LeadlineError
 from leadline.core.estimate import Estimate, Interval, Target
 from leadline.core.fit import Change, Cost, Fit, MemoryCheck, Moment
@@ -12,8 +13,11 @@ from leadline.core.graph import OpGraph
 from leadline.core.hardware import Device, DeviceKind
 from leadline.core.units import format_bytes
 from leadline.core.workload import ModelKind, Parallelism, Workload
-from leadline.estimators.device_memory import PeakMemory, least_memory, peak_memory, timeline
+from leadline.estimators import exchange_buffers, xla_memory
+from leadline.estimators.device_memory import PeakMemory, fills_device, least_memory, peak_memory, timeline
+from leadline.estimators.host_memory import host_parts
 from leadline.estimators.offload import offloads
+from leadline.estimators.workspaces import with_workspaces
 from leadline.recommend.changes import Variant, at_batch, can_change, ladders
 from leadline.recommend.memory import check, largest_batch
 
@@ -81,7 +85,13 @@ def fit(
         batch = workload.batch or tracer.first.loop.batch or (workload.inputs[0].shape[0] if workload.inputs else None)
         asking = _Asking(tools, workload, place, risk, progress, tracers)
         answer = _answer(asking, estimate, batch, changes=changes)
-        answer = replace(answer, notes=(*answer.notes, *tracer.job_for(place.device).notes))
+        job = tracer.job_for(place.device)
+        said = filter(None, (exchange_buffers.sentence(workload), xla_memory.sentence(workload, place.device)))
+        answer = replace(answer, notes=(*answer.notes, *job.notes, *said))
+        if answer.checks[0].kind == "GPU":
+            answer = replace(answer, serving=serving(workload, job, estimate, answer.checks[0]))
+        if any(check.kind == "host" for check in answer.checks):
+            answer = replace(answer, host_parts_bytes=host_parts(workload, job, place.device))
         found.append(replace(answer, moments=tuple(_moments(asking, estimate))) if picture else answer)
     return found
 
@@ -118,8 +128,8 @@ def _answer(asking: _Asking, estimate: Estimate, batch: int | None, *, changes: 
 
 def _still(asking: _Asking, answer: Fit) -> Iterator[str]:
     """Yield the sentence on a job that does not fit beside what its allocator caches, but would without that."""
-    memory, there = answer.estimate.gpu_memory_bytes, asking.place.device.memory_bytes
-    if memory is None or there is None or memory.low > there or asking.workload.parallelism != Parallelism():
+    memory, there = answer.estimate.gpu_memory_bytes, answer.estimate.device_memory_bytes
+    if memory is None or there is None or memory.low > there or not _has_pytorchs_allocator(asking):
         return
     graph, peak = _played(asking)
     least = least_memory(graph, peak) + memory.point - peak.reserved_bytes
@@ -130,16 +140,25 @@ def _still(asking: _Asking, answer: Fit) -> Iterator[str]:
         )
 
 
+def _has_pytorchs_allocator(asking: _Asking) -> bool:
+    """Tell whether the whole step is played through that allocator: XLA has its own, and a divided step is scaled."""
+    xla = (ModelKind.HLO, ModelKind.JAX_FUNCTION)
+    return asking.workload.parallelism == Parallelism() and asking.workload.model.kind not in xla
+
+
 def _played(asking: _Asking) -> tuple[OpGraph, PeakMemory]:
-    """Return the step with its peak, or the longest decode step where tokens are generated and that holds more."""
-    job = asking.tracers[asking.workload].job_for(asking.place.device)
-    graphs = [job.step, *([job.generation.last] if job.generation and job.generation.last else [])]
+    """Return what fills the device most, of the steps and the longest decode step, with its peak."""
+    device = asking.place.device
+    graphs = fills_device(asking.tracers[asking.workload].job_for(device), device)
     return max(((one, peak_memory(one)) for one in graphs), key=lambda played: played[1].allocated_bytes)
 
 
 def _moments(asking: _Asking, estimate: Estimate) -> Iterator[Moment]:
     """Yield the moments of a step on one GPU; where a model is divided, its share of each category."""
     (graph, whole), each = _played(asking), estimate.basis.memory_breakdown_bytes
+    job = asking.tracers[asking.workload].job_for(asking.place.device)
+    if job.longer:  # one step is drawn, not all that are played
+        graph = with_workspaces(job.largest, asking.place.device)
     share = {kind.value: each.get(kind.value, 0.0) / size for kind, size in whole.by_category.items() if size}
     for moment in timeline(graph):
         held = {kind: round(size * share.get(kind, 1.0)) for kind, size in moment.held_bytes.items()}
@@ -151,7 +170,7 @@ def _checks(estimate: Estimate, place: Place, risk: float) -> Iterator[MemoryChe
     """Yield the checks of the device's memory and of the host's."""
     node = place.partition.node if place.partition else None
     if estimate.gpu_memory_bytes is not None:
-        yield check("GPU", estimate.gpu_memory_bytes, place.device.memory_bytes, risk)
+        yield check("GPU", estimate.gpu_memory_bytes, estimate.device_memory_bytes, risk)
     if estimate.host_memory_bytes is not None:
         there: float | None = (node.usable_memory_bytes or node.memory_bytes) if node else None
         if place.device.kind is DeviceKind.CPU:
@@ -200,7 +219,7 @@ def _changes(asking: _Asking, answer: Fit, refused: list[str]) -> Iterator[Chang
                 break
     yield from _growing(asking, answer)
     for kept in offloads(answer.estimate, asking.place.device, asking.workload):
-        told = check("GPU", kept.memory_bytes, asking.place.device.memory_bytes, asking.risk)
+        told = check("GPU", kept.memory_bytes, answer.estimate.device_memory_bytes, asking.risk)
         asks = Cost.HARDWARE if kept.gpus > 1 else Cost.NOTHING
         before = answer.estimate.step_s
         slower = kept.step_s.point / before.point if kept.step_s and before else None
@@ -210,12 +229,12 @@ def _changes(asking: _Asking, answer: Fit, refused: list[str]) -> Iterator[Chang
 def _growing(asking: _Asking, answer: Fit) -> Iterator[Change]:
     """Yield what segments that grow would save of what the allocator reserves."""
     memory = answer.estimate.gpu_memory_bytes
-    if memory is None or asking.workload.parallelism != Parallelism():
+    if memory is None or not _has_pytorchs_allocator(asking):
         return
     graph, peak = _played(asking)
     saved = peak.reserved_bytes - peak_memory(graph, expandable=True).reserved_bytes
     left = Interval(memory.point - saved, memory.low, max(memory.high - saved, memory.point - saved), memory.level)
-    told = check("GPU", left, asking.place.device.memory_bytes, asking.risk)
+    told = check("GPU", left, answer.estimate.device_memory_bytes, asking.risk)
     what = "set PYTORCH_ALLOC_CONF=expandable_segments:True in the job's environment"
     if left.low <= left.point:
         yield Change(what, (), Cost.NOTHING, told, answer.estimate.step_s, 1.0, 1.0)

@@ -39,11 +39,34 @@ class WorkloadOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     seq: Annotated[
         int | None, _option("Tokens per sample.", default="the model's maximum, at most 2,048; else the script's own")
     ] = None
+    seq_max: Annotated[
+        int | None,
+        _option(
+            "Tokens of the longest batch of a config.json, where each is padded to its longest sample: it decides the "
+            "memory, and --seq, the tokens of a mean batch, the time.",
+            default="that of --seq: all batches are as long",
+        ),
+    ] = None
+    lengths: Annotated[
+        str | None,
+        _option(
+            "Tokens of the samples of your data set, one number a line or an .npy array: they say --seq and --seq-max.",
+            default="none",
+            form="FILE",
+        ),
+    ] = None
     generate: Annotated[
         int | None,
         _option(
             "Tokens to generate after each prompt of --seq tokens, with a KV cache; inference of a config.json.",
             default="none: one pass over --seq tokens",
+        ),
+    ] = None
+    paged: Annotated[
+        bool | None,
+        _option(
+            "Beside --generate, keep the KV cache in blocks of 16 tokens, as vLLM does (paged attention).",
+            default="no: one tensor a layer, as transformers does",
         ),
     ] = None
     precision: Annotated[

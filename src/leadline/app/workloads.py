@@ -11,6 +11,7 @@ from typing import TypeVar
 import msgspec
 
 from leadline.app.fine_tuning import adapters_of, quantization_of, require_rule
+from leadline.app.lengths import padding_of
 from leadline.app.model_function import require_function
 from leadline.app.workload_options import WorkloadOptions
 from leadline.core.documents import load_toml, why_unread
@@ -87,6 +88,8 @@ def _from_file(path: Path, given: WorkloadOptions) -> Workload:
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidInput(f"{path} cannot be read: {why_unread(error)}") from error
     content = load_toml(text, _WorkloadFile, what=str(path))
+    if content.lengths is not None:
+        content = msgspec.structs.replace(content, lengths=str(path.parent / content.lengths))
     merged = msgspec.structs.replace(content, **_given(given))
     if merged.name is None:
         merged = msgspec.structs.replace(merged, name=path.stem)
@@ -196,18 +199,23 @@ def _build(source: ModelSource, given: WorkloadOptions) -> Workload:
         raise InvalidInput("--sharding shares out what only training holds: leave it out of inference")
     if phase is Phase.TRAINING and given.generate is not None:
         raise InvalidInput(f"--generate is {given.generate}, but training generates nothing: add --phase inference")
+    if given.paged and given.generate is None:
+        raise InvalidInput("--paged keeps the cache of tokens that are generated: say how many by --generate")
     gpus = given.gpus or launched(source.argv)[0]
     parallelism = _parallelism(given)
     parallelism.copies(gpus)
     precision = _choice(Precision, PRECISION_ALIASES.get(given.precision or "", given.precision), "precision")
     optimizer = _choice(Optimizer, given.optimizer, "optimizer")
     require_rule(optimizer, source.kind)
+    padding = padding_of(given, source.kind)
     return Workload(
         model=source,
         phase=phase,
         batch=batch,
         inputs=tuple(replace(one, shape=(batch or one.shape[0], *one.shape[1:])) for one in inputs),
-        sequence=given.seq,
+        sequence=padding.sequence,
+        longest=padding.longest,
+        lengths=padding.lengths,
         precision=precision,
         optimizer=optimizer,
         accumulation=given.accumulate or 1,
@@ -225,6 +233,7 @@ def _build(source: ModelSource, given: WorkloadOptions) -> Workload:
         adapters=adapters_of(given, source.kind, phase, parallelism),
         quantization=quantization_of(given, precision),
         generated=given.generate,
+        paged=bool(given.paged),
         name=given.name or _name_of(source),
         compiled=bool(given.compile),
         defaulted=tuple(name for name in _REPORTED if getattr(given, name) is None),
@@ -300,12 +309,12 @@ _IDLE: dict[ModelKind, tuple[tuple[str, ...], str]] = {
 }
 """How a model is named → the options that change nothing then, and what to do instead."""
 _LEAST = {
-    "batch": 1, "seq": 1, "generate": 1, "accumulate": 1, "lora": 1, "steps": 1, "samples": 1, "workers": 0, "gpus": 1,
-    "tensor_parallel": 1, "pipeline_parallel": 1,
+    "batch": 1, "seq": 1, "seq_max": 1, "generate": 1, "accumulate": 1, "lora": 1, "steps": 1, "samples": 1,
+    "workers": 0, "gpus": 1, "tensor_parallel": 1, "pipeline_parallel": 1,
 }  # fmt: skip
 _MOST = {
-    "batch": 10**9, "seq": 10**9, "generate": 10**9, "accumulate": 10**6, "lora": 10**5, "epochs": 10**9,
-    "steps": 10**12, "samples": 10**15, "workers": 10**6, "gpus": 10**6, "tensor_parallel": 10**4,
+    "batch": 10**9, "seq": 10**9, "seq_max": 10**9, "generate": 10**9, "accumulate": 10**6, "lora": 10**5,
+    "epochs": 10**9, "steps": 10**12, "samples": 10**15, "workers": 10**6, "gpus": 10**6, "tensor_parallel": 10**4,
     "pipeline_parallel": 10**4,
 }  # fmt: skip
 """Beyond these a value is a slip of the keyboard: no job comes near them."""

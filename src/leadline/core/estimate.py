@@ -100,7 +100,7 @@ class Estimate:
 
     ``elapsed_s`` is the whole job, ``step_s`` one optimizer step (one forward pass in inference, one batch of whole
     answers where tokens are generated, of which ``token_times`` tells the parts);
-    ``device_memory_bytes`` is what the device has, to hold ``gpu_memory_bytes`` against. A quantity that is
+    ``device_memory_bytes`` is what the device has for it, to hold ``gpu_memory_bytes`` against. A quantity that is
     not known is ``None``, and ``unknown`` says why.
     """
 

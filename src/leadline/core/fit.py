@@ -1,6 +1,6 @@
 """Whether a job fits into memory, by how much, and what would make it fit."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from leadline.core.estimate import Estimate, Interval
@@ -89,11 +89,35 @@ class Moment:
 
 
 @dataclass(frozen=True, slots=True)
+class Serving:
+    """How many sequences a device answers at once where a paged KV cache fills it.
+
+    An engine takes ``share`` of the device; ``cache_bytes`` of that are left for blocks of ``block`` tokens, and each
+    sequence has ``tokens`` at its end.
+    """
+
+    share: float
+    block: int
+    cache_bytes: float
+    tokens: int
+    sequences: int
+
+    @property
+    def sentence(self) -> str:
+        """Return what fits."""
+        return (
+            f"paged attention in {self.share:.0%} of the device: {format_bytes(self.cache_bytes)} of blocks of "
+            f"{self.block} tokens, {self.sequences:,} sequences of {self.tokens:,} tokens at once"
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class Fit:
     """The answer for one place: its checks, the largest batch that fits, and the changes that were asked about.
 
     ``largest_batch`` is 0 where not even one sample fits, and ``None`` where it was not asked (``why_no_batch``).
-    ``moments`` are those of the step, evenly over it, where they were asked for.
+    ``moments`` are those of the step, evenly over it, where they were asked for. ``host_parts_bytes`` is what the host
+    holds for each process at its peak, by name. ``serving`` is told of a paged KV cache.
     """
 
     place: str
@@ -107,6 +131,8 @@ class Fit:
     changes: tuple[Change, ...] = ()
     notes: tuple[str, ...] = ()
     moments: tuple[Moment, ...] = ()
+    host_parts_bytes: dict[str, float] = field(default_factory=dict)
+    serving: Serving | None = None
 
     @property
     def fits(self) -> bool | None:

@@ -50,6 +50,7 @@ class StorageCategory(StrEnum):
     INPUT = "input"
     KV_CACHE = "kv-cache"
     TEMPORARY = "temporary"
+    WORKSPACE = "workspace"
     OTHER = "other"
 
 
@@ -116,6 +117,7 @@ class OpGraph:
     ``source`` the front-end, and ``fallbacks`` counts data-dependent ops whose result had to be assumed.
     ``trained_bytes`` is how much of ``parameter_bytes`` has gradients (``None``: all of it).
     ``cache_heads`` is how many heads of keys and values the KV cache holds (the fewest of any layer; 0: no cache).
+    ``planned_bytes`` is what a compiler that assigns all memory before the step planned for it (``None``: none did).
     """
 
     ops: tuple[Op, ...]
@@ -127,6 +129,7 @@ class OpGraph:
     fallbacks: dict[str, int] = field(default_factory=dict)
     cache_heads: int = 0
     trained_bytes: int | None = None
+    planned_bytes: int | None = None
 
     @property
     def is_training(self) -> bool:
@@ -150,7 +153,8 @@ class LoopFacts:
 
     ``script_bytes`` is what its own imports and data held when its first step began, the framework's left out, and
     ``script_s`` the processor seconds they took where importing the framework took ``framework_s``. ``load_s`` is how
-    long its loader was seen to take for one batch, in one process.
+    long its loader was seen to take for one batch, in one process. The loader keeps ``prefetch`` batches ahead for each
+    worker, ``pinned`` or not, of tensors of ``batch_tensor_bytes``; its data set is ``object_bytes`` of Python objects.
     """
 
     batch: int | None = None
@@ -168,6 +172,10 @@ class LoopFacts:
     script_s: float | None = None
     framework_s: float | None = None
     load_s: float | None = None
+    pinned: bool | None = None
+    prefetch: int | None = None
+    batch_tensor_bytes: tuple[int, ...] = ()
+    object_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,7 +238,8 @@ class TracedJob:
 
     ``notes`` are sentences for the user (what was assumed, what was left out); ``low_confidence`` is set when the
     route taken is known to differ from what the device would run. Where tokens are generated, ``step`` is the pass over
-    the prompt alone, and ``generation`` what follows it.
+    the prompt alone, and ``generation`` what follows it. Where batches differ in size, ``step`` is that of a mean one,
+    which decides the time, and ``longer`` are steps of larger ones up to the largest, which decides the memory.
     """
 
     step: OpGraph
@@ -239,3 +248,9 @@ class TracedJob:
     notes: tuple[str, ...] = ()
     low_confidence: bool = False
     generation: Generation | None = None
+    longer: tuple[OpGraph, ...] = ()
+
+    @property
+    def largest(self) -> OpGraph:
+        """The step of the largest batch."""
+        return self.longer[-1] if self.longer else self.step

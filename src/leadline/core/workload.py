@@ -194,6 +194,27 @@ class Dataset:
 
 
 @dataclass(frozen=True, slots=True)
+class Lengths:
+    """How many tokens the samples of a data set have: ``quantiles`` in order, each for as many samples as any other.
+
+    ``longest`` is the longest sample's, which is in one batch of each epoch.
+    """
+
+    quantiles: tuple[int, ...]
+    longest: int
+
+    def padded_mean(self, batch: int) -> float:
+        """Return the mean over batches of what the longest of ``batch`` samples has: the mean of an order statistic."""
+        count = len(self.quantiles)
+        shares = [(rank / count) ** batch for rank in range(count + 1)]
+        return sum(length * (up - low) for length, low, up in zip(self.quantiles, shares[:-1], shares[1:], strict=True))
+
+    def at_most(self, tokens: int) -> "Lengths":
+        """Return the lengths of the samples cut off at ``tokens``."""
+        return Lengths(tuple(min(one, tokens) for one in self.quantiles), min(self.longest, tokens))
+
+
+@dataclass(frozen=True, slots=True)
 class Workload:
     """One training or inference job, before anything is known about where it will run.
 
@@ -201,7 +222,9 @@ class Workload:
     decides; ``compiled`` asks for the graph that the framework's compiler makes for each device; ``defaulted`` names
     the fields that a default filled, so that the output can say so. ``generated`` tokens follow each prompt of
     ``sequence`` tokens where a language model answers. With ``adapters`` they alone are trained, beside weights that
-    are frozen and may be stored in fewer bits (``quantization``).
+    are frozen and may be stored in fewer bits (``quantization``). Where batches are padded to their longest sample,
+    ``longest`` is the tokens of the longest batch, and ``sequence`` those of a mean one unless ``lengths`` tell both.
+    A ``paged`` KV cache lies in blocks of few tokens, where others are one tensor a layer.
     """
 
     model: ModelSource
@@ -224,3 +247,6 @@ class Workload:
     generated: int | None = None
     adapters: Adapters | None = None
     quantization: Quantization | None = None
+    longest: int | None = None
+    lengths: Lengths | None = None
+    paged: bool = False

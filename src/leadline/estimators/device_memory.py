@@ -1,12 +1,14 @@
 """Peak device memory of one step: its storage events through a model of PyTorch's caching allocator."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 
 from leadline.core.fit import Moment
-from leadline.core.graph import OpGraph, Stage, StorageCategory
+from leadline.core.graph import OpGraph, Stage, StorageCategory, StorageEvent, TracedJob
+from leadline.core.hardware import Device
 from leadline.core.units import MIB
 from leadline.estimators.caching_allocator import Block, CachingAllocator, OutOfMemory
+from leadline.estimators.workspaces import with_workspaces
 
 CONTEXT_BYTES = 500 * MIB
 """Device memory of the driver's context and the libraries' kernels; 300 to 700 MiB on data-centre GPUs."""
@@ -42,6 +44,53 @@ def peak_memory(graph: OpGraph, *, expandable: bool = False) -> PeakMemory:
     fullest = max(most, key=lambda stage: most[stage], default=Stage.FORWARD)
     peak = most.get(fullest, 0)
     return PeakMemory(peak, max(allocator.peak_reserved_bytes, peak), at_most.get(fullest, {}), at_most)
+
+
+def fills_device(job: TracedJob, device: Device) -> list[OpGraph]:
+    """Return what fills a device in turn: the steps, of all sizes of batches, and the longest decode step.
+
+    Steps of different sizes follow one another as in an epoch whose batches are each a record, the worst order: the
+    blocks that a smaller batch left are too small for the next one, so that both stay reserved.
+    """
+    last = job.generation.last if job.generation else None
+    graphs = (successive((job.step, *job.longer)), *([last] if last else []))
+    return [with_workspaces(graph, device) for graph in graphs]
+
+
+def successive(steps: Sequence[OpGraph]) -> OpGraph:
+    """Return steps that follow one another as one graph.
+
+    What a step finds held that the one before left (weights, optimizer state: by the name of the storage) is not taken
+    again, and what it does not find is given back between them.
+    """
+    first, *later = steps
+    if not later:
+        return first
+    ops, events = list(first.ops), list(first.events)
+    for step in later:
+        left = _left(events)
+        found = {event.storage for event in step.events if event.size_bytes > 0}
+        place = len(ops)
+        events += [StorageEvent(place, one.storage, -one.size_bytes, one.category) for name, one in left.items()
+                   if name not in found]  # fmt: skip
+        events += [
+            replace(event, op=event.op + place)
+            for event in step.events
+            if event.size_bytes < 0 or event.storage not in left
+        ]
+        ops += step.ops
+    return replace(first, ops=tuple(ops), events=tuple(events))
+
+
+def _left(events: Sequence[StorageEvent]) -> dict[int, StorageEvent]:
+    """Return what was taken and not given back, by name."""
+    left: dict[int, StorageEvent] = {}
+    for event in events:
+        if event.size_bytes > 0:
+            left[event.storage] = event
+        else:
+            left.pop(event.storage, None)
+    return left
 
 
 def least_memory(graph: OpGraph, peak: PeakMemory, *, expandable: bool = False) -> int:

@@ -1,10 +1,13 @@
 """Predict the peak memory of a job's processes on the host."""
 
+from dataclasses import replace
+
 from leadline.core.estimate import Interval
 from leadline.core.graph import OpGraph, StorageCategory, StorageEvent, TracedJob
 from leadline.core.hardware import Device, DeviceKind
 from leadline.core.workload import ModelKind, Phase, Precision, Workload
 from leadline.estimators.heap import resident_peak_bytes
+from leadline.estimators.host_data import HELD, STAGED, data_parts, staging_bytes
 from leadline.estimators.onednn import Processor
 
 DEFAULTS = {
@@ -19,12 +22,6 @@ step, by ``VmHWM`` on x86-64 Linux; ``leadline calibrate`` measures them anew.""
 CUDA_HOST_BYTES = 1.2e9
 """Host pages of a CUDA build of torch, its context and cuBLAS; an assumption, hence the wide interval."""
 
-WORKER_BYTES = 30e6
-"""Pages of its own that a forked DataLoader worker comes to hold: 5 to 45 MB by PSS in two scripts with two workers."""
-
-PREFETCH = 2
-"""Batches each worker keeps ahead (``prefetch_factor`` of DataLoader)."""
-
 LOW, HIGH = 0.990, 1.173
 """Ends of the 90 % interval on a CPU over the point: conformal quantiles of what 72 real processes of 15 families of
 models took over what was foretold; with each family left out in turn, 4.2 % exceed the upper end (``bench/memory``)."""
@@ -34,25 +31,46 @@ GPU_SLACK = 0.36
 
 
 def host_memory(workload: Workload, job: TracedJob, device: Device) -> Interval:
-    """Return the peak memory in bytes that the job's processes hold on one host, for each device they feed.
+    """Return the peak memory in bytes that the job's processes hold on one host, for each device they feed."""
+    return host_interval(sum(host_parts(workload, job, device).values()), device)
+
+
+def host_interval(point: float, device: Device) -> Interval:
+    """Return the interval around the memory that was foretold of a process beside ``device``."""
+    if device.kind is DeviceKind.CPU:
+        return Interval(point, point * LOW, point * HIGH)
+    return Interval(point, point * (1 - GPU_SLACK), point * (1 + GPU_SLACK))
+
+
+def host_parts(workload: Workload, job: TracedJob, device: Device) -> dict[str, float]:
+    """Return what the process of one device holds at its peak with what its loaders hold: bytes by name.
 
     What the script itself imports and reads is known where it was traced. On a CPU the tensors themselves live there,
-    in glibc's heap; on a GPU the host holds the weights once while they are built, the CUDA libraries, and pinned
-    batches.
+    in glibc's heap. On a GPU the host holds the CUDA libraries, and first the weights while they are built, later what
+    a loader keeps ahead and what saving a checkpoint takes: the fuller of these two moments.
     """
     figures = {**DEFAULTS, **(device.calibration.figures if device.calibration else {})}
-    libraries = figures["interpreter_bytes"] + figures["framework_bytes"] + (job.loop.script_bytes or 0)
-    data = _data_bytes(workload, job)
+    parts = {
+        "interpreter and libraries": figures["interpreter_bytes"] + figures["framework_bytes"],
+        "imports and data of the script": float(job.loop.script_bytes or 0),
+    }
+    data = data_parts(workload, job, on_gpu=device.kind is not DeviceKind.CPU)
     if device.kind is DeviceKind.CPU:
         first = figures["first_step_bytes" if workload.phase is Phase.TRAINING else "first_pass_bytes"]
-        tensors = resident_peak_bytes(_with_evaluation(job), Processor.of(figures))
+        tensors = resident_peak_bytes(_with_evaluation(replace(job, step=job.largest)), Processor.of(figures))
         if job.generation and job.generation.last:
             tensors = max(tensors, resident_peak_bytes(job.generation.last, Processor.of(figures)))
-        point = libraries + first + max(tensors, _cast_bytes(workload, job)) + data
-        return Interval(point, point * LOW, point * HIGH)
-    built = job.step.parameter_bytes * (2 if _is_cast(workload) else 1)
-    point = libraries + CUDA_HOST_BYTES + built + data
-    return Interval(point, point * (1 - GPU_SLACK), point * (1 + GPU_SLACK))
+        return {
+            **parts,
+            "kernels of the first step": first,
+            "tensors": max(tensors, _cast_bytes(workload, job)),
+            **data,
+        }
+    parts["CUDA context and libraries"] = CUDA_HOST_BYTES
+    built = float(job.step.parameter_bytes * (2 if _is_cast(workload) else 1))
+    begin = {"weights while they are built": built, HELD: data[HELD]}
+    later = {**data, STAGED: staging_bytes(workload, job)}
+    return {**parts, **(begin if sum(begin.values()) >= sum(later.values()) else later)}
 
 
 def _is_cast(workload: Workload) -> bool:
@@ -91,13 +109,3 @@ def _with_evaluation(job: TracedJob) -> OpGraph:
         if event.storage in passing and event.storage not in found
     )
     return OpGraph((*job.step.ops, *job.evaluation.ops), (*job.step.events, *events))
-
-
-def _data_bytes(workload: Workload, job: TracedJob) -> float:
-    """Return the bytes of loader workers, of the batches they keep ahead, and of a data set held in memory."""
-    dataset = workload.dataset
-    sample = float(dataset.bytes_per_sample or job.loop.bytes_per_sample or 0)
-    batch = workload.batch or job.loop.batch or 1
-    workers = dataset.workers or job.loop.loader_workers
-    held = sample * (dataset.samples or job.loop.samples or 0) if dataset.held_in_memory else 0.0
-    return workers * (WORKER_BYTES + PREFETCH * batch * sample) + held

@@ -14,6 +14,7 @@ from leadline.core.hardware import Device
 from leadline.core.workload import Phase, Sharding, Workload
 from leadline.estimators.communication import Ring, exchange_s, ring_of, sees_collectives
 from leadline.estimators.device_memory import PeakMemory
+from leadline.estimators.exchange_buffers import exchange_buffers, layers_of
 
 UNHIDDEN = 0.31
 """Share of an exchange that shows however much computing there is to hide it behind. This and the smooth maximum of
@@ -118,10 +119,14 @@ def divide(
 def divided_memory(peak: PeakMemory, workload: Workload, graph: OpGraph) -> PeakMemory:
     """Return what one GPU holds where the whole model on one GPU holds ``peak``: the fullest of the divided stages."""
     plan = workload.parallelism
-    if plan.tensor * plan.pipeline == 1 and plan.sharding is Sharding.NONE:
+    buffers = {stage: exchange_buffers(workload, graph, stage) for stage in Stage}
+    if plan.tensor * plan.pipeline == 1 and plan.sharding is Sharding.NONE and not any(buffers.values()):
         return peak
     stages = peak.by_stage or {Stage.FORWARD: peak.by_category}
     divided = {stage: _divided_moment(held, stage, workload, graph) for stage, held in stages.items()}
+    for stage, held in divided.items():
+        for category, size in buffers[stage].items():
+            held[category] = held.get(category, 0) + size
     held = max(divided.values(), key=lambda one: sum(one.values()))
     share = sum(held.values()) / max(sum(peak.by_category.values()), 1)
     return PeakMemory(int(peak.allocated_bytes * share), int(peak.reserved_bytes * share), held, divided)
@@ -143,10 +148,6 @@ def _divided_moment(
     held = dict(whole)
     for category, shared in sharded.items():
         held[category] = int(held.get(category, 0) / parts / (copies if shared else 1))
-    if plan.sharding is Sharding.FULL:  # the weights of the layer in use, and of the next, are whole
-        layers = max(1, _layers(graph) // max(workload.accumulation, 1))
-        weights = whole.get(StorageCategory.PARAMETER, 0) / parts
-        held[StorageCategory.PARAMETER] += int(min(2 / layers, 1 - 1 / copies) * weights)
     activations = held.get(StorageCategory.ACTIVATION, 0)
     held[StorageCategory.ACTIVATION] = int(activations * (10 + 24 / plan.tensor) / 34)
     if cache := held.get(StorageCategory.KV_CACHE, 0):
@@ -194,7 +195,7 @@ def _data_s(ring: Ring, workload: Workload, graph: OpGraph, microbatches: int) -
         return ring.all_reduce_s(trained)
     if plan.sharding is Sharding.OPTIMIZER:
         return 2 * ring.all_gather_s(trained)
-    units = max(1, _layers(graph) // (microbatches * plan.pipeline))
+    units = max(1, layers_of(graph) // (microbatches * plan.pipeline))
     if plan.sharding is Sharding.GRADIENTS:
         return microbatches * 2 * units * ring.all_gather_s(trained / units)
     once_s = 2 * ring.all_gather_s(weights / units) + ring.all_gather_s(trained / units)
@@ -217,7 +218,7 @@ def _launched_s(workload: Workload, graph: OpGraph, launches_s: float) -> float:
     """Return the seconds of launching on each GPU of a group, the all-reduces of tensor parallelism included."""
     if workload.parallelism.tensor < 2 or launches_s <= 0:
         return launches_s
-    return launches_s + _reduced(graph, again=workload.checkpointing) * _layers(graph) * COLLECTIVE_LAUNCH_S
+    return launches_s + _reduced(graph, again=workload.checkpointing) * layers_of(graph) * COLLECTIVE_LAUNCH_S
 
 
 def _reduced(graph: OpGraph, *, again: bool) -> int:
@@ -238,8 +239,3 @@ def _activation_bytes(graph: OpGraph) -> float:
 
 def _bytes_out(dims: dict[str, int], dtype: str) -> float:
     return float(dims["b"] * dims["h"] * dims["q"] * dims["d"] * BYTES_PER_ELEMENT.get(dtype, 4))
-
-
-def _layers(graph: OpGraph) -> int:
-    """Return how often attention runs forward in a step, over all layers and microbatches."""
-    return sum(op.count for op in graph.ops if op.kind is OpKind.ATTENTION and op.stage is Stage.FORWARD)

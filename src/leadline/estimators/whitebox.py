@@ -12,12 +12,15 @@ from leadline.core.hardware import Device, DeviceKind
 from leadline.core.ports import KernelModel
 from leadline.core.units import format_bytes
 from leadline.core.workload import Phase, Workload
-from leadline.estimators.device_memory import CONTEXT_BYTES, PeakMemory, peak_memory
+from leadline.estimators import exchange_buffers, xla_memory
+from leadline.estimators.device_memory import CONTEXT_BYTES, PeakMemory, fills_device, peak_memory
 from leadline.estimators.parallel import Divided, divide, divided_memory
 from leadline.estimators.roofline import SpecsKernels
 from leadline.estimators.tensor_share import tensor_share
 from leadline.estimators.token_times import Priced, Replayed, answered, least_decode_s, sentences, token_times
 from leadline.estimators.walltime import job_length, load_s, start_up, step_with_loading
+from leadline.estimators.workspaces import workspace_bytes
+from leadline.estimators.xla_memory import assigned, usable_bytes
 
 LEVEL = 0.9
 
@@ -55,7 +58,7 @@ class WhiteBox:
     kernels: Callable[[Device, TracedJob], KernelModel] = lambda device, _: SpecsKernels(device)
     name: str = "white-box"
     as_whole: AsWhole = lambda *_: None
-    _peaks: list[tuple[OpGraph, PeakMemory]] = field(default_factory=list)
+    _peaks: list[tuple[TracedJob, int, PeakMemory]] = field(default_factory=list)
     _hosts: list[tuple[Workload, TracedJob, DeviceKind, Interval]] = field(default_factory=list)
 
     def estimate(
@@ -67,10 +70,11 @@ class WhiteBox:
         memory = None
         memory_parts: dict[str, float] = {}
         if device.kind is not DeviceKind.CPU and job.step.events:
-            peak = divided_memory(self._peak(job), workload, job.step)
+            peak = divided_memory(self._peak(job, device), workload, job.step)
             memory = _device_memory(peak, device)
             memory_parts = {category.value: float(size) for category, size in peak.by_category.items()}
-            reasons.append(_memory_reason(memory, peak, device))
+            reasons.append(_memory_reason(memory, peak, device, usable_bytes(workload, device)))
+            reasons += filter(None, (exchange_buffers.sentence(workload), xla_memory.sentence(workload, device)))
         elif device.kind is DeviceKind.CPU:
             unknown["gpu_memory_bytes"] = f"{device.name} is a CPU: its memory is the host's"
         interval, tokens, elapsed = None, None, None
@@ -100,24 +104,23 @@ class WhiteBox:
             step_s=interval,
             gpu_memory_bytes=memory,
             host_memory_bytes=self._host(workload, job, device),
-            device_memory_bytes=device.memory_bytes,
+            device_memory_bytes=usable_bytes(workload, device),
             unknown=unknown,
             token_times=tokens,
         )
 
-    def _peak(self, job: TracedJob) -> PeakMemory:
-        """Return the peak of the step, or of the longest decode step where that holds more."""
-        last = job.generation.last if job.generation else None
-        peaks = [self._peak_of(graph) for graph in (job.step, last) if graph is not None]
-        return max(peaks, key=lambda peak: peak.allocated_bytes)
+    def _peak(self, job: TracedJob, device: Device) -> PeakMemory:
+        """Return the peak of the step, of the largest batch where they differ, or of the longest decode step.
 
-    def _peak_of(self, graph: OpGraph) -> PeakMemory:
-        """Return the peak of ``graph``, simulated once for all devices of a catalog (a few graphs are remembered)."""
-        for known, peak in self._peaks:
-            if known is graph:
+        It is played once for all devices of a catalog whose workspaces are of one size (a few are remembered).
+        """
+        workspace = workspace_bytes(device)
+        for known, held, peak in self._peaks:
+            if known is job and held == workspace:
                 return peak
-        peak = peak_memory(graph)
-        self._peaks[:] = [(graph, peak), *self._peaks[:3]]
+        peaks = (assigned(graph, peak_memory(graph)) for graph in fills_device(job, device))
+        peak = max(peaks, key=lambda one: one.allocated_bytes)
+        self._peaks[:] = [(job, workspace, peak), *self._peaks[:7]]
         return peak
 
     def _host(self, workload: Workload, job: TracedJob, device: Device) -> Interval:
@@ -258,19 +261,13 @@ def _device_memory(peak: PeakMemory, device: Device) -> Interval:
     )
 
 
-def _memory_reason(memory: Interval, peak: PeakMemory, device: Device) -> str:
+def _memory_reason(memory: Interval, peak: PeakMemory, device: Device, usable: int | None) -> str:
     largest = sorted(peak.by_category.items(), key=lambda part: -part[1])[:3]
     held = ", ".join(f"{format_bytes(size)} {_CATEGORY_WORDS[category]}" for category, size in largest if size)
-    if device.memory_bytes is None:
+    if usable is None:
         return f"memory at the peak: {held}; the memory of {device.name} is not known"
-    verdict = (
-        "does not fit"
-        if memory.low > device.memory_bytes
-        else "may not fit"
-        if memory.high > device.memory_bytes
-        else "fits"
-    )
-    return f"memory at the peak: {held}; {verdict} in {format_bytes(device.memory_bytes)}"
+    verdict = "does not fit" if memory.low > usable else "may not fit" if memory.high > usable else "fits"
+    return f"memory at the peak: {held}; {verdict} in {format_bytes(usable)}"
 
 
 _CATEGORY_WORDS = {
@@ -281,6 +278,7 @@ _CATEGORY_WORDS = {
     StorageCategory.INPUT: "inputs",
     StorageCategory.KV_CACHE: "KV cache",
     StorageCategory.TEMPORARY: "temporaries",
+    StorageCategory.WORKSPACE: "workspaces",
     StorageCategory.OTHER: "other tensors",
 }
 

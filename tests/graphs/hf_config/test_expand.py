@@ -9,7 +9,7 @@ from tests.graphs.hf_config.conftest import LLAMA_7B, SMALL, flops, peak
 
 from leadline.core.errors import InvalidInput, UnknownName
 from leadline.core.graph import OpKind, Stage, StorageCategory
-from leadline.core.workload import ModelKind, ModelSource, Optimizer, Phase, Precision, Workload
+from leadline.core.workload import Lengths, ModelKind, ModelSource, Optimizer, Phase, Precision, Workload
 from leadline.graphs.hf_config import expand
 
 MATRIX = (OpKind.GEMM, OpKind.ATTENTION, OpKind.CONV)
@@ -203,3 +203,23 @@ def test_the_formula_agrees_with_a_trace_of_the_implementation(tmp_path, expande
     assert traced.parameters == mine.parameters
     assert pytest.approx(flops(traced, *MATRIX), rel=0.001) == flops(mine, *MATRIX)
     assert pytest.approx(peak(traced), rel=0.02) == peak(mine)
+
+
+def test_the_longest_batch_is_expanded_beside_a_mean_one(expanded):
+    mean, longest = (expanded(SMALL, sequence=length) for length in (64, 512))
+    both = expanded(SMALL, sequence=64, longest=512)
+    assert mean.step.flops == both.step.flops
+    assert longest.step.flops == both.largest.flops
+    assert any("64 tokens a sample" in note and "512" in note for note in both.notes)
+
+
+def test_lengths_make_a_larger_batch_longer_in_the_mean(expanded):
+    lengths = Lengths((10, 10, 10, 90), 90)
+    one, many = (expanded(SMALL, batch=batch, lengths=lengths, longest=90) for batch in (1, 8))
+    assert 8 * one.step.flops < many.step.flops
+    assert [90, 90] == [job.largest.ops[0].inputs[1].shape[1] for job in (one, many)]
+
+
+def test_a_longest_batch_beyond_the_learned_positions_is_refused(expanded):
+    with pytest.raises(InvalidInput, match="--seq-max 4096"):
+        expanded({"model_type": "gpt2", "n_embd": 64, "n_head": 4, "n_layer": 1, "vocab_size": 100}, longest=4096)

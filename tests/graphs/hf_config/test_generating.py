@@ -237,3 +237,28 @@ def test_positions_beyond_those_learned_are_refused_and_the_last_token_needs_non
 
 def test_a_prompt_that_is_not_given_leaves_room_for_what_is_generated(expanded):
     assert 24 == expanded({"model_type": "gpt2", **GPT, "n_positions": 32}, sequence=None).generation.prompt
+
+
+def cached(graph):
+    return peak_memory(graph).by_category[StorageCategory.KV_CACHE]
+
+
+@pytest.mark.parametrize(("family", "sizes"), [ROWS[0], ROWS[1], ROWS[7]])
+def test_a_paged_cache_is_held_in_whole_blocks_and_written_in_place(expanded, family, sizes):
+    """24 tokens take two blocks of 16, 32 tokens still do, and 33 take three."""
+    config = {"model_type": family, **sizes}
+    plain, paged, longer = (
+        expanded(config, paged=paged, generated=generated) for paged, generated in ((False, 9), (True, 9), (True, 10))
+    )
+    one_token = plain.generation.cache_bytes // 32
+    assert [32 * one_token, 48 * one_token] == [job.generation.cache_bytes for job in (paged, longer)]
+    assert 32 * one_token == cached(paged.generation.last)
+    assert flops(plain.generation.last) == flops(paged.generation.last)
+    assert moved(paged.generation.last, "aten.reshape_and_cache") < moved(plain.generation.last, "aten.cat") / 10
+
+
+def test_what_is_generated_takes_no_more_blocks_than_its_tokens(expanded):
+    job = expanded({"model_type": "llama", **GROUPED}, paged=True, generated=200)
+    ends = [(step.length, cached(step.graph)) for steps in job.generation.stretches for step in steps]
+    each = ends[0][1] // 32
+    assert all(-(-length // 16) * 16 * each == held for length, held in ends)

@@ -11,7 +11,7 @@ import pytest
 from leadline.bench.corpus import CORPUS
 from leadline.bench.trace import wrong_facts
 from leadline.core.errors import Untraceable
-from leadline.core.graph import OpKind, Stage, TracedJob
+from leadline.core.graph import OpKind, Stage, StorageCategory, TracedJob
 from leadline.core.workload import ModelKind, ModelSource, Workload
 from leadline.execution.processes import run_process
 from leadline.graphs.torch.trace import trace_command
@@ -205,3 +205,64 @@ def _trace(folder: Path, code: str, *, ranks: int = 0) -> TracedJob:
 def _run(words: tuple[str, ...], folder: Path) -> TracedJob:
     workload = Workload(ModelSource(ModelKind.COMMAND, shlex.join(words), words))
     return trace_command(workload, runner=run_process, cwd=folder, timeout_s=60)
+
+
+PADDED = """
+import torch
+from torch.nn.utils.rnn import pad_sequence
+from torch.utils.data import DataLoader
+
+LENGTHS = [3, 5, 4, 6, 5, 40, 7, 5, 4, 6, 5, 3] * 2
+data = [torch.zeros(length, dtype=torch.long) for length in LENGTHS]
+loader = DataLoader(data, batch_size=2, collate_fn=lambda batch: {"x": pad_sequence(batch, batch_first=True)})
+table = torch.nn.Embedding(1000, 64).cuda()
+optimizer = torch.optim.SGD(table.parameters(), 0.1)
+for epoch in range(3):
+    for batch in loader:
+        table(batch.pop("x").cuda()).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+
+
+def test_the_longest_of_padded_batches_is_traced_beside_a_mean_one(tmp_path: Path) -> None:
+    job = _trace(tmp_path, PADDED)
+    looked_up = [
+        next(op.outputs[0].shape for op in step.ops if "embedding" in op.name and op.stage is Stage.FORWARD)
+        for step in (job.step, job.largest)
+    ]
+    assert (2, 40, 64) == looked_up[1]
+    assert looked_up[0][1] <= 7
+    assert any("the largest" in note and "2 × 40" in note for note in job.notes)
+
+
+def test_batches_of_one_size_have_no_longest(tmp_path: Path) -> None:
+    job = _trace(tmp_path, PADDED.replace("[3, 5, 4, 6, 5, 40, 7, 5, 4, 6, 5, 3] * 2", "[5] * 25"))
+    assert () == job.longer
+
+
+def test_a_loader_says_what_it_keeps_on_the_host(tmp_path: Path) -> None:
+    keeps = "num_workers=3, prefetch_factor=5, pin_memory=True, collate_fn"
+    loop = _trace(tmp_path, PADDED.replace("collate_fn", keeps)).loop
+    assert (3, 5, True) == (loop.loader_workers, loop.prefetch, loop.pinned)
+    assert (2 * 5 * 8,) == loop.batch_tensor_bytes
+    assert 24 * 50 < (loop.object_bytes or 0) < 24 * 500
+
+
+@pytest.mark.parametrize(("settings", "times"), [("", 1), (", gradient_as_bucket_view=True", 0)])
+def test_gradients_are_held_once_more_in_buckets_unless_they_are_views_of_them(
+    tmp_path: Path, settings: str, times: int
+) -> None:
+    code = f"""
+        import torch, torch.distributed as dist
+        dist.init_process_group("nccl")
+        model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(1024, 1024).cuda(){settings})
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        for step in range(9):
+            model(torch.rand(2, 1024).cuda()).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    """
+    events = _trace(tmp_path, code, ranks=2).step.events
+    standing = [one.size_bytes for one in events if one.op == 0 and one.category is StorageCategory.GRADIENT]
+    assert times * 4 * 1024 * 1025 == sum(standing)

@@ -204,3 +204,33 @@ def test_what_a_trace_had_to_assume_is_said(capsys, tmp_path, monkeypatch):
     code, document, _ = asked(capsys, model, "--input", "4x8", "--on", "T4", "--no-changes")
     assert (0, True) == (code, document["fits"])
     assert "depends on the data: all was assumed" in document["notes"][0]
+
+
+def test_a_paged_cache_says_how_many_sequences_fit(capsys, config):
+    """12 layers of 16 heads of 64 keys and values in two bytes: 48 KiB a token, 1,536 tokens in whole blocks."""
+    words = (
+        config,
+        "--phase",
+        "inference",
+        "--precision",
+        "fp16",
+        "--batch",
+        "4",
+        "--seq",
+        "1024",
+        "--generate",
+        "512",
+    )
+    plain = asked(capsys, *words, "--on", "T4")[1]
+    document = asked(capsys, *words, "--paged", "--on", "T4")[1]
+    assert plain["serving"] is None
+    serving, check = document["serving"], document["checks"][0]
+    rest = check["needed_bytes"] - document["estimate"]["basis"]["memory_breakdown_bytes"]["kv-cache"]
+    assert pytest.approx(0.9 * 16 * 2**30 - rest) == serving["cache_bytes"]
+    assert serving["cache_bytes"] // (1536 * 48 * 1024) == serving["sequences"]
+    assert plain["largest_batch"] < serving["sequences"]
+
+
+def test_a_paged_cache_needs_tokens_to_be_generated(capsys, config):
+    assert 2 == main(["fit", config, "--phase", "inference", "--paged", "--on", "T4"])
+    assert "--generate" in capsys.readouterr().err

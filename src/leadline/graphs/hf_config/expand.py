@@ -1,6 +1,7 @@
 """From a configuration file to a traced job: read the sizes, fill what was not said, run the model on a tape."""
 
 import json
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any
 from leadline.core.errors import InvalidInput
 from leadline.core.graph import LoopFacts, Op, OpGraph, OpKind, Stage, StorageCategory, TracedJob
 from leadline.core.workload import Optimizer, Phase, Precision, Workload
-from leadline.graphs.hf_config.caching import Layout, layout_of
+from leadline.graphs.hf_config.caching import BLOCK, Layout, layout_of
 from leadline.graphs.hf_config.families import read_shape
 from leadline.graphs.hf_config.generating import generation, require_generator
 from leadline.graphs.hf_config.model import Pair, Single, make_model
@@ -23,10 +24,14 @@ DEFAULT_SEQUENCE = 2048
 
 @dataclass(frozen=True, slots=True)
 class _Choices:
-    """What the run needs to know, after defaults; ``assumed`` names each default."""
+    """What the run needs to know, after defaults; ``assumed`` names each default.
+
+    ``sequence`` is the tokens of a mean batch, ``longest`` those of the longest.
+    """
 
     batch: int
     sequence: int
+    longest: int
     precision: Precision
     optimizer: Optimizer
     assumed: tuple[str, ...]
@@ -52,7 +57,9 @@ def expand(workload: Workload, *, device_type: str = "cuda") -> TracedJob:
     _require_words(workload, shape)
     choices = _choose(workload, shape, config)
     run = _Run(workload, shape, choices, cuda=device_type == "cuda")
-    graph, layout = run.prefill()
+    graph, layout = run.prefill(choices.sequence)
+    between = (choices.sequence + choices.longest) // 2
+    longer = [run.prefill(one)[0] for one in (between, choices.longest) if one > choices.sequence]
     loop = LoopFacts(
         batch=choices.batch,
         accumulation=workload.accumulation,
@@ -63,10 +70,13 @@ def expand(workload: Workload, *, device_type: str = "cuda") -> TracedJob:
     notes = [f"assumed: {', '.join(choices.assumed)}"] if choices.assumed else []
     if left_out:
         notes.append(f"{workload.model.reference} leaves out {', '.join(left_out)}: the published defaults were taken")
-    notes += _fine_tuning(workload, choices)
+    notes += [*_fine_tuning(workload, choices), *_lengths(workload, choices)]
     if workload.generated is None:
-        return TracedJob(graph, loop, notes=tuple(notes))
-    notes.append("decoding is that of transformers' generate: eager ops, and a cache that is copied to grow")
+        return TracedJob(graph, loop, notes=tuple(notes), longer=tuple(longer))
+    if workload.paged:
+        notes.append(f"the KV cache is paged: blocks of {BLOCK} tokens, and new ones are written where they belong")
+    else:
+        notes.append("decoding is that of transformers' generate: eager ops, and a cache that is copied to grow")
     made = generation(run.decode, layout, choices.sequence, workload.generated)
     return TracedJob(graph, loop, notes=tuple(notes), generation=made)
 
@@ -110,6 +120,17 @@ def _fine_tuning(workload: Workload, choices: _Choices) -> Iterator[str]:
         yield "what is not quantized (embeddings, norms, output layer) is in float32, as peft prepares it"
 
 
+def _lengths(workload: Workload, choices: _Choices) -> Iterator[str]:
+    """Yield which lengths of batches decide time and memory, where they differ or only the longest is known."""
+    if choices.longest > choices.sequence:
+        yield (
+            f"the time is that of batches of {choices.sequence} tokens a sample, the memory that of the longest, "
+            f"{choices.longest}, after shorter ones"
+        )
+    elif workload.longest is not None and workload.lengths is None:
+        yield f"every batch is taken to have {choices.longest} tokens a sample: --seq says how many a mean one has"
+
+
 def _text_part(config: dict[str, Any]) -> dict[str, Any]:
     """Return the configuration of the language model inside a wrapped one (``text_config``)."""
     inner = config.get("text_config")
@@ -146,7 +167,12 @@ def _choose(workload: Workload, shape: ModelShape, config: dict[str, Any]) -> _C
         optimizer = Optimizer.ADAMW
         if training:
             assumed.append("optimizer adamw")
-    return _Choices(batch, sequence, precision, optimizer, tuple(assumed))
+    longest = max(sequence, workload.longest or 0)
+    if shape.positions and longest > shape.max_sequence:
+        raise InvalidInput(
+            f"--seq-max {longest} is longer than the {shape.max_sequence} positions this {shape.family} has learned"
+        )
+    return _Choices(batch, sequence, longest, precision, optimizer, tuple(assumed))
 
 
 def _sizes(workload: Workload, shape: ModelShape) -> tuple[int | None, int | None]:
@@ -156,6 +182,10 @@ def _sizes(workload: Workload, shape: ModelShape) -> tuple[int | None, int | Non
         first = workload.inputs[0].shape
         batch = batch or first[0]
         sequence = sequence or (first[1] if len(first) == 2 else None)
+    if workload.lengths is not None:
+        sequence = math.ceil(workload.lengths.padded_mean(batch or 1))
+    if shape.source is not None and workload.longest is not None:
+        raise InvalidInput(f"--seq-max belongs to words, but this {shape.family} embeds none: leave it out")
     if isinstance(shape, StackShape) and shape.source is not None:
         return batch, shape.source.tokens
     if workload.generated is not None:
@@ -181,16 +211,16 @@ class _Run:
     choices: _Choices
     cuda: bool
 
-    def prefill(self) -> tuple[OpGraph, Layout]:
-        """Return the step as it is trained, or as a whole sequence passes; and the cache that it leaves."""
+    def prefill(self, sequence: int) -> tuple[OpGraph, Layout]:
+        """Return the step as it is trained, or as whole sequences pass; and the cache that it leaves."""
         workload, choices = self.workload, self.choices
         build = self._build()
         model, tape = make_model(build, self.shape), build.tape
         states = hold_states(tape, choices.optimizer) if tape.training else []
-        _micro_steps(model, choices, workload.accumulation if tape.training else 1)
+        _micro_steps(model, choices.batch, sequence, workload.accumulation if tape.training else 1)
         if tape.training:
             update(tape, choices.optimizer, scaled=tape.autocast == "float16")
-        layout = layout_of(build.cache)
+        layout = layout_of(build.cache, BLOCK if workload.paged else 1)
         graph = self._graph(build, layout)
         del states
         return graph, layout
@@ -215,7 +245,7 @@ class _Run:
         saving = workload.checkpointing and training
         dtype = precision.weights if workload.quantization is None else "float32"
         return Build(tape, dtype, cuda=self.cuda, checkpointing=saving, caching=not saving,
-                     last_only=workload.generated is not None, adapters=workload.adapters,
+                     last_only=workload.generated is not None, paged=workload.paged, adapters=workload.adapters,
                      quantization=workload.quantization)  # fmt: skip
 
     def _graph(self, build: Build, layout: Layout) -> OpGraph:
@@ -235,13 +265,13 @@ class _Run:
         )
 
 
-def _micro_steps(model: Single | Pair, choices: _Choices, accumulation: int) -> None:
+def _micro_steps(model: Single | Pair, batch: int, sequence: int, accumulation: int) -> None:
     """Run forward and backward; further micro-steps repeat the second one, where gradients are held already."""
     tape = model.build.tape
     for position in range(min(accumulation, 2)):
         tape.stage = Stage.FORWARD
         with tape.repeated(max(1, accumulation - 1) if position else 1):
-            answer = model(choices.batch, choices.sequence)
+            answer = model(batch, sequence)
             tape.end_forward()
             if tape.training:
                 tape.backward(answer, tape.new((1,), "float32", StorageCategory.TEMPORARY))

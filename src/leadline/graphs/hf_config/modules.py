@@ -6,7 +6,7 @@ from leadline.core.graph import StorageCategory
 from leadline.core.workload import Adapters, Quantization
 from leadline.graphs.hf_config import attending, layers
 from leadline.graphs.hf_config.adapting import Adapter, Packed
-from leadline.graphs.hf_config.caching import Kept, appended
+from leadline.graphs.hf_config.caching import Kept, appended, filed, written
 from leadline.graphs.hf_config.shape import AttentionShape, FeedForwardShape
 from leadline.graphs.hf_config.tape import Size, Tape
 
@@ -18,9 +18,9 @@ class Build:
     ``dtype`` is that of the weights; ``cuda`` chooses the attention kernel. In inference ``cache`` keeps the keys and
     values of all causal layers, as a causal model does by default; in training it does too, until the loss is known,
     but not under checkpointing. ``past`` is the cache that a decode step finds, by layer: the step takes it from there.
-    ``inputs`` and the latest written-out ``scores`` are held as their owners hold them. ``last_only`` scores the last
-    token alone, as generation does. With ``adapters`` all other weights are frozen, and those of adapted layers
-    stored as ``quantization`` says.
+    A ``paged`` one is written into blocks. ``inputs`` and the latest written-out ``scores`` are held as their owners
+    hold them. ``last_only`` scores the last token alone, as generation does. With ``adapters`` all other weights are
+    frozen, and those of adapted layers stored as ``quantization`` says.
     """
 
     tape: Tape
@@ -29,6 +29,7 @@ class Build:
     checkpointing: bool = False
     caching: bool = True
     last_only: bool = False
+    paged: bool = False
     past: list[Kept] = field(default_factory=list)
     cache: list[Kept] = field(default_factory=list)
     inputs: list[Size] = field(default_factory=list)
@@ -70,8 +71,12 @@ class Build:
         if not self.caching:
             return made
         dtype = "float32" if any(one.dtype == "float32" for one in made) else made[0].dtype
-        if self.past:
+        if self.past and self.paged:
+            joined = tuple(written(self.tape, self.past.pop(0), one) for one in made)
+        elif self.past:
             joined = tuple(appended(self.tape, self.past.pop(0), one, dtype) for one in made)
+        elif self.paged:
+            joined = tuple(filed(self.tape, one, dtype) for one in made)
         else:
             held = StorageCategory.ACTIVATION if self.tape.training else StorageCategory.KV_CACHE
             joined = tuple(attending.copied(self.tape, one, "cat", dtype, held) for one in made)

@@ -65,12 +65,14 @@ def compile_function(
     job = _job(workload, answer, "cuda", Form.FUSED)
     memory = answer.get("memory") or {}
     notes = [f"compiled by XLA for {device.name} (jax {answer['jax']}), without autotuning"]
+    step = job.step
     if memory.get("temp"):
         whole = memory["argument"] + memory["output"] - memory["alias"] + memory["temp"]
+        step = replace(step, planned_bytes=whole + memory.get("generated_code", 0))
         notes.append(
             f"the compiler plans {format_bytes(whole)} on the device, {format_bytes(memory['temp'])} of it temporary"
         )
-    return replace(job, notes=(*job.notes, *notes))
+    return replace(job, step=step, notes=(*job.notes, *notes))
 
 
 def _job(workload: Workload, answer: dict[str, Any], device_type: str, form: Form) -> TracedJob:

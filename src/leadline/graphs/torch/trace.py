@@ -3,6 +3,7 @@
 import json
 import sys
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from leadline.core.graph import TracedJob
 from leadline.core.ports import Completed, ProcessRunner
 from leadline.core.workload import Precision, Workload
 from leadline.graphs.torch.command import PythonCommand, parse_command
+from leadline.graphs.torch.compiled import as_compiled
 
 TIMEOUT_S = 180.0
 START_S = 60.0
@@ -171,8 +173,11 @@ def _job(answer: dict[str, Any]) -> TracedJob:
         raise Untraceable(failure["reason"], failure.get("location"))
     if answer.get("bare"):
         return msgspec.convert({"step": {"ops": ()}}, TracedJob)
-    return msgspec.convert(answer["job"], TracedJob)
+    job = msgspec.convert(answer["job"], TracedJob)
+    if not answer["job"].get("compiled"):
+        return job
+    return replace(job, step=as_compiled(job.step), longer=tuple(as_compiled(one) for one in job.longer))
 
 
 def _noted(job: TracedJob, note: str) -> TracedJob:
-    return TracedJob(job.step, job.loop, job.evaluation, (*job.notes, note), job.low_confidence)
+    return replace(job, notes=(*job.notes, note))

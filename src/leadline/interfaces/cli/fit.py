@@ -12,7 +12,7 @@ from leadline.app.estimate import RISK
 from leadline.app.fit import fit as fit_verb
 from leadline.core.documents import to_document
 from leadline.core.errors import InvalidInput, NothingFits
-from leadline.core.fit import Change, Cost, Fit, MemoryCheck, percent
+from leadline.core.fit import Change, Cost, Fit, percent
 from leadline.core.units import format_bytes, format_duration
 from leadline.core.workload import Workload
 from leadline.interfaces.cli.face import Json, err, out, print_json
@@ -113,13 +113,17 @@ def _show(answer: Fit) -> None:
     for check in answer.checks:
         console.print(f"  {check.sentence}", markup=False, soft_wrap=True)
     if answer.checks[0].kind == "GPU":
-        _show_parts(answer, answer.checks[0])
+        _show_parts(answer)
+    if answer.host_parts_bytes:
+        _show_host(answer)
     if answer.largest_batch is not None:
         if answer.largest_batch:
             said = f"largest batch that fits at {percent(answer.accepted_risk)} risk: {answer.largest_batch}"
         else:
             said = "not even a batch of 1 fits"
         console.print(f"  {said}", markup=False)
+    if answer.serving is not None:
+        console.print(f"  {answer.serving.sentence}", markup=False, soft_wrap=True)
     why = (f"no other batch was asked about: {answer.why_no_batch}",) if answer.why_no_batch else ()
     for note in dict.fromkeys((*why, *answer.notes)):
         console.print(f"  · {note}", style="dim", markup=False, soft_wrap=True)
@@ -127,13 +131,26 @@ def _show(answer: Fit) -> None:
         console.print(_table(answer.changes))
 
 
-def _show_parts(answer: Fit, check: MemoryCheck) -> None:
-    """Draw what is held at the peak as bars, to the scale of what is there or needed, whichever is more."""
-    parts = [part for part in answer.estimate.basis.memory_breakdown_bytes.items() if part[1]]
-    held = sum(size for _, size in parts)
-    rest = max(check.needed_bytes - held, 0.0)
-    rows = [*sorted(parts, key=lambda part: -part[1]), ("allocator, context and doubt", rest)]
+def _show_parts(answer: Fit) -> None:
+    """Draw what the device holds at the peak, to the scale of what is there or needed, whichever is more."""
+    check, parts = answer.checks[0], answer.estimate.basis.memory_breakdown_bytes
+    rest = max(check.needed_bytes - sum(parts.values()), 0.0)
     whole = max(check.needed_bytes, check.there_bytes or 0.0)
+    _bars([*_by_size(parts), ("allocator, context and doubt", rest)], whole)
+
+
+def _show_host(answer: Fit) -> None:
+    """Draw what the host holds for one process at the peak, to the scale of their sum."""
+    several = answer.checks[0].kind == "GPU"
+    out().print(f"  on the host{', for each device' if several else ''}:", markup=False)
+    _bars(_by_size(answer.host_parts_bytes), sum(answer.host_parts_bytes.values()))
+
+
+def _by_size(parts: dict[str, float]) -> list[tuple[str, float]]:
+    return sorted((part for part in parts.items() if part[1]), key=lambda part: -part[1])
+
+
+def _bars(rows: list[tuple[str, float]], whole: float) -> None:
     table = Table(box=None, pad_edge=False, show_header=False)
     table.add_column()
     table.add_column(justify="right", no_wrap=True)

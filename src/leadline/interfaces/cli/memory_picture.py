@@ -16,7 +16,8 @@ CATEGORIES = {
     "parameter": ("weights", "W", "#0072B2"), "optimizer-state": ("optimizer state", "O", "#56B4E9"),
     "gradient": ("gradients", "G", "#009E73"), "kv-cache": ("KV cache", "K", "#CC79A7"),
     "input": ("inputs", "I", "#999999"), "activation": ("activations", "A", "#D55E00"),
-    "temporary": ("temporaries", "T", "#E69F00"), "other": ("other", "·", "#BBBBBB"),
+    "temporary": ("temporaries", "T", "#E69F00"), "workspace": ("workspaces", "S", "#F0E442"),
+    "other": ("other", "·", "#BBBBBB"),
 }  # fmt: skip
 """Category → its name, its letter in the terminal, and its colour, of Okabe and Ito's palette; from the bottom up."""
 

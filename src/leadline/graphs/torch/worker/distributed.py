@@ -172,13 +172,28 @@ def _gather_object(objects: List[Any], mine: Any, *_: Any, **__: Any) -> None:
     objects[:] = [mine] * len(objects)
 
 
+def _buckets(session: Session, module: Any) -> List[torch.Tensor]:
+    """Return the memory in which all gradients are held once more to be sent, in the formats of their weights."""
+    sizes: Dict[torch.dtype, int] = {}
+    for parameter in module.parameters():
+        if parameter.requires_grad and fakes.is_fake(parameter):
+            sizes[parameter.dtype] = sizes.get(parameter.dtype, 0) + parameter.numel()
+    if session.bare or session.world_size < 2 or session.policy != "cuda":
+        return []
+    made = [fakes.empty((count,), dtype, fakes.gpu()) for dtype, count in sizes.items()]
+    for one in made:
+        session.recorder.track(one, "gradient")  # type: ignore[union-attr]
+    return made
+
+
 def _wrap_modules(session: Session) -> None:  # noqa: C901 - one class, made where its session is known
     class DistributedDataParallel(torch.nn.Module):
         """The wrapped module, whose gradients are summed over all ranks in buckets after the backward pass."""
 
-        def __init__(self, module: Any, *_: Any, **__: Any) -> None:
+        def __init__(self, module: Any, *_: Any, **settings: Any) -> None:
             super().__init__()
             self.module = module
+            self.__dict__["_buckets"] = [] if settings.get("gradient_as_bucket_view") else _buckets(session, module)
             self.require_backward_grad_sync = True
             session.after_backward.append(self._sum_gradients)
 

@@ -59,6 +59,8 @@ def _transformers(trainer: Any) -> Dict[str, Any]:
         "accumulation": args.gradient_accumulation_steps,
         "batch": args.per_device_train_batch_size,
         "workers": args.dataloader_num_workers,
+        "pinned": args.dataloader_pin_memory,
+        "prefetch": getattr(args, "dataloader_prefetch_factor", None),
         "precision": "amp-fp16" if args.fp16 else "amp-bf16" if args.bf16 else None,
     }
     held_out = trainer.eval_dataset

@@ -21,8 +21,8 @@ from leadline.graphs.torch.worker.watch import Step, Watch
 WATCHED_STEPS = 4
 """Steps whose surroundings are read; later ones are only counted."""
 
-WORKERS_PLACE = 5
-"""Position of ``num_workers`` among the arguments of ``DataLoader`` after ``self``."""
+WORKERS_PLACE, PINNED_PLACE = 5, 7
+"""Positions of ``num_workers`` and ``pin_memory`` among the arguments of ``DataLoader`` after ``self``."""
 
 _watch: Optional[Watch] = None
 
@@ -62,6 +62,8 @@ def _watch_loaders(watch: Watch) -> None:
             watch.loaders.append(self)
         asked = args[WORKERS_PLACE] if len(args) > WORKERS_PLACE else kwargs.get("num_workers", 0)
         watch.workers[id(self)] = int(asked)
+        watch.prefetch[id(self)] = kwargs.get("prefetch_factor")
+        watch.pinned[id(self)] = bool(args[PINNED_PLACE] if len(args) > PINNED_PLACE else kwargs.get("pin_memory"))
         make(self, *args, **kwargs)
 
     DataLoader.__init__ = init
@@ -96,14 +98,15 @@ def _drew(watch: Watch, loader: Any, batch: Any) -> None:
         watch.evaluated.append(key)
 
 
-def _batch_size_and_bytes(batch: Any) -> Dict[str, int]:
-    """Return the leading dimension most tensors of a collated batch share, and the bytes of all of them."""
+def _batch_size_and_bytes(batch: Any) -> Dict[str, Any]:
+    """Return the leading dimension most tensors of a collated batch share, and the bytes of all and of each of them."""
     leaves = tree_leaves(dict(batch) if hasattr(batch, "keys") else batch)
     tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
     sizes = collections.Counter(int(one.shape[0]) for one in tensors if one.dim())
     return {
         "batch": sizes.most_common(1)[0][0] if sizes else 0,
         "bytes": sum(one.numel() * one.element_size() for one in tensors),
+        "tensors": [one.numel() * one.element_size() for one in tensors],
     }
 
 

@@ -8,6 +8,7 @@ import torch
 from torch.utils.data import IterableDataset
 
 from leadline.graphs.torch.worker.loops import Loop
+from leadline.graphs.torch.worker.objects import object_bytes
 from leadline.graphs.torch.worker.watch import Step, Watch
 
 EPOCH_OPTIONS = (
@@ -101,8 +102,14 @@ def _of_loader(watch: Watch, loader: Any, notes: List[str]) -> Dict[str, Any]:
     drawn = watch.first_batch.get(id(loader), {})
     batch = loader.batch_size or drawn.get("batch") or None
     found: Dict[str, Any] = {"batch": batch, "loader_workers": watch.workers.get(id(loader), loader.num_workers)}
-    if "workers" in watch.framework:
-        found["loader_workers"] = watch.framework["workers"]
+    found["prefetch"] = watch.prefetch.get(id(loader))
+    found["pinned"] = watch.pinned.get(id(loader), False)
+    found["batch_tensor_bytes"] = drawn.get("tensors", [])
+    for name, said in (("loader_workers", "workers"), ("pinned", "pinned"), ("prefetch", "prefetch")):
+        if said in watch.framework:
+            found[name] = watch.framework[said]
+    if found["loader_workers"]:
+        found["object_bytes"] = object_bytes(loader.dataset)
     if drawn.get("batch"):
         found["bytes_per_sample"] = round(drawn["bytes"] / drawn["batch"])
     if isinstance(loader.dataset, IterableDataset) and not hasattr(loader.dataset, "__len__"):

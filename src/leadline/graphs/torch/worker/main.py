@@ -159,7 +159,10 @@ def _answer(session: Session, recorder: Any, steps: Any, window: Optional[Any]) 
         "loop": _facts(session, steps),
         "notes": session.notes,
         "low_confidence": session.low_confidence,
+        "compiled": session.compiled,
     }
+    if steps.largest is not None:
+        job["longer"] = [report.graph(session, recorder, steps.largest)]
     if steps.evaluation is not None and steps.evaluation.ops:
         job["evaluation"] = report.graph(session, recorder, steps.evaluation, stage="evaluation")
     return {"job": job}

@@ -48,9 +48,19 @@ class _NoAnomaly:
         return None
 
 
+CAPTURING = ("reduce-overhead", "max-autotune")
+"""Modes of ``torch.compile`` that capture CUDA graphs, whose memory is a pool of its own."""
+
+
 def _stay_eager(session: Session) -> None:
-    def compile_(model: Any = None, **_: Any) -> Any:
-        session.note("torch.compile is traced as eager code: fused kernels would be faster and hold less memory")
+    def compile_(model: Any = None, **settings: Any) -> Any:
+        session.compiled = True
+        session.note(
+            "torch.compile is traced as eager code: fused kernels would be faster; what its backward pass would make "
+            "again is not held, as if the whole step were compiled"
+        )
+        if settings.get("mode") in CAPTURING:
+            session.note(f"the memory that CUDA graphs keep for themselves (mode {settings['mode']}) is not counted")
         if model is None:
             return lambda function: function
         return model

@@ -21,6 +21,7 @@ class Session:
         bare: run with the pretended device and record nothing (the baseline of the tracer's own overhead).
         world_size, local_size: processes of the job, and those on this node.
         real: ops on tensors with data are written down too: nothing else trains (bare tensors on the CPU).
+        compiled: the script hands something to PyTorch's compiler.
         deadline: clock time at which the script is stopped whatever it does.
         framework_s: processor seconds that importing torch took here.
         began_s, began_bytes: processor time and resident memory when the user's own code began; zero where the memory
@@ -34,6 +35,7 @@ class Session:
     local_size: int = 1
     deadline: float = float("inf")
     low_confidence: bool = False
+    compiled: bool = False
     notes: List[str] = field(default_factory=list)
     fallbacks: "collections.Counter[str]" = field(default_factory=collections.Counter)
     facts: Dict[str, Any] = field(default_factory=dict)

@@ -9,6 +9,7 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from leadline.graphs.torch.worker import frameworks
+from leadline.graphs.torch.worker.batches import Batches, moved_bytes
 from leadline.graphs.torch.worker.recorder import Recorder, Window
 from leadline.graphs.torch.worker.session import Session, Stop
 
@@ -43,6 +44,8 @@ class Steps:
         self.evaluated = self.evaluation_batches = self.late = 0
         self.ended = False
         self.loads: List[Tuple[float, int]] = []
+        self.batches = Batches()
+        self.largest: Optional[Window] = None
 
     def install(self) -> None:
         """Place the hooks."""
@@ -112,10 +115,25 @@ class Steps:
 
     def _close(self, count: int, waiting: bool) -> None:
         window = self.recorder.cut()
+        if self.batches.asked and not self.late and not self.evaluating:
+            self._close_planned(window)
+            return
         if count >= 2 and not self.late:
             self.steady = window
         if count >= STEPS and not waiting:
-            self._go_on_to_evaluation()
+            if self.batches.differ and not self.session.bare and not self.evaluating:
+                self.batches.ask(count)
+            else:
+                self._go_on_to_evaluation()
+
+    def _close_planned(self, window: Window) -> None:
+        """Take a step on batches that were chosen: a mean one's is the step, and the largest's is kept beside it."""
+        if not self.batches.done(window):
+            return
+        if (chosen := self.batches.chosen()) is not None:
+            self.steady, self.largest = chosen
+            self.session.note(self.batches.sentence)
+        self._go_on_to_evaluation()
 
     def _mark_state(self, optimizer: Any) -> None:
         for state in optimizer.state.values():
@@ -236,9 +254,17 @@ class Steps:
             self.evaluation_batches = _length(loader)
         self.evaluated += 1
 
+    def planned_batch(self, loader: Any, batches: "_Batches") -> Any:
+        """Return the batch that is wanted next, or end a loader that has no more to choose from, for evaluation."""
+        given = self.batches.next(batches.own)
+        if given is None:
+            self._go_on_to_evaluation()
+            self.before_batch(loader, batches)
+        return given
+
     def _keep_fuller(self, window: Window) -> None:
         """Keep the evaluation batch that moves most: the last one of a data set is seldom full."""
-        if self.evaluation is None or _moved_bytes(window) > _moved_bytes(self.evaluation):
+        if self.evaluation is None or moved_bytes(window) > moved_bytes(self.evaluation):
             self.evaluation = window
 
     def _go_on_to_evaluation(self) -> None:
@@ -264,19 +290,18 @@ class _Batches:
 
     def __next__(self) -> Any:
         self.steps.before_batch(self.loader, self)
+        if self.training and torch.is_grad_enabled() and self.steps.batches.wants(self.loader):
+            return self.steps.planned_batch(self.loader, self)
         began, ops = time.perf_counter(), self.steps.recorder.real_ops
         batch = next(self.own)
         if self.training and torch.is_grad_enabled():  # not so where a framework tries its validation before training
             self.steps.training_loaders.add(id(self.loader))
             self.steps.loads.append((time.perf_counter() - began, self.steps.recorder.real_ops - ops))
+            self.steps.batches.saw(self.loader, batch)
         return batch
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.own, name)
-
-
-def _moved_bytes(window: Window) -> int:
-    return sum(spec[3] for raw in window.ops for spec in (*raw.inputs, *raw.outputs))
 
 
 def _length(loader: Any) -> int:

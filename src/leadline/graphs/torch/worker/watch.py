@@ -24,6 +24,8 @@ class Watch:
     def __init__(self, script: Optional[str]) -> None:
         self.script = script
         self.workers: Dict[int, int] = {}
+        self.prefetch: Dict[int, Optional[int]] = {}
+        self.pinned: Dict[int, bool] = {}
         self.loaders: List[Any] = []
         self.drawn: "collections.Counter[int]" = collections.Counter()
         self.first_batch: Dict[int, Any] = {}

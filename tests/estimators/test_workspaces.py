@@ -1,0 +1,44 @@
+"""Workspaces of products: as large as PyTorch makes them, one for each thread that multiplies."""
+
+from dataclasses import replace
+
+import pytest
+
+from leadline.core.graph import Op, OpGraph, OpKind, Stage, StorageCategory
+from leadline.core.hardware import Device, DeviceKind
+from leadline.core.units import MIB
+from leadline.estimators.device_memory import peak_memory
+from leadline.estimators.workspaces import with_workspaces
+
+A100 = Device("A100", "nvidia", DeviceKind.GPU, architecture="Ampere")
+H100 = replace(A100, name="H100", architecture="Hopper")
+MI300X = Device("MI300X", "amd", DeviceKind.GPU, architecture="CDNA3")
+CPU = Device("CPU", "amd", DeviceKind.CPU, architecture="Zen 4")
+
+
+def multiplying(*stages, kind=OpKind.GEMM, source="torch"):
+    return OpGraph(tuple(Op("mm", kind, stage, "float32", 1.0, 1.0, 1.0) for stage in stages), source=source)
+
+
+def held(graph, device):
+    return peak_memory(with_workspaces(graph, device)).by_category.get(StorageCategory.WORKSPACE, 0)
+
+
+@pytest.mark.parametrize(("device", "expected"), [(A100, 8519680), (H100, 32 * MIB), (MI300X, 128 * MIB), (CPU, 0)])
+def test_a_pass_forward_holds_one_workspace_of_its_device(device, expected):
+    """8,519,680 bytes are what PyTorch's memory snapshots show beside the first product before Hopper."""
+    assert expected == held(multiplying(Stage.FORWARD, Stage.FORWARD), device)
+
+
+def test_training_holds_one_more_for_the_thread_of_the_backward_pass():
+    assert 2 * 32 * MIB == held(multiplying(Stage.FORWARD, Stage.BACKWARD), H100)
+
+
+@pytest.mark.parametrize("graph", [multiplying(), multiplying(Stage.FORWARD, kind=OpKind.CONV),
+                                   multiplying(Stage.FORWARD, source="stablehlo")])  # fmt: skip
+def test_without_products_of_pytorch_there_is_none(graph):
+    assert graph == with_workspaces(graph, H100)
+
+
+def test_small_workspaces_share_a_segment():
+    assert 20 * MIB == peak_memory(with_workspaces(multiplying(Stage.FORWARD, Stage.BACKWARD), A100)).reserved_bytes
