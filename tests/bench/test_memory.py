@@ -1,5 +1,6 @@
 """The bench of memory: its points, one of them really measured and foretold, the bound's arithmetic, the page."""
 
+import gc
 import json
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from leadline.bench.memory.run import MEASURED
 from leadline.core.graph import Stage
 from leadline.core.workload import Phase, Precision
 from leadline.estimators.device_memory import peak_memory
+from leadline.estimators.heap import resident_peak_bytes
 
 SMALL = Point("resnet-mini", 32, 64, Phase.TRAINING, Precision.FP32, OPTIMIZERS[0])
 
@@ -73,6 +75,19 @@ def test_the_chain_holds_all_of_its_forward_half_at_its_peak():
     assert 500 == sum(op.stage is Stage.FORWARD for op in graph.ops)
     held = [event.size_bytes for event in graph.events if event.size_bytes > 0 and event.storage <= 500]
     assert peak_memory(graph).allocated_bytes == sum(held) + linear.SIZES[499 % len(linear.SIZES)]
+
+
+@pytest.mark.parametrize("ask", [peak_memory, resident_peak_bytes])
+def test_a_longer_step_makes_the_collector_search_no_more(ask):
+    """Each search walks through much of the graph, so that an op of a long step would cost more than one of a short."""
+    graph, searches = linear.chain(5000), []
+    gc.collect()
+    gc.callbacks.append(lambda phase, told: searches.append((phase, told)))
+    try:
+        ask(graph)
+    finally:
+        gc.callbacks.pop()
+    assert len(searches) <= 4
 
 
 def test_the_page_marks_what_is_missed_and_sums_up_families():

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from leadline.core.graph import Op, OpGraph, OpKind, Stage, StorageEvent, TensorSpec
-from leadline.estimators.heap import fresh_bytes, live_peak_bytes, resident_peak_bytes
+from leadline.estimators.heap import _Heap, fresh_bytes, live_peak_bytes, resident_peak_bytes
 
 REPLAY = """
 import ctypes, json, random, resource, sys
@@ -100,3 +100,15 @@ def test_a_convolution_holds_copies_of_its_operands_while_it_runs():
 def test_the_live_peak_is_the_highest_sum_held_at_once():
     events = (StorageEvent(0, 1, 100), StorageEvent(1, 2, 50), StorageEvent(2, 2, -50), StorageEvent(3, 3, 20))
     assert 150 == live_peak_bytes(OpGraph((), events))
+
+
+def test_what_is_freed_serves_the_smallest_request_that_it_fits_and_the_rest_stays_free():
+    heap = _Heap(pinned=0.0)
+    large, small = ((heap.take(size), size, heap.take(64)) for size in (40_000, 3_000))
+    for address, size, _ in (large, small):
+        heap.give(address, size)
+    assert small[0] == heap.take(2_000)
+    assert large[0] == heap.take(5_000)
+    assert large[0] + 5_000 == heap.take(35_000)
+    assert small[0] + 2_000 == heap.take(1_000)
+    assert 0 == heap.filled == sum(len(one) for one in heap.bins)

@@ -7,6 +7,7 @@ short.
 
 from bisect import bisect_left, insort
 from dataclasses import dataclass, field
+from heapq import heappop, heappush
 
 from leadline.core.units import MIB
 
@@ -17,21 +18,36 @@ LARGE_SEGMENT_BYTES = 20 * MIB
 LARGE_REQUEST_BYTES = 10 * MIB
 LARGE_ROUNDING_BYTES = 2 * MIB
 
+NOWHERE = -1
+"""No block: what stands for a neighbour at either end of a segment."""
+
 
 class OutOfMemory(Exception):
     """A request does not fit below the limit, whatever is given back."""
 
 
 @dataclass(slots=True)
-class Block:
-    """A piece of a segment; ``before`` and ``after`` are its neighbours in the same segment."""
+class _Blocks:
+    """All pieces of segments there ever were, by number: sizes, neighbours in the segment, pool, and which are free.
 
-    serial: int
-    size: int
-    large: bool
-    free: bool = False
-    before: "Block | None" = None
-    after: "Block | None" = None
+    Columns of plain numbers rather than objects: those the interpreter's collector watches, and the more of them live,
+    the more often it walks through them and through the graph beside them.
+    """
+
+    size: list[int] = field(default_factory=list)
+    before: list[int] = field(default_factory=list)
+    after: list[int] = field(default_factory=list)
+    large: list[bool] = field(default_factory=list)
+    free: list[bool] = field(default_factory=list)
+
+    def make(self, size: int, before: int, after: int, *, large: bool) -> int:
+        """Return the number of a new block, not free; the older of two has the smaller number."""
+        self.size.append(size)
+        self.before.append(before)
+        self.after.append(after)
+        self.large.append(large)
+        self.free.append(False)
+        return len(self.size) - 1
 
 
 @dataclass(slots=True)
@@ -55,165 +71,194 @@ class CachingAllocator:
     allocated_bytes: int = 0
     peak_reserved_bytes: int = 0
     flushes: int = 0
-    _pools: dict[bool, "_Pool"] = field(default_factory=lambda: {False: _Pool(), True: _Pool()})
-    _ends: dict[bool, Block] = field(default_factory=dict)
-    _blocks: int = 0
+    _blocks: _Blocks = field(default_factory=_Blocks)
+    _pools: tuple["_Pool", "_Pool"] = field(init=False)
+    _ends: dict[bool, int] = field(default_factory=dict)
 
-    def allocate(self, size_bytes: int) -> Block:
-        """Take a block of at least ``size_bytes``."""
-        size = max(ROUNDING_BYTES, -(-size_bytes // ROUNDING_BYTES) * ROUNDING_BYTES)
+    def __post_init__(self) -> None:
+        self._pools = _Pool(self._blocks), _Pool(self._blocks)
+
+    def allocate(self, size_bytes: int) -> int:
+        """Take a block of at least ``size_bytes`` and return its number."""
+        size = -(-size_bytes // ROUNDING_BYTES) * ROUNDING_BYTES or ROUNDING_BYTES
         large = size > SMALL_BYTES
-        block = self._pools[large].best(size)
-        if block is not None:
-            self._forget(block)
+        block = self._pools[large].take(size)
+        if block == NOWHERE:
+            block = self._grown(size, large=large) if self.expandable else self._new_segment(size, large=large)
+        rest = self._blocks.size[block] - size
+        if rest > SMALL_BYTES or (rest >= ROUNDING_BYTES and (self.expandable or not large)):
+            self._split(block, size, rest, large=large)
         else:
-            block = self._grown(size, large) if self.expandable else self._new_segment(size, large)
-        self._split(block, size)
-        self.allocated_bytes += block.size
+            size += rest
+        self.allocated_bytes += size
         return block
 
-    def release(self, block: Block) -> None:
+    def release(self, block: int) -> None:
         """Give a block back and merge it with its free neighbours."""
-        self.allocated_bytes -= block.size
-        if (before := block.before) is not None and before.free:
-            self._forget(before)
-            block.size += before.size
-            block.before = before.before
-            if block.before is not None:
-                block.before.after = block
-        if (after := block.after) is not None and after.free:
-            self._forget(after)
-            block.size += after.size
-            block.after = after.after
-            if block.after is not None:
-                block.after.before = block
-        if block.after is None and self.expandable:
-            self._ends[block.large] = block
-        self._remember(block)
+        blocks = self._blocks
+        sizes, free, large = blocks.size, blocks.free, blocks.large[block]
+        pool, size = self._pools[large], sizes[block]
+        self.allocated_bytes -= size
+        if (before := blocks.before[block]) != NOWHERE and free[before]:
+            pool.remove(before)
+            size += sizes[before]
+            blocks.before[block] = further = blocks.before[before]
+            if further != NOWHERE:
+                blocks.after[further] = block
+        if (after := blocks.after[block]) != NOWHERE and free[after]:
+            pool.remove(after)
+            size += sizes[after]
+            blocks.after[block] = further = blocks.after[after]
+            if further != NOWHERE:
+                blocks.before[further] = block
+            elif self.expandable:
+                self._ends[large] = block
+        sizes[block] = size
+        pool.add(block)
 
-    def _new_segment(self, size: int, large: bool) -> Block:
+    def _new_segment(self, size: int, *, large: bool) -> int:
         if not large:
             segment = SMALL_SEGMENT_BYTES
         elif size < LARGE_REQUEST_BYTES:
             segment = LARGE_SEGMENT_BYTES
         else:
             segment = -(-size // LARGE_ROUNDING_BYTES) * LARGE_ROUNDING_BYTES
+        if self._short_of(segment):
+            self._flush()
         self._reserve(segment)
-        return self._block(segment, large)
+        return self._blocks.make(segment, NOWHERE, NOWHERE, large=large)
 
-    def _grown(self, size: int, large: bool) -> Block:
+    def _grown(self, size: int, *, large: bool) -> int:
         """Return a block at the end of a pool's one segment, grown by what the free end lacks."""
-        page = LARGE_SEGMENT_BYTES if large else SMALL_SEGMENT_BYTES
-        end = self._ends.get(large)
-        there = end.size if end is not None and end.free else 0
-        more = -(-(size - there) // page) * page
+        if self._short_of(self._lacking(size, large=large)):
+            self._flush()
+        more = self._lacking(size, large=large)
         self._reserve(more)
-        if end is not None and end.free:
-            self._forget(end)
-            end.free, end.size = False, end.size + more
+        blocks, end = self._blocks, self._ends.get(large, NOWHERE)
+        if end != NOWHERE and blocks.free[end]:
+            self._pools[large].remove(end)
+            blocks.size[end] += more
             return end
-        block = self._block(more, large)
-        block.before = end
-        if end is not None:
-            end.after = block
+        block = blocks.make(more, end, NOWHERE, large=large)
+        if end != NOWHERE:
+            blocks.after[end] = block
         self._ends[large] = block
         return block
 
+    def _lacking(self, size: int, *, large: bool) -> int:
+        """Return by how many bytes of whole pages a pool's one segment must grow to end in ``size`` free ones."""
+        page = LARGE_SEGMENT_BYTES if large else SMALL_SEGMENT_BYTES
+        end = self._ends.get(large, NOWHERE)
+        there = self._blocks.size[end] if end != NOWHERE and self._blocks.free[end] else 0
+        return -(-(size - there) // page) * page
+
+    def _short_of(self, size: int) -> bool:
+        return self.limit_bytes is not None and self.reserved_bytes + size > self.limit_bytes
+
     def _reserve(self, size: int) -> None:
-        if self.limit_bytes is not None and self.reserved_bytes + size > self.limit_bytes:
-            self._flush()
-            if self.reserved_bytes + size > self.limit_bytes:
-                raise OutOfMemory
+        if self._short_of(size):
+            raise OutOfMemory
         self.reserved_bytes += size
         self.peak_reserved_bytes = max(self.peak_reserved_bytes, self.reserved_bytes)
 
     def _flush(self) -> None:
         """Give back to the device what no tensor lies in: whole segments, or the free end of one that grows."""
         self.flushes += 1
-        for block in [one for pool in self._pools.values() for one in pool.all()]:
-            page = LARGE_SEGMENT_BYTES if block.large else SMALL_SEGMENT_BYTES
-            if not self.expandable and block.before is None and block.after is None:
-                self._forget(block)
-                self.reserved_bytes -= block.size
-            elif self.expandable and block.after is None and block.size >= page:
-                self._forget(block)
-                back = block.size // page * page
-                self.reserved_bytes -= back
-                block.size -= back
-                if block.size:
-                    self._remember(block)
-                else:
-                    self._cut_off(block)
+        blocks = self._blocks
+        for pool, page in zip(self._pools, (SMALL_SEGMENT_BYTES, LARGE_SEGMENT_BYTES), strict=True):
+            for block in pool.all():
+                size, alone = blocks.size[block], blocks.before[block] == blocks.after[block] == NOWHERE
+                if not self.expandable and alone:
+                    pool.remove(block)
+                    self.reserved_bytes -= size
+                elif self.expandable and blocks.after[block] == NOWHERE and size >= page:
+                    pool.remove(block)
+                    back = size // page * page
+                    self.reserved_bytes -= back
+                    blocks.size[block] -= back
+                    if size > back:
+                        pool.add(block)
+                    else:
+                        self._cut_off(block)
 
-    def _cut_off(self, block: Block) -> None:
+    def _cut_off(self, block: int) -> None:
         """Take the empty last block off a segment that grows."""
-        del self._ends[block.large]
-        if block.before is not None:
-            block.before.after = None
-            self._ends[block.large] = block.before
+        blocks = self._blocks
+        del self._ends[blocks.large[block]]
+        if (before := blocks.before[block]) != NOWHERE:
+            blocks.after[before] = NOWHERE
+            self._ends[blocks.large[block]] = before
 
-    def _block(self, size: int, large: bool) -> Block:
-        self._blocks += 1
-        return Block(self._blocks, size, large)
-
-    def _split(self, block: Block, size: int) -> None:
-        """Cut what is left over off the block, unless too little is left (512 bytes; 1 MiB in the large pool)."""
-        rest = block.size - size
-        if rest < ROUNDING_BYTES or (block.large and rest <= SMALL_BYTES and not self.expandable):
-            return
-        block.size = size
-        remainder = self._block(rest, block.large)
-        remainder.before, remainder.after = block, block.after
-        if remainder.after is not None:
-            remainder.after.before = remainder
+    def _split(self, block: int, size: int, rest: int, *, large: bool) -> None:
+        """Cut ``rest`` bytes off the block; less than 512 bytes, in the large pool 1 MiB, are left where they are."""
+        blocks = self._blocks
+        after = blocks.after[block]
+        remainder = blocks.make(rest, block, after, large=large)
+        blocks.size[block] = size
+        blocks.after[block] = remainder
+        if after != NOWHERE:
+            blocks.before[after] = remainder
         elif self.expandable:
-            self._ends[block.large] = remainder
-        block.after = remainder
-        self._remember(remainder)
-
-    def _remember(self, block: Block) -> None:
-        block.free = True
-        self._pools[block.large].add(block)
-
-    def _forget(self, block: Block) -> None:
-        block.free = False
-        self._pools[block.large].remove(block)
-
-
-def _serial(block: Block) -> int:
-    return block.serial
+            self._ends[large] = remainder
+        self._pools[large].add(remainder)
 
 
 class _Pool:
-    """Free blocks, by their sizes: a step has few distinct ones, however many blocks, so that each change is quick."""
+    """Free blocks by their sizes, the oldest of each first.
 
-    __slots__ = ("_by_size", "_sizes")
+    A block that is merged is only counted off: it is dropped when it comes first among those of its size. Each change
+    is thus logarithmic in the number of blocks, and a move within the list of distinct sizes, of which D bytes of
+    memory hold √(D ÷ 256) at most, however many tensors a step has.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("_blocks", "_by_size", "_counts", "_sizes")
+
+    def __init__(self, blocks: _Blocks) -> None:
+        self._blocks = blocks
         self._sizes: list[int] = []
-        self._by_size: dict[int, list[Block]] = {}
+        self._by_size: dict[int, list[int]] = {}
+        self._counts: dict[int, int] = {}
 
-    def best(self, size: int) -> Block | None:
-        """Return the oldest of the smallest blocks that hold ``size`` bytes; ``None`` if none does."""
+    def take(self, size: int) -> int:
+        """Give out the oldest of the smallest blocks that hold ``size`` bytes; ``NOWHERE`` if none does."""
         place = bisect_left(self._sizes, size)
         if place == len(self._sizes):
-            return None
-        return self._by_size[self._sizes[place]][0]
+            return NOWHERE
+        found = self._sizes[place]
+        alike, free, sizes = self._by_size[found], self._blocks.free, self._blocks.size
+        block = heappop(alike)
+        while not free[block] or sizes[block] != found:
+            block = heappop(alike)
+        free[block] = False
+        self._count_off(found)
+        return block
 
-    def add(self, block: Block) -> None:
-        """Take in a free block."""
-        if block.size not in self._by_size:
-            insort(self._sizes, block.size)
-        insort(self._by_size.setdefault(block.size, []), block, key=_serial)
+    def add(self, block: int) -> None:
+        """Take in a block, which is free from now."""
+        self._blocks.free[block] = True
+        size = self._blocks.size[block]
+        if size in self._counts:
+            self._counts[size] += 1
+            heappush(self._by_size[size], block)
+        else:
+            self._counts[size] = 1
+            self._by_size[size] = [block]
+            insort(self._sizes, size)
 
-    def remove(self, block: Block) -> None:
-        """Give out a block."""
-        alike = self._by_size[block.size]
-        del alike[bisect_left(alike, block.serial, key=_serial)]
-        if not alike:
-            del self._by_size[block.size]
-            self._sizes.pop(bisect_left(self._sizes, block.size))
+    def remove(self, block: int) -> None:
+        """Count a block as free no longer; its size must still be that with which it was taken in."""
+        self._blocks.free[block] = False
+        self._count_off(self._blocks.size[block])
 
-    def all(self) -> list[Block]:
+    def _count_off(self, size: int) -> None:
+        left = self._counts[size] - 1
+        if left:
+            self._counts[size] = left
+        else:
+            del self._counts[size], self._by_size[size]
+            self._sizes.pop(bisect_left(self._sizes, size))
+
+    def all(self) -> list[int]:
         """Return all free blocks."""
-        return [block for alike in self._by_size.values() for block in alike]
+        free, sizes = self._blocks.free, self._blocks.size
+        return [one for size, alike in self._by_size.items() for one in set(alike) if free[one] and sizes[one] == size]

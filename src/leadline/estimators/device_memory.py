@@ -1,13 +1,13 @@
 """Peak device memory of one step: its storage events through a model of PyTorch's caching allocator."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from leadline.core.fit import Moment
 from leadline.core.graph import OpGraph, Stage, StorageCategory, StorageEvent, TracedJob
 from leadline.core.hardware import Device
 from leadline.core.units import MIB
-from leadline.estimators.caching_allocator import Block, CachingAllocator, OutOfMemory
+from leadline.estimators.caching_allocator import CachingAllocator, OutOfMemory
 from leadline.estimators.workspaces import with_workspaces
 
 CONTEXT_BYTES = 500 * MIB
@@ -35,15 +35,14 @@ class PeakMemory:
 
 def peak_memory(graph: OpGraph, *, expandable: bool = False) -> PeakMemory:
     """Play the storage events of ``graph`` through the allocator; time is n·log n in the number of events."""
-    allocator = CachingAllocator(expandable=expandable)
-    most, at_most = dict[Stage, int](), dict[Stage, dict[StorageCategory, int]]()
-    for total, number, held in _played(graph, allocator):
-        stage = _stage_at(graph, number)
-        if total > most.get(stage, 0):
-            most[stage], at_most[stage] = total, dict(held)
-    fullest = max(most, key=lambda stage: most[stage], default=Stage.FORWARD)
-    peak = most.get(fullest, 0)
-    return PeakMemory(peak, max(allocator.peak_reserved_bytes, peak), at_most.get(fullest, {}), at_most)
+    moves, allocator = _moves(graph), CachingAllocator(expandable=expandable)
+    for _ in _played(moves, allocator):
+        pass
+    fullest = _fullest(graph, moves)
+    held = _held(graph, moves, {number for _, number in fullest.values()})
+    peak, at = max(fullest.values(), key=lambda moment: moment[0], default=(0, 0))
+    by_stage = {stage: held[number] for stage, (_, number) in fullest.items()}
+    return PeakMemory(peak, max(allocator.peak_reserved_bytes, peak), held.get(at, {}), by_stage)
 
 
 def fills_device(job: TracedJob, device: Device) -> list[OpGraph]:
@@ -99,10 +98,11 @@ def least_memory(graph: OpGraph, peak: PeakMemory, *, expandable: bool = False) 
     Short of memory, the allocator gives back what no tensor lies in, so that a step may run in less than it reserves
     where there is plenty; what it needs then is what its tensors hold, and the gaps between them.
     """
+    moves = _moves(graph)
     low, high = peak.allocated_bytes, peak.reserved_bytes
     while high - low > CLOSE * high:
         middle = (low + high) // 2
-        low, high = (low, middle) if _runs_in(graph, middle, expandable=expandable) else (middle, high)
+        low, high = (low, middle) if _runs_in(moves, middle, expandable=expandable) else (middle, high)
     return high
 
 
@@ -112,14 +112,18 @@ def timeline(graph: OpGraph, moments: int = 200) -> list[Moment]:
     Not evenly over its ops, as layers that are alike are one op with a count.
     """
     first = max((n for n, event in enumerate(graph.events) if not event.op and event.category in STANDING), default=0)
-    allocator, parts = CachingAllocator(), dict[int, tuple[int, Moment]]()
-    for total, number, held in _played(graph, allocator):
-        share = (number - first) / (len(graph.events) - first)
-        part = int(share * moments)
-        if share >= 0 and (part not in parts or total > parts[part][0]):
-            kept = {kind.value: size for kind, size in held.items() if size}
-            parts[part] = total, Moment(share, _stage_at(graph, number).value, kept, allocator.reserved_bytes)
-    return [moment for _, (_, moment) in sorted(parts.items())]
+    moves, parts = _moves(graph), dict[int, tuple[int, int]]()
+    reserved = dict(_played(moves, CachingAllocator()))
+    for number, total in _levels(moves):
+        part = int((number - first) / (len(moves) - first) * moments)
+        if number >= first and (part not in parts or total > parts[part][0]):
+            parts[part] = total, number
+    held, found = _held(graph, moves, {number for _, number in parts.values()}), []
+    for _, (_, number) in sorted(parts.items()):
+        kept = {kind.value: size for kind, size in held[number].items() if size}
+        share = (number - first) / (len(moves) - first)
+        found.append(Moment(share, _stage_at(graph, number).value, kept, reserved[number]))
+    return found
 
 
 def _stage_at(graph: OpGraph, event: int) -> Stage:
@@ -128,32 +132,76 @@ def _stage_at(graph: OpGraph, event: int) -> Stage:
     return graph.ops[min(op, len(graph.ops) - 1)].stage if graph.ops else Stage.FORWARD
 
 
-def _runs_in(graph: OpGraph, limit_bytes: int, *, expandable: bool) -> bool:
+def _runs_in(moves: Sequence[int], limit_bytes: int, *, expandable: bool) -> bool:
     try:
-        for _ in _played(graph, CachingAllocator(expandable=expandable, limit_bytes=limit_bytes)):
+        for _ in _played(moves, CachingAllocator(expandable=expandable, limit_bytes=limit_bytes)):
             pass
     except OutOfMemory:
         return False
     return True
 
 
-def _played(graph: OpGraph, allocator: CachingAllocator) -> Iterator[tuple[int, int, dict[StorageCategory, int]]]:
-    """Yield the bytes of all tensors after each storage event that takes some, its number, and what is held.
+def _moves(graph: OpGraph) -> list[int]:
+    """Return for each storage event the bytes that it takes, or the number of the event that it undoes, inverted (~).
 
-    What is held changes with the next event: keep a copy.
+    What nobody took is given back without effect: 0.
     """
-    blocks: dict[int, tuple[Block, int, StorageCategory]] = {}
-    held: dict[StorageCategory, int] = {}
-    total = 0
+    moves, open_at = list[int](), dict[int, int]()
     for number, event in enumerate(graph.events):
-        size = event.size_bytes
-        if size > 0:
-            blocks[event.storage] = allocator.allocate(size), size, event.category
-            total += size
-            held[event.category] = held.get(event.category, 0) + size
-            yield total, number, held
-        elif event.storage in blocks:
-            block, taken, category = blocks.pop(event.storage)
-            allocator.release(block)
-            total -= taken
-            held[category] -= taken
+        if event.size_bytes > 0:
+            open_at[event.storage] = number
+            moves.append(event.size_bytes)
+        else:
+            taken = open_at.pop(event.storage, None)
+            moves.append(0 if taken is None else ~taken)
+    return moves
+
+
+def _played(moves: Sequence[int], allocator: CachingAllocator) -> Iterator[tuple[int, int]]:
+    """Yield the number of each move that takes memory, and the bytes that the allocator has reserved after it."""
+    blocks = [0] * len(moves)
+    for number, move in enumerate(moves):
+        if move > 0:
+            blocks[number] = allocator.allocate(move)
+            yield number, allocator.reserved_bytes
+        elif move:
+            allocator.release(blocks[~move])
+
+
+def _levels(moves: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """Yield the number of each move that takes memory, and the bytes of all tensors after it."""
+    total = 0
+    for number, move in enumerate(moves):
+        if move > 0:
+            total += move
+            yield number, total
+        elif move:
+            total -= moves[~move]
+
+
+def _fullest(graph: OpGraph, moves: Sequence[int]) -> dict[Stage, tuple[int, int]]:
+    """Return the most bytes that tensors hold in each stage, and the number of the move after which they do."""
+    fullest = dict[Stage, tuple[int, int]]()
+    op, stage, most = -1, Stage.FORWARD, 0
+    for number, total in _levels(moves):
+        if graph.events[number].op != op:
+            op, stage = graph.events[number].op, _stage_at(graph, number)
+            most = fullest[stage][0] if stage in fullest else 0
+        if total > most:
+            most = total
+            fullest[stage] = total, number
+    return fullest
+
+
+def _held(graph: OpGraph, moves: Sequence[int], wanted: Collection[int]) -> dict[int, dict[StorageCategory, int]]:
+    """Return the bytes of each category that are held after each of the ``wanted`` moves."""
+    found = dict[int, dict[StorageCategory, int]]()
+    held = dict[StorageCategory, int]()
+    for number, move in enumerate(moves[: max(wanted, default=-1) + 1]):
+        if not move:
+            continue
+        category = graph.events[number if move > 0 else ~move].category
+        held[category] = held.get(category, 0) + (move if move > 0 else -moves[~move])
+        if number in wanted:
+            found[number] = dict(held)
+    return found

@@ -6,7 +6,9 @@ when neither serves, and a threshold for them that rises with each one freed.
 """
 
 from bisect import bisect_left, insort
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from random import Random
 from statistics import fmean
 
@@ -29,6 +31,13 @@ TRIM_MINIMUM = 64 * 1024
 ALIGNMENT_BYTES = 112
 """What a block aligned to 64 bytes takes beside its size: header, alignment, the least remainder."""
 
+ADDRESS_BITS = 48
+ADDRESS_MASK = (1 << ADDRESS_BITS) - 1
+"""Addresses of x86-64's user space."""
+
+OP_PLACES = 2.0**20
+"""What an op is apart from the next one, in places of the blocks that it takes."""
+
 SMALLEST = 1024
 """Smaller blocks are served from caches of their own and move nothing."""
 
@@ -48,7 +57,11 @@ the share was chosen on page faults counted in real steps of 17 models.
 
 @dataclass(slots=True)
 class _Heap:
-    """Addresses and sizes of one arena: freed blocks by address and by size, a top, and mapped blocks beside it."""
+    """Addresses and sizes of one arena: freed blocks by address and by size, a top, and mapped blocks beside it.
+
+    Freed blocks lie in a bin for each power of two, in order of size and address, both in one number: size first. The
+    bits of ``filled`` tell which bins hold any.
+    """
 
     threshold: int = MMAP_THRESHOLD
     trim: int = 2 * MMAP_THRESHOLD
@@ -58,44 +71,42 @@ class _Heap:
     mapped: int = 0
     fresh: int = 0
     peak: int = 0
-    sizes: dict[int, int] = field(default_factory=dict)
     free: dict[int, int] = field(default_factory=dict)
     free_by_end: dict[int, int] = field(default_factory=dict)
-    free_by_size: list[tuple[int, int]] = field(default_factory=list)
+    bins: list[list[int]] = field(default_factory=lambda: [[] for _ in range(ADDRESS_BITS)])
+    filled: int = 0
     pinned: float = PINNED
     chance: Random = field(default_factory=Random)
 
     def take(self, size: int) -> int:
-        """Allocate ``size`` bytes, write them all, and return their address; a mapped block's is negative."""
-        size = -(-size // 16) * 16 + ALIGNMENT_BYTES
-        at = bisect_left(self.free_by_size, (size, -1))
-        if at < len(self.free_by_size):
-            found, address = self.free_by_size[at]
-            self._forget(address)
-            self._keep(address + size, found - size)
+        """Take a block of ``size`` bytes (``_block_bytes``), write it all, and return its address; mapped: negative."""
+        if (rank := self._best(size)) is not None:
+            found, address = rank >> ADDRESS_BITS, rank & ADDRESS_MASK
+            del self.free[address], self.free_by_end[address + found]
+            if found > size:
+                self._keep(address + size, found - size)
             return self._use(address, size)
         if self.end - self.top < size + 32:
             if size >= self.threshold:
                 size = _pages(size + PAGE)
                 self.mapped += size
                 self.fresh += size
-                self._mark()
+                self.peak = max(self.peak, self.touched + self.mapped)
                 return -size
             self.end = self.top + _pages(size + TOP_PAD + 32)
-        address, self.top = self.top, self.top + size
+        address = self._use(self.top, size)
+        self.top += size
         if self.pinned and self.chance.random() < self.pinned:
-            self._use(self.top, ALIGNMENT_BYTES)
-            self.top += ALIGNMENT_BYTES
-        return self._use(address, size)
+            self.top = self._use(self.top, ALIGNMENT_BYTES) + ALIGNMENT_BYTES
+        return address
 
-    def give(self, address: int) -> None:
+    def give(self, address: int, size: int) -> None:
         """Free a block: a mapped one raises the thresholds; others merge, and a large top goes back to the kernel."""
         if address < 0:
             self.mapped += address
             if self.threshold < -address <= MMAP_THRESHOLD_MAX:
                 self.threshold, self.trim = -address, -2 * address
             return
-        size = self.sizes.pop(address)
         if address in self.free_by_end:
             before = self.free_by_end[address]
             size += self._forget(before)
@@ -110,27 +121,51 @@ class _Heap:
             self.end -= max(self.end - self.top - TOP_PAD - 33, 0) // PAGE * PAGE
             self.touched = min(self.touched, self.end)
 
+    def shape(self) -> tuple[object, ...]:
+        """Return all that decides what happens from here on."""
+        return self.threshold, self.trim, self.top, self.end, self.touched, self.mapped, *map(tuple, self.bins)
+
+    def _best(self, size: int) -> int | None:
+        """Take the smallest freed block of ``size`` bytes or more out of its bin; ``None`` if there is none."""
+        place = size.bit_length()
+        alike = self.bins[place]
+        if alike and alike[-1] >> ADDRESS_BITS >= size:
+            return self._out(place, bisect_left(alike, size << ADDRESS_BITS))
+        larger = self.filled >> place + 1
+        return self._out(place + (larger & -larger).bit_length(), 0) if larger else None
+
+    def _out(self, place: int, at: int) -> int:
+        alike = self.bins[place]
+        if len(alike) == 1:
+            self.filled ^= 1 << place
+        return alike.pop(at)
+
     def _use(self, address: int, size: int) -> int:
-        self.sizes[address] = size
-        self.fresh += max(address + size - max(self.touched, address), 0)
-        self.touched = max(self.touched, address + size)
-        self._mark()
+        end = address + size
+        if end > self.touched:
+            self.fresh += end - max(self.touched, address)
+            self.touched = end
+            self.peak = max(self.peak, end + self.mapped)
         return address
 
     def _keep(self, address: int, size: int) -> None:
-        if size > 0:
-            self.free[address] = size
-            self.free_by_end[address + size] = address
-            insort(self.free_by_size, (size, address))
+        self.free[address] = size
+        self.free_by_end[address + size] = address
+        place = size.bit_length()
+        self.filled |= 1 << place
+        insort(self.bins[place], size << ADDRESS_BITS | address)
 
     def _forget(self, address: int) -> int:
         size = self.free.pop(address)
         del self.free_by_end[address + size]
-        self.free_by_size.pop(bisect_left(self.free_by_size, (size, address)))
+        place = size.bit_length()
+        self._out(place, bisect_left(self.bins[place], size << ADDRESS_BITS | address))
         return size
 
-    def _mark(self) -> None:
-        self.peak = max(self.peak, self.touched + self.mapped)
+
+def _block_bytes(size: int) -> int:
+    """Return what ``size`` bytes take in the heap."""
+    return -(-size // 16) * 16 + ALIGNMENT_BYTES
 
 
 def fresh_bytes(graph: OpGraph, processor: Processor = USUAL) -> float:
@@ -145,69 +180,97 @@ def resident_peak_bytes(graph: OpGraph, processor: Processor = USUAL) -> float:
 
 def _histories(graph: OpGraph, processor: Processor) -> list[tuple[int, int]]:
     script = _script(graph, processor)
-    return [_run(graph, script, Random(seed)) for seed in range(HISTORIES)]  # noqa: S311 - chance, not secrecy
+    return [_run(script, Random(seed)) for seed in range(HISTORIES)]  # noqa: S311 - chance, not secrecy
 
 
-def _run(graph: OpGraph, script: list[tuple[int, int]], chance: Random) -> tuple[int, int]:
+@dataclass(frozen=True, slots=True)
+class _Script:
+    """One step's blocks, each a number from 0 to ``len(sizes) - 1``: ``moves`` takes block n (n) or gives it back (~n).
+
+    ``left_behind`` are those that a step makes and keeps, such as gradients: they go when the next one begins.
+    """
+
+    sizes: list[int]
+    moves: list[int]
+    left_behind: list[int]
+
+
+def _run(script: _Script, chance: Random) -> tuple[int, int]:
     """Return peak and last step's fresh bytes of a job's first steps.
 
-    Optimizer state appears at the end of the first step; what a step leaves behind that it did not find, its
-    gradients, is freed when the next one begins.
+    Optimizer state appears at the end of the first step. A step that finds the heap as the one before it did goes like
+    that one, and so do all that follow.
     """
-    heap, held = _Heap(chance=chance), dict[int, int]()
-    kept = {e.storage for e in graph.events if e.op == 0 and e.size_bytes > 0}
-    kept -= {e.storage for e in graph.events if e.size_bytes < 0}
-    passing = {e.storage for e in graph.events if e.size_bytes < 0}
+    heap, sizes = _Heap(chance=chance), script.sizes
+    held: list[int | None] = [None] * len(sizes)
+    before: tuple[object, ...] = ()
     for _ in range(STEPS):
         heap.fresh = 0
-        for storage in [one for one in held if one not in kept and one not in passing]:
-            heap.give(held.pop(storage))
-        for storage, size in script:
-            if size > 0 and storage not in held:
-                held[storage] = heap.take(size)
-            elif size < 0 and storage in held:
-                heap.give(held.pop(storage))
+        for block in script.left_behind:
+            if (address := held[block]) is not None:
+                heap.give(address, sizes[block])
+                held[block] = None
+        for move in script.moves:
+            if move >= 0:
+                if held[move] is None:
+                    held[move] = heap.take(sizes[move])
+            elif (address := held[~move]) is not None:
+                heap.give(address, sizes[~move])
+                held[~move] = None
         heap.pinned = 0.0
+        after = (*heap.shape(), tuple(held))
+        if after == before:
+            break
+        before = after
     return heap.peak, heap.fresh
 
 
 def live_peak_bytes(graph: OpGraph, processor: Processor = USUAL) -> int:
     """Return the peak of what a step on a CPU holds at once: its tensors, and the copies its convolutions make."""
-    level = highest = 0
-    for _, _, _, size in _timeline(graph, processor):
-        level += size
-        highest = max(highest, level)
-    return highest
+    return max(accumulate(_timeline(graph, processor)[1]), default=0)
 
 
-def _script(graph: OpGraph, processor: Processor) -> list[tuple[int, int]]:
-    """Return (storage, bytes) in the order of a job's first step, in which the optimizer's state comes last."""
-    first_update = next((n for n, op in enumerate(graph.ops) if op.stage is Stage.OPTIMIZER), len(graph.ops))
+def _script(graph: OpGraph, processor: Processor) -> _Script:
+    """Return the moves in the order of a job's first step, in which the optimizer's state comes last."""
     state = {e.storage for e in graph.events if e.op == 0 and e.category is StorageCategory.OPTIMIZER_STATE}
-    timeline = [
-        (first_update, 1.0, storage, size) if op == 0 and storage in state else (op, place, storage, size)
-        for op, place, storage, size in _timeline(graph, processor)
-    ]
-    ordered = sorted(timeline, key=lambda one: one[:2])
-    return [(storage, size) for _, _, storage, size in ordered if abs(size) >= SMALLEST]
+    sizes, moves, held = list[int](), list[int](), dict[int, int]()
+    for storage, size in zip(*_timeline(graph, processor, late=state), strict=True):
+        if size >= SMALLEST and storage not in held:
+            held[storage] = len(sizes)
+            moves.append(len(sizes))
+            sizes.append(_block_bytes(size))
+        elif size <= -SMALLEST and storage in held:
+            moves.append(~held.pop(storage))
+    standing = {e.storage for e in graph.events if e.op == 0 and e.size_bytes > 0}
+    return _Script(sizes, moves, [block for storage, block in held.items() if storage not in standing])
 
 
-def _timeline(graph: OpGraph, processor: Processor) -> list[tuple[int, float, int, int]]:
-    """Return (op, place within it, storage, bytes) in order: the traced events, and what convolutions copy.
+def _timeline(
+    graph: OpGraph, processor: Processor, *, late: Collection[int] = ()
+) -> tuple[Sequence[int], Sequence[int]]:
+    """Return storages and their bytes in order, negative where given back: the traced events, and convolutions' copies.
 
-    An op's own results come at place 1, 2 and so on, what it gives back after them. Storages of copies are negative
-    numbers, which no traced storage has.
+    An op's own results come at place 1, 2 and so on within it, what it gives back after them; ``late`` storages come
+    with the first update in place of the step's begin. Storages of copies are negative numbers, which no traced storage
+    has.
     """
-    timeline: list[tuple[int, float, int, int]] = []
-    taken: dict[int, int] = {}
+    update = next((n for n, op in enumerate(graph.ops) if op.stage is Stage.OPTIMIZER), len(graph.ops))
+    times, storages, sizes = list[float](), list[int](), list[int]()
+    taken = dict[int, int]()
     for event in graph.events:
-        taken[event.op] = taken.get(event.op, 0) + (event.op > 0 and event.size_bytes > 0)
-        timeline.append((event.op, float(taken[event.op]), event.storage, event.size_bytes))
+        at, size = event.op, event.size_bytes
+        place = taken[at] = taken.get(at, 0) + (at > 0 and size > 0)
+        times.append(update * OP_PLACES + 1 if not at and event.storage in late else at * OP_PLACES + place)
+        storages.append(event.storage)
+        sizes.append(size)
     for number, op in enumerate(graph.ops):
         if op.kind is OpKind.CONV:
-            first = -8 * (number + 1)
-            timeline += [(number, place, first + name, size) for place, name, size in copies(op, processor) if size]
-    return sorted(timeline, key=lambda one: one[:2])
+            for within, name, size in copies(op, processor):
+                times.append(number * OP_PLACES + within)
+                storages.append(name - 8 * (number + 1))
+                sizes.append(size)
+    order = sorted(range(len(times)), key=times.__getitem__)
+    return [storages[one] for one in order], [sizes[one] for one in order]
 
 
 def _pages(size: int) -> int:
