@@ -185,10 +185,24 @@ def test_the_temporaries_of_an_update_are_shared_out_with_its_state(activations,
     assert sum(held.values()) == found.allocated_bytes
 
 
-def test_copies_alone_change_nothing_of_the_memory(job):
+def test_copies_hold_their_gradients_a_second_time_in_the_buckets_they_send(job):
     workload, traced = job
     peak = peak_memory(traced.step)
-    assert peak is divided_memory(peak, over(workload, 8), traced.step)
+    found = divided_memory(peak, over(workload, 8), traced.step)
+    assert peak.allocated_bytes + traced.step.parameter_bytes == found.allocated_bytes
+    assert peak.reserved_bytes + traced.step.parameter_bytes == found.reserved_bytes
+    assert sum(peak.by_category.values()) + traced.step.parameter_bytes == sum(found.by_category.values())
+    assert peak is divided_memory(peak, workload, traced.step)
+
+
+def test_weights_that_are_not_trained_and_scripts_that_shard_have_no_buckets(job):
+    workload, traced = job
+    peak = peak_memory(traced.step)
+    few = replace(traced.step, trained_bytes=1000)
+    assert peak.allocated_bytes + 1000 == divided_memory(peak, over(workload, 8), few).allocated_bytes
+    scattering = Op("c10d.reduce_scatter_tensor", OpKind.COMMUNICATION, Stage.BACKWARD, "float32", 0.0, 1.0, 1.0)
+    sharded = replace(traced.step, ops=(*traced.step.ops, scattering))
+    assert peak is divided_memory(peak, over(workload, 8), sharded)
 
 
 def test_an_estimate_of_a_divided_model_needs_less_time_and_memory(job):

@@ -1,12 +1,13 @@
 """Peak device memory of one step: its storage events through a model of PyTorch's caching allocator."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from leadline.core.fit import Moment
-from leadline.core.graph import OpGraph, Stage, StorageCategory
+from leadline.core.graph import OpGraph, Stage, StorageCategory, StorageEvent
 from leadline.core.units import MIB
 from leadline.estimators.caching_allocator import Block, CachingAllocator, OutOfMemory
+from leadline.estimators.convolution_workspace import workspace_bytes
 
 CONTEXT_BYTES = 500 * MIB
 """Device memory of the driver's context and the libraries' kernels; 300 to 700 MiB on data-centre GPUs."""
@@ -42,6 +43,26 @@ def peak_memory(graph: OpGraph, *, expandable: bool = False) -> PeakMemory:
     fullest = max(most, key=lambda stage: most[stage], default=Stage.FORWARD)
     peak = most.get(fullest, 0)
     return PeakMemory(peak, max(allocator.peak_reserved_bytes, peak), at_most.get(fullest, {}), at_most)
+
+
+def with_workspaces(graph: OpGraph) -> OpGraph:
+    """Return the graph whose convolutions take their workspace just before they run, and give it back after.
+
+    For devices that transform convolutions (``convolution_workspace.py``); others take little beside their tensors.
+    """
+    events, place = list[StorageEvent](), 0
+    name = max((event.storage for event in graph.events), default=0)
+    for number, op in enumerate(graph.ops):
+        size = workspace_bytes(op)
+        if not size:
+            continue
+        while place < len(graph.events) and graph.events[place].op <= number:
+            events.append(graph.events[place])
+            place += 1
+        name += 1
+        events.append(StorageEvent(number, name, size, StorageCategory.TEMPORARY))
+        events.append(StorageEvent(number, name, -size, StorageCategory.TEMPORARY))
+    return replace(graph, events=(*events, *graph.events[place:]))
 
 
 def least_memory(graph: OpGraph, peak: PeakMemory, *, expandable: bool = False) -> int:

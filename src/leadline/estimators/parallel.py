@@ -119,12 +119,30 @@ def divided_memory(peak: PeakMemory, workload: Workload, graph: OpGraph) -> Peak
     """Return what one GPU holds where the whole model on one GPU holds ``peak``: the fullest of the divided stages."""
     plan = workload.parallelism
     if plan.tensor * plan.pipeline == 1 and plan.sharding is Sharding.NONE:
-        return peak
+        return _with_buckets(peak, workload, graph)
     stages = peak.by_stage or {Stage.FORWARD: peak.by_category}
     divided = {stage: _divided_moment(held, stage, workload, graph) for stage, held in stages.items()}
     held = max(divided.values(), key=lambda one: sum(one.values()))
     share = sum(held.values()) / max(sum(peak.by_category.values()), 1)
     return PeakMemory(int(peak.allocated_bytes * share), int(peak.reserved_bytes * share), held, divided)
+
+
+def _with_buckets(peak: PeakMemory, workload: Workload, graph: OpGraph) -> PeakMemory:
+    """Return the peak where copies of a model sum their gradients: DistributedDataParallel holds them twice.
+
+    Beside the gradients it keeps the buckets that it sends, from the start (``gradient_as_bucket_view`` is off unless
+    asked for). A step that was seen to scatter sums is sharded by its own script, and has no such buckets.
+    """
+    sharded = any("scatter" in op.name for op in graph.ops if op.kind is OpKind.COMMUNICATION)
+    if workload.gpus < 2 or workload.phase is not Phase.TRAINING or sharded:
+        return peak
+    more = graph.parameter_bytes if graph.trained_bytes is None else graph.trained_bytes
+    stages = {
+        stage: {**held, StorageCategory.GRADIENT: held.get(StorageCategory.GRADIENT, 0) + more}
+        for stage, held in (peak.by_stage or {Stage.FORWARD: peak.by_category}).items()
+    }
+    fullest = max(stages.values(), key=lambda held: sum(held.values()))
+    return PeakMemory(peak.allocated_bytes + more, peak.reserved_bytes + more, fullest, stages)
 
 
 def _divided_moment(

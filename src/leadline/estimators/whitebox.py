@@ -12,7 +12,8 @@ from leadline.core.hardware import Device, DeviceKind
 from leadline.core.ports import KernelModel
 from leadline.core.units import format_bytes
 from leadline.core.workload import Phase, Workload
-from leadline.estimators.device_memory import CONTEXT_BYTES, PeakMemory, peak_memory
+from leadline.estimators.convolution_workspace import transforms
+from leadline.estimators.device_memory import CONTEXT_BYTES, PeakMemory, peak_memory, with_workspaces
 from leadline.estimators.parallel import Divided, divide, divided_memory
 from leadline.estimators.roofline import SpecsKernels
 from leadline.estimators.tensor_share import tensor_share
@@ -55,7 +56,7 @@ class WhiteBox:
     kernels: Callable[[Device, TracedJob], KernelModel] = lambda device, _: SpecsKernels(device)
     name: str = "white-box"
     as_whole: AsWhole = lambda *_: None
-    _peaks: list[tuple[OpGraph, PeakMemory]] = field(default_factory=list)
+    _peaks: list[tuple[OpGraph, bool, PeakMemory]] = field(default_factory=list)
     _hosts: list[tuple[Workload, TracedJob, DeviceKind, Interval]] = field(default_factory=list)
 
     def estimate(
@@ -67,7 +68,7 @@ class WhiteBox:
         memory = None
         memory_parts: dict[str, float] = {}
         if device.kind is not DeviceKind.CPU and job.step.events:
-            peak = divided_memory(self._peak(job), workload, job.step)
+            peak = divided_memory(self._peak(job, device), workload, job.step)
             memory = _device_memory(peak, device)
             memory_parts = {category.value: float(size) for category, size in peak.by_category.items()}
             reasons.append(_memory_reason(memory, peak, device))
@@ -105,19 +106,19 @@ class WhiteBox:
             token_times=tokens,
         )
 
-    def _peak(self, job: TracedJob) -> PeakMemory:
+    def _peak(self, job: TracedJob, device: Device) -> PeakMemory:
         """Return the peak of the step, or of the longest decode step where that holds more."""
-        last = job.generation.last if job.generation else None
-        peaks = [self._peak_of(graph) for graph in (job.step, last) if graph is not None]
+        last, transformed = job.generation.last if job.generation else None, transforms(device)
+        peaks = [self._peak_of(graph, transformed=transformed) for graph in (job.step, last) if graph is not None]
         return max(peaks, key=lambda peak: peak.allocated_bytes)
 
-    def _peak_of(self, graph: OpGraph) -> PeakMemory:
-        """Return the peak of ``graph``, simulated once for all devices of a catalog (a few graphs are remembered)."""
-        for known, peak in self._peaks:
-            if known is graph:
+    def _peak_of(self, graph: OpGraph, *, transformed: bool) -> PeakMemory:
+        """Return the peak of ``graph``, simulated once for devices that are alike (a few graphs are remembered)."""
+        for known, alike, peak in self._peaks:
+            if known is graph and alike is transformed:
                 return peak
-        peak = peak_memory(graph)
-        self._peaks[:] = [(graph, peak), *self._peaks[:3]]
+        peak = peak_memory(with_workspaces(graph) if transformed else graph)
+        self._peaks[:] = [(graph, transformed, peak), *self._peaks[:7]]
         return peak
 
     def _host(self, workload: Workload, job: TracedJob, device: Device) -> Interval:
