@@ -7,6 +7,7 @@ import pytest
 from leadline.core.graph import Op, OpGraph, OpKind, Stage, StorageCategory
 from leadline.core.hardware import Device, DeviceKind
 from leadline.core.units import MIB
+from leadline.estimators.convolution_workspace import workspace_bytes
 from leadline.estimators.device_memory import peak_memory
 from leadline.estimators.workspaces import with_workspaces
 
@@ -42,3 +43,15 @@ def test_without_products_of_pytorch_there_is_none(graph):
 
 def test_small_workspaces_share_a_segment():
     assert 20 * MIB == peak_memory(with_workspaces(multiplying(Stage.FORWARD, Stage.BACKWARD), A100)).reserved_bytes
+
+
+def test_a_gpu_without_tf32_takes_the_transforms_of_its_convolutions_beside():
+    sizes = {"n": 2, "c": 64, "k": 64, "h": 64, "w": 64, "r": 3, "s": 3, "groups": 1, "stride": 1, "dilation": 1}
+    convolution = Op("conv", OpKind.CONV, Stage.FORWARD, "float32", 1.0, 1.0, 1.0, dims=sizes)
+    volta = replace(A100, name="V100", architecture="Volta", peak_flops_per_s={"float32": 15.7e12})
+    ampere = replace(volta, peak_flops_per_s={"float32": 19.5e12, "tf32": 156e12})
+    graph = OpGraph((convolution,), source="torch")
+    assert workspace_bytes(convolution) == peak_memory(with_workspaces(graph, volta)).allocated_bytes
+    assert graph == with_workspaces(graph, ampere)
+    assert graph != with_workspaces(graph, volta)
+    assert replace(graph, source="onnx") == with_workspaces(replace(graph, source="onnx"), volta)

@@ -19,7 +19,7 @@ from leadline.estimators.roofline import SpecsKernels
 from leadline.estimators.tensor_share import tensor_share
 from leadline.estimators.token_times import Priced, Replayed, answered, least_decode_s, sentences, token_times
 from leadline.estimators.walltime import job_length, load_s, start_up, step_with_loading
-from leadline.estimators.workspaces import workspace_bytes
+from leadline.estimators.workspaces import scratch_of
 from leadline.estimators.xla_memory import assigned, usable_bytes
 
 LEVEL = 0.9
@@ -58,7 +58,7 @@ class WhiteBox:
     kernels: Callable[[Device, TracedJob], KernelModel] = lambda device, _: SpecsKernels(device)
     name: str = "white-box"
     as_whole: AsWhole = lambda *_: None
-    _peaks: list[tuple[TracedJob, int, PeakMemory]] = field(default_factory=list)
+    _peaks: list[tuple[TracedJob, tuple[int, bool], PeakMemory]] = field(default_factory=list)
     _hosts: list[tuple[Workload, TracedJob, DeviceKind, Interval]] = field(default_factory=list)
 
     def estimate(
@@ -112,15 +112,15 @@ class WhiteBox:
     def _peak(self, job: TracedJob, device: Device) -> PeakMemory:
         """Return the peak of the step, of the largest batch where they differ, or of the longest decode step.
 
-        It is played once for all devices of a catalog whose workspaces are of one size (a few are remembered).
+        It is played once for all devices of a catalog whose workspaces are alike (a few are remembered).
         """
-        workspace = workspace_bytes(device)
-        for known, held, peak in self._peaks:
-            if known is job and held == workspace:
+        scratch = scratch_of(device)
+        for known, alike, peak in self._peaks:
+            if known is job and alike == scratch:
                 return peak
         peaks = (assigned(graph, peak_memory(graph)) for graph in fills_device(job, device))
         peak = max(peaks, key=lambda one: one.allocated_bytes)
-        self._peaks[:] = [(job, workspace, peak), *self._peaks[:7]]
+        self._peaks[:] = [(job, scratch, peak), *self._peaks[:7]]
         return peak
 
     def _host(self, workload: Workload, job: TracedJob, device: Device) -> Interval:

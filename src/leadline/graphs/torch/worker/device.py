@@ -197,16 +197,21 @@ def _lend_types() -> None:
         "Bool": torch.bool,
     }  # fmt: skip
     for name, dtype in kinds.items():
-        setattr(torch.cuda, name + "Tensor", _old_constructor(dtype))
+        setattr(torch.cuda, name + "Tensor", _OldType(name + "Tensor", (), {"dtype": dtype}))
 
 
-def _old_constructor(dtype: torch.dtype) -> Any:
-    def make(*args: Any) -> torch.Tensor:
+class _OldType(type):
+    """A type such as ``torch.cuda.LongTensor``: it makes tensors of its dtype, and tells them by ``isinstance``."""
+
+    dtype: torch.dtype
+
+    def __call__(cls, *args: Any) -> Any:
         if args and not isinstance(args[0], int):
-            return torch.as_tensor(args[0], dtype=dtype, device="cuda")
-        return torch.empty(args, dtype=dtype, device="cuda")
+            return torch.as_tensor(args[0], dtype=cls.dtype, device="cuda")
+        return torch.empty(args, dtype=cls.dtype, device="cuda")
 
-    return make
+    def __instancecheck__(cls, value: object) -> bool:
+        return isinstance(value, torch.Tensor) and value.is_cuda and value.dtype is cls.dtype
 
 
 def _map_moves() -> None:
