@@ -86,7 +86,9 @@ def fit(
         asking = _Asking(tools, workload, place, risk, progress, tracers)
         answer = _answer(asking, estimate, batch, changes=changes)
         job = tracer.job_for(place.device)
-        said = filter(None, (exchange_buffers.sentence(workload), xla_memory.sentence(workload, place.device)))
+        why_no_time = estimate.unknown.get("step_s", "")
+        beside = (exchange_buffers.sentence(workload), xla_memory.sentence(workload, place.device), why_no_time)
+        said = filter(None, beside)
         answer = replace(answer, notes=(*answer.notes, *job.notes, *said))
         if answer.checks[0].kind == "GPU":
             answer = replace(answer, serving=serving(workload, job, estimate, answer.checks[0]))

@@ -234,3 +234,10 @@ def test_a_paged_cache_says_how_many_sequences_fit(capsys, config):
 def test_a_paged_cache_needs_tokens_to_be_generated(capsys, config):
     assert 2 == main(["fit", config, "--phase", "inference", "--paged", "--on", "T4"])
     assert "--generate" in capsys.readouterr().err
+
+
+def test_why_no_time_is_known_is_said_once_here_and_in_an_estimate(capsys, config):
+    main(["fit", config, "--batch", "1", "--seq", "128", "--on", "V100 SXM2 16GB", "--no-changes"])
+    assert 1 == capsys.readouterr().out.count("no bfloat16 peak in the catalog")
+    main(["estimate", config, "--batch", "1", "--seq", "128", "--on", "V100 SXM2 16GB"])
+    assert 1 == capsys.readouterr().out.count("no bfloat16 peak in the catalog")

@@ -130,7 +130,7 @@ def _show(answer: EstimateAnswer, *, named: bool, everything: bool) -> None:
     if shown:
         first = shown[0]
         console.print(f"Why, for {first.target.device} ({first.basis.tier.value} tier):", style="dim")
-        for reason in (*first.basis.reasons, *first.unknown.values()):
+        for reason in dict.fromkeys((*first.basis.reasons, *first.unknown.values())):
             console.print(f"  · {reason}", style="dim")
     for note in answer.notes:
         err().print(f"note: {note}")
