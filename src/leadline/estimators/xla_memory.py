@@ -47,8 +47,8 @@ def sentence(workload: Workload, device: Device) -> str:
     if device.memory_bytes is None or not _is_taken(workload, device):
         return ""
     return (
-        f"JAX takes {format_bytes(TAKEN * device.memory_bytes)} of the device at its start, as nvidia-smi shows, and no "
-        "more (XLA_PYTHON_CLIENT_MEM_FRACTION)"
+        f"JAX takes {format_bytes(TAKEN * device.memory_bytes)} of the device at its start, as nvidia-smi shows, and "
+        "no more (XLA_PYTHON_CLIENT_MEM_FRACTION)"
     )
 
 
