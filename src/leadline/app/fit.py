@@ -15,6 +15,7 @@ from leadline.core.units import format_bytes
 from leadline.core.workload import ModelKind, Parallelism, Workload
 from leadline.estimators import exchange_buffers, xla_memory
 from leadline.estimators.device_memory import PeakMemory, fills_device, least_memory, peak_memory, timeline
+from leadline.estimators.host_data import assumed
 from leadline.estimators.host_memory import host_parts
 from leadline.estimators.offload import offloads
 from leadline.estimators.workspaces import with_workspaces
@@ -91,7 +92,9 @@ def fit(
         if answer.checks[0].kind == "GPU":
             answer = replace(answer, serving=serving(workload, job, estimate, answer.checks[0]))
         if any(check.kind == "host" for check in answer.checks):
-            answer = replace(answer, host_parts_bytes=host_parts(workload, job, place.device))
+            parts = host_parts(workload, job, place.device)
+            taken = assumed(job, parts)
+            answer = replace(answer, host_parts_bytes=parts, notes=(*answer.notes, *([taken] if taken else [])))
         found.append(replace(answer, moments=tuple(_moments(asking, estimate))) if picture else answer)
     return found
 
