@@ -85,18 +85,24 @@ def fit(
     for place, estimate in zip(places, estimate_places(places, tracer), strict=True):
         batch = workload.batch or tracer.first.loop.batch or (workload.inputs[0].shape[0] if workload.inputs else None)
         asking = _Asking(tools, workload, place, risk, progress, tracers)
-        answer = _answer(asking, estimate, batch, changes=changes)
-        job = tracer.job_for(place.device)
-        said = filter(None, (exchange_buffers.sentence(workload), xla_memory.sentence(workload, place.device)))
-        answer = replace(answer, notes=(*answer.notes, *job.notes, *said))
-        if answer.checks[0].kind == "GPU":
-            answer = replace(answer, serving=serving(workload, job, estimate, answer.checks[0]))
-        if any(check.kind == "host" for check in answer.checks):
-            parts = host_parts(workload, job, place.device)
-            taken = assumed(job, parts)
-            answer = replace(answer, host_parts_bytes=parts, notes=(*answer.notes, *([taken] if taken else [])))
+        answer = _with_parts(asking, _answer(asking, estimate, batch, changes=changes))
         found.append(replace(answer, moments=tuple(_moments(asking, estimate))) if picture else answer)
     return found
+
+
+def _with_parts(asking: _Asking, answer: Fit) -> Fit:
+    """Return the answer with what it rests on: notes, the sequences a paged cache holds, and the parts of the host."""
+    workload, device = asking.workload, asking.place.device
+    job = asking.tracers[workload].job_for(device)
+    said = [*job.notes, exchange_buffers.sentence(workload), xla_memory.sentence(workload, device)]
+    first, parts = answer.checks[0], dict[str, float]()
+    if any(check.kind == "host" for check in answer.checks):
+        parts = host_parts(workload, job, device)
+        said.append(assumed(job, parts))
+    served = serving(workload, job, answer.estimate, first) if first.kind == "GPU" else None
+    return replace(
+        answer, notes=(*answer.notes, *filter(None, said)), serving=served, host_parts_bytes=parts
+    )  # fmt: skip
 
 
 def _same(place: Place) -> tuple[object, ...]:

@@ -11,10 +11,12 @@ LOOK_S = 5.0
 LOOK_BATCHES = 256
 LOOK_BYTES = 512 << 20
 """How long, at how many batches, and at what bytes of them a loader is looked at: the batches are kept meanwhile."""
-STEPS = 3
-"""Steps after the look: a loader that fetches a batch ahead still gives that first, then come the mean, the largest."""
-SAME = 0.999
-"""A step that moves this share of what another moves is of the same batch."""
+STEPS, MEAN = 4, 1
+"""Steps after the look, and which of them is of mean batches alone.
+
+Two steps' worth of mean batches come before the largest: a loop that fetches a batch ahead still trains on an older one
+first, and on a mean one beside the first of the largest.
+"""
 
 
 class Batches:
@@ -67,15 +69,10 @@ class Batches:
         return len(self._windows) >= STEPS
 
     def chosen(self) -> Optional[Tuple[Any, Any]]:
-        """Return the steps of a mean batch, which is the last before the largest, and of that; ``None`` without them.
-
-        A step is told by what it moves: a framework may fetch batches ahead.
-        """
+        """Return the steps of mean batches and of the largest, told by what they move; ``None`` without them."""
         if not self._plan:
             return None
-        moved = [moved_bytes(one) for one in self._windows]
-        first = next(place for place, size in enumerate(moved) if size >= SAME * max(moved))
-        return self._windows[max(first - 1, 0)], self._windows[first]
+        return self._windows[MEAN], max(self._windows, key=moved_bytes)
 
     def _look(self, draws: Any) -> None:
         """Draw batches as long as it is allowed, and plan for each micro-step a mean one, then the largest."""
@@ -93,7 +90,7 @@ class Batches:
         mean = _total(seen) / len(seen)
         near = min(seen, key=lambda one: abs(one[0] - mean))[1]
         most = max(seen, key=lambda one: one[0])[1]
-        self._plan = [near] * self._wanted + [most] * (self._wanted + 1)
+        self._plan = [near] * (2 * self._wanted) + [most]
         rest = "the rest of its epoch" if whole else "those its loader gave"
         self.sentence = (
             f"batches differ in size: the time is that of a mean one ({_said(near)}), the memory that of the largest "
