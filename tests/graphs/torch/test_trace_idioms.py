@@ -233,7 +233,13 @@ def test_the_longest_of_padded_batches_is_traced_beside_a_mean_one(tmp_path: Pat
     ]
     assert (2, 40, 64) == looked_up[1]
     assert looked_up[0][1] <= 7
-    assert any("the largest" in note and "2 × 40" in note for note in job.notes)
+    assert any("the largest of all 12" in note and "2 × 40" in note for note in job.notes)
+
+
+def test_the_longest_batch_may_be_the_first_that_was_drawn(tmp_path: Path) -> None:
+    job = _trace(tmp_path, PADDED.replace("[3, 5, 4, 6, 5, 40, 7,", "[40, 5, 4, 6, 5, 3, 7,").replace("* 2\n", "\n"))
+    assert any("the largest of all 6 (2 × 40)" in note for note in job.notes)
+    assert any((2, 40, 64) == output.shape for op in job.largest.ops for output in op.outputs)
 
 
 AHEAD = """
