@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from leadline.app.lengths import quantiles_of, read_lengths
+from leadline.app.length_file import quantiles_of, read_lengths
 from leadline.app.workload_options import WorkloadOptions
 from leadline.app.workloads import read_workload
 from leadline.core.errors import InvalidInput

@@ -3,7 +3,7 @@ import pytest
 from leadline.core.graph import LoopFacts, OpGraph, StorageCategory, StorageEvent, TracedJob
 from leadline.core.hardware import Device, DeviceKind
 from leadline.core.workload import Dataset, ModelKind, ModelSource, Parallelism, Phase, Precision, Sharding, Workload
-from leadline.estimators.host_data import PINNED, STAGED, WORKER_BYTES, data_parts, staging_bytes
+from leadline.estimators.host_data import PINNED, STAGED, WORKER_BYTES, assumed, data_parts, staging_bytes
 from leadline.estimators.host_memory import CUDA_HOST_BYTES, DEFAULTS, HIGH, LOW, host_memory, host_parts
 
 MODEL = ModelSource(ModelKind.FUNCTION, "model.py:build")
@@ -139,3 +139,9 @@ def test_parts_add_up_to_the_point():
     for device in (CPU, GPU):
         parts = host_parts(Workload(MODEL), job(10**9), device)
         assert pytest.approx(host_memory(Workload(MODEL), job(10**9), device).point) == sum(parts.values())
+
+
+@pytest.mark.parametrize(("pinned", "size", "said"), [(None, 10**8, True), (True, 10**8, False), (None, 10, False)])
+def test_pinning_that_nobody_told_of_is_said_where_it_counts(pinned, size, said):
+    asked = TracedJob(OpGraph(()), LoopFacts(batch=1, batch_tensor_bytes=(size,), pinned=pinned))
+    assert said == bool(assumed(asked, host_parts(Workload(MODEL), asked, GPU)))

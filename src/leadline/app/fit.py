@@ -15,6 +15,7 @@ from leadline.core.units import format_bytes
 from leadline.core.workload import ModelKind, Parallelism, Workload
 from leadline.estimators import exchange_buffers, xla_memory
 from leadline.estimators.device_memory import PeakMemory, fills_device, least_memory, peak_memory, timeline
+from leadline.estimators.host_data import assumed
 from leadline.estimators.host_memory import host_parts
 from leadline.estimators.offload import offloads
 from leadline.estimators.workspaces import with_workspaces
@@ -84,18 +85,25 @@ def fit(
     for place, estimate in zip(places, estimate_places(places, tracer), strict=True):
         batch = workload.batch or tracer.first.loop.batch or (workload.inputs[0].shape[0] if workload.inputs else None)
         asking = _Asking(tools, workload, place, risk, progress, tracers)
-        answer = _answer(asking, estimate, batch, changes=changes)
-        job = tracer.job_for(place.device)
-        why_no_time = estimate.unknown.get("step_s", "")
-        beside = (exchange_buffers.sentence(workload), xla_memory.sentence(workload, place.device), why_no_time)
-        said = filter(None, beside)
-        answer = replace(answer, notes=(*answer.notes, *job.notes, *said))
-        if answer.checks[0].kind == "GPU":
-            answer = replace(answer, serving=serving(workload, job, estimate, answer.checks[0]))
-        if any(check.kind == "host" for check in answer.checks):
-            answer = replace(answer, host_parts_bytes=host_parts(workload, job, place.device))
+        answer = _with_parts(asking, _answer(asking, estimate, batch, changes=changes))
         found.append(replace(answer, moments=tuple(_moments(asking, estimate))) if picture else answer)
     return found
+
+
+def _with_parts(asking: _Asking, answer: Fit) -> Fit:
+    """Return the answer with what it rests on: notes, the sequences a paged cache holds, and the parts of the host."""
+    workload, device = asking.workload, asking.place.device
+    job = asking.tracers[workload].job_for(device)
+    said = [*job.notes, exchange_buffers.sentence(workload), xla_memory.sentence(workload, device)]
+    said.append(answer.estimate.unknown.get("step_s", ""))
+    first, parts = answer.checks[0], dict[str, float]()
+    if any(check.kind == "host" for check in answer.checks):
+        parts = host_parts(workload, job, device)
+        said.append(assumed(job, parts))
+    served = serving(workload, job, answer.estimate, first) if first.kind == "GPU" else None
+    return replace(
+        answer, notes=(*answer.notes, *filter(None, said)), serving=served, host_parts_bytes=parts
+    )  # fmt: skip
 
 
 def _same(place: Place) -> tuple[object, ...]:

@@ -233,7 +233,42 @@ def test_the_longest_of_padded_batches_is_traced_beside_a_mean_one(tmp_path: Pat
     ]
     assert (2, 40, 64) == looked_up[1]
     assert looked_up[0][1] <= 7
-    assert any("the largest" in note and "2 × 40" in note for note in job.notes)
+    assert any("the largest of all 12" in note and "2 × 40" in note for note in job.notes)
+
+
+def test_the_longest_batch_may_be_the_first_that_was_drawn(tmp_path: Path) -> None:
+    job = _trace(tmp_path, PADDED.replace("[3, 5, 4, 6, 5, 40, 7,", "[40, 5, 4, 6, 5, 3, 7,").replace("* 2\n", "\n"))
+    assert any("the largest of all 6 (2 × 40)" in note for note in job.notes)
+    assert any((2, 40, 64) == output.shape for op in job.largest.ops for output in op.outputs)
+
+
+AHEAD = """
+def ahead(batches):
+    batches = iter(batches)
+    held = next(batches)
+    for batch in batches:
+        yield held
+        held = batch
+    yield held
+"""
+
+
+@pytest.mark.parametrize("passes", [1, 3])
+def test_a_loop_that_fetches_a_batch_ahead_trains_on_the_longest_all_the_same(tmp_path: Path, passes: int) -> None:
+    code = AHEAD + PADDED.replace("in loader", "in ahead(loader)").replace("* 2\n", "* 8\n").replace(
+        "    for batch", "    for number, batch"
+    ).replace("in ahead(loader)", "in enumerate(ahead(loader), 1)").replace(
+        "        optimizer.step()\n        optimizer.zero_grad()",
+        f"        if number % {passes} == 0:\n            optimizer.step()\n            optimizer.zero_grad()",
+    )
+    job = _trace(tmp_path, code)
+    widths = [
+        {op.outputs[0].shape[1] for op in step.ops if "embedding" in op.name and op.stage is Stage.FORWARD}
+        for step in (job.step, job.largest)
+    ]
+    assert (1, {40}) == (len(widths[0]), widths[1])
+    assert max(widths[0]) <= 7
+    assert passes == job.loop.accumulation
 
 
 def test_batches_of_one_size_have_no_longest(tmp_path: Path) -> None:

@@ -5,16 +5,18 @@ import time
 from typing import Any, Dict, List, Optional, Tuple
 
 import torch
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map
 
 LOOK_S = 5.0
 LOOK_BATCHES = 256
 LOOK_BYTES = 512 << 20
 """How long, at how many batches, and at what bytes of them a loader is looked at: the batches are kept meanwhile."""
-STEPS = 3
-"""Steps after the look: a loader that fetches a batch ahead still gives that first, then come the mean, the largest."""
-SAME = 0.999
-"""A step that moves this share of what another moves is of the same batch."""
+STEPS, MEAN = 4, 1
+"""Steps after the look, and which of them is of mean batches alone.
+
+Two steps' worth of mean batches come before the largest: a loop that fetches a batch ahead still trains on an older one
+first, and on a mean one beside the first of the largest.
+"""
 
 
 class Batches:
@@ -22,6 +24,8 @@ class Batches:
 
     def __init__(self) -> None:
         self._shapes: Dict[int, List[Tuple[Any, ...]]] = {}
+        self._sizes: Dict[int, List[int]] = {}
+        self._fullest: Dict[int, Tuple[int, Any]] = {}
         self._loader: Optional[int] = None
         self._wanted = 0
         self._plan: List[Any] = []
@@ -30,9 +34,14 @@ class Batches:
 
     def saw(self, loader: Any, batch: Any) -> None:
         """Take note of a batch that a script trains on."""
-        shapes = self._shapes.setdefault(id(loader), [])
-        if not self.asked and len(shapes) < LOOK_BATCHES:
-            shapes.append(_signature(batch))
+        key, size = id(loader), _bytes(batch)
+        shapes = self._shapes.setdefault(key, [])
+        if self.asked or len(shapes) >= LOOK_BATCHES:
+            return
+        shapes.append(_signature(batch))
+        self._sizes.setdefault(key, []).append(size)
+        if key not in self._fullest or size > self._fullest[key][0]:
+            self._fullest[key] = size, _container(batch)
 
     @property
     def differ(self) -> bool:
@@ -67,18 +76,14 @@ class Batches:
         return len(self._windows) >= STEPS
 
     def chosen(self) -> Optional[Tuple[Any, Any]]:
-        """Return the steps of a mean batch, which is the last before the largest, and of that; ``None`` without them.
-
-        A step is told by what it moves: a framework may fetch batches ahead.
-        """
+        """Return the steps of mean batches and of the largest, told by what they move; ``None`` without them."""
         if not self._plan:
             return None
-        moved = [moved_bytes(one) for one in self._windows]
-        first = next(place for place, size in enumerate(moved) if size >= SAME * max(moved))
-        return self._windows[max(first - 1, 0)], self._windows[first]
+        return self._windows[MEAN], max(self._windows, key=moved_bytes)
 
     def _look(self, draws: Any) -> None:
-        """Draw batches as long as it is allowed, and plan for each micro-step a mean one, then the largest."""
+        """Draw batches as long as it is allowed, and plan mean ones for two steps, then the largest over and over."""
+        key = self._loader or 0
         seen: List[Tuple[int, Any]] = []
         began, whole = time.monotonic(), False
         while len(seen) < LOOK_BATCHES and time.monotonic() - began < LOOK_S and _total(seen) < LOOK_BYTES:
@@ -90,14 +95,15 @@ class Batches:
             seen.append((_bytes(batch), batch))
         if not seen:
             return
-        mean = _total(seen) / len(seen)
+        sizes = [*self._sizes[key], *(size for size, _ in seen)]
+        mean = sum(sizes) / len(sizes)
         near = min(seen, key=lambda one: abs(one[0] - mean))[1]
-        most = max(seen, key=lambda one: one[0])[1]
-        self._plan = [near] * self._wanted + [most] * (self._wanted + 1)
-        rest = "the rest of its epoch" if whole else "those its loader gave"
+        most = max((*seen, self._fullest[key]), key=lambda one: one[0])[1]
+        self._plan = [near] * (2 * self._wanted) + [most]
+        looked_at = "all" if whole else "the first"
         self.sentence = (
             f"batches differ in size: the time is that of a mean one ({_said(near)}), the memory that of the largest "
-            f"of {len(seen)}, {rest} ({_said(most)})"
+            f"of {looked_at} {len(sizes)} ({_said(most)})"
         )
 
 
@@ -109,6 +115,16 @@ def moved_bytes(window: Any) -> int:
 def _tensors(batch: Any) -> List[torch.Tensor]:
     leaves = tree_leaves(dict(batch) if hasattr(batch, "keys") else batch)
     return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+
+
+def _container(batch: Any) -> Any:
+    """Return a batch in a container of its own, since a script may take things out of the one that it was given."""
+    if hasattr(batch, "keys"):
+        kept = copy.copy(batch)
+        if isinstance(getattr(kept, "data", None), dict):  # as tokenizers give them
+            kept.data = dict(kept.data)
+        return kept
+    return tree_map(lambda leaf: leaf, batch)
 
 
 def _signature(batch: Any) -> Tuple[Any, ...]:
