@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 
 from leadline.core.graph import LoopFacts, OpGraph, StorageCategory, StorageEvent, TracedJob
@@ -50,6 +52,16 @@ def test_a_larger_batch_of_evaluation_raises_the_peak():
     alone, both = TracedJob(step), TracedJob(step, evaluation=OpGraph((), passing))
     without, with_it = (host_memory(Workload(MODEL), one, CPU).point for one in (alone, both))
     assert 3 * 10**8 == pytest.approx(with_it - without, rel=0.1)
+
+
+def test_what_building_the_model_took_counts_where_no_step_takes_more():
+    traced = job(10**8)
+    plain, built = (
+        host_memory(Workload(MODEL), replace(traced, loop=LoopFacts(built_bytes=size)), CPU).point
+        for size in (None, 3 * 10**8)
+    )
+    assert 2 * 10**8 == pytest.approx(built - plain, rel=0.01)
+    assert plain == host_memory(Workload(MODEL), replace(traced, loop=LoopFacts(built_bytes=5 * 10**7)), CPU).point
 
 
 def test_weights_of_two_bytes_are_built_in_four_and_cast_one_after_another():

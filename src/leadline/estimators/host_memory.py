@@ -80,16 +80,21 @@ def _is_cast(workload: Workload) -> bool:
 
 
 def _cast_bytes(workload: Workload, job: TracedJob) -> int:
-    """Return the most bytes of weights there are while one after another is cast: each beside its old self."""
+    """Return the most bytes that tensors hold before the first step.
+
+    That is what was seen while the model was built, and while one weight after another is cast, each beside its old
+    self.
+    """
+    built = job.loop.built_bytes or 0
     if not _is_cast(workload):
-        return 0
+        return built
     first = (event for event in job.step.events if event.op == 0)
     sizes = [one.size_bytes for one in first if one.category is StorageCategory.PARAMETER and one.size_bytes > 0]
     level = highest = 2 * sum(sizes)
     for size in sizes:
         highest = max(highest, level + size)
         level -= size
-    return highest
+    return max(highest, built)
 
 
 def _with_evaluation(job: TracedJob) -> OpGraph:

@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from leadline.core.graph import Op, TensorSpec
+from leadline.core.graph import Op, OpKind, TensorSpec
 
 ELEMENT_BYTES = {"float32": 4, "bfloat16": 2}
 """Dtypes whose convolutions were looked at."""
@@ -109,7 +109,13 @@ class _Convolution:
 
 
 def copies(op: Op, processor: Processor) -> list[Move]:
-    """Return what a convolution takes and gives back around its own results, in order; nothing where it is unknown."""
+    """Return what a convolution or an LSTM takes and gives back around its own results, in order; else nothing."""
+    if op.kind is OpKind.RNN:
+        return _recurrent(op)
+    return _convolved(op, processor) if op.kind is OpKind.CONV else []
+
+
+def _convolved(op: Op, processor: Processor) -> list[Move]:
     backward = "backward" in op.name
     if len(op.inputs) < (3 if backward else 2) or op.dtype not in ELEMENT_BYTES:
         return []
@@ -127,6 +133,27 @@ def copies(op: Op, processor: Processor) -> list[Move]:
     if conv.channels_last:
         return _last_backward(conv, *wanted) if backward else _last_forward(conv)
     return _backward(conv, *wanted) if backward else _forward(conv)
+
+
+def _recurrent(op: Op) -> list[Move]:
+    """Return the widest layer's weights in oneDNN's order, its gates, and in the backward pass the weights' gradients.
+
+    A layer is carried out after the results of those before it, of which as many are counted.
+    """
+    if "lstm" not in op.name or op.dtype not in ELEMENT_BYTES or "layers" not in op.dims:
+        return []
+    dims, element = op.dims, ELEMENT_BYTES[op.dtype]
+    hidden, layers = dims["hidden"], dims["layers"]
+    width = max(dims["input"], dims["directions"] * hidden if layers > 1 else 0)
+    gates = dims["seq"] * dims["batch"] * 4 * hidden * element
+    weights = 4 * hidden * (width + hidden) * element
+    if "backward" not in op.name:
+        after = len(op.outputs) + 0.1
+        return [(after, 1, weights), (after, 2, gates), (after + 0.1, 2, -gates), (after + 0.1, 1, -weights)]
+    gradients = 4 * hidden * (width + hidden) * (4 if element == 4 else 8)
+    after = len(op.outputs) // layers + 0.1
+    taken = [(after, 1, weights), (after, 2, gradients), (after, 3, gates)]
+    return [*taken, (after + 0.1, 3, -gates), (after + 0.1, 2, -gradients), (after + 0.1, 1, -weights)]
 
 
 def _unfolds(conv: _Convolution, processor: Processor) -> bool:

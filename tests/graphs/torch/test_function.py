@@ -1,3 +1,4 @@
+import runpy
 from pathlib import Path
 
 import pytest
@@ -5,6 +6,8 @@ import pytest
 from leadline.core.errors import InvalidInput, Untraceable
 from leadline.core.graph import OpKind, Stage, StorageCategory, TracedJob
 from leadline.core.workload import InputShape, ModelKind, ModelSource, Optimizer, Phase, Precision, Workload
+from leadline.estimators.heap import live_peak_bytes
+from leadline.estimators.onednn import Processor
 from leadline.execution.processes import run_process
 from leadline.graphs.torch.trace import trace_function
 
@@ -49,6 +52,34 @@ def channels_last():
 
 def recurrent():
     return nn.LSTM(16, 32, 2, batch_first=True)
+
+class Reader(nn.Module):
+    # the next token of each, by the weights of the embedding where they are shared
+    def __init__(self, layers, tied, **knobs):
+        super().__init__()
+        self.embed, self.layers = nn.Embedding(2000, 48), layers
+        self.head = nn.Linear(48, 2000, bias=False)
+        if tied:
+            self.head.weight = self.embed.weight
+    def forward(self, x):
+        hidden = self.embed(x)
+        hidden = self.layers(hidden)[0] if self.layers else hidden
+        if not self.training:
+            return self.head(hidden)
+        from types import SimpleNamespace
+        return SimpleNamespace(loss=nn.functional.cross_entropy(self.head(hidden).flatten(0, 1), x.flatten()))
+
+def tied():
+    return Reader(None, tied=True)
+
+def untied():
+    return Reader(None, tied=False)
+
+def reading():
+    return Reader(nn.LSTM(48, 48, 2, batch_first=True), tied=False)
+
+def reading_both_ways():
+    return Reader(nn.LSTM(48, 24, 1, batch_first=True, bidirectional=True), tied=False)
 
 class Chosen(nn.Linear):
     def forward(self, x):
@@ -124,6 +155,64 @@ def test_a_recurrent_layer_is_one_op_each_way(model: Path) -> None:
     assert ["aten.lstm", "aten.lstm_backward"] == [op.name for op in recurrent]
     assert {"batch": 4, "seq": 10, "input": 16, "hidden": 32, "layers": 2, "directions": 1} == recurrent[0].dims
     assert 2 * 40 * 4 * 32 * ((16 + 32) + (32 + 32)) == recurrent[0].flops
+
+
+def really_live(model: Path, name: str, shape: tuple[int, ...], *, training: bool, amp: bool = False) -> int:
+    """Return the peak of what parameters hold and a real step on one thread adds, by the profiler's memory events."""
+    torch = pytest.importorskip("torch")
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    net = runpy.run_path(str(model))[name]().train(training)
+
+    def step() -> None:
+        with torch.autocast("cpu", enabled=amp), torch.set_grad_enabled(training):
+            out = net(torch.randint(0, 1000, shape))
+        if training:
+            out.loss.backward()
+            net.zero_grad()
+
+    step()
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profiler:
+        step()
+    torch.set_num_threads(threads)
+    events = [one for one in profiler.profiler.kineto_results.events() if one.name() == "[memory]"]
+    level = peak = 0
+    for event in sorted(events, key=lambda one: one.start_ns()):
+        level += event.nbytes()
+        peak = max(peak, level)
+    return peak + sum(one.numel() * one.element_size() for one in net.parameters())
+
+
+@pytest.mark.parametrize(
+    ("name", "phase", "precision"),
+    [
+        ("tied", Phase.TRAINING, Precision.FP32),
+        ("untied", Phase.TRAINING, Precision.FP32),
+        ("reading", Phase.TRAINING, Precision.FP32),
+        ("reading", Phase.TRAINING, Precision.AMP_BF16),
+        ("reading", Phase.INFERENCE, Precision.FP32),
+        ("reading_both_ways", Phase.TRAINING, Precision.FP32),
+    ],
+)
+def test_a_step_of_a_language_model_holds_what_a_real_one_does(
+    model: Path, name: str, phase: Phase, precision: Precision
+) -> None:
+    """A shared weight has its two gradients and their sum at once; each layer of an LSTM has oneDNN's workspace."""
+    shape = (4, 8) if name in ("tied", "untied") else (16, 64)
+    source = ModelSource(ModelKind.FUNCTION, f"{model}:{name}")
+    workload = Workload(
+        source, phase, inputs=(InputShape(shape, "int64"),), optimizer=Optimizer.SGD, precision=precision
+    )
+    step = trace_function(workload, runner=run_process, device_type="cpu").step
+    amp = precision is Precision.AMP_BF16
+    really = really_live(model, name, shape, training=phase is Phase.TRAINING, amp=amp)
+    assert really == pytest.approx(live_peak_bytes(step, Processor(threads=1)), rel=0.03)
+
+
+def test_weights_that_are_tied_are_made_apart_and_that_peak_is_told(model: Path) -> None:
+    jobs = [trace(model, name, InputShape((4, 8), "int64"), "cpu") for name in ("tied", "untied")]
+    assert all(2 * 2000 * 48 * 4 <= (job.loop.built_bytes or 0) for job in jobs)
+    assert trace(model, "tied", InputShape((4, 8), "int64")).loop.built_bytes is None
 
 
 def test_a_size_that_depends_on_data_is_said_and_one_that_is_known_is_not(model: Path) -> None:

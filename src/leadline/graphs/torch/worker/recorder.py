@@ -4,7 +4,7 @@ import contextlib
 import time
 import weakref
 from functools import partial
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
 
 import torch
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensor
@@ -54,13 +54,17 @@ class Raw(NamedTuple):
 
 
 class Window:
-    """Ops and memory events between two boundaries, and what was held at the first of them."""
+    """Ops and memory events between two boundaries, and what was held at the first of them.
+
+    ``to_views`` are the ops whose first tensor is a view, into whose memory autograd adds nothing.
+    """
 
     def __init__(self, first: int, held: List[Tuple[int, int]]) -> None:
         self.first = first
         self.held = held
         self.ops: List[Raw] = []
         self.events: List[Tuple[int, int, int]] = []
+        self.to_views: Set[int] = set()
         self.parameters = self.parameter_bytes = 0
 
 
@@ -245,8 +249,13 @@ class Recorder(TorchDispatchMode):
             return
         scalars = tuple(None if holds_tensors(a) else a for a in args)
         stage = self._stage(traits, args)
+        self._note_view(traits, stage, args)
         last = traits.name in CONVOLUTIONS and channels_last(args)
         self.append(Raw(func, stage, tuple(inputs), tuple(written), scalars, tuple(sources), None, last))
+
+    def _note_view(self, traits: Traits, stage: str, args: Any) -> None:
+        if stage == "backward" and traits.name == "add" and args[0]._is_view():
+            self.window.to_views.add(self.count)
 
     def _stage(self, traits: Traits, args: Any) -> str:
         """Return the stage, seeing closures that an optimizer calls, and updates written by hand."""

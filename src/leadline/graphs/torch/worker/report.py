@@ -58,11 +58,16 @@ def _events(recorder: Recorder, window: Window) -> List[Dict[str, Any]]:
 def _add_in_place(events: List[Any], window: Window) -> None:
     """Give back the old sum of a gradient before the new one is taken.
 
-    Autograd adds a second gradient of the same tensor into the memory of the first; for tensors without data it makes
-    a new one and drops the old at once, by which such an addition is known.
+    Autograd adds a second gradient of the same tensor into the memory of the first, unless that is a view, such as the
+    transposed gradient of a product's weights (``can_accumulate_inplace`` in PyTorch's input_buffer.cpp); for tensors
+    without data it makes a new one and drops the old at once, by which such an addition is known.
     """
     sums = {
-        place for place, raw in enumerate(window.ops) if raw.stage == "backward" and str(raw.func) == "aten.add.Tensor"
+        place
+        for place, raw in enumerate(window.ops)
+        if raw.stage == "backward"
+        and str(raw.func) == "aten.add.Tensor"
+        and window.first + place not in window.to_views
     }
     for taken, (op, _, size, _) in enumerate(events):
         if op not in sums or size <= 0:

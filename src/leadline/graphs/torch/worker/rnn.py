@@ -10,6 +10,9 @@ from leadline.graphs.torch.worker.recorder import Raw
 from leadline.graphs.torch.worker.session import Session
 
 GATES = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
+PAGE = 4096
+INNER = ("rows", "gates", "kept", "cast", "turned")
+"""What is known of a layer beside the sizes that its op is told by."""
 
 
 def install(session: Session) -> None:
@@ -36,6 +39,13 @@ def _replacement(session: Session, name: str, original: Any) -> Any:
         hidden, cell = (states[0], states[1]) if name == "lstm" else (states, None)
         shape = _sizes(data, weights, hidden, layers, both, batch_first, args[1] if packed else None)
         shape["gates"] = GATES[name]
+        if session.policy == "cpu" and name == "lstm" and not packed:
+            shape["cast"] = int(torch.is_autocast_enabled("cpu") and data.dtype == torch.float32)
+            shape["turned"] = int(batch_first and data.dim() == 3)
+            shape["kept"] = _kept_by_onednn(shape, data, weights)
+        else:
+            numbers = shape["rows"] * shape["hidden"] * (shape["gates"] + 1) * shape["layers"] * shape["directions"]
+            shape["kept"] = numbers * data.element_size()
         flat = [data, hidden] + ([cell] if cell is not None else []) + list(weights)
         found = _Layer.apply(session, name, shape, bool(train), cell is not None, *flat)
         if name == "lstm":
@@ -77,6 +87,50 @@ def _flops(shape: Dict[str, int]) -> float:
     return total
 
 
+def _kept_by_onednn(shape: Dict[str, int], data: Any, weights: Any) -> int:
+    """Return the bytes that an LSTM's pass on a CPU keeps for the backward pass beside its arguments and results.
+
+    oneDNN carries out each layer and direction by itself: its results are kept, a workspace, and what autocast made.
+    """
+    rows, hidden, ways = shape["rows"], shape["hidden"], shape["directions"]
+    element = 2 if shape["cast"] else data.element_size()
+    width, total = shape["input"], 0
+    for _ in range(shape["layers"]):
+        joined = ways * rows * hidden * element * (ways > 1)
+        total += ways * (_workspace_bytes(shape, width, element) + rows * hidden * element) + joined
+        width = ways * hidden
+    if shape["cast"]:
+        total += element * (rows * shape["input"] + sum(one.numel() for one in weights))
+    return total if shape["turned"] else total - rows * hidden * ways * element
+
+
+def _workspace_bytes(shape: Dict[str, int], width: int, element: int) -> int:
+    """Return oneDNN's workspace for one layer in one direction, as PyTorch 2.13 allocates it on x86-64.
+
+    Gates, hidden states, and the states of layer, step and cell with their gradients, each on pages of its own
+    (``rnn_utils`` in oneDNN). It is what 50 shapes in float32 and bfloat16 were given, to the byte.
+    """
+    steps, batch, hidden = shape["seq"], shape["batch"], shape["hidden"]
+    widest = max(width, hidden)
+    parts = [
+        steps * batch * _row(4 * hidden, element),
+        steps * batch * _row(hidden, element),
+        2 * (steps + 1) * batch * _row(widest, element),
+        2 * (steps + 1) * batch * hidden * element,
+        2 * (steps + 1) * batch * hidden * 4,
+        2 * (steps + 1) * batch * _row(widest, 4),
+        2 * (steps + 1) * batch * _row(widest, 4),
+    ]
+    return sum(-(-part // PAGE) * PAGE for part in parts)
+
+
+def _row(width: int, element: int) -> int:
+    """Return the bytes of a row: whole lines of a cache, one more where rows would share their places in it."""
+    line = 64 // element
+    width = -(-width // line) * line
+    return element * (width + line if width % 256 == 0 else width)
+
+
 class _Layer(torch.autograd.Function):
     """All layers and steps of one recurrent module."""
 
@@ -87,11 +141,16 @@ class _Layer(torch.autograd.Function):
         ctx.session, ctx.name, ctx.shape, ctx.device = session, name, shape, device
         ctx.save_for_backward(*tensors)
         width = hidden.shape[-1] * shape["directions"]
-        outs = [fakes.empty((*data.shape[:-1], width), data.dtype, device), fakes.like(hidden, device)]
+        dtype = torch.bfloat16 if shape.get("cast") else data.dtype
+        outs = [fakes.empty((*data.shape[:-1], width), dtype, device), fakes.like(hidden, device)]
         if has_cell:
             outs.append(fakes.like(tensors[2], device))
-        saved = shape["rows"] * shape["hidden"] * (shape["gates"] + 1) * shape["layers"] * shape["directions"]
-        ctx.reserve = fakes.empty((saved if train and any(ctx.needs_input_grad) else 0,), data.dtype, device)
+        kept = shape["kept"] if train and any(ctx.needs_input_grad) else 0
+        ctx.reserve = fakes.empty((kept // data.element_size(),), data.dtype, device)
+        recorder = None if session.bare else session.recorder
+        if shape.get("turned") and not kept and recorder is not None:  # time first in memory: its reader copies it
+            outs[0].__dict__["_turned"] = fakes.like(outs[0], device)
+            recorder.track(outs[0].__dict__["_turned"])
         _write(session, name, shape, _flops(shape), tensors, [*outs, ctx.reserve], device)
         return tuple(outs)
 
@@ -122,6 +181,6 @@ def _write(
         sources = tuple({recorder.producer[spec[2]] for spec in inputs if spec[2] in recorder.producer})
     finally:
         fakes.INSIDE[0] -= 1
-    dims = {key: value for key, value in shape.items() if key not in ("rows", "gates")}
+    dims = {key: value for key, value in shape.items() if key not in INNER}
     extra = {"kind": "rnn", "dims": dims, "flops": flops, "kernels": shape["layers"] * shape["directions"]}
     recorder.append(Raw("aten." + name, recorder.stage, inputs, outputs, (), sources, extra))

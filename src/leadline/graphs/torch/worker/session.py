@@ -62,6 +62,8 @@ class Session:
         self.facts["framework_s"] = self.framework_s
         if self.began_bytes:
             self.facts["script_bytes"] = max(resident_bytes() - self.began_bytes, 0)
+        if self.recorder is not None and self.policy == "cpu":
+            self.facts["built_bytes"] = self.recorder.peak_bytes
 
     def check_time(self) -> None:
         """End the script when its time is up."""
