@@ -151,8 +151,8 @@ class OpGraph:
 class LoopFacts:
     """What a traced script says about its own loop; ``None`` where it does not say.
 
-        ``script_bytes`` is what its own imports and data held when its first step began, the framework's left out, and
-        ``script_s`` the processor seconds they took where importing the framework took ``framework_s``. ``built_bytes`` is
+    ``script_bytes`` is what its own imports and data held when its first step began, the framework's left out, and
+    ``script_s`` the processor seconds they took where importing the framework took ``framework_s``. ``built_bytes`` is
     the most that tensors on a CPU held before: weights that are tied are first made apart. ``load_s`` is how long its
     loader was seen to take for one batch, in one process. The loader keeps ``prefetch`` batches ahead for each worker,
     ``pinned`` or not, of tensors of ``batch_tensor_bytes``; its data set is ``object_bytes`` of Python objects.
