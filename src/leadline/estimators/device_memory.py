@@ -6,13 +6,8 @@ from dataclasses import dataclass, field, replace
 from leadline.core.fit import Moment
 from leadline.core.graph import OpGraph, Stage, StorageCategory, StorageEvent, TracedJob
 from leadline.core.hardware import Device
-from leadline.core.units import MIB
 from leadline.estimators.caching_allocator import CachingAllocator, OutOfMemory
 from leadline.estimators.workspaces import with_workspaces
-
-CONTEXT_BYTES = 500 * MIB
-"""Device memory of the driver's context and the libraries' kernels; 300 to 700 MiB on data-centre GPUs."""
-
 
 STANDING = (StorageCategory.PARAMETER, StorageCategory.OPTIMIZER_STATE)
 """With the last of these that is taken before the first op a step begins."""

@@ -12,8 +12,10 @@ from leadline.core.hardware import Device, DeviceKind
 from leadline.core.ports import KernelModel
 from leadline.core.units import format_bytes
 from leadline.core.workload import Phase, Workload
-from leadline.estimators import exchange_buffers, xla_memory
-from leadline.estimators.device_memory import CONTEXT_BYTES, PeakMemory, fills_device, peak_memory
+from leadline.estimators import exchange_buffers, memory_doubt, xla_memory
+from leadline.estimators.device_memory import PeakMemory, fills_device, peak_memory
+from leadline.estimators.learned.remembered import Remembered
+from leadline.estimators.learned.selection import Domain, domain_of
 from leadline.estimators.parallel import Divided, divide, divided_memory
 from leadline.estimators.roofline import SpecsKernels
 from leadline.estimators.tensor_share import tensor_share
@@ -59,6 +61,7 @@ class WhiteBox:
     name: str = "white-box"
     as_whole: AsWhole = lambda *_: None
     _peaks: list[tuple[TracedJob, tuple[int, bool], PeakMemory]] = field(default_factory=list)
+    _domain: Remembered[OpGraph, Domain] = field(default_factory=lambda: Remembered(domain_of))
     _hosts: list[tuple[Workload, TracedJob, DeviceKind, Interval]] = field(default_factory=list)
 
     def estimate(
@@ -71,9 +74,11 @@ class WhiteBox:
         memory_parts: dict[str, float] = {}
         if device.kind is not DeviceKind.CPU and job.step.events:
             peak = divided_memory(self._peak(job, device), workload, job.step)
-            memory = _device_memory(peak, device)
+            domain = self._domain(job.step)
+            memory = memory_doubt.gpu_memory(peak, domain, device)
             memory_parts = {category.value: float(size) for category, size in peak.by_category.items()}
             reasons.append(_memory_reason(memory, peak, device, usable_bytes(workload, device)))
+            reasons.append(memory_doubt.sentence(domain))
             reasons += filter(None, (exchange_buffers.sentence(workload), xla_memory.sentence(workload, device)))
         elif device.kind is DeviceKind.CPU:
             unknown["gpu_memory_bytes"] = f"{device.name} is a CPU: its memory is the host's"
@@ -248,17 +253,6 @@ def _main_dtype(ops: list[Op]) -> str:
     for op in ops:
         weight[op.dtype] = weight.get(op.dtype, 0.0) + op.flops * op.count
     return max(weight, key=lambda dtype: weight[dtype])
-
-
-def _device_memory(peak: PeakMemory, device: Device) -> Interval:
-    """Return reserved memory plus the context; the low end is what tensors hold, the high end a tenth above."""
-    context = CONTEXT_BYTES if device.kind is DeviceKind.GPU else 0
-    return Interval(
-        peak.reserved_bytes + context,
-        peak.allocated_bytes + context / 2,
-        peak.reserved_bytes * 1.1 + 1.6 * context,
-        LEVEL,
-    )
 
 
 def _memory_reason(memory: Interval, peak: PeakMemory, device: Device, usable: int | None) -> str:

@@ -85,26 +85,31 @@ class Record:
         return self.spread, ()
 
 
-def group_of(graph: OpGraph, device: Device) -> Group:
-    """Return the group of a graph on ``device``.
+def domain_of(graph: OpGraph) -> Domain:
+    """Return what the model of a graph works on.
 
-    It works on images where convolutions do much of the arithmetic, or some of it and nothing looks words up; on
-    language where words are looked up and attended to. Convolutions of float32 run in TF32 where the device has it.
+    That is images where convolutions do much of the arithmetic, or some of it and nothing looks words up, and language
+    where words are looked up and attended to.
     """
     arithmetic: dict[OpKind, float] = {}
-    by_dtype: dict[str, float] = {}
     kinds = {op.kind for op in graph.ops}
     for op in graph.ops:
         if op.kind in ARITHMETIC and op.stage is not Stage.OPTIMIZER:
             arithmetic[op.kind] = arithmetic.get(op.kind, 0.0) + op.flops * op.count
-            by_dtype[op.dtype] = by_dtype.get(op.dtype, 0.0) + op.flops * op.count
     share = arithmetic.get(OpKind.CONV, 0.0) / (sum(arithmetic.values()) or 1.0)
     words = OpKind.EMBEDDING in kinds
-    domain = Domain.OTHER
     if share > CONVOLVING or (share > 0 and not words):
-        domain = Domain.VISION
-    elif words and kinds & {OpKind.ATTENTION, OpKind.SOFTMAX}:
-        domain = Domain.LANGUAGE
+        return Domain.VISION
+    return Domain.LANGUAGE if words and kinds & {OpKind.ATTENTION, OpKind.SOFTMAX} else Domain.OTHER
+
+
+def group_of(graph: OpGraph, device: Device) -> Group:
+    """Return the group of a graph on ``device``; convolutions of float32 run in TF32 where the device has it."""
+    by_dtype: dict[str, float] = {}
+    for op in graph.ops:
+        if op.kind in ARITHMETIC and op.stage is not Stage.OPTIMIZER:
+            by_dtype[op.dtype] = by_dtype.get(op.dtype, 0.0) + op.flops * op.count
+    domain = domain_of(graph)
     dtype = max(by_dtype, key=lambda one: by_dtype[one]) if by_dtype else "float32"
     if dtype == "float32" and domain is Domain.VISION and "tf32" in device.peak_flops_per_s:
         dtype = "tf32"

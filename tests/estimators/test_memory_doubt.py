@@ -1,0 +1,38 @@
+"""The interval of a GPU's memory: as wide as measured peaks of such models were off."""
+
+import pytest
+
+from leadline.core.graph import StorageCategory
+from leadline.core.hardware import Device, DeviceKind
+from leadline.core.units import GIB
+from leadline.estimators.device_memory import PeakMemory
+from leadline.estimators.learned.selection import Domain
+from leadline.estimators.memory_doubt import CONTEXT_BYTES, FACTORS, WIDEST, gpu_memory, sentence
+
+GPU = Device("one", "nvidia", DeviceKind.GPU)
+PEAK = PeakMemory(8 * GIB, 10 * GIB, {})
+
+
+@pytest.mark.parametrize("domain", Domain)
+def test_the_ends_are_those_of_what_was_measured_of_its_kind(domain):
+    low, high = FACTORS.get(domain, WIDEST)
+    told = gpu_memory(PEAK, domain, GPU)
+    assert 10 * GIB + CONTEXT_BYTES == told.point
+    assert pytest.approx(8 * GIB * low + CONTEXT_BYTES / 2) == told.low
+    assert pytest.approx(10 * GIB * high + 1.6 * CONTEXT_BYTES) == told.high
+    assert f"{low:.2f} to {high:.2f}" in sentence(domain) or (
+        domain is Domain.OTHER and "not measured" in sentence(domain)
+    )
+
+
+def test_what_was_not_measured_is_doubted_most():
+    assert all(WIDEST[0] <= low < 1 < high <= WIDEST[1] for low, high in FACTORS.values())
+
+
+def test_a_device_without_a_driver_holds_no_context():
+    assert 10 * GIB == gpu_memory(PEAK, Domain.VISION, Device("a TPU", "google", DeviceKind.TPU)).point
+
+
+def test_the_weights_are_held_whatever_else_is_doubted():
+    held = PeakMemory(8 * GIB, 8 * GIB, {StorageCategory.PARAMETER: 8 * GIB - 100, StorageCategory.ACTIVATION: 100})
+    assert 8 * GIB - 100 + CONTEXT_BYTES / 2 == gpu_memory(held, Domain.LANGUAGE, GPU).low
