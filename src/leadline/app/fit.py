@@ -12,9 +12,9 @@ from leadline.core.graph import OpGraph
 from leadline.core.hardware import Device, DeviceKind
 from leadline.core.units import format_bytes
 from leadline.core.workload import ModelKind, Parallelism, Workload
-from leadline.estimators.convolution_workspace import transforms
 from leadline.estimators.device_memory import PeakMemory, least_memory, peak_memory, timeline, with_workspaces
 from leadline.estimators.offload import offloads
+from leadline.estimators.workspaces import transforms
 from leadline.recommend.changes import Variant, at_batch, can_change, ladders
 from leadline.recommend.memory import check, largest_batch
 
@@ -136,8 +136,7 @@ def _played(asking: _Asking) -> tuple[OpGraph, PeakMemory]:
     device = asking.place.device
     job = asking.tracers[asking.workload].job_for(device)
     graphs = [job.step, *([job.generation.last] if job.generation and job.generation.last else [])]
-    if transforms(device):
-        graphs = [with_workspaces(graph) for graph in graphs]
+    graphs = [with_workspaces(graph, transformed=transforms(device)) for graph in graphs]
     return max(((one, peak_memory(one)) for one in graphs), key=lambda played: played[1].allocated_bytes)
 
 

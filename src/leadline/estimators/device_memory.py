@@ -7,7 +7,7 @@ from leadline.core.fit import Moment
 from leadline.core.graph import OpGraph, Stage, StorageCategory, StorageEvent
 from leadline.core.units import MIB
 from leadline.estimators.caching_allocator import Block, CachingAllocator, OutOfMemory
-from leadline.estimators.convolution_workspace import workspace_bytes
+from leadline.estimators.workspaces import workspace_bytes
 
 CONTEXT_BYTES = 500 * MIB
 """Device memory of the driver's context and the libraries' kernels; 300 to 700 MiB on data-centre GPUs."""
@@ -45,15 +45,16 @@ def peak_memory(graph: OpGraph, *, expandable: bool = False) -> PeakMemory:
     return PeakMemory(peak, max(allocator.peak_reserved_bytes, peak), at_most.get(fullest, {}), at_most)
 
 
-def with_workspaces(graph: OpGraph) -> OpGraph:
-    """Return the graph whose convolutions take their workspace just before they run, and give it back after.
+def with_workspaces(graph: OpGraph, *, transformed: bool) -> OpGraph:
+    """Return the graph whose ops take their workspaces just before they run, and give them back after.
 
-    For devices that transform convolutions (``convolution_workspace.py``); others take little beside their tensors.
+    ``transformed`` says whether the device transforms convolutions (``workspaces.py``). A graph without any is returned
+    as it is.
     """
     events, place = list[StorageEvent](), 0
     name = max((event.storage for event in graph.events), default=0)
     for number, op in enumerate(graph.ops):
-        size = workspace_bytes(op)
+        size = workspace_bytes(op, transformed=transformed)
         if not size:
             continue
         while place < len(graph.events) and graph.events[place].op <= number:
@@ -62,7 +63,7 @@ def with_workspaces(graph: OpGraph) -> OpGraph:
         name += 1
         events.append(StorageEvent(number, name, size, StorageCategory.TEMPORARY))
         events.append(StorageEvent(number, name, -size, StorageCategory.TEMPORARY))
-    return replace(graph, events=(*events, *graph.events[place:]))
+    return replace(graph, events=(*events, *graph.events[place:])) if events else graph
 
 
 def least_memory(graph: OpGraph, peak: PeakMemory, *, expandable: bool = False) -> int:

@@ -12,13 +12,13 @@ from leadline.core.hardware import Device, DeviceKind
 from leadline.core.ports import KernelModel
 from leadline.core.units import format_bytes
 from leadline.core.workload import Phase, Workload
-from leadline.estimators.convolution_workspace import transforms
 from leadline.estimators.device_memory import CONTEXT_BYTES, PeakMemory, peak_memory, with_workspaces
 from leadline.estimators.parallel import Divided, divide, divided_memory
 from leadline.estimators.roofline import SpecsKernels
 from leadline.estimators.tensor_share import tensor_share
 from leadline.estimators.token_times import Priced, Replayed, answered, least_decode_s, sentences, token_times
 from leadline.estimators.walltime import job_length, load_s, start_up, step_with_loading
+from leadline.estimators.workspaces import transforms
 
 LEVEL = 0.9
 
@@ -117,7 +117,7 @@ class WhiteBox:
         for known, alike, peak in self._peaks:
             if known is graph and alike is transformed:
                 return peak
-        peak = peak_memory(with_workspaces(graph) if transformed else graph)
+        peak = peak_memory(with_workspaces(graph, transformed=transformed))
         self._peaks[:] = [(graph, transformed, peak), *self._peaks[:7]]
         return peak
 

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from leadline.core.graph import Op, OpGraph, OpKind, Stage, StorageCategory, StorageEvent
-from leadline.estimators.convolution_workspace import workspace_bytes
+from leadline.estimators.workspaces import workspace_bytes
 
 PACKED = Path(__file__).with_name("graphs.msgpack.xz")
 
@@ -152,7 +152,7 @@ def _kept(step: dict[str, Any]) -> Iterator[tuple[int, PackedOp]]:
         for place in sorted({first, *(one for one in sizes if first <= one < end)}):
             name, dims = sizes.get(place, ("", {}))
             op = PackedOp(name, stage, tuple((key, size) for key, size in sorted(dims.items()) if key != "gradients"))
-            if workspace_bytes(op.op()):
+            if workspace_bytes(op.op(), transformed=True):
                 yield place, op
             elif place == first:
                 yield place, PackedOp("", stage, ())

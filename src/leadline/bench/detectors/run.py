@@ -89,7 +89,7 @@ def predictor(packed: Packed) -> Callable[[Measured], Told]:
             ModelSource(ModelKind.FUNCTION, ""), precision=Precision.FP32, optimizer=Optimizer.MOMENTUM,
             gpus=GPUS[package],
         )  # fmt: skip
-        whole = divided_memory(peak_memory(with_workspaces(graph)), workload, graph)
+        whole = divided_memory(peak_memory(with_workspaces(graph, transformed=True)), workload, graph)
         return float(whole.allocated_bytes), float(peak_memory(graph).allocated_bytes)
 
     def told(row: Measured) -> Told:

@@ -1,0 +1,42 @@
+"""What kernels take on a GPU beside the tensors of their op, through the caching allocator: no trace of ops shows it.
+
+In float32, without TF32, cuDNN transforms 3 × 3 convolutions of stride 1 by Winograd's algorithm and multiplies the
+transforms as matrices ("WINOGRAD_NONFUSED" in its developer guide): input, output and filter are held in tiles of 6 × 6
+values for each 4 × 4 of the output (Lavin and Gray 2016, F(4 × 4, 3 × 3)). PyTorch's softmax takes the product of
+gradient and result before its backward kernel (``SoftMax.cu``). ``max_memory_allocated`` counts both; measured peaks of
+segmenters are short by just these sizes without them (``leadline bench detectors``).
+"""
+
+import math
+
+from leadline.core.graph import BYTES_PER_ELEMENT, Op, OpKind
+from leadline.core.hardware import Device, DeviceKind
+
+TILE, STEP, FILTER = 6, 4, 3
+"""Sides of a transformed tile, of the part of the output that it stands for, and of the filter."""
+SOFTMAX = "_softmax_backward_data"
+
+
+def workspace_bytes(op: Op, *, transformed: bool) -> int:
+    """Return the bytes that ``op`` takes while it runs; convolutions only where they are ``transformed``."""
+    if op.kind is OpKind.SOFTMAX and op.name.rpartition(".")[2] == SOFTMAX and op.outputs:
+        return math.prod(op.outputs[0].shape) * BYTES_PER_ELEMENT.get(op.outputs[0].dtype, 4)
+    return _transforms_bytes(op) if transformed and op.kind is OpKind.CONV else 0
+
+
+def transforms(device: Device) -> bool:
+    """Tell whether a device transforms convolutions in float32: a GPU of NVIDIA whose tensor cores know no TF32."""
+    peaks = device.peak_flops_per_s
+    return device.kind is DeviceKind.GPU and device.vendor == "nvidia" and "float32" in peaks and "tf32" not in peaks
+
+
+def _transforms_bytes(op: Op) -> int:
+    sizes = op.dims
+    if op.dtype != "float32" or "r" not in sizes or "transposed" in sizes:
+        return 0
+    plain = all(sizes.get(name, 1) == 1 for name in ("stride", "dilation", "groups"))
+    if not plain or (sizes["r"], sizes["s"]) != (FILTER, FILTER):
+        return 0
+    tiles = sizes["n"] * -(-sizes["h"] // STEP) * -(-sizes["w"] // STEP)
+    inputs, outputs = sizes["c"], sizes["k"]
+    return BYTES_PER_ELEMENT["float32"] * TILE**2 * (inputs * tiles + outputs * tiles + inputs * outputs)
