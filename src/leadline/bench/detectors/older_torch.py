@@ -3,8 +3,8 @@
 By the releases' own sources (``tools/autograd/derivatives.yaml`` and the kernels):
 
 - ``zero_grad`` filled gradients with zeros until 2.0, where it gives them back now;
-- the derivatives of softmax and log-softmax kept their input beside their result until 1.11, and softmax's own first
-  took the product of gradient and result;
+- the derivatives of softmax and log-softmax kept their input beside their result until 1.11 (the product that softmax
+  takes before its backward kernel is written out here, as an op of its own);
 - ReLU kept its input unless it was in place, where its result is kept now; hardtanh in place (ReLU6) kept its result,
   where a copy of its input is kept now;
 - group norm was batch norm over groups, and a product that kept the normed values.
