@@ -1,11 +1,11 @@
-"""Scratch memory that libraries of products and convolutions take through PyTorch's caching allocator.
+"""Scratch memory that libraries take for kernels through PyTorch's caching allocator.
 
 PyTorch gives each handle of cuBLAS a workspace on each stream, of the size that NVIDIA recommends: two parts of 4 MiB
 and eight of 16 KiB, or 32 MiB from Hopper on (``parseChosenWorkspaceSize`` in ATen/cuda/CublasHandlePool.cpp; hipBLAS
 has 32 MiB, and 128 MiB on CDNA3 and CDNA4). Handles belong to threads, and the backward pass runs in a thread of its
 own, so that training holds two. cuBLASLt, which adds the bias of a linear layer, uses the same one in newer releases;
 in older ones, and where ``TORCH_CUBLASLT_UNIFIED_WORKSPACE=0``, it takes 1 MiB during a call, which is left out here.
-What cuDNN takes while a convolution runs is in ``convolution_workspace.py``.
+What kernels take while they run is in ``kernel_scratch.py``.
 """
 
 from dataclasses import replace
@@ -13,7 +13,7 @@ from dataclasses import replace
 from leadline.core.graph import OpGraph, OpKind, Stage, StorageCategory, StorageEvent
 from leadline.core.hardware import Device, DeviceKind
 from leadline.core.units import KIB, MIB
-from leadline.estimators.convolution_workspace import transforms, with_transforms
+from leadline.estimators.kernel_scratch import transforms, with_scratch
 
 USUAL_BYTES = 2 * 4 * MIB + 8 * 16 * KIB
 LARGE_BYTES = 32 * MIB
@@ -29,13 +29,14 @@ RUN_BY_TORCH = ("torch", "config.json by formula")
 def with_workspaces(graph: OpGraph, device: Device) -> OpGraph:
     """Return a graph that takes the workspaces of its kernels on ``device``.
 
-    Those of products are there from the start, as in later steps, those of convolutions while these run.
+    Those of products are there from the start, as in later steps, those of other kernels while these run.
     """
     size, transformed = scratch_of(device)
-    if transformed and graph.source in RUN_BY_TORCH:
-        graph = with_transforms(graph)
+    if not size or graph.source not in RUN_BY_TORCH:
+        return graph
+    graph = with_scratch(graph, transformed=transformed)
     stages = {op.stage is Stage.BACKWARD for op in graph.ops if op.kind is OpKind.GEMM}
-    if not size or not stages or graph.source not in RUN_BY_TORCH:
+    if not stages:
         return graph
     first = max((event.storage for event in graph.events), default=0) + 1
     taken = [StorageEvent(0, first + number, size, StorageCategory.WORKSPACE) for number in range(len(stages))]

@@ -113,6 +113,26 @@ for x, in DataLoader(TensorDataset(torch.rand(80, 4)), 8):
 """
 
 
+def test_old_types_make_tensors_on_the_device_and_tell_them_by_isinstance(tmp_path: Path) -> None:
+    job = _trace(
+        tmp_path,
+        """
+        import torch
+        weight = torch.nn.Parameter(torch.cuda.FloatTensor(3, 4))
+        optimizer = torch.optim.SGD([weight], 0.1)
+        labels = torch.cuda.LongTensor([1, 2])
+        assert isinstance(labels, (torch.LongTensor, torch.cuda.LongTensor))
+        assert not isinstance(labels, torch.cuda.FloatTensor)
+        assert not isinstance(torch.ones(2, dtype=torch.long), torch.cuda.LongTensor)
+        for step in range(9):
+            (weight[labels] ** 2).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        """,
+    )
+    assert 12 == job.step.parameters
+
+
 def test_an_error_after_the_traced_steps_is_a_note_that_names_its_line(tmp_path: Path) -> None:
     job = _trace(tmp_path, LOOP + "raise ValueError('no score')\n")
     assert 20 == job.step.parameters

@@ -37,6 +37,10 @@ BENCHES: dict[str, tuple[str, str]] = {
         "peaks of memory of real steps, foretold, and their bound, beside the alternatives",
     ),
     "fine-tunes": ("leadline.bench.fine_tunes", "published fine-tunes: memory with adapters and without"),
+    "detectors": (
+        "leadline.bench.detectors.run",
+        "published peaks of GPU memory of segmenters and detectors in training",
+    ),
     "catalog": ("leadline.bench.catalog", "the whole catalog priced and ranked for one workload"),
 }
 """Bench → (module with ``run(*, quick)``, one line of help); a module is imported only when its bench is called."""

@@ -1,13 +1,13 @@
-"""Convolutions that cuDNN transforms take their transforms while they run, and only where it transforms them."""
+"""Kernels take their workspaces while they run, and only where there are any."""
 
 from dataclasses import replace
 
 import pytest
 
-from leadline.core.graph import Op, OpGraph, OpKind, Stage, StorageCategory, StorageEvent
+from leadline.core.graph import Op, OpGraph, OpKind, Stage, StorageCategory, StorageEvent, TensorSpec
 from leadline.core.hardware import Device, DeviceKind
-from leadline.estimators.convolution_workspace import transforms, with_transforms, workspace_bytes
 from leadline.estimators.device_memory import peak_memory
+from leadline.estimators.kernel_scratch import scratch_bytes, transforms, with_scratch
 
 SIZES = {"n": 2, "c": 2560, "k": 512, "h": 64, "w": 128, "r": 3, "s": 3, "groups": 1, "stride": 1, "dilation": 1}
 CONVOLUTION = Op("aten.convolution", OpKind.CONV, Stage.FORWARD, "float32", 1.0, 1.0, 1.0, dims=SIZES)
@@ -19,7 +19,7 @@ def with_sizes(**changed):
 
 
 def test_the_transforms_of_the_last_convolution_of_deeplab_take_six_hundred_mebibytes():
-    assert TRANSFORMED == workspace_bytes(CONVOLUTION)
+    assert TRANSFORMED == scratch_bytes(CONVOLUTION, transformed=True)
     assert 612 == TRANSFORMED >> 20
 
 
@@ -32,12 +32,12 @@ def test_the_transforms_of_the_last_convolution_of_deeplab_take_six_hundred_mebi
     ],
 )  # fmt: skip
 def test_other_convolutions_take_none(other):
-    assert 0 == workspace_bytes(other)
+    assert 0 == scratch_bytes(other, transformed=True)
 
 
 def test_odd_sizes_are_filled_up_to_whole_tiles():
-    assert workspace_bytes(with_sizes(h=61, w=125)) == workspace_bytes(CONVOLUTION)
-    assert workspace_bytes(with_sizes(h=65)) > workspace_bytes(CONVOLUTION)
+    assert scratch_bytes(with_sizes(h=61, w=125), transformed=True) == scratch_bytes(CONVOLUTION, transformed=True)
+    assert scratch_bytes(with_sizes(h=65), transformed=True) > scratch_bytes(CONVOLUTION, transformed=True)
 
 
 def test_a_workspace_lies_beside_the_tensors_of_its_own_op_alone():
@@ -49,15 +49,28 @@ def test_a_workspace_lies_beside_the_tensors_of_its_own_op_alone():
     gemm = Op("aten.mm", OpKind.GEMM, Stage.FORWARD, "float32", 1.0, 1.0, 1.0)
     early, late = (OpGraph(ops, events) for ops in ((CONVOLUTION, gemm), (gemm, CONVOLUTION)))
     assert small + 300 == peak_memory(early).allocated_bytes
-    assert small + 300 + TRANSFORMED == peak_memory(with_transforms(early)).allocated_bytes
-    assert small + 100 + TRANSFORMED == peak_memory(with_transforms(late)).allocated_bytes
-    assert TRANSFORMED == peak_memory(with_transforms(late)).by_category[kinds.TEMPORARY]
+    assert small + 300 + TRANSFORMED == peak_memory(with_scratch(early, transformed=True)).allocated_bytes
+    assert small + 100 + TRANSFORMED == peak_memory(with_scratch(late, transformed=True)).allocated_bytes
+    assert TRANSFORMED == peak_memory(with_scratch(late, transformed=True)).by_category[kinds.TEMPORARY]
 
 
 def test_a_graph_without_such_convolutions_stays_as_it_is():
     events = (StorageEvent(0, 7, 10, StorageCategory.INPUT), StorageEvent(1, 7, -10, StorageCategory.INPUT))
     graph = OpGraph((replace(CONVOLUTION, dims={}),), events)
-    assert graph == with_transforms(graph)
+    assert graph is with_scratch(graph, transformed=True)
+
+
+def test_where_convolutions_are_not_transformed_they_take_none():
+    assert 0 == scratch_bytes(CONVOLUTION, transformed=False)
+
+
+@pytest.mark.parametrize("dtype", [("float32", 4), ("bfloat16", 2)])
+def test_softmax_takes_the_product_of_gradient_and_result_on_any_gpu(dtype):
+    name, width = dtype
+    outputs = (TensorSpec((2, 8, 64, 64), name),)
+    backward = Op("aten._softmax_backward_data", OpKind.SOFTMAX, Stage.BACKWARD, name, 1.0, 1.0, 1.0, outputs=outputs)
+    assert width * 2 * 8 * 64 * 64 == scratch_bytes(backward, transformed=False)
+    assert 0 == scratch_bytes(replace(backward, name="aten._log_softmax_backward_data"), transformed=True)
 
 
 @pytest.mark.parametrize(
