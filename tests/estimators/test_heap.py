@@ -112,7 +112,7 @@ def test_what_is_freed_serves_the_smallest_request_that_it_fits_and_the_rest_sta
     assert large[0] == heap.take(5_000)
     assert large[0] + 5_000 == heap.take(35_000)
     assert small[0] + 2_000 == heap.take(1_000)
-    assert 0 == heap.filled == sum(len(one) for one in heap.bins)
+    assert not heap.free.sizes
 
 
 SMALL_BESIDE = """

@@ -5,11 +5,10 @@ management"): sizes rounded to 512 bytes, two pools, best fit, blocks split and 
 short.
 """
 
-from bisect import bisect_left, insort
 from dataclasses import dataclass, field
-from heapq import heappop, heappush
 
 from leadline.core.units import MIB
+from leadline.estimators.free_blocks import NOWHERE, FreeBlocks
 
 ROUNDING_BYTES = 512
 SMALL_BYTES = 1 * MIB
@@ -18,9 +17,6 @@ LARGE_SEGMENT_BYTES = 20 * MIB
 LARGE_REQUEST_BYTES = 10 * MIB
 LARGE_ROUNDING_BYTES = 2 * MIB
 
-NOWHERE = -1
-"""No block: what stands for a neighbour at either end of a segment."""
-
 
 class OutOfMemory(Exception):
     """A request does not fit below the limit, whatever is given back."""
@@ -28,7 +24,7 @@ class OutOfMemory(Exception):
 
 @dataclass(slots=True)
 class _Blocks:
-    """All pieces of segments there ever were, by number: sizes, neighbours in the segment, pool, and which are free.
+    """All pieces of segments there ever were, by number: sizes, neighbours in the segment (or ``NOWHERE``), and pools.
 
     Columns of plain numbers rather than objects: those the interpreter's collector watches, and the more of them live,
     the more often it walks through them and through the graph beside them.
@@ -38,15 +34,13 @@ class _Blocks:
     before: list[int] = field(default_factory=list)
     after: list[int] = field(default_factory=list)
     large: list[bool] = field(default_factory=list)
-    free: list[bool] = field(default_factory=list)
 
     def make(self, size: int, before: int, after: int, *, large: bool) -> int:
-        """Return the number of a new block, not free; the older of two has the smaller number."""
+        """Return the number of a new block; the older of two has the smaller number."""
         self.size.append(size)
         self.before.append(before)
         self.after.append(after)
         self.large.append(large)
-        self.free.append(False)
         return len(self.size) - 1
 
 
@@ -72,18 +66,18 @@ class CachingAllocator:
     peak_reserved_bytes: int = 0
     flushes: int = 0
     _blocks: _Blocks = field(default_factory=_Blocks)
-    _pools: tuple["_Pool", "_Pool"] = field(init=False)
+    _pools: tuple[FreeBlocks, FreeBlocks] = field(default_factory=lambda: (FreeBlocks(), FreeBlocks()))
     _ends: dict[bool, int] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        self._pools = _Pool(self._blocks), _Pool(self._blocks)
 
     def allocate(self, size_bytes: int) -> int:
         """Take a block of at least ``size_bytes`` and return its number."""
         size = -(-size_bytes // ROUNDING_BYTES) * ROUNDING_BYTES or ROUNDING_BYTES
         large = size > SMALL_BYTES
-        block = self._pools[large].take(size)
-        if block == NOWHERE:
+        pool = self._pools[large]
+        block = pool.best(size)
+        if block != NOWHERE:
+            pool.remove(block)
+        else:
             block = self._grown(size, large=large) if self.expandable else self._new_segment(size, large=large)
         rest = self._blocks.size[block] - size
         if rest > SMALL_BYTES or (rest >= ROUNDING_BYTES and (self.expandable or not large)):
@@ -96,25 +90,23 @@ class CachingAllocator:
     def release(self, block: int) -> None:
         """Give a block back and merge it with its free neighbours."""
         blocks = self._blocks
-        sizes, free, large = blocks.size, blocks.free, blocks.large[block]
-        pool, size = self._pools[large], sizes[block]
+        large, size = blocks.large[block], blocks.size[block]
+        pool = self._pools[large]
         self.allocated_bytes -= size
-        if (before := blocks.before[block]) != NOWHERE and free[before]:
-            pool.remove(before)
-            size += sizes[before]
+        if (before := blocks.before[block]) in pool:
+            size += pool.remove(before)
             blocks.before[block] = further = blocks.before[before]
             if further != NOWHERE:
                 blocks.after[further] = block
-        if (after := blocks.after[block]) != NOWHERE and free[after]:
-            pool.remove(after)
-            size += sizes[after]
+        if (after := blocks.after[block]) in pool:
+            size += pool.remove(after)
             blocks.after[block] = further = blocks.after[after]
             if further != NOWHERE:
                 blocks.before[further] = block
             elif self.expandable:
                 self._ends[large] = block
-        sizes[block] = size
-        pool.add(block)
+        blocks.size[block] = size
+        pool.add(block, size)
 
     def _new_segment(self, size: int, *, large: bool) -> int:
         if not large:
@@ -135,9 +127,8 @@ class CachingAllocator:
         more = self._lacking(size, large=large)
         self._reserve(more)
         blocks, end = self._blocks, self._ends.get(large, NOWHERE)
-        if end != NOWHERE and blocks.free[end]:
-            self._pools[large].remove(end)
-            blocks.size[end] += more
+        if end in self._pools[large]:
+            blocks.size[end] = self._pools[large].remove(end) + more
             return end
         block = blocks.make(more, end, NOWHERE, large=large)
         if end != NOWHERE:
@@ -149,8 +140,7 @@ class CachingAllocator:
         """Return by how many bytes of whole pages a pool's one segment must grow to end in ``size`` free ones."""
         page = LARGE_SEGMENT_BYTES if large else SMALL_SEGMENT_BYTES
         end = self._ends.get(large, NOWHERE)
-        there = self._blocks.size[end] if end != NOWHERE and self._blocks.free[end] else 0
-        return -(-(size - there) // page) * page
+        return -(-(size - self._pools[large].sizes.get(end, 0)) // page) * page
 
     def _short_of(self, size: int) -> bool:
         return self.limit_bytes is not None and self.reserved_bytes + size > self.limit_bytes
@@ -166,8 +156,8 @@ class CachingAllocator:
         self.flushes += 1
         blocks = self._blocks
         for pool, page in zip(self._pools, (SMALL_SEGMENT_BYTES, LARGE_SEGMENT_BYTES), strict=True):
-            for block in pool.all():
-                size, alone = blocks.size[block], blocks.before[block] == blocks.after[block] == NOWHERE
+            for block, size in list(pool.sizes.items()):
+                alone = blocks.before[block] == blocks.after[block] == NOWHERE
                 if not self.expandable and alone:
                     pool.remove(block)
                     self.reserved_bytes -= size
@@ -177,7 +167,7 @@ class CachingAllocator:
                     self.reserved_bytes -= back
                     blocks.size[block] -= back
                     if size > back:
-                        pool.add(block)
+                        pool.add(block, size - back)
                     else:
                         self._cut_off(block)
 
@@ -200,65 +190,4 @@ class CachingAllocator:
             blocks.before[after] = remainder
         elif self.expandable:
             self._ends[large] = remainder
-        self._pools[large].add(remainder)
-
-
-class _Pool:
-    """Free blocks by their sizes, the oldest of each first.
-
-    A block that is merged is only counted off: it is dropped when it comes first among those of its size. Each change
-    is thus logarithmic in the number of blocks, and a move within the list of distinct sizes, of which D bytes of
-    memory hold √(D ÷ 256) at most, however many tensors a step has.
-    """
-
-    __slots__ = ("_blocks", "_by_size", "_counts", "_sizes")
-
-    def __init__(self, blocks: _Blocks) -> None:
-        self._blocks = blocks
-        self._sizes: list[int] = []
-        self._by_size: dict[int, list[int]] = {}
-        self._counts: dict[int, int] = {}
-
-    def take(self, size: int) -> int:
-        """Give out the oldest of the smallest blocks that hold ``size`` bytes; ``NOWHERE`` if none does."""
-        place = bisect_left(self._sizes, size)
-        if place == len(self._sizes):
-            return NOWHERE
-        found = self._sizes[place]
-        alike, free, sizes = self._by_size[found], self._blocks.free, self._blocks.size
-        block = heappop(alike)
-        while not free[block] or sizes[block] != found:
-            block = heappop(alike)
-        free[block] = False
-        self._count_off(found)
-        return block
-
-    def add(self, block: int) -> None:
-        """Take in a block, which is free from now."""
-        self._blocks.free[block] = True
-        size = self._blocks.size[block]
-        if size in self._counts:
-            self._counts[size] += 1
-            heappush(self._by_size[size], block)
-        else:
-            self._counts[size] = 1
-            self._by_size[size] = [block]
-            insort(self._sizes, size)
-
-    def remove(self, block: int) -> None:
-        """Count a block as free no longer; its size must still be that with which it was taken in."""
-        self._blocks.free[block] = False
-        self._count_off(self._blocks.size[block])
-
-    def _count_off(self, size: int) -> None:
-        left = self._counts[size] - 1
-        if left:
-            self._counts[size] = left
-        else:
-            del self._counts[size], self._by_size[size]
-            self._sizes.pop(bisect_left(self._sizes, size))
-
-    def all(self) -> list[int]:
-        """Return all free blocks."""
-        free, sizes = self._blocks.free, self._blocks.size
-        return [one for size, alike in self._by_size.items() for one in set(alike) if free[one] and sizes[one] == size]
+        self._pools[large].add(remainder, rest)

@@ -6,7 +6,7 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -23,6 +23,9 @@ from leadline.graphs.torch.trace import trace_function
 
 SCRIPT = Path(__file__).parents[1] / "measured" / "other_peaks.py"
 TIMEOUT_S = 900.0
+START_EVERY = 6
+"""Points between two measurements of what starting Python and torch takes, of which the median is left out."""
+
 Progress = Callable[[int, int], None]
 
 
@@ -60,23 +63,30 @@ def foretell(
     points: Sequence[Point], device: Device, *, jobs: int, progress: Progress = lambda *_: None
 ) -> dict[str, Foretold]:
     """Trace every point in a process of its own, ``jobs`` at a time, and return what it says by the point's key."""
-    start_s = median(_start_s() for _ in range(3))
     found: dict[str, Foretold] = {}
+    starts: list[float] = []
     with tempfile.TemporaryDirectory(prefix="leadline-bench-") as folder, ThreadPoolExecutor(jobs) as pool:
-        answers = pool.map(lambda point: _foretell(point, device, Path(folder), start_s), points)
-        for point, answer in zip(points, answers, strict=True):
-            found[point.key] = answer
+
+        def answer(number: int, point: Point) -> Foretold:
+            if number % START_EVERY == 0:
+                starts.append(_start_s())
+            return _foretell(point, device, Path(folder))
+
+        for point, answered in zip(points, pool.map(answer, range(len(points)), points), strict=True):
+            found[point.key] = answered
             progress(len(found), len(points))
-    return found
+    start_s = median(starts)
+    return {key: replace(one, seconds=one.seconds - start_s) for key, one in found.items()}
 
 
-def _foretell(point: Point, device: Device, folder: Path, start_s: float) -> Foretold:
+def _foretell(point: Point, device: Device, folder: Path) -> Foretold:
+    """Answer for one point; its seconds are those of the whole process."""
     workload = point.workload(folder)
     processor = Processor.of(device.calibration.figures if device.calibration else {})
     begun = time.perf_counter()
     job = trace_function(workload, runner=run_process, device_type="cpu")
     live, process = live_peak_bytes(job.step, processor), host_memory(workload, job, device)
-    return Foretold(live, process, time.perf_counter() - begun - start_s)
+    return Foretold(live, process, time.perf_counter() - begun)
 
 
 def _start_s() -> float:

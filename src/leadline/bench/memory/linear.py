@@ -17,7 +17,7 @@ FEW, MANY = 10_000, 100_000
 TARGET = 12.0
 SIZES = (MIB // 2, 3 * MIB, 12 * MIB, MIB, 700_000, 5 * MIB, 40_000)
 """Bytes of the activations, in turn: of both pools of the caching allocator."""
-REPEATS = 5
+REPEATS = 7
 GPU = Device("a GPU", "NVIDIA", DeviceKind.GPU, 80 * 10**9, 2e12, {"float32": 2e13})
 
 

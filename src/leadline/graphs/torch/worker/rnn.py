@@ -43,9 +43,6 @@ def _replacement(session: Session, name: str, original: Any) -> Any:
             shape["cast"] = int(torch.is_autocast_enabled("cpu") and data.dtype == torch.float32)
             shape["turned"] = int(batch_first and data.dim() == 3)
             shape["kept"] = _kept_by_onednn(shape, data, weights)
-        else:
-            numbers = shape["rows"] * shape["hidden"] * (shape["gates"] + 1) * shape["layers"] * shape["directions"]
-            shape["kept"] = numbers * data.element_size()
         flat = [data, hidden] + ([cell] if cell is not None else []) + list(weights)
         found = _Layer.apply(session, name, shape, bool(train), cell is not None, *flat)
         if name == "lstm":
@@ -104,6 +101,24 @@ def _kept_by_onednn(shape: Dict[str, int], data: Any, weights: Any) -> int:
     return total if shape["turned"] else total - rows * hidden * ways * element
 
 
+def _workspace(session: Session, shape: Dict[str, int], result: Any, reserve: Any, *, keeps: bool) -> Any:
+    """Return what oneDNN keeps beyond the reserve; where nothing is kept, the result has a copy with time first.
+
+    PyTorch's own result is a view of that copy, and whoever reads it makes it contiguous.
+    """
+    recorder = None if session.bare else session.recorder
+    if recorder is None or "kept" not in shape:
+        return None
+    if keeps:
+        made = fakes.empty((max(shape["kept"] - reserve.untyped_storage().nbytes(), 0),), torch.uint8, result.device)
+    elif shape["turned"]:
+        made = result.__dict__["_turned"] = fakes.like(result, result.device)
+    else:
+        return None
+    recorder.track(made)
+    return made if keeps else None
+
+
 def _workspace_bytes(shape: Dict[str, int], width: int, element: int) -> int:
     """Return oneDNN's workspace for one layer in one direction, as PyTorch 2.13 allocates it on x86-64.
 
@@ -145,12 +160,10 @@ class _Layer(torch.autograd.Function):
         outs = [fakes.empty((*data.shape[:-1], width), dtype, device), fakes.like(hidden, device)]
         if has_cell:
             outs.append(fakes.like(tensors[2], device))
-        kept = shape["kept"] if train and any(ctx.needs_input_grad) else 0
-        ctx.reserve = fakes.empty((kept // data.element_size(),), data.dtype, device)
-        recorder = None if session.bare else session.recorder
-        if shape.get("turned") and not kept and recorder is not None:  # time first in memory: its reader copies it
-            outs[0].__dict__["_turned"] = fakes.like(outs[0], device)
-            recorder.track(outs[0].__dict__["_turned"])
+        states = shape["rows"] * shape["hidden"] * (shape["gates"] + 1) * shape["layers"] * shape["directions"]
+        keeps = train and any(ctx.needs_input_grad)
+        ctx.reserve = fakes.empty((states if keeps else 0,), data.dtype, device)
+        ctx.workspace = _workspace(session, shape, outs[0], ctx.reserve, keeps=keeps)
         _write(session, name, shape, _flops(shape), tensors, [*outs, ctx.reserve], device)
         return tuple(outs)
 
@@ -162,7 +175,7 @@ class _Layer(torch.autograd.Function):
         given = [g for g in grads if g is not None] + list(tensors) + [ctx.reserve]
         made = [t for t in outs if t is not None]
         _write(ctx.session, ctx.name + "_backward", ctx.shape, 2 * _flops(ctx.shape), given, made, ctx.device)
-        ctx.reserve = None
+        ctx.reserve = ctx.workspace = None
         return (None, None, None, None, None, *outs)
 
 
