@@ -91,14 +91,25 @@ def test_a_longer_step_makes_the_collector_search_no_more(ask):
 
 
 def test_the_page_marks_what_is_missed_and_sums_up_families():
-    row = {"name": "live bytes, MAPE", "value": 7.0, "unit": "%", "target": 5.0, "met": False, "n": 2, "how": "so"}
+    row = {"name": "live bytes, MAPE", "value": 7.0, "unit": "%", "target": 5.0, "met": False, "n": 2, "how": "so",
+           "baseline": None}  # fmt: skip
     point = {
         "family": "vit", "live_error_percent": -4.0, "process_error_percent": 2.0, "tracker_error_percent": -9.0,
         "process_bytes": 2.0, "bound_bytes": 1.0,
     }  # fmt: skip
-    text = tables({"rows": [row], "details": [point, {**point, "live_error_percent": 8.0, "bound_bytes": 3.0}]})
-    assert "| live bytes, MAPE | **7 %** | ≤ 5 | 2 | so |" in text
+    text = tables(
+        {"bench": "memory", "rows": [row], "details": [point, {**point, "live_error_percent": 8.0, "bound_bytes": 3.0}]}
+    )
+    assert "| live bytes, MAPE | **7 %** | ≤ 5 |  | 2 | so |" in text
     assert "| vit | 2 | 6.0 % | 8.0 % | 9.0 % | 2.0 % | 2.0 % | 1 of 2 |" in text
+
+
+def test_the_page_of_published_peaks_says_what_stands_beside():
+    row = {"name": "all: median error", "value": 2.0, "unit": "%", "target": 10.0, "met": True, "n": 5, "how": "so",
+           "baseline": 16.1}  # fmt: skip
+    text = tables({"bench": "detectors", "rows": [row], "details": []})
+    assert text.startswith("## Segmenters and detectors\n")
+    assert "| all: median error | 2 % | ≤ 10 | 16.1 % | 5 | so |" in text
 
 
 def test_the_files_that_build_a_model_are_written_once(tmp_path: Path):

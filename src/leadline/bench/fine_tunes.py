@@ -11,8 +11,10 @@ are DeepSpeed's: weights in bfloat16 beside float32 ones. The nearest option kee
 """
 
 import json
+import platform
 import tempfile
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
@@ -73,7 +75,8 @@ def run(*, quick: bool = False, data: Path | None = None) -> BenchResult:
     tools = toolbox()
     with tempfile.TemporaryDirectory() as folder:
         details = [_predicted(columns, place, tools, Path(folder)) for place in known]
-    return BenchResult("fine-tunes", tuple(_rows(details)), details=tuple(details))
+    date = datetime.now(UTC).isoformat(timespec="seconds")
+    return BenchResult("fine-tunes", tuple(_rows(details)), date, {"system": platform.platform()}, tuple(details))
 
 
 def config_of(model: str) -> dict[str, object]:

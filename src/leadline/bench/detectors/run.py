@@ -22,9 +22,11 @@ sources, Winograd's transforms and the objects of the fullest image were found f
 has a factor that was fitted.
 """
 
+import platform
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 
@@ -83,7 +85,10 @@ def run(*, quick: bool = False, data: Path | None = None) -> BenchResult:
     if not known:
         raise InvalidInput(f"{data} tells of none of the models that were traced: fetch the table again")
     told = list(map(predictor(packed), known))
-    return BenchResult("detectors", tuple(_rows(told, others)), details=tuple(_details(told)))
+    date = datetime.now(UTC).isoformat(timespec="seconds")
+    return BenchResult(
+        "detectors", tuple(_rows(told, others)), date, {"system": platform.platform()}, tuple(_details(told))
+    )
 
 
 def predictor(packed: Packed) -> Callable[[Measured], Told]:

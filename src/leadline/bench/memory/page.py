@@ -1,6 +1,7 @@
-"""The tables of the documentation's page on ``leadline bench memory``, made of what it wrote.
+"""The tables of the documentation's pages on memory, made of what the benches wrote.
 
-``python -m leadline.bench.memory.page RESULT.json`` prints them in Markdown.
+``python -m leadline.bench.memory.page RESULT.json`` prints them in Markdown: of ``leadline bench memory``, or of
+``bench detectors`` and ``bench fine-tunes``, one after another.
 """
 
 import sys
@@ -14,14 +15,21 @@ import msgspec
 Row = Mapping[str, Any]
 
 
+TITLES = {"detectors": "Segmenters and detectors", "fine-tunes": "Fine-tunes of language models"}
+
+
 def tables(document: Row) -> str:
-    """Return the bench's figures, and the points by family, as two tables in Markdown."""
+    """Return the bench's figures in Markdown; of ``bench memory`` the points by family, too."""
+    if document["bench"] in TITLES:
+        return f"## {TITLES[document['bench']]}\n\n{_figures(document['rows'])}"
     return f"## Figures\n\n{_figures(document['rows'])}\n\n## By family\n\n{_families(document['details'])}"
 
 
 def _figures(rows: Sequence[Row]) -> str:
-    heads = ("figure", "value", "target", "n", "how")
-    return _table(heads, [[one["name"], _value(one), _target(one), str(one["n"]), one["how"]] for one in rows])
+    heads = ("figure", "value", "target", "beside", "n", "how")
+    return _table(
+        heads, [[one["name"], _value(one), _target(one), _beside(one), str(one["n"]), one["how"]] for one in rows]
+    )
 
 
 def _value(row: Row) -> str:
@@ -30,6 +38,11 @@ def _value(row: Row) -> str:
         return "not measured"
     said = f"{row['value']:.3g} {row['unit']}"
     return f"**{said}**" if row["met"] is False else said
+
+
+def _beside(row: Row) -> str:
+    """Write what the method beside it reached, which ``how`` names."""
+    return "" if row["baseline"] is None else f"{row['baseline']:.3g} {row['unit']}"
 
 
 def _target(row: Row) -> str:
@@ -65,4 +78,5 @@ def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 if __name__ == "__main__":
-    sys.stdout.write(tables(msgspec.json.decode(Path(sys.argv[1]).read_bytes())) + "\n")
+    documents = (msgspec.json.decode(Path(name).read_bytes()) for name in sys.argv[1:])
+    sys.stdout.write("\n\n".join(map(tables, documents)) + "\n")
