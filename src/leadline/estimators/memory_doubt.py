@@ -44,9 +44,10 @@ def gpu_memory(peak: PeakMemory, domain: Domain, device: Device) -> Interval:
     )
 
 
-def sentence(domain: Domain) -> str:
+def sentence(domain: Domain, *, training: bool) -> str:
     """Return where the ends of the interval come from."""
     low, high = FACTORS.get(domain, WIDEST)
     if domain not in FACTORS:
-        return "memory of models of this kind was not measured: its range is the widest of those that were"
-    return f"nine in ten of {TRIED[domain]} needed {low:.2f} to {high:.2f} of what was foretold"
+        return "GPU memory of such models was not measured: it ranges as the least certain of those that were"
+    said = f"GPU memory ranges as {TRIED[domain]} did: {low:.2f} to {high:.2f} of what was foretold"
+    return said if training else f"{said}; no inference was measured"

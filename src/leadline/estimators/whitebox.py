@@ -78,7 +78,7 @@ class WhiteBox:
             memory = memory_doubt.gpu_memory(peak, domain, device)
             memory_parts = {category.value: float(size) for category, size in peak.by_category.items()}
             reasons.append(_memory_reason(memory, peak, device, usable_bytes(workload, device)))
-            reasons.append(memory_doubt.sentence(domain))
+            reasons.append(memory_doubt.sentence(domain, training=job.step.is_training))
             reasons += filter(None, (exchange_buffers.sentence(workload), xla_memory.sentence(workload, device)))
         elif device.kind is DeviceKind.CPU:
             unknown["gpu_memory_bytes"] = f"{device.name} is a CPU: its memory is the host's"
