@@ -20,9 +20,12 @@ def test_the_ends_are_those_of_what_was_measured_of_its_kind(domain):
     assert 10 * GIB + CONTEXT_BYTES == told.point
     assert pytest.approx(8 * GIB * low + CONTEXT_BYTES / 2) == told.low
     assert pytest.approx(10 * GIB * high + 1.6 * CONTEXT_BYTES) == told.high
-    assert f"{low:.2f} to {high:.2f}" in sentence(domain) or (
-        domain is Domain.OTHER and "not measured" in sentence(domain)
-    )
+    said = f"{low:.2f} to {high:.2f}" if domain in FACTORS else "not measured"
+    assert said in sentence(domain, training=True)
+
+
+def test_inference_ranges_as_training_did_and_says_so():
+    assert sentence(Domain.LANGUAGE, training=False).endswith("; no inference was measured")
 
 
 def test_what_was_not_measured_is_doubted_most():
