@@ -2,9 +2,11 @@
 
 import copy
 import time
+from collections.abc import MutableMapping
 from typing import Any, Dict, List, Optional, Tuple
 
 import torch
+from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves, tree_map
 
 LOOK_S = 5.0
@@ -41,7 +43,7 @@ class Batches:
         shapes.append(_signature(batch))
         self._sizes.setdefault(key, []).append(size)
         if key not in self._fullest or size > self._fullest[key][0]:
-            self._fullest[key] = size, _container(batch)
+            self._fullest[key] = size, _apart(batch)
 
     @property
     def differ(self) -> bool:
@@ -92,7 +94,7 @@ class Batches:
             except StopIteration:
                 whole = True
                 break
-            seen.append((_bytes(batch), batch))
+            seen.append((_bytes(batch), _apart(batch)))
         if not seen:
             return
         sizes = [*self._sizes[key], *(size for size, _ in seen)]
@@ -117,14 +119,25 @@ def _tensors(batch: Any) -> List[torch.Tensor]:
     return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
 
 
-def _container(batch: Any) -> Any:
-    """Return a batch in a container of its own, since a script may take things out of the one that it was given."""
-    if hasattr(batch, "keys"):
+def _apart(batch: Any) -> Any:
+    """Return a copy of a batch that is no part of what the script holds, in a container of its own.
+
+    A script may take things out of the one that it was given.
+    """
+    with _disable_current_modes():
+        if not hasattr(batch, "keys"):
+            return tree_map(_copied, batch)
         kept = copy.copy(batch)
         if isinstance(getattr(kept, "data", None), dict):  # as tokenizers give them
             kept.data = dict(kept.data)
+        if isinstance(kept, MutableMapping):
+            for name in kept:
+                kept[name] = tree_map(_copied, kept[name])
         return kept
-    return tree_map(lambda leaf: leaf, batch)
+
+
+def _copied(leaf: Any) -> Any:
+    return leaf.clone() if type(leaf) is torch.Tensor else leaf
 
 
 def _signature(batch: Any) -> Tuple[Any, ...]:
