@@ -13,6 +13,7 @@ are DeepSpeed's: weights in bfloat16 beside float32 ones. The nearest option kee
 import json
 import platform
 import tempfile
+from collections import Counter
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -22,7 +23,7 @@ import numpy as np
 from leadline.app.composition import toolbox
 from leadline.app.estimate import Toolbox, estimate
 from leadline.bench.dnn.data import Columns, read
-from leadline.bench.memory.bound import exceeded_left_out
+from leadline.bench.memory.bound import ENOUGH, exceeded_left_out
 from leadline.bench.rows import BenchResult, BenchRow, at_most
 from leadline.core.errors import InvalidInput
 from leadline.core.estimate import Estimate
@@ -130,7 +131,10 @@ def _rows(details: list[dict[str, object]]) -> list[BenchRow]:
     how = "no point is fitted; beyond: runs that need more than the high end of the 90 % interval"
     found = _figures("all", details, how, targets=True)
     adapted = [one for one in details if str(one["method"]).startswith("LoRA")]
-    found += [_left_out("all", details), _left_out("adapters beside weights in 16 bits", adapted)]
+    for name, asked in (("all", details), ("adapters beside weights in 16 bits", adapted)):
+        most = max(Counter(str(one["model"]) for one in asked).values(), default=0)
+        if len(asked) - most >= ENOUGH:
+            found.append(_left_out(name, asked))
     for method in dict.fromkeys(method_of(str(one["method"])) for one in details):
         own = [one for one in details if method_of(str(one["method"])) == method]
         found += _figures(method, own, ", ".join(dict.fromkeys(str(one["method"]) for one in own)), targets=False)

@@ -85,7 +85,7 @@ def test_what_one_half_of_the_models_chooses_answers_for_the_other():
     assert asked.how.startswith("chosen by the other half of the models: op law;")
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1200)
 @pytest.mark.slow
 def test_the_choice_is_as_good_as_the_best_of_each_group_on_the_measured_data():
     data = Path(os.environ.get("LEADLINE_DATA") or "-")

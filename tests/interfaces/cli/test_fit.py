@@ -228,7 +228,7 @@ def test_a_paged_cache_says_how_many_sequences_fit(capsys, config):
     rest = check["needed_bytes"] - document["estimate"]["basis"]["memory_breakdown_bytes"]["kv-cache"]
     assert pytest.approx(0.9 * 16 * 2**30 - rest) == serving["cache_bytes"]
     assert serving["cache_bytes"] // (1536 * 48 * 1024) == serving["sequences"]
-    assert plain["largest_batch"] < serving["sequences"]
+    assert plain["largest_batch"] <= serving["sequences"]  # in the whole device, where paging has nine tenths of it
 
 
 def test_a_paged_cache_needs_tokens_to_be_generated(capsys, config):

@@ -8,6 +8,8 @@ import math
 from collections.abc import Sequence
 
 TAIL = 0.05
+ENOUGH = 19
+"""So few points have a quantile that 5 % exceed."""
 
 
 def factors(ratios: Sequence[float], families: Sequence[str], *, without: str = "") -> tuple[float, float]:
@@ -24,7 +26,7 @@ def factors(ratios: Sequence[float], families: Sequence[str], *, without: str = 
     kept = sorted(ratio for ratio, family in zip(ratios, families, strict=True) if family != without)
     rank = math.ceil((1 - TAIL) * (len(kept) + 1))
     if rank > len(kept):
-        raise ValueError(f"{len(kept)} points are too few for a bound that 5 % exceed: 19 are needed")
+        raise ValueError(f"{len(kept)} points are too few for a bound that 5 % exceed: {ENOUGH} are needed")
     return kept[len(kept) - rank], kept[rank - 1]
 
 

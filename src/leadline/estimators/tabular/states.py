@@ -29,11 +29,16 @@ def wholes(array: npt.NDArray[np.generic]) -> npt.NDArray[np.int64]:
     return array.astype(np.int64)
 
 
+END = "\x01"
+"""Stands behind a text that ends with a NUL, since arrays of texts fill up with NULs."""
+
+
 def texts(values: Sequence[str]) -> npt.NDArray[np.generic]:
     """Return texts as an array that needs no pickle."""
-    return np.array(list(values), dtype=np.str_) if values else np.zeros(0, dtype="<U1")
+    kept = [f"{one}{END}" if one.endswith(("\x00", END)) else one for one in values]
+    return np.array(kept, dtype=np.str_) if kept else np.zeros(0, dtype="<U1")
 
 
 def lines(array: npt.NDArray[np.generic]) -> tuple[str, ...]:
     """Return an array of a state as texts."""
-    return tuple(str(text) for text in array.tolist())
+    return tuple(str(text).removesuffix(END) for text in array.tolist())
