@@ -1,13 +1,25 @@
 """The interval of a GPU's memory: as wide as measured peaks of such models were off."""
 
+import json
+from pathlib import Path
+
 import pytest
 
+from leadline.bench.memory.bound import factors
 from leadline.core.graph import StorageCategory
 from leadline.core.hardware import Device, DeviceKind
 from leadline.core.units import GIB
 from leadline.estimators.device_memory import PeakMemory
 from leadline.estimators.learned.selection import Domain
-from leadline.estimators.memory_doubt import CONTEXT_BYTES, FACTORS, WIDEST, gpu_memory, sentence
+from leadline.estimators.memory_doubt import (
+    CONTEXT_BYTES,
+    CONTEXT_HIGH,
+    CONTEXT_LOW,
+    FACTORS,
+    WIDEST,
+    gpu_memory,
+    sentence,
+)
 
 GPU = Device("one", "nvidia", DeviceKind.GPU)
 PEAK = PeakMemory(8 * GIB, 10 * GIB, {})
@@ -39,3 +51,19 @@ def test_a_device_without_a_driver_holds_no_context():
 def test_the_weights_are_held_whatever_else_is_doubted():
     held = PeakMemory(8 * GIB, 8 * GIB, {StorageCategory.PARAMETER: 8 * GIB - 100, StorageCategory.ACTIVATION: 100})
     assert 8 * GIB - 100 + CONTEXT_BYTES / 2 == gpu_memory(held, Domain.LANGUAGE, GPU).low
+
+
+def details(bench):
+    results = Path(__file__).parents[2] / "bench" / "results"
+    return json.loads((results / f"{bench}.json").read_text(encoding="utf-8"))["details"]
+
+
+def test_the_ends_are_those_that_the_last_runs_of_the_benches_ask_for():
+    seen = [one["measured_gib"] / one["predicted_gib"] for one in details("detectors")]
+    assert pytest.approx(FACTORS[Domain.VISION], abs=0.005) == factors(seen, ["all"] * len(seen))
+    runs = [one for one in details("fine-tunes") if one["method"].startswith("LoRA")]
+    told = CONTEXT_BYTES / 1e9
+    for end, share in ((0, CONTEXT_LOW), (1, CONTEXT_HIGH)):
+        seen = [(one["measured_gb"] - share * told) / (one["predicted_gb"] - told) for one in runs]
+        found = factors(seen, [one["model"] for one in runs])[end]
+        assert pytest.approx(FACTORS[Domain.LANGUAGE][end], abs=0.005) == found

@@ -14,11 +14,7 @@ image, of which 512 are sampled. Where nothing cuts it or tensors are sparse (Fr
 
 import json
 import os
-import shutil
-import signal
 import sys
-import tempfile
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -27,6 +23,7 @@ from leadline.bench.detectors.batches import batch_of
 from leadline.bench.detectors.configurations import Listed, configuration, index_of, zoo_name
 from leadline.bench.detectors.graphs import PACKED, Packer, pack
 from leadline.bench.detectors.measured import Measured, measured
+from leadline.bench.forked_trace import traced
 
 TIMEOUT_S = 200.0
 BUILDERS = {package: Path(__file__).with_name(f"{name}_model.py") for package, name in (
@@ -86,43 +83,19 @@ def begin() -> None:
 
 
 def trace(package: str, file: Path, size: tuple[int, int, int], target: Path) -> None:
-    """Trace one model in a process of its own; one that fails leaves a file that says why."""
-    scratch = Path(tempfile.mkdtemp(prefix="leadline-detector-"))
-    child = os.fork()
-    if child == 0:
-        try:
-            _child(package, file, size, scratch)
-        finally:
-            os._exit(3)
-    os.waitpid(child, 0)
-    if (scratch / "answer").exists():
-        shutil.move(scratch / "answer", target)
-    shutil.rmtree(scratch, ignore_errors=True)
-
-
-def _child(package: str, file: Path, size: tuple[int, int, int], scratch: Path) -> None:
-    from leadline.bench.detectors import older_torch  # noqa: PLC0415
-    from leadline.graphs.torch.worker import main as worker  # noqa: PLC0415
-    from leadline.graphs.torch.worker.session import Session  # noqa: PLC0415
-
-    signal.alarm(int(TIMEOUT_S * 1.5))
-    older_torch.install()
-    os.environ["LEADLINE_MODEL"] = f"{package}:{file}"
+    """Trace one model on ``size`` (images, height, width); one that fails leaves a file that says why."""
     images, height, width = size
-    request = {
-        "device_type": "cuda", "timeout_s": TIMEOUT_S, "bare": False, "function": "build", "module": False, "argv": [],
-        "world_size": 1, "local_size": 1, "python_path": [], "target": str(BUILDERS[package]),
-        "inputs": [([images, 3, height, width], "float32")], "phase": "training", "weights": "float32", "autocast": "",
-        "optimizer": "momentum", "accumulation": 1, "checkpointing": False, "answer": str(scratch / "unused"),
-    }  # fmt: skip
-    session = Session(policy="cuda")
-    session.deadline = time.monotonic() + TIMEOUT_S
-    try:
-        answer = worker._trace(session, request)  # noqa: SLF001 - the worker's own entry ends the process
-    except Exception as error:  # noqa: BLE001 - whatever a model raises is its answer
-        answer = {"failure": worker.failure(error)}
-    (scratch / "answer").write_text(json.dumps({**brief(answer), "size": size}), encoding="utf-8")
-    os._exit(0)
+
+    def prepare() -> None:
+        from leadline.bench.detectors import older_torch  # noqa: PLC0415
+
+        older_torch.install()
+        os.environ["LEADLINE_MODEL"] = f"{package}:{file}"
+
+    traced(
+        target, BUILDERS[package], (images, 3, height, width), timeout_s=TIMEOUT_S, prepare=prepare,
+        told=lambda answer: {**brief(answer), "size": size},
+    )  # fmt: skip
 
 
 def brief(answer: dict[str, Any]) -> dict[str, Any]:

@@ -8,11 +8,7 @@ releases of PyTorch before 2.0 ran it, and training is traced that way alone.
 
 import json
 import os
-import shutil
-import signal
 import sys
-import tempfile
-import time
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +16,7 @@ import numpy as np
 
 from leadline.bench.dnn.data import read
 from leadline.bench.dnn.vision_graphs import PACKED, Packed, PackedGraph, PackedOp, pack
+from leadline.bench.forked_trace import traced
 from leadline.core.graph import BYTES_PER_ELEMENT, OpKind, Stage
 
 BATCH = 1031
@@ -88,48 +85,23 @@ def _begin() -> None:
 
 
 def _trace(job: Job, folder: Path) -> None:
-    """Trace one model in a process of its own; one that fails leaves a file that says why."""
+    """Trace one model; one that fails leaves a file that says why."""
     target = folder / (_name(job) + ".json")
     if target.exists():
         return
-    scratch = Path(tempfile.mkdtemp(prefix="leadline-vision-"))
-    child = os.fork()
-    if child == 0:
-        try:
-            _child(job, scratch)
-        finally:
-            os._exit(3)
-    os.waitpid(child, 0)
-    if (scratch / "answer").exists():
-        shutil.move(scratch / "answer", target)
-    shutil.rmtree(scratch, ignore_errors=True)
-
-
-def _child(job: Job, scratch: Path) -> None:
-    from timm.layers import set_fast_norm, set_fused_attn  # noqa: PLC0415
-
-    from leadline.graphs.torch.worker import main as worker  # noqa: PLC0415
-    from leadline.graphs.torch.worker.session import Session  # noqa: PLC0415
-
     model, image, phase, explicit = job
-    signal.alarm(int(TIMEOUT_S * 1.5))
-    set_fused_attn(not explicit)
-    set_fast_norm(phase == "inference")
-    os.environ["LEADLINE_TIMM_MODEL"] = f"{model}@{image}"
-    request = {
-        "device_type": "cuda", "timeout_s": TIMEOUT_S, "bare": False, "function": "build", "module": False, "argv": [],
-        "world_size": 1, "local_size": 1, "python_path": [], "target": str(BUILDER),
-        "inputs": [([BATCH, 3, image, image], "float32")], "phase": phase, "weights": "float32", "autocast": "float16",
-        "optimizer": "momentum", "accumulation": 1, "checkpointing": False, "answer": str(scratch / "unused"),
-    }  # fmt: skip
-    session = Session(policy="cuda")
-    session.deadline = time.monotonic() + TIMEOUT_S
-    try:
-        answer = worker._trace(session, request)  # noqa: SLF001 - the worker's own entry ends the process
-    except Exception as error:  # noqa: BLE001 - whatever a model raises is its answer
-        answer = {"failure": worker.failure(error)}
-    (scratch / "answer").write_text(json.dumps(answer), encoding="utf-8")
-    os._exit(0)
+
+    def prepare() -> None:
+        from timm.layers import set_fast_norm, set_fused_attn  # noqa: PLC0415
+
+        set_fused_attn(not explicit)
+        set_fast_norm(phase == "inference")
+        os.environ["LEADLINE_TIMM_MODEL"] = f"{model}@{image}"
+
+    traced(
+        target, BUILDER, (BATCH, 3, image, image), phase=phase, autocast="float16", timeout_s=TIMEOUT_S,
+        prepare=prepare,
+    )  # fmt: skip
 
 
 def _name(job: Job) -> str:
