@@ -1,0 +1,200 @@
+"""The Intelligence Plane's nouns: a job that is followed to its end, its attempts, and what was decided of it."""
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from leadline.core.estimate import Estimate, Interval
+from leadline.core.jobs import JobSpec, JobState, ResourceSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a job may run: a system that the plane has a scheduler for, and one of its partitions."""
+
+    system: str
+    partition: str | None = None
+
+    def __str__(self) -> str:
+        return f"{self.system}:{self.partition}" if self.partition else self.system
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """What the plane may do for a job.
+
+    ``places`` are where it may go, the preferred one first; ``copies`` of it may wait at once, each elsewhere, until
+    one starts. ``attempts`` bounds how often it is submitted, and ``node_s`` (node-seconds) and ``cost`` (in the unit
+    of its places) what all attempts may take together. ``resumes`` says that the command goes on from its own
+    checkpoint when it is started again; ``checkpoint_signal`` is sent ``checkpoint_s`` before a limit so that it
+    writes one. ``deadline_at`` is when its result is wanted, and ``risk`` the accepted probability of a limit that is
+    too low. ``resizes`` says whether requests may be changed at all.
+    """
+
+    places: tuple[Place, ...]
+    copies: int = 1
+    attempts: int = 4
+    node_s: float | None = None
+    cost: float | None = None
+    resumes: bool = False
+    checkpoint_signal: str | None = None
+    checkpoint_s: float = 120.0
+    deadline_at: str | None = None
+    risk: float = 0.05
+    resizes: bool = True
+
+
+class After(StrEnum):
+    """What must have become of the jobs before, Slurm's words."""
+
+    OK = "afterok"
+    ANY = "afterany"
+    NOT_OK = "afternotok"
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One submission of a job to one scheduler.
+
+    ``key`` is unique, was stored before anything was submitted, and stands in the job's name and comment there.
+    ``scheduler_id`` is ``None`` until the scheduler's answer is known; ``state`` then is that of the scheduler, and
+    ``reason`` why it waits or how it ended. ``withdrawn`` says that the plane itself took it back.
+    Times are ISO 8601 in UTC. ``node_s`` is what it took, nodes times seconds.
+    """
+
+    key: str
+    job: str
+    number: int
+    place: Place
+    resources: ResourceSpec
+    state: JobState = JobState.PENDING
+    scheduler_id: str | None = None
+    noted_at: str = ""
+    submitted_at: str | None = None
+    started_at: str | None = None
+    ended_at: str | None = None
+    reason: str = ""
+    node: str | None = None
+    exit_code: int | None = None
+    withdrawn: bool = False
+    walltime_s: float | None = None
+    """The limit as it is now at the scheduler; it may have been shortened since it was submitted."""
+
+    @property
+    def live(self) -> bool:
+        """Whether it is, or may be, at the scheduler."""
+        return not self.state.final
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What a user handed over. Its ``state`` is final when the plane will do nothing more for it.
+
+    ``group`` is shared by the elements of an array and ``index`` tells them apart; ``after`` are keys of jobs that
+    must have ended so. ``cancelled`` says that the user took it back. ``recorded`` says that its end entered the
+    history.
+    """
+
+    key: str
+    spec: JobSpec
+    policy: Policy
+    state: JobState = JobState.PENDING
+    created_at: str = ""
+    group: str | None = None
+    index: int | None = None
+    after: tuple[str, ...] = ()
+    after_kind: After = After.OK
+    attempts: tuple[Attempt, ...] = ()
+    reason: str = ""
+    predicted: Estimate | None = None
+    parameters: dict[str, int | float | str] = field(default_factory=dict)
+    not_before: str | None = None
+    cancelled: bool = False
+    recorded: bool = False
+
+    @property
+    def live(self) -> tuple[Attempt, ...]:
+        """The attempts that are, or may be, at a scheduler."""
+        return tuple(one for one in self.attempts if one.live)
+
+
+class Action(StrEnum):
+    """What the plane does with a job."""
+
+    KEEP = "keep"
+    """Leave it alone."""
+    SHRINK = "shrink"
+    """Lower the limit of a job that will need less, so that others are backfilled and it is itself if it waits."""
+    EXTEND = "extend"
+    """Ask the scheduler for a longer limit; most refuse a running job's owner."""
+    CHECKPOINT = "checkpoint"
+    """Let it write a checkpoint before its limit and go on in another attempt."""
+    RESUBMIT = "resubmit"
+    """Submit it anew, with the request that its end calls for."""
+    MOVE = "move"
+    """Withdraw it here and submit it at another place, where it would end sooner."""
+    WITHDRAW = "withdraw"
+    """Cancel this copy: another one started, or it can no longer be of use."""
+    GIVE_UP = "give-up"
+    """Let the job end as it ended; ``reason`` tells why nothing more is tried."""
+    FINISH = "finish"
+    """It is done."""
+
+
+@dataclass(frozen=True, slots=True)
+class Alternative:
+    """Another place for a job: what waiting and running there are expected to take, and at which request."""
+
+    place: Place
+    resources: ResourceSpec
+    wait_s: Interval | None
+    elapsed_s: Interval | None
+    staging_s: Interval | None = None
+    cost: float | None = None
+    currency: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Situation:
+    """All that a decision about one attempt rests on; what is not known is ``None``.
+
+    ``elapsed_s`` is how long the attempt has run (0 while it waits), ``total_s`` what it is expected to take in all
+    and ``remaining_wait_s`` how long it still waits; ``memory_bytes`` is the expected peak on one node, and
+    ``memory_now_bytes`` what was seen. ``allowed_s`` is the partition's longest limit, ``node_memory_bytes`` what its
+    largest node has. ``spent_node_s`` and ``spent_cost`` are of all attempts up to now; ``cost_per_s`` is the price of
+    the attempt's request. ``asked_to_extend`` counts refused requests for a longer limit. ``evidence`` are sentences
+    on how it ended.
+    """
+
+    job: Job
+    attempt: Attempt
+    now_s: float
+    elapsed_s: float = 0.0
+    total_s: Interval | None = None
+    memory_bytes: Interval | None = None
+    memory_now_bytes: float | None = None
+    remaining_wait_s: Interval | None = None
+    allowed_s: float | None = None
+    node_memory_bytes: int | None = None
+    spent_node_s: float = 0.0
+    spent_cost: float | None = None
+    cost_per_s: float | None = None
+    asked_to_extend: int = 0
+    checkpointed: bool = False
+    alternatives: tuple[Alternative, ...] = ()
+    evidence: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What to do with an attempt, why in one sentence, and the figures that the sentence rests on.
+
+    ``resources`` and ``place`` are those of the next attempt, or of the changed one (``SHRINK``, ``EXTEND``);
+    ``delay_s`` is how long to wait before it is submitted.
+    """
+
+    action: Action
+    reason: str
+    resources: ResourceSpec | None = None
+    place: Place | None = None
+    delay_s: float = 0.0
+    evidence: dict[str, float | str] = field(default_factory=dict)

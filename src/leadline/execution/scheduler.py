@@ -1,0 +1,127 @@
+"""What every scheduler can do for the plane: the port that Slurm, PBS, this machine and the simulated one fill.
+
+An adapter keeps no memory of its own that matters: whoever asks holds the keys and the ids in a journal, so a new
+adapter can take up where another process ended. Nothing is ever concluded from silence: a job that a scheduler does
+not name has not ended.
+"""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from leadline.core.errors import LeadlineError, SchedulerUnreachable
+from leadline.core.jobs import JobSpec, JobState
+from leadline.core.plane import After
+from leadline.execution.wrapper.outcome import Outcome
+
+
+class Refused(LeadlineError):
+    """The scheduler said no, with its reason; nothing was changed."""
+
+
+class Unsure(SchedulerUnreachable):
+    """The scheduler did not answer a request that it may have carried out: look the key up before a second try."""
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """What is handed to a scheduler under ``key``: one job, or an array of one element for each of ``indices``.
+
+    ``keys`` name the attempts of the elements in the order of ``indices`` (of one job: its own); their outcomes are
+    reported under them. ``after`` are the scheduler's ids that must have ended as ``after_kind`` says.
+    ``spec.partition`` is where. A command that listens is sent ``checkpoint_signal`` ``checkpoint_s`` before the limit.
+    ``most`` elements run at once (``None``: as many as the site lets).
+    """
+
+    key: str
+    spec: JobSpec
+    keys: tuple[str, ...]
+    indices: tuple[int, ...] = ()
+    after: tuple[str, ...] = ()
+    after_kind: After = After.OK
+    checkpoint_signal: str | None = None
+    checkpoint_s: float = 120.0
+    most: int | None = None
+    measured: bool = True
+
+    @property
+    def is_array(self) -> bool:
+        """Whether it is submitted as an array."""
+        return bool(self.indices)
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """What a scheduler says of one job; ``None`` is not told. Times are seconds since the epoch.
+
+    ``state`` UNKNOWN is a word that Leadline does not know, kept in ``reason``. ``expected_start_s`` is the
+    scheduler's own forecast. ``evidence`` holds what its steps say beyond the job's own row.
+    ``memory_bytes`` is the largest resident memory that its accounting saw of one task.
+    """
+
+    state: JobState
+    reason: str = ""
+    submitted_s: float | None = None
+    started_s: float | None = None
+    ended_s: float | None = None
+    expected_start_s: float | None = None
+    walltime_s: float | None = None
+    elapsed_s: float | None = None
+    nodes: int | None = None
+    node: str | None = None
+    exit_code: int | None = None
+    signal: int | None = None
+    memory_bytes: int | None = None
+    evidence: tuple[str, ...] = ()
+
+
+class Scheduler(Protocol):
+    """One system's scheduler. Ids are the scheduler's own; of an array's element ``ID_INDEX``.
+
+    Every method may raise ``SchedulerUnreachable``; then nothing is concluded.
+    """
+
+    @property
+    def name(self) -> str:
+        """The system's name."""
+
+    def submit(self, submission: Submission) -> str:
+        """Hand it over and return the scheduler's id (of an array: the array's).
+
+        Raises:
+            InvalidInput: it cannot be written down as the site wants it; nothing was sent.
+            Refused: the scheduler took nothing.
+            Unsure: it may have taken it.
+        """
+
+    def find(self, keys: Collection[str]) -> Mapping[str, str]:
+        """Return key → id of those submissions that are in the queue, or were, however long ago.
+
+        Asks the queue and the accounting. What is absent was not there when both answered; a submission that was cut
+        off may still arrive some seconds later.
+        """
+
+    def query(self, ids: Collection[str]) -> Mapping[str, Status]:
+        """Ask the queue once for all of them. Jobs that left it are absent, or there with a final state."""
+
+    def account(self, ids: Collection[str]) -> Mapping[str, Status]:
+        """Ask the accounting, steps included, for jobs that left the queue; those it does not know yet are absent.
+
+        Where there is no accounting, the answer is what else is known (the controller's memory), or empty.
+        """
+
+    def reports(self, keys: Collection[str], *, since_s: float = 0.0) -> Mapping[str, Outcome]:
+        """Return what the wrappers of these attempts wrote after ``since_s`` (epoch): interim or final outcomes."""
+
+    def cancel(self, ids: Collection[str]) -> None:
+        """End jobs, waiting or running; those that ended already are passed over."""
+
+    def change_walltime(self, scheduler_id: str, walltime_s: float) -> None:
+        """Ask for another limit.
+
+        Raises:
+            Refused: the site does not let its users do that.
+        """
+
+    def forecast_start_s(self, submission: Submission) -> float | None:
+        """Return when the scheduler itself says that such a job would start (epoch), without submitting it."""
