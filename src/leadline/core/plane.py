@@ -43,6 +43,16 @@ class Policy:
     resizes: bool = True
 
 
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The next attempt of a job: where, with which request (``None``: to be chosen), not before when, and why."""
+
+    place: Place | None = None
+    resources: ResourceSpec | None = None
+    not_before: str | None = None
+    reason: str = ""
+
+
 class After(StrEnum):
     """What must have become of the jobs before, Slurm's words."""
 
@@ -90,8 +100,8 @@ class Job:
     """What a user handed over. Its ``state`` is final when the plane will do nothing more for it.
 
     ``group`` is shared by the elements of an array and ``index`` tells them apart; ``after`` are keys of jobs that
-    must have ended so. ``cancelled`` says that the user took it back. ``recorded`` says that its end entered the
-    history.
+    must have ended so. ``plan`` is there while another attempt is to follow. ``cancelled`` says that the user took it
+    back, and ``recorded`` that its end entered the history.
     """
 
     key: str
@@ -107,7 +117,7 @@ class Job:
     reason: str = ""
     predicted: Estimate | None = None
     parameters: dict[str, int | float | str] = field(default_factory=dict)
-    not_before: str | None = None
+    plan: Plan | None = None
     cancelled: bool = False
     recorded: bool = False
 
@@ -198,3 +208,34 @@ class Decision:
     place: Place | None = None
     delay_s: float = 0.0
     evidence: dict[str, float | str] = field(default_factory=dict)
+
+
+class Kind(StrEnum):
+    """What an event of the journal tells."""
+
+    HANDED_OVER = "handed over"
+    NOTED = "noted"
+    """An attempt is about to be submitted under its key."""
+    SUBMITTED = "submitted"
+    STATE = "state"
+    PROGRESS = "progress"
+    POLL = "poll"
+    DECISION = "decision"
+    FAULT = "fault"
+    """Something did not answer or was refused."""
+    CANCEL = "cancel"
+    """The user took a job back."""
+    SETTLED = "settled"
+    LEARNED = "learned"
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One row of the journal: when, of which job and attempt (empty: of none), what, and its figures."""
+
+    number: int
+    at: str
+    kind: Kind
+    job: str = ""
+    attempt: str = ""
+    said: dict[str, float | int | str | bool | None] = field(default_factory=dict)

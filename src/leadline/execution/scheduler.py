@@ -113,6 +113,9 @@ class Scheduler(Protocol):
     def reports(self, keys: Collection[str], *, since_s: float = 0.0) -> Mapping[str, Outcome]:
         """Return what the wrappers of these attempts wrote after ``since_s`` (epoch): interim or final outcomes."""
 
+    def log_tails(self, keys: Collection[str], *, most_bytes: int = 8192) -> Mapping[str, str]:
+        """Return the last of what these attempts wrote to their streams; of those that wrote nothing, nothing."""
+
     def cancel(self, ids: Collection[str]) -> None:
         """End jobs, waiting or running; those that ended already are passed over."""
 
