@@ -27,7 +27,8 @@ class Policy:
     of its places) what all attempts may take together. ``resumes`` says that the command goes on from its own
     checkpoint when it is started again; ``checkpoint_signal`` is sent ``checkpoint_s`` before a limit so that it
     writes one. ``deadline_at`` is when its result is wanted, and ``risk`` the accepted probability of a limit that is
-    too low. ``resizes`` says whether requests may be changed at all.
+    too low. ``resizes`` says whether requests may be changed at all, and ``measured`` whether the command runs under
+    the measuring wrapper, without which nothing is known of its progress.
     """
 
     places: tuple[Place, ...]
@@ -41,6 +42,7 @@ class Policy:
     deadline_at: str | None = None
     risk: float = 0.05
     resizes: bool = True
+    measured: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +67,8 @@ class After(StrEnum):
 class Attempt:
     """One submission of a job to one scheduler.
 
-    ``key`` is unique, was stored before anything was submitted, and stands in the job's name and comment there.
+    ``key`` is unique; ``batch`` is that of the submission it is part of (its own, or that of its array), was stored
+    before anything was submitted, and stands in the job's name and comment at the scheduler.
     ``scheduler_id`` is ``None`` until the scheduler's answer is known; ``state`` then is that of the scheduler, and
     ``reason`` why it waits or how it ended. ``withdrawn`` says that the plane itself took it back.
     Times are ISO 8601 in UTC. ``node_s`` is what it took, nodes times seconds.
@@ -76,6 +79,7 @@ class Attempt:
     number: int
     place: Place
     resources: ResourceSpec
+    batch: str = ""
     state: JobState = JobState.PENDING
     scheduler_id: str | None = None
     noted_at: str = ""
@@ -88,6 +92,7 @@ class Attempt:
     withdrawn: bool = False
     walltime_s: float | None = None
     """The limit as it is now at the scheduler; it may have been shortened since it was submitted."""
+    refused_extensions: int = 0
 
     @property
     def live(self) -> bool:
@@ -120,6 +125,14 @@ class Job:
     plan: Plan | None = None
     cancelled: bool = False
     recorded: bool = False
+
+    @property
+    def standing(self) -> JobState:
+        """How it stands: its end, or RUNNING while an attempt runs, or PENDING."""
+        if self.state.final:
+            return self.state
+        runs = any(one.state is JobState.RUNNING for one in self.attempts)
+        return JobState.RUNNING if runs else JobState.PENDING
 
     @property
     def live(self) -> tuple[Attempt, ...]:

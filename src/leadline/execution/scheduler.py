@@ -19,6 +19,10 @@ class Refused(LeadlineError):
     """The scheduler said no, with its reason; nothing was changed."""
 
 
+class Busy(Refused):
+    """The scheduler takes nothing more for now: too many jobs of this user wait, or of all."""
+
+
 class Unsure(SchedulerUnreachable):
     """The scheduler did not answer a request that it may have carried out: look the key up before a second try."""
 
@@ -90,7 +94,7 @@ class Scheduler(Protocol):
 
         Raises:
             InvalidInput: it cannot be written down as the site wants it; nothing was sent.
-            Refused: the scheduler took nothing.
+            Refused: the scheduler took nothing; ``Busy`` if it may later.
             Unsure: it may have taken it.
         """
 
