@@ -93,6 +93,8 @@ class Attempt:
     walltime_s: float | None = None
     """The limit as it is now at the scheduler; it may have been shortened since it was submitted."""
     refused_extensions: int = 0
+    recorded: bool = False
+    """Whether its end entered the history."""
 
     @property
     def live(self) -> bool:
@@ -106,7 +108,7 @@ class Job:
 
     ``group`` is shared by the elements of an array and ``index`` tells them apart; ``after`` are keys of jobs that
     must have ended so. ``plan`` is there while another attempt is to follow. ``cancelled`` says that the user took it
-    back, and ``recorded`` that its end entered the history.
+    back, and ``recorded`` that nothing is left to do.
     """
 
     key: str

@@ -1,6 +1,6 @@
 """What the engine asks of the rest of Leadline: where a job goes, what it will take, and what to do when it ended."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -24,6 +24,15 @@ class Expectation:
     alternatives: tuple[Alternative, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """An attempt that ran and ended, with what its wrapper wrote of it, where it did."""
+
+    job: Job
+    attempt: Attempt
+    outcome: Outcome | None
+
+
 class Advisor(Protocol):
     """The plane's counsel; the composition root makes one of estimators, catalog, prices and queue waits."""
 
@@ -37,8 +46,8 @@ class Advisor(Protocol):
     def expect(self, job: Job, attempt: Attempt, outcome: Outcome | None, *, now_s: float) -> Expectation:
         """Return what is expected of an attempt, given what its wrapper has reported."""
 
-    def finished(self, job: Job, outcome: Outcome | None) -> None:
-        """Take the end of a job over; it may be told twice of one, and must not count it twice."""
+    def ended(self, ends: Sequence[Ended]) -> None:
+        """Take the ends of attempts over; it may be told twice of one, and must not count it twice."""
 
 
 Diagnose = Callable[[Attempt, Status | None, Outcome | None, str], tuple[JobState, tuple[str, ...]]]

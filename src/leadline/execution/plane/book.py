@@ -44,8 +44,9 @@ class Book:
             job = self.jobs[attempt.job]
             self.jobs[job.key] = replace(job, attempts=_put(job.attempts, attempt))
         for job in jobs:
-            if job.state.final and job.recorded:
+            if job.state.final:
                 self.ended[job.key] = job.state
+            if job.state.final and job.recorded:
                 del self.jobs[job.key]
 
     def live(self, system: str) -> Iterator[tuple[Job, Attempt]]:

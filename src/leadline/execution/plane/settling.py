@@ -8,7 +8,7 @@ from leadline.core.jobs import JobState
 from leadline.core.plane import Action, Attempt, Decision, Job, Kind, Plan
 from leadline.execution.clock import Clock, iso
 from leadline.execution.plane.acting import Actor, said_of
-from leadline.execution.plane.advisor import Advisor, Diagnose
+from leadline.execution.plane.advisor import Advisor, Diagnose, Ended
 from leadline.execution.plane.book import Book
 from leadline.execution.plane.journal import Note
 from leadline.execution.plane.watching import End
@@ -27,7 +27,7 @@ class Settler:
     diagnose: Diagnose
     actor: Actor
     outcomes: dict[str, Outcome | None] = field(default_factory=dict)
-    """The outcome of the last attempt of jobs that were closed here and are not recorded yet."""
+    """Attempt → its outcome, until it is recorded."""
 
     def settle(self, ends: list[End]) -> None:
         """Settle attempts, and decide what becomes of their jobs: one write for all."""
@@ -44,8 +44,7 @@ class Settler:
             jobs[job.key] = job
             attempts += [one for one in job.attempts if one not in self.book.jobs[job.key].attempts]
             notes += told
-            if job.state.final:
-                self.outcomes[job.key] = end.outcome
+            self.outcomes[ended.key] = end.outcome
         self.book.write(jobs=jobs.values(), attempts=attempts, notes=notes)
 
     def close(self, job: Job, state: JobState, why: str) -> None:
@@ -54,23 +53,35 @@ class Settler:
         self.book.write(jobs=[closed], notes=[Note(Kind.SETTLED, job.key, "", {"state": state.value, "why": why})])
 
     def record(self) -> None:
-        """Hand closed jobs to the history; what was handed over twice counts once there."""
-        for job in [one for one in self.book.jobs.values() if one.state.final and not one.recorded]:
-            outcome = self.outcomes.pop(job.key) if job.key in self.outcomes else self._reported(job)
-            self.advisor.finished(job, outcome)
-            self.book.write(jobs=[replace(job, recorded=True)])
+        """Hand the attempts that ended to the history, and let go of jobs for which nothing is left to do."""
+        ends = [
+            Ended(job, attempt, self.outcomes.get(attempt.key))
+            for job in self.book.jobs.values()
+            for attempt in job.attempts
+            if not attempt.live and not attempt.recorded
+        ]
+        closed = [job for job in self.book.jobs.values() if job.state.final and not job.recorded]
+        if not ends and not closed:
+            return
+        ran = [one for one in ends if one.attempt.started_at is not None]
+        unknown = {one.attempt.key for one in ran if one.attempt.key not in self.outcomes}
+        reported = self._reported(unknown) if unknown else {}
+        self.advisor.ended([replace(one, outcome=one.outcome or reported.get(one.attempt.key)) for one in ran])
+        self.book.write(
+            jobs=[replace(job, recorded=True) for job in closed],
+            attempts=[replace(one.attempt, recorded=True) for one in ends],
+        )
+        self.outcomes.clear()
 
-    def _reported(self, job: Job) -> Outcome | None:
-        """Return the last report of a job that an earlier process closed; ``None`` where none is found."""
-        for attempt in reversed(job.attempts):
-            scheduler = self.schedulers.get(attempt.place.system)
+    def _reported(self, keys: set[str]) -> dict[str, Outcome]:
+        """Return the reports of attempts that an earlier process settled; of those that can still be read."""
+        found: dict[str, Outcome] = {}
+        for scheduler in self.schedulers.values():
             try:
-                found = scheduler.reports([attempt.key]) if scheduler else {}
+                found |= scheduler.reports(keys)
             except SchedulerUnreachable:
-                return None
-            if attempt.key in found:
-                return found[attempt.key]
-        return None
+                continue
+        return found
 
     def _ended(self, end: End, state: JobState, evidence: tuple[str, ...]) -> Attempt:
         attempt, status, outcome = end.attempt, end.status, end.outcome
