@@ -99,7 +99,7 @@ def jobs_of(names: Sequence[str] = (), *, everything: bool = False, most: int | 
             return tuple(one for name in names for one in _named(journal, name))
         if everything:
             return journal.newest(most)
-        return tuple(one for one in reversed(journal.open_jobs()) if not one.state.final)
+        return tuple(one for one in reversed(journal.open_jobs()) if not one.closed)
 
 
 def take_back(names: Sequence[str]) -> tuple[Job, ...]:
@@ -110,7 +110,7 @@ def take_back(names: Sequence[str]) -> tuple[Job, ...]:
     """
     with open_journal() as journal:
         found = [one for name in names for one in _named(journal, name)]
-        going_on = [one for one in found if not one.state.final]
+        going_on = [one for one in found if not one.closed]
         journal.cancel([one.key for one in going_on])
         return tuple(going_on)
 

@@ -47,10 +47,10 @@ class Policy:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The next attempt of a job: where, with which request (``None``: to be chosen), not before when, and why."""
+    """The next attempt of a job: where, with which request, not before when, and why."""
 
-    place: Place | None = None
-    resources: ResourceSpec | None = None
+    place: Place
+    resources: ResourceSpec
     not_before: str | None = None
     reason: str = ""
 
@@ -98,13 +98,13 @@ class Attempt:
 
     @property
     def live(self) -> bool:
-        """Whether it is, or may be, at the scheduler."""
-        return not self.state.final
+        """Whether it is, or may be, at the scheduler; what nothing names any more ended with state UNKNOWN."""
+        return not self.state.final and self.ended_at is None
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What a user handed over. Its ``state`` is final when the plane will do nothing more for it.
+    """What a user handed over. Its ``state`` is PENDING until it is ``closed``; ``standing`` says how it stands.
 
     ``group`` is shared by the elements of an array and ``index`` tells them apart; ``after`` are keys of jobs that
     must have ended so. ``plan`` is there while another attempt is to follow. ``cancelled`` says that the user took it
@@ -129,9 +129,14 @@ class Job:
     recorded: bool = False
 
     @property
+    def closed(self) -> bool:
+        """Whether the plane will do nothing more for it; UNKNOWN is the end of what nothing names any more."""
+        return self.state.final or self.state is JobState.UNKNOWN
+
+    @property
     def standing(self) -> JobState:
         """How it stands: its end, or RUNNING while an attempt runs, or PENDING."""
-        if self.state.final:
+        if self.closed:
             return self.state
         runs = any(one.state is JobState.RUNNING for one in self.attempts)
         return JobState.RUNNING if runs else JobState.PENDING

@@ -40,7 +40,7 @@ class World:
             self.journal.close()
         self.journal = PlaneJournal(self.path, self.clock)
         self.plane = Plane(
-            self.journal, {"here": self.here, "there": self.there}, self.counsel,
+            self.journal, {"here": self.here, "there": self.there}.__getitem__, self.counsel,
             diagnose=plainly, decide=self.decide, clock=self.clock,
         )  # fmt: skip
 
@@ -135,7 +135,8 @@ def test_what_is_named_nowhere_for_an_hour_is_given_up_and_not_run_again(world):
     world.here.end(world.here.only(), JobState.COMPLETED)
     world.step(80)
     ended = world.job()
-    assert ended.attempts[0].state is JobState.UNKNOWN
+    assert (ended.state, ended.attempts[0].state) == (JobState.UNKNOWN, JobState.UNKNOWN)
+    assert world.plane.idle
     assert len(world.here.submitted) == 1
 
 

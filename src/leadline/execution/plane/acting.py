@@ -107,7 +107,7 @@ class Actor:
             changed = replace(attempt, walltime_s=asked.walltime_s)
             self._tell(Kind.STATE, changed, {"state": attempt.state.value, "walltime_s": asked.walltime_s})
         elif decision.action in (Action.MOVE, Action.RESUBMIT):
-            plan = Plan(decision.place or attempt.place, asked or attempt.resources, None, decision.reason)
+            plan = Plan(decision.place or attempt.place, asked or attempt.resources, reason=decision.reason)
             self._withdraw(attempt, replace(job, plan=plan, reason=decision.reason))
         elif decision.action is Action.WITHDRAW or decision.action is Action.GIVE_UP:
             self._withdraw(attempt, replace(job, reason=decision.reason))

@@ -30,7 +30,7 @@ class Book:
             mine = self.jobs.get(job.key)
             if mine is not None:
                 self.jobs[job.key] = replace(mine, cancelled=job.cancelled)
-            elif not (job.state.final and job.recorded):
+            elif not job.recorded:
                 self.jobs[job.key] = job
 
     def write(self, *, jobs: Iterable[Job] = (), attempts: Iterable[Attempt] = (), notes: Iterable[Note] = ()) -> None:
@@ -44,9 +44,9 @@ class Book:
             job = self.jobs[attempt.job]
             self.jobs[job.key] = replace(job, attempts=_put(job.attempts, attempt))
         for job in jobs:
-            if job.state.final:
+            if job.closed:
                 self.ended[job.key] = job.state
-            if job.state.final and job.recorded:
+            if job.closed and job.recorded:
                 del self.jobs[job.key]
 
     def live(self, system: str) -> Iterator[tuple[Job, Attempt]]:
@@ -56,13 +56,12 @@ class Book:
                 if attempt.live and attempt.place.system == system:
                     yield job, attempt
 
-    def state_of(self, key: str) -> JobState | None:
-        """Return the state of any job; ``None`` if there is none of that key."""
-        if key in self.jobs:
-            return self.jobs[key].state
-        if key not in self.ended:
+    def end_of(self, key: str) -> JobState | None:
+        """Return how a job ended; ``None`` if it has not, or if there is none of that key."""
+        if key not in self.ended and key not in self.jobs:
             for job in self.journal.some([key]):
-                self.ended[key] = job.state
+                if job.closed:
+                    self.ended[key] = job.state
         return self.ended.get(key)
 
 

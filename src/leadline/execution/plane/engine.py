@@ -1,6 +1,6 @@
 """Run the plane: take jobs in, submit them, follow them, decide, act, and settle each exactly once."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 from leadline.core.errors import LeadlineError, SchedulerUnreachable
 from leadline.core.jobs import JobState
@@ -30,7 +30,7 @@ class Plane:
     def __init__(
         self,
         journal: PlaneJournal,
-        schedulers: Mapping[str, Scheduler],
+        scheduler_of: Callable[[str], Scheduler],
         advisor: Advisor,
         *,
         diagnose: Diagnose,
@@ -40,15 +40,15 @@ class Plane:
     ) -> None:
         self.clock = clock or SystemClock()
         self.advisor = advisor
-        self.schedulers = schedulers
+        self.patience = patience
         self.book = Book(journal)
-        rhythms = {name: Rhythm(self.clock, patience) for name in schedulers}
-        self.submitter = Submitter(self.book, schedulers, advisor, self.clock, patience, rhythms)
-        self.watchers = {
-            name: Watcher(one, self.book, self.clock, patience, rhythms[name]) for name, one in schedulers.items()
-        }
-        self.actor = Actor(self.book, schedulers, advisor, self.clock, patience, decide)
-        self.settler = Settler(self.book, schedulers, advisor, self.clock, diagnose, self.actor)
+        self.schedulers: dict[str, Scheduler] = {}
+        self.rhythms: dict[str, Rhythm] = {}
+        self.watchers: dict[str, Watcher] = {}
+        self.submitter = Submitter(self.book, self.schedulers, self.rhythms, self.admit, advisor, self.clock, patience)
+        self.actor = Actor(self.book, self.schedulers, advisor, self.clock, patience, decide)
+        self.settler = Settler(self.book, self.schedulers, advisor, self.clock, diagnose, self.actor)
+        self._scheduler_of = scheduler_of
         self._told: set[str] = set()
         self._loaded = False
 
@@ -60,8 +60,7 @@ class Plane:
         """
         try:
             if not self._loaded:
-                self.book.load()
-                self._loaded = True
+                self._load()
             self.book.take_in()
             self._cancel()
             started = self.submitter.start()
@@ -86,16 +85,38 @@ class Plane:
             if wait_s:
                 self.clock.sleep(wait_s)
 
+    def admit(self, system: str) -> Watcher:
+        """Return the watcher of a system, made when it is first needed.
+
+        Raises:
+            LeadlineError: there is no such system, or no way to it.
+        """
+        if system not in self.watchers:
+            scheduler, rhythm = self._scheduler_of(system), Rhythm(self.clock, self.patience)
+            self.schedulers[system], self.rhythms[system] = scheduler, rhythm
+            self.watchers[system] = Watcher(system, scheduler, self.book, self.clock, self.patience, rhythm)
+        return self.watchers[system]
+
     @property
     def idle(self) -> bool:
         """Whether there is nothing left to do."""
         return self._loaded and not self.book.jobs
 
+    def _load(self) -> None:
+        """Read the journal; a system that cannot be reached keeps its jobs until it can, and they are left alone."""
+        self.book.load()
+        for system in {one.place.system for job in self.book.jobs.values() for one in job.live}:
+            try:
+                self.admit(system)
+            except LeadlineError as error:
+                self.book.write(notes=[Note(Kind.FAULT, said={"system": system, "why": str(error)})])
+        self._loaded = True
+
     def _watch(self, watcher: Watcher) -> None:
         """Look lost submissions up, poll, settle what ended, and decide about what runs."""
         if watcher.rhythm.due:
             try:
-                self.submitter.look_up(watcher.scheduler.name)
+                self.submitter.look_up(watcher.system)
             except SchedulerUnreachable as error:
                 self._unreachable(watcher, error)
                 return
@@ -107,18 +128,18 @@ class Plane:
         try:
             for attempt, outcome in watcher.read_reports():
                 self.actor.judge(attempt, outcome)
-            self.actor.judge_waiting(watcher.scheduler.name)
+            self.actor.judge_waiting(watcher.system)
         except SchedulerUnreachable as error:
             self._unreachable(watcher, error)
 
     def _unreachable(self, watcher: Watcher, error: SchedulerUnreachable) -> None:
         if watcher.rhythm.failed(str(error)):
-            self.book.write(notes=[Note(Kind.FAULT, said={"system": watcher.scheduler.name, "why": str(error)})])
+            self.book.write(notes=[Note(Kind.FAULT, said={"system": watcher.system, "why": str(error)})])
 
     def _cancel(self) -> None:
         """Carry out what users, or the plane itself, took back; what was not reached is tried again."""
         for job in list(self.book.jobs.values()):
-            if job.cancelled and not job.state.final and not job.live:
+            if job.cancelled and not job.closed and not job.live:
                 self.settler.close(job, JobState.CANCELLED, "cancelled by its user")
             for attempt in job.live:
                 if (job.cancelled or attempt.withdrawn) and attempt.key not in self._told and self._end(attempt):
@@ -126,7 +147,9 @@ class Plane:
 
     def _end(self, attempt: Attempt) -> bool:
         """Tell a scheduler to end an attempt; ``False`` if it was not reached, or knows it by no id yet."""
-        watcher = self.watchers[attempt.place.system]
+        watcher = self.watchers.get(attempt.place.system)
+        if watcher is None:
+            return False
         if attempt.scheduler_id is None or (watcher.rhythm.failures and not watcher.rhythm.due):
             return False
         try:

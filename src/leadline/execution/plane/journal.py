@@ -34,7 +34,7 @@ CREATE TABLE job (
     plan TEXT,
     document TEXT NOT NULL
 ) STRICT;
-CREATE INDEX job_state ON job (state);
+CREATE INDEX job_recorded ON job (recorded);
 CREATE TABLE attempt (
     key TEXT PRIMARY KEY,
     job TEXT NOT NULL REFERENCES job (key),
@@ -52,7 +52,6 @@ CREATE TABLE event (
 ) STRICT;
 CREATE INDEX event_job ON event (job);
 """
-_FINAL = tuple(state.value for state in JobState if state.final)
 _COLUMNS = "key, state, cancelled, recorded, reason, plan, document"
 _AT_ONCE = 500
 """Values of one query; SQLite takes some thousands."""
@@ -119,8 +118,7 @@ class PlaneJournal(SqliteFile):
 
     def open_jobs(self) -> tuple[Job, ...]:
         """Return the jobs for which there is still something to do, in the order they were handed over."""
-        marks = ", ".join("?" * len(_FINAL))
-        return self._jobs(f"WHERE state NOT IN ({marks}) OR recorded = 0", _FINAL)
+        return self._jobs("WHERE recorded = 0", ())
 
     def newest(self, most: int | None = None) -> tuple[Job, ...]:
         """Return the last jobs that were handed over, the newest first."""

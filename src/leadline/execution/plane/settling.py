@@ -60,7 +60,7 @@ class Settler:
             for attempt in job.attempts
             if not attempt.live and not attempt.recorded
         ]
-        closed = [job for job in self.book.jobs.values() if job.state.final and not job.recorded]
+        closed = [job for job in self.book.jobs.values() if job.closed and not job.recorded]
         if not ends and not closed:
             return
         ran = [one for one in ends if one.attempt.started_at is not None]

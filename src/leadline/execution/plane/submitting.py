@@ -30,10 +30,12 @@ class Submitter:
 
     book: Book
     schedulers: Mapping[str, Scheduler]
+    rhythms: Mapping[str, Rhythm]
+    admit: Callable[[str], object]
+    """Makes sure that a system is among them, or raises ``LeadlineError``."""
     advisor: Advisor
     clock: Clock
     patience: Patience
-    rhythms: Mapping[str, Rhythm]
     missed: dict[str, int] = field(default_factory=dict)
     """Batch → how often it was looked up in vain."""
     unsent: set[str] = field(default_factory=set)
@@ -90,7 +92,7 @@ class Submitter:
         """Return jobs that may be submitted now; those that wait for what ended otherwise are closed."""
         now_s, ready = self.clock.now_s(), []
         for job in list(self.book.jobs.values()):
-            if job.state.final or job.cancelled or job.live:
+            if job.closed or job.cancelled or job.live:
                 continue
             if job.plan and job.plan.not_before and epoch_s(job.plan.not_before) > now_s:
                 continue
@@ -104,8 +106,8 @@ class Submitter:
     def _may_follow(self, job: Job) -> bool:
         """Whether all that a job waits for has ended as it should; if it never can, the job is closed."""
         for key in job.after:
-            state = self.book.state_of(key)
-            if state is None or not state.final:
+            state = self.book.end_of(key)
+            if state is None:
                 return False
             well = state is JobState.COMPLETED
             if (job.after_kind is After.OK and not well) or (job.after_kind is After.NOT_OK and well):
@@ -116,13 +118,15 @@ class Submitter:
     def _attempts(self, job: Job) -> list[Attempt]:
         """Return the attempts to be made of a job now: one, or one for each copy that may wait at once."""
         try:
-            plans = (job.plan,) if job.plan and job.plan.place else self.advisor.plans(job)
+            plans = (job.plan,) if job.plan else self.advisor.plans(job)
+            for plan in plans:
+                self.admit(plan.place.system)
         except LeadlineError as error:
             self._close(job, JobState.FAILED, str(error))
             return []
         number = len(job.attempts)
         noted_at = iso(self.clock.now_s())
-        return [_attempt(job, plan, number + at, noted_at) for at, plan in enumerate(plans, 1) if plan.place]
+        return [_attempt(job, plan, number + at, noted_at) for at, plan in enumerate(plans, 1)]
 
     def _submit_all(self, batches: Iterable[list[Attempt]]) -> int:
         """Submit batches, and note their ids some at a time: what a kill leaves unnoted is found by its key."""
@@ -200,7 +204,7 @@ class Submitter:
         self._withdraw(attempts, why, lambda _: None)
         for one in attempts:
             job = self.book.jobs[one.job]
-            if not job.live and not job.state.final:
+            if not job.live and not job.closed:
                 self._close(job, JobState.FAILED, f"{one.place} refused it: {why}")
 
     def _withdraw(self, attempts: list[Attempt], why: str, plan: Callable[[Attempt], Plan | None]) -> None:
@@ -222,11 +226,10 @@ class Submitter:
 
 
 def _attempt(job: Job, plan: Plan, number: int, noted_at: str) -> Attempt:
-    place = plan.place or job.policy.places[0]
-    resources = plan.resources or job.spec.resources
+    resources = plan.resources
     key = uuid.uuid4().hex[:12]
     return Attempt(
-        key, job.key, number, place, resources, key, noted_at=noted_at, walltime_s=resources.walltime_s,
+        key, job.key, number, plan.place, resources, key, noted_at=noted_at, walltime_s=resources.walltime_s,
         reason=plan.reason,
     )  # fmt: skip
 

@@ -30,6 +30,7 @@ class End:
 class Watcher:
     """Asks one scheduler when its rhythm says so, and writes down what changed."""
 
+    system: str
     scheduler: Scheduler
     book: Book
     clock: Clock
@@ -48,7 +49,7 @@ class Watcher:
         Raises:
             SchedulerUnreachable: there was no answer; nothing was concluded.
         """
-        live = {one.scheduler_id: one for _, one in self.book.live(self.scheduler.name) if one.scheduler_id}
+        live = {one.scheduler_id: one for _, one in self.book.live(self.system) if one.scheduler_id}
         if not live:
             self.rhythm.answered(changed=False)
             return []
@@ -63,7 +64,7 @@ class Watcher:
             self.missing_s.pop(attempt.key, None)
             if (now := _with(attempt, status)) != attempt:
                 changed.append((attempt, now))
-        poll: Said = {"system": self.scheduler.name, "live": len(live), "gone": len(gone), "changed": len(changed),
+        poll: Said = {"system": self.system, "live": len(live), "gone": len(gone), "changed": len(changed),
                 "took_s": round(self.clock.monotonic_s() - began_s, 3)}  # fmt: skip
         self.book.write(
             attempts=[now for _, now in changed],
@@ -74,14 +75,14 @@ class Watcher:
         )
         ends = self._ends(gone) if gone else []
         if self.rhythm.answered(changed=bool(changed or gone)):
-            self.book.write(notes=[Note(Kind.POLL, said={"system": self.scheduler.name, "answers": "again"})])
+            self.book.write(notes=[Note(Kind.POLL, said={"system": self.system, "answers": "again"})])
         return ends
 
     def read_reports(self) -> list[tuple[Attempt, Outcome]]:
         """Return the running attempts of which something new was reported."""
         if self.clock.monotonic_s() < self.read_due_s:
             return []
-        running = {one.key: one for _, one in self.book.live(self.scheduler.name) if one.state is JobState.RUNNING}
+        running = {one.key: one for _, one in self.book.live(self.system) if one.state is JobState.RUNNING}
         self.read_due_s = self.clock.monotonic_s() + self.patience.reports
         if not running:
             return []
@@ -133,7 +134,7 @@ def ask(watcher: Watcher) -> list[End]:
         return watcher.poll()
     except SchedulerUnreachable as error:
         if watcher.rhythm.failed(str(error)):
-            said: Said = {"system": watcher.scheduler.name, "why": str(error)}
+            said: Said = {"system": watcher.system, "why": str(error)}
             watcher.book.write(notes=[Note(Kind.FAULT, said=said)])
         return []
 
