@@ -1,0 +1,242 @@
+"""A Slurm of one's own for the length of a test: Debian's daemons, in a folder, on free ports, gone afterwards."""
+
+import os
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+
+from leadline.core.errors import LeadlineError
+from leadline.core.ports import Completed
+from leadline.execution.processes import run_process, start_attached
+from leadline.testing.slurm_plan import ClusterPlan, Layout, lay_out
+
+DAEMONS = ("munged", "slurmctld", "slurmd", "slurmdbd", "mariadbd", "mariadb-install-db")
+PATH = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"])
+CGROUPS = ("memory", "freezer", "cpuset", "cpu", "cpuacct", "devices")
+STOP_S = 15.0
+"""How long a daemon may take to end after SIGTERM before SIGKILL."""
+
+
+class NoCluster(LeadlineError):
+    """A daemon of the cluster did not do what was asked of it; the message says which, and what it said."""
+
+
+def missing() -> str:
+    """Return why no cluster can be started here; empty if one can."""
+    absent = [name for name in DAEMONS if shutil.which(name, path=PATH) is None]
+    return f"Slurm is not installed here: there is no {', '.join(absent)}" if absent else ""
+
+
+@contextmanager
+def slurm_cluster(folder: Path, plan: ClusterPlan | None = None) -> Iterator["Cluster"]:
+    """Yield a running cluster, by default of two nodes with four cores each; ``folder`` must be empty.
+
+    Raises:
+        NoCluster: a daemon did not start.
+    """
+    cluster = Cluster(plan := plan or ClusterPlan(), lay_out(plan, folder))
+    try:
+        cluster.start_all()
+        yield cluster
+    finally:
+        cluster.end()
+
+
+@dataclass(slots=True)
+class Cluster:
+    """A running cluster, and what tests of faults do to it.
+
+    Its daemons are ``munged``, ``mariadbd``, ``slurmdbd``, ``slurmctld`` and each node by its name.
+    """
+
+    plan: ClusterPlan
+    layout: Layout
+    _running: "dict[str, subprocess.Popen[bytes]]" = field(default_factory=dict)
+
+    @property
+    def folder(self) -> Path:
+        """Where its files lie: ``slurm.conf``, logs, sockets."""
+        return self.layout.folder
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        """The names of its nodes."""
+        return self.layout.nodes
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The variables under which sbatch, squeue and sacct reach it."""
+        return {"SLURM_CONF": str(self.folder / "slurm.conf"), "PATH": PATH}
+
+    def run(self, argv: Sequence[str], *, timeout_s: float = 60.0) -> Completed:
+        """Run a command on it to its end."""
+        return run_process(argv, env=self.environment, timeout_s=timeout_s)
+
+    def start(self, daemon: str, *, wait_s: float = 60.0) -> None:
+        """Start a daemon that is not running, and wait until it answers."""
+        if (process := self._running.get(daemon)) is not None and process.poll() is None:
+            return
+        command = self._command(daemon)
+        with (self.folder / f"{daemon}.out").open("ab") as said, Path(os.devnull).open("rb") as nothing:
+            self._running[daemon] = start_attached(
+                command, env={**self.environment, "MYSQL_UNIX_PORT": str(self.folder / "mysql.sock")},
+                stdin=nothing.fileno(), stdout=said.fileno(), stderr=said.fileno(), own_session=True,
+            )  # fmt: skip
+        self.wait(lambda: self._answers(daemon), f"{daemon} to answer", most_s=wait_s)
+
+    def stop(self, daemon: str, *, sign: signal.Signals = signal.SIGTERM) -> None:
+        """End a daemon; with ``SIGKILL`` as a crash would. What it served goes on without it."""
+        process = self._running.pop(daemon)
+        process.send_signal(sign)
+        try:
+            process.wait(STOP_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+    def runs(self, daemon: str) -> bool:
+        """Whether a daemon is running."""
+        return daemon in self._running and self._running[daemon].poll() is None
+
+    def idle(self) -> int:
+        """Return how many nodes are idle."""
+        return len(self.run(["sinfo", "-h", "-N", "-p", "long", "-t", "idle", "-o", "%N"]).stdout.split())
+
+    def wait(self, condition: Callable[[], bool], what: str, *, most_s: float = 60.0) -> None:
+        """Wait until a condition holds.
+
+        Raises:
+            NoCluster: it does not after ``most_s``.
+        """
+        deadline = time.monotonic() + most_s
+        while not condition():
+            if time.monotonic() > deadline:
+                raise NoCluster(f"waited {most_s:.0f} s for {what}: see the logs in {self.folder}")
+            time.sleep(0.05)
+
+    def start_all(self) -> None:
+        """Start all daemons, each after those that it needs, and wait for the nodes."""
+        key = self.folder / "munge.key"
+        key.touch(mode=0o600)
+        key.write_bytes(secrets.token_bytes(128))
+        self.start("munged")
+        if self.plan.accounting:
+            self._make_database()
+        self.start("slurmctld")
+        for node in self.nodes:
+            self.start(node)
+        self.wait(lambda: self.idle() == len(self.nodes), "the nodes to be idle")
+
+    def end(self) -> None:
+        """End all jobs and all daemons, whatever state they are in; no process and no control group is left."""
+        if self.runs("slurmctld"):
+            self._cancel_all()
+        for daemon in reversed(list(self._running)):
+            self.stop(daemon)
+        for process in self._step_daemons():
+            process.kill()
+        for kind in CGROUPS if self.layout.cgroups else ():
+            for node in self.nodes:
+                _remove_cgroup(Path("/sys/fs/cgroup") / kind / f"slurm_{node}")
+
+    def _command(self, daemon: str) -> list[str]:
+        folder, user = self.folder, self.layout.user
+        if daemon in self.nodes:
+            return ["slurmd", "-D", "-N", daemon]
+        if daemon == "munged":
+            names = {"key-file": "key", "socket": "sock", "pid-file": "pid", "log-file": "log", "seed-file": "seed"}
+            return ["munged", "--foreground", "--force", *(f"--{to}={folder}/munge.{at}" for to, at in names.items())]
+        if daemon == "mariadbd":
+            return ["mariadbd", "--no-defaults", f"--datadir={folder}/mysql", f"--user={user}",
+                    f"--socket={folder}/mysql.sock", "--skip-networking", "--innodb-buffer-pool-size=64M",
+                    "--innodb-lock-wait-timeout=900", "--performance-schema=OFF", *_QUICK]  # fmt: skip
+        return [daemon, "-D"]
+
+    def _answers(self, daemon: str) -> bool:
+        if self._running[daemon].poll() is not None:
+            said = (self.folder / f"{daemon}.out").read_text(encoding="utf-8", errors="replace").strip()
+            raise NoCluster(f"{daemon} ended at once ({said.splitlines()[-1] if said else 'it said nothing'})")
+        if daemon == "munged":
+            return (self.folder / "munge.sock").exists()
+        if daemon == "mariadbd":
+            return self.run(self._sql("CREATE DATABASE IF NOT EXISTS slurm")).returncode == 0
+        port = {"slurmctld": self.layout.control_port, "slurmdbd": self.layout.database_port}
+        return _listens(port[daemon] if daemon in port else self.layout.node_ports[daemon])
+
+    def _make_database(self) -> None:
+        user = self.layout.user
+        self._done(["mariadb-install-db", "--no-defaults", f"--datadir={self.folder}/mysql", f"--user={user}",
+                    "--skip-test-db", "--auth-root-authentication-method=socket", f"--auth-root-socket-user={user}",
+                    *_QUICK])  # fmt: skip
+        self.start("mariadbd")
+        self.start("slurmdbd")
+        account = ["sacctmgr", "-i", "-Q", "add"]
+        self._done([*account, "cluster", self.plan.name])
+        self._done([*account, "account", "research", f"Cluster={self.plan.name}"])
+        self._done([*account, "user", user, "Account=research", "DefaultAccount=research"])
+
+    def _sql(self, statement: str) -> list[str]:
+        return ["mariadb", "--no-defaults", f"--socket={self.folder}/mysql.sock", "-u", self.layout.user, "-e",
+                statement]  # fmt: skip
+
+    def _done(self, command: list[str]) -> None:
+        done = self.run(command, timeout_s=120.0)
+        if done.returncode:
+            raise NoCluster(f"{command[0]} failed: {done.stdout}{done.stderr}")
+
+    def _cancel_all(self) -> None:
+        """End all jobs, those that wait first, and let their steps' daemons end as they do."""
+        for states in (["--state=PENDING"], []):
+            self.run(["scancel", *states, "-u", self.layout.user])
+        deadline = time.monotonic() + STOP_S
+        while self._step_daemons() and time.monotonic() < deadline:
+            time.sleep(0.1)
+
+    def _step_daemons(self) -> list[psutil.Process]:
+        """Return the step daemons of this cluster: they outlive slurmd by design."""
+        found, conf = [], self.environment["SLURM_CONF"]
+        for process in psutil.process_iter(["name"]):
+            if process.info["name"] != "slurmstepd":
+                continue
+            try:
+                mine = process.environ().get("SLURM_CONF") == conf
+            except psutil.Error:  # it ended meanwhile, or is another user's
+                continue
+            if mine:
+                found.append(process)
+        return found
+
+
+_QUICK = ("--innodb-flush-method=nosync", "--skip-innodb-doublewrite", "--innodb-log-file-size=16M",
+          "--innodb-flush-log-at-trx-commit=0")  # fmt: skip
+
+
+def _listens(port: int) -> bool:
+    with socket.socket() as one:
+        return one.connect_ex(("127.0.0.1", port)) == 0
+
+
+def _remove_cgroup(folder: Path) -> None:
+    """Remove a control group and those within it, and end what a killed step daemon has left in them."""
+    deadline = time.monotonic() + STOP_S
+    while folder.is_dir():
+        groups = sorted((one for one in folder.rglob("*") if one.is_dir()), reverse=True)
+        for group in (*groups, folder):
+            for number in (group / "cgroup.procs").read_text(encoding="ascii").split():
+                with suppress(ProcessLookupError):
+                    os.kill(int(number), signal.SIGKILL)
+            try:
+                group.rmdir()
+            except OSError as error:
+                if time.monotonic() > deadline:
+                    raise NoCluster(f"the control group {group} cannot be removed ({error.strerror})") from error
+        time.sleep(0.05)
