@@ -32,12 +32,13 @@ class ProcessRunner(Protocol):
         *,
         env: Mapping[str, str] | None = None,
         cwd: Path | None = None,
+        stdin: str | None = None,
         timeout_s: float | None = None,
     ) -> Completed:
         """Run ``argv`` without a shell and capture its output.
 
-        ``env`` is added to the current environment. After ``timeout_s`` the whole process group is ended, and
-        ``timed_out`` is set. Raises ``InvalidInput`` when the program does not exist.
+        ``env`` is added to the current environment, and ``stdin`` is what it reads. After ``timeout_s`` the whole
+        process group is ended, and ``timed_out`` is set. Raises ``InvalidInput`` when the program does not exist.
         """
 
 

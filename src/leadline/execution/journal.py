@@ -3,7 +3,8 @@
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from sqlite3 import Connection
+from typing import Any, ClassVar
 
 from leadline.core.documents import dump, load
 from leadline.core.jobs import JobSpec, JobState
@@ -16,7 +17,7 @@ VERSION = 1
 APPLICATION_ID = 0x4C51_5545
 """``LQUE`` in the file's header: another program's database is never written to."""
 
-_TABLES = """
+TABLES = """
 CREATE TABLE job (
     key TEXT PRIMARY KEY,
     position INTEGER NOT NULL,
@@ -41,45 +42,59 @@ CREATE TABLE batch (
 ) STRICT;
 CREATE TABLE wish (name TEXT PRIMARY KEY, at TEXT NOT NULL) STRICT;
 """
-_COLUMNS = (
+COLUMNS = (
     "key, spec, note, state, attempt, losses, host, pid, pid_started, place, started_at, outcome, lost_s, recorded"
 )
+INSERT = "INSERT INTO job (key, position, spec, note, state) VALUES (?, ?, ?, ?, 'PENDING')"
 
 
 class Journal(SqliteFile):
     """The queue in the file ``path``, made if it is not there; a context manager that closes it."""
 
+    tables: ClassVar[str] = TABLES
+    application_id: ClassVar[int] = APPLICATION_ID
+
     def __init__(self, path: Path) -> None:
-        super().__init__(path, tables=_TABLES, application_id=APPLICATION_ID, version=VERSION)
+        super().__init__(path, tables=self.tables, application_id=self.application_id, version=VERSION)
 
     def add(self, jobs: Iterable[tuple[str, JobSpec, str]]) -> None:
         """Append jobs as (key, spec, note); of a key that is there already, spec and note change until it starts."""
         with self.writing() as connection:
             (last,) = connection.execute("SELECT coalesce(max(position), 0) FROM job").fetchone()
             connection.executemany(
-                "INSERT INTO job (key, position, spec, note, state) VALUES (?, ?, ?, ?, 'PENDING') ON CONFLICT (key) "
-                "DO UPDATE SET spec = excluded.spec, note = excluded.note WHERE state = 'PENDING'",
+                f"{INSERT} ON CONFLICT (key) DO UPDATE SET spec = excluded.spec, note = excluded.note "
+                "WHERE state = 'PENDING'",
                 [(key, last + at, dump(spec, indent=0), note) for at, (key, spec, note) in enumerate(jobs, 1)],
             )
 
     def entries(self) -> tuple[Entry, ...]:
         """Return all jobs in the order they were added."""
-        rows = self.read(f"SELECT {_COLUMNS} FROM job ORDER BY position")  # noqa: S608 - a constant of this file
+        rows = self.read(f"SELECT {COLUMNS} FROM job ORDER BY position")  # noqa: S608 - a constant of this file
         return tuple(self._entry(row) for row in rows)
+
+    def in_state(self, state: JobState) -> tuple[Entry, ...]:
+        """Return the jobs in one state, in the order they were added."""
+        query = f"SELECT {COLUMNS} FROM job WHERE state = ? ORDER BY position"  # noqa: S608 - a constant of this file
+        return tuple(self._entry(row) for row in self.read(query, state.value))
 
     def get(self, key: str) -> Entry:
         """Return one job; its key must be there."""
-        (row,) = self.read(f"SELECT {_COLUMNS} FROM job WHERE key = ?", key)  # noqa: S608 - a constant of this file
+        (row,) = self.read(f"SELECT {COLUMNS} FROM job WHERE key = ?", key)  # noqa: S608 - a constant of this file
         return self._entry(row)
 
     def begin(self, key: str, *, host: str | None = None, place: str | None = None) -> Entry:
         """Note that a job is about to be started, before it is: nobody else may start it."""
-        return self._change(
-            key,
-            "state = 'RUNNING', attempt = attempt + 1, host = ?, pid = NULL, pid_started = NULL, place = ?, "
-            "started_at = ?, outcome = NULL, recorded = 0",
-            host, place, _now(),
-        )  # fmt: skip
+        with self.writing() as connection:
+            self.note_begin(connection, key, host=host, place=place)
+        return self.get(key)
+
+    def note_begin(self, connection: Connection, key: str, *, host: str | None, place: str | None) -> None:
+        """Note, within a transaction, that a job is about to be started."""
+        connection.execute(
+            "UPDATE job SET state = 'RUNNING', attempt = attempt + 1, host = ?, pid = NULL, pid_started = NULL, "
+            "place = ?, started_at = ?, outcome = NULL, recorded = 0 WHERE key = ?",
+            (host, place, _now(), key),
+        )
 
     def attach(self, key: str, pid: int, pid_started: float) -> Entry:
         """Note the process of a job's wrapper."""

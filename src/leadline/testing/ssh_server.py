@@ -1,0 +1,150 @@
+"""A real sshd of one's own on loopback for the length of a test, with its own keys, and what breaks it."""
+
+import getpass
+import os
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+
+from leadline.core.errors import LeadlineError
+from leadline.execution.processes import run_process, start_attached
+from leadline.testing.slurm_cluster import PATH
+
+HOST = "place"
+"""The alias under which the client's configuration knows the server."""
+START_S = 20.0
+
+SERVER = """\
+Port {port}
+ListenAddress 127.0.0.1
+HostKey {folder}/host_key
+PidFile none
+AuthorizedKeysFile {folder}/authorized_keys
+StrictModes no
+UsePAM no
+PasswordAuthentication no
+KbdInteractiveAuthentication no
+PermitRootLogin prohibit-password
+MaxSessions 100
+MaxStartups 100
+{variables}
+"""
+CLIENT = """\
+Host {host}
+  HostName 127.0.0.1
+  Port {port}
+  User {user}
+  IdentityFile {folder}/key
+  IdentitiesOnly yes
+  UserKnownHostsFile {folder}/known_hosts
+  StrictHostKeyChecking yes
+"""
+
+
+class NoServer(LeadlineError):
+    """sshd did not start; the message has what it said."""
+
+
+def missing() -> str:
+    """Return why no server can be started here; empty if one can."""
+    absent = [name for name in ("sshd", "ssh", "ssh-keygen") if shutil.which(name, path=PATH) is None]
+    return f"OpenSSH's server is not installed here: there is no {', '.join(absent)}" if absent else ""
+
+
+@contextmanager
+def ssh_server(folder: Path, variables: Mapping[str, str] | None = None) -> Iterator["SshServer"]:
+    """Yield a server that lets this user in as ``HOST`` of its ``config``, to find ``variables`` set there.
+
+    Raises:
+        NoServer: it did not start.
+    """
+    server = SshServer(folder, _free_port(), dict(variables or {}))
+    server.make()
+    try:
+        server.start()
+        yield server
+    finally:
+        server.stop()
+
+
+@dataclass(slots=True)
+class SshServer:
+    """A server in a folder; ``config`` is what a client reads with ``ssh -F``."""
+
+    folder: Path
+    port: int
+    variables: dict[str, str]
+    _process: "subprocess.Popen[bytes] | None" = field(default=None)
+
+    @property
+    def config(self) -> Path:
+        """The client's configuration."""
+        return self.folder / "config"
+
+    def make(self) -> None:
+        """Write keys and configuration."""
+        for name in ("host_key", "key"):
+            made = run_process(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(self.folder / name)])
+            if made.returncode:
+                raise NoServer(f"ssh-keygen failed: {made.stderr}")
+        (self.folder / "authorized_keys").write_bytes((self.folder / "key.pub").read_bytes())
+        host_key = (self.folder / "host_key.pub").read_text(encoding="ascii")
+        (self.folder / "known_hosts").write_text(f"[127.0.0.1]:{self.port} {host_key}", encoding="ascii")
+        pairs = " ".join(f'"{name}={value}"' for name, value in self.variables.items())
+        server = SERVER.format(port=self.port, folder=self.folder, variables=f"SetEnv {pairs}" if pairs else "")
+        (self.folder / "sshd_config").write_text(server, encoding="utf-8")
+        client = CLIENT.format(host=HOST, port=self.port, user=getpass.getuser(), folder=self.folder)
+        self.config.write_text(client, encoding="utf-8")
+
+    def start(self) -> None:
+        """Start it, and wait until it listens."""
+        if os.geteuid() == 0:
+            Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)  # root's sshd separates its privileges there
+        program = shutil.which("sshd", path=PATH)
+        if program is None:
+            raise NoServer(missing())
+        with (self.folder / "sshd.log").open("ab") as said, Path(os.devnull).open("rb") as nothing:
+            self._process = start_attached(
+                [program, "-D", "-e", "-f", str(self.folder / "sshd_config")],
+                stdin=nothing.fileno(), stdout=said.fileno(), stderr=said.fileno(), own_session=True,
+            )  # fmt: skip
+        deadline = time.monotonic() + START_S
+        while not _listens(self.port):
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                raise NoServer(f"sshd did not start: {(self.folder / 'sshd.log').read_text(encoding='utf-8')}")
+            time.sleep(0.02)
+
+    def stop(self) -> None:
+        """End it with all connections, as a cut wire would; the commands that run there go on."""
+        if self._process is None:
+            return
+        try:
+            mine = [one for one in psutil.Process(self._process.pid).children(recursive=True) if one.name() == "sshd"]
+        except psutil.NoSuchProcess:
+            mine = []
+        self._process.terminate()
+        self._process.wait()
+        self._process = None
+        for one in mine:
+            try:
+                one.kill()
+            except psutil.NoSuchProcess:
+                continue
+
+
+def _listens(port: int) -> bool:
+    with socket.socket() as one:
+        return one.connect_ex(("127.0.0.1", port)) == 0
+
+
+def _free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return int(one.getsockname()[1])
