@@ -14,6 +14,7 @@ from leadline.core.units import format_bytes
 from leadline.core.workload import Phase, Workload
 from leadline.estimators import exchange_buffers, memory_doubt, xla_memory
 from leadline.estimators.device_memory import PeakMemory, fills_device, peak_memory
+from leadline.estimators.kernel_scratch import Kernels
 from leadline.estimators.learned.remembered import Remembered
 from leadline.estimators.learned.selection import Domain, domain_of
 from leadline.estimators.parallel import Divided, divide, divided_memory
@@ -60,7 +61,7 @@ class WhiteBox:
     kernels: Callable[[Device, TracedJob], KernelModel] = lambda device, _: SpecsKernels(device)
     name: str = "white-box"
     as_whole: AsWhole = lambda *_: None
-    _peaks: list[tuple[TracedJob, tuple[int, bool], PeakMemory]] = field(default_factory=list)
+    _peaks: list[tuple[TracedJob, tuple[int, Kernels], PeakMemory]] = field(default_factory=list)
     _domain: Remembered[OpGraph, Domain] = field(default_factory=lambda: Remembered(domain_of))
     _hosts: list[tuple[Workload, TracedJob, DeviceKind, Interval]] = field(default_factory=list)
 
