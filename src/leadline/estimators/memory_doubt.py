@@ -5,21 +5,17 @@ of 505 trainings of segmenters and detectors (``leadline bench detectors``: the 
 that a step holds; a training also meets larger images and more objects than that step), and of 47 fine-tunes of
 language models by adapters beside frozen weights in 16 bits (``leadline bench fine-tunes``; those of all parameters and
 of quantized weights were run by software that is not modelled: its own storage formats). The benches tell how often a
-bound is exceeded that was learned without the family, or the model. Nothing was measured of the allocator's reserve and
-the driver's context: the one is doubted as far as what tensors hold, the other by five to six tenths.
+bound is exceeded that was learned without the family, or the model. Nothing was measured of the allocator's reserve: it
+is doubted as far as what tensors hold. The driver's context has ends of its own (``driver_context.py``).
 """
 
 from leadline.core.estimate import Interval
-from leadline.core.hardware import Device, DeviceKind
-from leadline.core.units import MIB
+from leadline.core.hardware import Device
 from leadline.estimators.device_memory import STANDING, PeakMemory
+from leadline.estimators.driver_context import context_bytes
 from leadline.estimators.learned.selection import Domain
 
-CONTEXT_BYTES = 500 * MIB
-"""Device memory of the driver's context and the libraries' kernels; 300 to 700 MiB on data-centre GPUs."""
-CONTEXT_LOW, CONTEXT_HIGH = 0.5, 1.6
-"""Ends of the context over what is told of it, an assumption; the factors below were found beside it."""
-FACTORS = {Domain.VISION: (0.967, 1.093), Domain.LANGUAGE: (0.900, 1.092)}
+FACTORS = {Domain.VISION: (0.967, 1.093), Domain.LANGUAGE: (0.892, 1.090)}
 WIDEST = (min(low for low, _ in FACTORS.values()), max(high for _, high in FACTORS.values()))
 """For models of another kind, of which nothing was measured."""
 TRIED = {
@@ -34,13 +30,13 @@ def gpu_memory(peak: PeakMemory, domain: Domain, device: Device) -> Interval:
     The ends are exceeded and undercut by 5 % each; the low one is of what tensors hold alone, and no less than what
     stands through the whole step (weights, optimizer state).
     """
-    context = CONTEXT_BYTES if device.kind is DeviceKind.GPU else 0
+    context = context_bytes(device)
     low, high = FACTORS.get(domain, WIDEST)
     standing = sum(size for category, size in peak.by_category.items() if category in STANDING)
     return Interval(
-        peak.reserved_bytes + context,
-        max(peak.allocated_bytes * low, standing) + CONTEXT_LOW * context,
-        peak.reserved_bytes * high + CONTEXT_HIGH * context,
+        peak.reserved_bytes + context.point,
+        max(peak.allocated_bytes * low, standing) + context.low,
+        peak.reserved_bytes * high + context.high,
     )
 
 
