@@ -76,10 +76,10 @@ class WhiteBox:
         if device.kind is not DeviceKind.CPU and job.step.events:
             peak = divided_memory(self._peak(job, device), workload, job.step)
             domain = self._domain(job.step)
-            memory = memory_doubt.gpu_memory(peak, domain, device)
+            memory = memory_doubt.gpu_memory(peak, job.step, domain, device)
             memory_parts = {category.value: float(size) for category, size in peak.by_category.items()}
             reasons.append(_memory_reason(memory, peak, device, usable_bytes(workload, device)))
-            reasons.append(memory_doubt.sentence(domain, training=job.step.is_training))
+            reasons.append(memory_doubt.sentence(job.step, domain))
             reasons += filter(None, (exchange_buffers.sentence(workload), xla_memory.sentence(workload, device)))
         elif device.kind is DeviceKind.CPU:
             unknown["gpu_memory_bytes"] = f"{device.name} is a CPU: its memory is the host's"
