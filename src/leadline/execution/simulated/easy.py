@@ -106,6 +106,10 @@ class EasyQueue:
             self._ends.remove(job)
             give(self.cluster.free, job.ask, job.nodes)
 
+    def refresh(self) -> None:
+        """Look at all that wait again: what of the nodes is free was changed from outside."""
+        self._stale = True
+
     def start(self, now_s: float) -> list[Running]:
         """Start all jobs that may start now, in the order of the queue, and return them.
 
