@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from leadline.core.errors import InvalidInput
 from leadline.core.estimate import Interval
 from leadline.core.recommendation import Weights
-from leadline.recommend.distributions import HalfLogNormals, quantile, spreads
+from leadline.uncertainty.distributions import HalfLogNormals, quantile, spreads
 from leadline.recommend.limits import GROWTH, Decided, Loss, expected_loss, limit_for
 
 EVEN = Weights()

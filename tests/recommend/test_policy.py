@@ -14,7 +14,7 @@ from leadline.core.jobs import ResourceSpec
 from leadline.core.recommendation import Constraints
 from leadline.core.systems import Billing, BillingRule, Limits, NodeType, Partition, System
 from leadline.core.units import GIB
-from leadline.recommend.distributions import quantile
+from leadline.uncertainty.distributions import quantile
 from leadline.recommend.feasibility import Candidate, refuse_place
 from leadline.recommend.policy import choose, pareto_front
 from leadline.recommend.requests import request_for, round_walltime_s
