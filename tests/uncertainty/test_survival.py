@@ -1,4 +1,4 @@
-"""What is known of a quantity that is already beyond a value: conditional probabilities, and forecasts that were wrong."""
+"""What is known of a quantity that is beyond a value: conditional probabilities, and forecasts that were wrong."""
 
 import pytest
 from hypothesis import given
