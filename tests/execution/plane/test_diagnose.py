@@ -42,7 +42,9 @@ TABLE = {
     # what the scheduler says, what the wrapper wrote, the log → state and cause
     "a clean end": (said("COMPLETED", exit_code=0), wrote("COMPLETED", 0), "", S.COMPLETED, None),
     "a clean end without a wrapper": (said("COMPLETED", exit_code=0), None, "done\n", S.COMPLETED, None),
-    "still running": (said("RUNNING"), wrote("COMPLETED", 0), "", S.RUNNING, None),
+    "still running": (said("RUNNING"), wrote("RUNNING"), CUDA, S.RUNNING, None),
+    "an accounting that lags": (said("RUNNING"), wrote("COMPLETED", 0), "", S.COMPLETED, None),
+    "an accounting that lags behind a failure": (said("PENDING"), wrote("FAILED", 127), "", S.FAILED, C.PROGRAM),
     "silence": (None, None, "", S.UNKNOWN, None),
     "silence and an interim outcome": (None, wrote("RUNNING"), CUDA, S.UNKNOWN, None),
     "no accounting, a final outcome": (None, wrote("COMPLETED", 0), "", S.COMPLETED, None),

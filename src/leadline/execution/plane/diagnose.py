@@ -2,7 +2,7 @@
 
 import re
 import signal
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from leadline.core.jobs import JobState
@@ -55,7 +55,8 @@ def diagnose(
 
     ``status`` is the scheduler's last word, ``outcome`` the wrapper's and ``log`` the end of what the job wrote; each
     may be missing. ``cancelled`` says that its user took the job back; ``user_id`` is the user's number at the site.
-    Nothing is concluded from silence: without a final word the state is what was said last.
+    Nothing is concluded from silence: without a final word the state is what was said last. A scheduler that lags
+    behind gives way to a wrapper that has seen the end.
     """
     outcome, remarks = _believable(attempt, status, outcome)
     found = _found(attempt, status, outcome, log, cancelled=cancelled, user_id=user_id)
@@ -71,7 +72,9 @@ def _found(
             return Diagnosis(JobState.UNKNOWN, None, ("neither the scheduler nor the wrapper tells of an end",))
         status = Status(outcome.state, outcome.reason, exit_code=outcome.exit_code, signal=outcome.signal)
     elif not status.state.final:
-        return Diagnosis(status.state, None, (f"the scheduler still says {status.state.value}",))
+        if outcome is None or not ended:
+            return Diagnosis(status.state, None, (f"the scheduler still says {status.state.value}",))
+        status = replace(status, state=outcome.state, exit_code=outcome.exit_code, signal=outcome.signal)
     left = _Left(attempt, status, outcome, _signs(attempt, status, outcome), read_signs(log, gpus=_gpus(attempt)))
     if left.is_done:
         return left.done()
