@@ -14,10 +14,10 @@ from leadline.core.jobs import ResourceSpec
 from leadline.core.recommendation import Constraints
 from leadline.core.systems import Billing, BillingRule, Limits, NodeType, Partition, System
 from leadline.core.units import GIB
-from leadline.recommend.distributions import quantile
 from leadline.recommend.feasibility import Candidate, refuse_place
 from leadline.recommend.policy import choose, pareto_front
 from leadline.recommend.requests import request_for, round_walltime_s
+from leadline.uncertainty.distributions import quantile
 
 GPU = Device("V100", "nvidia", DeviceKind.GPU, memory_bytes=16 * GIB)
 OSC = Billing(BillingRule.CORES_AND_GPUS, "USD", core_hour=0.003, gpu_hour=0.09)

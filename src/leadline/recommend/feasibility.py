@@ -9,7 +9,7 @@ from leadline.core.recommendation import Constraints
 from leadline.core.samples import Value
 from leadline.core.systems import Partition, System
 from leadline.core.units import HOUR_S, format_bytes, format_duration
-from leadline.recommend.distributions import quantile
+from leadline.uncertainty.distributions import quantile
 
 
 @dataclass(frozen=True, slots=True)

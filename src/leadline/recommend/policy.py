@@ -5,8 +5,8 @@ from collections.abc import Sequence
 
 from leadline.core.recommendation import Constraints, Option, Recommendation, Rejection
 from leadline.core.units import HOUR_S
-from leadline.recommend.distributions import quantile
 from leadline.recommend.feasibility import Candidate, Refusal, refuse_estimate
+from leadline.uncertainty.distributions import quantile
 
 
 def choose(
