@@ -20,6 +20,7 @@ from leadline.execution.queue import Entry, JobQueue
 from leadline.execution.slots import Slots
 from leadline.execution.slurm.arrays import Patience, SlurmArrays
 from leadline.execution.slurm.script import directives
+from leadline.execution.wrapping import Terms
 
 Limit = Callable[[Entry], float | None]
 
@@ -58,7 +59,7 @@ class Here:
 
     def queue(self, journal: Journal, folder: Path, limit_s: Limit) -> JobQueue:
         """Return what makes the runs."""
-        return LocalQueue(journal, folder, self.slots, limit_s=limit_s)
+        return LocalQueue(journal, folder, self.slots, terms=lambda entry: Terms(walltime_s=limit_s(entry)))
 
 
 @dataclass(frozen=True, slots=True)

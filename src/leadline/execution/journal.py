@@ -1,26 +1,23 @@
 """Keep a queue of jobs in one SQLite file, so that no process that dies loses a job or repeats one."""
 
-import sqlite3
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from sqlite3 import Connection
+from typing import Any, ClassVar
 
 from leadline.core.documents import dump, load
-from leadline.core.errors import LeadlineError
 from leadline.core.jobs import JobSpec, JobState
 from leadline.execution.queue import Entry
+from leadline.execution.sqlite_file import SqliteFile
 from leadline.execution.wrapper.outcome import Outcome
 
 VERSION = 1
 """Of the tables; kept in the file's ``user_version``."""
 APPLICATION_ID = 0x4C51_5545
 """``LQUE`` in the file's header: another program's database is never written to."""
-BUSY_S = 30.0
 
-_TABLES = """
+TABLES = """
 CREATE TABLE job (
     key TEXT PRIMARY KEY,
     position INTEGER NOT NULL,
@@ -45,58 +42,59 @@ CREATE TABLE batch (
 ) STRICT;
 CREATE TABLE wish (name TEXT PRIMARY KEY, at TEXT NOT NULL) STRICT;
 """
-_COLUMNS = (
+COLUMNS = (
     "key, spec, note, state, attempt, losses, host, pid, pid_started, place, started_at, outcome, lost_s, recorded"
 )
+INSERT = "INSERT INTO job (key, position, spec, note, state) VALUES (?, ?, ?, ?, 'PENDING')"
 
 
-class Journal:
+class Journal(SqliteFile):
     """The queue in the file ``path``, made if it is not there; a context manager that closes it."""
 
+    tables: ClassVar[str] = TABLES
+    application_id: ClassVar[int] = APPLICATION_ID
+
     def __init__(self, path: Path) -> None:
-        self.path = path
-        self._connection = self._open()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Let go of the file."""
-        self._connection.close()
+        super().__init__(path, tables=self.tables, application_id=self.application_id, version=VERSION)
 
     def add(self, jobs: Iterable[tuple[str, JobSpec, str]]) -> None:
         """Append jobs as (key, spec, note); of a key that is there already, spec and note change until it starts."""
-        with self._writing() as connection:
+        with self.writing() as connection:
             (last,) = connection.execute("SELECT coalesce(max(position), 0) FROM job").fetchone()
             connection.executemany(
-                "INSERT INTO job (key, position, spec, note, state) VALUES (?, ?, ?, ?, 'PENDING') ON CONFLICT (key) "
-                "DO UPDATE SET spec = excluded.spec, note = excluded.note WHERE state = 'PENDING'",
+                f"{INSERT} ON CONFLICT (key) DO UPDATE SET spec = excluded.spec, note = excluded.note "
+                "WHERE state = 'PENDING'",
                 [(key, last + at, dump(spec, indent=0), note) for at, (key, spec, note) in enumerate(jobs, 1)],
             )
 
     def entries(self) -> tuple[Entry, ...]:
         """Return all jobs in the order they were added."""
-        rows = self._read(f"SELECT {_COLUMNS} FROM job ORDER BY position")  # noqa: S608 - a constant of this file
+        rows = self.read(f"SELECT {COLUMNS} FROM job ORDER BY position")  # noqa: S608 - a constant of this file
         return tuple(self._entry(row) for row in rows)
+
+    def in_state(self, state: JobState) -> tuple[Entry, ...]:
+        """Return the jobs in one state, in the order they were added."""
+        query = f"SELECT {COLUMNS} FROM job WHERE state = ? ORDER BY position"  # noqa: S608 - a constant of this file
+        return tuple(self._entry(row) for row in self.read(query, state.value))
 
     def get(self, key: str) -> Entry:
         """Return one job; its key must be there."""
-        (row,) = self._read(f"SELECT {_COLUMNS} FROM job WHERE key = ?", key)  # noqa: S608 - a constant of this file
+        (row,) = self.read(f"SELECT {COLUMNS} FROM job WHERE key = ?", key)  # noqa: S608 - a constant of this file
         return self._entry(row)
 
     def begin(self, key: str, *, host: str | None = None, place: str | None = None) -> Entry:
         """Note that a job is about to be started, before it is: nobody else may start it."""
-        return self._change(
-            key,
-            "state = 'RUNNING', attempt = attempt + 1, host = ?, pid = NULL, pid_started = NULL, place = ?, "
-            "started_at = ?, outcome = NULL, recorded = 0",
-            host, place, _now(),
-        )  # fmt: skip
+        with self.writing() as connection:
+            self.note_begin(connection, key, host=host, place=place)
+        return self.get(key)
+
+    def note_begin(self, connection: Connection, key: str, *, host: str | None, place: str | None) -> None:
+        """Note, within a transaction, that a job is about to be started."""
+        connection.execute(
+            "UPDATE job SET state = 'RUNNING', attempt = attempt + 1, host = ?, pid = NULL, pid_started = NULL, "
+            "place = ?, started_at = ?, outcome = NULL, recorded = 0 WHERE key = ?",
+            (host, place, _now(), key),
+        )
 
     def attach(self, key: str, pid: int, pid_started: float) -> Entry:
         """Note the process of a job's wrapper."""
@@ -121,7 +119,7 @@ class Journal:
 
     def begin_batch(self, key: str, jobs: Iterable[tuple[str, str]]) -> None:
         """Note a batch that is about to be submitted, with the (key, place) of its jobs, all or none of them."""
-        with self._writing() as connection:
+        with self.writing() as connection:
             connection.execute("INSERT INTO batch (key, made_at) VALUES (?, ?)", (key, _now()))
             connection.executemany(
                 "UPDATE job SET state = 'RUNNING', attempt = attempt + 1, host = NULL, pid = NULL, pid_started = NULL, "
@@ -131,29 +129,29 @@ class Journal:
 
     def know_batch(self, key: str, scheduler_id: str) -> None:
         """Note the scheduler's own id of a batch."""
-        with self._writing() as connection:
+        with self.writing() as connection:
             connection.execute("UPDATE batch SET scheduler_id = ? WHERE key = ?", (scheduler_id, key))
 
     def batches(self) -> dict[str, tuple[str | None, str]]:
         """Return key → (the scheduler's id, ``None`` where it was never learned; when it was made)."""
-        return {key: (known, at) for key, known, at in self._read("SELECT key, scheduler_id, made_at FROM batch")}
+        return {key: (known, at) for key, known, at in self.read("SELECT key, scheduler_id, made_at FROM batch")}
 
     def wish(self, name: str) -> None:
         """Leave a wish for the process that runs the queue."""
-        with self._writing() as connection:
+        with self.writing() as connection:
             connection.execute("INSERT OR REPLACE INTO wish VALUES (?, ?)", (name, _now()))
 
     def wished(self, name: str) -> bool:
         """Whether somebody left that wish."""
-        return bool(self._read("SELECT 1 FROM wish WHERE name = ?", name))
+        return bool(self.read("SELECT 1 FROM wish WHERE name = ?", name))
 
     def forget_wish(self, name: str) -> None:
         """Take a wish back."""
-        with self._writing() as connection:
+        with self.writing() as connection:
             connection.execute("DELETE FROM wish WHERE name = ?", (name,))
 
     def _change(self, key: str, assignments: str, *values: object) -> Entry:
-        with self._writing() as connection:
+        with self.writing() as connection:
             connection.execute(f"UPDATE job SET {assignments} WHERE key = ?", (*values, key))  # noqa: S608 - constants
         return self.get(key)
 
@@ -168,71 +166,6 @@ class Journal:
             lost_s,
             bool(done),
         )  # fmt: skip
-
-    def _read(self, query: str, *values: object) -> list[tuple[Any, ...]]:
-        with self._errors():
-            return self._connection.execute(query, values).fetchall()
-
-    @contextmanager
-    def _writing(self) -> Iterator[sqlite3.Connection]:
-        """Write all or nothing; it is on the disk when this returns."""
-        with self._errors():
-            self._connection.execute("BEGIN IMMEDIATE")
-            try:
-                yield self._connection
-            except BaseException:
-                self._connection.execute("ROLLBACK")
-                raise
-            self._connection.execute("COMMIT")
-
-    def _open(self) -> sqlite3.Connection:
-        with self._errors():
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            connection = sqlite3.connect(self.path, timeout=BUSY_S, isolation_level=None)
-            try:
-                connection.execute("PRAGMA journal_mode = WAL")
-                connection.execute("BEGIN IMMEDIATE")
-                self._make_or_check(connection)
-                connection.execute("COMMIT")
-            except BaseException:
-                connection.close()
-                raise
-            return connection
-
-    def _make_or_check(self, connection: sqlite3.Connection) -> None:
-        """Make the tables in a new file; refuse one of another version or another program."""
-        (application,) = connection.execute("PRAGMA application_id").fetchone()
-        (version,) = connection.execute("PRAGMA user_version").fetchone()
-        (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
-        if not tables and not application:
-            for statement in _TABLES.split(";")[:-1]:
-                connection.execute(statement)
-            connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-            connection.execute(f"PRAGMA user_version = {VERSION}")
-        elif application != APPLICATION_ID:
-            raise LeadlineError(f"{self.path} is the database of another program: move it away; nothing was changed")
-        elif version != VERSION:
-            raise LeadlineError(
-                f"{self.path} has version {version}, and this Leadline reads version {VERSION}: use the Leadline that "
-                "wrote it, or another folder"
-            )
-
-    @contextmanager
-    def _errors(self) -> Iterator[None]:
-        """Turn the database's errors into sentences."""
-        try:
-            yield
-        except sqlite3.OperationalError as error:
-            raise LeadlineError(
-                f"the journal {self.path} cannot be used ({error}): check its permissions and the free space"
-            ) from error
-        except sqlite3.DatabaseError as error:
-            raise LeadlineError(
-                f"the journal {self.path} is damaged or no journal ({error}); nothing was changed: move it away, or "
-                f"save what it holds with sqlite3 {self.path} .recover"
-            ) from error
-        except OSError as error:
-            raise LeadlineError(f"the journal {self.path} cannot be made ({error.strerror})") from error
 
 
 def _now() -> str:

@@ -18,8 +18,9 @@ from leadline.execution.journal import Journal
 from leadline.execution.processes import run_process, start_attached
 from leadline.execution.queue import MOST_LOSSES, Entry, ended_outcome, last_line, log_path, result_path
 from leadline.execution.slots import Assignment, Slots
+from leadline.execution.wrapper.command import OPEN
 from leadline.execution.wrapper.outcome import Outcome, read_outcome
-from leadline.execution.wrapping import WRAPPER, environment, wrapped
+from leadline.execution.wrapping import Terms, environment, wrapped
 
 MARK = "LEADLINE_RUN"
 """Variable of the wrapper and of everything it starts; its value, the outcome's file, names the attempt."""
@@ -37,16 +38,24 @@ class _Alive:
 class LocalQueue:
     """Runs jobs side by side as ``slots`` allow (implements ``JobQueue``); files go to ``folder``/runs.
 
-    ``limit_s`` says how many seconds a job may take beside its own walltime (``None``: no other limit).
+    ``terms`` says under which terms a job is started. A job whose wrapper vanished is put back, or ended as
+    ``vanished`` says of it and its last interim outcome.
     """
 
     def __init__(
-        self, journal: Journal, folder: Path, slots: Slots, *, limit_s: Callable[[Entry], float | None] = lambda _: None
+        self,
+        journal: Journal,
+        folder: Path,
+        slots: Slots,
+        *,
+        terms: Callable[[Entry], Terms] = lambda _: Terms(),
+        vanished: Callable[[Entry, Outcome | None], Outcome] | None = None,
     ) -> None:
         self.journal = journal
         self.folder = folder
         self.slots = slots
-        self.limit_s = limit_s
+        self.terms = terms
+        self.vanished = vanished
         self.ending = False
         self._alive: dict[str, _Alive] = {}
         self._done: list[Entry] = []
@@ -57,7 +66,7 @@ class LocalQueue:
         return {key: one.entry for key, one in self._alive.items()}
 
     def resume(self, *, forget_other_hosts: bool = False) -> None:
-        """Take up what an earlier process left; the journal says what became of it.
+        """Take up what another process left; the journal says what became of it.
 
         Args:
             forget_other_hosts: put back what was started on another machine, which is gone.
@@ -67,23 +76,27 @@ class LocalQueue:
                 given to a scheduler.
         """
         (self.folder / "runs").mkdir(parents=True, exist_ok=True)
-        for entry in self.journal.entries():
-            if entry.state is not JobState.RUNNING:
-                continue
-            if entry.host is None:
-                raise LeadlineError(f"job {entry.key} was given to Slurm: resume the campaign there, or stop it first")
-            elsewhere = entry.host != socket.gethostname() and not self._has_ended(entry)
-            if elsewhere and not forget_other_hosts:
-                raise LeadlineError(
-                    f"job {entry.key} was started on {entry.host}, and only there can be told whether it still runs: "
-                    "resume there, or stop the campaign here first, if that machine is gone"
-                )
-            wrapper = None if elsewhere else self._wrapper_of(entry)
-            if wrapper is not None and self._watch(entry, wrapper.pid, None):
-                self.slots.hold(entry.key, _assignment(entry.place))
-            else:
-                self._settle(entry, lost=False)
+        running = {entry.key: entry for entry in self.journal.in_state(JobState.RUNNING)}
+        for key in [key for key, one in self._alive.items() if not _same(one.entry, running.get(key))]:
+            self._let_go(key)
+        for key in running.keys() - self._alive.keys():
+            self._take_up(running[key], forget_other_hosts=forget_other_hosts)
         self._done.clear()
+
+    def _take_up(self, entry: Entry, *, forget_other_hosts: bool) -> None:
+        """Watch what lives of a job that another process started, or settle what it left."""
+        if entry.host is None:
+            raise LeadlineError(f"job {entry.key} was given to Slurm: resume the campaign there, or stop it first")
+        elsewhere = entry.host != socket.gethostname() and not self._has_ended(entry)
+        if elsewhere and not forget_other_hosts:
+            raise LeadlineError(
+                f"job {entry.key} was started on {entry.host}, and only there can be told whether it still runs: "
+                "resume there, or stop the campaign here first, if that machine is gone"
+            )
+        if not elsewhere and runs(self.folder, entry) and self._watch(entry, None):
+            self.slots.hold(entry.key, _assignment(entry.place))
+        else:
+            self._settle(entry, lost=False)
 
     def start(self, candidates: Iterable[Entry]) -> int:
         """Start candidates in their order until one finds no room; return how many were started.
@@ -99,7 +112,11 @@ class LocalQueue:
             given = self.slots.take(entry.key, asked)
             if given is None:
                 break
-            self._start(entry, given)
+            try:
+                self._start(entry, given)
+            except BaseException:
+                self.slots.release(entry.key)
+                raise
             started += 1
         return started
 
@@ -124,36 +141,58 @@ class LocalQueue:
             if one.entry.pid is not None:
                 _signal_wrapper(one.entry.pid)
 
-    def _start(self, entry: Entry, given: Assignment) -> None:
-        begun = self.journal.begin(entry.key, host=socket.gethostname(), place=_place(given))
-        result = result_path(self.folder, begun)
-        command = wrapped(begun.spec, result, cpus=given.cores, walltime_s=self.limit_s(entry))
-        env = {**environment(begun.spec), "CUDA_VISIBLE_DEVICES": ",".join(given.gpus), MARK: str(result)}
-        with log_path(self.folder, begun).open("ab") as log, open(os.devnull, "rb") as nothing:  # noqa: PTH123
-            child = start_attached(
-                command, env=env, stdin=nothing.fileno(), stdout=log.fileno(), stderr=log.fileno(), own_session=True
-            )
-        started = self.journal.attach(entry.key, child.pid, psutil.Process(child.pid).create_time())
-        self._watch(started, child.pid, child)
+    def close(self) -> None:
+        """Follow nothing any longer; what runs goes on."""
+        for one in self._alive.values():
+            os.close(one.pidfd)
+            if one.child is not None and one.child.poll() is None:
+                one.child.returncode = 0  # else its destructor complains that it runs on
+        self._alive.clear()
 
-    def _watch(self, entry: Entry, pid: int, child: "subprocess.Popen[bytes] | None") -> bool:
+    def _start(self, entry: Entry, given: Assignment) -> None:
+        """Start a wrapper, and let it begin only once its process is noted: it is never started unknown."""
+        begun = self.journal.begin(entry.key, host=socket.gethostname(), place=_place(given))
+        result, terms = result_path(self.folder, begun), self.terms(begun)
+        env = {**terms.environment, **environment(begun.spec), "CUDA_VISIBLE_DEVICES": ",".join(given.gpus)}
+        gate, opener = (
+            os.fdopen(number, mode, buffering=0) for number, mode in zip(os.pipe(), ("rb", "wb"), strict=True)
+        )
+        with gate, opener, log_path(self.folder, begun).open("ab") as log, Path(os.devnull).open("rb") as nothing:
+            child = start_attached(
+                wrapped(begun.spec, result, cpus=given.cores, terms=terms, gate=gate.fileno()),
+                env={**env, MARK: str(result)}, stdin=nothing.fileno(), stdout=log.fileno(), stderr=log.fileno(),
+                own_session=True, pass_fds=(gate.fileno(),),
+            )  # fmt: skip
+            try:
+                started = self.journal.attach(entry.key, child.pid, psutil.Process(child.pid).create_time())
+            except BaseException:
+                opener.close()
+                child.wait()
+                raise
+            opener.write(OPEN)
+        self._watch(started, child)
+
+    def _watch(self, entry: Entry, child: "subprocess.Popen[bytes] | None") -> bool:
         """Follow a wrapper; ``False`` if it has just ended."""
         try:
-            pidfd = os.pidfd_open(pid)
+            pidfd = os.pidfd_open(entry.pid or 0)
         except ProcessLookupError:
             return False
-        if entry.pid != pid:
-            entry = self.journal.attach(entry.key, pid, psutil.Process(pid).create_time())
         self._alive[entry.key] = _Alive(entry, pidfd, child)
         return True
 
-    def _ended(self, key: str) -> None:
+    def _let_go(self, key: str) -> None:
+        """Follow a wrapper no longer."""
         one = self._alive.pop(key)
         os.close(one.pidfd)
         if one.child is not None:
             one.child.wait()
         self.slots.release(key)
-        self._settle(one.entry, lost=not self.ending)
+
+    def _ended(self, key: str) -> None:
+        entry = self._alive[key].entry
+        self._let_go(key)
+        self._settle(entry, lost=not self.ending)
 
     def _has_ended(self, entry: Entry) -> bool:
         outcome = _outcome(result_path(self.folder, entry))
@@ -167,6 +206,8 @@ class LocalQueue:
         spent = outcome.measured.get("elapsed_s") if outcome else None
         if outcome is not None and outcome.state.final and not (self.ending and outcome.state is JobState.CANCELLED):
             self._done.append(self.journal.settle(entry.key, outcome))
+        elif self.vanished is not None and entry.pid is not None:
+            self._done.append(self.journal.settle(entry.key, self.vanished(entry, outcome)))
         elif lost and entry.losses + 1 >= MOST_LOSSES:
             said = last_line(log_path(self.folder, entry)) or "it wrote no result"
             reason = f"its wrapper was lost {MOST_LOSSES} times: {said}"
@@ -174,14 +215,19 @@ class LocalQueue:
         else:
             self._done.append(self.journal.put_back(entry.key, lost_s=spent.value if spent else 0.0, lost=lost))
 
-    def _wrapper_of(self, entry: Entry) -> psutil.Process | None:
-        """Return the living wrapper of an entry: by pid and start time, or by its mark if none were noted in time."""
-        result = str(result_path(self.folder, entry))
-        if entry.pid is not None and entry.pid_started is not None:
-            process = _process(entry.pid)
-            same = process is not None and abs(process.create_time() - entry.pid_started) < 0.02
-            return process if same else None
-        return next((one for one in marked(result) if _is_wrapper(one, result)), None)
+
+def runs(folder: Path, entry: Entry) -> bool:
+    """Whether a job's wrapper lives on this machine; one whose process was not noted never began.
+
+    It is known by its mark, for a start time by the clock moves when the clock is set.
+    """
+    if entry.pid is None:
+        return False
+    process = _process(entry.pid)
+    try:
+        return process is not None and process.environ().get(MARK) == str(result_path(folder, entry))
+    except (psutil.Error, OSError):
+        return False
 
 
 def marked(mark: str) -> list[psutil.Process]:
@@ -228,12 +274,8 @@ def _gpu_count() -> int:
     return sum(line.startswith("GPU ") for line in answer.stdout.splitlines()) if answer.returncode == 0 else 0
 
 
-def _is_wrapper(process: psutil.Process, result: str) -> bool:
-    try:
-        words = process.cmdline()
-    except psutil.Error:
-        return False
-    return WRAPPER in words[:5] and result in words[:12]
+def _same(mine: Entry, noted: Entry | None) -> bool:
+    return noted is not None and (mine.attempt, mine.pid) == (noted.attempt, noted.pid)
 
 
 def _process(pid: int) -> psutil.Process | None:

@@ -102,10 +102,12 @@ def start_attached(
     stderr: int | None = None,
     own_group: bool = False,
     own_session: bool = False,
+    pass_fds: Sequence[int] = (),
 ) -> "subprocess.Popen[bytes]":
     """Start ``argv`` without a shell on this process's own streams, and return it running.
 
-    ``stdin``, ``stdout`` and ``stderr`` are file descriptors that stand in for them. A process of its own group is not
+    ``stdin``, ``stdout`` and ``stderr`` are file descriptors that stand in for them, and ``pass_fds`` are further ones
+    that it gets under their numbers. A process of its own group is not
     reached by the terminal's signals; one of its own session also survives the end of this process and of the terminal.
 
     Raises:
@@ -123,6 +125,7 @@ def start_attached(
             stderr=stderr,
             process_group=0 if own_group and not own_session else None,
             start_new_session=own_session,
+            pass_fds=pass_fds,
         )
     except FileNotFoundError as error:
         raise InvalidInput(f"{argv[0]!r} cannot be started: there is no such program; check the command") from error

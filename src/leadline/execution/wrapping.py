@@ -3,6 +3,7 @@
 import math
 import signal
 import sys
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from leadline.core.jobs import JobSpec, JobState
@@ -15,26 +16,53 @@ WRAPPER = "leadline.execution.wrapper"
 NEVER = Enough()
 
 
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What a job is started under beside what it asks for itself.
+
+    The shorter of two walltimes holds. ``environment`` stands below the job's own. ``warning`` names a signal that
+    processes which listen are sent ``warning_s`` before the walltime. Of a ``controlled`` job the walltime can be
+    changed while it runs. What still runs ``kill_after_s`` after it was told to end is killed.
+    """
+
+    walltime_s: float | None = None
+    environment: dict[str, str] = field(default_factory=dict)
+    warning: str | None = None
+    warning_s: float = 0.0
+    controlled: bool = False
+    kill_after_s: float | None = None
+
+
 def wrapped(
     spec: JobSpec,
     result: Path,
     *,
     cpus: tuple[int, ...] = (),
-    walltime_s: float | None = None,
+    terms: Terms | None = None,
     enough: Enough = NEVER,
+    gate: int | None = None,
 ) -> list[str]:
-    """Return the command that runs a job measured, its setup lines before it; the shorter of two walltimes holds.
+    """Return the command that runs a job measured, its setup lines before it.
 
-    The job is ended once ``enough`` was seen of it.
+    The job is ended once ``enough`` was seen of it, and begins when the descriptor ``gate`` says so.
     """
+    terms = terms or Terms()
     words = [sys.executable, "-P", "-m", WRAPPER]
+    if gate is not None:
+        words += ["--gate", str(gate)]
     if cpus:
         words += ["--cpus", ",".join(map(str, cpus))]
+    if terms.warning is not None:
+        words += ["--warning", terms.warning, "--warning-s", repr(terms.warning_s)]
+    if terms.controlled:
+        words += ["--controlled"]
+    if terms.kill_after_s is not None:
+        words += ["--kill-after-s", repr(terms.kill_after_s)]
     if enough.units is not None:
         words += ["--stop-units", str(enough.units)]
     if enough.time_s is not None:
         words += ["--stop-time-s", repr(enough.time_s)]
-    return [*words, *wrapper_arguments(spec, result, walltime_s=walltime_s)]
+    return [*words, *wrapper_arguments(spec, result, walltime_s=terms.walltime_s)]
 
 
 def wrapper_arguments(

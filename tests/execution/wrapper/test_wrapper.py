@@ -11,6 +11,8 @@ import pytest
 
 from leadline.core.jobs import JobState
 from leadline.core.units import MIB
+from leadline.execution.wrapper.control import set_walltime
+from leadline.execution.wrapper.control_group import group_for
 from leadline.execution.wrapper.outcome import read_outcome
 
 WRAPPER = [sys.executable, "-P", "-m", "leadline.execution.wrapper"]
@@ -161,3 +163,83 @@ def test_a_peak_between_two_samples_is_seen_too(measure):
     brief = "import time; time.sleep(1.5); block = bytearray(b'x') * (256 << 20); del block; time.sleep(1.5)"
     _, outcome = measure(sys.executable, "-c", brief)
     assert outcome.measured["host_memory_bytes"].value >= 256 * MIB
+
+
+def test_a_job_is_not_begun_where_its_starter_died_before_it_was_noted(tmp_path):
+    reading, writing = os.pipe()
+    os.close(writing)
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    options = ["--gate", str(reading), "--result", str(tmp_path / "result.json")]
+    command = [*WRAPPER, *options, "--", "touch", str(tmp_path / "made")]
+    ended = subprocess.run(command, pass_fds=(reading,), env=env, check=False)
+    os.close(reading)
+    assert ended.returncode == 125
+    assert [] == list(tmp_path.iterdir())
+
+
+def test_a_warning_reaches_whoever_listens_below_a_shell_that_does_not(measure, tmp_path):
+    code = "import signal, time; signal.signal(signal.SIGUSR2, lambda *_: open('saved', 'w')); time.sleep(9)"
+    options = ["--walltime-s", "3", "--warning", "USR2", "--warning-s", "1", "--workdir", str(tmp_path)]
+    _, outcome = measure("sh", "-c", f"{shlex.join([sys.executable, '-c', code])} & wait; true", options=options)
+    assert outcome.state is JobState.TIMEOUT
+    assert (tmp_path / "saved").exists()
+
+
+def test_a_job_that_ignores_being_told_to_end_is_killed_when_that_was_asked_for(tmp_path, monkeypatch):
+    stubborn = "import signal, time; signal.signal(15, signal.SIG_IGN); print('ready', flush=True); time.sleep(60)"
+    with _started(tmp_path, monkeypatch, stubborn, "--kill-after-s", "0.5") as process:
+        process.terminate()
+        assert process.wait(30) == 128 + signal.SIGKILL
+    assert read_outcome(tmp_path / "result.json").state is JobState.CANCELLED
+
+
+def test_a_limit_is_changed_while_the_command_runs(tmp_path, monkeypatch):
+    waits = "import time; print('ready', flush=True); time.sleep(60)"
+    with _started(tmp_path, monkeypatch, waits, "--controlled", "--walltime-s", "50") as process:
+        set_walltime(tmp_path / "result.json", 0.1)
+        assert process.wait(30) == 128 + signal.SIGTERM
+    assert read_outcome(tmp_path / "result.json").state is JobState.TIMEOUT
+
+
+WITHOUT_GROUPS = """
+import sys
+from pathlib import Path
+from leadline.execution.wrapper import control_group
+from leadline.execution.wrapper.command import main
+control_group.VERSION_1 = control_group.VERSION_2 = Path('/nowhere')
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def test_memory_is_watched_where_the_kernel_lets_no_group_be_made(tmp_path):
+    result = tmp_path / "result.json"
+    options = ["--result", str(result), "--memory-bytes", str(100 * MIB)]
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    command = [sys.executable, "-P", "-c", WITHOUT_GROUPS, *options, "--", sys.executable, "-c", HOLD, "200"]
+    subprocess.run(command, env=env, stdout=subprocess.DEVNULL, check=False)
+    outcome = read_outcome(result)
+    assert outcome.state is JobState.OUT_OF_MEMORY
+    assert outcome.reason.startswith("used ")
+    assert "cgroup_memory_bytes" not in outcome.measured
+
+
+def test_a_kill_for_memory_that_the_exit_code_hides_is_seen(measure):
+    with group_for(100 * MIB) as group:
+        if group.made is None:
+            pytest.skip("this user may make no control group")
+    hides = f"{shlex.join([sys.executable, '-c', HOLD, '200'])} || true"
+    _, outcome = measure("sh", "-c", hides, options=["--memory-bytes", str(100 * MIB)])
+    assert outcome.state is JobState.OUT_OF_MEMORY
+    assert "the kernel killed a process that would use more than the 100 MiB asked for" == outcome.reason
+    assert outcome.measured["cgroup_memory_bytes"].value <= 100 * MIB
+    assert not group.made.exists()
+
+
+def test_of_two_submissions_of_one_attempt_only_the_first_starts(tmp_path):
+    argv = [
+        *WRAPPER, "--once", "--result", str(tmp_path / "a.json"), "--",
+        "sh", "-c", f"echo ran >> {tmp_path / 'ran'}",
+    ]  # fmt: skip
+    codes = [subprocess.run(argv, capture_output=True, check=False).returncode for _ in range(2)]
+    assert [0, 125] == codes
+    assert "ran\n" == (tmp_path / "ran").read_text()

@@ -1,15 +1,27 @@
 """The wrapper's own command line; light, for it starts with every job."""
 
 import argparse
+import errno
 import os
+import signal
 import sys
+import time
 from pathlib import Path
 
 from leadline import __version__
 from leadline.core.errors import LeadlineError
+from leadline.execution.wrapper.control import control_path
 from leadline.execution.wrapper.instruments import Enough, Instruments, with_instruments
 from leadline.execution.wrapper.outcome import Outcome, write_outcome
 from leadline.execution.wrapper.supervise import ENOUGH, Limits, supervise
+
+OPEN = b"g"
+"""What whoever starts the wrapper says at the gate once it has noted the wrapper's process."""
+NEVER_BEGUN = 125
+"""Exit code of a wrapper that started no command, and wrote no outcome: its starter died before it said so, or another
+wrapper had started the same attempt."""
+PATIENCE_S = 600.0
+"""How long the last outcome waits for room on a full disk."""
 
 
 def main(arguments: list[str]) -> int:
@@ -25,17 +37,31 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--probe-hook", action="store_true", help="watch the loops of Python scripts, unmodified")
     parser.add_argument("--stop-units", type=int, help="end the command when it has shown so many units of work")
     parser.add_argument("--stop-time-s", type=float, help="end the command after so many seconds of units of work")
+    parser.add_argument("--warning", type=_signal, help="signal such as USR1, sent before the walltime to who listens")
+    parser.add_argument("--warning-s", type=float, default=0.0, help="how many seconds before it")
+    parser.add_argument("--controlled", action="store_true", help="look for another walltime beside the result")
+    parser.add_argument("--kill-after-s", type=float, help="kill what still runs so long after a SIGTERM")
+    parser.add_argument("--gate", type=int, help="descriptor that must say g before the command is started")
+    parser.add_argument("--once", action="store_true", help="start nothing if a wrapper with this result did before")
     parser.add_argument("command", nargs="+")
     given = parser.parse_args(arguments)
     path = Path(os.path.expandvars(given.result)).absolute()
+    if given.gate is not None and not _opened(given.gate):
+        return NEVER_BEGUN
+    if given.once and not _first(path):
+        sys.stderr.write(f"leadline: {path.stem} was started before: it is not started again\n")
+        return NEVER_BEGUN
 
     def write(outcome: Outcome) -> None:
         try:
-            write_outcome(outcome, path)
+            _write(outcome, path)
         except OSError as error:  # the job matters more than its measurement
             sys.stderr.write(f"leadline: {path} cannot be written ({error.strerror}): the run is not recorded\n")
 
-    limits = Limits(given.walltime_s, given.memory_bytes, given.site_walltime_s, given.cpus)
+    limits = Limits(
+        given.walltime_s, given.memory_bytes, given.site_walltime_s, given.cpus, given.warning, given.warning_s,
+        control_path(path) if given.controlled else None, given.kill_after_s,
+    )  # fmt: skip
 
     def run(instruments: Instruments | None) -> int:
         try:
@@ -48,6 +74,39 @@ def main(arguments: list[str]) -> int:
         return 128 + ended.signal if ended.signal else ended.exit_code or 0
 
     return with_instruments(run, enough=Enough(given.stop_units, given.stop_time_s), hook=given.probe_hook)
+
+
+def _write(outcome: Outcome, path: Path) -> None:
+    """Write an outcome; of the last one, wait a while for a full disk to be cleared."""
+    deadline_s = time.monotonic() + (PATIENCE_S if outcome.state.final else 0.0)
+    while True:
+        try:
+            write_outcome(outcome, path)
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT) or time.monotonic() >= deadline_s:
+                raise
+            time.sleep(1.0)
+        else:
+            return
+
+
+def _first(path: Path) -> bool:
+    """Whether this is the first wrapper with that result; a file system makes a file anew only once."""
+    try:
+        os.close(os.open(path.with_suffix(".started"), os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+    except FileExistsError:
+        return False
+    return True
+
+
+def _opened(gate: int) -> bool:
+    """Wait for whoever started this to note it; ``False`` if it died before, and the command must not be started."""
+    with os.fdopen(gate, "rb") as stream:
+        return stream.read(1) == OPEN
+
+
+def _signal(name: str) -> int:
+    return signal.Signals[f"SIG{name.upper().removeprefix('SIG')}"].value
 
 
 def _cpus(text: str) -> tuple[int, ...]:

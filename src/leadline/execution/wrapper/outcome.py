@@ -40,11 +40,15 @@ class Outcome:
 
 def write_outcome(outcome: Outcome, path: Path) -> None:
     """Write the outcome whole or not at all, in place of an older one."""
-    document = to_document(outcome, SCHEMA)
+    write_whole(dump(to_document(outcome, SCHEMA)), path)
+
+
+def write_whole(text: str, path: Path) -> None:
+    """Write a file whole or not at all, in place of an older one; it is on the disk when this returns."""
     descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
-            stream.write(dump(document) + "\n")
+            stream.write(text + "\n")
             stream.flush()
             os.fsync(stream.fileno())
         Path(temporary).replace(path)

@@ -7,7 +7,6 @@ lower bounds. Processes whose parent died stay in the tree, because the wrapper 
 """
 
 import ctypes
-import os
 import shutil
 import time
 from dataclasses import dataclass, field
@@ -145,47 +144,3 @@ def _resident_bytes(pid: int) -> tuple[int, int]:
 def adopt_orphans() -> None:
     """Make this process the parent of descendants whose own parent dies, so that they stay in the tree (Linux)."""
     ctypes.CDLL(None, use_errno=True).prctl(_SUBREAPER, 1, 0, 0, 0)
-
-
-@dataclass(frozen=True, slots=True)
-class Cgroup:
-    """The memory files of this process's control group, where they can be read."""
-
-    peak: Path | None = None
-    events: Path | None = None
-
-    @classmethod
-    def of_this_process(cls) -> "Cgroup":
-        """Find the group's folder under version 2, then 1."""
-        try:
-            lines = Path("/proc/self/cgroup").read_text(encoding="utf-8").splitlines()
-        except OSError:
-            return cls()
-        for line in lines:
-            _, controllers, path = line.split(":", 2)
-            if controllers == "":
-                found = _cgroup(Path("/sys/fs/cgroup" + path), "memory.peak", "memory.events")
-            elif "memory" in controllers.split(","):
-                folder = Path("/sys/fs/cgroup/memory" + path)
-                found = _cgroup(folder, "memory.max_usage_in_bytes", "memory.oom_control")
-            else:
-                continue
-            if found.peak or found.events:
-                return found
-        return cls()
-
-    def peak_bytes(self) -> int | None:
-        """Return the group's peak, page cache and everything else in the group included."""
-        return int(self.peak.read_text(encoding="ascii")) if self.peak else None
-
-    def oom_kills(self) -> int:
-        """Return how many processes of the group the kernel has killed for memory."""
-        if self.events is None:
-            return 0
-        fields = dict(line.split() for line in self.events.read_text(encoding="ascii").splitlines())
-        return int(fields.get("oom_kill", 0))
-
-
-def _cgroup(folder: Path, peak: str, events: str) -> Cgroup:
-    readable = [path if os.access(path, os.R_OK) else None for path in (folder / peak, folder / events)]
-    return Cgroup(*readable)

@@ -1,5 +1,6 @@
 """Hold one command to its limits and measure it until it ends."""
 
+import math
 import os
 import select
 import signal
@@ -21,10 +22,12 @@ from leadline.core.jobs import JobState
 from leadline.core.runs import Measurement
 from leadline.core.units import format_bytes, format_duration
 from leadline.execution.processes import run_process, start_attached
+from leadline.execution.wrapper.control import asked_walltime_s
+from leadline.execution.wrapper.control_group import Cgroup, group_for
 from leadline.execution.wrapper.instruments import Instruments, figures
 from leadline.execution.wrapper.node import describe_node
 from leadline.execution.wrapper.outcome import Outcome
-from leadline.execution.wrapper.sampling import Cgroup, TreeSampler, adopt_orphans
+from leadline.execution.wrapper.sampling import TreeSampler, adopt_orphans
 
 GRACE_S = 5.0
 """How long the tree may take to end after SIGTERM before SIGKILL."""
@@ -40,12 +43,19 @@ class Limits:
     """What the wrapper enforces, and ``site_walltime_s``: what the scheduler enforces.
 
     ``cpus`` are the only cores that the command may use, where they are given; the wrapper may use others.
+    ``warning`` is the number of a signal that is sent ``warning_s`` before the walltime to the processes that listen
+    to it, but not in the first half. ``control`` is a file that may set another walltime while the command runs.
+    ``kill_after_s`` is how long after a SIGTERM what still runs is killed (``None``: whoever sent it sees to that).
     """
 
     walltime_s: float | None = None
     memory_bytes: int | None = None
     site_walltime_s: float | None = None
     cpus: tuple[int, ...] = ()
+    warning: int | None = None
+    warning_s: float = 0.0
+    control: Path | None = None
+    kill_after_s: float | None = None
 
 
 def supervise(
@@ -66,21 +76,21 @@ def supervise(
     """
     adopt_orphans()
     began = Outcome(JobState.RUNNING, _now(), socket.gethostname(), tuple(argv), node=describe_node())
-    cgroup = Cgroup.of_this_process()
-    watch = _Watch(began, limits, cgroup, cgroup.oom_kills(), time.monotonic(), instruments)
-    handlers = {sign: signal.signal(sign, watch.on_signal) for sign in (*ENDING, *WARNING)}
-    try:
-        with _pinned(limits.cpus):
-            watch.child = start_attached(argv, env=watch.environment(), cwd=workdir, own_group=not os.isatty(0))
-        watch.deliver()
-        usage = watch.follow(write)
-    except InvalidInput as error:
-        write(replace(began, state=JobState.FAILED, ended_at=_now(), exit_code=127, reason=str(error)))
-        raise
-    finally:
-        for sign, handler in handlers.items():
-            signal.signal(sign, handler)
-    ended = watch.ended(usage)
+    with group_for(limits.memory_bytes) as cgroup:
+        watch = _Watch(began, limits, cgroup, cgroup.oom_kills(), time.monotonic(), instruments)
+        handlers = {sign: signal.signal(sign, watch.on_signal) for sign in (*ENDING, *WARNING)}
+        try:
+            with _pinned(limits.cpus), cgroup.inside():
+                watch.child = start_attached(argv, env=watch.environment(), cwd=workdir, own_group=not os.isatty(0))
+            watch.deliver()
+            usage = watch.follow(write)
+        except InvalidInput as error:
+            write(replace(began, state=JobState.FAILED, ended_at=_now(), exit_code=127, reason=str(error)))
+            raise
+        finally:
+            for sign, handler in handlers.items():
+                signal.signal(sign, handler)
+        ended = watch.ended(usage)
     write(ended)
     return ended
 
@@ -100,8 +110,13 @@ class _Watch:
     cut: JobState | None = None
     reason: str = ""
     kill_at_s: float | None = None
+    news: bool = False
     warned: bool = False
+    walltime_s: float | None = field(init=False)
     pending: list[int] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.walltime_s = self.limits.walltime_s
 
     def environment(self) -> dict[str, str]:
         """Return what is added to the command's environment."""
@@ -113,7 +128,7 @@ class _Watch:
         self.deliver()
 
     def deliver(self) -> None:
-        """Send what came to the child; a warning only if it listens, for by default it would die of it."""
+        """Send what came to the child; a warning only to who listens, for by default a process would die of it."""
         if self.child is None:
             return
         while self.pending:
@@ -122,10 +137,11 @@ class _Watch:
                 self.cut = self.cut or self._ended_by_site()
                 self.reason = self.reason or f"ended by {signal.Signals(number).name}"
                 self._send(number)
+                if number == signal.SIGTERM and self.limits.kill_after_s is not None and self.kill_at_s is None:
+                    self.kill_at_s = time.monotonic() + self.limits.kill_after_s
             else:
-                self.warned = True
-                if _catches(self.child.pid, number):
-                    self._send(number)
+                self.news = True
+                self._warn(number)
 
     def follow(self, write: Callable[[Outcome], None]) -> tuple[int, float]:
         """Sample and enforce until the child ends; return its wait status and the CPU seconds of its rusage."""
@@ -140,8 +156,8 @@ class _Watch:
             while True:
                 self.sampler.sample()
                 self._enforce()
-                if self.warned or time.monotonic() - written_s > INTERIM_S:
-                    self.warned, written_s = False, time.monotonic()
+                if self.news or time.monotonic() - written_s > INTERIM_S:
+                    self.news, written_s = False, time.monotonic()
                     write(replace(self.began, pid=child.pid, **self._seen()))
                 if poll.poll(1000 * self._wait_s()):
                     break
@@ -159,8 +175,8 @@ class _Watch:
         """Return the last outcome: why it ended and all figures."""
         code, cpu_s = usage
         state, reason = self.cut, self.reason
-        if state is None and code != 0 and self.cgroup.oom_kills() > self.oom_kills:
-            state, reason = JobState.OUT_OF_MEMORY, "the kernel killed a process of the job for memory"
+        if state is None and self._killed_for_memory() and (code != 0 or self.cgroup.made):
+            state, reason = JobState.OUT_OF_MEMORY, self._why_killed()
         if state is None:
             state = JobState.COMPLETED if code == 0 else JobState.FAILED
         return replace(
@@ -182,6 +198,7 @@ class _Watch:
 
     def _enforce(self) -> None:
         limits = self.limits
+        self._read_control()
         if self.kill_at_s is not None:
             if time.monotonic() >= self.kill_at_s:
                 self._send_tree(signal.SIGKILL)
@@ -189,13 +206,47 @@ class _Watch:
         if self.instruments is not None and self.instruments.poll():
             self._cut(JobState.CANCELLED, ENOUGH)
             return
-        if limits.walltime_s is not None and self._elapsed_s() >= limits.walltime_s:
-            self._cut(JobState.TIMEOUT, f"longer than the walltime of {format_duration(limits.walltime_s)}")
+        if limits.warning is not None and self._elapsed_s() >= self._warning_due_s():
+            self._warn(limits.warning)
+        if self.walltime_s is not None and self._elapsed_s() >= self.walltime_s:
+            self._cut(JobState.TIMEOUT, f"longer than the walltime of {format_duration(self.walltime_s)}")
+        elif self.cgroup.made and self._killed_for_memory():
+            self._cut(JobState.OUT_OF_MEMORY, self._why_killed())
         elif limits.memory_bytes is not None and self.sampler.memory_bytes > limits.memory_bytes:
             used = format_bytes(self.sampler.memory_bytes)
             self._cut(
                 JobState.OUT_OF_MEMORY, f"used {used}, more than the {format_bytes(limits.memory_bytes)} asked for"
             )
+
+    def _read_control(self) -> None:
+        """Take over a walltime that was asked for meanwhile; a warning comes before that one too."""
+        asked = None if self.limits.control is None else asked_walltime_s(self.limits.control)
+        if asked is not None and asked != self.walltime_s:
+            self.walltime_s, self.warned = asked, False
+
+    def _warning_due_s(self) -> float:
+        """Return when the warning is due, counted from the start; never, once it was heard."""
+        if self.walltime_s is None or self.warned:
+            return math.inf
+        return max(self.walltime_s - self.limits.warning_s, self.walltime_s / 2)
+
+    def _warn(self, number: int) -> None:
+        """Send a warning to every process of the tree that listens."""
+        for process in psutil.Process().children(recursive=True):
+            if _catches(process.pid, number):
+                self.warned = self.news = True
+                with suppress(psutil.NoSuchProcess):
+                    process.send_signal(number)
+
+    def _killed_for_memory(self) -> bool:
+        return self.cgroup.oom_kills() > self.oom_kills
+
+    def _why_killed(self) -> str:
+        """Say what the kernel did; at the job's own limit if the group is its own."""
+        if self.cgroup.made is None or self.limits.memory_bytes is None:
+            return "the kernel killed a process of the job for memory"
+        most = format_bytes(self.limits.memory_bytes)
+        return f"the kernel killed a process that would use more than the {most} asked for"
 
     def _cut(self, state: JobState, reason: str) -> None:
         self.cut, self.reason = self.cut or state, reason
@@ -207,8 +258,9 @@ class _Watch:
         wait = self.sampler.next_interval_s(self._elapsed_s())
         if self.kill_at_s is not None:
             return max(min(wait, self.kill_at_s - time.monotonic()), 0.01)
-        if self.limits.walltime_s is not None:
-            wait = min(wait, max(self.limits.walltime_s - self._elapsed_s(), 0.0) + 0.001)
+        for due_s in (self.walltime_s, self._warning_due_s() if self.limits.warning else None):
+            if due_s is not None and due_s > self._elapsed_s():
+                wait = min(wait, due_s - self._elapsed_s() + 0.001)
         return wait
 
     def _elapsed_s(self) -> float:
