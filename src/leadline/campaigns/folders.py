@@ -1,19 +1,15 @@
 """Keep a campaign in one folder: its file as it was, its journal, the outcome and the log of every run."""
 
-import fcntl
 import os
-import socket
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import datetime
 from pathlib import Path
-from typing import TextIO
 
 from leadline.core.campaigns import Campaign
 from leadline.core.documents import dump, load
 from leadline.core.errors import LeadlineError
 from leadline.execution.journal import Journal
+from leadline.execution.lock import holder, only_one
 
 JOURNAL = "journal.sqlite"
 PARSED = "campaign.json"
@@ -70,48 +66,18 @@ def only_runner(folder: Path, name: str) -> Iterator[None]:
     Raises:
         LeadlineError: another process runs it; it is named.
     """
-    with (folder / LOCK).open("a+", encoding="utf-8") as stream:
-        if not _locked(stream):
+    with only_one(folder / LOCK) as mine:
+        if not mine:
             raise LeadlineError(
-                f"campaign {name!r} is being run by {_holder(folder)}: wait for it, or stop it with "
-                f"leadline campaign stop {name}"
+                f"campaign {name!r} is being run by {runner_of(folder) or 'another process'}: wait for it, or stop it "
+                f"with leadline campaign stop {name}"
             )
-        stream.truncate(0)
-        started = datetime.now().astimezone().strftime("%H:%M")
-        stream.write(f"process {os.getpid()} on {socket.gethostname()} since {started}")
-        stream.flush()
-        try:
-            yield
-        finally:
-            stream.truncate(0)
+        yield
 
 
 def runner_of(folder: Path) -> str | None:
     """Return who runs the campaign, as ``process 12 on node1 since 14:02``; ``None`` if nobody does."""
-    try:
-        with (folder / LOCK).open("r+", encoding="utf-8") as stream:
-            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except FileNotFoundError:
-        return None
-    except BlockingIOError:
-        return _holder(folder)
-    return None
-
-
-def _locked(stream: TextIO) -> bool:
-    """Take the lock; somebody who only looks whether it is taken holds it for a moment."""
-    for wait_s in (0.05, 0.1, 0.2, 0.0):
-        try:
-            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            time.sleep(wait_s)
-        else:
-            return True
-    return False
-
-
-def _holder(folder: Path) -> str:
-    return (folder / LOCK).read_text(encoding="utf-8").strip() or "another process"
+    return holder(folder / LOCK)
 
 
 def _write(path: Path, text: str) -> None:

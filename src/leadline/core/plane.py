@@ -27,7 +27,8 @@ class Policy:
     of its places) what all attempts may take together. ``resumes`` says that the command goes on from its own
     checkpoint when it is started again; ``checkpoint_signal`` is sent ``checkpoint_s`` before a limit so that it
     writes one. ``deadline_at`` is when its result is wanted, and ``risk`` the accepted probability of a limit that is
-    too low. ``resizes`` says whether requests may be changed at all.
+    too low. ``resizes`` says whether requests may be changed at all, and ``measured`` whether the command runs under
+    the measuring wrapper, without which nothing is known of its progress.
     """
 
     places: tuple[Place, ...]
@@ -41,6 +42,17 @@ class Policy:
     deadline_at: str | None = None
     risk: float = 0.05
     resizes: bool = True
+    measured: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The next attempt of a job: where, with which request, not before when, and why."""
+
+    place: Place
+    resources: ResourceSpec
+    not_before: str | None = None
+    reason: str = ""
 
 
 class After(StrEnum):
@@ -55,7 +67,8 @@ class After(StrEnum):
 class Attempt:
     """One submission of a job to one scheduler.
 
-    ``key`` is unique, was stored before anything was submitted, and stands in the job's name and comment there.
+    ``key`` is unique; ``batch`` is that of the submission it is part of (its own, or that of its array), was stored
+    before anything was submitted, and stands in the job's name and comment at the scheduler.
     ``scheduler_id`` is ``None`` until the scheduler's answer is known; ``state`` then is that of the scheduler, and
     ``reason`` why it waits or how it ended. ``withdrawn`` says that the plane itself took it back.
     Times are ISO 8601 in UTC. ``node_s`` is what it took, nodes times seconds.
@@ -66,6 +79,7 @@ class Attempt:
     number: int
     place: Place
     resources: ResourceSpec
+    batch: str = ""
     state: JobState = JobState.PENDING
     scheduler_id: str | None = None
     noted_at: str = ""
@@ -78,20 +92,23 @@ class Attempt:
     withdrawn: bool = False
     walltime_s: float | None = None
     """The limit as it is now at the scheduler; it may have been shortened since it was submitted."""
+    refused_extensions: int = 0
+    recorded: bool = False
+    """Whether its end entered the history."""
 
     @property
     def live(self) -> bool:
-        """Whether it is, or may be, at the scheduler."""
-        return not self.state.final
+        """Whether it is, or may be, at the scheduler; what nothing names any more ended with state UNKNOWN."""
+        return not self.state.final and self.ended_at is None
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What a user handed over. Its ``state`` is final when the plane will do nothing more for it.
+    """What a user handed over. Its ``state`` is PENDING until it is ``closed``; ``standing`` says how it stands.
 
     ``group`` is shared by the elements of an array and ``index`` tells them apart; ``after`` are keys of jobs that
-    must have ended so. ``cancelled`` says that the user took it back. ``recorded`` says that its end entered the
-    history.
+    must have ended so. ``plan`` is there while another attempt is to follow. ``cancelled`` says that the user took it
+    back, and ``recorded`` that nothing is left to do.
     """
 
     key: str
@@ -107,9 +124,22 @@ class Job:
     reason: str = ""
     predicted: Estimate | None = None
     parameters: dict[str, int | float | str] = field(default_factory=dict)
-    not_before: str | None = None
+    plan: Plan | None = None
     cancelled: bool = False
     recorded: bool = False
+
+    @property
+    def closed(self) -> bool:
+        """Whether the plane will do nothing more for it; UNKNOWN is the end of what nothing names any more."""
+        return self.state.final or self.state is JobState.UNKNOWN
+
+    @property
+    def standing(self) -> JobState:
+        """How it stands: its end, or RUNNING while an attempt runs, or PENDING."""
+        if self.closed:
+            return self.state
+        runs = any(one.state is JobState.RUNNING for one in self.attempts)
+        return JobState.RUNNING if runs else JobState.PENDING
 
     @property
     def live(self) -> tuple[Attempt, ...]:
@@ -198,3 +228,34 @@ class Decision:
     place: Place | None = None
     delay_s: float = 0.0
     evidence: dict[str, float | str] = field(default_factory=dict)
+
+
+class Kind(StrEnum):
+    """What an event of the journal tells."""
+
+    HANDED_OVER = "handed over"
+    NOTED = "noted"
+    """An attempt is about to be submitted under its key."""
+    SUBMITTED = "submitted"
+    STATE = "state"
+    PROGRESS = "progress"
+    POLL = "poll"
+    DECISION = "decision"
+    FAULT = "fault"
+    """Something did not answer or was refused."""
+    CANCEL = "cancel"
+    """The user took a job back."""
+    SETTLED = "settled"
+    LEARNED = "learned"
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One row of the journal: when, of which job and attempt (empty: of none), what, and its figures."""
+
+    number: int
+    at: str
+    kind: Kind
+    job: str = ""
+    attempt: str = ""
+    said: dict[str, float | int | str | bool | None] = field(default_factory=dict)

@@ -19,6 +19,10 @@ class Refused(LeadlineError):
     """The scheduler said no, with its reason; nothing was changed."""
 
 
+class Busy(Refused):
+    """The scheduler takes nothing more for now: too many jobs of this user wait, or of all."""
+
+
 class Unsure(SchedulerUnreachable):
     """The scheduler did not answer a request that it may have carried out: look the key up before a second try."""
 
@@ -90,7 +94,7 @@ class Scheduler(Protocol):
 
         Raises:
             InvalidInput: it cannot be written down as the site wants it; nothing was sent.
-            Refused: the scheduler took nothing.
+            Refused: the scheduler took nothing; ``Busy`` if it may later.
             Unsure: it may have taken it.
         """
 
@@ -112,6 +116,9 @@ class Scheduler(Protocol):
 
     def reports(self, keys: Collection[str], *, since_s: float = 0.0) -> Mapping[str, Outcome]:
         """Return what the wrappers of these attempts wrote after ``since_s`` (epoch): interim or final outcomes."""
+
+    def log_tails(self, keys: Collection[str], *, most_bytes: int = 8192) -> Mapping[str, str]:
+        """Return the last of what these attempts wrote to their streams; of those that wrote nothing, nothing."""
 
     def cancel(self, ids: Collection[str]) -> None:
         """End jobs, waiting or running; those that ended already are passed over."""

@@ -7,8 +7,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+import psutil
+
 from leadline.core.errors import LeadlineError
 
+_NETWORK = ("nfs", "lustre", "gpfs", "beegfs", "ceph", "cifs", "smb", "panfs", "afs", "glusterfs", "fuse", "9p")
+"""File systems on which SQLite's write-ahead log cannot be shared; fuse may be one of them."""
 BUSY_S = 30.0
 """How long a writer waits for another one."""
 
@@ -65,7 +69,7 @@ class SqliteFile:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             connection = sqlite3.connect(self.path, timeout=BUSY_S, isolation_level=None)
             try:
-                connection.execute("PRAGMA journal_mode = WAL")
+                connection.execute(f"PRAGMA journal_mode = {'TRUNCATE' if _over_network(self.path) else 'WAL'}")
                 connection.execute("BEGIN IMMEDIATE")
                 self._make_or_check(connection)
                 connection.execute("COMMIT")
@@ -108,3 +112,15 @@ class SqliteFile:
             ) from error
         except OSError as error:
             raise LeadlineError(f"the journal {self.path} cannot be made ({error.strerror})") from error
+
+
+def _over_network(path: Path) -> bool:
+    """Whether a file lies on a file system that several machines see, where SQLite's shared memory does not reach."""
+    there = str(path.parent.resolve())
+    mounts = [one for one in psutil.disk_partitions(all=True) if _below(there, one.mountpoint)]
+    kind = max(mounts, key=lambda one: len(one.mountpoint)).fstype if mounts else ""
+    return kind.startswith(_NETWORK)
+
+
+def _below(path: str, folder: str) -> bool:
+    return path == folder or path.startswith(folder.rstrip("/") + "/")

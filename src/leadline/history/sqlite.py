@@ -3,7 +3,7 @@
 import os
 import sqlite3
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -40,10 +40,19 @@ class SqliteHistory:
 
     def add(self, run: Run) -> None:
         """Write the run whole or not at all; a run of the same id is replaced."""
-        row = (run.id, run.started_at, run.state.value, run.job.name, run.host, dump(_document(run), indent=0))
+        self.add_all([run])
+
+    def add_all(self, runs: Iterable[Run]) -> None:
+        """Write all of the runs or none; a run of the same id is replaced."""
+        rows = [
+            (run.id, run.started_at, run.state.value, run.job.name, run.host, dump(_document(run), indent=0))
+            for run in runs
+        ]
+        if not rows:
+            return
         with self._open(create=True) as connection:
             connection.execute("BEGIN IMMEDIATE")
-            connection.execute("INSERT OR REPLACE INTO run VALUES (?, ?, ?, ?, ?, ?)", row)
+            connection.executemany("INSERT OR REPLACE INTO run VALUES (?, ?, ?, ?, ?, ?)", rows)
             connection.execute("COMMIT")
 
     def runs(self, *, limit: int | None = None) -> Iterator[Run]:

@@ -233,3 +233,13 @@ def test_a_kill_for_memory_that_the_exit_code_hides_is_seen(measure):
     assert "the kernel killed a process that would use more than the 100 MiB asked for" == outcome.reason
     assert outcome.measured["cgroup_memory_bytes"].value <= 100 * MIB
     assert not group.made.exists()
+
+
+def test_of_two_submissions_of_one_attempt_only_the_first_starts(tmp_path):
+    argv = [
+        *WRAPPER, "--once", "--result", str(tmp_path / "a.json"), "--",
+        "sh", "-c", f"echo ran >> {tmp_path / 'ran'}",
+    ]  # fmt: skip
+    codes = [subprocess.run(argv, capture_output=True, check=False).returncode for _ in range(2)]
+    assert [0, 125] == codes
+    assert "ran\n" == (tmp_path / "ran").read_text()

@@ -18,7 +18,8 @@ from leadline.execution.wrapper.supervise import ENOUGH, Limits, supervise
 OPEN = b"g"
 """What whoever starts the wrapper says at the gate once it has noted the wrapper's process."""
 NEVER_BEGUN = 125
-"""Exit code of a wrapper whose starter died before that; the command was never started, and there is no outcome."""
+"""Exit code of a wrapper that started no command, and wrote no outcome: its starter died before it said so, or another
+wrapper had started the same attempt."""
 PATIENCE_S = 600.0
 """How long the last outcome waits for room on a full disk."""
 
@@ -41,10 +42,14 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--controlled", action="store_true", help="look for another walltime beside the result")
     parser.add_argument("--kill-after-s", type=float, help="kill what still runs so long after a SIGTERM")
     parser.add_argument("--gate", type=int, help="descriptor that must say g before the command is started")
+    parser.add_argument("--once", action="store_true", help="start nothing if a wrapper with this result did before")
     parser.add_argument("command", nargs="+")
     given = parser.parse_args(arguments)
     path = Path(os.path.expandvars(given.result)).absolute()
     if given.gate is not None and not _opened(given.gate):
+        return NEVER_BEGUN
+    if given.once and not _first(path):
+        sys.stderr.write(f"leadline: {path.stem} was started before: it is not started again\n")
         return NEVER_BEGUN
 
     def write(outcome: Outcome) -> None:
@@ -83,6 +88,15 @@ def _write(outcome: Outcome, path: Path) -> None:
             time.sleep(1.0)
         else:
             return
+
+
+def _first(path: Path) -> bool:
+    """Whether this is the first wrapper with that result; a file system makes a file anew only once."""
+    try:
+        os.close(os.open(path.with_suffix(".started"), os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+    except FileExistsError:
+        return False
+    return True
 
 
 def _opened(gate: int) -> bool:

@@ -1,0 +1,142 @@
+"""The verbs of the plane's journal: hand jobs over, list them, take them back, and tell what was decided of them."""
+
+import re
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from leadline.app import settings
+from leadline.core.errors import InvalidInput
+from leadline.core.estimate import Estimate
+from leadline.core.jobs import JobSpec
+from leadline.core.plane import After, Event, Job, Policy
+from leadline.execution.plane.journal import PlaneJournal
+
+MOST_ELEMENTS = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What a user hands over: one job, or an array of one element for each of ``indices``.
+
+    ``after`` names jobs of the plane that must have ended as ``after_kind`` says before it is submitted.
+    """
+
+    spec: JobSpec
+    policy: Policy
+    indices: tuple[int, ...] = ()
+    after: tuple[str, ...] = ()
+    after_kind: After = After.OK
+    predicted: Estimate | None = None
+    parameters: dict[str, int | float | str] | None = None
+
+
+def plane_dir() -> Path:
+    """Return the folder of the plane: its journal, its lock, and the files of the jobs of this machine."""
+    return settings.data_dir() / "plane"
+
+
+def open_journal() -> PlaneJournal:
+    """Open the plane's journal, made if it is not there."""
+    settings.require_writable(plane_dir())
+    return PlaneJournal(plane_dir() / "journal.sqlite")
+
+
+def hand_over(wanted: Wanted) -> tuple[Job, ...]:
+    """Write jobs into the journal, all or none; whoever runs the plane submits them.
+
+    Raises:
+        UnknownName: a job that it waits for is not there.
+        InvalidInput: the array has no elements, too many, or one twice.
+    """
+    _check_indices(wanted.indices)
+    with open_journal() as journal:
+        after = tuple(journal.get(name).key for name in wanted.after)
+        group = _key() if wanted.indices else None
+        first = Job(
+            _key(),
+            wanted.spec,
+            wanted.policy,
+            created_at=datetime.now(UTC).isoformat(timespec="milliseconds"),
+            group=group,
+            after=after,
+            after_kind=wanted.after_kind,
+            predicted=wanted.predicted,
+            parameters=wanted.parameters or {},
+        )
+        jobs = [replace(first, key=_key(), index=index) for index in wanted.indices] or [first]
+        journal.add(jobs)
+        return tuple(jobs)
+
+
+def indices_of(text: str) -> tuple[int, ...]:
+    """Read the elements of an array as Slurm writes them: ``0-99``, ``1,5,7``, ``0-100:10``.
+
+    Raises:
+        InvalidInput: it is not of that form.
+    """
+    found: list[int] = []
+    for part in text.split(","):
+        match = re.fullmatch(r"\s*(\d+)(?:-(\d+)(?::(\d+))?)?\s*", part)
+        if match is None or (match[3] is not None and int(match[3]) == 0):
+            raise InvalidInput(f"{text!r} names no elements of an array: write 0-99, 1,5,7 or 0-100:10")
+        last = int(match[2] or match[1])
+        if last - int(match[1]) > MOST_ELEMENTS:
+            raise InvalidInput(f"{text!r} names more than {MOST_ELEMENTS} elements: hand over smaller arrays")
+        found += range(int(match[1]), last + 1, int(match[3] or 1))
+    _check_indices(tuple(found))
+    return tuple(found)
+
+
+def jobs_of(names: Sequence[str] = (), *, everything: bool = False, most: int | None = None) -> tuple[Job, ...]:
+    """Return the jobs that are named, the newest first; without names those at work, or the last ``most`` of all."""
+    if not (plane_dir() / "journal.sqlite").exists():
+        return ()
+    with open_journal() as journal:
+        if names:
+            return tuple(one for name in names for one in _named(journal, name))
+        if everything:
+            return journal.newest(most)
+        return tuple(one for one in reversed(journal.open_jobs()) if not one.closed)
+
+
+def take_back(names: Sequence[str]) -> tuple[Job, ...]:
+    """Note that jobs, or whole arrays, are to be cancelled; return those that had not ended.
+
+    Raises:
+        UnknownName: there is no such job; nothing was noted.
+    """
+    with open_journal() as journal:
+        found = [one for name in names for one in _named(journal, name)]
+        going_on = [one for one in found if not one.closed]
+        journal.cancel([one.key for one in going_on])
+        return tuple(going_on)
+
+
+def story_of(name: str) -> tuple[Job, tuple[Event, ...]]:
+    """Return a job and all that happened to it, in order.
+
+    Raises:
+        UnknownName: there is no such job.
+    """
+    with open_journal() as journal:
+        job = journal.get(name)
+        return job, journal.events(job=job.key)
+
+
+def _named(journal: PlaneJournal, name: str) -> tuple[Job, ...]:
+    """Return the job of a name, or the elements of the array of that name."""
+    return journal.group(name) or (journal.get(name),)
+
+
+def _check_indices(indices: tuple[int, ...]) -> None:
+    if len(indices) > MOST_ELEMENTS:
+        raise InvalidInput(f"an array of {len(indices)} elements is too large: {MOST_ELEMENTS} are taken at once")
+    if len(set(indices)) != len(indices):
+        raise InvalidInput("an element of the array is named twice: name each once")
+
+
+def _key() -> str:
+    return uuid.uuid4().hex[:12]

@@ -1,0 +1,1 @@
+"""The Intelligence Plane: jobs handed over, followed to their end, and corrected on the way."""

@@ -1,0 +1,163 @@
+"""Decide about attempts, write the decision down with its evidence, and carry it out."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from leadline.core.jobs import JobState
+from leadline.core.plane import Action, Attempt, Decision, Job, Kind, Plan, Situation
+from leadline.execution.clock import Clock, epoch_s
+from leadline.execution.plane.advisor import Advisor, Decide, Expectation
+from leadline.execution.plane.book import Book
+from leadline.execution.plane.journal import Note, Said
+from leadline.execution.plane.patience import Patience
+from leadline.execution.scheduler import Refused, Scheduler
+from leadline.execution.wrapper.outcome import Outcome
+
+
+@dataclass(slots=True)
+class Actor:
+    """Makes a situation of what is known, asks for the decision, and acts on it."""
+
+    book: Book
+    schedulers: Mapping[str, Scheduler]
+    advisor: Advisor
+    clock: Clock
+    patience: Patience
+    decide: Decide
+    kept: dict[str, tuple[JobState, float]] = field(default_factory=dict)
+    """Attempt → its state and the moment (monotonic) when keeping it was last written down."""
+
+    def judge(self, attempt: Attempt, outcome: Outcome | None) -> None:
+        """Decide about an attempt that waits or runs, and act.
+
+        Raises:
+            SchedulerUnreachable: the decision could not be carried out; it is made anew later.
+        """
+        job = self.book.jobs.get(attempt.job)
+        if job is None or job.cancelled or attempt.withdrawn:
+            return
+        self._withdraw_copies(job, attempt)
+        situation = self._situation(job, attempt, outcome)
+        decision = self.decide(situation)
+        if decision.action is Action.KEEP and not self._worth_telling(attempt):
+            return
+        self.book.write(notes=[Note(Kind.DECISION, job.key, attempt.key, said_of(decision))])
+        self._act(job, attempt, decision)
+
+    def judge_waiting(self, system: str) -> None:
+        """Decide about attempts of which nothing new is known, now and then."""
+        for job, attempt in list(self.book.live(system)):
+            if attempt.scheduler_id is None:
+                continue
+            if attempt.state is JobState.RUNNING and len(job.live) > 1:
+                self._withdraw_copies(job, attempt)
+            state, since_s = self.kept.get(attempt.key, (None, 0.0))
+            if state is None:
+                self.kept[attempt.key] = (attempt.state, self.clock.monotonic_s())
+            elif self.clock.monotonic_s() - since_s > self.patience.decide:
+                self.kept[attempt.key] = (attempt.state, self.clock.monotonic_s())
+                self.judge(attempt, None)
+
+    def decide_end(self, job: Job, ended: Attempt, outcome: Outcome | None, evidence: tuple[str, ...]) -> Decision:
+        """Return what becomes of a job whose last attempt ended."""
+        self.kept.pop(ended.key, None)
+        return self.decide(replace(self._situation(job, ended, outcome), evidence=evidence))
+
+    def _worth_telling(self, attempt: Attempt) -> bool:
+        """Whether that an attempt is left alone is written down: once for each state, then now and then."""
+        state, since_s = self.kept.get(attempt.key, (None, 0.0))
+        now_s = self.clock.monotonic_s()
+        if state is attempt.state and now_s - since_s < self.patience.decide:
+            return False
+        self.kept[attempt.key] = (attempt.state, now_s)
+        return True
+
+    def _situation(self, job: Job, attempt: Attempt, outcome: Outcome | None) -> Situation:
+        now_s = self.clock.now_s()
+        expected = self.advisor.expect(job, attempt, outcome, now_s=now_s)
+        memory = outcome.measured.get("host_memory_bytes") if outcome else None
+        return Situation(
+            job,
+            attempt,
+            now_s,
+            elapsed_s(attempt, now_s),
+            expected.total_s,
+            expected.memory_bytes,
+            memory.value if memory else None,
+            expected.remaining_wait_s,
+            expected.allowed_s,
+            expected.node_memory_bytes,
+            sum(node_s(one, now_s) for one in job.attempts),
+            _spent(job, expected, now_s),
+            expected.cost_per_s,
+            attempt.refused_extensions,
+            alternatives=expected.alternatives,
+        )
+
+    def _act(self, job: Job, attempt: Attempt, decision: Decision) -> None:
+        scheduler = self.schedulers[attempt.place.system]
+        asked = decision.resources
+        if decision.action in (Action.SHRINK, Action.EXTEND) and asked and asked.walltime_s and attempt.scheduler_id:
+            try:
+                scheduler.change_walltime(attempt.scheduler_id, asked.walltime_s)
+            except Refused as error:
+                counted = replace(attempt, refused_extensions=attempt.refused_extensions + 1)
+                self._tell(Kind.FAULT, counted, {"why": str(error), "asked": decision.action.value})
+                return
+            changed = replace(attempt, walltime_s=asked.walltime_s)
+            self._tell(Kind.STATE, changed, {"state": attempt.state.value, "walltime_s": asked.walltime_s})
+        elif decision.action in (Action.MOVE, Action.RESUBMIT):
+            plan = Plan(decision.place or attempt.place, asked or attempt.resources, reason=decision.reason)
+            self._withdraw(attempt, replace(job, plan=plan, reason=decision.reason))
+        elif decision.action is Action.WITHDRAW or decision.action is Action.GIVE_UP:
+            self._withdraw(attempt, replace(job, reason=decision.reason))
+
+    def _withdraw_copies(self, job: Job, runs: Attempt) -> None:
+        """Take the other copies of a job back once one runs."""
+        if runs.state is not JobState.RUNNING:
+            return
+        for other in job.live:
+            if other.key != runs.key and not other.withdrawn and other.scheduler_id:
+                why = f"a copy of it runs at {runs.place}"
+                self.book.write(
+                    notes=[Note(Kind.DECISION, job.key, other.key, {"action": Action.WITHDRAW.value, "why": why})]
+                )
+                self._withdraw(other, job)
+
+    def _withdraw(self, attempt: Attempt, job: Job) -> None:
+        """Take an attempt back: it is written down, so that its end is known for what it is, and then carried out."""
+        self.book.write(jobs=[job], attempts=[replace(attempt, withdrawn=True)])
+
+    def _tell(self, kind: Kind, attempt: Attempt, said: Said) -> None:
+        self.book.write(attempts=[attempt], notes=[Note(kind, attempt.job, attempt.key, said)])
+
+
+def said_of(decision: Decision) -> Said:
+    """Return a decision as an event tells it."""
+    said: dict[str, float | int | str | bool | None] = {"action": decision.action.value, "why": decision.reason}
+    if decision.place is not None:
+        said["place"] = str(decision.place)
+    if decision.resources is not None:
+        said["walltime_s"] = decision.resources.walltime_s
+        said["memory_bytes_per_node"] = decision.resources.memory_bytes_per_node
+    return {**decision.evidence, **said}
+
+
+def elapsed_s(attempt: Attempt, now_s: float) -> float:
+    """Return how long an attempt has run, or ran."""
+    if attempt.started_at is None:
+        return 0.0
+    end_s = epoch_s(attempt.ended_at) if attempt.ended_at else now_s
+    return max(0.0, end_s - epoch_s(attempt.started_at))
+
+
+def node_s(attempt: Attempt, now_s: float) -> float:
+    """Return the node-seconds an attempt has taken."""
+    return attempt.resources.nodes * elapsed_s(attempt, now_s)
+
+
+def _spent(job: Job, expected: Expectation, now_s: float) -> float | None:
+    """Return what all attempts cost at the price of this one's request; ``None`` where no price is known."""
+    if expected.cost_per_s is None:
+        return None
+    return expected.cost_per_s * sum(elapsed_s(one, now_s) for one in job.attempts)

@@ -1,0 +1,167 @@
+"""Run the plane: take jobs in, submit them, follow them, decide, act, and settle each exactly once."""
+
+from collections.abc import Callable
+
+from leadline.core.errors import LeadlineError, SchedulerUnreachable
+from leadline.core.jobs import JobState
+from leadline.core.plane import Attempt, Kind
+from leadline.execution.clock import Clock, SystemClock
+from leadline.execution.plane.acting import Actor
+from leadline.execution.plane.advisor import Advisor, Decide, Diagnose
+from leadline.execution.plane.book import Book
+from leadline.execution.plane.journal import Note, PlaneJournal
+from leadline.execution.plane.patience import USUAL, Patience, Rhythm
+from leadline.execution.plane.settling import Settler
+from leadline.execution.plane.submitting import Submitter
+from leadline.execution.plane.watching import Watcher, ask
+from leadline.execution.scheduler import Refused, Scheduler
+
+IDLE_S = 1.0
+"""The longest pause between two looks at what users asked for."""
+
+
+class Plane:
+    """One process's hold of a journal; one process alone may run it at a time (``app`` holds a lock).
+
+    ``step`` may be called as often as one likes: each part of it knows when it is due. A write that fails leaves the
+    schedulers as they are and memory as the journal has it; the next step begins from there.
+    """
+
+    def __init__(
+        self,
+        journal: PlaneJournal,
+        scheduler_of: Callable[[str], Scheduler],
+        advisor: Advisor,
+        *,
+        diagnose: Diagnose,
+        decide: Decide,
+        clock: Clock | None = None,
+        patience: Patience = USUAL,
+    ) -> None:
+        self.clock = clock or SystemClock()
+        self.advisor = advisor
+        self.patience = patience
+        self.book = Book(journal)
+        self.schedulers: dict[str, Scheduler] = {}
+        self.rhythms: dict[str, Rhythm] = {}
+        self.watchers: dict[str, Watcher] = {}
+        self.submitter = Submitter(self.book, self.schedulers, self.rhythms, self.admit, advisor, self.clock, patience)
+        self.actor = Actor(self.book, self.schedulers, advisor, self.clock, patience, decide)
+        self.settler = Settler(self.book, self.schedulers, advisor, self.clock, diagnose, self.actor)
+        self._scheduler_of = scheduler_of
+        self._told: set[str] = set()
+        self._loaded = False
+
+    def step(self) -> float:
+        """Do all that is due and return the seconds until something is due again.
+
+        Raises:
+            LeadlineError: the journal cannot be written; call ``step`` again when it can.
+        """
+        try:
+            if not self._loaded:
+                self._load()
+            self.book.take_in()
+            self._cancel()
+            started = self.submitter.start()
+            for watcher in self.watchers.values():
+                self._watch(watcher)
+            self.settler.record()
+        except LeadlineError:
+            self._loaded = False
+            raise
+        return 0.0 if started else self._wait_s()
+
+    def run(self, until: Callable[[], bool], *, told: Callable[[str], None] = lambda _: None) -> None:
+        """Step until ``until()``; a journal that cannot be written is told once and tried again."""
+        said = ""
+        while not until():
+            try:
+                wait_s, said = self.step(), ""
+            except LeadlineError as error:
+                if str(error) != said:
+                    told(str(error))
+                wait_s, said = IDLE_S, str(error)
+            if wait_s:
+                self.clock.sleep(wait_s)
+
+    def admit(self, system: str) -> Watcher:
+        """Return the watcher of a system, made when it is first needed.
+
+        Raises:
+            LeadlineError: there is no such system, or no way to it.
+        """
+        if system not in self.watchers:
+            scheduler, rhythm = self._scheduler_of(system), Rhythm(self.clock, self.patience)
+            self.schedulers[system], self.rhythms[system] = scheduler, rhythm
+            self.watchers[system] = Watcher(system, scheduler, self.book, self.clock, self.patience, rhythm)
+        return self.watchers[system]
+
+    @property
+    def idle(self) -> bool:
+        """Whether there is nothing left to do."""
+        return self._loaded and not self.book.jobs
+
+    def _load(self) -> None:
+        """Read the journal; a system that cannot be reached keeps its jobs until it can, and they are left alone."""
+        self.book.load()
+        for system in {one.place.system for job in self.book.jobs.values() for one in job.live}:
+            try:
+                self.admit(system)
+            except LeadlineError as error:
+                self.book.write(notes=[Note(Kind.FAULT, said={"system": system, "why": str(error)})])
+        self._loaded = True
+
+    def _watch(self, watcher: Watcher) -> None:
+        """Look lost submissions up, poll, settle what ended, and decide about what runs."""
+        if watcher.rhythm.due:
+            try:
+                self.submitter.look_up(watcher.system)
+            except SchedulerUnreachable as error:
+                self._unreachable(watcher, error)
+                return
+        ends = ask(watcher)
+        if ends:
+            self.settler.settle(ends)
+        if watcher.rhythm.failures:
+            return
+        try:
+            for attempt, outcome in watcher.read_reports():
+                self.actor.judge(attempt, outcome)
+            self.actor.judge_waiting(watcher.system)
+        except SchedulerUnreachable as error:
+            self._unreachable(watcher, error)
+
+    def _unreachable(self, watcher: Watcher, error: SchedulerUnreachable) -> None:
+        if watcher.rhythm.failed(str(error)):
+            self.book.write(notes=[Note(Kind.FAULT, said={"system": watcher.system, "why": str(error)})])
+
+    def _cancel(self) -> None:
+        """Carry out what users, or the plane itself, took back; what was not reached is tried again."""
+        for job in list(self.book.jobs.values()):
+            if job.cancelled and not job.closed and not job.live:
+                self.settler.close(job, JobState.CANCELLED, "cancelled by its user")
+            for attempt in job.live:
+                if (job.cancelled or attempt.withdrawn) and attempt.key not in self._told and self._end(attempt):
+                    self._told.add(attempt.key)
+
+    def _end(self, attempt: Attempt) -> bool:
+        """Tell a scheduler to end an attempt; ``False`` if it was not reached, or knows it by no id yet."""
+        watcher = self.watchers.get(attempt.place.system)
+        if watcher is None:
+            return False
+        if attempt.scheduler_id is None or (watcher.rhythm.failures and not watcher.rhythm.due):
+            return False
+        try:
+            watcher.scheduler.cancel([attempt.scheduler_id])
+        except SchedulerUnreachable as error:
+            self._unreachable(watcher, error)
+            return False
+        except Refused as error:
+            self.book.write(notes=[Note(Kind.FAULT, attempt.job, attempt.key, {"why": str(error)})])
+        watcher.rhythm.hurry()
+        return True
+
+    def _wait_s(self) -> float:
+        waits = [watcher.rhythm.wait_s for watcher in self.watchers.values()]
+        return min([IDLE_S, *waits])

@@ -1,0 +1,235 @@
+"""Keep every job of the plane, its attempts, and all that happened to them, in one SQLite file.
+
+The events are the feed, too: whoever changes a job writes an event of it, so that another process reads only what
+changed since.
+"""
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from sqlite3 import Connection
+
+import msgspec
+
+from leadline.core.documents import dump, load
+from leadline.core.errors import UnknownName
+from leadline.core.jobs import JobState
+from leadline.core.plane import Attempt, Event, Job, Kind, Plan
+from leadline.execution.clock import Clock, SystemClock, iso
+from leadline.execution.sqlite_file import SqliteFile
+
+VERSION = 1
+"""Of the tables; kept in the file's ``user_version``."""
+APPLICATION_ID = 0x4C50_4C4E
+"""``LPLN`` in the file's header: another program's database is never written to."""
+
+_TABLES = """
+CREATE TABLE job (
+    key TEXT PRIMARY KEY,
+    position INTEGER NOT NULL UNIQUE,
+    state TEXT NOT NULL,
+    cancelled INTEGER NOT NULL DEFAULT 0,
+    recorded INTEGER NOT NULL DEFAULT 0,
+    reason TEXT NOT NULL DEFAULT '',
+    plan TEXT,
+    document TEXT NOT NULL
+) STRICT;
+CREATE INDEX job_recorded ON job (recorded);
+CREATE TABLE attempt (
+    key TEXT PRIMARY KEY,
+    job TEXT NOT NULL REFERENCES job (key),
+    number INTEGER NOT NULL,
+    document TEXT NOT NULL
+) STRICT;
+CREATE INDEX attempt_job ON attempt (job);
+CREATE TABLE event (
+    number INTEGER PRIMARY KEY AUTOINCREMENT,
+    at TEXT NOT NULL,
+    kind TEXT NOT NULL,
+    job TEXT NOT NULL,
+    attempt TEXT NOT NULL,
+    said TEXT NOT NULL
+) STRICT;
+CREATE INDEX event_job ON event (job);
+"""
+_COLUMNS = "key, state, cancelled, recorded, reason, plan, document"
+_AT_ONCE = 500
+"""Values of one query; SQLite takes some thousands."""
+
+Said = Mapping[str, float | int | str | bool | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """An event to be written: what, of which job and attempt, with which figures."""
+
+    kind: Kind
+    job: str = ""
+    attempt: str = ""
+    said: Said = field(default_factory=dict)
+
+
+class PlaneJournal(SqliteFile):
+    """The journal in the file ``path``, made if it is not there; a context manager that closes it."""
+
+    def __init__(self, path: Path, clock: Clock | None = None) -> None:
+        self._clock = clock or SystemClock()
+        super().__init__(path, tables=_TABLES, application_id=APPLICATION_ID, version=VERSION)
+
+    def add(self, jobs: Iterable[Job]) -> None:
+        """Take jobs in, all or none; a key that is there already stays as it is."""
+        with self.writing() as connection:
+            (last,) = connection.execute("SELECT coalesce(max(position), 0) FROM job").fetchone()
+            for position, job in enumerate(jobs, last + 1):
+                done = connection.execute(
+                    "INSERT OR IGNORE INTO job (key, position, state, reason, plan, document) "
+                    "VALUES (?, ?, ?, ?, ?, ?)",
+                    (job.key, position, job.state.value, job.reason, _plan(job), _document(job)),
+                )
+                if done.rowcount:
+                    self._tell(connection, [Note(Kind.HANDED_OVER, job.key)])
+
+    def write(self, *, jobs: Iterable[Job] = (), attempts: Iterable[Attempt] = (), notes: Iterable[Note] = ()) -> None:
+        """Write what changed of jobs and attempts, and the events that tell it: all or nothing, in one go.
+
+        Of a job, its state, reason, plan and ``recorded`` are written, and never ``cancelled``, which is the
+        user's.
+        """
+        with self.writing() as connection:
+            for job in jobs:
+                connection.execute(
+                    "UPDATE job SET state = ?, reason = ?, plan = ?, recorded = ? WHERE key = ?",
+                    (job.state.value, job.reason, _plan(job), int(job.recorded), job.key),
+                )
+            for attempt in attempts:
+                connection.execute(
+                    "INSERT INTO attempt (key, job, number, document) VALUES (?, ?, ?, ?) "
+                    "ON CONFLICT (key) DO UPDATE SET document = excluded.document",
+                    (attempt.key, attempt.job, attempt.number, dump(attempt, indent=0)),
+                )
+            self._tell(connection, notes)
+
+    def cancel(self, keys: Collection[str]) -> None:
+        """Note that the user takes jobs back; the process that runs the plane carries it out."""
+        with self.writing() as connection:
+            for key in keys:
+                connection.execute("UPDATE job SET cancelled = 1 WHERE key = ?", (key,))
+            self._tell(connection, [Note(Kind.CANCEL, key) for key in keys])
+
+    def open_jobs(self) -> tuple[Job, ...]:
+        """Return the jobs for which there is still something to do, in the order they were handed over."""
+        return self._jobs("WHERE recorded = 0", ())
+
+    def newest(self, most: int | None = None) -> tuple[Job, ...]:
+        """Return the last jobs that were handed over, the newest first."""
+        return self._jobs("", (), order="DESC", most=most)
+
+    def some(self, keys: Iterable[str]) -> tuple[Job, ...]:
+        """Return the jobs of these keys that there are."""
+        wanted = list(keys)
+        found: list[Job] = []
+        for at in range(0, len(wanted), _AT_ONCE):
+            part = wanted[at : at + _AT_ONCE]
+            found += self._jobs(f"WHERE key IN ({', '.join('?' * len(part))})", part)
+        return tuple(found)
+
+    def get(self, name: str) -> Job:
+        """Return the job of that key, of the only key that begins so, or of that id at a scheduler.
+
+        Raises:
+            UnknownName: there is none, or several keys begin so.
+        """
+        rows = self.read("SELECT key FROM job WHERE substr(key, 1, length(?1)) = ?1", name) if name else []
+        keys = [key for (key,) in rows if key == name] or [key for (key,) in rows]
+        if not keys:
+            said = "SELECT job FROM attempt WHERE json_extract(document, '$.scheduler_id') = ? ORDER BY rowid DESC"
+            keys = [key for (key,) in self.read(said, name)[:1]]
+        if len(keys) == 1:
+            return self.some(keys)[0]
+        known = keys or [key for (key,) in self.read("SELECT key FROM job ORDER BY position DESC LIMIT 50")]
+        raise UnknownName("job", name, known, fix="no job was handed over yet" if not known else "")
+
+    def group(self, name: str) -> tuple[Job, ...]:
+        """Return the elements of an array."""
+        return self._jobs("WHERE json_extract(document, '$.group') = ?", (name,))
+
+    def last_event(self) -> int:
+        """Return the number of the newest event; 0 where there is none."""
+        ((number,),) = self.read("SELECT coalesce(max(number), 0) FROM event")
+        return int(number)
+
+    def asked(self, since: int) -> tuple[int, tuple[str, ...]]:
+        """Return the number of the newest event, and the jobs of which users asked something after ``since``."""
+        newest = self.last_event()
+        if newest <= since:
+            return newest, ()
+        query = "SELECT DISTINCT job FROM event WHERE number > ? AND number <= ? AND kind IN (?, ?)"
+        rows = self.read(query, since, newest, Kind.HANDED_OVER, Kind.CANCEL)
+        return newest, tuple(job for (job,) in rows)
+
+    def events(
+        self, *, job: str | None = None, kinds: Collection[Kind] = (), since: int = 0, most: int = -1
+    ) -> tuple[Event, ...]:
+        """Return events in their order: of one job or of all, of some kinds or of all; the last ``most``."""
+        conditions, values = ["number > ?"], [since, *([job] if job is not None else []), *kinds]
+        if job is not None:
+            conditions.append("job = ?")
+        if kinds:
+            conditions.append(f"kind IN ({', '.join('?' * len(kinds))})")
+        query = (
+            "SELECT number, at, kind, job, attempt, said FROM event WHERE "  # noqa: S608 - constants of this file
+            + " AND ".join(conditions)
+            + " ORDER BY number DESC LIMIT ?"
+        )
+        rows = self.read(query, *values, most)
+        return tuple(
+            Event(number, at, Kind(kind), of, attempt, msgspec.json.decode(said, type=dict))
+            for number, at, kind, of, attempt, said in reversed(rows)
+        )
+
+    def _tell(self, connection: Connection, notes: Iterable[Note]) -> None:
+        at = iso(self._clock.now_s())
+        connection.executemany(
+            "INSERT INTO event (at, kind, job, attempt, said) VALUES (?, ?, ?, ?, ?)",
+            [(at, one.kind.value, one.job, one.attempt, dump(dict(one.said), indent=0)) for one in notes],
+        )
+
+    def _jobs(
+        self, where: str, values: Collection[str], *, order: str = "ASC", most: int | None = None
+    ) -> tuple[Job, ...]:
+        limit = -1 if most is None else most
+        query = f"SELECT {_COLUMNS} FROM job {where} ORDER BY position {order} LIMIT ?"  # noqa: S608 - constants
+        rows = self.read(query, *values, limit)
+        attempts = self._attempts([row[0] for row in rows])
+        return tuple(self._job(row, attempts.get(row[0], ())) for row in rows)
+
+    def _attempts(self, keys: list[str]) -> dict[str, tuple[Attempt, ...]]:
+        found: dict[str, tuple[Attempt, ...]] = {}
+        for at in range(0, len(keys), _AT_ONCE):
+            part = keys[at : at + _AT_ONCE]
+            query = f"SELECT document FROM attempt WHERE job IN ({', '.join('?' * len(part))}) ORDER BY number, rowid"  # noqa: S608 - marks
+            for (document,) in self.read(query, *part):
+                one = load(document, Attempt, what=f"an attempt of {self.path}")
+                found[one.job] = (*found.get(one.job, ()), one)
+        return found
+
+    def _job(self, row: tuple[object, ...], attempts: tuple[Attempt, ...]) -> Job:
+        key, state, cancelled, recorded, reason, plan, document = row
+        return replace(
+            load(str(document), Job, what=f"job {key} of {self.path}"),
+            state=JobState(str(state)),
+            attempts=attempts,
+            reason=str(reason),
+            plan=None if plan is None else load(str(plan), Plan, what=f"the plan of job {key} of {self.path}"),
+            cancelled=bool(cancelled),
+            recorded=bool(recorded),
+        )
+
+
+def _document(job: Job) -> str:
+    """Write what never changes of a job; the rest has columns, and attempts have rows."""
+    return dump(replace(job, attempts=(), plan=None), indent=0)
+
+
+def _plan(job: Job) -> str | None:
+    return None if job.plan is None else dump(job.plan, indent=0)

@@ -1,0 +1,71 @@
+"""How often the plane asks, and how long it waits for an answer before it concludes anything."""
+
+from dataclasses import dataclass, field
+
+from leadline.execution.clock import Clock
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """All in seconds.
+
+    Between questions to a scheduler ``first`` to ``last`` pass, growing while nothing changes; ``unreachable`` is the
+    longest pause after it did not answer. ``reports`` pass between readings of what jobs write, ``decide`` between
+    decisions about one job of which nothing new is known. A submission whose answer was lost is taken for never
+    arrived after ``grace``; a job that is named nowhere is given up for lost after ``lost``.
+    """
+
+    first: float = 2.0
+    last: float = 30.0
+    unreachable: float = 300.0
+    reports: float = 15.0
+    decide: float = 300.0
+    grace: float = 60.0
+    lost: float = 3600.0
+
+
+USUAL = Patience()
+
+
+@dataclass(slots=True)
+class Rhythm:
+    """When one scheduler is asked next: soon after something changed, ever more rarely while nothing does."""
+
+    clock: Clock
+    patience: Patience
+    interval_s: float = 0.0
+    due_s: float = 0.0
+    failures: int = 0
+    said: str = field(default="")
+
+    @property
+    def due(self) -> bool:
+        """Whether it is time to ask."""
+        return self.clock.monotonic_s() >= self.due_s
+
+    @property
+    def wait_s(self) -> float:
+        """Seconds until it is time to ask."""
+        return max(0.0, self.due_s - self.clock.monotonic_s())
+
+    def hurry(self) -> None:
+        """Something was changed: ask soon."""
+        self.interval_s = self.patience.first
+        if not self.failures:
+            self.due_s = min(self.due_s, self.clock.monotonic_s() + self.interval_s)
+
+    def answered(self, *, changed: bool) -> bool:
+        """Note an answer; return whether it is the first after silence."""
+        back, self.failures, self.said = self.failures > 0, 0, ""
+        self.interval_s = self.patience.first if changed or back else min(1.5 * self.interval_s, self.patience.last)
+        self.interval_s = max(self.interval_s, self.patience.first)
+        self.due_s = self.clock.monotonic_s() + self.interval_s
+        return back
+
+    def failed(self, why: str) -> bool:
+        """Note that no answer came; return whether that is news."""
+        news, self.said = why != self.said, why
+        self.failures += 1
+        pause_s = min(self.patience.first * 2.0**self.failures, self.patience.unreachable)
+        self.due_s = self.clock.monotonic_s() + pause_s
+        return news

@@ -1,0 +1,131 @@
+"""Settle attempts that ended: how, why, and whether the job is done, tried again or given up."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from leadline.core.errors import SchedulerUnreachable
+from leadline.core.jobs import JobState
+from leadline.core.plane import Action, Attempt, Decision, Job, Kind, Plan
+from leadline.execution.clock import Clock, iso
+from leadline.execution.plane.acting import Actor, said_of
+from leadline.execution.plane.advisor import Advisor, Diagnose, Ended
+from leadline.execution.plane.book import Book
+from leadline.execution.plane.journal import Note
+from leadline.execution.plane.watching import End
+from leadline.execution.scheduler import Scheduler
+from leadline.execution.wrapper.outcome import Outcome
+
+
+@dataclass(slots=True)
+class Settler:
+    """Writes the ends of attempts and jobs down, and hands finished jobs to the history."""
+
+    book: Book
+    schedulers: Mapping[str, Scheduler]
+    advisor: Advisor
+    clock: Clock
+    diagnose: Diagnose
+    actor: Actor
+    outcomes: dict[str, Outcome | None] = field(default_factory=dict)
+    """Attempt → its outcome, until it is recorded."""
+
+    def settle(self, ends: list[End]) -> None:
+        """Settle attempts, and decide what becomes of their jobs: one write for all."""
+        jobs: dict[str, Job] = {}
+        attempts: list[Attempt] = []
+        notes: list[Note] = []
+        for end in ends:
+            held = jobs.get(end.attempt.job) or self.book.jobs[end.attempt.job]
+            state, evidence = self.diagnose(end.attempt, end.status, end.outcome, end.log)
+            ended = self._ended(end, state, evidence)
+            notes.append(Note(Kind.STATE, ended.job, ended.key, {"state": state.value, "reason": ended.reason}))
+            job = replace(held, attempts=tuple(ended if one.key == ended.key else one for one in held.attempts))
+            job, told = self._next(job, ended, end.outcome, evidence)
+            jobs[job.key] = job
+            attempts += [one for one in job.attempts if one not in self.book.jobs[job.key].attempts]
+            notes += told
+            self.outcomes[ended.key] = end.outcome
+        self.book.write(jobs=jobs.values(), attempts=attempts, notes=notes)
+
+    def close(self, job: Job, state: JobState, why: str) -> None:
+        """Close a job that has no attempt at any scheduler."""
+        closed = replace(job, state=state, reason=why, plan=None)
+        self.book.write(jobs=[closed], notes=[Note(Kind.SETTLED, job.key, "", {"state": state.value, "why": why})])
+
+    def record(self) -> None:
+        """Hand the attempts that ended to the history, and let go of jobs for which nothing is left to do."""
+        ends = [
+            Ended(job, attempt, self.outcomes.get(attempt.key))
+            for job in self.book.jobs.values()
+            for attempt in job.attempts
+            if not attempt.live and not attempt.recorded
+        ]
+        closed = [job for job in self.book.jobs.values() if job.closed and not job.recorded]
+        if not ends and not closed:
+            return
+        ran = [one for one in ends if one.attempt.started_at is not None]
+        unknown = {one.attempt.key for one in ran if one.attempt.key not in self.outcomes}
+        reported = self._reported(unknown) if unknown else {}
+        self.advisor.ended([replace(one, outcome=one.outcome or reported.get(one.attempt.key)) for one in ran])
+        self.book.write(
+            jobs=[replace(job, recorded=True) for job in closed],
+            attempts=[replace(one.attempt, recorded=True) for one in ends],
+        )
+        self.outcomes.clear()
+
+    def _reported(self, keys: set[str]) -> dict[str, Outcome]:
+        """Return the reports of attempts that an earlier process settled; of those that can still be read."""
+        found: dict[str, Outcome] = {}
+        for scheduler in self.schedulers.values():
+            try:
+                found |= scheduler.reports(keys)
+            except SchedulerUnreachable:
+                continue
+        return found
+
+    def _ended(self, end: End, state: JobState, evidence: tuple[str, ...]) -> Attempt:
+        attempt, status, outcome = end.attempt, end.status, end.outcome
+        started = outcome.started_at if outcome else attempt.started_at
+        if status is not None and status.started_s is not None:
+            started = iso(status.started_s)
+        ended = outcome.ended_at if outcome and outcome.ended_at else iso(self.clock.now_s())
+        if status is not None and status.ended_s is not None:
+            ended = iso(status.ended_s)
+        return replace(
+            attempt,
+            state=state,
+            started_at=started,
+            ended_at=ended,
+            reason="; ".join(evidence) or attempt.reason,
+            node=(status.node if status else None) or attempt.node or (outcome.host if outcome else None),
+            exit_code=outcome.exit_code if outcome else status.exit_code if status else None,
+        )
+
+    def _next(
+        self, job: Job, ended: Attempt, outcome: Outcome | None, evidence: tuple[str, ...]
+    ) -> tuple[Job, list[Note]]:
+        """Return the job as the end of an attempt leaves it, and what is to be told of that."""
+        done = any(one.state is JobState.COMPLETED for one in job.attempts)
+        if job.live:  # another copy is still there; if it is done here, it is of no more use
+            rest = tuple(replace(one, withdrawn=one.withdrawn or (one.live and done)) for one in job.attempts)
+            return replace(job, attempts=rest), []
+        if done and (ended.state is not JobState.COMPLETED or job.cancelled):
+            return self._closed(job, JobState.COMPLETED, "")
+        if job.cancelled:
+            return self._closed(job, JobState.CANCELLED, "cancelled by its user")
+        if ended.withdrawn and job.plan is not None:
+            return job, []
+        decision = self.actor.decide_end(job, ended, outcome, evidence)
+        told = [Note(Kind.DECISION, job.key, ended.key, said_of(decision))]
+        if decision.action in (Action.RESUBMIT, Action.MOVE, Action.CHECKPOINT):
+            return replace(job, plan=self._plan(decision, ended), reason=decision.reason), told
+        closed, settled = self._closed(job, ended.state, decision.reason)
+        return closed, [*told, *settled]
+
+    def _plan(self, decision: Decision, ended: Attempt) -> Plan:
+        later = iso(self.clock.now_s() + decision.delay_s) if decision.delay_s else None
+        return Plan(decision.place or ended.place, decision.resources or ended.resources, later, decision.reason)
+
+    def _closed(self, job: Job, state: JobState, why: str) -> tuple[Job, list[Note]]:
+        closed = replace(job, state=state, reason=why, plan=None)
+        return closed, [Note(Kind.SETTLED, job.key, "", {"state": state.value, "why": why})]

@@ -1,0 +1,267 @@
+"""Hand jobs to schedulers exactly once: the key is on the disk before anything is sent, and looked up if in doubt."""
+
+import uuid
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from leadline.core.errors import InvalidInput, LeadlineError, SchedulerUnreachable
+from leadline.core.jobs import JobState
+from leadline.core.plane import After, Attempt, Job, Kind, Plan
+from leadline.execution.clock import Clock, epoch_s, iso
+from leadline.execution.plane.advisor import Advisor
+from leadline.execution.plane.book import Book
+from leadline.execution.plane.journal import Note, Said
+from leadline.execution.plane.patience import Patience, Rhythm
+from leadline.execution.scheduler import Busy, Refused, Scheduler, Submission, Unsure
+
+AT_ONCE = 100
+"""Submissions of one round; between rounds the plane looks after what runs."""
+ARRAY_MOST = 1000
+"""Elements of one array; Slurm's own limit (MaxArraySize) is 1001 where nobody changed it."""
+NOTED_AT_ONCE = 25
+"""Ids of submissions that are noted in one go."""
+BUSY_S = 60.0
+"""How long to wait before a scheduler that took nothing more is tried again."""
+
+
+@dataclass(slots=True)
+class Submitter:
+    """Notes attempts, submits them, and finds those again whose answer was lost."""
+
+    book: Book
+    schedulers: Mapping[str, Scheduler]
+    rhythms: Mapping[str, Rhythm]
+    admit: Callable[[str], object]
+    """Makes sure that a system is among them, or raises ``LeadlineError``."""
+    advisor: Advisor
+    clock: Clock
+    patience: Patience
+    missed: dict[str, int] = field(default_factory=dict)
+    """Batch → how often it was looked up in vain."""
+    unsent: set[str] = field(default_factory=set)
+    """Batches that are known not to have been sent."""
+
+    def start(self) -> int:
+        """Submit what is ready, as far as one round goes; return how many jobs were handed over."""
+        ready = self._ready()
+        attempts = [attempt for job in ready for attempt in self._attempts(job)]
+        batches = _batches(attempts, self.book.jobs)
+        self.book.write(
+            jobs=[replace(self.book.jobs[key], plan=None) for key in {one.job for one in attempts}],
+            attempts=[one for batch in batches for one in batch],
+            notes=[Note(Kind.NOTED, one.job, one.key, _asked(one)) for batch in batches for one in batch],
+        )
+        return self._submit_all(batches) + self._again()
+
+    def look_up(self, system: str) -> None:
+        """Find the submissions at a system whose answer was lost; what surely never arrived is submitted again.
+
+        Raises:
+            SchedulerUnreachable: it did not answer; nothing was concluded.
+        """
+        lost = _by_batch(one for _, one in self.book.live(system) if one.scheduler_id is None)
+        lost = {batch: attempts for batch, attempts in lost.items() if batch not in self.unsent}
+        if not lost:
+            return
+        found = self.schedulers[system].find(sorted(lost))
+        for batch, attempts in lost.items():
+            if batch in found:
+                self._know([(attempts, found[batch])], found_again=True)
+                continue
+            self.missed[batch] = self.missed.get(batch, 0) + 1
+            age_s = abs(self.clock.now_s() - epoch_s(attempts[0].noted_at))
+            if self.missed[batch] > 1 and age_s > self.patience.grace:
+                self.unsent.add(batch)
+
+    def _again(self) -> int:
+        """Submit what never arrived, under the key that it has."""
+        waiting = [
+            one
+            for system in self.schedulers
+            if self.rhythms[system].failures == 0
+            for _, one in self.book.live(system)
+            if one.scheduler_id is None and one.batch in self.unsent
+        ]
+        dropped = [one for one in waiting if one.withdrawn or self.book.jobs[one.job].cancelled]
+        if dropped:
+            now = iso(self.clock.now_s())
+            self.book.write(attempts=[replace(one, state=JobState.CANCELLED, ended_at=now) for one in dropped])
+        return self._submit_all(_by_batch(one for one in waiting if one not in dropped).values())
+
+    def _ready(self) -> list[Job]:
+        """Return jobs that may be submitted now; those that wait for what ended otherwise are closed."""
+        now_s, ready = self.clock.now_s(), []
+        for job in list(self.book.jobs.values()):
+            if job.closed or job.cancelled or job.live:
+                continue
+            if job.plan and job.plan.not_before and epoch_s(job.plan.not_before) > now_s:
+                continue
+            if not self._may_follow(job):
+                continue
+            ready.append(job)
+            if len(ready) >= AT_ONCE and not job.group:
+                break
+        return ready
+
+    def _may_follow(self, job: Job) -> bool:
+        """Whether all that a job waits for has ended as it should; if it never can, the job is closed."""
+        for key in job.after:
+            state = self.book.end_of(key)
+            if state is None:
+                return False
+            well = state is JobState.COMPLETED
+            if (job.after_kind is After.OK and not well) or (job.after_kind is After.NOT_OK and well):
+                self._close(job, JobState.CANCELLED, f"job {key}, which it waits for, ended {state.value}")
+                return False
+        return True
+
+    def _attempts(self, job: Job) -> list[Attempt]:
+        """Return the attempts to be made of a job now: one, or one for each copy that may wait at once."""
+        try:
+            plans = (job.plan,) if job.plan else self.advisor.plans(job)
+            for plan in plans:
+                self.admit(plan.place.system)
+        except LeadlineError as error:
+            self._close(job, JobState.FAILED, str(error))
+            return []
+        number = len(job.attempts)
+        noted_at = iso(self.clock.now_s())
+        return [_attempt(job, plan, number + at, noted_at) for at, plan in enumerate(plans, 1)]
+
+    def _submit_all(self, batches: Iterable[list[Attempt]]) -> int:
+        """Submit batches, and note their ids some at a time: what a kill leaves unnoted is found by its key."""
+        known: list[tuple[list[Attempt], str]] = []
+        count = 0
+        for batch in batches:
+            found = self._submit(batch)
+            if found is not None:
+                known.append((batch, found))
+                count += len(batch)
+            if len(known) >= NOTED_AT_ONCE:
+                self._know(known)
+                known = []
+        self._know(known)
+        return count
+
+    def _submit(self, attempts: list[Attempt]) -> str | None:
+        """Send one batch and return its id; ``None`` if it was not taken, or if that is not known."""
+        first = attempts[0]
+        self.unsent.discard(first.batch)
+        rhythm = self.rhythms[first.place.system]
+        try:
+            found = self.schedulers[first.place.system].submit(self._submission(attempts))
+        except Busy as error:
+            self._put_off(attempts, str(error))
+        except (Refused, InvalidInput) as error:
+            self._refused(attempts, str(error))
+        except Unsure as error:
+            self._fault(first, str(error))
+            rhythm.hurry()
+        except SchedulerUnreachable as error:
+            self.unsent.add(first.batch)
+            if rhythm.failed(str(error)):
+                self._fault(first, str(error))
+        else:
+            rhythm.hurry()
+            return found
+        return None
+
+    def _submission(self, attempts: list[Attempt]) -> Submission:
+        first = attempts[0]
+        job = self.book.jobs[first.job]
+        spec = replace(job.spec, resources=first.resources, system=first.place.system, partition=first.place.partition)
+        return Submission(
+            first.batch,
+            spec,
+            tuple(one.key for one in attempts),
+            tuple(_index(self.book.jobs[one.job]) for one in attempts) if job.group else (),
+            checkpoint_signal=job.policy.checkpoint_signal,
+            checkpoint_s=job.policy.checkpoint_s,
+            measured=job.policy.measured,
+        )
+
+    def _know(self, batches: Iterable[tuple[list[Attempt], str]], *, found_again: bool = False) -> None:
+        """Note the scheduler's ids of batches."""
+        at, known = iso(self.clock.now_s()), []
+        for attempts, found in batches:
+            self.missed.pop(attempts[0].batch, None)
+            for one in attempts:
+                job = self.book.jobs[one.job]
+                own = f"{found}_{_index(job)}" if job.group else found
+                known.append(replace(one, scheduler_id=own, submitted_at=at))
+        if known:
+            said = {"found_again": found_again}
+            notes = [Note(Kind.SUBMITTED, one.job, one.key, {"id": one.scheduler_id, **said}) for one in known]
+            self.book.write(attempts=known, notes=notes)
+
+    def _put_off(self, attempts: list[Attempt], why: str) -> None:
+        """Let jobs wait here, as the scheduler takes no more of them for now."""
+        later = iso(self.clock.now_s() + BUSY_S)
+        self._withdraw(attempts, why, lambda one: Plan(one.place, one.resources, later, why))
+
+    def _refused(self, attempts: list[Attempt], why: str) -> None:
+        """Close jobs that the scheduler refused and that wait nowhere else."""
+        self._withdraw(attempts, why, lambda _: None)
+        for one in attempts:
+            job = self.book.jobs[one.job]
+            if not job.live and not job.closed:
+                self._close(job, JobState.FAILED, f"{one.place} refused it: {why}")
+
+    def _withdraw(self, attempts: list[Attempt], why: str, plan: Callable[[Attempt], Plan | None]) -> None:
+        now = iso(self.clock.now_s())
+        self.book.write(
+            jobs=[replace(self.book.jobs[one.job], plan=plan(one)) for one in attempts],
+            attempts=[
+                replace(one, state=JobState.CANCELLED, withdrawn=True, ended_at=now, reason=why) for one in attempts
+            ],
+            notes=[Note(Kind.FAULT, one.job, one.key, {"place": str(one.place), "why": why}) for one in attempts],
+        )
+
+    def _fault(self, one: Attempt, why: str) -> None:
+        self.book.write(notes=[Note(Kind.FAULT, one.job, one.key, {"place": str(one.place), "why": why})])
+
+    def _close(self, job: Job, state: JobState, why: str) -> None:
+        closed = replace(job, state=state, reason=why, plan=None)
+        self.book.write(jobs=[closed], notes=[Note(Kind.SETTLED, job.key, "", {"state": state.value, "why": why})])
+
+
+def _attempt(job: Job, plan: Plan, number: int, noted_at: str) -> Attempt:
+    resources = plan.resources
+    key = uuid.uuid4().hex[:12]
+    return Attempt(
+        key, job.key, number, plan.place, resources, key, noted_at=noted_at, walltime_s=resources.walltime_s,
+        reason=plan.reason,
+    )  # fmt: skip
+
+
+def _batches(attempts: Iterable[Attempt], jobs: Mapping[str, Job]) -> list[list[Attempt]]:
+    """Put the elements of an array that ask for the same at the same place into one batch; others are alone."""
+    found: dict[object, list[Attempt]] = {}
+    for one in attempts:
+        group = jobs[one.job].group
+        found.setdefault((group, one.place, one.resources) if group else one.key, []).append(one)
+    batches = [all_[at : at + ARRAY_MOST] for all_ in found.values() for at in range(0, len(all_), ARRAY_MOST)]
+    return [[replace(one, batch=batch[0].key) for one in batch] for batch in batches]
+
+
+def _by_batch(attempts: Iterable[Attempt]) -> dict[str, list[Attempt]]:
+    found: dict[str, list[Attempt]] = {}
+    for one in attempts:
+        found.setdefault(one.batch, []).append(one)
+    return found
+
+
+def _index(job: Job) -> int:
+    return job.index or 0
+
+
+def _asked(one: Attempt) -> Said:
+    asked = one.resources
+    return {
+        "place": str(one.place),
+        "nodes": asked.nodes,
+        "gpus_per_node": asked.gpus_per_node,
+        "walltime_s": asked.walltime_s,
+        "memory_bytes_per_node": asked.memory_bytes_per_node,
+        "why": one.reason,
+    }

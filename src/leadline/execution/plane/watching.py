@@ -1,0 +1,188 @@
+"""Follow what one scheduler holds of the plane's jobs: one question for all, and what their wrappers report."""
+
+from dataclasses import dataclass, field, replace
+
+from leadline.core.errors import SchedulerUnreachable
+from leadline.core.jobs import JobState
+from leadline.core.plane import Attempt, Kind
+from leadline.execution.clock import Clock, iso
+from leadline.execution.plane.book import Book
+from leadline.execution.plane.journal import Note, Said
+from leadline.execution.plane.patience import Patience, Rhythm
+from leadline.execution.scheduler import Scheduler, Status
+from leadline.execution.wrapper.outcome import Outcome
+
+MARGIN_S = 5.0
+"""Reports are asked for from so long before the last reading, as clocks and file systems are late."""
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """An attempt that is over: what its scheduler, its wrapper and its log say of it."""
+
+    attempt: Attempt
+    status: Status | None
+    outcome: Outcome | None
+    log: str = ""
+
+
+@dataclass(slots=True)
+class Watcher:
+    """Asks one scheduler when its rhythm says so, and writes down what changed."""
+
+    system: str
+    scheduler: Scheduler
+    book: Book
+    clock: Clock
+    patience: Patience
+    rhythm: Rhythm
+    reports: dict[str, Outcome] = field(default_factory=dict)
+    """The last report of each live attempt, by its key."""
+    read_s: float = 0.0
+    read_due_s: float = 0.0
+    missing_s: dict[str, float] = field(default_factory=dict)
+    """Attempt → since when nothing names it."""
+
+    def poll(self) -> list[End]:
+        """Ask for the states of all live attempts; return those that are over.
+
+        Raises:
+            SchedulerUnreachable: there was no answer; nothing was concluded.
+        """
+        live = {one.scheduler_id: one for _, one in self.book.live(self.system) if one.scheduler_id}
+        if not live:
+            self.rhythm.answered(changed=False)
+            return []
+        began_s = self.clock.monotonic_s()
+        said = self.scheduler.query(list(live))
+        changed, gone = [], []
+        for scheduler_id, attempt in live.items():
+            status = said.get(scheduler_id)
+            if status is None or status.state.final:
+                gone.append((attempt, status))
+                continue
+            self.missing_s.pop(attempt.key, None)
+            if (now := _with(attempt, status)) != attempt:
+                changed.append((attempt, now))
+        poll: Said = {"system": self.system, "live": len(live), "gone": len(gone), "changed": len(changed),
+                "took_s": round(self.clock.monotonic_s() - began_s, 3)}  # fmt: skip
+        self.book.write(
+            attempts=[now for _, now in changed],
+            notes=[
+                Note(Kind.POLL, said=poll),
+                *(Note(Kind.STATE, now.job, now.key, _told(now)) for was, now in changed if was.state is not now.state),
+            ],
+        )
+        ends = self._ends(gone) if gone else []
+        if self.rhythm.answered(changed=bool(changed or gone)):
+            self.book.write(notes=[Note(Kind.POLL, said={"system": self.system, "answers": "again"})])
+        return ends
+
+    def read_reports(self) -> list[tuple[Attempt, Outcome]]:
+        """Return the running attempts of which something new was reported."""
+        if self.clock.monotonic_s() < self.read_due_s:
+            return []
+        running = {one.key: one for _, one in self.book.live(self.system) if one.state is JobState.RUNNING}
+        self.read_due_s = self.clock.monotonic_s() + self.patience.reports
+        if not running:
+            return []
+        since_s, self.read_s = self.read_s - MARGIN_S, self.clock.now_s()
+        found = self.scheduler.reports(list(running), since_s=max(since_s, 0.0))
+        news = [(running[key], one) for key, one in found.items() if self.reports.get(key) != one]
+        self.reports.update(found)
+        if news:
+            self.book.write(notes=[Note(Kind.PROGRESS, attempt.job, attempt.key, shown(one)) for attempt, one in news])
+        return news
+
+    def _ends(self, gone: list[tuple[Attempt, Status | None]]) -> list[End]:
+        """Settle attempts that left the queue: by their own report if they completed, else by the accounting."""
+        reports = self.scheduler.reports([attempt.key for attempt, _ in gone])
+        asked = [
+            one.scheduler_id for one, status in gone if one.scheduler_id and not _clear(reports.get(one.key), status)
+        ]
+        accounted = self.scheduler.account(asked) if asked else {}
+        ends = []
+        for attempt, seen in gone:
+            outcome = reports.get(attempt.key)
+            status = accounted.get(attempt.scheduler_id or "") or seen
+            if _over(outcome, status):
+                ends.append(End(attempt, status, outcome))
+            elif self._given_up(attempt):
+                ends.append(End(attempt, status, outcome, "nothing names it any more"))
+        for end in ends:
+            self.missing_s.pop(end.attempt.key, None)
+            self.reports.pop(end.attempt.key, None)
+        return self._with_logs(ends)
+
+    def _with_logs(self, ends: list[End]) -> list[End]:
+        """Add the ends of the logs of those that did not complete."""
+        keys = [end.attempt.key for end in ends if not _well(end)]
+        tails = self.scheduler.log_tails(keys) if keys else {}
+        return [replace(end, log=tails.get(end.attempt.key, end.log)) for end in ends]
+
+    def _given_up(self, attempt: Attempt) -> bool:
+        """Whether nothing has named an attempt for so long that it is lost."""
+        since_s = self.missing_s.setdefault(attempt.key, self.clock.monotonic_s())
+        return self.clock.monotonic_s() - since_s > self.patience.lost
+
+
+def ask(watcher: Watcher) -> list[End]:
+    """Poll if it is time; a scheduler that does not answer is left alone for a while, which is written down once."""
+    if not watcher.rhythm.due:
+        return []
+    try:
+        return watcher.poll()
+    except SchedulerUnreachable as error:
+        if watcher.rhythm.failed(str(error)):
+            said: Said = {"system": watcher.system, "why": str(error)}
+            watcher.book.write(notes=[Note(Kind.FAULT, said=said)])
+        return []
+
+
+def shown(outcome: Outcome) -> Said:
+    """Return what a report shows of a job's progress, in the words of the published plane: epoch, step, memory."""
+    progress = outcome.progress
+    said: dict[str, float | int | str | bool | None] = {
+        name: one.value for name, one in outcome.measured.items() if name in _SHOWN
+    }
+    if progress is not None:
+        unit = progress.unit
+        said |= {"epochs": progress.epochs, "steps": progress.steps, "total": progress.total,
+                 "unit_s": unit.median_s if unit else None}  # fmt: skip
+    return {name: value for name, value in said.items() if value is not None}
+
+
+_SHOWN = ("elapsed_s", "host_memory_bytes", "gpu_memory_bytes", "cpu_s", "gpu_utilisation", "cpu_utilisation")
+
+
+def _clear(outcome: Outcome | None, status: Status | None) -> bool:
+    """Whether a report alone settles an attempt: it completed, and nothing says otherwise."""
+    well = outcome is not None and outcome.state is JobState.COMPLETED
+    return well and (status is None or status.state is JobState.COMPLETED)
+
+
+def _over(outcome: Outcome | None, status: Status | None) -> bool:
+    """Whether it is known how an attempt ended."""
+    if status is not None and status.state.final:
+        return True
+    return outcome is not None and outcome.state.final
+
+
+def _well(end: End) -> bool:
+    return _clear(end.outcome, end.status)
+
+
+def _with(attempt: Attempt, status: Status) -> Attempt:
+    """Return the attempt as its scheduler now tells of it."""
+    return replace(
+        attempt,
+        state=status.state,
+        reason=status.reason,
+        node=status.node or attempt.node,
+        started_at=attempt.started_at if status.started_s is None else iso(status.started_s),
+        walltime_s=status.walltime_s or attempt.walltime_s,
+    )
+
+
+def _told(attempt: Attempt) -> Said:
+    return {"state": attempt.state.value, "reason": attempt.reason, "node": attempt.node}

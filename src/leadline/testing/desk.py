@@ -1,0 +1,203 @@
+"""A scheduler in memory for tests of the engine: it honours the port, and a test turns its clock and its failures."""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from leadline.core.errors import SchedulerUnreachable
+from leadline.core.jobs import JobState
+from leadline.core.plane import Action, Attempt, Decision, Job, Plan, Situation
+from leadline.execution.clock import iso
+from leadline.execution.plane.advisor import Ended, Expectation
+from leadline.execution.scheduler import Refused, Status, Submission, Unsure
+from leadline.execution.wrapper.outcome import Outcome
+
+BEGIN_S = 1_700_000_000.0
+
+
+@dataclass
+class HandClock:
+    """A clock that only a test turns."""
+
+    at_s: float = BEGIN_S
+    jump_s: float = 0.0
+
+    def now_s(self) -> float:
+        """Return seconds since the epoch."""
+        return self.at_s + self.jump_s
+
+    def monotonic_s(self) -> float:
+        """Return seconds that never jump."""
+        return self.at_s
+
+    def sleep(self, duration_s: float) -> None:
+        """Let time pass."""
+        self.at_s += duration_s
+
+
+@dataclass
+class Held:
+    """A job as the desk holds it."""
+
+    submission: Submission
+    key: str
+    status: Status
+
+
+@dataclass
+class Desk:
+    """Take jobs, start and end them when told to; ``down``, ``lose`` and ``refuse`` are its failures."""
+
+    name: str
+    clock: HandClock
+    jobs: dict[str, Held] = field(default_factory=dict)
+    left: dict[str, Held] = field(default_factory=dict)
+    outcomes: dict[str, Outcome] = field(default_factory=dict)
+    logs: dict[str, str] = field(default_factory=dict)
+    submitted: list[str] = field(default_factory=list)
+    cancelled: list[str] = field(default_factory=list)
+    asked: int = 0
+    down: bool = False
+    lose: str = ""
+    refuse: Exception | None = None
+    no_accounting: bool = False
+    fixed_limits: bool = False
+
+    def submit(self, submission: Submission) -> str:
+        """Take a job, unless a failure was turned on."""
+        self._answer()
+        if self.refuse is not None:
+            raise self.refuse
+        if self.lose == "before":
+            raise Unsure("no answer in time")
+        number = str(len(self.submitted) + 100)
+        self.submitted.append(submission.key)
+        for at, key in enumerate(submission.keys):
+            own = f"{number}_{submission.indices[at]}" if submission.is_array else number
+            held = Held(submission, key, Status(JobState.PENDING, "Priority", submitted_s=self.clock.now_s()))
+            self.jobs[own] = held
+        if self.lose == "after":
+            raise Unsure("no answer in time")
+        return number
+
+    def find(self, keys: Collection[str]) -> Mapping[str, str]:
+        """Return key → id of what was ever taken."""
+        self._answer()
+        every = {**self.left, **self.jobs}
+        return {
+            held.submission.key: own.partition("_")[0] for own, held in every.items() if held.submission.key in keys
+        }
+
+    def query(self, ids: Collection[str]) -> Mapping[str, Status]:
+        """Return what stands in the queue."""
+        self._answer()
+        self.asked += 1
+        return {own: self.jobs[own].status for own in ids if own in self.jobs}
+
+    def account(self, ids: Collection[str]) -> Mapping[str, Status]:
+        """Return what left the queue, where there is accounting."""
+        self._answer()
+        return {} if self.no_accounting else {own: self.left[own].status for own in ids if own in self.left}
+
+    def reports(self, keys: Collection[str], *, since_s: float = 0.0) -> Mapping[str, Outcome]:  # noqa: ARG002
+        """Return the outcomes that a test put down."""
+        self._answer()
+        return {key: self.outcomes[key] for key in keys if key in self.outcomes}
+
+    def log_tails(self, keys: Collection[str], *, most_bytes: int = 8192) -> Mapping[str, str]:  # noqa: ARG002
+        """Return the logs that a test put down."""
+        return {key: self.logs[key] for key in keys if key in self.logs}
+
+    def cancel(self, ids: Collection[str]) -> None:
+        """End jobs."""
+        self._answer()
+        for own in ids:
+            self.cancelled.append(own)
+            if own in self.jobs:
+                self.end(own, JobState.CANCELLED)
+
+    def change_walltime(self, scheduler_id: str, walltime_s: float) -> None:
+        """Change a limit, unless limits are fixed here."""
+        self._answer()
+        if self.fixed_limits:
+            raise Refused("Access/permission denied")
+        held = self.jobs[scheduler_id]
+        held.status = replace(held.status, walltime_s=walltime_s)
+
+    def forecast_start_s(self, submission: Submission) -> float | None:  # noqa: ARG002
+        """Know nothing."""
+        return None
+
+    def run(self, own: str) -> None:
+        """Let a job start."""
+        held = self.jobs[own]
+        held.status = replace(held.status, state=JobState.RUNNING, reason="", started_s=self.clock.now_s(), node="n1")
+
+    def end(self, own: str, state: JobState, *, reports: bool = False) -> None:
+        """Let a job end, with a report of its wrapper or without."""
+        held = self.jobs.pop(own)
+        held.status = replace(held.status, state=state, ended_s=self.clock.now_s())
+        self.left[own] = held
+        if reports:
+            self.outcomes[held.key] = outcome(state, self.clock)
+
+    def only(self) -> str:
+        """Return the id of the only job in the queue."""
+        (own,) = self.jobs
+        return own
+
+    def _answer(self) -> None:
+        if self.down:
+            raise SchedulerUnreachable("no answer")
+
+
+def outcome(state: JobState, clock: HandClock) -> Outcome:
+    """Return what a wrapper writes of a job that ended now."""
+    at = iso(clock.now_s())
+    return Outcome(state, at, "n1", ("true",), ended_at=at, exit_code=0 if state is JobState.COMPLETED else 1)
+
+
+@dataclass
+class Counsel:
+    """An advisor that sends jobs where their policy says first, and remembers what ended."""
+
+    copies: int = 1
+    recorded: dict[str, tuple[JobState, Outcome | None]] = field(default_factory=dict)
+    expectation: Expectation = field(default_factory=Expectation)
+
+    def plans(self, job: Job) -> tuple[Plan, ...]:
+        """Send it to the first places of its policy."""
+        return tuple(Plan(place, job.spec.resources) for place in job.policy.places[: self.copies])
+
+    def expect(self, job: Job, attempt: Attempt, outcome: Outcome | None, *, now_s: float) -> Expectation:  # noqa: ARG002
+        """Return what the test expects."""
+        return self.expectation
+
+    def ended(self, ends: Sequence[Ended]) -> None:
+        """Remember them."""
+        for one in ends:
+            self.recorded[one.attempt.key] = (one.attempt.state, one.outcome)
+
+
+def plainly(
+    attempt: Attempt,  # noqa: ARG001 - the port's
+    status: Status | None,
+    outcome: Outcome | None,
+    log: str,
+) -> tuple[JobState, tuple[str, ...]]:
+    """Diagnose by what is said, the scheduler first."""
+    for one in (status, outcome):
+        if one is not None and one.state.final:
+            return one.state, ()
+    return JobState.UNKNOWN, (log,)
+
+
+def retry_node_fails(situation: Situation) -> Decision:
+    """Decide as little as the engine needs: finish, try again after a node's failure, else give up."""
+    state = situation.attempt.state
+    if not state.final:
+        return Decision(Action.KEEP, "it is fine")
+    if state is JobState.COMPLETED:
+        return Decision(Action.FINISH, "it is done")
+    if state is JobState.NODE_FAIL and len(situation.job.attempts) < situation.job.policy.attempts:
+        return Decision(Action.RESUBMIT, "its node failed", delay_s=30.0)
+    return Decision(Action.GIVE_UP, f"it ended {state.value}")

@@ -1,0 +1,405 @@
+import sqlite3
+from contextlib import contextmanager
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from leadline.core.errors import LeadlineError
+from leadline.core.jobs import JobSpec, JobState, ResourceSpec
+from leadline.core.plane import Action, After, Decision, Job, Kind, Place, Policy
+from leadline.execution.plane.engine import Plane
+from leadline.execution.plane.journal import PlaneJournal
+from leadline.execution.scheduler import Busy, Refused
+from leadline.testing.desk import Counsel, Desk, HandClock, plainly, retry_node_fails
+
+HERE, THERE = Place("here", "short"), Place("there", "long")
+
+
+def job(key, **more):
+    spec = JobSpec("train", ("python", "train.py"), ResourceSpec(walltime_s=600.0))
+    policy = more.pop("policy", Policy((HERE,)))
+    return Job(key, spec, policy, **more)
+
+
+class World:
+    """A plane over two desks; ``restart`` is a kill and a new process."""
+
+    def __init__(self, path, *, copies=1, decide=retry_node_fails):
+        self.path = path
+        self.clock = HandClock()
+        self.here, self.there = Desk("here", self.clock), Desk("there", self.clock)
+        self.counsel = Counsel(copies)
+        self.decide = decide
+        self.journal = None
+        self.restart()
+
+    def restart(self):
+        if self.journal is not None:
+            self.journal.close()
+        self.journal = PlaneJournal(self.path, self.clock)
+        self.plane = Plane(
+            self.journal, {"here": self.here, "there": self.there}.__getitem__, self.counsel,
+            diagnose=plainly, decide=self.decide, clock=self.clock,
+        )  # fmt: skip
+
+    def step(self, times=1, every_s=60.0):
+        for _ in range(times):
+            self.plane.step()
+            self.clock.sleep(every_s)
+
+    def job(self, key="a"):
+        return self.journal.get(key)
+
+    def said(self, kind, key="a"):
+        return [event.said for event in self.journal.events(job=key, kinds=[kind])]
+
+
+@pytest.fixture
+def world(tmp_path):
+    made = World(tmp_path / "journal.sqlite")
+    yield made
+    made.journal.close()
+
+
+def test_a_job_is_submitted_followed_and_settled(world):
+    world.journal.add([job("a")])
+    world.step()
+    world.here.run(world.here.only())
+    world.step()
+    assert world.job().standing is JobState.RUNNING
+    world.here.end(world.here.only(), JobState.COMPLETED, reports=True)
+    world.step()
+    ended = world.job()
+    assert (ended.state, ended.recorded, len(ended.attempts)) == (JobState.COMPLETED, True, 1)
+    assert world.counsel.recorded[ended.attempts[0].key][0] is JobState.COMPLETED
+    assert world.plane.idle
+
+
+def test_the_key_is_on_the_disk_before_the_scheduler_hears_of_it(world):
+    world.journal.add([job("a")])
+    seen = []
+    submit = world.here.submit
+
+    def look(submission):
+        with sqlite3.connect(world.path) as other:
+            seen.extend(key for (key,) in other.execute("SELECT key FROM attempt"))
+        return submit(submission)
+
+    world.here.submit = look
+    world.step()
+    assert seen == world.here.submitted
+
+
+@pytest.mark.parametrize("lost", ["before", "after"])
+def test_an_answer_that_was_lost_leads_to_exactly_one_job(world, lost):
+    world.journal.add([job("a")])
+    world.here.lose = lost
+    world.step(every_s=1.0)
+    world.here.lose = ""
+    world.restart()
+    world.step(6)
+    assert len(world.here.jobs) == 1
+    assert len(world.job().attempts) == 1
+    assert world.job().attempts[0].scheduler_id == world.here.only()
+
+
+def test_a_submission_that_may_still_arrive_is_not_repeated_at_once(world):
+    world.journal.add([job("a")])
+    world.here.lose = "before"
+    world.step(every_s=1.0)
+    world.here.lose = ""
+    world.step(5, every_s=5.0)
+    assert world.here.submitted == []
+
+
+def test_a_job_that_nobody_names_has_not_ended(world):
+    world.journal.add([job("a")])
+    world.step()
+    world.here.run(world.here.only())
+    world.here.no_accounting = True
+    world.here.end(world.here.only(), JobState.FAILED)
+    world.step(10)
+    assert world.job().state is JobState.PENDING
+    assert len(world.here.submitted) == 1
+    world.here.no_accounting = False
+    world.step(3)
+    assert world.job().state is JobState.FAILED
+
+
+def test_what_is_named_nowhere_for_an_hour_is_given_up_and_not_run_again(world):
+    world.journal.add([job("a")])
+    world.step()
+    world.here.no_accounting = True
+    world.here.end(world.here.only(), JobState.COMPLETED)
+    world.step(80)
+    ended = world.job()
+    assert (ended.state, ended.attempts[0].state) == (JobState.UNKNOWN, JobState.UNKNOWN)
+    assert world.plane.idle
+    assert len(world.here.submitted) == 1
+
+
+def test_a_scheduler_that_does_not_answer_is_asked_ever_more_rarely_and_told_of_once(world):
+    world.journal.add([job("a")])
+    world.step()
+    world.here.down = True
+    world.step(60, every_s=10.0)
+    faults = world.journal.events(kinds=[Kind.FAULT])
+    assert len(faults) == 1
+    assert world.plane.watchers["here"].rhythm.failures <= 9
+    world.here.down = False
+    world.here.end(world.here.only(), JobState.COMPLETED, reports=True)
+    world.step(10)
+    assert world.job().state is JobState.COMPLETED
+
+
+def test_one_dead_system_does_not_stop_the_other(world):
+    world.journal.add([job("a"), job("b", policy=Policy((THERE,)))])
+    world.here.down = True
+    world.step(3)
+    assert world.job("b").attempts[0].scheduler_id == world.there.only()
+    world.here.down = False
+    world.step(10)
+    assert len(world.here.jobs) == 1
+
+
+def test_a_failed_node_leads_to_another_attempt_after_its_delay(world):
+    world.journal.add([job("a")])
+    world.step()
+    world.here.end(world.here.only(), JobState.NODE_FAIL)
+    world.step(2, every_s=10.0)
+    assert len(world.here.submitted) == 1
+    world.step(4, every_s=10.0)
+    assert len(world.here.submitted) == 2
+    assert [one.number for one in world.job().attempts] == [1, 2]
+
+
+def test_attempts_are_bounded(world):
+    world.journal.add([job("a", policy=Policy((HERE,), attempts=3))])
+    for _ in range(12):
+        world.step()
+        for own in list(world.here.jobs):
+            world.here.end(own, JobState.NODE_FAIL)
+    assert len(world.here.submitted) == 3
+    assert world.job().state is JobState.NODE_FAIL
+
+
+def test_a_kill_between_two_steps_changes_nothing(world):
+    world.journal.add([job("a"), job("b")])
+    world.step()
+    world.restart()
+    for own in list(world.here.jobs):
+        world.here.run(own)
+    world.step()
+    world.restart()
+    for own in list(world.here.jobs):
+        world.here.end(own, JobState.COMPLETED, reports=True)
+    world.restart()
+    world.step(2)
+    assert {world.job(key).state for key in "ab"} == {JobState.COMPLETED}
+    assert len(world.here.submitted) == 2
+
+
+def test_a_cancelled_job_ends_wherever_it_is(world):
+    world.journal.add([job("waits"), job("new", after=("waits",))])
+    world.step()
+    world.journal.cancel(["waits", "new"])
+    world.step(3)
+    assert [world.job(key).state for key in ("waits", "new")] == [JobState.CANCELLED, JobState.CANCELLED]
+    assert len(world.here.cancelled) == 1
+
+
+def test_a_job_cancelled_while_its_answer_was_lost_is_found_and_ended(world):
+    world.journal.add([job("a")])
+    world.here.lose = "after"
+    world.step(every_s=1.0)
+    world.journal.cancel(["a"])
+    world.here.lose = ""
+    world.step(5)
+    assert world.here.jobs == {}
+    assert world.job().state is JobState.CANCELLED
+
+
+def test_cancelling_is_tried_again_until_the_scheduler_answers(world):
+    world.journal.add([job("a")])
+    world.step()
+    world.journal.cancel(["a"])
+    world.here.down = True
+    world.step(3)
+    world.here.down = False
+    world.step(12)
+    assert world.job().state is JobState.CANCELLED
+
+
+def test_a_job_waits_for_those_before_it(world):
+    world.journal.add([job("a"), job("b", after=("a",)), job("c", after=("a",), after_kind=After.NOT_OK)])
+    world.step(2)
+    assert len(world.here.submitted) == 1
+    world.here.end(world.here.only(), JobState.COMPLETED, reports=True)
+    world.step(2)
+    assert len(world.here.submitted) == 2
+    assert world.job("c").state is JobState.CANCELLED
+    assert "a, which it waits for, ended COMPLETED" in world.job("c").reason
+
+
+def test_an_array_is_one_submission_and_its_elements_are_settled_one_by_one(world):
+    world.journal.add([job(f"e{index}", group="g", index=index) for index in range(5)])
+    world.step()
+    assert len(world.here.submitted) == 1
+    assert sorted(world.here.jobs) == [f"100_{index}" for index in range(5)]
+    world.here.end("100_3", JobState.COMPLETED, reports=True)
+    world.here.end("100_1", JobState.NODE_FAIL)
+    world.step(4)
+    assert world.job("e3").state is JobState.COMPLETED
+    assert world.here.jobs["101_1"].submission.indices == (1,)
+
+
+def test_of_several_copies_the_first_to_start_is_kept(tmp_path):
+    world = World(tmp_path / "journal.sqlite", copies=2)
+    world.journal.add([job("a", policy=Policy((HERE, THERE), copies=2))])
+    world.step()
+    assert len(world.here.jobs) == len(world.there.jobs) == 1
+    world.there.run(world.there.only())
+    world.step(4)
+    assert world.here.jobs == {}
+    world.there.end(world.there.only(), JobState.COMPLETED, reports=True)
+    world.step(2)
+    assert world.job().state is JobState.COMPLETED
+    assert [one.withdrawn for one in world.job().attempts] == [True, False]
+
+
+def test_a_refusal_closes_the_job_with_the_schedulers_own_words(world):
+    world.journal.add([job("a")])
+    world.here.refuse = Refused("Invalid account")
+    world.step(2)
+    assert world.job().state is JobState.FAILED
+    assert "here:short refused it: Invalid account" in world.job().reason
+
+
+def test_a_scheduler_that_takes_nothing_more_is_tried_again_later(world):
+    world.journal.add([job("a")])
+    world.here.refuse = Busy("QOSMaxSubmitJobPerUserLimit")
+    world.step(3)
+    assert world.job().state is JobState.PENDING
+    world.here.refuse = None
+    world.step(3)
+    assert len(world.here.jobs) == 1
+
+
+def test_a_move_takes_the_job_to_the_other_place(tmp_path):
+    def move(situation):
+        if situation.attempt.place == HERE and not situation.attempt.state.final:
+            return Decision(Action.MOVE, "it ends sooner there", place=THERE)
+        return retry_node_fails(situation)
+
+    world = World(tmp_path / "journal.sqlite", decide=move)
+    world.journal.add([job("a")])
+    world.step(20)
+    assert world.here.jobs == {}
+    assert len(world.there.jobs) == 1
+    assert [one.place for one in world.job().attempts] == [HERE, THERE]
+
+
+def test_a_limit_that_may_not_be_changed_is_counted_as_refused(tmp_path):
+    def extend(situation):
+        if situation.attempt.state is JobState.RUNNING:
+            asked = replace(situation.attempt.resources, walltime_s=1200.0)
+            return Decision(Action.EXTEND, "it needs longer", resources=asked)
+        return retry_node_fails(situation)
+
+    world = World(tmp_path / "journal.sqlite", decide=extend)
+    world.here.fixed_limits = True
+    world.journal.add([job("a")])
+    world.step()
+    world.here.run(world.here.only())
+    world.step(10)
+    assert world.job().attempts[0].refused_extensions >= 1
+    assert "Access/permission denied" in str(world.said(Kind.FAULT))
+    world.here.fixed_limits = False
+    world.step(10)
+    assert world.job().attempts[0].walltime_s == 1200.0
+
+
+def test_a_journal_that_cannot_be_written_stops_nothing_for_good(world):
+    world.journal.add([job("a")])
+
+    @contextmanager
+    def full():
+        raise LeadlineError("the journal cannot be used (database or disk is full)")
+        yield
+
+    writing, world.journal.writing = world.journal.writing, full
+    with pytest.raises(LeadlineError, match="disk is full"):
+        world.plane.step()
+    assert world.here.submitted == []
+    world.journal.writing = writing
+    world.step(2)
+    assert len(world.here.jobs) == 1
+
+
+def test_a_clock_that_jumps_neither_loses_nor_repeats_a_job(world):
+    world.journal.add([job("a")])
+    world.here.lose = "after"
+    world.step(every_s=1.0)
+    world.here.lose = ""
+    for jump_s in (-86_400.0, 86_400.0):
+        world.clock.jump_s = jump_s
+        world.step(3)
+    assert len(world.here.submitted) == 1
+    world.here.end(world.here.only(), JobState.COMPLETED, reports=True)
+    world.step(2)
+    assert world.job().state is JobState.COMPLETED
+
+
+def test_every_poll_is_a_row_of_the_journal(world):
+    world.journal.add([job("a")])
+    world.step(5)
+    polls = [event for event in world.journal.events(kinds=[Kind.POLL]) if "live" in event.said]
+    assert len(polls) == world.here.asked
+
+
+STEPS = st.lists(
+    st.sampled_from(["step", "restart", "run", "well", "node", "down", "up", "lose before", "lose after", "lose "]),
+    max_size=40,
+)
+
+
+def happen(world, what):
+    """Let one thing happen to the desk here, or to the plane."""
+    desk = world.here
+    first = next(iter(desk.jobs), None)
+    if what == "step":
+        world.step()
+    elif what == "restart":
+        world.restart()
+    elif what in ("down", "up"):
+        desk.down = what == "down"
+    elif what.startswith("lose"):
+        desk.lose = what.partition(" ")[2]
+    elif first is not None and what == "run":
+        desk.run(first)
+    elif first is not None:
+        desk.end(first, JobState.COMPLETED if what == "well" else JobState.NODE_FAIL, reports=what == "well")
+
+
+@settings(max_examples=60, deadline=None)
+@given(STEPS)
+def test_whatever_happens_each_job_runs_to_one_end_and_never_twice_at_once(tmp_path_factory, steps):
+    world = World(tmp_path_factory.mktemp("plane") / "journal.sqlite")
+    world.journal.add([job(key, policy=Policy((HERE,), attempts=50)) for key in "abc"])
+    for one in steps:
+        happen(world, one)
+        held = [held.key for held in world.here.jobs.values()]
+        assert len(held) == len(set(held))
+    world.here.down, world.here.lose = False, ""
+    for _ in range(30):
+        world.step()
+        for own in list(world.here.jobs):
+            world.here.end(own, JobState.COMPLETED, reports=True)
+    for key in "abc":
+        ended = world.job(key)
+        assert ended.state is JobState.COMPLETED
+        assert [one.state for one in ended.attempts].count(JobState.COMPLETED) == 1
+    assert len(world.here.submitted) == len(set(world.here.submitted))
+    world.journal.close()
