@@ -78,7 +78,9 @@ def running(status):
 
 
 def test_a_job_runs_to_its_end_and_is_accounted_for(local, tmp_path):
-    number = local.submit(shell("one", "echo $MINE > made; exit 3", workdir=tmp_path, environment={"MINE": "yes"}))
+    number = local.submit(
+        shell("one", "echo $MINE > made; echo said; exit 3", workdir=tmp_path, environment={"MINE": "yes"})
+    )
     assert {} == local.account([number])
     status = until(local, [number])[number]
     assert (JobState.FAILED, 3) == (status.state, status.exit_code)
@@ -89,6 +91,7 @@ def test_a_job_runs_to_its_end_and_is_accounted_for(local, tmp_path):
     assert {"one": number} == local.find(["one", "two"])
     outcome = local.reports(["one", "two"])["one"]
     assert JobState.FAILED is outcome.state
+    assert {"one": "said\n"} == local.log_tails(["one", "two"], most_bytes=5)
     assert {} == local.reports(["one"], since_s=time.time() + 1)
 
 

@@ -20,7 +20,7 @@ from leadline.execution.local_order import Room, Stay, starts_s
 from leadline.execution.local_queue import LocalQueue, runs
 from leadline.execution.local_status import status_of, vanished
 from leadline.execution.local_submissions import LocalSubmissions, Taken, Withdrawn, index_of, number_of
-from leadline.execution.queue import Entry, ended_outcome, result_path
+from leadline.execution.queue import Entry, ended_outcome, log_path, result_path, tail
 from leadline.execution.scheduler import Refused, Status, Submission, Unsure
 from leadline.execution.slots import Slots
 from leadline.execution.wrapper.control import set_walltime
@@ -114,6 +114,12 @@ class LocalScheduler:
                 if new:
                     found[entry.key] = read_outcome(path)
         return found
+
+    def log_tails(self, keys: Collection[str], *, most_bytes: int = 8192) -> Mapping[str, str]:
+        """Return the last of what these attempts wrote to their streams."""
+        with _reachable():
+            tails = {entry.key: tail(log_path(self.folder, entry), most_bytes) for entry in self._journal.keyed(keys)}
+            return {key: text for key, text in tails.items() if text}
 
     def cancel(self, ids: Collection[str]) -> None:
         """End jobs: a waiting one at once, a running one by SIGTERM, and by SIGKILL after a while."""

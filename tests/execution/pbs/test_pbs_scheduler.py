@@ -36,37 +36,49 @@ def pbs(slurm, tmp_path, monkeypatch):
     return PbsScheduler("torque", folder, Here(), flavour=Flavour.TORQUE, python=sys.executable)
 
 
-def until(pbs, ids, condition=lambda status: status.state.final, seconds=90):
+def until(pbs, condition, seconds=90):
     deadline = time.monotonic() + seconds
-    while True:
-        found = pbs.query(ids)
-        if len(found) == len(ids) and all(condition(one) for one in found.values()):
-            return found
-        assert time.monotonic() < deadline, found
+    while not (found := condition()):
+        assert time.monotonic() < deadline
         time.sleep(0.3)
+    return found
 
 
-def test_jobs_are_submitted_followed_and_settled_by_their_wrappers(pbs, tmp_path):
+def running(pbs, number):
+    status = pbs.query([number]).get(number)
+    return status is not None and status.state is JobState.RUNNING
+
+
+def reported(pbs, *keys):
+    found = pbs.reports(keys)
+    return found if len(found) == len(keys) and all(one.state.final for one in found.values()) else None
+
+
+def test_jobs_are_submitted_found_again_and_followed_to_their_reports(pbs, tmp_path):
     good = pbs.submit(job("k1", f"echo made > {tmp_path}/made"))
-    bad = pbs.submit(job("k2", "exit 3"))
+    bad = pbs.submit(job("k2", "echo wrong; exit 3"))
     assert {"k1": good, "k2": bad} == pbs.find(["k1", "k2", "k3"])
-    found = until(pbs, [good, bad])
-    assert (JobState.COMPLETED, 0) == (found[good].state, found[good].exit_code)
-    assert (JobState.FAILED, 3) == (found[bad].state, found[bad].exit_code)
-    assert 300.0 == found[good].walltime_s
+    assert 300.0 == pbs.query([good, "999999"])[good].walltime_s
+    outcomes = until(pbs, lambda: reported(pbs, "k1", "k2"))
+    assert (JobState.COMPLETED, JobState.FAILED, 3) == (
+        outcomes["k1"].state,
+        outcomes["k2"].state,
+        outcomes["k2"].exit_code,
+    )
+    assert {} == pbs.reports(["k1", "k3"], since_s=time.time() + 5)
+    assert {"k2": "wrong\n"} == pbs.log_tails(["k1", "k2", "k3"])
+    until(pbs, lambda: pbs.query([good, bad]) == {})
+    assert {} == pbs.account([good, bad])
     assert "made\n" == (tmp_path / "made").read_text()
-    outcomes = pbs.reports(["k1", "k2", "k3"])
-    assert [JobState.COMPLETED, JobState.FAILED] == [outcomes[key].state for key in ("k1", "k2")]
-    assert found == pbs.account([good, bad, "999999"])
 
 
 def test_a_job_is_cancelled_and_its_limit_is_not_changed_where_qalter_cannot(pbs):
     number = pbs.submit(job("k4", "sleep 120"))
-    until(pbs, [number], lambda one: one.state is JobState.RUNNING)
+    until(pbs, lambda: running(pbs, number))
     with pytest.raises(Refused, match="does not change the limit"):
         pbs.change_walltime(number, 600)
     pbs.cancel([number])
-    until(pbs, [number], lambda one: one.state is not JobState.RUNNING)
+    until(pbs, lambda: pbs.query([number]) == {})
     pbs.cancel([number])
     assert pbs.forecast_start_s(job("k5", "true")) is None
 
@@ -75,8 +87,15 @@ def test_a_job_waits_for_those_before_it(pbs, tmp_path):
     first = pbs.submit(job("k6", f"sleep 2; echo first >> {tmp_path}/order"))
     then = pbs.submit(replace(job("k7", f"echo then >> {tmp_path}/order"), after=(first,)))
     assert JobState.PENDING is pbs.query([then])[then].state
-    until(pbs, [first, then])
+    until(pbs, lambda: reported(pbs, "k6", "k7"))
     assert "first\nthen\n" == (tmp_path / "order").read_text()
+
+
+def test_an_attempt_that_is_submitted_twice_runs_once(pbs, tmp_path):
+    pbs.submit(job("k9", f"echo ran >> {tmp_path}/ran"))
+    second = pbs.submit(job("k9", f"echo ran >> {tmp_path}/ran"))
+    until(pbs, lambda: reported(pbs, "k9") and pbs.query([second]) == {})
+    assert "ran\n" == (tmp_path / "ran").read_text()
 
 
 def test_what_pbs_refuses_is_said(pbs):

@@ -2,29 +2,27 @@
 
 import re
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import replace
-from datetime import datetime
 from itertools import islice
 from pathlib import PurePosixPath
 
 from leadline.core.documents import load
 from leadline.core.errors import SchedulerUnreachable
-from leadline.core.jobs import JobState
 from leadline.core.ports import Completed
 from leadline.execution.pbs.script import Flavour, clock, job_script, qsub_options
 from leadline.execution.pbs.text import (
     Attributes,
     array_of,
-    has_ended,
+    ended_untold,
     job_id,
     key_of,
     native,
     read_json,
+    read_tails,
     read_text,
     short,
     status_of,
 )
-from leadline.execution.scheduler import Refused, Status, Submission, Unsure
+from leadline.execution.scheduler import Busy, Refused, Status, Submission, Unsure
 from leadline.execution.transport import NO_PROGRAM, CutOff, Transport
 from leadline.execution.wrapper.outcome import Outcome
 
@@ -41,6 +39,10 @@ _AWAY = re.compile(
     re.IGNORECASE,
 )
 _CUT = re.compile(r"end of file|timed out|communication failure|protocol (error|failure)|premature", re.IGNORECASE)
+_FULL = re.compile(
+    r"would exceed|maximum number of|limit on (the )?number|too many|temporarily unavailable|MaxSubmitJob",
+    re.IGNORECASE,
+)
 
 
 class PbsScheduler:
@@ -76,7 +78,7 @@ class PbsScheduler:
 
         Raises:
             InvalidInput: it cannot be written down for PBS.
-            Refused: qsub refused it, and says why.
+            Refused: qsub refused it, and says why; ``Busy`` where too many jobs are in its queue.
             Unsure: qsub did not answer.
         """
         script = self.folder / "jobs" / f"{submission.key}.sh"
@@ -90,7 +92,8 @@ class PbsScheduler:
         if answer.timed_out or (answer.returncode != 0 and _CUT.search(said)):
             raise Unsure(f"qsub did not answer in time ({said}): look the job up before it is submitted again")
         if answer.returncode != 0:
-            raise Refused(f"PBS refused job {submission.spec.name!r} ({said}): its script is {script}")
+            refusal = Busy if _FULL.search(said) else Refused
+            raise refusal(f"PBS refused job {submission.spec.name!r} ({said}): its script is {script}")
         if (found := job_id(answer.stdout)) is None:
             raise Unsure(f"qsub named no job ({said}): look the job up before it is submitted again")
         return found
@@ -101,7 +104,10 @@ class PbsScheduler:
         return {key: named[key] for key in keys if key in named}
 
     def query(self, ids: Collection[str]) -> Mapping[str, Status]:
-        """Ask qstat; an array's own id stands for its elements."""
+        """Ask qstat; an array's own id stands for its elements.
+
+        A job that ended, and PBS does not say how, is absent.
+        """
         wanted = {short(one): one for one in ids}
         jobs: dict[str, Attributes] = {}
         for asked in _chunks(sorted({array_of(one) for one in ids})):
@@ -111,20 +117,7 @@ class PbsScheduler:
                     continue
                 if short(number) in wanted or short(whole) in wanted:
                     jobs[wanted.get(short(number), number)] = job
-        found = {number: status_of(job) for number, job in jobs.items()}
-        return {**found, **self._told_by_wrappers({one: jobs[one] for one in jobs if _untold(found[one], jobs[one])})}
-
-    def _told_by_wrappers(self, jobs: Mapping[str, Attributes]) -> dict[str, Status]:
-        """Return the status of jobs of which PBS says only that they ended, where their wrappers wrote how."""
-        keys = {key_of(job): number for number, job in jobs.items() if key_of(job)}
-        outcomes = self.reports(keys) if keys else {}
-        return {
-            keys[key]: replace(
-                status_of(jobs[keys[key]]), state=one.state, reason=one.reason, exit_code=one.exit_code,
-                signal=one.signal, ended_s=_epoch_s(one.ended_at), started_s=_epoch_s(one.started_at),
-            )
-            for key, one in outcomes.items() if one.state.final
-        }  # fmt: skip
+        return {number: status_of(job) for number, job in jobs.items() if not ended_untold(job)}
 
     def account(self, ids: Collection[str]) -> Mapping[str, Status]:
         """Return what qstat still knows of jobs that ended: PBS Professional's history, or Torque's last minutes."""
@@ -135,6 +128,17 @@ class PbsScheduler:
         names = {f"{key}.json": key for key in keys}
         texts = self.transport.read_changed(self.folder / "runs", list(names), since_s=since_s)
         return {names[name]: load(text, Outcome, what=name) for name, text in texts.items()}
+
+    def log_tails(self, keys: Collection[str], *, most_bytes: int = 8192) -> Mapping[str, str]:
+        """Return the last of what these attempts wrote to their streams."""
+        found: dict[str, str] = {}
+        for asked in _chunks(keys):
+            paths = {str(self.folder / "runs" / f"{key}.log"): key for key in asked}
+            answer = self._run(["tail", "-v", "-c", str(most_bytes), *paths])
+            if answer.timed_out:
+                raise self._unreachable(answer)
+            found |= {paths[path]: text for path, text in read_tails(answer.stdout, list(paths)).items() if text}
+        return found
 
     def cancel(self, ids: Collection[str]) -> None:
         """Delete jobs; those that ended already are passed over."""
@@ -200,14 +204,6 @@ class PbsScheduler:
 
 def _said(answer: Completed) -> str:
     return " ".join(f"{answer.stderr}\n{answer.stdout}".split())[:400]
-
-
-def _untold(status: Status, job: Attributes) -> bool:
-    return status.state is JobState.UNKNOWN and has_ended(job)
-
-
-def _epoch_s(at: str | None) -> float | None:
-    return None if at is None else datetime.fromisoformat(at).timestamp()
 
 
 def _chunks(ids: Iterable[str]) -> Iterable[list[str]]:

@@ -181,7 +181,7 @@ def _command(submission: Submission, folder: PurePosixPath, python: str) -> list
     result = Path(folder, "runs", "${LEADLINE_KEY}.json")  # the wrapper expands it, inside the job
     terms = Terms(warning=submission.checkpoint_signal, warning_s=submission.checkpoint_s)
     measurer = shlex.join([python, "-P", "-m", WRAPPER])
-    words = shlex.join([*terms_words(terms), *wrapper_arguments(spec, result, at_a_site=True)])
+    words = shlex.join(["--once", *terms_words(terms), *wrapper_arguments(spec, result, at_a_site=True)])
     return [
         f"if {measurer} --version >/dev/null 2>&1; then",
         f"  exec {measurer} {words}",

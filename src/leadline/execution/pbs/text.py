@@ -8,7 +8,7 @@ Guide, "Job Attributes", and in Torque's "Job Exit Status".
 import json
 import re
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -99,9 +99,9 @@ def key_of(job: Mapping[str, str]) -> str:
     return key.rpartition("-")[0] if "job_array_id" in job and key.endswith(f"-{job['job_array_id']}") else key
 
 
-def has_ended(job: Mapping[str, str]) -> bool:
-    """Whether PBS shows a job only to be looked at."""
-    return job.get("job_state", "") in _ENDED
+def ended_untold(job: Mapping[str, str]) -> bool:
+    """Whether a job ended and its attributes do not say how."""
+    return job.get("job_state", "") in _ENDED and _whole(job.get("exit_status")) is None
 
 
 def short(scheduler_id: str) -> str:
@@ -166,6 +166,17 @@ def _why_killed(job: Mapping[str, str], status: Status) -> JobState:
 
 def _reached(used: float | None, limit: float | None, share: float) -> bool:
     return used is not None and limit is not None and used >= share * limit
+
+
+def read_tails(said: str, paths: Sequence[str]) -> dict[str, str]:
+    """Read ``tail -v`` of files in this order; those that it could not read are absent."""
+    found = {}
+    for path in reversed(paths):
+        before, mark, text = said.rpartition(f"==> {path} <==\n")
+        if mark:
+            found[path] = text
+            said = before.removesuffix("\n")
+    return found
 
 
 def seconds(said: str | None) -> float | None:
