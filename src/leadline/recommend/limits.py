@@ -88,6 +88,16 @@ def limit_for(
     return _within(known, risk, _cheapest_risk(_stepped(above), weights.kill, weights.waste, loss), cap)
 
 
+def limit_of(known: Distribution, risk: float, weights: Weights, loss: Loss, *, cap: float | None = None) -> Limit:
+    """Return what ``limit_for`` does, of a quantity whose distribution is known.
+
+    Raises:
+        InvalidInput: as ``limit_for``.
+    """
+    _check_weights(weights)
+    return _within(known, risk, _cheapest(known, weights, loss), cap)
+
+
 def _check_weights(weights: Weights) -> None:
     for name, value in (("kill", weights.kill), ("waste", weights.waste)):
         if not 0 <= value < math.inf:

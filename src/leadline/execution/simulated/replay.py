@@ -1,0 +1,159 @@
+"""Replay the jobs of an accounting on a simulated cluster: what would have become of them had they asked otherwise."""
+
+import heapq
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from enum import IntEnum
+from typing import Protocol
+
+from leadline.core.accounting import AccountedJob
+from leadline.core.errors import InvalidInput
+from leadline.core.jobs import JobState
+from leadline.execution.simulated.cluster import Ask, Cluster
+from leadline.execution.simulated.easy import EasyQueue
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """The limit of an attempt, at which it is killed, and how long the scheduler takes it to run, in seconds."""
+
+    limit_s: float
+    expected_s: float
+
+
+class Asking(Protocol):
+    """Says what jobs ask for; it is told of a job what is known at its submission, and the rest when it has ended."""
+
+    def ask(self, job: AccountedJob, killed_at_s: Sequence[float]) -> Asked:
+        """Return what to ask for a job that was killed at these limits before; ``walltime_s`` is its user's request."""
+
+    def expect_anew(self, job: AccountedJob, ran_s: float, limit_s: float) -> float:
+        """Return how long a job that has outrun what was expected is expected to run in all, up to its limit."""
+
+    def ended(self, job: AccountedJob) -> None:
+        """Learn of an attempt that ended, in its state; a killed one tells no more than that it needed longer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One run of the ``job``-th of the replayed jobs; times are in the trace's seconds."""
+
+    job: int
+    submitted_s: float
+    started_s: float
+    ended_s: float
+    limit_s: float
+    killed: bool
+
+
+class _Event(IntEnum):
+    """What happens at one moment, in this order: what ends is known to those that come."""
+
+    ENDED = 0
+    OUTRAN = 1
+    SUBMITTED = 2
+
+
+MOST_ATTEMPTS = 60
+"""A way of asking under which a job is killed so often never asks for enough."""
+
+
+def replay(jobs: Sequence[AccountedJob], cluster: Cluster, asking: Asking, *, backfills: bool = True) -> list[Attempt]:
+    """Run all jobs to their ends and return their attempts in the order in which they ended.
+
+    A job needs its ``elapsed_s``, comes when it came, and is submitted anew as soon as it was killed at its limit.
+    Whoever asks sees of the trace only what the replay itself has brought about by then. The partition that a job
+    names is taken where the cluster has it.
+
+    Raises:
+        InvalidInput: a job has no measured time, or is killed again and again.
+        NothingFits: a job is larger than the cluster.
+    """
+    return _Replay(jobs, cluster, asking, backfills=backfills).run()
+
+
+class _Replay:
+    def __init__(self, jobs: Sequence[AccountedJob], cluster: Cluster, asking: Asking, *, backfills: bool) -> None:
+        self.jobs, self.asking = jobs, asking
+        self.needs_s = [_need_s(job) for job in jobs]
+        self.asks = [_ask(job, cluster) for job in jobs]
+        self.queue = EasyQueue(cluster, backfills=backfills)
+        self.killed_at_s: list[list[float]] = [[] for _ in jobs]
+        self.live: dict[int, tuple[AccountedJob, Asked]] = {}
+        self.attempts: list[Attempt] = []
+        self.events: list[tuple[float, _Event, int, int]] = []
+        self.pushed = 0
+        for index, job in enumerate(jobs):
+            self._push(job.submitted_s, _Event.SUBMITTED, index)
+
+    def run(self) -> list[Attempt]:
+        handle = {_Event.ENDED: self._end, _Event.OUTRAN: self._outrun, _Event.SUBMITTED: self._submit}
+        while self.events:
+            now_s = self.events[0][0]
+            while self.events and self.events[0][0] == now_s:
+                _, event, _, index = heapq.heappop(self.events)
+                handle[event](index, now_s)
+            for started in self.queue.start(now_s):
+                self._start(started.key, now_s)  # type: ignore[arg-type]  # the keys here are indices
+        return self.attempts
+
+    def _submit(self, index: int, now_s: float) -> None:
+        killed = self.killed_at_s[index]
+        if len(killed) > MOST_ATTEMPTS:
+            raise InvalidInput(f"job {self.jobs[index].id} was killed {len(killed)} times: ask for more after a kill")
+        seen = replace(
+            self.jobs[index], submitted_s=now_s, eligible_s=None, started_s=None, ended_s=None, state=JobState.PENDING
+        )
+        asked = self.asking.ask(seen, killed)
+        self.live[index] = seen, asked
+        self.queue.submit(index, self.asks[index], asked.expected_s)
+
+    def _start(self, index: int, now_s: float) -> None:
+        seen, asked = self.live[index]
+        self.live[index] = replace(seen, started_s=now_s, state=JobState.RUNNING), asked
+        ran_s = min(self.needs_s[index], asked.limit_s)
+        self._push(now_s + ran_s, _Event.ENDED, index)
+        if asked.expected_s < ran_s:
+            self._push(now_s + asked.expected_s, _Event.OUTRAN, index)
+
+    def _outrun(self, index: int, now_s: float) -> None:
+        if index not in self.live or self.live[index][0].started_s is None:
+            return  # it ended at this very moment
+        seen, asked = self.live[index]
+        started_s = seen.started_s or 0.0
+        expected_s = self.asking.expect_anew(seen, now_s - started_s, asked.limit_s)
+        if expected_s <= now_s - started_s:
+            raise InvalidInput(f"job {seen.id} ran for {now_s - started_s:g} s: expect more than that of it")
+        self.queue.change(index, expected_s)
+        if expected_s < min(self.needs_s[index], asked.limit_s):
+            self._push(started_s + expected_s, _Event.OUTRAN, index)
+
+    def _end(self, index: int, now_s: float) -> None:
+        seen, asked = self.live.pop(index)
+        killed = self.needs_s[index] > asked.limit_s
+        self.queue.remove(index)
+        self.attempts.append(Attempt(index, seen.submitted_s, seen.started_s or 0.0, now_s, asked.limit_s, killed))
+        state = JobState.TIMEOUT if killed else JobState.COMPLETED
+        self.asking.ended(replace(seen, ended_s=now_s, state=state))
+        if killed:
+            self.killed_at_s[index].append(asked.limit_s)
+            self._push(now_s, _Event.SUBMITTED, index)
+
+    def _push(self, at_s: float, event: _Event, index: int) -> None:
+        self.pushed += 1
+        heapq.heappush(self.events, (at_s, event, self.pushed, index))
+
+
+def _need_s(job: AccountedJob) -> float:
+    need_s = job.elapsed_s
+    if not need_s:
+        raise InvalidInput(f"job {job.id} has no measured time: leave out what did not run")
+    return need_s
+
+
+def _ask(job: AccountedJob, cluster: Cluster) -> Ask:
+    names = {one.name for one in cluster.partitions}
+    return Ask(
+        job.nodes, -(-job.cores // job.nodes), -(-job.gpus // job.nodes), -(-(job.memory_bytes or 0) // job.nodes),
+        job.partition if job.partition in names else "",
+    )  # fmt: skip

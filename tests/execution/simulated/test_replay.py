@@ -1,0 +1,114 @@
+"""What whoever asks is told, and what a replay is worth."""
+
+from dataclasses import dataclass, field
+
+import pytest
+from drawn_jobs import CORES, Given, job, workloads
+from hypothesis import given
+
+from leadline.core.errors import InvalidInput
+from leadline.core.jobs import JobState
+from leadline.execution.simulated.cluster import Cluster, Node
+from leadline.execution.simulated.replay import Asked, replay
+from leadline.execution.simulated.scores import score
+
+
+def pool():
+    return Cluster((Node("pool", CORES),))
+
+
+@dataclass
+class Watching(Given):
+    """Writes down all that it is told."""
+
+    told: list = field(default_factory=list)
+
+    def ask(self, job, killed_at_s):
+        self.told.append(("ask", job.submitted_s, job))
+        return super().ask(job, killed_at_s)
+
+    def ended(self, job):
+        self.told.append(("ended", job.ended_s, job))
+
+
+@given(workloads(kills=True))
+def test_nobody_is_told_of_a_run_before_it_ended(jobs):
+    watching = Watching()
+    replay(jobs, pool(), watching)
+
+    assert sorted(time_s for _, time_s, _ in watching.told) == [time_s for _, time_s, _ in watching.told]
+    asked = [job for what, _, job in watching.told if what == "ask"]
+    assert all(one.started_s is None and one.ended_s is None and one.state is JobState.PENDING for one in asked)
+
+
+def test_a_killed_job_is_told_of_as_cut_off_and_comes_again_at_once():
+    watching = Watching()
+    attempts = replay([job(0, 5, 2, 30, 20)], pool(), watching)
+
+    assert [(5, 25, 20, True), (25, 55, 40, False)] == [
+        (one.started_s, one.ended_s, one.limit_s, one.killed) for one in attempts
+    ]
+    assert [JobState.TIMEOUT, JobState.COMPLETED] == [one.state for what, _, one in watching.told if what == "ended"]
+
+
+def test_the_scores_of_two_jobs_are_those_worked_out_by_hand():
+    jobs = [job(0, 0, 8, 100, 150), job(1, 10, 4, 30, 20)]
+    scores = score(jobs, replay(jobs, pool(), Given()), CORES)
+
+    assert 2 == scores.jobs
+    assert (0 + 90) / 2 == scores.wait_s
+    assert (1 + 140 / 30) / 2 == pytest.approx(scores.slowdown)
+    assert 0.5 == scores.killed
+    assert (8 * 50 + 4 * 10) / (800 + 120) == pytest.approx(scores.unused)
+    assert 4 * 20 / (800 + 120) == pytest.approx(scores.lost)
+    assert 1.0 == scores.utilisation
+    assert 150 == scores.makespan_s
+
+
+def test_scores_of_some_jobs_leave_the_others_out():
+    jobs = [job(0, 0, 8, 100, 100), job(1, 0, 8, 100, 100)]
+    attempts = replay(jobs, pool(), Given())
+
+    assert 0 == score(jobs, attempts, CORES, scored=[0]).wait_s
+    assert 100 == score(jobs, attempts, CORES, scored=[1]).wait_s
+    with pytest.raises(InvalidInput, match="no job to score"):
+        score(jobs, attempts, CORES, scored=[])
+
+
+class Hinting(Given):
+    """Tells the scheduler of half the request, and of ten seconds more each time that is outrun."""
+
+    def ask(self, job, killed_at_s):
+        return Asked(job.walltime_s, job.walltime_s / 2)
+
+    def expect_anew(self, job, ran_s, limit_s):
+        return min(ran_s + 10, limit_s)
+
+
+def test_what_is_expected_lets_others_in_without_killing_who_outruns_it():
+    jobs = [job(0, 0, 6, 90, 100), job(1, 1, 8, 10, 10), job(2, 2, 2, 30, 60)]
+    started = {one.job: (one.started_s, one.killed) for one in replay(jobs, pool(), Hinting())}
+
+    assert {0: (0, False), 2: (2, False), 1: (90, False)} == started
+
+
+@given(workloads())
+def test_hints_alone_kill_nobody(jobs):
+    assert not any(one.killed for one in replay(jobs, pool(), Hinting()))
+
+
+class Stubborn(Given):
+    """Never asks for more."""
+
+    def ask(self, job, killed_at_s):
+        return Asked(1.0, 1.0)
+
+
+def test_whoever_never_asks_for_enough_is_told_so():
+    with pytest.raises(InvalidInput, match="ask for more after a kill"):
+        replay([job(0, 0, 1, 10, 10)], pool(), Stubborn())
+
+
+def test_a_job_without_a_measured_time_cannot_be_replayed():
+    with pytest.raises(InvalidInput, match="no measured time"):
+        replay([job(0, 0, 1, 0, 10)], pool(), Given())

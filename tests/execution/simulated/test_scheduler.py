@@ -1,0 +1,235 @@
+"""The simulated scheduler: the contract, and its failures turned on."""
+
+from dataclasses import replace
+
+import pytest
+
+from leadline.core.errors import SchedulerUnreachable
+from leadline.core.jobs import JobSpec, JobState, ResourceSpec
+from leadline.execution.scheduler import Refused, Submission, Unsure
+from leadline.execution.simulated.clock import HandClock
+from leadline.execution.simulated.cluster import Cluster, Node, Partition
+from leadline.execution.simulated.scheduler import Failures, SimulatedScheduler
+from leadline.execution.simulated.site import Behaviour, SimulatedSite
+from leadline.testing.scheduler_contract import SchedulerContract
+
+GIB = 2**30
+
+
+def two_nodes(clock, behaves):
+    nodes = tuple(Node(name, 4, 1, 4 * GIB) for name in ("one", "two"))
+    return SimulatedSite(Cluster(nodes, (Partition("short", ("one", "two"), 3600, 600),)), clock, behaves)
+
+
+class TestContract(SchedulerContract):
+    @pytest.fixture
+    def scheduler(self):
+        self.clock = HandClock()
+        return SimulatedScheduler(two_nodes(self.clock, self.behaves))
+
+    def again(self, scheduler):
+        return SimulatedScheduler(scheduler.site)
+
+    def pass_time(self, seconds):
+        self.clock.sleep(seconds)
+
+    def command(self, seconds, exit_code=0):
+        return ("sleep", str(seconds), str(exit_code))
+
+    def behaves(self, submission, position):
+        _, seconds, exit_code = submission.spec.command
+        return Behaviour(max(0.1, float(seconds)), exit_code=int(exit_code))
+
+
+@pytest.fixture
+def clock():
+    return HandClock()
+
+
+@pytest.fixture
+def failures():
+    return Failures()
+
+
+@pytest.fixture
+def does():
+    """What each key's job does; a minute's run where nothing is said."""
+    return {}
+
+
+@pytest.fixture
+def scheduler(clock, failures, does):
+    site = two_nodes(clock, lambda submission, position: does.get(submission.keys[position], Behaviour()))
+    return SimulatedScheduler(site, failures)
+
+
+def job(key, *, indices=(), most=None, after=(), **resources):
+    keys = tuple(f"{key}.{index}" for index in indices) or (key,)
+    resources.setdefault("walltime_s", 300.0)
+    spec = JobSpec(key, ("train",), ResourceSpec(**resources))
+    return Submission(key, spec, keys, indices=tuple(indices), most=most, after=after)
+
+
+def state(scheduler, one):
+    return scheduler.query([one])[one].state
+
+
+def test_time_passes_as_the_clock_is_turned(scheduler, clock):
+    begin_s = clock.now_s()
+    one = scheduler.submit(job("one", cores_per_task=4, nodes=2))
+    two = scheduler.submit(job("two", nodes=2, cores_per_task=4))
+
+    assert [JobState.RUNNING, JobState.PENDING] == [state(scheduler, one), state(scheduler, two)]
+    assert begin_s + 300 == scheduler.query([two])[two].expected_start_s
+    clock.sleep(1000)
+    ended = scheduler.account([one, two])
+    assert [begin_s + 60, begin_s + 120] == [ended[one].ended_s, ended[two].ended_s]
+    assert begin_s + 60 == ended[two].started_s
+
+
+def test_a_clock_that_is_set_back_makes_nothing_happen_twice(scheduler, clock):
+    one = scheduler.submit(job("one"))
+    clock.sleep(60)
+    assert JobState.COMPLETED is state(scheduler, one)
+    clock.jump_s = -3600
+
+    assert JobState.COMPLETED is state(scheduler, one)
+    two = scheduler.submit(job("two"))
+    clock.jump_s = 0
+    clock.sleep(60)
+    assert JobState.COMPLETED is state(scheduler, two)
+
+
+def test_what_is_refused_is_not_there(scheduler, failures):
+    failures.refuses = "the account is empty"
+    with pytest.raises(Refused, match="account is empty"):
+        scheduler.submit(job("one"))
+    failures.refuses = ""
+
+    assert {} == scheduler.find(["one"])
+    with pytest.raises(Refused, match="at most 3600 s"):
+        scheduler.submit(job("long", walltime_s=4000.0))
+
+
+def test_a_site_that_hangs_takes_nothing_and_says_nothing(scheduler, failures):
+    one = scheduler.submit(job("one"))
+    failures.hangs = True
+    with pytest.raises(Unsure, match="look for key two"):
+        scheduler.submit(job("two"))
+    for ask in (scheduler.find, scheduler.query, scheduler.account, scheduler.reports, scheduler.cancel):
+        with pytest.raises(SchedulerUnreachable):
+            ask([one])
+    failures.hangs = False
+
+    assert {"one": one} == scheduler.find(["one", "two"])
+
+
+def test_a_lost_answer_leaves_one_job_that_is_found_by_its_key(scheduler, failures, clock):
+    failures.loses_answers = True
+    with pytest.raises(Unsure):
+        scheduler.submit(job("now"))
+    failures.late_s = 30.0
+    with pytest.raises(Unsure):
+        scheduler.submit(job("late"))
+    failures.loses_answers = False
+
+    assert {"now"} == set(scheduler.find(["now", "late"]))
+    clock.sleep(30)
+    found = scheduler.find(["now", "late"])
+    assert {"now", "late"} == set(found)
+    assert found["late"] == scheduler.submit(job("late"))
+    assert 2 == len(scheduler.site.jobs)
+
+
+def test_a_job_that_needs_more_memory_than_it_asked_for_is_ended_halfway(scheduler, does, clock):
+    does["plain"] = Behaviour(100, memory_bytes=2 * GIB)
+    does["hidden"] = replace(does["plain"], hides_oom=True)
+    ids = [scheduler.submit(job(key, memory_bytes_per_node=GIB)) for key in ("plain", "hidden")]
+    clock.sleep(50)
+    plain, hidden = (scheduler.query(ids)[one] for one in ids)
+
+    assert (JobState.OUT_OF_MEMORY, 125, 50.0, GIB) == (
+        plain.state, plain.signal, plain.elapsed_s, plain.memory_bytes
+    )  # fmt: skip
+    assert (JobState.FAILED, 1) == (hidden.state, hidden.exit_code)
+    assert "OUT_OF_MEMORY" in hidden.evidence[0]
+    assert JobState.RUNNING is scheduler.reports(["hidden"])["hidden"].state
+
+
+def test_a_job_is_killed_at_its_limit(scheduler, does, clock):
+    does["one"] = Behaviour(1000)
+    one = scheduler.submit(job("one"))
+    clock.sleep(300)
+
+    assert (JobState.TIMEOUT, 300.0) == (scheduler.query([one])[one].state, scheduler.query([one])[one].elapsed_s)
+
+
+def test_a_node_that_fails_takes_its_jobs_with_it_and_runs_none_until_it_is_repaired(scheduler, clock):
+    one, two = (scheduler.submit(job(key, cores_per_task=4)) for key in ("one", "two"))
+    scheduler.site.fail_node("one")
+    three = scheduler.submit(job("three", cores_per_task=4))
+    four = scheduler.submit(job("four", cores_per_task=4))
+    both = scheduler.submit(job("both", nodes=2, cores_per_task=4))
+
+    assert [JobState.NODE_FAIL, JobState.RUNNING] == [state(scheduler, one), state(scheduler, two)]
+    assert JobState.RUNNING is scheduler.reports(["one"])["one"].state
+    clock.sleep(60)
+    assert ["two", None] == [scheduler.query([each])[each].node for each in (three, four)]
+    assert scheduler.forecast_start_s(job("wide", nodes=2, cores_per_task=4)) is None
+    scheduler.site.repair_node("one")
+    assert "one" == scheduler.query([four])[four].node
+    clock.sleep(200)
+    assert JobState.COMPLETED is state(scheduler, both)
+
+
+def test_a_preempted_job_says_so(scheduler):
+    one = scheduler.submit(job("one"))
+    scheduler.site.end(scheduler.site.of([one]), JobState.PREEMPTED, "a better one came")
+
+    assert (JobState.PREEMPTED, "a better one came") == (state(scheduler, one), scheduler.query([one])[one].reason)
+
+
+def test_the_accounting_may_be_late_or_away(scheduler, failures, clock):
+    failures.accounting_late_s = 400
+    one = scheduler.submit(job("one"))
+    clock.sleep(60)
+    assert {} == scheduler.account([one])
+    clock.sleep(310)
+    assert {} == {**scheduler.query([one]), **scheduler.account([one]), **scheduler.find(["one"])}
+    clock.sleep(100)
+    assert JobState.COMPLETED is scheduler.account([one])[one].state
+    failures.no_accounting = True
+
+    assert {} == {**scheduler.account([one]), **scheduler.find(["one"])}
+    two = scheduler.submit(job("two"))
+    clock.sleep(60)
+    assert JobState.COMPLETED is scheduler.account([two])[two].state
+
+
+def test_a_user_may_lower_a_running_limit_and_raise_a_waiting_one_only(scheduler, failures, does, clock):
+    does["one"] = Behaviour(1000)
+    one = scheduler.submit(job("one", nodes=2, cores_per_task=4))
+    two = scheduler.submit(job("two", nodes=2, cores_per_task=4))
+    scheduler.change_walltime(two, 1200.0)
+    for refused in ((one, 1200.0), (two, 4000.0), ("99", 10.0)):
+        with pytest.raises(Refused):
+            scheduler.change_walltime(*refused)
+    clock.sleep(100)
+    scheduler.change_walltime(one, 50.0)
+
+    assert (JobState.TIMEOUT, 100.0) == (scheduler.query([one])[one].state, scheduler.query([one])[one].elapsed_s)
+    assert (JobState.RUNNING, 1200.0) == (state(scheduler, two), scheduler.query([two])[two].walltime_s)
+    failures.fixed_limits = True
+    with pytest.raises(Refused):
+        scheduler.change_walltime(two, 60.0)
+
+
+def test_no_more_elements_of_an_array_run_at_once_than_it_may(scheduler, clock):
+    array = scheduler.submit(job("array", indices=(3, 5, 8), most=2))
+    assert [JobState.RUNNING, JobState.RUNNING, JobState.PENDING] == [
+        one.state for one in scheduler.query([array]).values()
+    ]
+    assert "JobArrayTaskLimit" == scheduler.query([f"{array}_8"])[f"{array}_8"].reason
+    clock.sleep(60)
+
+    assert JobState.RUNNING is state(scheduler, f"{array}_8")
