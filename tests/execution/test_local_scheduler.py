@@ -3,6 +3,7 @@
 import os
 import random
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
@@ -20,7 +21,7 @@ from leadline.core.plane import After
 from leadline.core.units import MIB
 from leadline.execution.local_queue import MARK, marked
 from leadline.execution.local_scheduler import LocalScheduler
-from leadline.execution.scheduler import Refused, Submission
+from leadline.execution.scheduler import Refused, Submission, Unsure
 from leadline.execution.slots import Slots
 
 
@@ -78,7 +79,9 @@ def running(status):
 
 
 def test_a_job_runs_to_its_end_and_is_accounted_for(local, tmp_path):
-    number = local.submit(shell("one", "echo $MINE > made; exit 3", workdir=tmp_path, environment={"MINE": "yes"}))
+    number = local.submit(
+        shell("one", "echo $MINE > made; echo said; exit 3", workdir=tmp_path, environment={"MINE": "yes"})
+    )
     assert {} == local.account([number])
     status = until(local, [number])[number]
     assert (JobState.FAILED, 3) == (status.state, status.exit_code)
@@ -89,6 +92,7 @@ def test_a_job_runs_to_its_end_and_is_accounted_for(local, tmp_path):
     assert {"one": number} == local.find(["one", "two"])
     outcome = local.reports(["one", "two"])["one"]
     assert JobState.FAILED is outcome.state
+    assert {"one": "said\n"} == local.log_tails(["one", "two"], most_bytes=5)
     assert {} == local.reports(["one"], since_s=time.time() + 1)
 
 
@@ -274,6 +278,49 @@ def test_a_folder_that_cannot_be_used_is_a_scheduler_that_cannot_be_reached(tmp_
     (tmp_path / "jobs.sqlite").write_text("not a database, whatever its name says: long enough to be looked at")
     with pytest.raises(SchedulerUnreachable, match="is damaged or no journal"):
         LocalScheduler(tmp_path, Slots((0,)))
+
+
+def test_a_clock_that_was_set_takes_no_running_job_for_a_lost_one(local, folder, tmp_path):
+    number = local.submit(shell("one", "sleep 2; echo ran >> made", workdir=tmp_path))
+    until(local, [number], running)
+    local.close()
+    with closing(sqlite3.connect(folder / "jobs.sqlite")) as journal, journal:
+        journal.execute("UPDATE job SET pid_started = pid_started - 3600, started_at = '2030-01-01T00:00:00+00:00'")
+    with closing(LocalScheduler(folder, Slots((0, 1)))) as second:
+        assert JobState.RUNNING is second.query([number])[number].state
+        assert JobState.COMPLETED is until(second, [number])[number].state
+    assert "ran\n" == (tmp_path / "made").read_text()
+
+
+@pytest.fixture
+def small_disk(folder):
+    folder.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "none", str(folder)], check=False).returncode:
+        pytest.skip("no file system can be mounted here")
+    yield folder
+    subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def fill(path):
+    with pytest.raises(OSError, match="No space"):
+        path.write_bytes(b"x" * 4 * MIB)
+
+
+def test_a_full_disk_loses_nothing_and_repeats_nothing(small_disk, tmp_path):
+    with closing(LocalScheduler(small_disk, Slots((0, 1)))) as local:
+        number = local.submit(shell("one", "echo ran >> made; sleep 1", workdir=tmp_path))
+        until(local, [number], running)
+        fill(small_disk / "filling")
+        with pytest.raises(Unsure, match="cannot be used"):
+            local.submit(shell("two", "echo two >> made", workdir=tmp_path, environment={"LONG": "x" * 100_000}))
+        assert {} == local.find(["two"])
+        time.sleep(2.5)
+        assert JobState.RUNNING is local.query([number])[number].state
+        (small_disk / "filling").unlink()
+        assert JobState.COMPLETED is until(local, [number])[number].state
+        second = local.submit(shell("two", "echo two >> made", workdir=tmp_path))
+        assert JobState.COMPLETED is until(local, [second])[second].state
+    assert "ran\ntwo\n" == (tmp_path / "made").read_text()
 
 
 DRIVER = """

@@ -14,7 +14,7 @@ from leadline.core.jobs import JobSpec, JobState, ResourceSpec
 from leadline.core.ports import Catalog
 from leadline.core.systems import Partition
 from leadline.execution.journal import Journal
-from leadline.execution.local_queue import LocalQueue, this_machine
+from leadline.execution.local_queue import KILL_S, LocalQueue, this_machine
 from leadline.execution.processes import run_process
 from leadline.execution.queue import Entry, JobQueue
 from leadline.execution.slots import Slots
@@ -59,7 +59,9 @@ class Here:
 
     def queue(self, journal: Journal, folder: Path, limit_s: Limit) -> JobQueue:
         """Return what makes the runs."""
-        return LocalQueue(journal, folder, self.slots, terms=lambda entry: Terms(walltime_s=limit_s(entry)))
+        return LocalQueue(
+            journal, folder, self.slots, terms=lambda entry: Terms(walltime_s=limit_s(entry), kill_after_s=KILL_S)
+        )
 
 
 @dataclass(frozen=True, slots=True)

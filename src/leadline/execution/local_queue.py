@@ -24,6 +24,8 @@ from leadline.execution.wrapping import Terms, environment, wrapped
 
 MARK = "LEADLINE_RUN"
 """Variable of the wrapper and of everything it starts; its value, the outcome's file, names the attempt."""
+KILL_S = 30.0
+"""How long a job that was told to end may take; Slurm's KillWait."""
 
 
 @dataclass(slots=True)

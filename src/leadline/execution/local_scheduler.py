@@ -17,10 +17,10 @@ from leadline.core.errors import InvalidInput, LeadlineError, SchedulerUnreachab
 from leadline.core.jobs import JobSpec, JobState, ResourceSpec
 from leadline.core.plane import After
 from leadline.execution.local_order import Room, Stay, starts_s
-from leadline.execution.local_queue import LocalQueue, runs
+from leadline.execution.local_queue import KILL_S, LocalQueue, runs
 from leadline.execution.local_status import status_of, vanished
 from leadline.execution.local_submissions import LocalSubmissions, Taken, Withdrawn, index_of, number_of
-from leadline.execution.queue import Entry, ended_outcome, result_path
+from leadline.execution.queue import Entry, ended_outcome, log_path, result_path, tail
 from leadline.execution.scheduler import Refused, Status, Submission, Unsure
 from leadline.execution.slots import Slots
 from leadline.execution.wrapper.control import set_walltime
@@ -29,8 +29,6 @@ from leadline.execution.wrapping import Terms
 
 DEPTH = 100
 """How many waiting jobs are looked at when it is decided what starts."""
-KILL_S = 30.0
-"""How long a cancelled job may take to end; Slurm's KillWait."""
 ARRAY_INDEX = ("LEADLINE_INDEX", "SLURM_ARRAY_TASK_ID")
 """Variables that tell an array's element its index; a script that was written for Slurm reads the second."""
 
@@ -114,6 +112,12 @@ class LocalScheduler:
                 if new:
                     found[entry.key] = read_outcome(path)
         return found
+
+    def log_tails(self, keys: Collection[str], *, most_bytes: int = 8192) -> Mapping[str, str]:
+        """Return the last of what these attempts wrote to their streams."""
+        with _reachable():
+            tails = {entry.key: tail(log_path(self.folder, entry), most_bytes) for entry in self._journal.keyed(keys)}
+            return {key: text for key, text in tails.items() if text}
 
     def cancel(self, ids: Collection[str]) -> None:
         """End jobs: a waiting one at once, a running one by SIGTERM, and by SIGKILL after a while."""

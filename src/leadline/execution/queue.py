@@ -78,14 +78,19 @@ def last_line(path: Path, *, most: int = 300) -> str:
 
     It is empty where there is none.
     """
-    try:
-        with path.open("rb") as stream:
-            stream.seek(max(path.stat().st_size - 8192, 0))
-            lines = stream.read().decode(errors="replace").splitlines()
-    except OSError:
-        return ""
+    lines = tail(path, 8192).splitlines()
     said = next((line.strip() for line in reversed(lines) if line.strip() and not line.startswith("leadline: ")), "")
     return said if len(said) <= most else f"{said[: most - 1]}…"
+
+
+def tail(path: Path, most_bytes: int) -> str:
+    """Return the last of a file; nothing of one that cannot be read."""
+    try:
+        with path.open("rb") as stream:
+            stream.seek(max(path.stat().st_size - most_bytes, 0))
+            return stream.read().decode(errors="replace")
+    except OSError:
+        return ""
 
 
 def ended_outcome(entry: Entry, state: JobState, reason: str) -> Outcome:

@@ -52,17 +52,24 @@ def wrapped(
         words += ["--gate", str(gate)]
     if cpus:
         words += ["--cpus", ",".join(map(str, cpus))]
+    words += terms_words(terms)
+    if enough.units is not None:
+        words += ["--stop-units", str(enough.units)]
+    if enough.time_s is not None:
+        words += ["--stop-time-s", repr(enough.time_s)]
+    return [*words, *wrapper_arguments(spec, result, walltime_s=terms.walltime_s)]
+
+
+def terms_words(terms: Terms) -> list[str]:
+    """Return the wrapper's own arguments for a warning, for changes and for the end of a job."""
+    words = []
     if terms.warning is not None:
         words += ["--warning", terms.warning, "--warning-s", repr(terms.warning_s)]
     if terms.controlled:
         words += ["--controlled"]
     if terms.kill_after_s is not None:
         words += ["--kill-after-s", repr(terms.kill_after_s)]
-    if enough.units is not None:
-        words += ["--stop-units", str(enough.units)]
-    if enough.time_s is not None:
-        words += ["--stop-time-s", repr(enough.time_s)]
-    return [*words, *wrapper_arguments(spec, result, walltime_s=terms.walltime_s)]
+    return words
 
 
 def wrapper_arguments(

@@ -1,0 +1,212 @@
+"""PBS as a scheduler, by its own commands: here or on the machine that is logged in to."""
+
+import re
+from collections.abc import Collection, Iterable, Mapping
+from itertools import islice
+from pathlib import PurePosixPath
+
+from leadline.core.documents import load
+from leadline.core.errors import SchedulerUnreachable
+from leadline.core.ports import Completed
+from leadline.execution.pbs.script import Flavour, clock, job_script, qsub_options
+from leadline.execution.pbs.text import (
+    Attributes,
+    array_of,
+    ended_untold,
+    job_id,
+    key_of,
+    native,
+    read_json,
+    read_tails,
+    read_text,
+    short,
+    status_of,
+)
+from leadline.execution.scheduler import Busy, Refused, Status, Submission, Unsure
+from leadline.execution.transport import NO_PROGRAM, CutOff, Transport
+from leadline.execution.wrapper.outcome import Outcome
+
+COMMAND_S = 60.0
+"""How long a command of PBS's may take."""
+AT_ONCE = 200
+"""Ids in one command line."""
+_GONE = re.compile(
+    r"unknown job|job has finished|invalid job ?id|request invalid for state of job|already", re.IGNORECASE
+)
+_AWAY = re.compile(
+    r"cannot connect|connection refused|unable to contact|no route to host|unknown host|cannot resolve|"
+    r"no permitted server|problem loading",
+    re.IGNORECASE,
+)
+_CUT = re.compile(r"end of file|timed out|communication failure|protocol (error|failure)|premature", re.IGNORECASE)
+_FULL = re.compile(
+    r"would exceed|maximum number of|limit on (the )?number|too many|temporarily unavailable|MaxSubmitJob",
+    re.IGNORECASE,
+)
+
+
+class PbsScheduler:
+    """A PBS (implements ``Scheduler``); scripts, outcomes and output lie in ``folder``, which the nodes see.
+
+    ``flavour`` says which words it understands, and ``python`` is an interpreter of its nodes that has Leadline. Times
+    are read in this machine's time zone. PBS has no forecast for a job that was not submitted, and no signal before
+    the limit: the wrapper sends that. Torque forgets a job minutes after its end.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        folder: PurePosixPath,
+        transport: Transport,
+        *,
+        flavour: Flavour = Flavour.PRO,
+        python: str = "python3",
+    ) -> None:
+        self._name = name
+        self.folder = folder
+        self.transport = transport
+        self.flavour = flavour
+        self.python = python
+
+    @property
+    def name(self) -> str:
+        """The system's name."""
+        return self._name
+
+    def submit(self, submission: Submission) -> str:
+        """Write the script and hand it to qsub.
+
+        Raises:
+            InvalidInput: it cannot be written down for PBS.
+            Refused: qsub refused it, and says why; ``Busy`` where too many jobs are in its queue.
+            Unsure: qsub did not answer.
+        """
+        script = self.folder / "jobs" / f"{submission.key}.sh"
+        options = qsub_options(submission, self.flavour, script.with_suffix(".out"))
+        self.transport.write(script, job_script(submission, self.folder, python=self.python))
+        try:
+            answer = self._run(["qsub", *options, str(script)])
+        except CutOff as error:
+            raise Unsure(str(error)) from error
+        said = _said(answer)
+        if answer.timed_out or (answer.returncode != 0 and _CUT.search(said)):
+            raise Unsure(f"qsub did not answer in time ({said}): look the job up before it is submitted again")
+        if answer.returncode != 0:
+            refusal = Busy if _FULL.search(said) else Refused
+            raise refusal(f"PBS refused job {submission.spec.name!r} ({said}): its script is {script}")
+        if (found := job_id(answer.stdout)) is None:
+            raise Unsure(f"qsub named no job ({said}): look the job up before it is submitted again")
+        return found
+
+    def find(self, keys: Collection[str]) -> Mapping[str, str]:
+        """Return key → id by the jobs' names; PBS Professional's history is looked through too."""
+        named = {key_of(job): array_of(number) for number, job in self._listed([]).items()}
+        return {key: named[key] for key in keys if key in named}
+
+    def query(self, ids: Collection[str]) -> Mapping[str, Status]:
+        """Ask qstat; an array's own id stands for its elements.
+
+        A job that ended, and PBS does not say how, is absent.
+        """
+        wanted = {short(one): one for one in ids}
+        jobs: dict[str, Attributes] = {}
+        for asked in _chunks(sorted({array_of(one) for one in ids})):
+            for number, job in self._listed(asked, elements=any("[]" in one for one in asked)).items():
+                whole = array_of(number)
+                if whole == number and "[]" in number:
+                    continue
+                if short(number) in wanted or short(whole) in wanted:
+                    jobs[wanted.get(short(number), number)] = job
+        return {number: status_of(job) for number, job in jobs.items() if not ended_untold(job)}
+
+    def account(self, ids: Collection[str]) -> Mapping[str, Status]:
+        """Return what qstat still knows of jobs that ended: PBS Professional's history, or Torque's last minutes."""
+        return {one: status for one, status in self.query(ids).items() if status.state.final}
+
+    def reports(self, keys: Collection[str], *, since_s: float = 0.0) -> Mapping[str, Outcome]:
+        """Return the outcomes, interim or final, that the wrappers of these attempts wrote after ``since_s``."""
+        names = {f"{key}.json": key for key in keys}
+        texts = self.transport.read_changed(self.folder / "runs", list(names), since_s=since_s)
+        return {names[name]: load(text, Outcome, what=name) for name, text in texts.items()}
+
+    def log_tails(self, keys: Collection[str], *, most_bytes: int = 8192) -> Mapping[str, str]:
+        """Return the last of what these attempts wrote to their streams."""
+        found: dict[str, str] = {}
+        for asked in _chunks(keys):
+            paths = {str(self.folder / "runs" / f"{key}.log"): key for key in asked}
+            answer = self._run(["tail", "-v", "-c", str(most_bytes), *paths])
+            if answer.timed_out:
+                raise self._unreachable(answer)
+            found |= {paths[path]: text for path, text in read_tails(answer.stdout, list(paths)).items() if text}
+        return found
+
+    def cancel(self, ids: Collection[str]) -> None:
+        """Delete jobs; those that ended already are passed over."""
+        for asked in _chunks(sorted(ids)):
+            answer = self._run(["qdel", *map(native, asked)])
+            lines = [line for line in (answer.stderr + answer.stdout).splitlines() if line.strip()]
+            left = [line for line in lines if not _GONE.search(line)]
+            if answer.timed_out or (answer.returncode != 0 and left):
+                raise self._unreachable(answer)
+
+    def change_walltime(self, scheduler_id: str, walltime_s: float) -> None:
+        """Ask qalter for another limit; most sites let their users only lower that of a running job.
+
+        Raises:
+            InvalidInput: that is no limit.
+            Refused: PBS refused it, and says why.
+        """
+        answer = self._run(["qalter", "-l", f"walltime={clock(walltime_s)}", native(scheduler_id)])
+        if answer.timed_out:
+            raise self._unreachable(answer)
+        if answer.returncode != 0:
+            raise Refused(f"PBS does not change the limit of job {scheduler_id} ({_said(answer)})")
+
+    def forecast_start_s(self, submission: Submission) -> float | None:  # noqa: ARG002 - the port's
+        """Return ``None``: PBS says nothing of a job that it does not have."""
+        return None
+
+    def _listed(self, ids: list[str], *, elements: bool = False) -> dict[str, Attributes]:
+        """Ask qstat for jobs, or for all; by JSON where the flavour has it and it can be read."""
+        history = ["-x"] if self.flavour is Flavour.PRO else []
+        words = ["qstat", *history, *(["-t"] if elements else []), "-f"]
+        if self.flavour is Flavour.PRO:
+            jobs = read_json(self._asked([*words, "-F", "json", *ids]))
+            if jobs is not None:
+                return jobs
+        return read_text(self._asked([*words, *ids]))
+
+    def _asked(self, words: list[str]) -> str:
+        """Run qstat; that it does not know a job, or has none, is no failure."""
+        answer = self._run(words)
+        strange = [line for line in answer.stderr.splitlines() if line.strip() and not _GONE.search(line)]
+        if answer.timed_out or (answer.returncode != 0 and strange):
+            raise self._unreachable(answer)
+        return answer.stdout
+
+    def _run(self, words: list[str]) -> Completed:
+        """Run a command of PBS's.
+
+        Raises:
+            SchedulerUnreachable: there is no such command, or no server behind it; nothing was carried out.
+        """
+        answer = self.transport.run(words, timeout_s=COMMAND_S)
+        if answer.returncode == NO_PROGRAM or (answer.returncode != 0 and _AWAY.search(_said(answer))):
+            raise self._unreachable(answer)
+        return answer
+
+    def _unreachable(self, answer: Completed) -> SchedulerUnreachable:
+        why = "no answer in time" if answer.timed_out else _said(answer) or f"exit code {answer.returncode}"
+        return SchedulerUnreachable(
+            f"PBS of {self._name} cannot be reached on {self.transport.where} ({why}): what was submitted runs on"
+        )
+
+
+def _said(answer: Completed) -> str:
+    return " ".join(f"{answer.stderr}\n{answer.stdout}".split())[:400]
+
+
+def _chunks(ids: Iterable[str]) -> Iterable[list[str]]:
+    left = iter(ids)
+    while chunk := list(islice(left, AT_ONCE)):
+        yield chunk

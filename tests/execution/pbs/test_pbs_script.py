@@ -1,0 +1,142 @@
+"""What is handed to qsub, for each flavour of PBS; the script is run by a real shell."""
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import PurePosixPath
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from leadline.core.errors import InvalidInput
+from leadline.core.jobs import JobSpec, JobState, ResourceSpec
+from leadline.core.plane import After
+from leadline.core.units import GIB
+from leadline.execution.pbs.script import NAME_MOST, Flavour, clock, job_name, job_script, qsub_options
+from leadline.execution.scheduler import Submission
+from leadline.execution.wrapper.outcome import read_outcome
+
+OUT = PurePosixPath("/scratch/jobs/k1.out")
+SPEC = JobSpec(
+    "train mnist",
+    ("python", "train.py"),
+    ResourceSpec(2, 4, 8, 1, 64 * GIB, 90061.0),
+    partition="gpu",
+    account="physics",
+)
+
+
+def submission(spec=SPEC, **changes):
+    return replace(Submission("k1", spec, ("k1",)), **changes)
+
+
+def array(*indices, **changes):
+    return submission(indices=indices, keys=tuple(f"e{index}" for index in indices), **changes)
+
+
+def option(words, name):
+    return words[words.index(name) + 1]
+
+
+def test_pbs_professional_is_asked_for_chunks():
+    words = qsub_options(submission(), Flavour.PRO, OUT)
+    assert "select=2:ncpus=32:mpiprocs=4:ngpus=1:mem=65536mb,walltime=25:01:01" == option(words, "-l")
+    assert ["-N", "train-mnist.k1"] == words[:2]
+    assert ["-q", "gpu", "-A", "physics", "-r", "n", "-j", "oe", "-o", str(OUT)] == words[4:]
+
+
+def test_torque_is_asked_for_nodes_and_for_the_memory_of_all_of_them():
+    words = qsub_options(submission(), Flavour.TORQUE, OUT)
+    assert "nodes=2:ppn=32:gpus=1,mem=131072mb,walltime=25:01:01" == option(words, "-l")
+
+
+def test_what_is_not_asked_for_is_not_written():
+    plain = submission(JobSpec("x", ("true",), ResourceSpec()))
+    assert "select=1:ncpus=1:mpiprocs=1" == option(qsub_options(plain, Flavour.PRO, OUT), "-l")
+    assert "nodes=1:ppn=1" == option(qsub_options(plain, Flavour.TORQUE, OUT), "-l")
+
+
+def test_pbs_professional_takes_one_range_of_indices_and_torque_a_list():
+    assert "0-9:3%2" == option(qsub_options(array(0, 3, 6, 9, most=2), Flavour.PRO, OUT), "-J")
+    assert "0-3" == option(qsub_options(array(0, 1, 3), Flavour.PRO, OUT), "-J")
+    assert "5-6" == option(qsub_options(array(5), Flavour.PRO, OUT), "-J")
+    assert "0,1,7%2" == option(qsub_options(array(0, 1, 7, most=2), Flavour.TORQUE, OUT), "-t")
+    with pytest.raises(InvalidInput, match="too far apart"):
+        qsub_options(array(0, 1, 100), Flavour.PRO, OUT)
+
+
+def test_jobs_are_waited_for_in_each_flavours_words():
+    after = submission(after=("3.srv", "4[].srv"), after_kind=After.ANY)
+    assert "depend=afterany:3.srv:4[].srv" == option(qsub_options(after, Flavour.PRO, OUT), "-W")
+    assert "depend=afteranyarray:4[].srv,afterany:3.srv" == option(qsub_options(after, Flavour.TORQUE, OUT), "-W")
+
+
+@pytest.mark.parametrize("value", ["a b", "x;rm -rf /", "$HOME", "", "a'b", 'a"b', "a\nb"])
+def test_a_value_that_a_shell_might_take_for_more_is_refused(value):
+    with pytest.raises(InvalidInput):
+        qsub_options(submission(replace(SPEC, partition=value)), Flavour.TORQUE, OUT)
+    with pytest.raises(InvalidInput):
+        qsub_options(submission(key=value or " "), Flavour.PRO, OUT)
+
+
+@given(st.text(max_size=200))
+def test_any_name_becomes_one_that_pbs_takes_and_keeps_the_key(name):
+    made = job_name(name, "5f0c2ab91d44")
+    assert made[0].isalpha()
+    assert made.endswith(".5f0c2ab91d44")
+    assert 1 == made.count(".")
+    assert len(made) <= NAME_MOST
+    assert not set(made) - set("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.")
+
+
+def test_a_limit_is_written_whole_and_nonsense_is_refused():
+    assert ["00:00:01", "00:10:00", "120:00:00"] == [clock(one) for one in (0.2, 600, 5 * 86400)]
+    for wrong in (0, -1, float("inf"), float("nan")):
+        with pytest.raises(InvalidInput):
+            clock(wrong)
+
+
+def run(tmp_path, made, **variables):
+    script = tmp_path / "job.sh"
+    script.write_text(job_script(made, PurePosixPath(tmp_path), python=sys.executable))
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path), **variables}
+    return subprocess.run(["bash", str(script)], env=env, check=False, cwd=tmp_path).returncode
+
+
+AWKWARD = "a b'c\"d$HOME`e`\\\n*"
+
+
+def test_the_script_runs_the_command_measured_with_its_words_and_variables(tmp_path):
+    code = "import os, sys; print(sys.argv[1], os.environ['MINE'], os.getcwd()); sys.exit(3)"
+    (tmp_path / "work here").mkdir()
+    spec = JobSpec("x", (sys.executable, "-c", code, AWKWARD), ResourceSpec(), workdir=str(tmp_path / "work here"),
+                   environment={"MINE": AWKWARD})  # fmt: skip
+    assert 3 == run(tmp_path, submission(spec))
+    outcome = read_outcome(tmp_path / "runs" / "k1.json")
+    assert (JobState.FAILED, 3) == (outcome.state, outcome.exit_code)
+    assert f"{AWKWARD} {AWKWARD} {tmp_path}/work here\n" == (tmp_path / "runs" / "k1.log").read_text()
+
+
+def test_an_element_knows_its_index_and_one_that_nobody_wants_ends_at_once(tmp_path):
+    made = array(2, 4, spec=JobSpec("x", ("sh", "-c", "echo $LEADLINE_INDEX"), ResourceSpec()))
+    assert [0, 0, 0] == [run(tmp_path, made, PBS_ARRAY_INDEX="2"), run(tmp_path, made, PBS_ARRAYID="4"),
+                         run(tmp_path, made, PBS_ARRAY_INDEX="3")]  # fmt: skip
+    assert {"e2", "e4"} == {one.stem for one in (tmp_path / "runs").iterdir()}
+    assert JobState.COMPLETED is read_outcome(tmp_path / "runs" / "e2.json").state
+    assert "4\n" == (tmp_path / "runs" / "e4.log").read_text()
+
+
+def test_setup_lines_come_first_and_an_unmeasured_job_writes_no_outcome(tmp_path):
+    spec = JobSpec("x", ("sh", "-c", "echo $SET"), ResourceSpec(), setup=("export SET=up",))
+    assert 0 == run(tmp_path, submission(spec, measured=False))
+    assert ["k1.log"] == [one.name for one in (tmp_path / "runs").iterdir()]
+    assert "up\n" == (tmp_path / "runs" / "k1.log").read_text()
+    assert 0 == run(tmp_path, submission(spec))
+    assert "up\nup\n" == (tmp_path / "runs" / "k1.log").read_text()
+
+
+def test_a_checkpoint_comes_from_the_wrapper_for_pbs_sends_none():
+    made = submission(checkpoint_signal="USR1", checkpoint_s=90.0)
+    assert "--warning USR1 --warning-s 90.0" in job_script(made, PurePosixPath("/scratch"), python="python3")

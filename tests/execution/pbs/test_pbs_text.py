@@ -1,0 +1,146 @@
+"""What qsub and qstat say, in the forms that the guides of PBS Professional and of Torque document."""
+
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from leadline.core.jobs import JobState
+from leadline.execution.pbs.text import (
+    array_of,
+    job_id,
+    key_of,
+    native,
+    ours,
+    read_json,
+    read_text,
+    seconds,
+    short,
+    size_bytes,
+    status_of,
+)
+
+SAID = Path(__file__).parent / "said"
+
+
+def said(name):
+    return (SAID / name).read_text()
+
+
+def epoch(text):
+    return time.mktime(time.strptime(text, "%Y-%m-%d %H:%M:%S"))
+
+
+def test_values_that_qstat_wrapped_are_joined_and_what_they_hold_is_no_attribute():
+    jobs = read_text(said("torque-wrapped.txt"))
+    assert ["9.head01.hpc.example.org", "48[].head01.hpc.example.org_1", "50.head01.hpc.example.org"] == list(jobs)
+    first = jobs["9.head01.hpc.example.org"]
+    assert "C" == first["job_state"]
+    assert "login01.hpc.example.org:/home/ada/a rather long path that is broken/jobs/9.e" == first["error_path"]
+    assert first["comment"].endswith("its last words were = 42")
+    assert "train-mnist.5f0c2ab91d44" == first["job_name"]
+    assert ("5f0c2ab91d44", "77aa01", "") == tuple(key_of(job) for job in jobs.values())
+
+
+def test_a_job_that_torque_completed_says_all_of_itself():
+    status = status_of(read_text(said("torque-wrapped.txt"))["9.head01.hpc.example.org"])
+    assert (JobState.COMPLETED, 0, None) == (status.state, status.exit_code, status.signal)
+    assert ("node07,node08", 2) == (status.node, status.nodes)
+    assert (60.0, 3600.0, 3624 * 1024) == (status.elapsed_s, status.walltime_s, status.memory_bytes)
+    assert epoch("2018-05-29 09:37:00") == status.submitted_s
+    assert epoch("2018-05-29 09:37:01") == status.started_s
+    assert epoch("2018-05-29 09:38:01") == status.ended_s
+
+
+def test_an_element_that_was_deleted_is_cancelled_and_says_why():
+    jobs = read_text(said("torque-wrapped.txt"))
+    status = status_of(jobs["48[].head01.hpc.example.org_1"])
+    assert (JobState.CANCELLED, 15) == (status.state, status.signal)
+    assert status.reason.endswith("its dependency of array 43[].head01.hpc.example.org can never be satisfied")
+    assert JobState.PENDING is status_of(jobs["50.head01.hpc.example.org"]).state
+
+
+def test_json_with_a_line_end_in_a_value_is_read_and_elements_are_told_apart():
+    jobs = read_json(said("pro-history.json"))
+    assert "48:00:00" == jobs["4732778.pbs01"]["resource_list.walltime"]
+    states = {number: status_of(job).state for number, job in jobs.items() if number != "4732779[].pbs01"}
+    assert {
+        "4732778.pbs01": JobState.COMPLETED,
+        "4732779[].pbs01_0": JobState.FAILED,
+        "4732779[].pbs01_1": JobState.RUNNING,
+        "4732779[].pbs01_2": JobState.PENDING,
+    } == states
+    waits = status_of(jobs["4732779[].pbs01_2"])
+    assert epoch("2024-03-12 15:00:00") == waits.expected_start_s
+    assert "Insufficient amount of resource: ncpus" in waits.reason
+    assert 1622428 * 1024 == status_of(jobs["4732778.pbs01"]).memory_bytes
+
+
+def test_what_is_no_json_is_left_to_the_text():
+    assert read_json('{"Jobs": {"1.s": {"Variable_List": {"A": "say "hi""}}}}') is None
+    assert {} == read_json('{"timestamp": 1, "pbs_version": "22"}')
+
+
+def test_slurms_imitation_indents_by_tabs_and_does_not_say_how_a_job_ended():
+    (job,) = read_text(said("slurm-torque.txt")).values()
+    assert "k1" == key_of(job)
+    status = status_of(job)
+    assert JobState.UNKNOWN is status.state
+    assert "PBS does not say how" in status.reason
+    assert (60.0, "one", None) == (status.walltime_s, status.node, status.started_s)
+
+
+@pytest.mark.parametrize(
+    ("code", "beside", "state", "signal"),
+    [
+        ("0", {}, JobState.COMPLETED, None),
+        ("3", {}, JobState.FAILED, None),
+        ("143", {}, JobState.FAILED, 15),
+        ("265", {}, JobState.CANCELLED, 9),
+        ("271", {}, JobState.CANCELLED, 15),
+        ("271", {"resources_used.walltime": "00:10:07", "resource_list.walltime": "00:10:00"}, JobState.TIMEOUT, 15),
+        ("271", {"comment": "job killed: walltime 152 exceeded limit 120"}, JobState.TIMEOUT, 15),
+        ("271", {"comment": "job killed: vmem 192GB exceeded limit 190GB"}, JobState.OUT_OF_MEMORY, 15),
+        ("265", {"resources_used.mem": "2097152kb", "resource_list.mem": "2gb"}, JobState.OUT_OF_MEMORY, 9),
+        ("-27", {}, JobState.OUT_OF_MEMORY, None),
+        ("-29", {}, JobState.TIMEOUT, None),
+        ("-3", {}, JobState.NODE_FAIL, None),
+    ],
+)
+def test_how_a_job_ended_is_told_by_its_exit_status_and_what_stands_beside_it(code, beside, state, signal):
+    status = status_of({"job_state": "F", "exit_status": code, **beside})
+    assert (state, signal) == (status.state, status.signal)
+
+
+@pytest.mark.parametrize(
+    ("letters", "state"),
+    [("QHWT", JobState.PENDING), ("REBSU", JobState.RUNNING), ("MZ", JobState.UNKNOWN), ("FCX", JobState.UNKNOWN)],
+)
+def test_every_letter_is_a_state_and_an_unknown_one_is_kept(letters, state):
+    assert {state} == {status_of({"job_state": letter}).state for letter in letters}
+    assert "'Z'" in status_of({"job_state": "Z"}).reason
+
+
+def test_ids_are_found_among_what_else_a_site_prints():
+    assert "12.pbs01" == job_id("Welcome to the centre\n12.pbs01\n")
+    assert "12[].pbs01" == job_id("12[].pbs01\n")
+    assert "7" == job_id("7\n")
+    assert job_id("qsub: unknown queue 7\n") is None
+
+
+@given(st.integers(0, 10**7), st.integers(0, 10**5), st.sampled_from(["", ".pbs01", ".head-1.example.org"]))
+def test_an_elements_id_has_two_forms_of_the_same(number, index, server):
+    whole = f"{number}[]{server}"
+    element = f"{whole}_{index}"
+    assert f"{number}[{index}]{server}" == native(element)
+    assert element == ours(native(element))
+    assert whole == array_of(element) == array_of(whole) == native(whole)
+    assert f"{number}[]_{index}" == short(element)
+    assert str(number) == short(f"{number}{server}")
+
+
+def test_sizes_and_times_are_read_and_others_are_not_known():
+    assert [1024, 2**30, 5, 3, None, None] == [size_bytes(one) for one in ("1kb", "1gb", "5b", "3", "x", None)]
+    assert [90061.0, 61.0, 5.0, None, None] == [seconds(one) for one in ("25:01:01", "1:01", "5", "1:x", None)]
