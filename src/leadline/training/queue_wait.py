@@ -22,11 +22,12 @@ from leadline.uncertainty.recalibration import Recalibration
 
 LEAST_STARTED = 200
 """Jobs that started, below which nothing is learned."""
+MORE = "read a longer time of it"
 MOST_LEARNED = 30_000
 """Jobs that are learned from, the last ones; all of them count in the queue."""
 TREES, FOLD_TREES = 100, 40
-LEAF = 30
-"""Jobs in a leaf at least."""
+LEAF, LEAST_LEAF, LEAVES = 30, 5, 200
+"""Jobs in a leaf at least: 30, or fewer where there would be fewer than 200 leaves of so many."""
 FOLDS = (0.4, 0.55, 0.7, 0.85, 1.0)
 """Shares of the jobs, in the order in which they came: from what came before one, what came up to the next is told."""
 QUANTILES = 40
@@ -35,16 +36,55 @@ LEAST_SEEN = 0.02
 
 
 @dataclass(frozen=True, slots=True)
-class TrainedWaits:
-    """A forest of waits and how its levels are to be read; needs numpy alone.
-
-    ``learned_until_s`` is the moment of the accounting, in seconds since the epoch, and ``jobs`` how many it taught of.
-    """
+class Learned:
+    """A forest of waits, how its levels are to be read, and from how many jobs that started both were learned."""
 
     forest: WaitForest
     recalibration: Recalibration
-    learned_until_s: float
     jobs: int
+
+    def waits(self, x: Array, as_of_s: float, level: float, reason: str) -> list[QueueWait]:
+        """Foretell the waits of jobs by their rows (n, len(FEATURES))."""
+        told, grid_s = self.forest.distribution(x), self.forest.grid_s
+        tail, read = (1 - level) / 2, self.recalibration
+        levels = [read.lower(tail), read.upper(0.5), read.upper(1 - tail)]
+        levels += [read.upper((number + 0.5) / QUANTILES) for number in range(QUANTILES)]
+        found = np.stack([quantile(grid_s, told, np.full(len(x), one)) for one in levels], axis=1)
+        low = np.where(found[:, 0] <= AT_ONCE_S, 0.0, np.minimum(found[:, 0], found[:, 1]))
+        high = np.maximum(np.maximum(found[:, 2], AT_ONCE_S), found[:, 1])
+        at_once = (found[:, 3:] <= AT_ONCE_S).mean(axis=1)
+        rows = zip(found.tolist(), low.tolist(), high.tolist(), at_once.tolist(), strict=True)
+        why = (f"{reason} {self.jobs} jobs",)
+        return [
+            QueueWait(Interval(row[1], least, most, level), once, tuple(row[3:]), as_of_s, why)
+            for row, least, most, once in rows
+        ]
+
+    def dump(self) -> State:
+        """Return the whole as arrays."""
+        return {
+            "jobs": np.array([self.jobs]),
+            **nest("forest", self.forest.dump()),
+            **nest("recalibration", self.recalibration.dump()),
+        }
+
+    @classmethod
+    def load(cls, state: State) -> "Learned":
+        """Return what was dumped."""
+        recalibration = Recalibration.load(within("recalibration", state))
+        return cls(load_forest(within("forest", state)), recalibration, int(state["jobs"].astype(int)[0]))
+
+
+@dataclass(frozen=True, slots=True)
+class TrainedWaits:
+    """What was learned of the waits at a site until a moment, in seconds since the epoch; needs numpy alone.
+
+    ``foretold`` is for jobs of which the scheduler itself foretells something, where enough such ones started.
+    """
+
+    plain: Learned
+    foretold: Learned | None
+    learned_until_s: float
 
     def ask(
         self, accounting: Sequence[AccountedJob], asked: Sequence[AccountedJob], now_s: float, *,
@@ -61,28 +101,21 @@ class TrainedWaits:
 
     def waits(self, x: Array, as_of_s: float, level: float = 0.9) -> list[QueueWait]:
         """Foretell the waits of jobs by their rows (n, len(FEATURES))."""
-        told, grid_s = self.forest.distribution(x), self.forest.grid_s
-        tail = (1 - level) / 2
-        asked = [self.recalibration.lower(tail), self.recalibration.upper(0.5), self.recalibration.upper(1 - tail)]
-        levels = [*asked, *(self.recalibration.upper((i + 0.5) / QUANTILES) for i in range(QUANTILES))]
-        found = np.stack([quantile(grid_s, told, np.full(len(x), one)) for one in levels], axis=1)
-        found[found[:, 0] <= AT_ONCE_S, 0] = 0.0
-        found[:, 2] = np.maximum(found[:, 2], AT_ONCE_S)
-        soon = (found[:, 3:] <= AT_ONCE_S).mean(axis=1)
-        reason = f"learned from {self.jobs} jobs of this system that started"
-        return [
-            QueueWait(Interval(float(row[1]), float(min(row[0], row[1])), float(max(row[2], row[1])), level),
-                      float(once), tuple(row[3:].tolist()), as_of_s, (reason,))
-            for row, once in zip(found, soon, strict=True)
-        ]  # fmt: skip
+        found = self.plain.waits(x, as_of_s, level, "learned from the waits of")
+        if self.foretold is not None and len(told := np.flatnonzero(x[:, FORECAST] != NOT_KNOWN)):
+            better = self.foretold.waits(x[told], as_of_s, level, "learned from what the scheduler foretold of")
+            for place, one in zip(told.tolist(), better, strict=True):
+                found[place] = one
+        return found
 
     def dump(self) -> State:
         """Return the whole as arrays."""
+        own = {} if self.foretold is None else nest("foretold", self.foretold.dump())
         return {
             "features": texts(FEATURES),
-            "learned": np.array([self.learned_until_s, self.jobs]),
-            **nest("forest", self.forest.dump()),
-            **nest("recalibration", self.recalibration.dump()),
+            "until_s": np.array([self.learned_until_s]),
+            **nest("plain", self.plain.dump()),
+            **own,
         }
 
 
@@ -94,9 +127,12 @@ def load_waits(state: State) -> TrainedWaits:
     """
     if "features" not in state or lines(state["features"]) != FEATURES:
         raise InvalidInput("these waits were learned by another version of Leadline: learn them again")
-    until, jobs = state["learned"].astype(float)
-    recalibration = Recalibration.load(within("recalibration", state))
-    return TrainedWaits(load_forest(within("forest", state)), recalibration, float(until), int(jobs))
+    foretold = within("foretold", state)
+    return TrainedWaits(
+        Learned.load(within("plain", state)),
+        Learned.load(foretold) if foretold else None,
+        float(state["until_s"].astype(float)[0]),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +146,10 @@ class _Table:
 
     def at(self, chosen: npt.NDArray[np.intp]) -> "_Table":
         return _Table(self.x[chosen], self.ready_s[chosen], self.wait_s[chosen], self.batch[chosen])
+
+    @property
+    def started(self) -> int:
+        return int(np.isfinite(self.wait_s).sum())
 
     def seen(self, now_s: float) -> tuple["_Table", Array]:
         """Return the jobs whose start was seen by ``now_s``, and how many each stands for.
@@ -135,15 +175,26 @@ def fit_waits(
         MissingExtra: scikit-learn is not installed.
     """
     table = _table(known_at(jobs, now_s), forecasts or {})
-    started = int(np.isfinite(table.wait_s).sum())
-    if started < LEAST_STARTED:
+    if (started := table.started) < LEAST_STARTED:
         raise InvalidInput(
             f"waits are learned from {LEAST_STARTED} jobs that started or more, and this accounting has {started}: "
-            "read a longer time of it"
+            f"{MORE}"
         )
+    foretold = table.at(np.flatnonzero(table.x[:, FORECAST] != NOT_KNOWN))
+    unaided = replace(table, x=np.where(np.arange(len(FEATURES)) == FORECAST, NOT_KNOWN, table.x))
+    plain = _learn(unaided, now_s, seed)
+    if plain is None:
+        raise InvalidInput(f"no job of this accounting came after others had started, so no wait can be tried: {MORE}")
+    return TrainedWaits(plain, _learn(foretold, now_s, seed) if foretold.started >= LEAST_STARTED else None, now_s)
+
+
+def _learn(table: _Table, now_s: float, seed: int) -> Learned | None:
+    """Return what the table teaches; ``None`` where no job came after enough others had started."""
     transforms, weights = _tried(table, now_s, seed)
+    if not len(transforms):
+        return None
     forest = _grow(*table.seen(now_s), TREES, seed)
-    return TrainedWaits(forest, Recalibration.of(transforms, weights), now_s, started)
+    return Learned(forest, Recalibration.of(transforms, weights), table.started)
 
 
 def _table(jobs: Sequence[AccountedJob], forecasts: Mapping[str, float]) -> _Table:
@@ -170,7 +221,7 @@ def _batch(job: AccountedJob) -> object:
 
 def _tried(table: _Table, now_s: float, seed: int) -> tuple[Array, Array]:
     """Return the transforms of waits foretold from what came before, and how many jobs each stands for."""
-    transforms, weights = [], []
+    transforms, weights = [np.zeros(0)], [np.zeros(0)]
     for begin, end in pairwise(FOLDS):
         first, last = int(begin * len(table.x)), int(end * len(table.x))
         then_s = float(table.ready_s[first])
@@ -189,18 +240,6 @@ def _tried(table: _Table, now_s: float, seed: int) -> tuple[Array, Array]:
     return np.concatenate(transforms), np.concatenate(weights)
 
 
-def _with_and_without_forecast(rows: _Table, counts: Array) -> tuple[_Table, Array]:
-    """Return jobs of which the scheduler foretold something twice, at half the weight: with that and without."""
-    foretold = np.flatnonzero(rows.x[:, FORECAST] != NOT_KNOWN)
-    if not len(foretold):
-        return rows, counts
-    both = rows.at(np.concatenate([np.arange(len(rows.x)), foretold]))
-    both.x[len(rows.x) :, FORECAST] = NOT_KNOWN
-    weight = counts.copy()
-    weight[foretold] /= 2
-    return both, np.concatenate([weight, weight[foretold]])
-
-
 def _grow(rows: _Table, counts: Array, trees: int, seed: int) -> WaitForest:
     """Grow a forest on indicators of waits: a tree's splits lessen the ranked probability score of their logarithms.
 
@@ -212,20 +251,19 @@ def _grow(rows: _Table, counts: Array, trees: int, seed: int) -> WaitForest:
     except ModuleNotFoundError as error:
         raise MissingExtra("learning how long jobs wait", "train") from error
     grid_s = grid_to(float(rows.wait_s.max()))
-    rows, counts = _with_and_without_forecast(rows, counts)
     x, y = rows.x.astype(np.float32), (rows.wait_s[:, None] <= grid_s).astype(np.float64)
     _, batch, sizes = np.unique(rows.batch, return_inverse=True, return_counts=True)
     weight = counts / np.sqrt(sizes[batch])
-    draw = np.random.default_rng(seed)
+    draw, leaf = np.random.default_rng(seed), max(LEAST_LEAF, min(LEAF, len(x) // LEAVES))
     grown = []
     for number in range(trees):
         drawn = draw.poisson(1.0, len(sizes))[batch] * weight
         if not drawn.any():
             continue
         some = drawn > 0
-        tree = DecisionTreeRegressor(min_samples_leaf=LEAF, random_state=seed + number)
+        tree = DecisionTreeRegressor(min_samples_leaf=leaf, random_state=seed + number)
         grown.append(tree.fit(x[some], y[some], sample_weight=drawn[some]).tree_)
     kept = keep(grown, base=0.0, rate=1.0)
-    shares = np.concatenate([tree.value[:, :, 0] for tree in grown])
+    shares = np.concatenate([tree.value[:, :, 0] for tree in grown]).astype(np.float32).astype(np.float64)  # as kept
     numbered = replace(kept, value=np.arange(len(shares), dtype=np.float64))
     return WaitForest(numbered, grid_s, shares)
