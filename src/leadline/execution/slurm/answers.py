@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from leadline.core.jobs import JobState
 from leadline.core.units import MINUTE_S, format_bytes
 from leadline.execution.scheduler import Status
-from leadline.execution.slurm.words import duration_s, indices_of, moment_s, size_bytes, state_of
+from leadline.execution.slurm.words import duration_s, indices_of, moment_s, size_bytes
 
 SQUEUE = "%i|%T|%V|%S|%l|%M|%D|%N|%r"
 """Id, state, submitted, start (or forecast), limit, elapsed, nodes, their names, reason: it holds spaces and commas."""
@@ -98,7 +98,7 @@ def read_names(listing: str, mark: str, keys: Collection[str]) -> dict[str, str]
     pieces = iter(listing.split(mark)[1:])
     for scheduler_id, state, node, comment, name in zip(*[pieces] * 5, strict=False):
         match = re.match(r"\s*(\d+)", scheduler_id)
-        if match is None or (state_of(state) is JobState.FAILED and _named(node.strip()) is None):
+        if match is None or (JobState.from_slurm(state) is JobState.FAILED and _named(node.strip()) is None):
             continue
         if comment.startswith("leadline:"):
             named = comment.removeprefix("leadline:").strip()
@@ -125,12 +125,12 @@ class _Accounted:
     @property
     def never_ran(self) -> bool:
         """Whether it was cancelled before it had a node."""
-        return state_of(self.row[1]) is JobState.CANCELLED and _named(self.row[12]) is None
+        return JobState.from_slurm(self.row[1]) is JobState.CANCELLED and _named(self.row[12]) is None
 
     def status(self) -> Status:
         """Return what they say together."""
         _, said, _, _, elapsed, submitted, started, ended, limit, nodes, _, _, names = self.row
-        state, evidence = state_of(said), tuple(self._evidence())
+        state, evidence = JobState.from_slurm(said), tuple(self._evidence())
         if state is JobState.FAILED and self._out_of_memory():
             state = JobState.OUT_OF_MEMORY
         code, sign = _codes(self.row[2])
@@ -154,13 +154,13 @@ class _Accounted:
         return max((size_bytes(step[10]) or 0 for step in self.steps), default=0) or None
 
     def _out_of_memory(self) -> bool:
-        return any(JobState.OUT_OF_MEMORY is state_of(one[1]) or OUT_OF_MEMORY in one[2:4]
+        return any(JobState.OUT_OF_MEMORY is JobState.from_slurm(one[1]) or OUT_OF_MEMORY in one[2:4]
                    for one in (self.row, *self.steps))  # fmt: skip
 
     def _evidence(self) -> Iterator[str]:
         """Tell what the steps say beyond the job's own row."""
         for step in self.steps:
-            state = state_of(step[1])
+            state = JobState.from_slurm(step[1])
             if state is JobState.OUT_OF_MEMORY or step[2] == OUT_OF_MEMORY:
                 yield f"step {step[0]} ran out of memory"
             elif state.final and state is not JobState.COMPLETED:
@@ -168,13 +168,13 @@ class _Accounted:
         if OUT_OF_MEMORY in self.row[2:4] and not any(step[2] == OUT_OF_MEMORY for step in self.steps):
             yield f"the exit code {OUT_OF_MEMORY} says that a process was killed for memory"
         asked, seen = size_bytes(self.row[11].removesuffix("n")), self._memory_bytes()
-        if state_of(self.row[1]) is JobState.FAILED and asked and seen and seen > NEARLY * asked:
+        if JobState.from_slurm(self.row[1]) is JobState.FAILED and asked and seen and seen > NEARLY * asked:
             yield f"one of its tasks used {format_bytes(seen)} of the {format_bytes(asked)} asked for"
 
 
 def _queued(fields: list[str]) -> Status:
     said, submitted, start, limit, elapsed, nodes, names, reason = fields
-    state, start_s = state_of(said), moment_s(start)
+    state, start_s = JobState.from_slurm(said), moment_s(start)
     waits = state is JobState.PENDING
     return Status(
         state,

@@ -13,7 +13,7 @@ from pathlib import PurePath
 from leadline.core.jobs import JobSpec, JobState
 from leadline.core.systems import Partition
 from leadline.execution.slurm.script import directives
-from leadline.execution.slurm.words import duration_s, indices_of, state_of
+from leadline.execution.slurm.words import duration_s, indices_of
 
 ELEMENT = "leadline.execution.array_element"
 """The module that looks its element up and runs it measured."""
@@ -108,7 +108,7 @@ def read_squeue(listing: str) -> dict[Element, Queued]:
         indices, _, rest = rest.partition("|")
         state, _, reason = rest.partition("|")
         if array.isdigit() and state:
-            queued = Queued(state_of(state), reason)
+            queued = Queued(JobState.from_slurm(state), reason)
             found.update({(array, index): queued for index in indices_of(indices)})
     return found
 
@@ -150,7 +150,7 @@ def ids_named(listing: str) -> str | None:
 def _accounted(fields: Sequence[str]) -> Accounted:
     code, _, sign = fields[2].partition(":")
     return Accounted(
-        state_of(fields[1]),
+        JobState.from_slurm(fields[1]),
         int(code) if code.isdigit() else 0,
         int(sign) if sign.isdigit() else 0,
         duration_s(fields[4]),

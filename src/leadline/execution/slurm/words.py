@@ -1,37 +1,17 @@
-"""Slurm's words: states, durations, moments, sizes and ids, as its commands print them in any version since 20.11."""
+"""Slurm's words: durations, moments, sizes and ids, as its commands print them in any version since 20.11."""
 
 import re
 from collections.abc import Iterable
 from datetime import datetime
 
-from leadline.core.jobs import JobState
 from leadline.core.units import DAY_S, HOUR_S, MINUTE_S
 
 EPOCH = {"SLURM_TIME_FORMAT": "%s"}
 """Makes the commands print moments as seconds since the epoch: no time zone, no change of the clocks to summer."""
 
-STATES = {
-    "PENDING": JobState.PENDING, "CONFIGURING": JobState.PENDING, "REQUEUED": JobState.PENDING,
-    "REQUEUE_HOLD": JobState.PENDING, "REQUEUE_FED": JobState.PENDING, "SPECIAL_EXIT": JobState.PENDING,
-    "RESV_DEL_HOLD": JobState.PENDING, "POWER_UP_NODE": JobState.PENDING, "EXPEDITING": JobState.PENDING,
-    "RUNNING": JobState.RUNNING, "COMPLETING": JobState.RUNNING, "SUSPENDED": JobState.RUNNING,
-    "STOPPED": JobState.RUNNING, "SIGNALING": JobState.RUNNING, "STAGE_OUT": JobState.RUNNING,
-    "RESIZING": JobState.RUNNING, "COMPLETED": JobState.COMPLETED, "FAILED": JobState.FAILED,
-    "BOOT_FAIL": JobState.NODE_FAIL, "NODE_FAIL": JobState.NODE_FAIL, "CANCELLED": JobState.CANCELLED,
-    "REVOKED": JobState.CANCELLED, "TIMEOUT": JobState.TIMEOUT, "DEADLINE": JobState.TIMEOUT,
-    "OUT_OF_MEMORY": JobState.OUT_OF_MEMORY, "PREEMPTED": JobState.PREEMPTED,
-}  # fmt: skip
-"""https://slurm.schedmd.com/job_state_codes.html; a flag that says neither (LAUNCH_FAILED, UPDATE_DB) is not known."""
-
 _DURATION = re.compile(r"(?:(?P<days>\d+)-)?(?:(?P<hours>\d+):)?(?P<minutes>\d+):(?P<seconds>\d+)(?:\.\d+)?")
 _SIZE = re.compile(r"(?P<number>\d+(?:\.\d+)?)(?P<unit>[KMGTP]?)")
 _UNITS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4, "P": 5}
-
-
-def state_of(word: str) -> JobState:
-    """Return the state of what ``CANCELLED by 1000`` or ``COMPLETED`` begins with; UNKNOWN if it is not known."""
-    first = word.split(maxsplit=1)[0] if word.split() else ""
-    return STATES.get(first.rstrip("+"), JobState.UNKNOWN)
 
 
 def duration_s(said: str) -> float | None:
