@@ -188,8 +188,9 @@ def _row(
     policy = site.qos.get(qos or usual or "")
     charge = charge_of(record, site.said.config, kind, per_core, policy.usage_factor if policy else 1.0)
     site.notes.extend(charge.notes)
-    if len(groups) == 1 and group.gpus == group.gpus[:1]:
-        site.notes.extend(filter(None, [disagreement(record, charge.billing)]))
+    if len(groups) == 1 and not group.gpus[1:]:
+        plain = charge_of(record, site.said.config, kind, per_core).billing
+        site.notes.extend(filter(None, [disagreement(record, plain)]))
     notes = _row_notes(record, site, policy, bound)
     rules, said = _rules(site.said.config, record, group, groups)
     return Partition(
