@@ -15,7 +15,7 @@ from leadline.core.recommendation import Constraints
 from leadline.core.systems import Billing, BillingRule, Limits, NodeType, Partition, System
 from leadline.core.units import GIB
 from leadline.recommend.distributions import quantile
-from leadline.recommend.feasibility import Candidate, refuse_place
+from leadline.recommend.feasibility import Candidate, refuse_configuration, refuse_place
 from leadline.recommend.policy import choose, pareto_front
 from leadline.recommend.requests import request_for, round_walltime_s
 
@@ -141,3 +141,9 @@ def test_a_risk_outside_its_range_is_refused(risk):
 def test_a_gpu_job_asks_for_the_cores_that_go_with_its_gpus():
     one = HARP[0]
     assert 24 == request_for(one.estimate, one.partition, 0.05).cores_per_task
+
+
+def test_gpus_of_a_model_that_is_not_known_are_not_said_to_be_missing():
+    unknown = Partition("gpu", NodeType("n", cores=8, gpus=4))
+    assert "has GPUs of a model that is not known" in refuse_configuration(unknown, 4, 1, 1).reason
+    assert "has no GPUs" in refuse_configuration(Partition("cpu", NodeType("n", cores=8)), 4, 1, 1).reason

@@ -1,7 +1,9 @@
 """The verb ``systems probe``: read a live Slurm into the user's catalog, and say what changed since the last time."""
 
 import getpass
+import grp
 import hashlib
+import os
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -61,14 +63,19 @@ def probe_system(
         require_writable(folder / SITES)
     here = this_machine(run, catalog)
     heard = ask_slurm(run, user=getpass.getuser(), groups=_groups(), here=here)
-    called = name or heard.said.config.get("ClusterName") or "slurm"
+    called, site = _named(name or heard.said.config.get("ClusterName") or "slurm", catalog)
     file = folder / SITES / f"{re.sub(r'[^A-Za-z0-9._-]+', '-', called).strip('-.') or 'slurm'}.toml"
     _refuse_own(folder / SITES, file, called)
-    probed = read_slurm(heard.said, catalog.devices(), name=called, site=called, as_of=today.isoformat())
+    probed = read_slurm(heard.said, catalog.devices(), name=called, site=site, as_of=today.isoformat())
     text = _text(probed.system, file, today)
     additions = folder / ADDITIONS / file.name
     system = _as_read(text, file, additions, called)
     before, notes, kept = _before(file, text, called)
+    if site != called and not file.exists():
+        notes.append(
+            f"{called} stands before the one of {site} that is known already, whose prices, rules and processors are "
+            f"not taken over: lay what you need of them over it in {additions}"
+        )
     notes += [*heard.notes, *probed.notes, *_orphans(text, additions)]
     if save:
         _save(file, text, kept)
@@ -78,27 +85,45 @@ def probe_system(
     )  # fmt: skip
 
 
+def _named(name: str, catalog: Catalog) -> tuple[str, str]:
+    """Return the name and the site of a system, as the catalog writes them where it has one of that name.
+
+    A catalog that cannot be read has none: the file may be the one that is to be written anew.
+    """
+    try:
+        known = next((one for one in catalog.systems() if one.name.casefold() == name.casefold()), None)
+    except InvalidInput:
+        known = None
+    return (known.name, known.site) if known else (name, name)
+
+
 def _groups() -> frozenset[str]:
     """Return the names of the groups that this process is in."""
-    import grp  # noqa: PLC0415 - only where there is a scheduler, so not on Windows
-    import os  # noqa: PLC0415
-
     known = {one.gr_gid: one.gr_name for one in grp.getgrall()}
     return frozenset(known[one] for one in {*os.getgroups(), os.getegid()} if one in known)
 
 
 def _refuse_own(sites: Path, file: Path, name: str) -> None:
-    """Refuse to stand beside, or to write over, what the user wrote of the same system."""
+    """Refuse to stand beside, or to write over, what the user wrote of the same system, or another probed one."""
     for path in sorted(sites.glob("*.toml")):
         text = _read(path)
         if path == file and MARK in text:
+            if name.casefold() not in _described(text, name):
+                raise InvalidInput(f"{path} holds another system that was probed: call this one otherwise than {name}")
             continue
-        described = path == file or any(one.name.casefold() == name.casefold() for one in read_site(text, str(path)))
-        if described:
+        if path == file or any(one.name.casefold() == name.casefold() for one in read_site(text, str(path))):
             raise InvalidInput(
                 f"{path} describes {name} by hand, and a probe writes over nothing of yours: move what is yours to "
                 f"{sites.parent / ADDITIONS / file.name}, or probe it under another name"
             )
+
+
+def _described(text: str, name: str) -> set[str]:
+    """Return the names of the systems of a probed file, folded; ``name`` alone where it can no longer be read."""
+    try:
+        return {one.name.casefold() for one in read_site(text, name)}
+    except InvalidInput:
+        return {name.casefold()}
 
 
 def _text(system: System, file: Path, today: date) -> str:

@@ -6,6 +6,7 @@ import pytest
 import slurm_outputs as outputs
 
 from leadline.app.ask_slurm import COMMAND_S
+from leadline.app.places import find_places
 from leadline.app.probe_system import probe_system
 from leadline.catalog.read import TomlCatalog
 from leadline.core.errors import InvalidInput, LeadlineError, SchedulerUnreachable
@@ -74,6 +75,20 @@ def test_it_gets_the_name_that_the_user_gives_it(probe, tmp_path):
     assert str(tmp_path / "sites" / "Our-Reef-2.toml") == found.file
 
 
+def test_a_cluster_that_is_known_already_takes_its_place(probe, tmp_path):
+    found = probe(**{"scontrol show config": outputs.config("20.11.8", cluster="pitzer")})
+    catalog = TomlCatalog(tmp_path)
+    assert found.system == catalog.system("osc-pitzer")
+    assert ["Pitzer"] == [one.name for one in catalog.systems() if one.name.casefold() == "pitzer"]
+    assert any("Pitzer stands before the one of OSC" in note for note in found.notes)
+
+
+def test_a_name_of_the_same_file_does_not_write_over_another_system(probe):
+    probe("reef/one")
+    with pytest.raises(InvalidInput, match="holds another system"):
+        probe("reef one")
+
+
 def test_a_dry_run_writes_nothing(probe, tmp_path):
     found = probe(save=False)
     assert [] == list(tmp_path.iterdir())
@@ -131,7 +146,7 @@ def test_a_probed_file_that_was_edited_is_never_lost(probe, tmp_path):
     file = tmp_path / "sites" / "reef.toml"
     for number in (1, 2):
         probe()
-        edited = file.read_text().replace('site = "reef"', 'site = "edited by hand"')
+        edited = file.read_text().replace('status = "production"', 'status = "by hand"')
         file.write_text(edited)
         found = probe()
         assert (str(tmp_path / "sites" / f"reef.toml.edited-{number}"), edited) == (
@@ -146,8 +161,7 @@ def test_an_edited_file_that_cannot_be_read_is_kept_too(probe, tmp_path):
     file = tmp_path / "sites" / "reef.toml"
     broken = file.read_text().replace('kind = "cluster"', "kind = 7")
     file.write_text(broken)
-    run = Answering()
-    found = probe_system(None, run=run, catalog=TomlCatalog(None), folder=tmp_path, today=DAY)
+    found = probe()
     assert broken == (tmp_path / "sites" / "reef.toml.edited-1").read_text()
     assert any("what changed cannot be told" in note for note in found.notes)
 
@@ -231,6 +245,13 @@ def test_gpus_of_the_machine_at_hand_are_told_by_its_driver(probe):
     found = probe(**{"nvidia-smi": "NVIDIA A100-SXM4-40GB\nNVIDIA A100-SXM4-40GB\n"})
     assert ("NVIDIA A100-SXM4-40GB", "NVIDIA A100-SXM4-40GB") == found.here.gpus
     assert () == probe(**{"nvidia-smi": Completed(9, "", "no driver")}).here.gpus
+
+
+def test_a_place_whose_gpus_are_not_known_says_so_when_it_is_asked_about(probe, tmp_path):
+    lab = {"partition": outputs.V22_05_PARTITIONS, "node": outputs.V22_05_NODES}
+    probe(**{f"scontrol -a -o show {what}": listing for what, listing in lab.items()})
+    with pytest.raises(InvalidInput, match="the model of its GPUs is not known"):
+        find_places(TomlCatalog(tmp_path), ["reef:gpu"], 1)
 
 
 def test_the_file_says_who_wrote_it_and_where_additions_belong(probe, tmp_path):

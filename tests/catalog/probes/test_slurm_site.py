@@ -148,6 +148,14 @@ def test_a_qos_that_lets_more_through_is_a_row_of_its_own():
     assert "batch-long" not in found, "the partition's two days bound it, and it has fewer cores"
 
 
+def test_the_name_of_a_row_is_never_that_of_another_partition():
+    partitions = outputs.V20_11_PARTITIONS.replace("PartitionName=gpu", "PartitionName=batch-free")
+    nodes = outputs.V20_11_NODES.replace("Partitions=gpu", "Partitions=batch-free")
+    found = rows(partitions, nodes, "20.11.8")
+    assert {"batch", "batch-free-2", "batch-free", "batch-free-free"} == set(found)
+    assert ("free", None) == (found["batch-free-2"].rules.qos, found["batch-free"].rules.qos)
+
+
 def test_a_qos_may_lift_the_partitions_own_limit_of_time():
     wide = outputs.ASSOCIATIONS.replace("free,long,normal|normal", "normal,wide|normal")
     assert 30 * DAY_S == rows(*OLD, associations=wide)["batch-wide"].limits.max_walltime_s

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from leadline.catalog.probes.slurm_text import Record, count, names, read_tres, seconds
+from leadline.catalog.probes.slurm_text import Record, count, names, number, read_tres, seconds
 from leadline.core.systems import Limits
 
 ENFORCED = frozenset({"limits", "safe", "all"})
@@ -65,7 +65,7 @@ def read_qos(rows: Iterable[Record]) -> dict[str, Policy]:
             per_group=read_tres(row["GrpTRES"]),
             least=read_tres(row["MinTRES"]),
             max_submitted_jobs=count(row["MaxSubmitPU"]),
-            usage_factor=float(row["UsageFactor"] or 1.0),
+            usage_factor=1.0 if (factor := number(row["UsageFactor"])) is None else factor,
             preempts=names(row["Preempt"]) or frozenset(),
         )
         for row in rows

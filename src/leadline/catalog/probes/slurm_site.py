@@ -74,7 +74,7 @@ def read_site(said: Said, devices: Sequence[Device], *, name: str, site: str, as
         as_of,
     )
     found.notes.extend(note for group in found.groups for note in group.notes)
-    partitions = tuple(one for record in said.partitions for one in _partitions(found, record))
+    partitions = _told_apart([one for record in said.partitions for one in _partitions(found, record)])
     found.notes.extend(_unknown(found))
     system = System(
         name,
@@ -91,6 +91,23 @@ def read_site(said: Said, devices: Sequence[Device], *, name: str, site: str, as
         as_of=as_of,
     )
     return Probed(system, tuple(dict.fromkeys(found.notes)))
+
+
+def _told_apart(rows: Sequence[Partition]) -> tuple[Partition, ...]:
+    """Return the rows under names of their own: what the cluster itself calls a partition keeps its name."""
+    taken = {one.name.casefold() for one in rows if one.queue is None}
+    found = []
+    for one in rows:
+        name = one.name
+        if one.queue is not None:
+            name = next(each for n in range(1, len(rows) + 2) if (each := _numbered(name, n)).casefold() not in taken)
+            taken.add(name.casefold())
+        found.append(replace(one, name=name))
+    return tuple(found)
+
+
+def _numbered(name: str, number: int) -> str:
+    return name if number == 1 else f"{name}-{number}"
 
 
 def _unknown(site: _Site) -> list[str]:
@@ -301,9 +318,9 @@ def _preemptible(site: _Site, record: Record, policy: Policy | None) -> bool:
         return any(mine & other.preempts for other in site.qos.values())
     if not kind.endswith("/partition_prio") or record.get("PreemptMode", "OFF") == "OFF":
         return False
-    tier = int(record.get("PriorityTier", "1") or 1)
+    tier = count(record.get("PriorityTier", "")) or 1
     shared = {name for group in site.groups if record["PartitionName"] in group.counts for name in group.counts}
     return any(
-        other["PartitionName"] in shared and int(other.get("PriorityTier", "1") or 1) > tier
+        other["PartitionName"] in shared and (count(other.get("PriorityTier", "")) or 1) > tier
         for other in site.said.partitions
     )

@@ -1,4 +1,4 @@
-"""Read what scontrol, sinfo and sacctmgr print: pure text, in formats that have held from Slurm 20.11 to 25.11.
+"""Read what scontrol, sinfo and sacctmgr print: pure text, in forms that hold from Slurm 20.11 to 25.05.
 
 JSON is never asked for: it changes from one Slurm to the next. ``scontrol -o`` prints ``Key=value`` pairs on one line
 without quoting, and the values of ``OS``, ``Reason``, ``Comment`` and ``Extra`` are free text. So a value ends where a
@@ -125,7 +125,7 @@ def read_tres(said: str) -> dict[str, float]:
         name, is_pair, value = part.strip().rpartition("=")
         if is_pair and name:
             folded = name.casefold()
-            amount = memory_bytes(value) if folded == "mem" else _number(value)
+            amount = memory_bytes(value) if folded == "mem" else number(value)
             if amount is not None:
                 found[folded] = float(amount)
     return found
@@ -173,6 +173,15 @@ def count(said: str) -> int | None:
     return None if said in _NOTHING else _count(said)
 
 
+def number(said: str) -> float | None:
+    """Read a figure that may be a fraction; ``None`` where it is none."""
+    try:
+        return float(said)
+    except ValueError:
+        whole = _count(said)
+        return None if whole is None else float(whole)
+
+
 def names(said: str) -> frozenset[str] | None:
     """Read a list such as ``normal,long``; ``None`` of ``ALL``, and where nothing is listed."""
     return None if said in _NOTHING or said == "ALL" else frozenset(part for part in said.split(",") if part)
@@ -203,11 +212,3 @@ def _record(text: str, keys: frozenset[str]) -> Record:
 def _count(said: str) -> int | None:
     match = re.fullmatch(r"(\d+)([KMGTP]?)", said.strip(), re.IGNORECASE)
     return None if match is None else int(match[1]) * _UNIT[match[2].upper()]
-
-
-def _number(said: str) -> float | None:
-    try:
-        return float(said)
-    except ValueError:
-        whole = _count(said)
-        return None if whole is None else float(whole)

@@ -1,4 +1,4 @@
-"""``leadline systems``: list, show, check and validate the systems of the catalog."""
+"""``leadline systems``: list, show, probe, check and validate the systems of the catalog."""
 
 from datetime import date
 from pathlib import Path
