@@ -1,5 +1,7 @@
 """Charges are those that the sites' published formulas give."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -67,3 +69,38 @@ def test_more_time_or_more_cores_never_cost_less(cores, gpus, hours, more):
     cost = price(OSC, ask(cores, gpus), hours, NODE)
     assert cost <= price(OSC, ask(cores, gpus), hours + more, NODE)
     assert cost <= price(OSC, ask(cores + 1, gpus), hours, NODE)
+
+
+TRES = Billing(BillingRule.TRES_SUM, "units", core_hour=1.0, gib_hour=0.25, gpu_hour=15.0)
+LARGEST = replace(TRES, rule=BillingRule.TRES_MAX)
+BOTH = replace(TRES, rule=BillingRule.TRES_MAX_AND_GPUS)
+
+
+@pytest.mark.parametrize(("billing", "units"), [(TRES, 4 + 16 + 30), (LARGEST, 30), (BOTH, 16 + 30)])
+def test_slurms_weights_are_summed_or_the_largest_is_taken(billing, units):
+    """TRESBillingWeights of slurm.conf, on two nodes of 2 cores, 32 GiB and a GPU each."""
+    asked = ask(2, gpus=1, nodes=2, memory=32 * GIB)
+    assert units == price(billing, asked, 1.0, NODE)
+    assert 3 * units == price(replace(billing, charge_factor=1.5), asked, 2.0, NODE)
+
+
+def test_a_job_that_names_no_memory_is_billed_what_it_is_given():
+    assert 2 + 0.25 * 8 == price(replace(TRES, memory_bytes_per_core=4 * GIB), ask(2), 1.0, NODE)
+    assert 2 + 0.25 * 384 == price(TRES, ask(2), 1.0, NODE)
+    assert 48 + 0.25 * 384 == price(TRES, ask(), 1.0, NODE), "what is left open is the whole node"
+
+
+def test_what_has_a_weight_and_is_not_known_leaves_the_price_unknown():
+    unknown = NodeType("n")
+    assert price(TRES, ask(2), 1.0, unknown) is None
+    assert 2.0 == price(replace(TRES, gib_hour=None), ask(2), 1.0, unknown)
+
+
+def test_a_price_is_said_as_its_rule_joins_it():
+    assert "1 a core + 0.25 a GiB + 15 a GPU (units)" == TRES.in_words()
+    assert "the most of 1 a core, 0.25 a GiB, 15 a GPU (units)" == LARGEST.in_words()
+    assert "the most of 1 a core, 0.25 a GiB + 15 a GPU (units)" == BOTH.in_words()
+    assert ("free", "not known") == (
+        replace(TRES, free=True).in_words(),
+        Billing(BillingRule.CORE_HOURS, "x").in_words(),
+    )

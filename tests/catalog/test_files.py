@@ -7,7 +7,7 @@ import pytest
 from leadline.catalog import files
 from leadline.catalog.read import TomlCatalog
 from leadline.core.hardware import Device
-from leadline.core.systems import Billing, Limits, NodeType, Partition, SubmitRules, System
+from leadline.core.systems import Billing, Limits, NodeType, Partition, Scheduling, SubmitRules, System
 
 WORKED_IN = {
     files.DeviceRow: {"tflops", "base_mhz"},
@@ -25,12 +25,13 @@ WORKED_IN = {
         (files.NodeRow, [NodeType]),
         (files.RulesRow, [SubmitRules]),
         (files.PartitionRow, [Partition, Limits]),
+        (files.SchedulingRow, [Scheduling]),
         (files.SystemRow, [System]),
     ],
 )
 def test_every_field_of_a_row_has_its_place_in_a_noun(row, nouns):
     known = {field.name for noun in nouns for field in fields(noun)}
-    lost = {name for name in row.__struct_fields__ if files._base_unit(name)[0] not in known}
+    lost = {name for name in row.__struct_fields__ if files.base_unit(name)[0] not in known}
     assert WORKED_IN.get(row, set()) == lost
 
 
@@ -46,8 +47,8 @@ def test_every_field_of_a_row_has_its_place_in_a_noun(row, nouns):
         ("tdp_w", "tdp_w", None),
     ],
 )
-def test_a_unit_that_people_write_becomes_the_base_unit(name, base, factor):
-    assert (base, factor) == files._base_unit(name)
+def test_a_unit_that_people_write_becomes_thebase_unit(name, base, factor):
+    assert (base, factor) == files.base_unit(name)
 
 
 def test_bytes_are_whole_and_rates_are_not():

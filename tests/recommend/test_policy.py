@@ -15,7 +15,7 @@ from leadline.core.recommendation import Constraints
 from leadline.core.systems import Billing, BillingRule, Limits, NodeType, Partition, System
 from leadline.core.units import GIB
 from leadline.core.waits import QueueWait
-from leadline.recommend.feasibility import Candidate, refuse_place
+from leadline.recommend.feasibility import Candidate, refuse_configuration, refuse_place
 from leadline.recommend.policy import choose, pareto_front
 from leadline.recommend.requests import request_for, round_walltime_s
 from leadline.uncertainty.distributions import quantile
@@ -178,3 +178,9 @@ def test_the_front_is_of_results_where_all_waits_are_known():
     assert [True, True] == [one.on_front for one in choose([quick, slow], Constraints()).options]
     known = choose([waiting(quick, 3600.0), waiting(slow, 0.0)], Constraints()).options
     assert [(10, True), (48, False)] == [(one.resources.cores_per_task, one.on_front) for one in known]
+
+
+def test_gpus_of_a_model_that_is_not_known_are_not_said_to_be_missing():
+    unknown = Partition("gpu", NodeType("n", cores=8, gpus=4))
+    assert "has GPUs of a model that is not known" in refuse_configuration(unknown, 4, 1, 1).reason
+    assert "has no GPUs" in refuse_configuration(Partition("cpu", NodeType("n", cores=8)), 4, 1, 1).reason

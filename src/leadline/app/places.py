@@ -132,6 +132,7 @@ def _add(
         device = node_device(catalog, node)
         if device is None:
             reason = f"the catalog has no figures for its processor ({node.cpu_model or 'not named'})"
+            reason = "the model of its GPUs is not known" if node.gpus else reason
             unknown.append((system.name, partition.name, node.name, reason))
             continue
         per_node = 1 if device.kind is DeviceKind.CPU else node.gpus or 1

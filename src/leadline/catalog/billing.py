@@ -1,10 +1,12 @@
 """What a request costs under each site's charge rule; pure arithmetic on published formulas."""
 
 import math
+from collections.abc import Callable
 
 from leadline.core.errors import InvalidInput
 from leadline.core.jobs import ResourceSpec
 from leadline.core.systems import Billing, BillingRule, NodeType
+from leadline.core.units import GIB
 
 
 def price(billing: Billing, request: ResourceSpec, hours: float, node: NodeType) -> float | None:
@@ -74,12 +76,50 @@ def _instance_hours(billing: Billing, request: ResourceSpec, _: NodeType) -> flo
     return _times(request.nodes, billing.node_hour)
 
 
+def _tres_sum(billing: Billing, request: ResourceSpec, node: NodeType) -> float | None:
+    return _sum(_largest_or_sum(billing, request, node, sum), _gpu_weight(billing, request))
+
+
+def _tres_max(billing: Billing, request: ResourceSpec, node: NodeType) -> float | None:
+    others = _largest_or_sum(billing, request, node, max)
+    return None if others is None else max(others, _gpu_weight(billing, request))
+
+
+def _tres_max_and_gpus(billing: Billing, request: ResourceSpec, node: NodeType) -> float | None:
+    return _sum(_largest_or_sum(billing, request, node, max), _gpu_weight(billing, request))
+
+
+def _gpu_weight(billing: Billing, request: ResourceSpec) -> float:
+    return request.gpus_per_node * request.nodes * (billing.gpu_hour or 0.0)
+
+
+def _largest_or_sum(
+    billing: Billing, request: ResourceSpec, node: NodeType, joined: Callable[[list[float]], float]
+) -> float | None:
+    """Weigh cores, memory and nodes, and join them; ``None`` where something that has a weight is not known."""
+    cores = _cores_per_node(request, node)
+    memory = request.memory_bytes_per_node or node.memory_bytes
+    if not request.memory_bytes_per_node and billing.memory_bytes_per_core and cores is not None:
+        memory = math.ceil(cores * billing.memory_bytes_per_core)
+    amounts = (
+        (cores, billing.core_hour),
+        (None if memory is None else memory / GIB, billing.gib_hour),
+        (1.0, billing.node_hour),
+    )
+    weighed = [_times(amount, rate) for amount, rate in amounts if rate]
+    known = [one * request.nodes for one in weighed if one is not None]
+    return joined([0.0, *known]) if len(known) == len(weighed) else None
+
+
 _RULES = {
     BillingRule.CORES_AND_GPUS: _cores_and_gpus,
     BillingRule.NODE_HOURS: _node_hours,
     BillingRule.CORE_HOURS: _core_hours,
     BillingRule.GPU_HOURS: _gpu_hours,
     BillingRule.INSTANCE_HOURS: _instance_hours,
+    BillingRule.TRES_SUM: _tres_sum,
+    BillingRule.TRES_MAX: _tres_max,
+    BillingRule.TRES_MAX_AND_GPUS: _tres_max_and_gpus,
 }
 
 

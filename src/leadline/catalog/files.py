@@ -10,7 +10,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from leadline.core.documents import load_toml
+from leadline.catalog.merge import laid_over
+from leadline.core.documents import convert_toml, load_toml, parse_toml
 from leadline.core.errors import InvalidInput
 from leadline.core.hardware import Calibration, Confidence, Device, DeviceKind
 from leadline.core.systems import (
@@ -19,12 +20,13 @@ from leadline.core.systems import (
     Limits,
     NodeType,
     Partition,
+    Scheduling,
     SubmitRules,
     System,
 )
 from leadline.core.units import GB, GIB, HOUR_S, MIB
 
-Noun = TypeVar("Noun", Device, System, Partition, NodeType, Limits, Billing, SubmitRules)
+Noun = TypeVar("Noun", Device, System, Partition, NodeType, Limits, Billing, SubmitRules, Scheduling)
 
 UNITS: dict[str, tuple[str, float]] = {
     "_gb_per_s": ("_bytes_per_s", GB),
@@ -85,6 +87,7 @@ class BillingRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     core_hour: float | None = None
     gpu_hour: float | None = None
     node_hour: float | None = None
+    gib_hour: float | None = None
     memory_gib_per_core: float | None = None
     memory_gib_per_gpu: float | None = None
     cores_per_gpu: int | None = None
@@ -146,6 +149,8 @@ class PartitionRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     max_cores: int | None = None
     max_gpus: int | None = None
     min_memory_gib: float | None = None
+    max_submitted_jobs: int | None = None
+    default_memory_gib_per_core: float | None = None
     preemptible: bool = False
     restricted: bool = False
     interactive: bool = False
@@ -153,6 +158,17 @@ class PartitionRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     source: str = ""
     as_of: str = ""
     note: str = ""
+
+
+class SchedulingRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The ``[systems.scheduling]`` table, of a system whose scheduler was asked."""
+
+    version: str = ""
+    rejects_beyond_limits: bool | None = None
+    max_array_size: int | None = None
+    sampling_interval_s: float | None = None
+    preemption: str = ""
+    accounting_answered: bool | None = None
 
 
 class SystemRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -169,12 +185,15 @@ class SystemRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     billing: dict[str, BillingRow] = msgspec.field(default_factory=dict)
     rules: dict[str, RulesRow] = msgspec.field(default_factory=dict)
     aliases: tuple[str, ...] = ()
+    scheduling: SchedulingRow | None = None
     as_of: str = ""
     note: str = ""
 
     def system(self, site: str, what: str) -> System:
         """Return the block as a system; ``what`` names the file in errors."""
-        return _made(System, self, site=site, partitions=tuple(self._partition(row, what) for row in self.partitions))
+        partitions = tuple(self._partition(row, what) for row in self.partitions)
+        scheduling = None if self.scheduling is None else _made(Scheduling, self.scheduling)
+        return _made(System, self, site=site, partitions=partitions, scheduling=scheduling)
 
     def _partition(self, row: PartitionRow, what: str) -> Partition:
         """Return a row of ``partitions`` with the tables that it names; what it leaves open is the system's."""
@@ -212,9 +231,19 @@ def read_devices(text: str, what: str) -> list[Device]:
     return [row.device() for row in load_toml(text, DevicesFile, what=what).devices]
 
 
-def read_site(text: str, what: str) -> list[System]:
-    """Return the systems of a site's file; errors as in ``read_devices``, and for a table that is not there."""
+def read_site(text: str, what: str, additions: tuple[str, str] | None = None) -> list[System]:
+    """Return the systems of a site's file; errors as in ``read_devices``, and for a table that is not there.
+
+    ``additions`` are the text and the name of a file of any of its keys, which is laid over it; what it says of a
+    partition that the file does not have, and that it does not describe whole, is passed over.
+    """
     site = load_toml(text, SiteFile, what=what)
+    if additions is not None:
+        added, what = additions
+        merged = laid_over(parse_toml(text, what=what), parse_toml(added, what=what))
+        for system in merged["systems"]:
+            system["partitions"] = [row for row in system.get("partitions", ()) if "node" in row]
+        site = convert_toml(merged, SiteFile, text=added, what=what)
     return [row.system(site.site, what) for row in site.systems]
 
 
@@ -222,7 +251,7 @@ def device_row(device: Device) -> dict[str, Any]:
     """Return a device as the plain values of a ``[[devices]]`` block, absent figures left out."""
     values = {"tflops": {dtype: rate / 1e12 for dtype, rate in device.peak_flops_per_s.items()}}
     for name in DeviceRow.__struct_fields__:
-        noun_name, factor = _base_unit(name)
+        noun_name, factor = base_unit(name)
         value = getattr(device, noun_name, None)
         if value is not None:
             values[name] = value if factor is None else value / factor
@@ -263,11 +292,11 @@ def _made(noun: type[Noun], row: msgspec.Struct, **given: object) -> Noun:
 def _shared(row: type[msgspec.Struct], noun: type[Any]) -> list[tuple[str, str, float | None]]:
     """Return (the row's name, the noun's name, base units in one of the row's) for each field that both have."""
     names = {field.name for field in fields(noun)}
-    both = [(name, *_base_unit(name)) for name in row.__struct_fields__]
+    both = [(name, *base_unit(name)) for name in row.__struct_fields__]
     return [(name, noun_name, factor) for name, noun_name, factor in both if noun_name in names]
 
 
-def _base_unit(name: str) -> tuple[str, float | None]:
+def base_unit(name: str) -> tuple[str, float | None]:
     """Return a noun's name for a row's field, and what one of the row's units is in base units; ``None`` as it is."""
     for unit, (base, factor) in UNITS.items():
         if unit in name:
@@ -276,5 +305,7 @@ def _base_unit(name: str) -> tuple[str, float | None]:
 
 
 def _scaled(value: float, factor: float, noun_name: str) -> float:
-    """Return a value in base units; bytes are whole."""
+    """Return a value in base units; bytes are whole, and a limit of whole minutes stays one though written in hours."""
+    if noun_name.endswith("_walltime_s"):
+        return round(value * factor, 6)
     return value * factor if noun_name.endswith(("_per_s", "_s", "_hz")) else round(value * factor)

@@ -18,6 +18,8 @@ T = TypeVar("T", Device, System)
 DEVICES = "devices"
 SITES = "sites"
 """Sub-folders of a user's catalog folder: TOML files, and the JSON records that ``leadline calibrate`` writes."""
+ADDITIONS = "additions"
+"""The sub-folder of what is laid over the site's file of the same name: a TOML file of any of its keys."""
 
 MAKERS = frozenset({"nvidia", "amd", "instinct", "tesla", "geforce"})
 """Words that drivers put before a device's name, as in ``NVIDIA A100-SXM4-40GB`` or ``Tesla T4``."""
@@ -67,8 +69,15 @@ class TomlCatalog:
     def _systems(self) -> dict[str, System]:
         sites = sorted(_shipped_sites(), key=lambda entry: entry.name)
         shipped = [one for entry in sites for one in read_site(entry.read_text(encoding="utf-8"), entry.name)]
-        own = [system for path in self._own(SITES, "toml") for system in read_site(_text(path), str(path))]
+        own = [system for path in self._own(SITES, "toml") for system in self._site(path)]
         return _first_wins([*own, *shipped])
+
+    def _site(self, path: Path) -> list[System]:
+        """Return the systems of a user's file, with what the file of that name among the additions lays over it."""
+        additions = path.parent.parent / ADDITIONS / path.name
+        if not additions.exists():
+            return read_site(_text(path), str(path))
+        return read_site(_text(path), str(path), additions=(_text(additions), str(additions)))
 
     def _own(self, kind: str, form: str) -> list[Path]:
         return [] if self._folder is None else sorted((self._folder / kind).glob(f"*.{form}"))

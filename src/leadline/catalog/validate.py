@@ -108,7 +108,7 @@ def _partition(system: System, partition: Partition, devices: set[str], today: d
 
 
 def _price(name: str, billing: Billing, as_of: str, today: date) -> Iterator[Finding]:
-    rates = (billing.core_hour, billing.gpu_hour, billing.node_hour)
+    rates = (billing.core_hour, billing.gpu_hour, billing.node_hour, billing.gib_hour)
     if not billing.free and any(rate is not None and rate <= 0 for rate in rates):
         yield Finding(name, "has a price of zero", "leave the price out, or say free = true where it is")
     if billing.free and any(rate for rate in rates):

@@ -42,7 +42,15 @@ def load_toml(text: str, kind: type[T], *, what: str) -> T:
     Raises:
         InvalidInput: the text is no TOML, or a key is missing, unknown or of the wrong type; with its line.
     """
-    document = parse_toml(text, what=what)
+    return convert_toml(parse_toml(text, what=what), kind, text=text, what=what)
+
+
+def convert_toml(document: dict[str, Any], kind: type[T], *, text: str, what: str) -> T:
+    """Read a struct from what was parsed of TOML; a mistake is looked up in ``text``, which ``what`` names.
+
+    Raises:
+        InvalidInput: a key is missing, unknown or of the wrong type; with its line.
+    """
     try:
         return msgspec.convert(document, kind)
     except msgspec.ValidationError as error:

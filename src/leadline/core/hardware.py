@@ -128,3 +128,18 @@ class Device:
     def file_stem(self) -> str:
         """Return the name of a file about the device, without its ending."""
         return "".join(c if c.isalnum() else "-" for c in self.name.lower()).strip("-")
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """One machine that Leadline runs on: host name, processor, logical CPUs, memory, and GPUs by their driver's names.
+
+    ``processor`` is the name of its calibrated record in the catalog, empty where it was not calibrated.
+    """
+
+    host: str
+    cpu_model: str
+    cpus: int
+    memory_bytes: int
+    gpus: tuple[str, ...] = ()
+    processor: str = ""

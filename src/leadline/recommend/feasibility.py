@@ -98,6 +98,8 @@ def refuse_place(system: System, partition: Partition, gpus: int, nodes: int) ->
 def refuse_configuration(partition: Partition, cores: int | None, gpus: int, nodes: int) -> Refusal | None:
     """Return why the partition cannot give a job so many cores and GPUs, each over all nodes; ``None`` if it can."""
     has, job = partition.node, f"and the job uses {gpus} on {f'{nodes} nodes' if nodes > 1 else 'one node'}"
+    if gpus and has.gpus and has.device is None:
+        return Refusal("device-unknown", f"has GPUs of a model that is not known, {job}")
     if gpus and has.device is None:
         return Refusal("no-gpus", f"has no GPUs, {job}")
     if has.device and not gpus:

@@ -101,7 +101,7 @@ def _capped(limit: Limit, rounded: float, cap: float | None) -> float:
 def _charged(partition: Partition, share: ResourceSpec, memory_bytes: float) -> float:
     """Return the growth of the bill where the memory grows, in shares of each: 0 where memory is not counted."""
     billing = partition.billing
-    if billing is None or not (billing.memory_bytes_per_core or billing.memory_bytes_per_gpu):
+    if billing is None or not (billing.memory_bytes_per_core or billing.memory_bytes_per_gpu or billing.gib_hour):
         return 0.0
     bills = [_hourly(billing, share, partition, math.ceil(memory_bytes * times)) for times in (1, 2)]
     return round(max(0.0, bills[1] / bills[0] - 1), 1) if all(bills) else 0.0

@@ -1,10 +1,9 @@
 """What the system says of the device at hand: its name, memory, cores and threads."""
 
-from pathlib import Path
-
 import psutil
 import torch
 
+from leadline.catalog.probes.processor import cpu_model
 from leadline.core.errors import InvalidInput
 from leadline.core.hardware import Confidence, Device, DeviceKind
 
@@ -19,7 +18,7 @@ def describe(device_type: str) -> Device:
     """
     if device_type == "cpu":
         cores = psutil.cpu_count(logical=False) or psutil.cpu_count() or 1
-        model = _cpu_model()
+        model = cpu_model()
         known = (maker for maker in MAKERS if maker.lower() in model.lower())
         vendor = next(known, "unknown")
         plural = "s" if cores > 1 else ""
@@ -35,15 +34,3 @@ def describe(device_type: str) -> Device:
     return Device(properties.name, "NVIDIA", DeviceKind.GPU, memory_bytes=properties.total_memory,
                   compute_units=properties.multi_processor_count, aliases=("local",),
                   confidence=Confidence.MEASURED, source="calibrate")  # fmt: skip
-
-
-def _cpu_model() -> str:
-    """Return the processor's name as Linux gives it, else the machine's architecture."""
-    information = Path("/proc/cpuinfo")
-    if information.exists():
-        for line in information.read_text(encoding="utf-8", errors="replace").splitlines():
-            if line.lower().startswith("model name"):
-                return line.split(":", 1)[1].strip()
-    import platform  # noqa: PLC0415 - the fallback where there is no /proc
-
-    return platform.processor() or platform.machine()

@@ -23,7 +23,7 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         "model": ("model", "list and show trained models, and how far off each is"),
     },
     "Machines": {
-        "systems": ("systems", "list, show, check and validate the known systems"),
+        "systems": ("systems", "list, show, probe, check and validate the known systems"),
         "devices": ("devices", "list and show the known devices"),
         "calibrate": ("calibrate", "measure the device at hand, for better estimates"),
         "measure": ("measure", "steps of many models on a device, into one file that estimators learn from"),

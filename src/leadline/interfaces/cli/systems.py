@@ -1,25 +1,29 @@
-"""``leadline systems``: list, show, check and validate the systems of the catalog."""
+"""``leadline systems``: list, show, probe, check and validate the systems of the catalog."""
 
+from datetime import date
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.table import Table
 
-from leadline.app.composition import toolbox
+from leadline.app.composition import process_runner, toolbox
+from leadline.app.probe_system import SCHEMA, SystemProbe, probe_system
 from leadline.app.recommend import recommend
+from leadline.app.settings import catalog_dir
 from leadline.app.systems import check_catalog
 from leadline.core.documents import to_document
 from leadline.core.errors import InvalidInput
+from leadline.core.hardware import Machine
 from leadline.core.recommendation import Constraints
 from leadline.core.systems import Billing, Partition, System
 from leadline.core.units import format_bytes, format_duration
 from leadline.core.workload import Workload
-from leadline.interfaces.cli.face import Json, err, out, print_json
+from leadline.interfaces.cli.face import Json, err, out, print_json, write
 from leadline.interfaces.cli.verb import Verb
 from leadline.interfaces.cli.workload_options import On, takes_workload
 
-app = Verb(group=True, help="List, show, check and validate the known systems.")
+app = Verb(group=True, help="List, show, probe, check and validate the known systems.")
 
 
 @app.command(name="list")
@@ -50,6 +54,74 @@ def show(
         print_json(to_document(system, "leadline.system/1"))
         return
     _show(system)
+
+
+@app.command()
+def probe(
+    name: Annotated[
+        str | None,
+        typer.Argument(metavar="NAME", help="What to call it.", show_default="the cluster's own name"),
+    ] = None,
+    *,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the file instead of writing it.")] = False,
+    json: Json = False,
+) -> None:
+    """Read the Slurm cluster at hand into your catalog, and say what changed since the last time.
+
+    Its partitions, nodes, GPUs, limits and billing weights are asked for; nothing is submitted. What you add yourself
+    belongs into a file of its own, which a probe never writes.
+    """
+    found = probe_system(
+        name,
+        run=process_runner(),
+        catalog=toolbox().catalog,
+        folder=catalog_dir(),
+        today=date.today(),  # noqa: DTZ011 - the day on which it was asked, where the user is
+        save=not dry_run,
+    )
+    if json:
+        print_json(_probe_document(found, written=not dry_run))
+    elif dry_run:
+        write(found.text)
+    else:
+        _show(found.system)
+    _say_probed(found, dry_run=dry_run, json=json)
+
+
+def _probe_document(found: SystemProbe, *, written: bool) -> dict[str, object]:
+    change = found.change
+    return {
+        "schema": SCHEMA,
+        "system": found.system,
+        "file": found.file if written else None,
+        "kept": found.kept,
+        "first": change.before is None,
+        "changes": change.changes,
+        "notes": found.notes,
+        "here": found.here,
+    }
+
+
+def _say_probed(found: SystemProbe, *, dry_run: bool, json: bool) -> None:
+    """Say what changed, what is not known and where the file is."""
+    lines = []
+    if not json:
+        lines += [f"changed: {one.sentence}" for one in found.change.changes]
+        if found.change.before is not None and not found.change.changes:
+            lines.append("nothing changed since the last probe")
+        lines += [*(f"note: {note}" for note in found.notes), _machine(found.here)]
+    if not dry_run:
+        kept = f"; what stood there is {found.kept}" if found.kept else ""
+        lines.append(f"written to {found.file}{kept}")
+    for line in lines:
+        err().print(line, markup=False, soft_wrap=True)
+
+
+def _machine(here: Machine) -> str:
+    calibrated = "calibrated" if here.processor else "not calibrated"
+    gpus = " + ".join(sorted(set(here.gpus))) or "no GPUs"
+    memory = format_bytes(here.memory_bytes)
+    return f"here: {here.host}, {here.cpu_model} ({here.cpus} CPUs, {calibrated}), {memory}, {gpus}"
 
 
 @app.command()
@@ -115,7 +187,7 @@ def _show(system: System) -> None:
             _known(node.count),
             _known(node.cores),
             format_bytes(node.memory_bytes) if node.memory_bytes else "not known",
-            f"{node.gpus or '?'} × {node.device}" if node.device else "",
+            f"{node.gpus or '?'} × {node.device or '?'}" if node.device or node.gpus else "",
             format_duration(one.limits.max_walltime_s) if one.limits.max_walltime_s else "not known",
             _price(one.billing),
         )
@@ -134,13 +206,7 @@ def _notes(partition: Partition) -> list[str]:
 
 
 def _price(billing: Billing | None) -> str:
-    if billing is None:
-        return "not known"
-    if billing.free:
-        return "free"
-    rates = (("core", billing.core_hour), ("GPU", billing.gpu_hour), ("node", billing.node_hour))
-    known = [f"{rate * billing.charge_factor:g} a {unit}" for unit, rate in rates if rate is not None]
-    return f"{' + '.join(known)} ({billing.currency})" if known else "not known"
+    return "not known" if billing is None else billing.in_words()
 
 
 def _known(value: int | None) -> str:

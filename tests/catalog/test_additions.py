@@ -1,0 +1,82 @@
+"""What a user writes of a site is laid over the file that a probe wrote, and outlives it."""
+
+import pytest
+
+from leadline.catalog.merge import laid_over
+from leadline.catalog.read import TomlCatalog
+from leadline.core.errors import InvalidInput
+
+PROBED = """
+site = "Reef"
+name = "Reef"
+[[systems]]
+name = "Reef"
+kind = "cluster"
+status = "production"
+scheduler = "slurm"
+confidence = "found"
+source = "scontrol"
+partitions = [{ name = "batch", node = "thin" }, { name = "gpu", node = "fat" }]
+[systems.nodes.thin]
+cores = 48
+[systems.nodes.fat]
+cores = 28
+gpus = 4
+"""
+OWN = """
+site = "Our reef"
+[[systems]]
+name = "Reef"
+partitions = [{ name = "gpu", billing = "dollars", rules = "ours" }, { name = "ours", node = "thin" }]
+[systems.nodes.thin]
+processor = "AMD EPYC 7763"
+[systems.nodes.fat]
+device = "A100 SXM4 80GB"
+[systems.billing.dollars]
+rule = "gpu-hours"
+currency = "USD"
+gpu_hour = 1.5
+[systems.rules.ours]
+requires = ["--account"]
+gpu_option = "--gres=gpu:{gpus}"
+"""
+
+
+@pytest.fixture
+def catalog(tmp_path):
+    def made(additions):
+        for folder, text in (("sites", PROBED), ("additions", additions)):
+            (tmp_path / folder).mkdir(exist_ok=True)
+            (tmp_path / folder / "reef.toml").write_text(text)
+        return TomlCatalog(tmp_path)
+
+    return made
+
+
+def test_additions_fill_in_and_replace_what_the_file_says(catalog):
+    reef = catalog(OWN).system("Reef")
+    batch, gpu, ours = reef.partitions
+    assert ("Our reef", 48, "AMD EPYC 7763") == (reef.site, batch.node.cores, batch.node.processor)
+    assert (28, 4, "A100 SXM4 80GB") == (gpu.node.cores, gpu.node.gpus, gpu.node.device)
+    assert (1.5, ("--account",)) == (gpu.billing.gpu_hour, gpu.rules.requires)
+    assert ("ours", 48) == (ours.name, ours.node.cores)
+
+
+def test_additions_to_a_partition_that_is_gone_harm_nothing(catalog):
+    reef = catalog(OWN.replace('name = "gpu", billing', 'name = "old", billing')).system("Reef")
+    assert ["batch", "gpu", "ours"] == [one.name for one in reef.partitions]
+
+
+def test_a_mistake_in_the_additions_is_told_with_their_line(catalog):
+    with pytest.raises(InvalidInput, match=r"additions/reef.toml: line 7: there is no key 'procesor'"):
+        catalog(OWN.replace("processor", "procesor")).systems()
+
+
+def test_additions_without_a_file_of_that_name_are_nothing(tmp_path):
+    (tmp_path / "additions").mkdir()
+    (tmp_path / "additions" / "reef.toml").write_text(OWN)
+    assert "Reef" not in [one.name for one in TomlCatalog(tmp_path).systems()]
+
+
+def test_lists_without_names_are_replaced_whole():
+    assert {"a": [3], "b": 1} == laid_over({"a": [1, 2], "b": 1}, {"a": [3]})

@@ -1,0 +1,73 @@
+"""What is written of a system reads again as the same system, whatever stands in its names and figures."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from leadline.catalog.files import read_site
+from leadline.catalog.read import TomlCatalog
+from leadline.catalog.write import site_text
+from leadline.core.hardware import Confidence
+from leadline.core.systems import (
+    Billing,
+    BillingRule,
+    Limits,
+    NodeType,
+    Partition,
+    Scheduling,
+    SubmitRules,
+    System,
+)
+
+TEXT = st.text(st.characters(blacklist_categories=("Cs",)), max_size=12)
+WORD = TEXT.filter(bool)
+COUNT = st.none() | st.integers(1, 10**6)
+BYTES = st.none() | st.integers(1, 2**50)
+RATE = st.none() | st.floats(1e-6, 1e6)
+NODES = st.builds(
+    NodeType, WORD, COUNT, cpu_model=st.none() | TEXT, cores=COUNT, memory_bytes=BYTES, usable_memory_bytes=BYTES,
+    device=st.none() | WORD, gpus=st.integers(0, 16), sockets=st.integers(1, 8), note=TEXT,
+)  # fmt: skip
+BILLING = st.builds(
+    Billing, st.sampled_from(BillingRule), WORD, core_hour=RATE, gpu_hour=RATE, gib_hour=RATE, node_hour=RATE,
+    memory_bytes_per_core=BYTES, charge_factor=st.floats(0.1, 10), free=st.booleans(), source=TEXT, note=TEXT,
+)  # fmt: skip
+LIMITS = st.builds(
+    Limits, max_walltime_s=st.none() | st.integers(1, 10**6).map(lambda minutes: 60.0 * minutes), max_nodes=COUNT,
+    max_cores=COUNT, max_gpus=COUNT, min_nodes=COUNT, max_submitted_jobs=COUNT,
+)  # fmt: skip
+RULES = st.builds(
+    SubmitRules, rejects=st.lists(WORD, max_size=2).map(tuple), requires=st.lists(WORD, max_size=2).map(tuple),
+    gpu_option=st.none() | WORD, whole_nodes=st.booleans(), constraint=st.none() | TEXT, qos=st.none() | TEXT,
+    notes=st.lists(TEXT, max_size=2).map(tuple),
+)  # fmt: skip
+PARTITIONS = st.builds(
+    Partition, WORD, NODES, queue=st.none() | TEXT, limits=LIMITS, billing=st.none() | BILLING, rules=RULES,
+    preemptible=st.booleans(), restricted=st.booleans(), default_memory_bytes_per_core=BYTES, note=TEXT,
+    confidence=st.sampled_from(Confidence), source=WORD, as_of=WORD,
+)  # fmt: skip
+SCHEDULING = st.builds(
+    Scheduling, version=TEXT, rejects_beyond_limits=st.none() | st.booleans(), max_array_size=COUNT,
+    sampling_interval_s=st.none() | st.floats(0, 1e6), accounting_answered=st.none() | st.booleans(),
+)  # fmt: skip
+SYSTEMS = st.builds(
+    System, WORD, st.just("S"), st.just("cluster"), st.just("production"), st.just("slurm"),
+    partitions=st.lists(PARTITIONS, max_size=4).map(tuple), scheduling=st.none() | SCHEDULING, source=WORD, as_of=WORD,
+    note=TEXT,
+)  # fmt: skip
+
+
+@given(SYSTEMS)
+def test_a_system_reads_again_as_it_was_written(system):
+    assert [system] == read_site(site_text([system], site="S", name="S", heading=["a", "b"]), "s.toml")
+
+
+def test_every_shipped_system_reads_again_as_it_was_written():
+    for system in TomlCatalog(None).systems():
+        assert [system] == read_site(site_text([system], site=system.site, name=system.site), system.name)
+
+
+def test_partitions_that_share_a_node_type_share_its_table():
+    node = NodeType("thin", 4, cores=64)
+    partitions = tuple(Partition(name, node) for name in ("a", "b"))
+    text = site_text([System("X", "S", "cluster", "production", "slurm", partitions)], site="S", name="S")
+    assert (1, 2) == (text.count("[systems.nodes."), text.count('node = "thin"'))
