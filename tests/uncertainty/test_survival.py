@@ -71,3 +71,10 @@ def test_the_scale_free_tail_has_the_mean_of_its_draws():
     draws = [known.quantile((at + 0.5) / 40000) for at in range(40000)]
     assert pytest.approx(sum(d for d in draws if d <= 80.0) / len(draws), rel=2e-3) == known.mean_below(80.0)
     assert pytest.approx(20.0) == known.median
+
+
+@pytest.mark.parametrize("past", [0.0, 5e-324, 99.0, 100.0, 101.0])
+def test_a_forecast_without_width_is_doubted_from_its_end_on(past):
+    known = surviving(Interval(100.0, 100.0, 100.0), past)
+    assert max(100.0, past) <= known.quantile(0.95)
+    assert known.above(99.5) == 1.0 or past == 0.0

@@ -8,6 +8,7 @@ from leadline.core.jobs import JobState
 from leadline.core.plane import Action, Attempt, Decision, Job, Plan, Situation
 from leadline.execution.clock import iso
 from leadline.execution.plane.advisor import Ended, Expectation
+from leadline.execution.plane.diagnose import Diagnosis
 from leadline.execution.scheduler import Refused, Status, Submission, Unsure
 from leadline.execution.wrapper.outcome import Outcome
 
@@ -183,12 +184,12 @@ def plainly(
     status: Status | None,
     outcome: Outcome | None,
     log: str,
-) -> tuple[JobState, tuple[str, ...]]:
+) -> Diagnosis:
     """Diagnose by what is said, the scheduler first."""
     for one in (status, outcome):
         if one is not None and one.state.final:
-            return one.state, ()
-    return JobState.UNKNOWN, (log,)
+            return Diagnosis(one.state)
+    return Diagnosis(JobState.UNKNOWN, None, (log,))
 
 
 def retry_node_fails(situation: Situation) -> Decision:

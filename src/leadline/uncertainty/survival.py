@@ -12,6 +12,8 @@ TAIL = 1.0
 """Exponent of what is then known: of what has lasted t, half lasts as long again. So it was found of processes
 (Harchol-Balter & Downey, 1997); of 10,318 jobs of the MetaCentrum trace that were foretold by the mean of the user's
 last two, those that lasted 1.2 times as long as foretold have 0.96 (Hill's estimate), later ones less."""
+_NOTHING = 1e-9
+"""Share of a forecast that tells nothing when it was outlived."""
 _STEPS = 80
 """Bisections of a logarithm; what is left of the widest bracket is far below rounding."""
 
@@ -64,7 +66,7 @@ class Doubted:
 
     def above(self, value: float) -> float:
         """Return the probability of X > ``value``."""
-        if value <= self.median:
+        if value < self.median:
             return self._known.above(value)
         return (1 - DOUBT) * self._known.above(value) + DOUBT / 2 * self._wrong.above(value)
 
@@ -118,7 +120,7 @@ def surviving(interval: Interval | None, past: float) -> Distribution | None:
 
 @lru_cache(maxsize=4096)
 def _surviving(interval: Interval, past: float) -> Distribution:
-    return Beyond(Doubted(interval), past) if past > 0 else Doubted(interval)
+    return Beyond(Doubted(interval), past) if past > _NOTHING * interval.point else Doubted(interval)
 
 
 def _bisect(known: Distribution, above: float, least: float) -> float:

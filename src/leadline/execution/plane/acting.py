@@ -8,6 +8,7 @@ from leadline.core.plane import Action, Attempt, Decision, Job, Kind, Plan, Situ
 from leadline.execution.clock import Clock, epoch_s
 from leadline.execution.plane.advisor import Advisor, Decide, Expectation
 from leadline.execution.plane.book import Book
+from leadline.execution.plane.diagnose import Diagnosis
 from leadline.execution.plane.journal import Note, Said
 from leadline.execution.plane.patience import Patience
 from leadline.execution.scheduler import Refused, Scheduler
@@ -58,10 +59,11 @@ class Actor:
                 self.kept[attempt.key] = (attempt.state, self.clock.monotonic_s())
                 self.judge(attempt, None)
 
-    def decide_end(self, job: Job, ended: Attempt, outcome: Outcome | None, evidence: tuple[str, ...]) -> Decision:
+    def decide_end(self, job: Job, ended: Attempt, outcome: Outcome | None, found: Diagnosis) -> Decision:
         """Return what becomes of a job whose last attempt ended."""
         self.kept.pop(ended.key, None)
-        return self.decide(replace(self._situation(job, ended, outcome), evidence=evidence))
+        situation = self._situation(job, ended, outcome)
+        return self.decide(replace(situation, evidence=found.evidence, cause=found.cause))
 
     def _worth_telling(self, attempt: Attempt) -> bool:
         """Whether that an attempt is left alone is written down: once for each state, then now and then."""

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from leadline.core.estimate import Interval
-from leadline.core.jobs import JobState
 from leadline.core.plane import Alternative, Attempt, Decision, Job, Plan, Situation
+from leadline.execution.plane.diagnose import Diagnosis
 from leadline.execution.scheduler import Status
 from leadline.execution.wrapper.outcome import Outcome
 
@@ -50,6 +50,6 @@ class Advisor(Protocol):
         """Take the ends of attempts over; it may be told twice of one, and must not count it twice."""
 
 
-Diagnose = Callable[[Attempt, Status | None, Outcome | None, str], tuple[JobState, tuple[str, ...]]]
+Diagnose = Callable[[Attempt, Status | None, Outcome | None, str], Diagnosis]
 """(attempt, what the scheduler said, what its wrapper wrote, the end of its log) → how it ended, and the evidence."""
 Decide = Callable[[Situation], Decision]

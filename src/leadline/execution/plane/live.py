@@ -10,6 +10,7 @@ from leadline.execution.plane.bounds import (
     Figures,
     Proposal,
     affordable_s,
+    attempts_left,
     broken_bound,
     propose_again,
     seconds_at,
@@ -18,15 +19,17 @@ from leadline.execution.plane.bounds import (
 )
 from leadline.execution.plane.moves import fits_time, roomier, sooner
 from leadline.execution.plane.needs import LEAST, WORTH, View
+from leadline.uncertainty.distributions import quantile
 
 ASKS = 2
 """How often a longer limit is asked for: the first refusal may be of the moment, the second one is the site's rule."""
-SURE = 0.9
-"""Probability of failing from which on a running attempt may be ended for a larger one."""
+SURE = 0.99
+"""Probability of failing from which on a running attempt may be ended for a larger one: it cannot be taken back, and is
+asked at every look, of which there are hundreds."""
 FREED = 0.25
 """Share of a limit that shortening it has to free, and how many seconds at least: less lets no other job in."""
 FREED_S = 900.0
-CAREFUL = 0.2
+CAREFUL = 0.02
 """Share of the accepted risk at which a running job's limit is shortened: its owner may not lengthen it again."""
 WINDOW = 2.0
 """How many times what a checkpoint takes before the limit it is asked for."""
@@ -199,16 +202,20 @@ def _to_more_memory(view: View, needed_bytes: float, reason: str) -> Decision | 
 
 
 def _shorter(view: View, risk: float) -> Decision | None:
-    """Return a shorter limit where that frees much; never below what the job may need, or has used."""
-    limit_s, needed_s = view.limit_s, view.needed_s(risk)
-    if limit_s is None or needed_s is None or view.situation.total_s is None:
+    """Return a shorter limit where that frees much; never below what the job may need at ``risk``, or has used.
+
+    On its last attempt a job keeps what it has.
+    """
+    limit_s, needed_s, total_s = view.limit_s, view.needed_s(), view.situation.total_s
+    if limit_s is None or needed_s is None or total_s is None or attempts_left(view) < 1:
         return None
-    kept_s = max(needed_s, math.ceil((view.situation.elapsed_s + FREED_S / 2) / MINUTE_S) * MINUTE_S)
+    needed_s = max(needed_s, quantile(total_s, 1 - risk), view.situation.elapsed_s + FREED_S / 2)
+    kept_s = math.ceil(needed_s / MINUTE_S) * MINUTE_S
     if limit_s - kept_s < max(FREED * limit_s, FREED_S):
         return None
     reason = (
-        f"it needs at most {format_duration(needed_s)} with {_percent(1 - risk)}: "
-        f"its limit of {format_duration(limit_s)} is shortened to {format_duration(kept_s)}"
+        f"it needs more than {format_duration(kept_s)} with {_percent(risk)}: "
+        f"its limit of {format_duration(limit_s)} is shortened to that"
     )
     asked = replace(view.attempt.resources, walltime_s=float(kept_s))
     return Decision(Action.SHRINK, reason, asked, view.attempt.place, evidence=_time_figures(view))
@@ -258,4 +265,6 @@ def _time_figures(view: View) -> Figures:
 
 
 def _percent(share: float) -> str:
-    return f"{100 * share:.2g} %"
+    """Return a probability as people say it."""
+    said = "more than 99" if share > 0.99 else "less than 1" if share < 0.01 else f"{100 * share:.0f}"
+    return f"a probability of {said} %"

@@ -103,13 +103,13 @@ class View:
         known = self.memory()
         return known.above(memory_bytes) if known is not None else 0.0
 
-    def needed_s(self, risk: float | None = None) -> float | None:
+    def needed_s(self) -> float | None:
         """Return the walltime to ask for, in whole minutes; ``None`` where nothing tells."""
-        known, chosen = self.time(), self.policy.risk if risk is None else risk
+        known = self.time()
         if known is None:
             return None
-        needed = _needed(known, self.situation.total_s, self.outlived_s, chosen, LONGER, self.sizing)
-        return math.ceil(needed / MINUTE_S) * MINUTE_S
+        needed = _needed(known, self.situation.total_s, self.outlived_s, self.policy.risk, LONGER, self.sizing)
+        return max(1, math.ceil(needed / MINUTE_S)) * MINUTE_S
 
     def needed_bytes(self) -> float | None:
         """Return the memory a node to ask for, in whole MiB; ``None`` where nothing tells."""

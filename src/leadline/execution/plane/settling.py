@@ -10,6 +10,7 @@ from leadline.execution.clock import Clock, iso
 from leadline.execution.plane.acting import Actor, said_of
 from leadline.execution.plane.advisor import Advisor, Diagnose, Ended
 from leadline.execution.plane.book import Book
+from leadline.execution.plane.diagnose import Diagnosis
 from leadline.execution.plane.journal import Note
 from leadline.execution.plane.watching import End
 from leadline.execution.scheduler import Scheduler
@@ -36,11 +37,11 @@ class Settler:
         notes: list[Note] = []
         for end in ends:
             held = jobs.get(end.attempt.job) or self.book.jobs[end.attempt.job]
-            state, evidence = self.diagnose(end.attempt, end.status, end.outcome, end.log)
-            ended = self._ended(end, state, evidence)
-            notes.append(Note(Kind.STATE, ended.job, ended.key, {"state": state.value, "reason": ended.reason}))
+            found = self.diagnose(end.attempt, end.status, end.outcome, end.log)
+            ended = self._ended(end, found)
+            notes.append(Note(Kind.STATE, ended.job, ended.key, {"state": found.state.value, "reason": ended.reason}))
             job = replace(held, attempts=tuple(ended if one.key == ended.key else one for one in held.attempts))
-            job, told = self._next(job, ended, end.outcome, evidence)
+            job, told = self._next(job, ended, end.outcome, found)
             jobs[job.key] = job
             attempts += [one for one in job.attempts if one not in self.book.jobs[job.key].attempts]
             notes += told
@@ -83,7 +84,7 @@ class Settler:
                 continue
         return found
 
-    def _ended(self, end: End, state: JobState, evidence: tuple[str, ...]) -> Attempt:
+    def _ended(self, end: End, found: Diagnosis) -> Attempt:
         attempt, status, outcome = end.attempt, end.status, end.outcome
         started = outcome.started_at if outcome else attempt.started_at
         if status is not None and status.started_s is not None:
@@ -93,17 +94,15 @@ class Settler:
             ended = iso(status.ended_s)
         return replace(
             attempt,
-            state=state,
+            state=found.state,
             started_at=started,
             ended_at=ended,
-            reason="; ".join(evidence) or attempt.reason,
+            reason="; ".join(found.evidence) or attempt.reason,
             node=(status.node if status else None) or attempt.node or (outcome.host if outcome else None),
             exit_code=outcome.exit_code if outcome else status.exit_code if status else None,
         )
 
-    def _next(
-        self, job: Job, ended: Attempt, outcome: Outcome | None, evidence: tuple[str, ...]
-    ) -> tuple[Job, list[Note]]:
+    def _next(self, job: Job, ended: Attempt, outcome: Outcome | None, found: Diagnosis) -> tuple[Job, list[Note]]:
         """Return the job as the end of an attempt leaves it, and what is to be told of that."""
         done = any(one.state is JobState.COMPLETED for one in job.attempts)
         if job.live:  # another copy is still there; if it is done here, it is of no more use
@@ -115,7 +114,7 @@ class Settler:
             return self._closed(job, JobState.CANCELLED, "cancelled by its user")
         if ended.withdrawn and job.plan is not None:
             return job, []
-        decision = self.actor.decide_end(job, ended, outcome, evidence)
+        decision = self.actor.decide_end(job, ended, outcome, found)
         told = [Note(Kind.DECISION, job.key, ended.key, said_of(decision))]
         if decision.action in (Action.RESUBMIT, Action.MOVE, Action.CHECKPOINT):
             return replace(job, plan=self._plan(decision, ended), reason=decision.reason), told
