@@ -15,7 +15,7 @@ from leadline.core.errors import InvalidInput
 from leadline.core.graph import Stage, StorageCategory, StorageEvent
 from leadline.core.units import GIB
 from leadline.estimators.device_memory import peak_memory
-from leadline.estimators.kernel_scratch import with_scratch
+from leadline.estimators.kernel_scratch import Kernels, with_scratch
 
 DATA = Path(os.environ.get("LEADLINE_DATA", os.devnull))
 
@@ -128,7 +128,7 @@ def test_a_step_comes_back_from_the_packed_file_as_it_was(tmp_path):
     assert StorageEvent(3, 3, -50, StorageCategory.ACTIVATION) == graph.events[-1]
     assert 100 + 60 + 50 + 500 == peak_memory(graph).allocated_bytes
     workspace = 4 * 36 * (8 + 4 + 8 * 4)
-    assert 100 + 60 + 40 + 50 + workspace == peak_memory(with_scratch(graph, transformed=True)).allocated_bytes
+    assert 100 + 60 + 40 + 50 + workspace == peak_memory(with_scratch(graph, Kernels(transformed=True))).allocated_bytes
 
 
 def test_a_row_is_named_by_what_it_says_whatever_the_order():

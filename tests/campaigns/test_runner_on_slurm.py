@@ -16,7 +16,7 @@ from leadline.core.errors import InvalidInput, UnknownName
 from leadline.core.estimate import Interval
 from leadline.core.jobs import JobState, ResourceSpec
 from leadline.core.runs import Scale
-from leadline.execution.slurm_array import Patience
+from leadline.execution.slurm.arrays import Patience
 from leadline.history.sqlite import SqliteHistory
 
 APPENDS = "import sys, time; time.sleep(float(sys.argv[2])); open('ran', 'a').write(sys.argv[1] + ' ')"

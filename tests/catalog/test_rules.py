@@ -4,7 +4,7 @@ import pytest
 
 from leadline.catalog.read import TomlCatalog
 from leadline.core.jobs import JobSpec, ResourceSpec
-from leadline.execution.slurm_script import render
+from leadline.execution.slurm.script import render
 
 PLACES = [
     pytest.param(system, partition, id=f"{system.name}:{partition.name}")

@@ -7,8 +7,9 @@ import pytest
 from leadline.core.graph import Op, OpGraph, OpKind, Stage, StorageCategory, StorageEvent, TensorSpec
 from leadline.core.hardware import Device, DeviceKind
 from leadline.estimators.device_memory import peak_memory
-from leadline.estimators.kernel_scratch import scratch_bytes, transforms, with_scratch
+from leadline.estimators.kernel_scratch import Kernels, kernels_of, scratch_bytes, with_scratch
 
+V100, A100 = Kernels(transformed=True), Kernels(transformed=False)
 SIZES = {"n": 2, "c": 2560, "k": 512, "h": 64, "w": 128, "r": 3, "s": 3, "groups": 1, "stride": 1, "dilation": 1}
 CONVOLUTION = Op("aten.convolution", OpKind.CONV, Stage.FORWARD, "float32", 1.0, 1.0, 1.0, dims=SIZES)
 TRANSFORMED = 4 * 36 * ((2560 + 512) * 2 * 16 * 32 + 2560 * 512)
@@ -19,7 +20,7 @@ def with_sizes(**changed):
 
 
 def test_the_transforms_of_the_last_convolution_of_deeplab_take_six_hundred_mebibytes():
-    assert TRANSFORMED == scratch_bytes(CONVOLUTION, transformed=True)
+    assert TRANSFORMED == scratch_bytes(CONVOLUTION, V100)
     assert 612 == TRANSFORMED >> 20
 
 
@@ -32,12 +33,12 @@ def test_the_transforms_of_the_last_convolution_of_deeplab_take_six_hundred_mebi
     ],
 )  # fmt: skip
 def test_other_convolutions_take_none(other):
-    assert 0 == scratch_bytes(other, transformed=True)
+    assert 0 == scratch_bytes(other, V100)
 
 
 def test_odd_sizes_are_filled_up_to_whole_tiles():
-    assert scratch_bytes(with_sizes(h=61, w=125), transformed=True) == scratch_bytes(CONVOLUTION, transformed=True)
-    assert scratch_bytes(with_sizes(h=65), transformed=True) > scratch_bytes(CONVOLUTION, transformed=True)
+    assert scratch_bytes(with_sizes(h=61, w=125), V100) == scratch_bytes(CONVOLUTION, V100)
+    assert scratch_bytes(with_sizes(h=65), V100) > scratch_bytes(CONVOLUTION, V100)
 
 
 def test_a_workspace_lies_beside_the_tensors_of_its_own_op_alone():
@@ -49,19 +50,19 @@ def test_a_workspace_lies_beside_the_tensors_of_its_own_op_alone():
     gemm = Op("aten.mm", OpKind.GEMM, Stage.FORWARD, "float32", 1.0, 1.0, 1.0)
     early, late = (OpGraph(ops, events) for ops in ((CONVOLUTION, gemm), (gemm, CONVOLUTION)))
     assert small + 300 == peak_memory(early).allocated_bytes
-    assert small + 300 + TRANSFORMED == peak_memory(with_scratch(early, transformed=True)).allocated_bytes
-    assert small + 100 + TRANSFORMED == peak_memory(with_scratch(late, transformed=True)).allocated_bytes
-    assert TRANSFORMED == peak_memory(with_scratch(late, transformed=True)).by_category[kinds.TEMPORARY]
+    assert small + 300 + TRANSFORMED == peak_memory(with_scratch(early, V100)).allocated_bytes
+    assert small + 100 + TRANSFORMED == peak_memory(with_scratch(late, V100)).allocated_bytes
+    assert TRANSFORMED == peak_memory(with_scratch(late, V100)).by_category[kinds.TEMPORARY]
 
 
 def test_a_graph_without_such_convolutions_stays_as_it_is():
     events = (StorageEvent(0, 7, 10, StorageCategory.INPUT), StorageEvent(1, 7, -10, StorageCategory.INPUT))
     graph = OpGraph((replace(CONVOLUTION, dims={}),), events)
-    assert graph is with_scratch(graph, transformed=True)
+    assert graph is with_scratch(graph, V100)
 
 
 def test_where_convolutions_are_not_transformed_they_take_none():
-    assert 0 == scratch_bytes(CONVOLUTION, transformed=False)
+    assert 0 == scratch_bytes(CONVOLUTION, A100)
 
 
 @pytest.mark.parametrize("dtype", [("float32", 4), ("bfloat16", 2)])
@@ -69,8 +70,8 @@ def test_softmax_takes_the_product_of_gradient_and_result_on_any_gpu(dtype):
     name, width = dtype
     outputs = (TensorSpec((2, 8, 64, 64), name),)
     backward = Op("aten._softmax_backward_data", OpKind.SOFTMAX, Stage.BACKWARD, name, 1.0, 1.0, 1.0, outputs=outputs)
-    assert width * 2 * 8 * 64 * 64 == scratch_bytes(backward, transformed=False)
-    assert 0 == scratch_bytes(replace(backward, name="aten._log_softmax_backward_data"), transformed=True)
+    assert width * 2 * 8 * 64 * 64 == scratch_bytes(backward, A100)
+    assert 0 == scratch_bytes(replace(backward, name="aten._log_softmax_backward_data"), V100)
 
 
 @pytest.mark.parametrize(
@@ -84,4 +85,4 @@ def test_softmax_takes_the_product_of_gradient_and_result_on_any_gpu(dtype):
     ],
 )
 def test_only_gpus_of_nvidia_without_tf32_transform(vendor, kind, peaks, told):
-    assert told is transforms(Device("one", vendor, kind, peak_flops_per_s=peaks))
+    assert told is kernels_of(Device("one", vendor, kind, peak_flops_per_s=peaks)).transformed

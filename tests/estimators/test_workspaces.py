@@ -8,7 +8,7 @@ from leadline.core.graph import Op, OpGraph, OpKind, Stage, StorageCategory
 from leadline.core.hardware import Device, DeviceKind
 from leadline.core.units import MIB
 from leadline.estimators.device_memory import peak_memory
-from leadline.estimators.kernel_scratch import scratch_bytes
+from leadline.estimators.kernel_scratch import Kernels, scratch_bytes
 from leadline.estimators.workspaces import with_workspaces
 
 A100 = Device("A100", "nvidia", DeviceKind.GPU, architecture="Ampere")
@@ -51,7 +51,10 @@ def test_a_gpu_without_tf32_takes_the_transforms_of_its_convolutions_beside():
     volta = replace(A100, name="V100", architecture="Volta", peak_flops_per_s={"float32": 15.7e12})
     ampere = replace(volta, peak_flops_per_s={"float32": 19.5e12, "tf32": 156e12})
     graph = OpGraph((convolution,), source="torch")
-    assert scratch_bytes(convolution, transformed=True) == peak_memory(with_workspaces(graph, volta)).allocated_bytes
+    assert (
+        scratch_bytes(convolution, Kernels(transformed=True))
+        == peak_memory(with_workspaces(graph, volta)).allocated_bytes
+    )
     assert graph == with_workspaces(graph, ampere)
     assert graph != with_workspaces(graph, volta)
     assert replace(graph, source="onnx") == with_workspaces(replace(graph, source="onnx"), volta)

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from leadline.core.errors import InvalidInput
 from leadline.core.estimate import Interval
 from leadline.core.recommendation import Weights
-from leadline.recommend.distributions import HalfLogNormals, quantile, spreads
 from leadline.recommend.limits import GROWTH, Decided, Loss, expected_loss, limit_for
+from leadline.uncertainty.distributions import HalfLogNormals, quantile, spreads
 
 EVEN = Weights()
 SPREAD = st.floats(0.01, 2.5)

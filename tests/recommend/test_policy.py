@@ -14,10 +14,11 @@ from leadline.core.jobs import ResourceSpec
 from leadline.core.recommendation import Constraints
 from leadline.core.systems import Billing, BillingRule, Limits, NodeType, Partition, System
 from leadline.core.units import GIB
-from leadline.recommend.distributions import quantile
+from leadline.core.waits import QueueWait
 from leadline.recommend.feasibility import Candidate, refuse_place
 from leadline.recommend.policy import choose, pareto_front
 from leadline.recommend.requests import request_for, round_walltime_s
+from leadline.uncertainty.distributions import quantile
 
 GPU = Device("V100", "nvidia", DeviceKind.GPU, memory_bytes=16 * GIB)
 OSC = Billing(BillingRule.CORES_AND_GPUS, "USD", core_hour=0.003, gpu_hour=0.09)
@@ -141,3 +142,39 @@ def test_a_risk_outside_its_range_is_refused(risk):
 def test_a_gpu_job_asks_for_the_cores_that_go_with_its_gpus():
     one = HARP[0]
     assert 24 == request_for(one.estimate, one.partition, 0.05).cores_per_task
+
+
+def waiting(one, *quantiles_s):
+    interval = Interval(quantiles_s[len(quantiles_s) // 2], quantiles_s[0], quantiles_s[-1])
+    return replace(one, wait=QueueWait(interval, 0.0, quantiles_s, 0.0))
+
+
+def test_under_a_deadline_the_wait_counts_where_it_is_known():
+    quick, slow = candidate(28, 95), candidate(10, 110)
+    answer = choose([waiting(quick, 60.0), slow], Constraints(deadline_s=120))
+    assert [10] == [option.resources.cores_per_task for option in answer.options]
+    (lost,) = answer.rejections
+    assert "deadline: waits and runs for up to 2m 35s at 5% risk" == lost.reason
+
+
+def test_the_first_result_is_the_fastest_once_all_waits_are_known():
+    quick, slow = waiting(candidate(28, 95), 600.0), waiting(candidate(10, 110), 5.0)
+    assert [10, 28] == [one.resources.cores_per_task for one in choose([quick, slow], Constraints(budget=1.0)).options]
+    best = choose([quick, slow], Constraints(budget=1.0)).options[0]
+    assert (5.0, 115.0) == (best.wait_s.point, best.result_s.point)
+
+
+def test_a_wait_that_is_not_known_is_not_taken_for_none():
+    quick, slow = waiting(candidate(28, 95), 600.0), candidate(10, 110)
+    options = choose([quick, slow], Constraints(budget=1.0)).options
+    assert [28, 10] == [one.resources.cores_per_task for one in options]
+    assert [True, False] == [one.wait_s is not None for one in options]
+    assert [True, False] == [one.result_s is not None for one in options]
+
+
+def test_the_front_is_of_results_where_all_waits_are_known():
+    # alone the quicker one is dearer and stays; behind its queue it is beaten in both
+    quick, slow = candidate(48, 90), candidate(10, 103)
+    assert [True, True] == [one.on_front for one in choose([quick, slow], Constraints()).options]
+    known = choose([waiting(quick, 3600.0), waiting(slow, 0.0)], Constraints()).options
+    assert [(10, True), (48, False)] == [(one.resources.cores_per_task, one.on_front) for one in known]

@@ -11,6 +11,7 @@ from leadline.app.estimate import Toolbox
 from leadline.app.model_cases import TIME, Asked, Asker, Case, Maker, cases_on, share_on, whole, words_of
 from leadline.app.model_places import Node, find_nodes
 from leadline.app.model_question import Configurations, ModelQuestion, read_question
+from leadline.app.queue_waits import read_queues, with_waits
 from leadline.app.white_box import Traceable, trace_figures
 from leadline.core.errors import InvalidInput
 from leadline.core.estimate import Estimate
@@ -25,15 +26,19 @@ from leadline.recommend.policy import choose
 
 
 def recommend_model(
-    question: ModelQuestion, model: TrainedModel, tools: Toolbox, constraints: Constraints, *, on: Sequence[str] = ()
-) -> Recommendation:
+    question: ModelQuestion, model: TrainedModel, tools: Toolbox, constraints: Constraints, *, on: Sequence[str] = (),
+    waits: Sequence[str] = (),
+) -> Recommendation:  # fmt: skip
     """Return the configurations that satisfy ``constraints``, best first, at the places named by ``on`` (or all).
+
+    ``waits`` are accountings of systems, ``SYSTEM=FILE`` each: there the time in the queue counts, too.
 
     Raises:
         InvalidInput: a value is missing or cannot be, or the model does not predict the time.
         UnknownName: there is no such parameter, category, system or partition.
     """
     _require_time(model)
+    queues = read_queues(waits, tools.catalog)
     tried = read_question(question, model.features, free=True, traced=bool(model.command))
     nodes = find_nodes(tools.catalog, on, model.features)
     cases: list[Case] = []
@@ -50,8 +55,9 @@ def recommend_model(
         asker.ask()
         made = Maker(model, constraints, asker)
         candidates = [made.candidate(case, number) for case, number in zip(cases, numbers, strict=True)]
-        answer = choose(candidates, constraints, rejections)
-    return replace(answer, notes=_beyond(model, tried))
+        timed, notes = with_waits(candidates, queues)
+        answer = choose(timed, constraints, rejections)
+    return replace(answer, notes=(*_beyond(model, tried), *notes))
 
 
 @contextmanager

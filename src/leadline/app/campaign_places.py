@@ -18,8 +18,8 @@ from leadline.execution.local_queue import KILL_S, LocalQueue, this_machine
 from leadline.execution.processes import run_process
 from leadline.execution.queue import Entry, JobQueue
 from leadline.execution.slots import Slots
-from leadline.execution.slurm_array import Patience, SlurmArrays
-from leadline.execution.slurm_script import directives
+from leadline.execution.slurm.arrays import Patience, SlurmArrays
+from leadline.execution.slurm.script import directives
 from leadline.execution.wrapping import Terms
 
 Limit = Callable[[Entry], float | None]

@@ -1,9 +1,11 @@
 """The verb ``recommend``: what to ask for, and where, under a deadline, a budget and a risk."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from leadline.app.estimate import Toolbox, Tracer, estimate_places
 from leadline.app.places import Place, find_places
+from leadline.app.queue_waits import read_queues, with_waits
 from leadline.catalog.billing import price
 from leadline.core.errors import InvalidInput, UnknownName
 from leadline.core.recommendation import Constraints, Recommendation, Rejection
@@ -14,14 +16,17 @@ from leadline.recommend.requests import ask_for
 
 
 def recommend(
-    workload: Workload, tools: Toolbox, constraints: Constraints, *, on: Sequence[str] = ()
+    workload: Workload, tools: Toolbox, constraints: Constraints, *, on: Sequence[str] = (), waits: Sequence[str] = ()
 ) -> Recommendation:
     """Return the configurations that satisfy ``constraints``, best first, among the systems named by ``on`` (or all).
+
+    ``waits`` are accountings of systems, ``SYSTEM=FILE`` each: there the time in the queue counts, too.
 
     Raises:
         InvalidInput: a system is unknown, a value is out of range, or the workload cannot be used.
         Untraceable: the model or script could not be traced.
     """
+    queues = read_queues(waits, tools.catalog)
     places = find_places(tools.catalog, on, workload.gpus)
     _check_asked(places.found, constraints, on)
     open_places: list[Place] = []
@@ -37,7 +42,8 @@ def recommend(
             rejections.append(Rejection(place.system.name, place.partition.name, node, refusal.reason, refusal.kind,
                                         workload.gpus))  # fmt: skip
     candidates = _candidates(open_places, Tracer(tools, workload), constraints)
-    return choose(candidates, constraints, rejections)
+    timed, notes = with_waits(candidates, queues)
+    return replace(choose(timed, constraints, rejections), notes=notes)
 
 
 def _check_asked(places: Sequence[Place], constraints: Constraints, on: Sequence[str]) -> None:

@@ -53,6 +53,11 @@ def swept_dir() -> Path:
     return data_dir() / "swept"
 
 
+def waits_dir() -> Path:
+    """Return the folder that keeps what was learned of waits in the queues of systems."""
+    return data_dir() / "waits"
+
+
 def history_path() -> Path:
     """Return the file of the measured runs."""
     return data_dir() / "history.sqlite"

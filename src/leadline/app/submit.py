@@ -17,7 +17,7 @@ from leadline.core.ports import Catalog
 from leadline.core.runs import Run
 from leadline.core.systems import Partition, System
 from leadline.execution.local import run_local
-from leadline.execution.slurm_script import render
+from leadline.execution.slurm.script import render
 from leadline.history.sqlite import SqliteHistory
 
 BARE = "slurm"

@@ -1,13 +1,9 @@
 """The kernels of a calibrated GPU: the shipped ones with its own sweep fitted in, kept for the next estimate."""
 
 import hashlib
-from io import BytesIO
-from pathlib import Path
-from zipfile import BadZipFile
-
-import numpy as np
 
 from leadline.app import settings
+from leadline.app.kept_states import keep_state, kept_state
 from leadline.core.documents import dump
 from leadline.core.hardware import Device
 from leadline.estimators.learned.fitted_kernels import FittedKernels
@@ -30,11 +26,18 @@ def _swept(device: Device) -> FittedKernels:
     """
     path = settings.swept_dir() / f"{device.file_stem}.npz"
     made_of = hashlib.sha256(content_of(KERNELS) + dump(device).encode()).hexdigest()
-    own = _kept(path, made_of)
+    own = _load(kept_state(path), made_of)
     if own is None:
         own = swept(shipped_kernels(), device).of(device.name)
-        _keep(path, made_of, own)
+        keep_state(path, {**own.dump(), MADE_OF: texts([made_of])})
     return shipped_kernels().with_more(own)
+
+
+def _load(state: State | None, made_of: str) -> FittedKernels | None:
+    try:
+        return FittedKernels.load(state) if state is not None and lines(state[MADE_OF]) == (made_of,) else None
+    except (ValueError, KeyError):
+        return None
 
 
 swept_kernels = Remembered(_swept)
@@ -43,23 +46,3 @@ swept_kernels = Remembered(_swept)
 Raises:
     InvalidInput: the device is not calibrated, or lacks figures that the laws need.
 """
-
-
-def _kept(path: Path, made_of: str) -> FittedKernels | None:
-    try:
-        with np.load(BytesIO(path.read_bytes()), allow_pickle=False) as arrays:
-            state: State = dict(arrays)
-        return FittedKernels.load(state) if lines(state[MADE_OF]) == (made_of,) else None
-    except (OSError, ValueError, KeyError, EOFError, BadZipFile):
-        return None
-
-
-def _keep(path: Path, made_of: str, own: FittedKernels) -> None:
-    partial = path.with_suffix(".partial")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with partial.open("wb") as file:
-            np.savez_compressed(file, **own.dump(), **{MADE_OF: texts([made_of])})  # type: ignore[arg-type]
-        partial.replace(path)
-    except OSError:
-        return  # a home without room or rights: the next estimate fits it again

@@ -25,6 +25,7 @@ from leadline.app.estimate import Toolbox, estimate
 from leadline.bench.dnn.data import Columns, read
 from leadline.bench.memory.bound import ENOUGH, exceeded_left_out
 from leadline.bench.rows import BenchResult, BenchRow, at_most
+from leadline.catalog.read import TomlCatalog
 from leadline.core.errors import InvalidInput
 from leadline.core.estimate import Estimate
 from leadline.core.units import GB
@@ -39,7 +40,7 @@ from leadline.core.workload import (
     Sharding,
     Workload,
 )
-from leadline.estimators.memory_doubt import CONTEXT_BYTES, CONTEXT_HIGH
+from leadline.estimators.driver_context import context_bytes
 
 DEVICE = "A100 SXM4 80GB"
 RANK, MICRO_STEPS = 64, 8
@@ -143,9 +144,9 @@ def _rows(details: list[dict[str, object]]) -> list[BenchRow]:
 
 def _left_out(name: str, details: list[dict[str, object]]) -> BenchRow:
     """Return how many runs need more than a high end that was learned of the other models, as the shipped one was."""
-    above, told = CONTEXT_HIGH * CONTEXT_BYTES / GB, CONTEXT_BYTES / GB
+    context = context_bytes(TomlCatalog(None).device(DEVICE)).scaled(1 / GB)
     measured, predicted = (np.array([one[key] for one in details], float) for key in ("measured_gb", "predicted_gb"))
-    ratios = ((measured - above) / (predicted - told)).tolist()
+    ratios = ((measured - context.high) / (predicted - context.point)).tolist()
     exceeded = 100 * exceeded_left_out(ratios, [str(one["model"]) for one in details])
     how = "the factor on what is reserved that 5 % of the other models' runs exceed, beside the context's doubt"
     return at_most(f"{name}: beyond the bound, models left out", exceeded, UNDER, "%", n=len(details), how=how)

@@ -72,6 +72,14 @@ class Calibration:
         return best
 
 
+RESIDENT_THREADS = {
+    "6.0": 2048, "6.1": 2048, "7.0": 2048, "7.5": 1024, "8.0": 2048, "8.6": 1536, "8.7": 1536, "8.9": 1536, "9.0": 2048,
+    "10.0": 2048, "10.3": 2048, "12.0": 1536,
+}  # fmt: skip
+"""Threads that a multiprocessor holds at once, by compute capability (CUDA C++ Programming Guide, technical
+specifications)."""
+
+
 @dataclass(frozen=True, slots=True)
 class Device:
     """A GPU, CPU or other accelerator.
@@ -110,6 +118,11 @@ class Device:
     def is_calibrated(self) -> bool:
         """Tell whether kernels were timed on the device."""
         return self.calibration is not None and bool(self.calibration.timings)
+
+    @property
+    def threads_per_unit(self) -> int | None:
+        """Return how many threads a compute unit holds at once, where that is known."""
+        return RESIDENT_THREADS.get(self.compute_capability or "")
 
     @property
     def file_stem(self) -> str:

@@ -29,6 +29,26 @@ class JobState(StrEnum):
         return self in (JobState.TIMEOUT, JobState.OUT_OF_MEMORY, JobState.CANCELLED, JobState.PREEMPTED,
                         JobState.NODE_FAIL)  # fmt: skip
 
+    @classmethod
+    def from_slurm(cls, said: str) -> "JobState":
+        """Read the state that Slurm writes, in any of its words: ``CANCELLED by 1000``, ``NODE_FAIL+``."""
+        word, _, _ = said.strip().partition(" ")
+        return _OF_SLURM.get(word.rstrip("+"), cls.UNKNOWN)
+
+
+_OF_SLURM = {
+    "PENDING": JobState.PENDING, "CONFIGURING": JobState.PENDING, "REQUEUED": JobState.PENDING,
+    "REQUEUE_HOLD": JobState.PENDING, "REQUEUE_FED": JobState.PENDING, "SPECIAL_EXIT": JobState.PENDING,
+    "RESV_DEL_HOLD": JobState.PENDING, "POWER_UP_NODE": JobState.PENDING, "EXPEDITING": JobState.PENDING,
+    "RUNNING": JobState.RUNNING, "COMPLETING": JobState.RUNNING, "SUSPENDED": JobState.RUNNING,
+    "STOPPED": JobState.RUNNING, "SIGNALING": JobState.RUNNING,
+    "STAGE_OUT": JobState.RUNNING, "RESIZING": JobState.RUNNING, "COMPLETED": JobState.COMPLETED,
+    "FAILED": JobState.FAILED, "BOOT_FAIL": JobState.NODE_FAIL, "NODE_FAIL": JobState.NODE_FAIL,
+    "CANCELLED": JobState.CANCELLED, "REVOKED": JobState.CANCELLED, "TIMEOUT": JobState.TIMEOUT,
+    "DEADLINE": JobState.TIMEOUT, "OUT_OF_MEMORY": JobState.OUT_OF_MEMORY, "PREEMPTED": JobState.PREEMPTED,
+}  # fmt: skip
+"""https://slurm.schedmd.com/job_state_codes.html; a flag that says neither (LAUNCH_FAILED, UPDATE_DB) is not known."""
+
 
 @dataclass(frozen=True, slots=True)
 class ResourceSpec:

@@ -170,9 +170,43 @@ class Action(StrEnum):
     """It is done."""
 
 
+class Cause(StrEnum):
+    """What ended an attempt; it decides what is tried next, where the state alone does not."""
+
+    WALLTIME = "walltime"
+    """It reached its limit."""
+    HOST_MEMORY = "host-memory"
+    """It needed more memory than it had asked for, or than its node has."""
+    GPU_MEMORY = "gpu-memory"
+    """It needed more than a GPU has; no larger request cures that, only another GPU or a smaller batch."""
+    NODE = "node"
+    """Its node, or a device of it, failed under it."""
+    PREEMPTION = "preemption"
+    """Another job of higher priority took its place."""
+    TRANSIENT = "transient"
+    """Something that may be gone the next time: a network, a file server, a port."""
+    STORAGE = "storage"
+    """No room was left for its files; the same again would end the same until its user makes room."""
+    PROGRAM = "program"
+    """Its own fault; the same again would end the same."""
+    DEPENDENCY = "dependency"
+    """A job that it depends on did not end as it had to."""
+    USER = "user"
+    """Its user cancelled it."""
+    ADMINISTRATOR = "administrator"
+    """Somebody else cancelled it: the site's staff."""
+    PLANE = "plane"
+    """The plane itself took it back."""
+    UNKNOWN = "unknown"
+    """Nothing tells; it is not tried again blindly."""
+
+
 @dataclass(frozen=True, slots=True)
 class Alternative:
-    """Another place for a job: what waiting and running there are expected to take, and at which request."""
+    """Another place for a job: what waiting and running there are expected to take, and at which request.
+
+    ``cost`` is of the whole run there; ``gpu_memory_bytes`` is what one GPU there has.
+    """
 
     place: Place
     resources: ResourceSpec
@@ -181,6 +215,7 @@ class Alternative:
     staging_s: Interval | None = None
     cost: float | None = None
     currency: str | None = None
+    gpu_memory_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,8 +226,8 @@ class Situation:
     and ``remaining_wait_s`` how long it still waits; ``memory_bytes`` is the expected peak on one node, and
     ``memory_now_bytes`` what was seen. ``allowed_s`` is the partition's longest limit, ``node_memory_bytes`` what its
     largest node has. ``spent_node_s`` and ``spent_cost`` are of all attempts up to now; ``cost_per_s`` is the price of
-    the attempt's request. ``asked_to_extend`` counts refused requests for a longer limit. ``evidence`` are sentences
-    on how it ended.
+    the attempt's request. ``asked_to_extend`` counts refused requests for a longer limit. ``cause`` is what ended it
+    and ``evidence`` are sentences on how. ``gpu_memory_bytes`` is what one of its GPUs has.
     """
 
     job: Job
@@ -212,6 +247,8 @@ class Situation:
     checkpointed: bool = False
     alternatives: tuple[Alternative, ...] = ()
     evidence: tuple[str, ...] = ()
+    cause: Cause | None = None
+    gpu_memory_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

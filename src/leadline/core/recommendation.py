@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from leadline.core.estimate import Estimate
+from leadline.core.estimate import Estimate, Interval
 from leadline.core.jobs import ResourceSpec
 from leadline.core.samples import Value
 
@@ -25,7 +25,8 @@ class Weights:
 class Constraints:
     """The user's bounds: seconds until the end, an amount of ``currency``, and the accepted risk of a kill.
 
-    Within that risk the request is the one that ``weights`` make cheapest.
+    The end is counted from submission where the wait in the queue is known, and from the start where it is not. Within
+    that risk the request is the one that ``weights`` make cheapest.
     """
 
     deadline_s: float | None = None
@@ -43,7 +44,8 @@ class Option:
     ``request_reason`` says whether that risk or the expected cost decided them; ``gpu_memory_bytes`` is the quantile of
     the memory of one GPU at that risk. ``on_front`` marks the options that no other option of the same currency beats
     in both time and cost. ``parameters`` are the application's own, where they were chosen too, and ``command`` the
-    command line with them, where it is known.
+    command line with them, where it is known. ``wait_s`` is how long the request waits in the queue, and ``result_s``
+    how long it is from submission until the result is there; both are ``None`` where nothing is known of the wait.
     """
 
     system: str
@@ -60,6 +62,8 @@ class Option:
     request_reason: str = ""
     parameters: dict[str, Value] = field(default_factory=dict)
     command: tuple[str, ...] = ()
+    wait_s: Interval | None = None
+    result_s: Interval | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from leadline.core.units import format_bytes
 from leadline.core.workload import Phase, Workload
 from leadline.estimators import exchange_buffers, memory_doubt, xla_memory
 from leadline.estimators.device_memory import PeakMemory, fills_device, peak_memory
+from leadline.estimators.kernel_scratch import Kernels
 from leadline.estimators.learned.remembered import Remembered
 from leadline.estimators.learned.selection import Domain, domain_of
 from leadline.estimators.parallel import Divided, divide, divided_memory
@@ -60,7 +61,7 @@ class WhiteBox:
     kernels: Callable[[Device, TracedJob], KernelModel] = lambda device, _: SpecsKernels(device)
     name: str = "white-box"
     as_whole: AsWhole = lambda *_: None
-    _peaks: list[tuple[TracedJob, tuple[int, bool], PeakMemory]] = field(default_factory=list)
+    _peaks: list[tuple[TracedJob, tuple[int, Kernels], PeakMemory]] = field(default_factory=list)
     _domain: Remembered[OpGraph, Domain] = field(default_factory=lambda: Remembered(domain_of))
     _hosts: list[tuple[Workload, TracedJob, DeviceKind, Interval]] = field(default_factory=list)
 
@@ -75,10 +76,10 @@ class WhiteBox:
         if device.kind is not DeviceKind.CPU and job.step.events:
             peak = divided_memory(self._peak(job, device), workload, job.step)
             domain = self._domain(job.step)
-            memory = memory_doubt.gpu_memory(peak, domain, device)
+            memory = memory_doubt.gpu_memory(peak, job.step, domain, device)
             memory_parts = {category.value: float(size) for category, size in peak.by_category.items()}
             reasons.append(_memory_reason(memory, peak, device, usable_bytes(workload, device)))
-            reasons.append(memory_doubt.sentence(domain, training=job.step.is_training))
+            reasons.append(memory_doubt.sentence(job.step, domain))
             reasons += filter(None, (exchange_buffers.sentence(workload), xla_memory.sentence(workload, device)))
         elif device.kind is DeviceKind.CPU:
             unknown["gpu_memory_bytes"] = f"{device.name} is a CPU: its memory is the host's"

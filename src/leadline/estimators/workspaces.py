@@ -13,7 +13,7 @@ from dataclasses import replace
 from leadline.core.graph import OpGraph, OpKind, Stage, StorageCategory, StorageEvent
 from leadline.core.hardware import Device, DeviceKind
 from leadline.core.units import KIB, MIB
-from leadline.estimators.kernel_scratch import transforms, with_scratch
+from leadline.estimators.kernel_scratch import Kernels, kernels_of, with_scratch
 
 USUAL_BYTES = 2 * 4 * MIB + 8 * 16 * KIB
 LARGE_BYTES = 32 * MIB
@@ -31,10 +31,10 @@ def with_workspaces(graph: OpGraph, device: Device) -> OpGraph:
 
     Those of products are there from the start, as in later steps, those of other kernels while these run.
     """
-    size, transformed = scratch_of(device)
+    size, kernels = scratch_of(device)
     if not size or graph.source not in RUN_BY_TORCH:
         return graph
-    graph = with_scratch(graph, transformed=transformed)
+    graph = with_scratch(graph, kernels)
     stages = {op.stage is Stage.BACKWARD for op in graph.ops if op.kind is OpKind.GEMM}
     if not stages:
         return graph
@@ -43,11 +43,11 @@ def with_workspaces(graph: OpGraph, device: Device) -> OpGraph:
     return replace(graph, events=(*taken, *graph.events))
 
 
-def scratch_of(device: Device) -> tuple[int, bool]:
-    """Return the bytes of one workspace of products on ``device``, and whether it transforms convolutions.
+def scratch_of(device: Device) -> tuple[int, Kernels]:
+    """Return the bytes of one workspace of products on ``device``, and which kernels it runs.
 
     There is none where nothing is known of such a library.
     """
     if device.kind is not DeviceKind.GPU or device.vendor.lower() not in ("nvidia", "amd"):
-        return 0, False
-    return BY_ARCHITECTURE.get(device.architecture or "", USUAL_BYTES), transforms(device)
+        return 0, kernels_of(device)
+    return BY_ARCHITECTURE.get(device.architecture or "", USUAL_BYTES), kernels_of(device)

@@ -9,7 +9,9 @@ from leadline.core.recommendation import Constraints
 from leadline.core.samples import Value
 from leadline.core.systems import Partition, System
 from leadline.core.units import HOUR_S, format_bytes, format_duration
-from leadline.recommend.distributions import quantile
+from leadline.core.waits import QueueWait
+from leadline.recommend.time_to_result import TimeToResult, time_to_result
+from leadline.uncertainty.distributions import quantile
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +19,8 @@ class Candidate:
     """A place with the estimate of the workload there, the request to make, and what the request costs an hour.
 
     ``request_reason`` says what decided the request. ``unseen`` marks a place whose hardware no run had.
-    ``parameters``, ``command`` and ``notes`` are those of the option that it may become.
+    ``parameters``, ``command`` and ``notes`` are those of the option that it may become. ``wait`` is how long the
+    request waits in the queue there; ``None`` where that is not known.
     """
 
     system: System
@@ -31,6 +34,7 @@ class Candidate:
     parameters: dict[str, Value] = field(default_factory=dict)
     command: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    wait: QueueWait | None = None
 
     @property
     def name(self) -> str:
@@ -45,6 +49,11 @@ class Candidate:
     def elapsed_s(self, risk: float) -> float | None:
         """Return the elapsed time that is exceeded with probability ``risk``."""
         return None if self.estimate.elapsed_s is None else quantile(self.estimate.elapsed_s, 1 - risk)
+
+    def result(self) -> TimeToResult | None:
+        """Return when the result is there, counted from submission; ``None`` where wait or run is not known."""
+        elapsed_s = self.estimate.elapsed_s
+        return None if self.wait is None or elapsed_s is None else time_to_result(self.wait, elapsed_s)
 
     def priced(self) -> Estimate:
         """Return the estimate with the cost of its time here; as it is where either is not known."""
@@ -198,14 +207,17 @@ def _refuse_walltime(candidate: Candidate) -> Refusal | None:
 
 
 def _refuse_deadline(candidate: Candidate, constraints: Constraints) -> Refusal | None:
-    elapsed_s = candidate.elapsed_s(constraints.risk)
-    if constraints.deadline_s is None or elapsed_s is None or elapsed_s <= constraints.deadline_s:
+    result, takes = candidate.result(), "takes"
+    needed_s = candidate.elapsed_s(constraints.risk)
+    if result is not None:
+        needed_s, takes = result.quantile(1 - constraints.risk), "waits and runs for"
+    if constraints.deadline_s is None or needed_s is None or needed_s <= constraints.deadline_s:
         return None
     return Refusal(
         "deadline",
-        f"deadline: takes up to {format_duration(elapsed_s)} at {constraints.risk:.0%} risk",
-        elapsed_s / constraints.deadline_s if constraints.deadline_s else float("inf"),
-        f"a deadline of {format_duration(elapsed_s)}",
+        f"deadline: {takes} up to {format_duration(needed_s)} at {constraints.risk:.0%} risk",
+        needed_s / constraints.deadline_s if constraints.deadline_s else float("inf"),
+        f"a deadline of {format_duration(needed_s)}",
     )
 
 

@@ -8,7 +8,7 @@ from functools import lru_cache
 from leadline.core.errors import InvalidInput
 from leadline.core.estimate import Interval
 from leadline.core.recommendation import Weights
-from leadline.recommend.distributions import Distribution, HalfLogNormals, spreads
+from leadline.uncertainty.distributions import Distribution, HalfLogNormals, spreads
 
 GROWTH = 1.5
 """How much more a rerun asks for than the run that was killed, as people and batch tools do."""

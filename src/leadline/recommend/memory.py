@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from leadline.core.estimate import Interval
 from leadline.core.fit import MemoryCheck
-from leadline.recommend.distributions import HalfLogNormals, quantile
+from leadline.uncertainty.distributions import HalfLogNormals, quantile
 
 LARGEST = 2**20
 """No larger batch is asked about."""

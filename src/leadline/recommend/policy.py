@@ -1,12 +1,12 @@
 """Order the candidates: least cost under a deadline, least time under a budget, the Pareto front otherwise."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from leadline.core.recommendation import Constraints, Option, Recommendation, Rejection
 from leadline.core.units import HOUR_S
-from leadline.recommend.distributions import quantile
 from leadline.recommend.feasibility import Candidate, Refusal, refuse_estimate
+from leadline.uncertainty.distributions import quantile
 
 
 def choose(
@@ -15,7 +15,9 @@ def choose(
     """Return the options best first, with the reason of each, and every rejected candidate with its own.
 
     What rests on hardware that was measured comes before what does not. Amounts in different currencies are never
-    compared: options are ordered within a currency, US dollars first.
+    compared: options are ordered within a currency, US dollars first. Times are those until the result is there where
+    the wait of every candidate that fits is known, and those of the runs where it is not, as a wait that is not known
+    is not none.
     ``rejections`` are candidates that were refused before an estimate was made.
     """
     kept: list[Candidate] = []
@@ -26,9 +28,10 @@ def choose(
             refused.append((candidate, refusals))
         else:
             kept.append(candidate)
-    front = {id(one) for one in pareto_front([one for one in kept if not one.unseen])}
-    front |= {id(one) for one in pareto_front(kept) if one.unseen}
-    ordered = sorted(kept, key=lambda candidate: _rank(candidate, constraints, id(candidate) in front))
+    time = _until_result if all(one.wait is not None for one in kept) else _time
+    front = {id(one) for one in pareto_front([one for one in kept if not one.unseen], time)}
+    front |= {id(one) for one in pareto_front(kept, time) if one.unseen}
+    ordered = sorted(kept, key=lambda candidate: _rank(candidate, constraints, id(candidate) in front, time))
     return Recommendation(
         constraints=constraints,
         options=tuple(_option(one, place, constraints, id(one) in front) for place, one in enumerate(ordered)),
@@ -37,11 +40,15 @@ def choose(
     )
 
 
-def pareto_front(candidates: Sequence[Candidate]) -> list[Candidate]:
-    """Return the candidates that no other one of the same currency beats in both time and cost; n·log n."""
+def pareto_front(candidates: Sequence[Candidate], time: Callable[[Candidate], float] | None = None) -> list[Candidate]:
+    """Return the candidates that no other one of the same currency beats in both time and cost; n·log n.
+
+    ``time`` is that of the run, where no other is named.
+    """
+    time = time or _time
     front: list[Candidate] = []
     least: dict[str | None, float] = {}
-    for candidate in sorted(candidates, key=lambda one: (_time(one), _cost(one))):
+    for candidate in sorted(candidates, key=lambda one: (time(one), _cost(one))):
         currency, cost = candidate.currency, _cost(candidate)
         if currency is not None and cost < least.get(currency, float("inf")):
             least[currency] = cost
@@ -49,14 +56,21 @@ def pareto_front(candidates: Sequence[Candidate]) -> list[Candidate]:
     return front
 
 
-def _rank(candidate: Candidate, constraints: Constraints, on_front: bool) -> tuple[object, ...]:
+def _rank(
+    candidate: Candidate, constraints: Constraints, on_front: bool, time: Callable[[Candidate], float]
+) -> tuple[object, ...]:
     currency = candidate.currency or "~"
     group = (candidate.unseen, candidate.hourly is None, currency != (constraints.currency or "USD"), currency)
     if constraints.deadline_s is not None and constraints.budget is None:
-        return (*group, _cost(candidate), _time(candidate), candidate.name)
+        return (*group, _cost(candidate), time(candidate), candidate.name)
     if constraints.budget is not None:
-        return (*group, _time(candidate), _cost(candidate), candidate.name)
-    return (*group[:2], not on_front, *group[2:], _time(candidate), candidate.name)
+        return (*group, time(candidate), _cost(candidate), candidate.name)
+    return (*group[:2], not on_front, *group[2:], time(candidate), candidate.name)
+
+
+def _until_result(candidate: Candidate) -> float:
+    result = candidate.result()
+    return _time(candidate) if result is None else result.quantile(0.5)
 
 
 def _time(candidate: Candidate) -> float:
@@ -69,7 +83,7 @@ def _cost(candidate: Candidate) -> float:
 
 
 def _option(candidate: Candidate, place: int, constraints: Constraints, on_front: bool) -> Option:
-    memory = candidate.estimate.gpu_memory_bytes
+    memory, result, elapsed_s = candidate.estimate.gpu_memory_bytes, candidate.result(), candidate.estimate.elapsed_s
     return Option(
         system=candidate.system.name,
         partition=candidate.partition.name,
@@ -85,6 +99,8 @@ def _option(candidate: Candidate, place: int, constraints: Constraints, on_front
         request_reason=candidate.request_reason,
         parameters=candidate.parameters,
         command=candidate.command,
+        wait_s=None if candidate.wait is None else candidate.wait.wait_s,
+        result_s=None if result is None or elapsed_s is None else result.interval(elapsed_s.level),
     )
 
 

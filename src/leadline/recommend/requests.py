@@ -10,8 +10,8 @@ from leadline.core.jobs import ResourceSpec
 from leadline.core.recommendation import Weights
 from leadline.core.systems import Billing, Partition
 from leadline.core.units import GIB, HOUR_S, MINUTE_S
-from leadline.recommend.distributions import quantile
 from leadline.recommend.limits import Decided, Limit, Loss, limit_for
+from leadline.uncertainty.distributions import quantile
 
 SHORTEST_WALLTIME_S = 5 * MINUTE_S
 """No scheduler is asked for less."""

@@ -9,7 +9,7 @@ from statistics import NormalDist
 from leadline.core.estimate import Interval
 from leadline.core.models import Feature
 from leadline.core.samples import Value
-from leadline.recommend.distributions import spreads
+from leadline.uncertainty.distributions import spreads
 
 SPREAD = 0.4
 """Standard deviation of ln(true ÷ predicted) that other hardware adds, the same as of makers' figures alone."""

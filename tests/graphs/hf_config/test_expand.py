@@ -1,6 +1,7 @@
 """An expanded configuration does the arithmetic and holds the memory of the published implementation."""
 
 import json
+import math
 import sys
 from collections import Counter
 
@@ -10,7 +11,9 @@ from tests.graphs.hf_config.conftest import LLAMA_7B, SMALL, flops, peak
 from leadline.core.errors import InvalidInput, UnknownName
 from leadline.core.graph import OpKind, Stage, StorageCategory
 from leadline.core.workload import Lengths, ModelKind, ModelSource, Optimizer, Phase, Precision, Workload
+from leadline.estimators.attention_scratch import attention_bytes
 from leadline.graphs.hf_config import expand
+from leadline.graphs.hf_config.tape import Tape
 
 MATRIX = (OpKind.GEMM, OpKind.ATTENTION, OpKind.CONV)
 
@@ -117,6 +120,34 @@ def test_heads_that_share_keys_hold_their_scores_in_float32_only(expanded):
     for precision, held in ((Precision.FP32, True), (Precision.BF16, False)):
         ops = expanded(grouped, batch=2, sequence=512, precision=precision).step.ops
         assert held == any(spec.shape == scores for op in ops for spec in op.outputs)
+
+
+@pytest.mark.parametrize(("precision", "name"), [(Precision.FP32, "efficient"), (Precision.BF16, "flash")])
+def test_fused_attention_saves_its_sums_and_takes_scratch_in_its_backward_pass(expanded, precision, name):
+    step = expanded(SMALL, batch=2, sequence=500, precision=precision).step
+    forward, backward = (
+        next(op for op in step.ops if op.kind is OpKind.ATTENTION and op.stage is stage)
+        for stage in (Stage.FORWARD, Stage.BACKWARD)
+    )
+    sums = (2, 8, 512 if name == "efficient" else 500)
+    assert (sums, "float32") == (forward.outputs[1].shape, forward.outputs[1].dtype)
+    kept = [event for event in step.events if event.size_bytes == 4 * math.prod(sums)]
+    given_back = {event.storage: event.op for event in step.events if event.size_bytes < 0}
+    assert 3 <= len(kept)
+    assert all(given_back[event.storage] > step.ops.index(backward) for event in kept)
+    assert f"aten._scaled_dot_product_{name}_attention_backward" == backward.name
+    tiles = {"flash": 512 * (1 + 32), "efficient": 500 + 8 * (64 * 64 + 4)}
+    assert 4 * 2 * 8 * tiles[name] == attention_bytes(backward, "nvidia")
+
+
+def test_what_an_op_makes_is_taken_just_before_it_and_what_it_used_up_given_back_after_it():
+    tape = Tape()
+    first = tape.new((3,), "float32")
+    tape.op("fill_", OpKind.COPY, [], [first])
+    second = tape.new((5,), "float32")
+    tape.op("cat", OpKind.COPY, [first], [second])
+    del first
+    assert [(0, 12), (1, 20), (2, -12)] == [(event.op, event.size_bytes) for event in tape.events]
 
 
 def test_an_encoder_and_its_decoder_see_as_many_words_and_say_so(expanded):

@@ -1,6 +1,8 @@
 """What the compiler says of memory reaches the graph of the step that it compiled."""
 
+import importlib.util
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -8,8 +10,26 @@ from tests.graphs.hlo.texts import COMPILED
 
 from leadline.catalog.read import TomlCatalog
 from leadline.core.ports import Completed
-from leadline.core.workload import ModelKind, ModelSource, Phase, Workload
+from leadline.core.workload import InputShape, ModelKind, ModelSource, Optimizer, Phase, Workload
+from leadline.estimators.device_memory import peak_memory
+from leadline.estimators.xla_memory import assigned
+from leadline.execution.processes import run_process
 from leadline.graphs.hlo.lower import compile_function
+
+A100 = TomlCatalog(None).device("A100 SXM4 80GB")
+ON_THIS_CPU = """
+import importlib.util, sys
+spec = importlib.util.spec_from_file_location("worker", sys.argv[1])
+worker = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(worker)
+worker._placed = lambda arguments, target: arguments
+worker.main(sys.argv[2])
+"""
+"""The process in the user's environment, but that it compiles for the processor that it runs on."""
+
+
+def compiled_here(argv, **settings):
+    return run_process([argv[0], "-c", ON_THIS_CPU, *argv[1:]], **settings)
 
 
 def compiler(memory):
@@ -27,10 +47,41 @@ def compiler(memory):
 
 @pytest.mark.parametrize(
     ("memory", "planned"),
-    [({"argument": 100, "output": 40, "alias": 30, "temp": 500, "generated_code": 7}, 617), ({}, None)],
+    [
+        ({"argument": 100, "output": 40, "alias": 30, "temp": 500, "generated_code": 7}, 617),
+        ({"argument": 100, "output": 40, "alias": 30, "temp": 0, "generated_code": 0}, 110),
+        ({}, None),
+    ],
 )
 def test_arguments_results_and_temporaries_are_planned_but_not_what_shares_memory(tmp_path, memory, planned):
     (tmp_path / "step.py").write_text("")
     workload = Workload(ModelSource(ModelKind.JAX_FUNCTION, f"{tmp_path / 'step.py'}:build"), phase=Phase.INFERENCE)
-    device = TomlCatalog(None).device("A100 SXM4 80GB")
-    assert planned == compile_function(workload, device, runner=compiler(memory)).step.planned_bytes
+    assert planned == compile_function(workload, A100, runner=compiler(memory)).step.planned_bytes
+
+
+@pytest.mark.skipif(
+    not all(importlib.util.find_spec(name) for name in ("jax", "flax", "optax")), reason="needs the [jax] extra"
+)
+@pytest.mark.parametrize(
+    ("name", "shape", "dtype"),
+    [
+        ("transformer", (8, 128, 256), "float32"),
+        pytest.param("pixels", (32, 32, 32, 3), "float32", marks=pytest.mark.slow),
+        pytest.param("decoder", (8, 64), "int32", marks=pytest.mark.slow),
+        pytest.param("bottlenecks", (16, 64, 64, 3), "float32", marks=pytest.mark.slow),
+        pytest.param("depthwise", (16, 64, 64, 3), "float32", marks=pytest.mark.slow),
+    ],
+)
+def test_the_plan_of_a_real_compiler_is_about_what_is_alive_in_the_module_that_it_made(name, shape, dtype):
+    """XLA's compiler for CPUs, on a training step: what it assigns, and Leadline's own liveness over its schedule."""
+    models = Path(__file__).with_name("models_in_jax.py")
+    workload = Workload(
+        ModelSource(ModelKind.JAX_FUNCTION, f"{models}:{name}"), batch=shape[0], optimizer=Optimizer.ADAMW,
+        inputs=(InputShape(shape, dtype),),
+    )  # fmt: skip
+    job = compile_function(workload, A100, runner=compiled_here, python=sys.executable)
+    planned, alive = job.step.planned_bytes, peak_memory(job.step)
+    assert 3 * job.step.parameter_bytes < planned
+    assert 1 == pytest.approx(alive.allocated_bytes / planned, abs=0.1)
+    assert planned == assigned(job.step, alive).reserved_bytes
+    assert any("the compiler plans" in note for note in job.notes)

@@ -6,6 +6,7 @@ import pytest
 from leadline.core.errors import InvalidInput, Untraceable
 from leadline.core.graph import OpKind, Stage, StorageCategory, TracedJob
 from leadline.core.workload import InputShape, ModelKind, ModelSource, Optimizer, Phase, Precision, Workload
+from leadline.estimators.attention_scratch import attention_bytes
 from leadline.estimators.heap import live_peak_bytes
 from leadline.estimators.onednn import Processor
 from leadline.execution.processes import run_process
@@ -138,6 +139,12 @@ def test_a_step_gives_back_all_memory_but_weights_and_state(model: Path) -> None
     assert 2 * step.parameter_bytes == held
 
 
+def scratch(step):
+    """Return what the backward passes of attention take on an NVIDIA GPU beside the tensors that were traced."""
+    backward = (op for op in step.ops if op.kind is OpKind.ATTENTION and op.stage is Stage.BACKWARD)
+    return [attention_bytes(op, "nvidia") for op in backward]
+
+
 def test_half_precision_attention_is_flash_on_the_gpu_and_float32_is_not(model: Path) -> None:
     shape = InputShape((2, 16), "int64")
     half = trace(model, "Tokens", shape, precision=Precision.AMP_BF16).step
@@ -147,6 +154,8 @@ def test_half_precision_attention_is_flash_on_the_gpu_and_float32_is_not(model: 
     attention = next(op for op in half.ops if op.kind is OpKind.ATTENTION)
     assert {"b": 2, "h": 4, "q": 16, "kv": 16, "d": 16} == attention.dims
     assert "bfloat16" == attention.dtype
+    assert [4 * 2 * 4 * 128 * (1 + 32)] == scratch(half)
+    assert [4 * 2 * 4 * (16 + 64 * 64 + 4)] == scratch(full)
 
 
 def test_a_recurrent_layer_is_one_op_each_way(model: Path) -> None:
@@ -246,6 +255,7 @@ def test_heads_that_share_keys_are_flash_attention_in_half_precision_and_plain_m
     half = trace(model, "SharedHeads", shape, precision=Precision.BF16).step
     flash = next(op for op in half.ops if op.kind is OpKind.ATTENTION)
     assert [(2, 8, 16, 8), (2, 2, 16, 8)] == [spec.shape for spec in flash.inputs[:2]]
+    assert [4 * 2 * 8 * 128 * (1 + 32) + 2 * 2 * 2 * 8 * 16 * 8] == scratch(half)
     full = trace(model, "SharedHeads", shape, precision=Precision.FP32).step
     assert not any(op.kind is OpKind.ATTENTION for op in full.ops)
     assert (16, 16, 16) in {spec.shape for op in full.ops if op.name == "aten.bmm" for spec in op.outputs}

@@ -15,9 +15,11 @@ from typing import Any
 import msgspec
 
 from leadline.core.graph import Op, OpGraph, OpKind, Stage, StorageCategory, StorageEvent
-from leadline.estimators.kernel_scratch import scratch_bytes
+from leadline.estimators.kernel_scratch import Kernels, scratch_bytes
 
 PACKED = Path(__file__).with_name("graphs.msgpack.xz")
+V100 = Kernels(transformed=True)
+"""What all of them were trained on."""
 
 Event = tuple[int, int, int, str]
 """Number of the op that is about to run, name of the piece, bytes taken or given back, category."""
@@ -152,7 +154,7 @@ def _kept(step: dict[str, Any]) -> Iterator[tuple[int, PackedOp]]:
         for place in sorted({first, *(one for one in sizes if first <= one < end)}):
             name, dims = sizes.get(place, ("", {}))
             op = PackedOp(name, stage, tuple((key, size) for key, size in sorted(dims.items()) if key != "gradients"))
-            if scratch_bytes(op.op(), transformed=True):
+            if scratch_bytes(op.op(), V100):
                 yield place, op
             elif place == first:
                 yield place, PackedOp("", stage, ())

@@ -33,7 +33,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from leadline.bench.detectors.graphs import Packed, PackedGraph, packed_graphs
+from leadline.bench.detectors.graphs import V100, Packed, PackedGraph, packed_graphs
 from leadline.bench.detectors.measured import Measured, measured
 from leadline.bench.detectors.plain import BOOSTING, WEIGHTS, said
 from leadline.bench.dnn.asked import Array
@@ -101,7 +101,7 @@ def predictor(packed: Packed) -> Callable[[Measured], Told]:
             ModelSource(ModelKind.FUNCTION, ""), precision=Precision.FP32, optimizer=Optimizer.MOMENTUM,
             gpus=GPUS[package],
         )  # fmt: skip
-        whole = divided_memory(peak_memory(with_scratch(graph, transformed=True)), workload, graph)
+        whole = divided_memory(peak_memory(with_scratch(graph, V100)), workload, graph)
         return float(whole.allocated_bytes), float(peak_memory(graph).allocated_bytes)
 
     def told(row: Measured) -> Told:

@@ -103,7 +103,7 @@ class DecisionTree:
         grown = DecisionTreeRegressor(min_samples_leaf=leaf, random_state=seed)
         if not x.shape[1]:
             return _stump(float(np.average(y, weights=weight)))
-        return _keep([grown.fit(x, y, sample_weight=weight).tree_], base=0.0, rate=1.0)
+        return keep([grown.fit(x, y, sample_weight=weight).tree_], base=0.0, rate=1.0)
 
     def load(self, state: State) -> Trees:
         """Return the tree that ``dump`` gave."""
@@ -203,7 +203,7 @@ def boosted(x: Array, y: Array, weight: Array, base: float, **settings: Any) -> 
         return _stump(base)
     grown = GradientBoostingRegressor(init="zero", subsample=0.3 if len(y) >= PLENTY else 0.7, **settings)
     grown.fit(x, y - base, sample_weight=weight)
-    return _keep([one.tree_ for one in grown.estimators_[:, 0]], base=base, rate=grown.learning_rate)
+    return keep([one.tree_ for one in grown.estimators_[:, 0]], base=base, rate=grown.learning_rate)
 
 
 def _stump(value: float) -> Trees:
@@ -211,7 +211,7 @@ def _stump(value: float) -> Trees:
     return Trees(value, 0, none, none, np.zeros(0), none, none, np.zeros(0))
 
 
-def _keep(trees: list[Any], *, base: float, rate: float) -> Trees:
+def keep(trees: list[Any], *, base: float, rate: float) -> Trees:
     """Return scikit-learn's trees as arrays, their leaves times ``rate``."""
     starts = np.cumsum([0, *(tree.node_count for tree in trees)])[:-1]
     parts = []

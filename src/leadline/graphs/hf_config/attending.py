@@ -5,6 +5,8 @@ from leadline.graphs.hf_config import layers
 from leadline.graphs.hf_config.tape import Size, Tape
 
 TEMPORARY = StorageCategory.TEMPORARY
+LINE = 32
+"""Queries to which the memory-efficient kernel fills up its logarithms of sums (``kAlignLSE`` in PyTorch)."""
 
 
 def rotary(tape: Tape, source: Size, angles: Size, width: int) -> Size:
@@ -66,7 +68,7 @@ def attention(
     dims = {"b": b, "h": h, "q": q, "kv": kv, "d": d}
     name = _attention_kernel(query.dtype, cuda=cuda, plain=bias is None and values == d)
     result = tape.new((b, h, q, values), query.dtype)
-    sums = tape.new((b, h, q), "float32")
+    sums = tape.new((b, h, -(-q // LINE) * LINE if "efficient" in name else q), "float32")
     read = [query, key, value] if bias is None else [query, key, value, bias]
     tape.op(name, OpKind.ATTENTION, read, [result, sums], flops=flops, dims=dims)
     slots = [(one.slot, one.shape) for one in read]

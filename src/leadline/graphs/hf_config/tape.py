@@ -134,8 +134,8 @@ class Tape:
             dims=dims or {},
             kernels=kernels,
         )
-        self.place = len(self._rows)
         self._rows[key] = _Row(op, self.weight)
+        self.place = len(self._rows)
 
     def node(self, output: Size, backward: Backward, *sources: Size | None) -> Size:
         """Give ``output`` a backward function, if gradients are wanted here; return it.

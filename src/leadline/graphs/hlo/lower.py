@@ -66,7 +66,7 @@ def compile_function(
     memory = answer.get("memory") or {}
     notes = [f"compiled by XLA for {device.name} (jax {answer['jax']}), without autotuning"]
     step = job.step
-    if memory.get("temp"):
+    if any(memory.values()):
         whole = memory["argument"] + memory["output"] - memory["alias"] + memory["temp"]
         step = replace(step, planned_bytes=whole + memory.get("generated_code", 0))
         notes.append(

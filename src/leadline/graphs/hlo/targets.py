@@ -13,23 +13,22 @@ class _Architecture:
 
     shared_bytes: int
     shared_optin_bytes: int
-    threads: int
 
 
 ARCHITECTURES = {
-    "6.0": _Architecture(64 * KIB, 48 * KIB, 2048),
-    "6.1": _Architecture(96 * KIB, 48 * KIB, 2048),
-    "7.0": _Architecture(96 * KIB, 96 * KIB, 2048),
-    "7.5": _Architecture(64 * KIB, 64 * KIB, 1024),
-    "8.0": _Architecture(164 * KIB, 163 * KIB, 2048),
-    "8.6": _Architecture(100 * KIB, 99 * KIB, 1536),
-    "8.7": _Architecture(164 * KIB, 163 * KIB, 1536),
-    "8.9": _Architecture(100 * KIB, 99 * KIB, 1536),
-    "9.0": _Architecture(228 * KIB, 227 * KIB, 2048),
-    "10.0": _Architecture(228 * KIB, 227 * KIB, 2048),
-    "12.0": _Architecture(100 * KIB, 99 * KIB, 1536),
+    "6.0": _Architecture(64 * KIB, 48 * KIB),
+    "6.1": _Architecture(96 * KIB, 48 * KIB),
+    "7.0": _Architecture(96 * KIB, 96 * KIB),
+    "7.5": _Architecture(64 * KIB, 64 * KIB),
+    "8.0": _Architecture(164 * KIB, 163 * KIB),
+    "8.6": _Architecture(100 * KIB, 99 * KIB),
+    "8.7": _Architecture(164 * KIB, 163 * KIB),
+    "8.9": _Architecture(100 * KIB, 99 * KIB),
+    "9.0": _Architecture(228 * KIB, 227 * KIB),
+    "10.0": _Architecture(228 * KIB, 227 * KIB),
+    "12.0": _Architecture(100 * KIB, 99 * KIB),
 }
-"""Shared memory and resident threads of a multiprocessor (CUDA C++ Programming Guide, technical specifications)."""
+"""Shared memory of a multiprocessor (CUDA C++ Programming Guide, technical specifications)."""
 
 TPUS = {
     "Cloud TPU v4": "v4:2x2x1",
@@ -103,7 +102,7 @@ def _text(device: Device) -> str:
         )
     major, _, minor = device.compute_capability.partition(".")
     return _TEXT.format(
-        shared=architecture.shared_bytes, optin=architecture.shared_optin_bytes, threads=architecture.threads,
+        shared=architecture.shared_bytes, optin=architecture.shared_optin_bytes, threads=device.threads_per_unit,
         cores=device.compute_units, lanes=device.lanes_per_unit, bandwidth=int(device.memory_bytes_per_s or 0),
         l2=device.l2_bytes, clock=(_clock_hz(device) or 0) / 1e9, memory=device.memory_bytes, major=major, minor=minor,
         name=device.name,

@@ -18,6 +18,7 @@ from leadline.core.documents import to_document
 from leadline.core.errors import InvalidInput, NothingFits
 from leadline.core.recommendation import Constraints, Option, Recommendation, Weights
 from leadline.core.units import format_bytes, format_clock, format_duration, parse_duration_s
+from leadline.core.waits import AT_ONCE_S
 from leadline.core.workload import Workload
 from leadline.interfaces.cli.face import (
     All,
@@ -89,12 +90,21 @@ def recommend(
         ),
     ] = 1.0,
     on: On = None,
+    waits: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="SYSTEM=FILE",
+            help="Count the time in the queue of a system, told by its accounting; - is standard input. Repeatable.",
+            show_default="waits are not known",
+            rich_help_panel=LIMITS,
+        ),
+    ] = None,
     everything: All = False,
     json: Json = False,
 ) -> None:
     """Recommend a system, a partition and a request, for a workload or by a trained model; say why the others lost."""
     constraints = replace(_constraints(deadline, budget, currency, risk), weights=_weights(kill, waste))
-    answer = _answer(work, constraints, on or ())
+    answer = _answer(work, constraints, on or (), waits or ())
     if json:
         print_json(to_document(answer, "leadline.recommendation/1"))
     elif answer.options:
@@ -107,10 +117,12 @@ def recommend(
         raise NothingFits(f"nothing fits; {answer.smallest_change or 'no single change would make it fit'}")
 
 
-def _answer(asked: Workload | ModelQuestion, constraints: Constraints, on: Sequence[str]) -> Recommendation:
+def _answer(
+    asked: Workload | ModelQuestion, constraints: Constraints, on: Sequence[str], waits: Sequence[str]
+) -> Recommendation:
     if isinstance(asked, ModelQuestion):
-        return recommend_model(asked, trained_model(asked.model), toolbox(), constraints, on=on)
-    return recommend_verb(asked, toolbox(), constraints, on=on)
+        return recommend_model(asked, trained_model(asked.model), toolbox(), constraints, on=on, waits=waits)
+    return recommend_verb(asked, toolbox(), constraints, on=on, waits=waits)
 
 
 def _constraints(deadline: str | None, budget: float | None, currency: str, risk: float) -> Constraints:
@@ -153,6 +165,11 @@ def _show(answer: Recommendation, *, everything: bool) -> None:
     _show_rejections(answer, everything=everything)
 
 
+def _wait(wait_s: float) -> str:
+    """Write a wait; up to a minute it is none, as a scheduler takes that to go round."""
+    return "none" if wait_s <= AT_ONCE_S else format_duration(wait_s)
+
+
 def _request(option: Option) -> str:
     request, target = option.resources, option.estimate.target
     parts = [place_of(option.system, option.partition), f"{request.nodes} node{'s' * (request.nodes > 1)}"]
@@ -178,6 +195,9 @@ def _table(options: tuple[Option, ...]) -> Table:
     for name in ("time", "90 % range", "ask for", "memory", "cost"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("", overflow="ellipsis", no_wrap=True)
+    if waits := any(option.wait_s for option in options):
+        for name in ("wait", "90 % of waits", "result after"):
+            table.add_column(name, justify="right", no_wrap=True)
     if unsure := any(option.notes for option in options):
         table.add_column("")
     for option in options:
@@ -192,6 +212,7 @@ def _table(options: tuple[Option, ...]) -> Table:
             format_clock(request.walltime_s) if request.walltime_s else "",
             format_bytes(request.memory_bytes_per_node) if request.memory_bytes_per_node else "",
             *format_cost(one),
+            *(_waits(option) if waits else ()),
             *(["?" if option.notes else ""] if unsure else []),
         )
     table.caption = "* no other is both faster and cheaper in the same currency"
@@ -199,6 +220,15 @@ def _table(options: tuple[Option, ...]) -> Table:
         table.caption += "\n? no run had this hardware: the range is wider for it"
     table.caption_justify = "left"
     return table
+
+
+def _waits(option: Option) -> tuple[str, str, str]:
+    """Return how long the request waits, its range, and when the result is there; nothing of what is not known."""
+    wait, result = option.wait_s, option.result_s
+    if wait is None or result is None:
+        return "not known", "", ""
+    return (_wait(wait.point), f"{_wait(wait.low)} – {_wait(wait.high)}",
+            format_duration(result.point))  # fmt: skip
 
 
 def _show_rejections(answer: Recommendation, *, everything: bool) -> None:

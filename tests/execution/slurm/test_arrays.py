@@ -16,7 +16,7 @@ from leadline.core.ports import Completed
 from leadline.core.units import MIB
 from leadline.execution.journal import Journal
 from leadline.execution.processes import run_process
-from leadline.execution.slurm_array import Patience, SlurmArrays
+from leadline.execution.slurm.arrays import Patience, SlurmArrays
 
 pytestmark = pytest.mark.usefixtures("slurm")
 
@@ -28,7 +28,7 @@ import os, sys
 from pathlib import Path
 from leadline.execution.journal import Journal
 from leadline.execution.processes import run_process
-from leadline.execution.slurm_array import SlurmArrays
+from leadline.execution.slurm.arrays import SlurmArrays
 
 def run(words, **options):
     if words[0] == "sbatch" and sys.argv[2] == "before":

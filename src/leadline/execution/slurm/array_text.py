@@ -12,8 +12,8 @@ from pathlib import PurePath
 
 from leadline.core.jobs import JobSpec, JobState
 from leadline.core.systems import Partition
-from leadline.core.units import DAY_S, HOUR_S, MINUTE_S
-from leadline.execution.slurm_script import directives
+from leadline.execution.slurm.script import directives
+from leadline.execution.slurm.words import duration_s, indices_of
 
 ELEMENT = "leadline.execution.array_element"
 """The module that looks its element up and runs it measured."""
@@ -23,18 +23,7 @@ SACCT = "JobID,State,ExitCode,DerivedExitCode,Elapsed,NodeList,Start,End"
 ARRAY_MOST = 1000
 """Elements of one array; Slurm's own limit (MaxArraySize) is 1001 where nobody changed it."""
 
-_STATES = {
-    "PENDING": JobState.PENDING, "CONFIGURING": JobState.PENDING, "REQUEUED": JobState.PENDING,
-    "REQUEUE_HOLD": JobState.PENDING, "REQUEUE_FED": JobState.PENDING, "SPECIAL_EXIT": JobState.PENDING,
-    "RESV_DEL_HOLD": JobState.PENDING, "RUNNING": JobState.RUNNING, "COMPLETING": JobState.RUNNING,
-    "SUSPENDED": JobState.RUNNING, "STOPPED": JobState.RUNNING, "SIGNALING": JobState.RUNNING,
-    "STAGE_OUT": JobState.RUNNING, "RESIZING": JobState.RUNNING, "COMPLETED": JobState.COMPLETED,
-    "FAILED": JobState.FAILED, "BOOT_FAIL": JobState.NODE_FAIL, "NODE_FAIL": JobState.NODE_FAIL,
-    "CANCELLED": JobState.CANCELLED, "REVOKED": JobState.CANCELLED, "TIMEOUT": JobState.TIMEOUT,
-    "DEADLINE": JobState.TIMEOUT, "OUT_OF_MEMORY": JobState.OUT_OF_MEMORY, "PREEMPTED": JobState.PREEMPTED,
-}  # fmt: skip
 _ELEMENT = re.compile(r"(?P<array>\d+)(?:_(?P<indices>\d+|\[[^\]]+\]))?(?:\.(?P<step>\S+))?")
-_ELAPSED = re.compile(r"(?:(?P<days>\d+)-)?(?:(?P<hours>\d+):)?(?P<minutes>\d+):(?P<seconds>\d+)(?:\.\d+)?")
 
 Element = tuple[str, int]
 """An array's id at the scheduler, and the number of one of its elements."""
@@ -111,12 +100,6 @@ def shapes(jobs: Iterable[tuple[str, JobSpec]]) -> list[tuple[JobSpec, list[str]
     ]
 
 
-def job_id(said: str) -> str | None:
-    """Return the id that ``sbatch --parsable`` printed, ``ID`` or ``ID;CLUSTER``; ``None`` if it printed none."""
-    match = re.search(r"^(\d+)(?:;\S+)?$", said.strip(), re.MULTILINE)
-    return match[1] if match else None
-
-
 def read_squeue(listing: str) -> dict[Element, Queued]:
     """Read lines in the format ``SQUEUE``; elements that still pend together (``0-3,7%2``) are told apart."""
     found: dict[Element, Queued] = {}
@@ -125,16 +108,17 @@ def read_squeue(listing: str) -> dict[Element, Queued]:
         indices, _, rest = rest.partition("|")
         state, _, reason = rest.partition("|")
         if array.isdigit() and state:
-            queued = Queued(_STATES.get(state, JobState.UNKNOWN), reason)
-            found.update({(array, index): queued for index in _indices(indices)})
+            queued = Queued(JobState.from_slurm(state), reason)
+            found.update({(array, index): queued for index in indices_of(indices)})
     return found
 
 
 def read_sacct(listing: str) -> dict[Element, Accounted]:
     """Read lines in the format ``SACCT``, with ``-P -n``; elements that never started share one (``7_[4-9]``).
 
-    A row may name the array alone: of an array of one element, or of one that was cancelled early. It is under
-    ``WHOLE``, and holds for the elements that have none of their own.
+    A row may name the array alone. Of one that was cancelled before it had a node it is under ``WHOLE``, and holds for
+    the elements that have none of their own; else it is of one element only, for a second or two, until sacct knows of
+    which, and says nothing.
 
     The state is the job's own, but for a step that ran out of memory, which Slurm calls FAILED in the job's row.
     """
@@ -145,9 +129,9 @@ def read_sacct(listing: str) -> dict[Element, Accounted]:
         match = _ELEMENT.fullmatch(fields[0])
         if match is None or len(fields) < 8:
             continue
-        indices = _indices(match["indices"]) if match["indices"] else [WHOLE]
+        indices = indices_of(match["indices"]) if match["indices"] else [WHOLE]
         elements, row = [(match["array"], index) for index in indices], _accounted(fields)
-        if match["step"] is None:
+        if match["step"] is None and (match["indices"] or (row.state is JobState.CANCELLED and row.node is None)):
             jobs.update(dict.fromkeys(elements, row))
         if JobState.OUT_OF_MEMORY is row.state or "0:125" in fields[2:4]:
             killed.update(elements)
@@ -164,13 +148,12 @@ def ids_named(listing: str) -> str | None:
 
 
 def _accounted(fields: Sequence[str]) -> Accounted:
-    word = fields[1].split()[0] if fields[1].split() else ""
     code, _, sign = fields[2].partition(":")
     return Accounted(
-        _STATES.get(word.rstrip("+"), JobState.UNKNOWN),
+        JobState.from_slurm(fields[1]),
         int(code) if code.isdigit() else 0,
         int(sign) if sign.isdigit() else 0,
-        _elapsed_s(fields[4]),
+        duration_s(fields[4]),
         fields[5] if fields[5] not in ("", "None assigned") else None,
         _time(fields[6]),
         _time(fields[7]),
@@ -179,21 +162,3 @@ def _accounted(fields: Sequence[str]) -> Accounted:
 
 def _time(said: str) -> str | None:
     return None if said in ("", "Unknown", "None") else said
-
-
-def _elapsed_s(said: str) -> float | None:
-    match = _ELAPSED.fullmatch(said)
-    if match is None:
-        return None
-    days, hours, minutes, seconds = (int(match[name] or 0) for name in ("days", "hours", "minutes", "seconds"))
-    return float(days * DAY_S + hours * HOUR_S + minutes * MINUTE_S + seconds)
-
-
-def _indices(said: str) -> list[int]:
-    """Read ``3``, ``0-3``, ``[0-3,7%2]``; nothing of a job that is no array."""
-    found: list[int] = []
-    for part in said.strip("[]").partition("%")[0].split(","):
-        first, dash, last = part.partition("-")
-        if first.isdigit() and (not dash or last.isdigit()):
-            found += range(int(first), int(last if dash else first) + 1)
-    return found

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from leadline.core.estimate import Interval
-from leadline.recommend.distributions import HalfLogNormals
+from leadline.uncertainty.distributions import HalfLogNormals
 
 FACTOR = st.floats(1.01, 20)
 

@@ -14,7 +14,7 @@ from leadline.core.errors import InvalidInput
 from leadline.core.jobs import JobSpec, ResourceSpec
 from leadline.core.systems import Limits, NodeType, Partition, SubmitRules
 from leadline.core.units import GIB, HOUR_S
-from leadline.execution.slurm_script import render
+from leadline.execution.slurm.script import render
 
 GOLDEN = Path(__file__).parent / "golden"
 BASH = shutil.which("bash") or "/bin/bash"

@@ -18,7 +18,7 @@ from leadline.core.runs import Measurement
 from leadline.core.systems import Partition
 from leadline.execution.journal import Journal
 from leadline.execution.queue import MOST_LOSSES, Entry, ended_outcome, last_line, log_path, result_path
-from leadline.execution.slurm_text import (
+from leadline.execution.slurm.array_text import (
     SACCT,
     SQUEUE,
     WHOLE,
@@ -27,11 +27,11 @@ from leadline.execution.slurm_text import (
     Queued,
     array_script,
     ids_named,
-    job_id,
     read_sacct,
     read_squeue,
     shapes,
 )
+from leadline.execution.slurm.words import job_id
 from leadline.execution.wrapper.outcome import Outcome, read_outcome
 from leadline.execution.wrapping import environment, wrapper_arguments
 

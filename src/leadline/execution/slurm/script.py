@@ -48,7 +48,7 @@ def render(spec: JobSpec, partition: Partition | None = None, *, key: str = "", 
     options = directives(spec, partition, key=key)
     lines = ["#!/bin/bash", *(f"#SBATCH {name}={value}" for name, value in options.items())]
     lines += [f"# {' '.join(note.split())}" for note in rules.notes]
-    return "\n".join([*lines, "", *_prologue(spec), *_command(spec, rules, python), ""])
+    return "\n".join([*lines, "", *prologue(spec), *_command(spec, rules, python), ""])
 
 
 def directives(spec: JobSpec, partition: Partition | None = None, *, key: str = "") -> dict[str, str]:
@@ -157,21 +157,24 @@ def _memory(resources: ResourceSpec, rules: SubmitRules) -> dict[str, str]:
 
 
 def _walltime(walltime_s: float | None) -> str | None:
-    """Write the limit in whole minutes, rounded up: Slurm counts no finer."""
-    if walltime_s is None:
-        return None
+    """Write the limit in whole minutes."""
+    return None if walltime_s is None else format_clock(whole_minutes_s(walltime_s))
+
+
+def whole_minutes_s(walltime_s: float) -> int:
+    """Return a limit as Slurm counts it, in whole minutes and rounded up.
+
+    Raises:
+        InvalidInput: it is no finite time above zero.
+    """
     if not walltime_s > 0 or math.isinf(walltime_s):
         raise InvalidInput(f"a walltime of {walltime_s} s cannot be asked for: name a finite time above zero")
-    return format_clock(_whole_minutes_s(walltime_s))
-
-
-def _whole_minutes_s(walltime_s: float) -> int:
     return math.ceil(walltime_s / MINUTE_S) * MINUTE_S
 
 
 def _warning(resources: ResourceSpec) -> str | None:
     """Ask for SIGUSR1 to the measuring wrapper before the limit: 5 % of the walltime, one to five minutes."""
-    if resources.walltime_s is None or resources.walltime_s < WARNING_FROM_S or _launched(resources):
+    if resources.walltime_s is None or resources.walltime_s < WARNING_FROM_S or launched(resources):
         return None
     return f"B:USR1@{round(min(max(0.05 * resources.walltime_s, MINUTE_S), 5 * MINUTE_S))}"
 
@@ -188,7 +191,7 @@ def _place(spec: JobSpec, partition: Partition | None) -> str:
     return ":".join(part for part in (spec.system, partition.name if partition else spec.partition) if part) or "it"
 
 
-def _prologue(spec: JobSpec) -> list[str]:
+def prologue(spec: JobSpec) -> list[str]:
     """Stop at the first error; ``-u`` only after the set-up lines, as module scripts read unset variables."""
     lines = ["set -eo pipefail", *spec.setup, "set -u"] if spec.setup else ["set -euo pipefail"]
     for name, value in spec.environment.items():
@@ -206,9 +209,9 @@ def _command(spec: JobSpec, rules: SubmitRules, python: str) -> list[str]:
         raise InvalidInput("there is no command to run: give it after --, for example -- python train.py")
     if any("\0" in word for word in spec.command):
         raise InvalidInput("the command holds a NUL character, which no program can be given: remove it")
-    launcher = f"{rules.launcher} " if _launched(spec.resources) else ""
+    launcher = f"{rules.launcher} " if launched(spec.resources) else ""
     walltime_s = spec.resources.walltime_s
-    limit = f" --site-walltime-s {_whole_minutes_s(walltime_s)}" if walltime_s else ""
+    limit = f" --site-walltime-s {whole_minutes_s(walltime_s)}" if walltime_s else ""
     command = shlex.join(spec.command)
     measured = f"{shlex.quote(python)} -P -m {MEASURER}"
     # In single quotes: the wrapper expands them itself, inside each task, where alone the rank is known.
@@ -222,7 +225,7 @@ def _command(spec: JobSpec, rules: SubmitRules, python: str) -> list[str]:
     ]
 
 
-def _launched(resources: ResourceSpec) -> bool:
+def launched(resources: ResourceSpec) -> bool:
     """Whether the command runs more than once, so that the site's launcher starts it."""
     return resources.nodes * resources.tasks_per_node > 1
 

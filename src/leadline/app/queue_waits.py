@@ -1,0 +1,105 @@
+"""How long requests wait in the queues of systems whose accounting the user shows."""
+
+import getpass
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Protocol
+
+from leadline.core.accounting import AccountedJob
+from leadline.core.documents import why_unread
+from leadline.core.errors import InvalidInput
+from leadline.core.jobs import ResourceSpec
+from leadline.core.ports import Catalog
+from leadline.core.waits import QueueWait
+from leadline.history.sacct import read_sacct
+from leadline.recommend.feasibility import Candidate
+
+
+class Queue(Protocol):
+    """The queue of a system at a moment, in seconds since the epoch."""
+
+    @property
+    def accounting(self) -> Sequence[AccountedJob]: ...  # noqa: D102 - a field
+
+    @property
+    def now_s(self) -> float: ...  # noqa: D102 - a field
+
+    def waits(self, asked: Sequence[AccountedJob]) -> Sequence[QueueWait]:
+        """Foretell the wait of each job were it alone submitted now."""
+
+
+def read_queues(shown: Sequence[str], catalog: Catalog) -> dict[str, Queue]:
+    """Read ``SYSTEM=FILE`` each, the accounting of a system (``-``: standard input), and learn from it.
+
+    Raises:
+        InvalidInput: one is not of that form, cannot be read, or tells of too few jobs.
+        UnknownName: there is no such system.
+    """
+    found: dict[str, Queue] = {}
+    for one in shown:
+        from leadline.app.learned_queue import learned_queue  # noqa: PLC0415 - numpy, where it is needed alone
+
+        name, equals, path = one.partition("=")
+        if not equals or not path:
+            raise InvalidInput(f"--waits {one} names no file: write SYSTEM=FILE, such as Pitzer=sacct.txt")
+        system = catalog.system(name).name
+        jobs = read_sacct(_text(path))
+        if not jobs:
+            raise InvalidInput(f"{path} tells of no job, so nothing is known of the waits at {system}")
+        found[system] = learned_queue(system, jobs)
+    return found
+
+
+def with_waits(candidates: Sequence[Candidate], queues: Mapping[str, Queue]) -> tuple[list[Candidate], tuple[str, ...]]:
+    """Return the candidates, each with its wait where that is known, and sentences on what the waits rest on."""
+    waits: dict[tuple[str, str, ResourceSpec], QueueWait] = {}
+    notes: list[str] = []
+    for system, queue in queues.items():
+        asked = {(one.partition.name, one.request): None for one in candidates if one.system.name == system}
+        told, user = {job.partition for job in queue.accounting}, _user(queue)
+        known = [one for one in asked if one[0] in told]
+        jobs = [_as_job(f"asked-{number}", user, *one) for number, one in enumerate(known)]
+        for (partition, request), wait in zip(known, queue.waits(jobs), strict=True):
+            waits[system, partition, request] = wait
+        missing = sorted({partition for partition, _ in asked} - told)
+        if missing:
+            notes.append(
+                f"waits in {', '.join(missing)} of {system} are not known: its accounting tells of no job there"
+            )
+        if known:
+            moment = datetime.fromtimestamp(queue.now_s, UTC).strftime("%Y-%m-%d %H:%M UTC")
+            notes.append(f"waits at {system} are those of its queue at {moment}")
+    timed = [
+        replace(one, wait=waits.get((one.system.name, one.partition.name, one.request))) if queues else one
+        for one in candidates
+    ]
+    return timed, tuple(notes)
+
+
+def _user(queue: Queue) -> str:
+    """Return the name that the user's own jobs stand under, if there are any."""
+    try:
+        name = getpass.getuser()
+    except (OSError, KeyError):
+        return ""
+    return name if any(job.user == name for job in queue.accounting) else ""
+
+
+def _as_job(key: str, user: str, partition: str, asked: ResourceSpec) -> AccountedJob:
+    cores = asked.nodes * asked.tasks_per_node * (asked.cores_per_task or 1)
+    memory = asked.memory_bytes_per_node
+    return AccountedJob(
+        key, 0.0, user=user, partition=partition, nodes=asked.nodes, cores=cores,
+        gpus=asked.nodes * asked.gpus_per_node, memory_bytes=None if memory is None else memory * asked.nodes,
+        walltime_s=asked.walltime_s,
+    )  # fmt: skip
+
+
+def _text(path: str) -> str:
+    try:
+        return sys.stdin.read() if path == "-" else Path(path).read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidInput(f"{path} cannot be read: {why_unread(error)}") from error

@@ -1,0 +1,69 @@
+"""How long a job waits, as a distribution: a forest whose leaves hold how many jobs had started after how long."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from leadline.core.waits import AT_ONCE_S
+from leadline.estimators.tabular.ports import Array, State
+from leadline.estimators.tabular.states import floats, nest, within
+from leadline.estimators.tabular.trees import Trees, load
+
+
+def grid_to(longest_s: float) -> Array:
+    """Return the waits (K,) at which distributions are kept: doubling from a minute to beyond the longest."""
+    doublings = max(1, int(np.ceil(np.log2(max(longest_s, AT_ONCE_S) / AT_ONCE_S))))
+    return np.array([5.0, 15.0, *(AT_ONCE_S * 2.0**k for k in range(doublings + 1))])
+
+
+@dataclass(frozen=True, slots=True)
+class WaitForest:
+    """Trees over the figures of a queue; a leaf's value is its row in ``shares``.
+
+    ``grid_s`` (K,) are waits, and ``shares`` (leaves, K) which share of a leaf's jobs waited no longer.
+    """
+
+    trees: Trees
+    grid_s: Array
+    shares: Array
+
+    def distribution(self, x: Array) -> Array:
+        """Return P(wait ≤ grid) of each row, shape (n, K): the mean over the trees."""
+        leaf = self.trees.value.astype(np.int64)[self.trees.leaves(x)]
+        return np.array([self.shares[row].mean(axis=0) for row in leaf]).reshape(len(x), len(self.grid_s))
+
+    def dump(self) -> State:
+        """Return the forest as arrays."""
+        return {**nest("trees", self.trees.dump()), "grid_s": self.grid_s,
+                "shares": self.shares.astype(np.float32)}  # fmt: skip
+
+
+def load_forest(state: State) -> WaitForest:
+    """Return the forest that ``dump`` gave."""
+    return WaitForest(load(within("trees", state)), *(floats(state[one]) for one in ("grid_s", "shares")))
+
+
+def quantile(grid_s: Array, distribution: Array, level: Array) -> Array:
+    """Return the waits (n,) that stay at or below with probability ``level`` (n,), each in its row's distribution.
+
+    Between two waits of the grid the logarithm is interpolated, below the first the wait itself.
+    """
+    place = np.minimum((distribution < level[:, None] - 1e-12).sum(axis=1), len(grid_s) - 1)
+    rows = np.arange(len(distribution))
+    high, below = distribution[rows, place], np.where(place > 0, distribution[rows, place - 1], 0.0)
+    part = np.clip((level - below) / np.maximum(high - below, 1e-12), 0.0, 1.0)
+    longer, shorter = grid_s[place], grid_s[np.maximum(place - 1, 0)]
+    found: Array = np.where(place > 0, shorter * (longer / shorter) ** part, longer * part)
+    return found
+
+
+def probability(grid_s: Array, distribution: Array, wait_s: Array) -> Array:
+    """Return P(wait ≤ ``wait_s``) (n,), each in its row's distribution; the inverse of ``quantile``."""
+    place = np.searchsorted(grid_s, wait_s)
+    rows, inside = np.arange(len(distribution)), np.minimum(place, len(grid_s) - 1)
+    high, below = distribution[rows, inside], np.where(inside > 0, distribution[rows, inside - 1], 0.0)
+    longer, shorter = grid_s[inside], grid_s[np.maximum(inside - 1, 0)]
+    along = np.log(np.maximum(wait_s, 1e-9) / shorter) / np.log(np.where(inside > 0, longer / shorter, 2.0))
+    part = np.clip(np.where(inside > 0, along, wait_s / longer), 0.0, 1.0)
+    found: Array = np.where(place >= len(grid_s), 1.0, np.clip(below + part * (high - below), 0.0, 1.0))
+    return found

@@ -1,0 +1,198 @@
+"""Read what squeue, sacct and scontrol say of jobs into the plane's ``Status``: pure text.
+
+Formats are asked for explicitly and read by their delimiter. Where a field may hold anything (a job's name, a
+comment) it is not asked for, or the delimiter is one that nobody can know beforehand.
+"""
+
+import re
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field
+
+from leadline.core.jobs import JobState
+from leadline.core.units import MINUTE_S, format_bytes
+from leadline.execution.scheduler import Status
+from leadline.execution.slurm.words import duration_s, indices_of, moment_s, size_bytes
+
+SQUEUE = "%i|%T|%V|%S|%l|%M|%D|%N|%r"
+"""Id, state, submitted, start (or forecast), limit, elapsed, nodes, their names, reason: it holds spaces and commas."""
+SACCT = "JobID,State,ExitCode,DerivedExitCode,ElapsedRaw,Submit,Start,End,TimelimitRaw,NNodes,MaxRSS,ReqMem,NodeList"
+OUT_OF_MEMORY = "0:125"
+"""The exit code by which Slurm marks what the kernel killed for memory."""
+NEARLY = 0.95
+"""A killed task that used so much of the memory it asked for is said to have done so."""
+
+_ID = re.compile(r"(?P<array>\d+)(?:_(?P<indices>\d+|\[[^\]]+\]))?(?:\+\d+)?(?:\.(?P<step>\S+))?")
+_ENDED = (JobState.COMPLETED, JobState.FAILED, JobState.OUT_OF_MEMORY)
+
+
+def read_queue(listing: str, wanted: Collection[str]) -> dict[str, Status]:
+    """Read lines in the format ``SQUEUE`` (elements told apart by ``-r``), of the wanted ids alone."""
+    ids, found = frozenset(wanted), dict[str, Status]()
+    for line in listing.splitlines():
+        scheduler_id, _, rest = line.partition("|")
+        if scheduler_id in ids:
+            fields = rest.split("|", 7)
+            if len(fields) == 8:
+                found[scheduler_id] = _queued(fields)
+    return found
+
+
+def read_accounting(listing: str, wanted: Collection[str]) -> dict[str, Status]:
+    """Read lines in the format ``SACCT`` (``-P -n --duplicates``): the last incarnation of wanted ids, and their steps.
+
+    A row may name an array alone. Of one that was cancelled before it had a node it holds for all elements without a
+    row of their own; else it is of one element only, for a second or two, until sacct knows of which.
+    """
+    jobs: dict[str, _Accounted] = {}
+    for line in listing.splitlines():
+        fields = line.strip().split("|")
+        match = _ID.fullmatch(fields[0])
+        if match is None or len(fields) != 13:
+            continue
+        ids = (
+            [f"{match['array']}_{at}" for at in indices_of(match["indices"])] if match["indices"] else [match["array"]]
+        )
+        for one in ids:
+            if match["step"] is None:
+                jobs[one] = _Accounted(fields, [])
+            elif one in jobs:
+                jobs[one].steps.append(fields)
+    found = {}
+    for one in wanted:
+        row, whole = jobs.get(one), jobs.get(one.partition("_")[0])
+        if row is None and whole is not None and whole.never_ran:
+            row = whole
+        if row is not None:
+            found[one] = row.status()
+    return found
+
+
+def read_controller(said: str) -> Status | None:
+    """Read what ``scontrol --oneliner show job ID`` says of one job; ``None`` if it is not about a job."""
+    fields: dict[str, str] = {}
+    for name, value in re.findall(r"(?:^|\s)([A-Za-z:/]+)=(\S*)", said):
+        fields.setdefault(name, value)
+    if "JobState" not in fields:
+        return None
+    row = [fields.get("JobId", ""), fields["JobState"], fields.get("ExitCode", ""), fields.get("DerivedExitCode", ""),
+           "", *(fields.get(name, "") for name in ("SubmitTime", "StartTime", "EndTime")), "",
+           fields.get("NumNodes", "").partition("-")[0], "", "", fields.get("NodeList", "")]  # fmt: skip
+    status = _Accounted(row, []).status()
+    elapsed_s, limit_s = duration_s(fields.get("RunTime", "")), duration_s(fields.get("TimeLimit", ""))
+    reason = status.reason or fields.get("Reason", "").replace("None", "")
+    return Status(
+        status.state, reason, status.submitted_s, status.started_s, status.ended_s if status.state.final else None,
+        walltime_s=limit_s, elapsed_s=elapsed_s, nodes=status.nodes, node=status.node, exit_code=status.exit_code,
+        signal=status.signal, evidence=status.evidence,
+    )  # fmt: skip
+
+
+def read_names(listing: str, mark: str, keys: Collection[str]) -> dict[str, str]:
+    """Return key → id of records of ``MARK`` and a field each: id, state, node, comment, name.
+
+    Names and comments may hold anything but the mark. A comment ``leadline:KEY`` is certain; where the site keeps
+    none, the name ends in ``-KEY``. Of several jobs of one key the first is meant; one that FAILED without ever having
+    had a node is what Slurm keeps of a submission that it refused, and none of them.
+    """
+    wanted, found = frozenset(keys), dict[str, str]()
+    pieces = iter(listing.split(mark)[1:])
+    for scheduler_id, state, node, comment, name in zip(*[pieces] * 5, strict=False):
+        match = re.match(r"\s*(\d+)", scheduler_id)
+        if match is None or (JobState.from_slurm(state) is JobState.FAILED and _named(node.strip()) is None):
+            continue
+        if comment.startswith("leadline:"):
+            named = comment.removeprefix("leadline:").strip()
+        else:
+            named = max((key for key in wanted if name.strip().endswith(f"-{key}")), key=len, default="")
+        if named in wanted:
+            found[named] = min(match[1], found.get(named, match[1]), key=int)
+    return found
+
+
+def forecast(said: str) -> float | None:
+    """Return the moment of ``Job 5 to start at 1795349658 using 1 processors …``; ``None`` if there is none."""
+    match = re.search(r"\bto start at (\S+)", said)
+    return moment_s(match[1]) if match else None
+
+
+@dataclass(slots=True)
+class _Accounted:
+    """A job's row and those of its steps, in the order of ``SACCT``."""
+
+    row: list[str]
+    steps: list[list[str]] = field(default_factory=list)
+
+    @property
+    def never_ran(self) -> bool:
+        """Whether it was cancelled before it had a node."""
+        return JobState.from_slurm(self.row[1]) is JobState.CANCELLED and _named(self.row[12]) is None
+
+    def status(self) -> Status:
+        """Return what they say together."""
+        _, said, _, _, elapsed, submitted, started, ended, limit, nodes, _, _, names = self.row
+        state, evidence = JobState.from_slurm(said), tuple(self._evidence())
+        if state is JobState.FAILED and self._out_of_memory():
+            state = JobState.OUT_OF_MEMORY
+        code, sign = _codes(self.row[2])
+        words = said.split(maxsplit=1)
+        return Status(
+            state,
+            said if state is JobState.UNKNOWN else words[1] if len(words) > 1 else "",
+            moment_s(submitted), moment_s(started), moment_s(ended),
+            walltime_s=float(limit) * MINUTE_S if limit.isdigit() else None,
+            elapsed_s=float(elapsed) if elapsed.isdigit() else None,
+            nodes=int(nodes) or None if nodes.isdigit() else None,
+            node=_named(names),
+            exit_code=code if state in _ENDED and not sign else None,
+            signal=sign if 0 < sign < 65 else None,  # 125 is a mark and no signal
+            memory_bytes=self._memory_bytes(),
+            evidence=evidence,
+        )  # fmt: skip
+
+    def _memory_bytes(self) -> int | None:
+        """Return the largest memory that was sampled of a task; 0 is what is said of one that ended too soon."""
+        return max((size_bytes(step[10]) or 0 for step in self.steps), default=0) or None
+
+    def _out_of_memory(self) -> bool:
+        return any(JobState.OUT_OF_MEMORY is JobState.from_slurm(one[1]) or OUT_OF_MEMORY in one[2:4]
+                   for one in (self.row, *self.steps))  # fmt: skip
+
+    def _evidence(self) -> Iterator[str]:
+        """Tell what the steps say beyond the job's own row."""
+        for step in self.steps:
+            state = JobState.from_slurm(step[1])
+            if state is JobState.OUT_OF_MEMORY or step[2] == OUT_OF_MEMORY:
+                yield f"step {step[0]} ran out of memory"
+            elif state.final and state is not JobState.COMPLETED:
+                yield f"step {step[0]} ended {step[1]} with exit code {step[2]}"
+        if OUT_OF_MEMORY in self.row[2:4] and not any(step[2] == OUT_OF_MEMORY for step in self.steps):
+            yield f"the exit code {OUT_OF_MEMORY} says that a process was killed for memory"
+        asked, seen = size_bytes(self.row[11].removesuffix("n")), self._memory_bytes()
+        if JobState.from_slurm(self.row[1]) is JobState.FAILED and asked and seen and seen > NEARLY * asked:
+            yield f"one of its tasks used {format_bytes(seen)} of the {format_bytes(asked)} asked for"
+
+
+def _queued(fields: list[str]) -> Status:
+    said, submitted, start, limit, elapsed, nodes, names, reason = fields
+    state, start_s = JobState.from_slurm(said), moment_s(start)
+    waits = state is JobState.PENDING
+    return Status(
+        state,
+        f"{said}: {reason}" if state is JobState.UNKNOWN else "" if reason == "None" else reason,
+        moment_s(submitted),
+        started_s=None if waits else start_s,
+        expected_start_s=start_s if waits else None,
+        walltime_s=duration_s(limit),
+        elapsed_s=duration_s(elapsed),
+        nodes=int(nodes) or None if nodes.isdigit() else None,
+        node=_named(names),
+    )
+
+
+def _codes(said: str) -> tuple[int, int]:
+    code, _, sign = said.partition(":")
+    return int(code) if code.isdigit() else 0, int(sign) if sign.isdigit() else 0
+
+
+def _named(nodes: str) -> str | None:
+    return None if nodes in ("", "None assigned", "(null)") else nodes

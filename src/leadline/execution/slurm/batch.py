@@ -1,0 +1,134 @@
+"""Write what a submission is handed to sbatch as: its options as words of the command line, its script on the input."""
+
+import re
+import shlex
+from dataclasses import dataclass, replace
+from pathlib import PurePosixPath
+
+from leadline.core.errors import InvalidInput
+from leadline.core.systems import Partition, SubmitRules
+from leadline.execution.scheduler import Submission
+from leadline.execution.slurm.script import MEASURER, directives, launched, prologue, whole_minutes_s
+from leadline.execution.slurm.words import ranges_of
+from leadline.execution.wrapping import environment
+
+LONGEST_WARNING_S = 65535
+"""Slurm sends no signal earlier than this before a limit."""
+_KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,47}")
+_SIGNAL = re.compile(r"(?:SIG)?([A-Z][A-Z0-9]{1,7})")
+
+
+@dataclass(frozen=True, slots=True)
+class Measurer:
+    """A Python of the cluster that has Leadline, and the file by which a job sees that its node has it too."""
+
+    python: str
+    file: str
+
+
+def sbatch_words(submission: Submission, partition: Partition | None, folder: PurePosixPath) -> list[str]:
+    """Return ``sbatch`` with its options: on the command line, for a user's SBATCH_ variables overrule a script's.
+
+    Raises:
+        InvalidInput: a value cannot be asked for, is beyond the partition's limits, or is missing though the site
+            demands it.
+    """
+    check_keys(submission)
+    options = directives(submission.spec, partition, key=submission.key)
+    rejected = partition.rules.rejects if partition else ()
+    options["--output"] = f"{_literal(folder)}/%x-" + ("%A_%a.out" if submission.is_array else "%j.out")
+    options["--chdir"] = str(folder)
+    options["--open-mode"] = "append"
+    if submission.checkpoint_signal:
+        options["--signal"] = _signal(submission)
+    elif submission.is_array or not submission.measured:
+        options.pop("--signal", None)
+    if submission.is_array:
+        most = f"%{submission.most}" if submission.most else ""
+        options["--array"] = f"{ranges_of(submission.indices)}{most}"
+    if submission.after:
+        options["--dependency"] = ":".join([submission.after_kind.value, *submission.after])
+        options["--kill-on-invalid-dep"] = "yes"
+    words = [f"{name}={value}" for name, value in options.items() if name not in rejected]
+    # What ended is made again as an attempt of its own, with its own key and its own outcome.
+    return ["sbatch", "--parsable", "--no-requeue", *words]
+
+
+def batch_script(
+    submission: Submission, partition: Partition | None, folder: PurePosixPath, measurer: Measurer | None
+) -> str:
+    """Return the script; the command stands in the shell's place, so that signals reach it.
+
+    It is measured where the node has Leadline, which costs no process to find out; a launched one by each task.
+
+    Raises:
+        InvalidInput: the command or a variable cannot stand in a script.
+    """
+    spec = replace(submission.spec, environment=environment(submission.spec))
+    if not spec.command:
+        raise InvalidInput("there is no command to run: give it after --, for example -- python train.py")
+    if any("\0" in word for word in (*spec.command, *spec.setup, *spec.environment.values(), spec.workdir or "")):
+        raise InvalidInput("the command holds a NUL character, which no program can be given: remove it")
+    rules = partition.rules if partition else SubmitRules()
+    launcher = f"{rules.launcher} " if launched(spec.resources) else ""
+    command = shlex.join(spec.command)
+    lines = ["#!/bin/bash", *_key_lines(submission), *prologue(spec)]
+    if submission.measured and measurer is not None:
+        python = shlex.quote(measurer.python)
+        options = _wrapper_options(submission, folder, by_task=bool(launcher))
+        lines += [
+            f"if [ -x {python} ] && [ -r {shlex.quote(measurer.file)} ]; then",
+            f"  exec {launcher}{python} -P -m {MEASURER} {options} -- {command}",
+            "fi",
+        ]
+    if submission.measured:
+        lines.append("echo 'leadline is not installed here: the job runs unmeasured' >&2")
+    return "\n".join([*lines, f"exec {launcher}{command}", ""])
+
+
+def result_names(key: str) -> tuple[str, str]:
+    """Return the files that an attempt's outcome may be in: its own, and that of the first task of a launched one."""
+    return f"{key}.json", f"{key}.0.json"
+
+
+def check_keys(submission: Submission) -> None:
+    """Refuse keys that could not stand in a name, and an array whose keys are not those of its elements."""
+    for key in (submission.key, *submission.keys):
+        if not _KEY.fullmatch(key):
+            raise InvalidInput(f"{key!r} cannot be a key: use up to 48 letters, digits, dots, dashes and underscores")
+    elements = len(submission.indices) if submission.is_array else 1
+    if len(submission.keys) != elements or len(set(submission.indices)) != len(submission.indices):
+        raise InvalidInput(f"{len(submission.keys)} keys cannot name {elements} elements: give each its own")
+
+
+def _key_lines(submission: Submission) -> list[str]:
+    """Return the lines that find the key of this attempt."""
+    if not submission.is_array:
+        return [f"key={submission.keys[0]}"]
+    pairs = " ".join(f"[{index}]={key}" for index, key in zip(submission.indices, submission.keys, strict=True))
+    return [f"keys=({pairs})", "key=${keys[$SLURM_ARRAY_TASK_ID]}"]
+
+
+def _wrapper_options(submission: Submission, folder: PurePosixPath, *, by_task: bool) -> str:
+    # In single quotes: the wrapper expands it itself, inside each task, where alone the rank is known.
+    task = "'.${SLURM_PROCID}'" if by_task else ""
+    words = [f'--result {shlex.quote(str(folder))}/"$key"{task}.json']
+    if submission.spec.watched:
+        words.append("--probe-hook")
+    if submission.spec.resources.walltime_s:
+        words.append(f"--site-walltime-s {whole_minutes_s(submission.spec.resources.walltime_s)}")
+    return " ".join(words)
+
+
+def _signal(submission: Submission) -> str:
+    """Return the warning: to the script, in whose place the command stands; to all tasks of a launched one."""
+    match = _SIGNAL.fullmatch(submission.checkpoint_signal or "")
+    if match is None:
+        raise InvalidInput(f"{submission.checkpoint_signal!r} cannot be a signal: name one, for example USR1")
+    before_s = min(max(round(submission.checkpoint_s), 1), LONGEST_WARNING_S)
+    return f"{'' if launched(submission.spec.resources) else 'B:'}{match[1]}@{before_s}"
+
+
+def _literal(folder: PurePosixPath) -> str:
+    """Return a folder for a file name pattern, in which a percent sign has a meaning."""
+    return str(folder).replace("%", "%%")

@@ -1,0 +1,98 @@
+"""Run Slurm's commands at a place, and tell a refusal from a controller that cannot be reached."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from leadline.core.errors import SchedulerUnreachable
+from leadline.core.ports import Completed
+from leadline.execution.scheduler import Refused, Unsure
+from leadline.execution.slurm.words import EPOCH, job_id
+from leadline.execution.transport import NO_PROGRAM, CutOff, Transport
+
+COMMAND_S = 60.0
+"""How long a command may take; with the controller down squeue fails after 38 s by itself."""
+AWAY = re.compile(
+    r"slurm controller|socket timed out|zero bytes|connection (refused|timed out|reset)|standby mode|munge"
+    r"|authentication|slurm_persist_conn|connect to (the )?database|slurmdbd|configuration source|dns srv"
+    r"|transport endpoint|name or service not known|no route to host|temporarily unavailable",
+    re.IGNORECASE,
+)
+"""What the commands say when who should answer them does not; else what they say is their answer."""
+NOTHING_SENT = re.compile(
+    r"connect failure|connection refused|standby mode|munge|authentication|configuration source|dns srv", re.IGNORECASE
+)
+NO_ACCOUNTING = re.compile(r"accounting storage is disabled|accounting_storage/none", re.IGNORECASE)
+_PREFIX = re.compile(r"^\w+: (error|fatal): ")
+
+
+@dataclass(frozen=True, slots=True)
+class Commands:
+    """Slurm's commands at one place."""
+
+    transport: Transport
+    timeout_s: float = COMMAND_S
+
+    def ask(self, argv: Sequence[str], *, stdin: str | None = None) -> Completed:
+        """Run a command that may be run again, and return its answer, a refusal too.
+
+        Raises:
+            SchedulerUnreachable: no answer came; it says why.
+        """
+        answer = self.transport.run(argv, stdin=stdin, env=EPOCH, timeout_s=self.timeout_s)
+        away = answer.returncode < 0 or (answer.returncode != 0 and AWAY.search(answer.stderr))
+        if answer.timed_out or away:
+            raise self._unreachable(argv[0], answer)
+        return answer
+
+    def listed(self, argv: Sequence[str]) -> str:
+        """Return what a command lists.
+
+        Raises:
+            SchedulerUnreachable: it failed, so nothing can be concluded from what it did not list.
+        """
+        answer = self.ask(argv)
+        if answer.returncode:
+            raise self._unreachable(argv[0], answer)
+        return answer.stdout
+
+    def submit(self, argv: Sequence[str], script: str) -> str:
+        """Run sbatch once, and return the job's id.
+
+        Raises:
+            Refused: it was not taken.
+            Unsure: it may have been taken.
+            SchedulerUnreachable: nothing was sent.
+        """
+        try:
+            answer = self.transport.run(argv, stdin=script, timeout_s=self.timeout_s)
+        except CutOff as error:
+            raise Unsure(str(error)) from error
+        found = job_id(answer.stdout)
+        if answer.returncode == 0 and found is not None:
+            return found
+        if answer.returncode == NO_PROGRAM or (
+            not answer.timed_out and answer.returncode > 0 and NOTHING_SENT.search(answer.stderr)
+        ):
+            raise self._unreachable(argv[0], answer)
+        if answer.timed_out or answer.returncode <= 0 or AWAY.search(answer.stderr):
+            raise Unsure(
+                f"Slurm at {self.transport.where} may or may not have taken a job ({_why(answer)}): look it up by its "
+                "key before a second try"
+            )
+        raise Refused(f"Slurm at {self.transport.where} refused the job ({said(answer)})")
+
+    def _unreachable(self, name: str, answer: Completed) -> SchedulerUnreachable:
+        return SchedulerUnreachable(
+            f"Slurm at {self.transport.where} cannot be reached ({name}: {_why(answer)}): what was submitted runs on"
+        )
+
+
+def said(answer: Completed) -> str:
+    """Return a command's own words on one line, without its name and rank."""
+    lines = [_PREFIX.sub("", line.strip()) for line in answer.stderr.splitlines() if line.strip()]
+    return "; ".join(dict.fromkeys(lines)) or f"exit code {answer.returncode}, and it said nothing"
+
+
+def _why(answer: Completed) -> str:
+    return "no answer in time" if answer.timed_out else said(answer)

@@ -1,0 +1,206 @@
+"""A Slurm, here or over SSH, as the plane's scheduler: jobs and arrays under a key, one question for all of them."""
+
+import re
+import secrets
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from pathlib import PurePosixPath
+
+from leadline.core.documents import load
+from leadline.core.errors import InvalidInput, SchedulerUnreachable
+from leadline.core.jobs import JobSpec
+from leadline.core.systems import Partition
+from leadline.core.units import MINUTE_S
+from leadline.execution.scheduler import Refused, Status, Submission
+from leadline.execution.slurm.answers import (
+    SACCT,
+    SQUEUE,
+    forecast,
+    read_accounting,
+    read_controller,
+    read_names,
+    read_queue,
+)
+from leadline.execution.slurm.batch import Measurer, batch_script, result_names, sbatch_words
+from leadline.execution.slurm.commands import COMMAND_S, NO_ACCOUNTING, Commands, said
+from leadline.execution.slurm.script import whole_minutes_s
+from leadline.execution.transport import NO_PROGRAM, Transport
+from leadline.execution.wrapper.outcome import Outcome
+
+AT_ONCE = 500
+"""Ids on one command line."""
+SPOKEN_OF = 200
+"""Jobs that the controller is asked about one by one, in one call, where there is no accounting."""
+ALL_TIMES = ("1970-01-01", "2037-01-01")
+"""From when to when the accounting is asked: jobs are found whatever the clocks of the machines showed or show."""
+GONE = re.compile(r"invalid job id|already (completing|completed|finished)|job/step already", re.IGNORECASE)
+PREPARE = """\
+mkdir -p -- "$1" || exit 1
+id -un
+python=$(command -v "$2") && "$python" -P -c 'import leadline.execution.wrapper as one; print(one.__file__)' &&
+echo "$python"
+exit 0"""
+"""Makes the folder, and prints who one is there and, where Leadline is, a file of it and the interpreter."""
+
+
+class SlurmScheduler:
+    """A Slurm at a place (implements ``Scheduler``).
+
+    ``folder`` is a whole path at the place that its nodes see; outcomes and outputs lie in it. ``python`` is an
+    interpreter of its nodes: where it has Leadline jobs are measured, elsewhere they run unmeasured. ``partition_of``
+    finds the rules of a job's partition, where they are known.
+
+    Raises:
+        InvalidInput: the folder cannot be one.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        transport: Transport,
+        folder: PurePosixPath,
+        *,
+        python: str = "python3",
+        partition_of: Callable[[JobSpec], Partition | None] = lambda _: None,
+        timeout_s: float = COMMAND_S,
+    ) -> None:
+        if not folder.is_absolute() or re.search(r"[\x00-\x1f\\$]", str(folder)):
+            raise InvalidInput(f"{str(folder)!r} cannot hold jobs: name a whole path without control signs, \\ and $")
+        self._name = name
+        self.transport = transport
+        self.folder = folder
+        self.python = python
+        self.partition_of = partition_of
+        self._commands = Commands(transport, timeout_s)
+        self._place: tuple[str, Measurer | None] | None = None
+
+    @property
+    def name(self) -> str:
+        """The system's name."""
+        return self._name
+
+    def submit(self, submission: Submission) -> str:
+        """Hand a job or an array to sbatch, once, and return its id."""
+        partition = self.partition_of(submission.spec)
+        words = sbatch_words(submission, partition, self.folder)
+        _, measurer = self._prepared()
+        return self._commands.submit(words, batch_script(submission, partition, self.folder, measurer))
+
+    def find(self, keys: Collection[str]) -> Mapping[str, str]:
+        """Look keys up in the queue and in all of the accounting.
+
+        A job that was cancelled before it could have started, and that the controller has forgotten, is not found: the
+        accounting lists such a job by its id alone. It never ran.
+        """
+        if not keys:
+            return {}
+        user, _ = self._prepared()
+        mark = f"<{secrets.token_hex(8)}>"
+        layout = "".join(f"{mark}{code}" for code in ("%F", "%T", "%N", "%k", "%j"))
+        queued = self._commands.listed(["squeue", "-h", "-t", "all", "-u", user, "-o", layout])
+        first, last = ALL_TIMES
+        words = ["sacct", "-n", "-P", "-X", "-u", user, "-S", first, "-E", last, f"--delimiter={mark}"]
+        past = self._accounting([*words, "-o", "JobID,State,NodeList,Comment,JobName"])
+        found = read_names(_marked(past or "", mark), mark, keys)
+        return {**found, **read_names(queued, mark, keys)}
+
+    def query(self, ids: Collection[str]) -> Mapping[str, Status]:
+        """Ask squeue once for all jobs of this user."""
+        if not ids:
+            return {}
+        user, _ = self._prepared()
+        return read_queue(self._commands.listed(["squeue", "-h", "-r", "-u", user, "-o", SQUEUE]), ids)
+
+    def account(self, ids: Collection[str]) -> Mapping[str, Status]:
+        """Ask sacct, steps and earlier incarnations included; the controller's memory where there is no accounting."""
+        found: dict[str, Status] = {}
+        for some in _chunks(sorted({one.partition("_")[0] for one in ids})):
+            asked = frozenset(some)
+            words = ["sacct", "-n", "-P", "--duplicates", "-j", ",".join(some), "-o", SACCT]
+            listing = self._accounting(words)
+            if listing is None:
+                return self._remembered(ids)
+            found |= read_accounting(listing, [one for one in ids if one.partition("_")[0] in asked])
+        return found
+
+    def reports(self, keys: Collection[str], *, since_s: float = 0.0) -> Mapping[str, Outcome]:
+        """Read the outcomes that were written since; one that is damaged says nothing."""
+        names = {name: key for key in keys for name in result_names(key)}
+        found: dict[str, Outcome] = {}
+        changed = self.transport.read_changed(self.folder, names, since_s=since_s)
+        for name, text in changed.items():
+            try:
+                found[names[name]] = load(text, Outcome, what=name)
+            except InvalidInput:
+                continue
+        return found
+
+    def cancel(self, ids: Collection[str]) -> None:
+        """End jobs with scancel.
+
+        Raises:
+            Refused: one of them is not this user's.
+        """
+        for some in _chunks(sorted(ids)):
+            answer = self._commands.ask(["scancel", *some])
+            lines = [line for line in answer.stderr.splitlines() if line.strip() and not GONE.search(line)]
+            if answer.returncode and lines:
+                raise Refused(f"Slurm at {self.transport.where} did not cancel all jobs ({said(answer)})")
+
+    def change_walltime(self, scheduler_id: str, walltime_s: float) -> None:
+        """Ask for another limit, in whole minutes."""
+        minutes = round(whole_minutes_s(walltime_s) / MINUTE_S)
+        answer = self._commands.ask(["scontrol", "update", f"JobId={scheduler_id}", f"TimeLimit={minutes}"])
+        if answer.returncode:
+            raise Refused(f"Slurm at {self.transport.where} keeps the limit of job {scheduler_id} ({said(answer)})")
+
+    def forecast_start_s(self, submission: Submission) -> float | None:
+        """Ask ``sbatch --test-only``, which assumes that all jobs use up their limits, and uses up a job id."""
+        partition = self.partition_of(submission.spec)
+        words = sbatch_words(submission, partition, self.folder)
+        script = batch_script(submission, partition, self.folder, None)
+        answer = self._commands.ask([words[0], "--test-only", *words[1:]], stdin=script)
+        return forecast(answer.stderr)
+
+    def _accounting(self, words: Sequence[str]) -> str | None:
+        """Return what sacct lists; ``None`` where there is no accounting."""
+        answer = self._commands.ask(words)
+        if answer.returncode == NO_PROGRAM or NO_ACCOUNTING.search(answer.stderr):
+            return None
+        if answer.returncode:
+            raise SchedulerUnreachable(f"the accounting at {self.transport.where} does not answer ({said(answer)})")
+        return answer.stdout
+
+    def _remembered(self, ids: Collection[str]) -> dict[str, Status]:
+        """Ask the controller for jobs that it still remembers (``MinJobAge``), those that ended one by one."""
+        found: dict[str, Status] = {}
+        user, _ = self._prepared()
+        listing = self._commands.listed(["squeue", "-h", "-r", "-t", "all", "-u", user, "-o", SQUEUE])
+        for one, status in read_queue(listing, ids).items():
+            if not status.state.final or len(found) >= SPOKEN_OF:
+                continue
+            answer = self._commands.ask(["scontrol", "--oneliner", "show", "job", one])
+            found[one] = (read_controller(answer.stdout) if answer.returncode == 0 else None) or status
+        return found
+
+    def _prepared(self) -> tuple[str, Measurer | None]:
+        """Make the folder, and learn who this is there and whether jobs can be measured; asked once."""
+        if self._place is None:
+            answer = self._commands.ask(["sh", "-c", PREPARE, "sh", str(self.folder), self.python])
+            lines = answer.stdout.split("\n")
+            if answer.returncode or not lines[0]:
+                raise SchedulerUnreachable(
+                    f"{self.folder} cannot be used at {self.transport.where} ({said(answer)}): name a folder that can "
+                    "be written there"
+                )
+            self._place = lines[0], Measurer(lines[2], lines[1]) if len(lines) > 3 else None
+        return self._place
+
+
+def _marked(listing: str, mark: str) -> str:
+    """Put the mark before each record of sacct: its first line has four of them, and names may hold line ends."""
+    return "\n".join(f"{mark}{line}" if line.count(mark) == 4 else line for line in listing.split("\n"))
+
+
+def _chunks(ids: Sequence[str]) -> Iterator[Sequence[str]]:
+    for at in range(0, len(ids), AT_ONCE):
+        yield ids[at : at + AT_ONCE]

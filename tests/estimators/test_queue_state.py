@@ -1,0 +1,126 @@
+from dataclasses import replace
+from math import inf
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from leadline.core.accounting import AccountedJob
+from leadline.core.jobs import JobState
+from leadline.estimators.queue_state import FEATURES, known_at, queue_rows, rows_now
+
+HOUR = 3600.0
+
+
+def job(submitted, started=None, ended=None, *, cores=4, walltime_s=HOUR, user="ada", partition="p", **more):
+    return AccountedJob(str(submitted), submitted, started, ended, user=user, partition=partition, cores=cores,
+                        walltime_s=walltime_s, **more)  # fmt: skip
+
+
+def told(jobs, place=-1):
+    return dict(zip(FEATURES, queue_rows(jobs)[place], strict=True))
+
+
+@st.composite
+def accountings(draw):
+    """Accountings of any kind: short waits and long ones, jobs that never start, end, or become eligible."""
+    moments = st.integers(0, 40)
+    jobs = []
+    for number in range(draw(st.integers(1, 12))):
+        submitted = float(draw(moments))
+        eligible = draw(st.sampled_from([None, submitted, submitted + 5, inf]))
+        ready = submitted if eligible is None else eligible
+        starts = ready < inf and draw(st.booleans())
+        started = ready + draw(moments) if starts else None
+        ends = draw(st.booleans())
+        ended = ((started if starts else submitted) + draw(moments)) if ends else None
+        jobs.append(
+            AccountedJob(
+                str(number), submitted, started, ended, eligible, JobState.UNKNOWN, draw(st.sampled_from("abc")),
+                partition=draw(st.sampled_from("pq")), cores=draw(st.integers(1, 8)), gpus=draw(st.integers(0, 2)),
+                walltime_s=draw(st.sampled_from([None, 5.0, 20.0, 100.0])),
+            )
+        )  # fmt: skip
+    return sorted(jobs, key=lambda one: one.submitted_s)
+
+
+@settings(max_examples=300, deadline=None)
+@given(accountings())
+def test_what_happens_after_a_job_came_changes_nothing_of_its_row(jobs):
+    whole = queue_rows(jobs)
+    for place, one in enumerate(jobs):
+        ready = one.submitted_s if one.eligible_s is None else one.eligible_s
+        if ready == inf:
+            continue
+        before = [other for other in jobs[:place] if other.submitted_s <= ready]
+        later = [other for other in jobs[place + 1 :] if other.submitted_s < ready]
+        then = [*known_at(before, ready), replace(one, started_s=None, ended_s=None), *known_at(later, ready)]
+        np.testing.assert_array_equal(whole[place], queue_rows(then, [len(before)])[0])
+
+
+@settings(max_examples=100, deadline=None)
+@given(accountings())
+def test_a_job_that_would_come_now_is_told_what_it_would_be_told_had_it_come(jobs):
+    asked = AccountedJob("asked", 50.0, user="a", partition="p", cores=3, walltime_s=20.0)
+    known = known_at(jobs, 50.0)
+    np.testing.assert_array_equal(queue_rows([*known, asked], [len(known)]), rows_now(known, [asked]))
+
+
+def test_a_job_that_has_not_ended_shows_its_requested_end_and_not_its_real_one():
+    runs = job(0.0, 0.0, 600.0, cores=8)
+    row = told([runs, job(300.0, cores=8)])
+    assert HOUR - 300.0 == row["site_planned_s"]
+
+
+def test_a_queue_is_planned_in_turn_on_the_cores_that_were_ever_seen_used():
+    jobs = [
+        job(0.0, 0.0, 7200.0, cores=8, walltime_s=7200.0),
+        job(10.0, cores=8, walltime_s=HOUR),
+        job(20.0, cores=4, walltime_s=HOUR),
+        job(30.0, cores=4, walltime_s=HOUR),
+        job(40.0, cores=4, walltime_s=HOUR),
+    ]
+    row = told(jobs)
+    assert (3, 0.0) == (row["site_pending_jobs"], row["site_free_cores"])
+    # the first job has 7160 s left, then one of an hour on all cores, then two side by side for an hour
+    assert 7160.0 + HOUR + HOUR == row["site_planned_s"]
+    assert (7160.0, 7160.0 - HOUR) == (row["hole_s"], row["hole_to_spare_s"])
+
+
+def test_jobs_are_expected_to_use_as_much_of_their_walltimes_as_their_users_did():
+    past = [job(100.0 * i, 100.0 * i, 100.0 * i + 60.0, cores=8, walltime_s=600.0) for i in range(40)]
+    runs = job(5000.0, 5000.0, None, cores=8, walltime_s=600.0)
+    row = told([*past, runs, job(5001.0, cores=8, walltime_s=600.0)])
+    assert 599.0 == row["site_planned_s"]
+    assert row["site_expected_s"] == pytest.approx(0.1 * 599.0, rel=0.5)
+
+
+def test_a_job_that_was_cancelled_while_it_waited_is_gone_from_the_queue():
+    jobs = [job(0.0, 0.0, None, cores=8), job(1.0, None, 100.0, cores=8), job(50.0), job(200.0)]
+    assert 1 == told(jobs, 2)["site_pending_jobs"]
+    assert 1 == told(jobs, 3)["site_pending_jobs"]
+
+
+def test_a_job_that_cannot_start_yet_stands_in_nobodys_way():
+    jobs = [job(0.0, 0.0, None, cores=8), job(1.0, cores=8, eligible_s=inf), job(2.0, eligible_s=60.0), job(5.0)]
+    assert 0 == told(jobs)["site_pending_jobs"]
+
+
+def test_waits_that_jobs_of_the_same_shape_and_partition_had_are_remembered():
+    jobs = [job(0.0, 30.0, 40.0), job(10.0, 15.0, 20.0, cores=64), job(20.0, 90.0, 95.0, partition="q"), job(100.0)]
+    row = told(jobs)
+    assert (30.0, 70.0, 17.5) == (row["same_shape_wait_s"], row["since_same_shape_s"], row["partition_recent_wait_s"])
+
+
+def test_what_the_scheduler_foretold_is_a_figure_where_it_was_asked():
+    jobs = [job(0.0, 1.0, 2.0), job(5.0)]
+    rows = queue_rows(jobs, forecasts={"5.0": 120.0})[:, FEATURES.index("forecast_s")]
+    assert [-1.0, 120.0] == rows.tolist()
+
+
+def test_beyond_the_jobs_that_are_planned_one_by_one_the_work_is_spread_over_all_cores(monkeypatch):
+    monkeypatch.setattr("leadline.estimators.queue_pool.MOST_PLANNED", 2)
+    jobs = [job(0.0, 0.0, None, cores=4), *(job(1.0 + i, cores=4) for i in range(6)), job(10.0, cores=4)]
+    # the running one and two in turn, then four hours of four cores on four cores
+    assert told(jobs)["site_planned_s"] == pytest.approx((HOUR - 10.0) + 2 * HOUR + 4 * HOUR)

@@ -1,0 +1,231 @@
+"""What is done in which situation: a table that a user could read."""
+
+from dataclasses import replace
+
+import pytest
+from situations import AWAY, HERE, NOW_S, POLICY, THERE, about, attempt, other, situation
+
+from leadline.core.estimate import Interval
+from leadline.core.jobs import JobState
+from leadline.core.plane import Action, Cause, Place, Plan
+from leadline.core.units import GIB, HOUR_S
+from leadline.execution.plane.decide import decide
+
+RESUMES = replace(POLICY, resumes=True)
+FIXED = replace(POLICY, resizes=False)
+TWO = replace(POLICY, copies=2)
+H = HOUR_S
+
+
+def running(elapsed_s, total_s=None, **more):
+    return situation("RUNNING", elapsed_s=elapsed_s, total_s=total_s, **more)
+
+
+def waiting(total_s=None, **more):
+    return situation("PENDING", total_s=total_s, **more)
+
+
+def failed(cause, **more):
+    return situation("FAILED", cause=cause, **more)
+
+
+def by(seconds):
+    """A policy whose deadline is so many seconds from now."""
+    from datetime import UTC, datetime
+
+    return replace(POLICY, deadline_at=datetime.fromtimestamp(NOW_S + seconds, UTC).isoformat())
+
+
+def ran_beside(state, **more):
+    return attempt(9, state, place=AWAY, **more)
+
+
+TABLE = {
+    # running
+    "runs as foretold": (running(600, about(3000)), Action.KEEP),
+    "runs, nothing is known": (running(600), Action.KEEP),
+    "runs, without a limit": (running(600, about(3000), attempt={"resources": replace(attempt(1, "RUNNING").resources, walltime_s=None)}), Action.KEEP),
+    "will pass its limit": (running(600, about(5000)), Action.EXTEND),
+    "may pass its limit": (running(600, about(3500)), Action.EXTEND),
+    "may pass, refused once": (running(600, about(3500), asked_to_extend=1), Action.EXTEND),
+    "may pass, refused twice": (running(600, about(3500), asked_to_extend=2), Action.KEEP),
+    "will pass, refused twice, early": (running(600, about(9000), asked_to_extend=2), Action.RESUBMIT),
+    "will pass, refused twice, all but done": (running(3590, about(9000), asked_to_extend=2, attempt={"submitted_at": "2026-01-05T08:00:00+00:00", "started_at": "2026-01-05T09:00:00+00:00"}), Action.RESUBMIT),
+    "may pass by a little, refused twice, late": (running(3400, about(3650, 0.05), asked_to_extend=2), Action.KEEP),
+    "will pass, refused, resumes, early": (running(600, about(9000), asked_to_extend=2, policy=RESUMES), Action.KEEP),
+    "will pass, refused, resumes, near the limit": (running(3400, about(9000), asked_to_extend=2, policy=RESUMES), Action.CHECKPOINT),
+    "will pass, resumes, has its checkpoint": (running(3500, about(9000), asked_to_extend=2, policy=RESUMES, checkpointed=True), Action.KEEP),
+    "will pass what the partition allows, resumes": (running(3400, about(9000), allowed_s=H, policy=RESUMES), Action.CHECKPOINT),
+    "will pass what the partition allows": (running(600, about(9000), allowed_s=H), Action.KEEP),
+    "will pass, but nothing may be changed": (running(600, about(9000), policy=FIXED), Action.KEEP),
+    "will pass, refused, no attempt is left": (running(600, about(9000), asked_to_extend=2, before=["NODE_FAIL"] * 3), Action.KEEP),
+    "will pass, refused, no money is left": (running(600, about(9000), asked_to_extend=2, policy=replace(POLICY, node_s=4000), spent_node_s=600), Action.KEEP),
+    "will pass, the money is too little for more": (running(600, about(9000), policy=replace(POLICY, node_s=3700), spent_node_s=600), Action.KEEP),
+    "all is spent": (running(600, about(3000), policy=replace(POLICY, node_s=600), spent_node_s=600), Action.WITHDRAW),
+    "all money is spent": (running(600, about(3000), policy=replace(POLICY, cost=2.0), spent_cost=2.1, cost_per_s=0.01), Action.WITHDRAW),
+    "needs far less": (running(600, about(1200), limit_s=4 * H), Action.SHRINK),
+    "needs a little less": (running(600, about(3000), limit_s=H), Action.KEEP),
+    "needs less of a short limit": (running(60, about(600), limit_s=1200), Action.KEEP),
+    "needs far less, but nothing may be changed": (running(600, about(1200), limit_s=4 * H, policy=FIXED), Action.KEEP),
+    "may need less, who knows": (running(600, Interval(1200, 700, 14000), limit_s=4 * H), Action.KEEP),
+    "will run out of memory": (running(60, about(3000), memory_bytes=about(16 * GIB), memory_now_bytes=5 * GIB), Action.RESUBMIT),
+    "will run out of memory, at its end": (running(2990, about(3000, 0.02), memory_bytes=about(9 * GIB), memory_now_bytes=7 * GIB), Action.KEEP),
+    "may run out of memory": (running(60, about(3000), memory_bytes=about(8 * GIB)), Action.KEEP),
+    "will run out of memory that no node has": (running(60, about(3000), memory_bytes=about(90 * GIB), node_memory_bytes=64 * GIB), Action.KEEP),
+    # waiting
+    "waits as it should": (waiting(about(3000)), Action.KEEP),
+    "waits, nothing is known": (waiting(), Action.KEEP),
+    "waits with too low a limit": (waiting(about(9000)), Action.EXTEND),
+    "waits with too low a limit, refused": (waiting(about(9000), asked_to_extend=2), Action.RESUBMIT),
+    "waits with a limit that may be too low, refused": (waiting(about(3500), asked_to_extend=2), Action.KEEP),
+    "waits where it cannot end": (waiting(about(9000), allowed_s=H, alternatives=(other(limit_s=4 * H, run_s=9000),)), Action.MOVE),
+    "waits where it cannot end, nowhere to go": (waiting(about(9000), allowed_s=H), Action.KEEP),
+    "waits where it cannot end, resumes": (waiting(about(9000), allowed_s=H, policy=RESUMES), Action.KEEP),
+    "waits with too little memory": (waiting(about(3000), memory_bytes=about(16 * GIB)), Action.RESUBMIT),
+    "waits with memory that no node has": (waiting(memory_bytes=about(90 * GIB), node_memory_bytes=64 * GIB, alternatives=(other(memory=128 * GIB),)), Action.MOVE),
+    "waits with far too high a limit": (waiting(about(600), limit_s=24 * H), Action.SHRINK),
+    "waits long, elsewhere is sooner": (waiting(about(3000), remaining_wait_s=about(20000, 0.3), alternatives=(other(),)), Action.MOVE),
+    "elsewhere is a little sooner": (waiting(about(3000), remaining_wait_s=about(600, 0.3), alternatives=(other(run_s=3000),)), Action.KEEP),
+    "elsewhere may be sooner, who knows": (waiting(about(3000), remaining_wait_s=Interval(9000, 60, 30000), alternatives=(other(wait_s=5000),)), Action.KEEP),
+    "elsewhere is sooner, but the data is here": (waiting(about(3000), remaining_wait_s=about(5000, 0.3), alternatives=(other(staging_s=about(6000)),)), Action.KEEP),
+    "elsewhere is sooner, and far dearer": (waiting(about(3000), remaining_wait_s=about(20000, 0.3), cost_per_s=0.001, alternatives=(other(cost=99.0),)), Action.KEEP),
+    "elsewhere is sooner, at a fair price": (waiting(about(3000), remaining_wait_s=about(20000, 0.3), cost_per_s=0.001, alternatives=(other(cost=4.0),)), Action.MOVE),
+    "elsewhere is sooner, and beyond the money": (waiting(about(3000), remaining_wait_s=about(20000, 0.3), policy=replace(POLICY, cost=3.0), cost_per_s=0.001, alternatives=(other(cost=20.0),)), Action.KEEP),
+    "elsewhere is sooner, but it may not go there": (waiting(about(3000), remaining_wait_s=about(20000, 0.3), policy=replace(POLICY, places=(HERE,)), alternatives=(other(),)), Action.KEEP),
+    "elsewhere is sooner, a copy waits there": (waiting(about(3000), remaining_wait_s=about(20000, 0.3), policy=TWO, others=(attempt(2, "PENDING", place=THERE),), alternatives=(other(),)), Action.KEEP),
+    "elsewhere is sooner, its wait is not known": (waiting(about(3000), remaining_wait_s=about(20000, 0.3), alternatives=(other(wait_s=None),)), Action.KEEP),
+    "elsewhere is sooner, no attempt to spare": (waiting(about(3000), remaining_wait_s=about(20000, 0.3), before=["NODE_FAIL"] * 2, alternatives=(other(),)), Action.KEEP),
+    "the deadline is met elsewhere only": (waiting(about(3000), remaining_wait_s=about(1000, 0.3), policy=by(3500), alternatives=(other(run_s=3000),)), Action.MOVE),
+    "the deadline is past": (waiting(about(3000), policy=by(-1)), Action.WITHDRAW),
+    # copies and cancellations
+    "another copy started": (waiting(about(3000), policy=TWO, others=(ran_beside("RUNNING"),)), Action.WITHDRAW),
+    "another copy waits too": (waiting(about(3000), policy=TWO, others=(ran_beside("PENDING"),)), Action.KEEP),
+    "another copy is done": (running(60, about(3000), policy=TWO, others=(ran_beside("COMPLETED"),)), Action.WITHDRAW),
+    "both copies run, this one was first": (running(60, about(3000), policy=TWO, attempt={"started_at": "2026-01-05T09:00:00+00:00"}, others=(ran_beside("RUNNING", started_at="2026-01-05T09:30:00+00:00"),)), Action.KEEP),
+    "both copies run, the other was first": (running(60, about(3000), policy=TWO, attempt={"started_at": "2026-01-05T09:00:00+00:00"}, others=(ran_beside("RUNNING", started_at="2026-01-05T08:30:00+00:00"),)), Action.WITHDRAW),
+    "taken back by its user, at the scheduler": (waiting(job={"cancelled": True}), Action.WITHDRAW),
+    "taken back by its user, ended": (situation("CANCELLED", job={"cancelled": True}), Action.GIVE_UP),
+    "silence": (situation("UNKNOWN", elapsed_s=60), Action.KEEP),
+    "settled": (situation("FAILED", job={"state": JobState.FAILED}, cause=Cause.NODE), Action.KEEP),
+    # ended
+    "done": (situation("COMPLETED", elapsed_s=600), Action.FINISH),
+    "its limit": (situation("TIMEOUT", elapsed_s=H), Action.RESUBMIT),
+    "its limit, with a forecast": (situation("TIMEOUT", elapsed_s=H, total_s=about(6000)), Action.RESUBMIT),
+    "its limit, fixed": (situation("TIMEOUT", elapsed_s=H, policy=FIXED), Action.GIVE_UP),
+    "its limit, fixed, resumes": (situation("TIMEOUT", elapsed_s=H, policy=replace(FIXED, resumes=True), checkpointed=True), Action.RESUBMIT),
+    "its limit, the partition's": (situation("TIMEOUT", elapsed_s=H, allowed_s=H), Action.GIVE_UP),
+    "its limit, the partition's, elsewhere more": (situation("TIMEOUT", elapsed_s=H, allowed_s=H, total_s=about(6000), alternatives=(other(run_s=6000),)), Action.MOVE),
+    "its limit, the partition's, elsewhere not enough": (situation("TIMEOUT", elapsed_s=H, allowed_s=H, total_s=about(60000), alternatives=(other(run_s=60000),)), Action.GIVE_UP),
+    "its limit, the partition's, resumes": (situation("TIMEOUT", elapsed_s=H, allowed_s=H, policy=RESUMES, checkpointed=True), Action.RESUBMIT),
+    "its limit, the partition's, resumes by itself": (situation("TIMEOUT", elapsed_s=H, allowed_s=H, policy=RESUMES), Action.RESUBMIT),
+    "its limit, all attempts made": (situation("TIMEOUT", elapsed_s=H, before=["TIMEOUT"] * 3), Action.GIVE_UP),
+    "its limit, no money left": (situation("TIMEOUT", elapsed_s=H, policy=replace(POLICY, cost=1.0), spent_cost=0.99, cost_per_s=0.01), Action.GIVE_UP),
+    "its limit, what is left is too little": (situation("TIMEOUT", elapsed_s=H, total_s=about(9000), policy=replace(POLICY, node_s=2 * H), spent_node_s=H), Action.GIVE_UP),
+    "its limit, what is left may do": (situation("TIMEOUT", elapsed_s=H, policy=replace(POLICY, node_s=3 * H), spent_node_s=H), Action.RESUBMIT),
+    "its limit, no more in time": (situation("TIMEOUT", elapsed_s=H, total_s=about(9000), policy=by(3000)), Action.GIVE_UP),
+    "memory": (situation("OUT_OF_MEMORY", elapsed_s=60), Action.RESUBMIT),
+    "memory, with a forecast": (situation("OUT_OF_MEMORY", memory_bytes=about(12 * GIB)), Action.RESUBMIT),
+    "memory, fixed": (situation("OUT_OF_MEMORY", policy=FIXED), Action.GIVE_UP),
+    "memory, the node's": (situation("OUT_OF_MEMORY", node_memory_bytes=8 * GIB), Action.GIVE_UP),
+    "memory, nearly the node's": (situation("OUT_OF_MEMORY", node_memory_bytes=12 * GIB), Action.RESUBMIT),
+    "memory, the node's, elsewhere more": (situation("OUT_OF_MEMORY", node_memory_bytes=8 * GIB, alternatives=(other(memory=64 * GIB),)), Action.MOVE),
+    "memory, of which nothing is known": (situation("OUT_OF_MEMORY", attempt={"resources": replace(attempt(1, "FAILED").resources, memory_bytes_per_node=None)}), Action.GIVE_UP),
+    "memory of a GPU": (situation("OUT_OF_MEMORY", cause=Cause.GPU_MEMORY, gpu_memory_bytes=16 * GIB), Action.GIVE_UP),
+    "memory of a GPU, elsewhere more": (situation("OUT_OF_MEMORY", cause=Cause.GPU_MEMORY, gpu_memory_bytes=16 * GIB, alternatives=(other(gpu_memory_bytes=80 * GIB),)), Action.MOVE),
+    "memory of a GPU, elsewhere the same": (situation("OUT_OF_MEMORY", cause=Cause.GPU_MEMORY, gpu_memory_bytes=16 * GIB, alternatives=(other(gpu_memory_bytes=16 * GIB),)), Action.GIVE_UP),
+    "the node": (situation("NODE_FAIL", elapsed_s=60, node="n7"), Action.RESUBMIT),
+    "the node, resumes": (situation("NODE_FAIL", elapsed_s=600, total_s=about(3000), policy=RESUMES, checkpointed=True), Action.RESUBMIT),
+    "the node, for the last time": (situation("NODE_FAIL", before=["NODE_FAIL"] * 3), Action.GIVE_UP),
+    "preempted": (situation("PREEMPTED", elapsed_s=60), Action.RESUBMIT),
+    "a stale file handle": (failed(Cause.TRANSIENT), Action.RESUBMIT),
+    "a stale file handle, again and again": (failed(Cause.TRANSIENT, before=["FAILED", "FAILED"]), Action.GIVE_UP),
+    "its program": (failed(Cause.PROGRAM), Action.GIVE_UP),
+    "the quota": (failed(Cause.STORAGE), Action.GIVE_UP),
+    "nothing tells": (failed(None), Action.GIVE_UP),
+    "an administrator": (situation("CANCELLED", cause=Cause.ADMINISTRATOR), Action.GIVE_UP),
+    "scancel": (situation("CANCELLED"), Action.GIVE_UP),
+    "a dependency": (situation("CANCELLED", cause=Cause.DEPENDENCY), Action.GIVE_UP),
+    "the plane, and something follows": (situation("CANCELLED", withdrawn=True, job={"plan": Plan(AWAY, attempt(1, "FAILED").resources)}), Action.KEEP),
+    "the plane, another copy runs": (situation("CANCELLED", withdrawn=True, policy=TWO, others=(ran_beside("RUNNING"),)), Action.KEEP),
+    "the plane, another copy failed": (situation("CANCELLED", withdrawn=True, policy=TWO, others=(ran_beside("FAILED"),)), Action.GIVE_UP),
+    "the plane, another copy failed long before": (situation("CANCELLED", withdrawn=True, attempt={"submitted_at": "2026-01-05T09:00:00+00:00"}, others=(ran_beside("FAILED", ended_at="2026-01-05T08:00:00+00:00"),)), Action.RESUBMIT),
+    "the plane, another copy is done": (situation("CANCELLED", withdrawn=True, policy=TWO, others=(ran_beside("COMPLETED"),)), Action.FINISH),
+    "nothing names it any more": (situation("UNKNOWN", attempt={"ended_at": "2026-01-05T09:00:00+00:00"}), Action.GIVE_UP),
+    "the plane, and nothing follows": (situation("CANCELLED", withdrawn=True), Action.RESUBMIT),
+    "the node, another copy waits": (situation("NODE_FAIL", policy=TWO, others=(attempt(0, "PENDING", place=AWAY),)), Action.KEEP),
+    "its program, another copy waits": (failed(Cause.PROGRAM, policy=TWO, others=(attempt(0, "PENDING", place=AWAY),)), Action.GIVE_UP),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", TABLE)
+def test_the_action_is_the_expected_one(name):
+    given, action = TABLE[name]
+    found = decide(given)
+    assert action is found.action, found
+    assert found.reason
+    assert len(found.reason) < 300
+
+
+def test_the_table_is_long_and_holds_every_action():
+    assert len(TABLE) >= 60
+    assert set(Action) == {action for _, action in TABLE.values()}
+
+
+def asked(name):
+    return decide(TABLE[name][0]).resources
+
+
+def test_after_its_limit_the_next_comes_of_the_forecast_or_of_what_it_outlived():
+    assert 6600 <= asked("its limit, with a forecast").walltime_s <= 7200
+    assert 4 * H == asked("its limit").walltime_s
+
+
+def test_after_its_memory_the_next_comes_of_the_forecast_or_of_what_it_had():
+    assert 13 * GIB <= asked("memory, with a forecast").memory_bytes_per_node <= 14 * GIB
+    assert 16 * GIB == asked("memory").memory_bytes_per_node
+    assert 12 * GIB == asked("memory, nearly the node's").memory_bytes_per_node
+
+
+def test_a_job_that_resumes_asks_for_what_is_left():
+    assert 2400 < asked("the node, resumes").walltime_s < 3600
+
+
+def test_what_is_left_to_spend_is_the_limit():
+    assert 2 * H == asked("its limit, what is left may do").walltime_s
+
+
+def test_a_failed_node_is_named_and_the_next_attempt_is_delayed_longer_each_time():
+    found = decide(TABLE["the node"][0])
+    assert "n7" == found.evidence["avoid_node"]
+    delays = [decide(situation("PREEMPTED", before=["PREEMPTED"] * times)).delay_s for times in range(3)]
+    assert [60.0, 120.0, 240.0] == delays
+
+
+def test_after_its_memory_a_limit_that_is_too_low_is_raised_too():
+    found = decide(situation("OUT_OF_MEMORY", elapsed_s=60, total_s=about(9000)))
+    assert found.resources.walltime_s >= 9900
+
+
+def test_of_two_better_places_the_sooner_one_is_taken():
+    places = (other(run_s=4000), other(AWAY, run_s=2000))
+    found = decide(waiting(about(3000), remaining_wait_s=about(20000, 0.3), alternatives=places))
+    assert AWAY == found.place
+
+
+def test_the_sizing_that_is_handed_in_chooses_the_limit():
+    generous = decide(TABLE["its limit, with a forecast"][0], lambda known, risk: 2 * known.quantile(1 - risk))
+    assert generous.resources.walltime_s > 1.5 * asked("its limit, with a forecast").walltime_s
+
+
+def test_the_evidence_tells_how_it_ended_and_what_was_spent():
+    found = decide(situation("TIMEOUT", elapsed_s=H, spent_node_s=3600.0, evidence=("DUE TO TIME LIMIT",)))
+    assert ("DUE TO TIME LIMIT", 3600.0) == (found.evidence["ended"], found.evidence["spent_node_s"])
+    assert Place("here", "short") == found.place
+
+
+def test_what_earlier_attempts_outlived_is_not_forgotten():
+    earlier = attempt(1, "TIMEOUT", walltime_s=9000.0)
+    found = decide(situation("TIMEOUT", elapsed_s=H, others=(earlier,)))
+    assert 4 * 9000 == found.resources.walltime_s
+    elsewhere = decide(situation("TIMEOUT", elapsed_s=H, others=(replace(earlier, place=AWAY),)))
+    assert 4 * H == elsewhere.resources.walltime_s

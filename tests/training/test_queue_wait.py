@@ -1,0 +1,170 @@
+"""Waits learned from accountings that a queue with EASY backfilling made."""
+
+import heapq
+import math
+import random
+from dataclasses import replace
+from functools import lru_cache
+
+import numpy as np
+import pytest
+
+from leadline.core.accounting import AccountedJob
+from leadline.core.errors import InvalidInput
+from leadline.core.waits import AT_ONCE_S
+from leadline.estimators.queue_state import known_at, queue_rows
+from leadline.training.queue_wait import fit_waits, load_waits
+
+CORES = 64
+
+
+def start(queue, running, free, now_s):
+    """Start whom EASY backfilling starts: the first in turn, and others that do not delay the first that cannot."""
+    started = []
+    while queue and queue[0].cores <= free:
+        free -= queue[0].cores
+        started.append(queue.pop(0))
+    if not queue:
+        return started
+    then, room = math.inf, free
+    held = [(one.walltime_s + begun, one.cores) for one, begun in [*running, *((one, now_s) for one in started)]]
+    for end_s, cores in sorted(held):
+        then, room = end_s, room + cores
+        if room >= queue[0].cores:
+            break
+    spare = room - queue[0].cores
+    for one in queue[1:]:
+        ends = now_s + one.walltime_s <= then
+        if one.cores <= free and (ends or one.cores <= spare):
+            free, spare = free - one.cores, spare if ends else spare - one.cores
+            queue.remove(one)
+            started.append(one)
+    return started
+
+
+@lru_cache
+def accounting(count=900, seed=0):
+    """Return jobs of a cluster of 64 cores that comes under load and out of it, by and by."""
+    draw, now_s, asked = random.Random(seed), 0.0, []  # noqa: S311 - a made-up load
+    for number in range(count):
+        now_s += draw.expovariate(1 / (300.0 if number // 40 % 2 else 900.0))
+        run_s = min(draw.lognormvariate(7.3, 1.0), 20_000)
+        asked.append(
+            AccountedJob(str(number), now_s, ended_s=run_s, user=draw.choice("abc"), partition="p",
+                         cores=draw.choice([1, 4, 8, 16, 32]), walltime_s=run_s * draw.uniform(1.1, 4.0))
+        )  # fmt: skip
+    coming, queue, running, ends, done = list(asked), [], [], [], []
+    while coming or queue or ends:
+        now_s = min(coming[0].submitted_s if coming else math.inf, ends[0][0] if ends else math.inf)
+        while ends and ends[0][0] <= now_s:
+            gone = heapq.heappop(ends)[1]
+            running = [one for one in running if one[0].id != gone]
+        while coming and coming[0].submitted_s <= now_s:
+            queue.append(coming.pop(0))
+        for one in start(queue, running, CORES - sum(other.cores for other, _ in running), now_s):
+            running.append((one, now_s))
+            heapq.heappush(ends, (now_s + one.ended_s, one.id))
+            done.append(replace(one, started_s=now_s, ended_s=now_s + one.ended_s))
+    return tuple(sorted(done, key=lambda one: one.submitted_s))
+
+
+@lru_cache
+def learned(count=600):
+    jobs = accounting()
+    return fit_waits(jobs, jobs[count].submitted_s)
+
+
+def later(count=600):
+    jobs = accounting()
+    rows = queue_rows(jobs, range(count, len(jobs)))
+    return learned(count).waits(rows, 0.0), np.array([one.wait_s for one in jobs[count:]])
+
+
+def test_waits_of_later_jobs_are_told_better_than_by_the_last_one_and_by_the_median():
+    told, true = later()
+    jobs = accounting()
+    point = np.array([one.wait_s.point for one in told])
+    last = np.array([one.wait_s for one in jobs[599:-1]])
+    median = np.median([one.wait_s for one in jobs[:600]])
+
+    def off(guess):
+        return np.mean(np.abs(np.log((guess + AT_ONCE_S) / (true + AT_ONCE_S))))
+
+    assert 0.2 < np.mean(true <= AT_ONCE_S) < 0.8
+    assert off(point) < 0.9 * off(last)
+    assert off(point) < 0.5 * off(median)
+
+
+def test_intervals_hold_about_as_many_as_they_say():
+    told, true = later()
+    held = np.mean([one.wait_s.low <= wait <= one.wait_s.high for one, wait in zip(told, true, strict=True)])
+    assert 0.85 <= held <= 0.98
+
+
+def test_a_job_is_said_to_start_at_once_as_often_as_it_does():
+    told, true = later()
+    once = np.array([one.at_once for one in told])
+    assert np.mean(true <= AT_ONCE_S) == pytest.approx(np.mean(once), abs=0.1)
+    assert np.mean(true[once > 0.8] <= AT_ONCE_S) > 0.8
+    assert np.mean(true[once < 0.2] <= AT_ONCE_S) < 0.2
+
+
+def test_quantiles_ascend_and_the_point_lies_in_its_interval():
+    told, _ = later()
+    for one in told:
+        assert list(one.quantiles_s) == sorted(one.quantiles_s)
+        assert 0 <= one.wait_s.low <= one.wait_s.point <= one.wait_s.high
+
+
+def test_what_happened_after_the_accounting_was_read_teaches_nothing():
+    jobs = accounting()
+    now_s = jobs[300].submitted_s
+    one, other = fit_waits(jobs, now_s), fit_waits(known_at(jobs, now_s), now_s)
+    for name, array in one.dump().items():
+        np.testing.assert_array_equal(array, other.dump()[name])
+
+
+def test_a_job_that_is_asked_about_now_is_answered_as_one_that_came_now():
+    jobs, model = accounting(), learned()
+    asked = jobs[700]
+    told = model.ask(jobs[:700], [asked, jobs[701]], asked.submitted_s)
+    assert model.waits(queue_rows(jobs, [700]), asked.submitted_s)[0] == told[0]
+
+
+def test_waits_are_kept_as_arrays():
+    model = learned()
+    rows = queue_rows(accounting(), range(600, 620))
+    same = load_waits(model.dump())
+    assert [one.wait_s for one in model.waits(rows, 0.0)] == pytest.approx(
+        [one.wait_s for one in same.waits(rows, 0.0)]
+    )
+
+
+def test_what_the_scheduler_foretold_is_learned_and_believed_as_far_as_it_was_right():
+    jobs = accounting()
+    # it knows the wait, but tells three times as much
+    forecasts = {one.id: 3.0 * one.wait_s for one in jobs}
+    model = fit_waits(jobs, jobs[600].submitted_s, forecasts=forecasts)
+    true = np.array([one.wait_s for one in jobs[600:]])
+
+    def off(rows):
+        point = np.array([one.wait_s.point for one in model.waits(rows, 0.0)])
+        return np.mean(np.abs(np.log((point + AT_ONCE_S) / (true + AT_ONCE_S))))
+
+    asked = off(queue_rows(jobs, range(600, len(jobs)), forecasts))
+    unasked = off(queue_rows(jobs, range(600, len(jobs))))
+    biased = np.mean(np.abs(np.log((3 * true + AT_ONCE_S) / (true + AT_ONCE_S))))
+    assert asked < 0.8 * unasked
+    assert asked < 0.7 * biased
+
+
+def test_too_few_jobs_teach_nothing():
+    jobs = accounting()
+    with pytest.raises(InvalidInput, match="200 jobs that started or more, and this accounting has"):
+        fit_waits(jobs, jobs[100].submitted_s)
+
+
+def test_waits_of_another_version_are_refused():
+    state = {**learned().dump(), "features": np.array(["walltime_s"])}
+    with pytest.raises(InvalidInput, match="learn them again"):
+        load_waits(state)
