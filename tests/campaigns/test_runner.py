@@ -306,7 +306,7 @@ def _count(tmp_path):
 
 def test_a_wrapper_that_lives_on_is_waited_for_and_not_started_again(tmp_path, driven, file):
     process = driven(1, 2.0)
-    _until(lambda: _marked(tmp_path))
+    _until(lambda: len(_marked(tmp_path)) > 1)  # the wrapper and its command: before, nothing was begun
     process.kill()
     process.wait()
     report = run_campaign(a_campaign(tmp_path), file, planned(1, pause=2.0))

@@ -68,7 +68,8 @@ def test_jobs_are_submitted_found_again_and_followed_to_their_reports(pbs, tmp_p
     assert {} == pbs.reports(["k1", "k3"], since_s=time.time() + 5)
     assert {"k2": "wrong\n"} == pbs.log_tails(["k1", "k2", "k3"])
     until(pbs, lambda: pbs.query([good, bad]) == {})
-    assert {} == pbs.account([good, bad])
+    told = pbs.account([good, bad, "999999"])
+    assert (JobState.COMPLETED, JobState.FAILED, 3) == (told[good].state, told[bad].state, told[bad].exit_code)
     assert "made\n" == (tmp_path / "made").read_text()
 
 

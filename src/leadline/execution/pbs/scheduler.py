@@ -12,6 +12,7 @@ from leadline.execution.pbs.script import Flavour, clock, job_script, qsub_optio
 from leadline.execution.pbs.text import (
     Attributes,
     array_of,
+    by_wrapper,
     ended_untold,
     job_id,
     key_of,
@@ -108,6 +109,23 @@ class PbsScheduler:
 
         A job that ended, and PBS does not say how, is absent.
         """
+        return {number: status_of(job) for number, job in self._jobs(ids).items() if not ended_untold(job)}
+
+    def account(self, ids: Collection[str]) -> Mapping[str, Status]:
+        """Return what is known of jobs that ended.
+
+        That is PBS Professional's history, or Torque's last minutes; where PBS does not say how a job ended, it is what
+        its wrapper wrote under the submission's key.
+        """
+        jobs = self._jobs(ids)
+        told = {number: status_of(job) for number, job in jobs.items()}
+        keys = {key_of(job): number for number, job in jobs.items() if ended_untold(job) and key_of(job)}
+        for key, outcome in (self.reports(keys) if keys else {}).items():
+            told[keys[key]] = by_wrapper(told[keys[key]], outcome)
+        return {number: status for number, status in told.items() if status.state.final}
+
+    def _jobs(self, ids: Collection[str]) -> dict[str, Attributes]:
+        """Return what qstat says of jobs."""
         wanted = {short(one): one for one in ids}
         jobs: dict[str, Attributes] = {}
         for asked in _chunks(sorted({array_of(one) for one in ids})):
@@ -117,11 +135,7 @@ class PbsScheduler:
                     continue
                 if short(number) in wanted or short(whole) in wanted:
                     jobs[wanted.get(short(number), number)] = job
-        return {number: status_of(job) for number, job in jobs.items() if not ended_untold(job)}
-
-    def account(self, ids: Collection[str]) -> Mapping[str, Status]:
-        """Return what qstat still knows of jobs that ended: PBS Professional's history, or Torque's last minutes."""
-        return {one: status for one, status in self.query(ids).items() if status.state.final}
+        return jobs
 
     def reports(self, keys: Collection[str], *, since_s: float = 0.0) -> Mapping[str, Outcome]:
         """Return the outcomes, interim or final, that the wrappers of these attempts wrote after ``since_s``."""

@@ -10,11 +10,13 @@ import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from datetime import datetime
 from typing import Any
 
 from leadline.core.jobs import JobState
 from leadline.core.units import HOUR_S, MINUTE_S
 from leadline.execution.scheduler import Status
+from leadline.execution.wrapper.outcome import Outcome
 
 Attributes = dict[str, str]
 """A job's attributes by their names in small letters, such as ``resource_list.walltime``."""
@@ -135,6 +137,19 @@ def status_of(job: Mapping[str, str]) -> Status:
     if letter not in _ENDED:
         return replace(common, reason=f"PBS calls it {letter!r}: {comment}".removesuffix(": "))
     return _ended(job, replace(common, ended_s=_epoch_s(_first(job, ("comp_time", "obittime", "mtime")))))
+
+
+def by_wrapper(status: Status, outcome: Outcome) -> Status:
+    """Return the status of a job of which its wrapper alone tells how it ended."""
+    return replace(
+        status,
+        state=outcome.state,
+        reason=outcome.reason,
+        started_s=datetime.fromisoformat(outcome.started_at).timestamp(),
+        ended_s=None if outcome.ended_at is None else datetime.fromisoformat(outcome.ended_at).timestamp(),
+        exit_code=outcome.exit_code,
+        signal=outcome.signal,
+    )
 
 
 def _ended(job: Mapping[str, str], status: Status) -> Status:
