@@ -1,0 +1,1 @@
+"""The benches of the plane: what was promised of jobs while they run, measured."""
