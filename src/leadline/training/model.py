@@ -2,8 +2,6 @@
 
 import hashlib
 import io
-import os
-import tempfile
 import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -24,6 +22,7 @@ from leadline.estimators.tabular.ports import FittedEstimator, State
 from leadline.estimators.tabular.states import nest, within
 from leadline.training.card import SCHEMA, Card, TargetCard
 from leadline.training.features import beyond, complete
+from leadline.training.whole_file import write_whole
 from leadline.uncertainty.conformal import Calibration
 
 CARD, DIGEST = "card.json", "sha256"
@@ -116,19 +115,10 @@ def save_model(model: Model, path: Path) -> None:
         for name, array in state.items():
             members[f"{target}/{name}.npy"] = _bytes(array)
     members[DIGEST] = _digest(members).encode()
+    archive = io.BytesIO()
+    _write(members, archive)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        try:
-            with os.fdopen(descriptor, "wb") as stream:
-                _write(members, stream)
-                stream.flush()
-                os.fsync(stream.fileno())
-            Path(temporary).chmod(0o666 & ~_umask())
-            Path(temporary).replace(path)
-        except BaseException:
-            Path(temporary).unlink(missing_ok=True)
-            raise
+        write_whole(path, archive.getvalue())
     except OSError as error:
         raise LeadlineError(
             f"the model cannot be written to {path} ({error.strerror}): name another place with --to"
@@ -201,12 +191,6 @@ def _write(members: Mapping[str, bytes], stream: Any) -> None:  # noqa: ANN401 -
         for name, content in members.items():
             # the same date in every file, so that the same model is the same bytes
             archive.writestr(zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0)), content, zipfile.ZIP_DEFLATED)
-
-
-def _umask() -> int:
-    mask = os.umask(0o077)
-    os.umask(mask)
-    return mask
 
 
 def _members(path: Path) -> dict[str, bytes]:

@@ -1,0 +1,108 @@
+"""The drift test against its theory: false alarms by Ville's bound, and how soon a change is found."""
+
+import math
+import random
+from statistics import NormalDist, median
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from leadline.core.estimate import Interval
+from leadline.uncertainty.drift import Change, Outcome, _payment, find_drift, median_ratio
+
+TOLD = Interval(100.0, 100 / 1.18, 118.0)
+
+
+def outcome(error, limit=math.inf):
+    """Return a run that took exp(error) times what was predicted, cut off at exp(limit) times it."""
+    return Outcome(TOLD, 100 * math.exp(min(error, limit)), error > limit)
+
+
+ERRORS = {
+    "normal": lambda source: source.gauss(0, 0.1),
+    "skewed": lambda source: source.expovariate(5),
+    "heavy tails": lambda source: 0.1 * source.gauss(0, 1) / math.sqrt(source.expovariate(1) + 1e-3),
+    "few values": lambda source: source.choice((-0.1, 0.0, 0.1)),
+}
+
+
+@pytest.mark.parametrize("limit", [math.inf, 0.1], ids=["whole", "cut off"])
+@pytest.mark.parametrize("kind", ERRORS)
+def test_false_alarms_stay_below_alpha_whatever_the_errors_are(kind, limit):
+    alpha, streams, source = 0.05, 100, random.Random(f"{kind} {limit}")  # noqa: S311
+    alarms = sum(
+        find_drift([outcome(ERRORS[kind](source), limit) for _ in range(200)], alpha=alpha, seed=stream).found
+        for stream in range(streams)
+    )
+    # what a true rate of alpha exceeds once in a thousand
+    assert alarms <= alpha * streams + NormalDist().inv_cdf(0.999) * math.sqrt(streams * alpha * (1 - alpha))
+
+
+@pytest.mark.parametrize(("spread", "soon"), [(0.05, 14), (0.1, 25)])
+def test_a_shift_of_a_fifth_is_found_within_some_runs(spread, soon):
+    delays, ratios = [], []
+    for seed in range(40):
+        source = random.Random(seed)  # noqa: S311
+        errors = [source.gauss(0, spread) for _ in range(50)]
+        errors += [source.gauss(math.log(1.2), spread) for _ in range(100)]
+        found = find_drift([outcome(error) for error in errors], seed=seed)
+        assert (True, Change.MORE) == (found.found, found.change)
+        delays.append(found.noticed - 49)
+        ratios.append(found.ratio)
+    assert 0 < median(delays) <= soon
+    assert 1.2 == pytest.approx(median(ratios), abs=0.03)
+
+
+def test_a_reference_lets_a_wrong_predictor_be_found_from_its_first_runs():
+    source = random.Random(5)  # noqa: S311
+    reference = [outcome(source.gauss(0, 0.05)) for _ in range(100)]
+    shifted = [outcome(source.gauss(-0.3, 0.05)) for _ in range(30)]
+    assert not find_drift(shifted).found
+    found = find_drift(shifted, reference=reference)
+    assert (Change.LESS, 0) == (found.change, found.since)
+    assert found.noticed < 10
+
+
+def test_jobs_that_all_reach_their_limit_are_a_drift_and_their_ratio_a_lower_bound():
+    source = random.Random(3)  # noqa: S311
+    before = [outcome(source.gauss(0, 0.1), 0.5) for _ in range(60)]
+    after = [outcome(1.0, 0.5) for _ in range(20)]
+    found = find_drift([*before, *after])
+    assert (Change.MORE, True) == (found.change, found.at_least)
+    assert math.exp(0.5) == pytest.approx(found.ratio)
+    assert "at least 1.65 times" in found.sentence()
+
+
+def test_errors_that_grow_both_ways_are_less_predictable():
+    source = random.Random(8)  # noqa: S311
+    errors = [source.gauss(0, 0.05) for _ in range(150)] + [source.gauss(0, 0.4) for _ in range(100)]
+    assert Change.WIDER == find_drift([outcome(error) for error in errors]).change
+
+
+def test_without_a_change_the_sentence_says_how_much_there_was_to_see():
+    assert "no drift of elapsed_s over 3 runs" in find_drift([outcome(0.0)] * 3).sentence()
+
+
+@given(st.floats(0.01, 0.99), st.floats(-3, 3))
+def test_what_is_paid_has_the_mean_one_also_where_runs_are_cut_off(bound, shift):
+    """Integrate the payment over uniform ranks, as normal quantiles, those above the bound as one censored outcome."""
+    normal, step = NormalDist(), 0.01
+    end = normal.inv_cdf(bound)
+    places = [end - step * (place + 0.5) for place in range(int((end + 8) / step))]
+    seen = sum(_payment(normal.cdf(place), shift, censored=False) * normal.pdf(place) for place in places) * step
+    assert 1.0 == pytest.approx(seen + (1 - bound) * _payment(bound, shift, censored=True), rel=0.01)
+
+
+def test_the_median_of_runs_counts_those_cut_off_as_longer():
+    assert (math.exp(0.1), False) == pytest.approx(median_ratio([outcome(e, 0.2) for e in (0.0, 0.1, 0.9)]))
+
+
+def test_an_interval_of_no_width_is_not_believed():
+    assert math.isfinite(Outcome(Interval(10.0, 10.0, 10.0), 11.0).score)
+
+
+@pytest.mark.parametrize("alpha", [0.0, 1.0])
+def test_a_probability_of_nothing_or_of_certainty_is_refused(alpha):
+    with pytest.raises(ValueError, match="between 0 and 1"):
+        find_drift([], alpha=alpha)
