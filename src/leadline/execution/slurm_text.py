@@ -23,6 +23,16 @@ SACCT = "JobID,State,ExitCode,DerivedExitCode,Elapsed,NodeList,Start,End"
 ARRAY_MOST = 1000
 """Elements of one array; Slurm's own limit (MaxArraySize) is 1001 where nobody changed it."""
 
+_STATES = {
+    "PENDING": JobState.PENDING, "CONFIGURING": JobState.PENDING, "REQUEUED": JobState.PENDING,
+    "REQUEUE_HOLD": JobState.PENDING, "REQUEUE_FED": JobState.PENDING, "SPECIAL_EXIT": JobState.PENDING,
+    "RESV_DEL_HOLD": JobState.PENDING, "RUNNING": JobState.RUNNING, "COMPLETING": JobState.RUNNING,
+    "SUSPENDED": JobState.RUNNING, "STOPPED": JobState.RUNNING, "SIGNALING": JobState.RUNNING,
+    "STAGE_OUT": JobState.RUNNING, "RESIZING": JobState.RUNNING, "COMPLETED": JobState.COMPLETED,
+    "FAILED": JobState.FAILED, "BOOT_FAIL": JobState.NODE_FAIL, "NODE_FAIL": JobState.NODE_FAIL,
+    "CANCELLED": JobState.CANCELLED, "REVOKED": JobState.CANCELLED, "TIMEOUT": JobState.TIMEOUT,
+    "DEADLINE": JobState.TIMEOUT, "OUT_OF_MEMORY": JobState.OUT_OF_MEMORY, "PREEMPTED": JobState.PREEMPTED,
+}  # fmt: skip
 _ELEMENT = re.compile(r"(?P<array>\d+)(?:_(?P<indices>\d+|\[[^\]]+\]))?(?:\.(?P<step>\S+))?")
 _ELAPSED = re.compile(r"(?:(?P<days>\d+)-)?(?:(?P<hours>\d+):)?(?P<minutes>\d+):(?P<seconds>\d+)(?:\.\d+)?")
 
@@ -115,7 +125,7 @@ def read_squeue(listing: str) -> dict[Element, Queued]:
         indices, _, rest = rest.partition("|")
         state, _, reason = rest.partition("|")
         if array.isdigit() and state:
-            queued = Queued(JobState.from_slurm(state), reason)
+            queued = Queued(_STATES.get(state, JobState.UNKNOWN), reason)
             found.update({(array, index): queued for index in _indices(indices)})
     return found
 
@@ -154,9 +164,10 @@ def ids_named(listing: str) -> str | None:
 
 
 def _accounted(fields: Sequence[str]) -> Accounted:
+    word = fields[1].split()[0] if fields[1].split() else ""
     code, _, sign = fields[2].partition(":")
     return Accounted(
-        JobState.from_slurm(fields[1]),
+        _STATES.get(word.rstrip("+"), JobState.UNKNOWN),
         int(code) if code.isdigit() else 0,
         int(sign) if sign.isdigit() else 0,
         _elapsed_s(fields[4]),
