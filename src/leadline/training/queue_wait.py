@@ -25,7 +25,7 @@ LEAST_STARTED = 200
 MORE = "read a longer time of it"
 MOST_LEARNED = 30_000
 """Jobs that are learned from, the last ones; all of them count in the queue."""
-TREES, FOLD_TREES = 100, 40
+TREES, FOLD_TREES = 60, 20
 LEAF, LEAST_LEAF, LEAVES = 30, 5, 200
 """Jobs in a leaf at least: 30, or fewer where there would be fewer than 200 leaves of so many."""
 FOLDS = (0.4, 0.55, 0.7, 0.85, 1.0)
