@@ -179,7 +179,7 @@ QOS = (
 )
 """``sacctmgr -n -P show qos`` in the fields asked for, as 22.05.8 printed such rows (the last field is empty but there)."""
 ASSOCIATIONS = (
-    "research|ada||free,long,normal|normal|3-00:00:00|node=2||50\n"
-    "research|||free,long,normal|normal|3-00:00:00|node=2|gres/gpu=6|\n"
+    "research|ada||free,long,normal|normal|3-00:00:00|node=2||50|\n"
+    "research|||free,long,normal|normal|3-00:00:00|node=2|gres/gpu=6||science\n"
 )
-"""``sacctmgr -n -P show assoc`` likewise; the row without a user is the account's own, with what its users share."""
+"""``sacctmgr -n -P show assoc`` likewise; the row without a user is the account's own, with what its users share and its parent."""

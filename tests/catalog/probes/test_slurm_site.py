@@ -173,13 +173,19 @@ def test_the_qos_of_a_partition_comes_before_the_jobs():
 
 
 def test_the_widest_of_several_accounts_counts():
-    two = outputs.ASSOCIATIONS + "open|ada||normal|normal|||| \n".replace(" ", "")
+    two = outputs.ASSOCIATIONS + "open|ada||normal|normal|||||\n"
     assert 6 == rows(*OLD)["gpu"].limits.max_gpus
     assert rows(*OLD, associations=two)["gpu"].limits.max_gpus is None
 
 
+def test_what_a_parent_of_the_account_may_hold_bounds_a_job_too():
+    parents = "science|||||||gres/gpu=4,cpu=300||root\nroot|||||||||root\n"
+    limits = rows(*OLD, associations=outputs.ASSOCIATIONS + parents)["gpu"].limits
+    assert (4, 300) == (limits.max_gpus, limits.max_cores)
+
+
 def test_what_a_qos_demands_is_said():
-    standard = "standard|ada||long|long||||\n"
+    standard = "standard|ada||long|long|||||\n"
     partition = rows(*OLD, associations=standard)["batch"]
     assert "jobs of QOS long ask for at least 1 gres/gpu" in partition.note
 
