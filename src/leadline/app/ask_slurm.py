@@ -59,11 +59,10 @@ def ask_slurm(run: ProcessRunner, *, user: str, groups: frozenset[str], here: Ma
         associations = _accounting(
             run, notes, "your accounts", ["show", "assoc", "where", f"user={user}", *cluster], ASSOCIATION
         )
-        accounts = sorted({row["Account"] for row in associations or ()})
-        if accounts:
-            where = ["show", "assoc", "where", f"account={','.join(accounts)}", "user=", *cluster]
-            shared = _accounting(run, notes, "what your accounts share", where, ASSOCIATION) or []
-            associations = [*(associations or []), *(row for row in shared if not row["User"])]
+        if associations:
+            accounts = ["show", "assoc", "where", "user=", *cluster]
+            shared = _accounting(run, notes, "what your accounts share", accounts, ASSOCIATION) or []
+            associations = [*associations, *(row for row in shared if not row["User"])]
     return Heard(Said(config, partitions, nodes, qos, associations, groups, here), tuple(notes))
 
 

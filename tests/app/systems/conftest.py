@@ -7,7 +7,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import psutil
@@ -34,6 +34,7 @@ class Cluster:
         self.environment = {**os.environ, **environment}
         self.configuration = Path(environment["SLURM_CONF"])
         self.folder = self.configuration.parent
+        self.environment["MYSQL_UNIX_PORT"] = str(self.folder / "mysql.sock")
         self._daemons = {}
 
     def say(self, *words):
@@ -64,6 +65,16 @@ class Cluster:
         self._end(f"slurmd-{name}")
         self._start(f"slurmd-{name}", "-D", "-N", name)
 
+    @contextmanager
+    def accounting_down(self):
+        """Be without the daemon of the accounting for a while."""
+        self._end("slurmdbd")
+        try:
+            yield
+        finally:
+            self._start("slurmdbd", "-D")
+            self._wait(lambda: 0 == self._try("sacctmgr", "-n", "show", "cluster"), "the accounting")
+
     def end(self):
         """End what was started here."""
         for process in self._daemons.values():
@@ -86,6 +97,9 @@ class Cluster:
             stderr=subprocess.DEVNULL, start_new_session=True,
             executable=shutil.which(program, path=self.environment["PATH"]),
         )  # fmt: skip
+
+    def _try(self, *words):
+        return subprocess.run(words, env=self.environment, capture_output=True, check=False).returncode
 
     def _answers(self):
         ask = ["scontrol", "ping"]

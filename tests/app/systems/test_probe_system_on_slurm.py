@@ -205,3 +205,14 @@ def test_a_machine_without_slurm_says_so(here, capsys, monkeypatch):
     monkeypatch.setenv("PATH", str(here))
     said = run(capsys, "systems", "probe", code=4).err
     assert said.startswith("leadline systems: there is no Slurm here")
+
+
+def test_an_accounting_that_is_down_leaves_its_limits_unknown(gpu_cluster, probe):
+    with gpu_cluster.accounting_down():
+        found = probe()
+    assert ["short-cpu", "short-l40s", "gpu"] == [one.name for one in found.system.partitions]
+    assert any("QOS cannot be asked for: sacctmgr says" in note for note in found.notes)
+    assert found.system.scheduling.accounting_answered is False
+    again = probe()
+    assert again.system.scheduling.accounting_answered is True
+    assert () == again.change.changes, "limits that were not known did not change"

@@ -1,7 +1,7 @@
 """What Slurms of several versions print, by version; each says where the form of its lines comes from.
 
 The figures are made up, but for those of V22_05, which a cluster of Debian's Slurm 22.05.8 printed, and of the partitions
-of V23_11 and V24_05, which are published. The keys, their order, the double spaces and the way absent values are written
+of V24_05, which are published. The keys, their order, the double spaces and the way absent values are written
 are those of the sources named at each.
 """
 
@@ -115,7 +115,7 @@ V22_05_NODES = (
 )
 """Printed by Debian's 22.05.8, with a reason and a comment set to look like keys."""
 
-V23_11_PARTITIONS = (
+V24_05_H100 = (
     "PartitionName=h100 AllowGroups=ALL AllowAccounts=ALL DenyQos=summer AllocNodes=ALL Default=NO QoS=N/A "
     "DefaultTime=NONE DisableRootJobs=NO ExclusiveUser=NO ExclusiveTopo=NO GraceTime=0 Hidden=NO MaxNodes=UNLIMITED "
     "MaxTime=3-00:00:00 MinNodes=0 LLN=NO MaxCPUsPerNode=124 MaxCPUsPerSocket=UNLIMITED NodeSets=h100 "
@@ -124,8 +124,10 @@ V23_11_PARTITIONS = (
     "DefMemPerCPU=12000 MaxMemPerCPU=12000 TRES=cpu=3968,mem=49504000M,node=32,billing=4027,gres/gpu=128 "
     "TRESBillingWeights=CPU=1,Mem=0.0833G,GRES/gpu=2\n"
 )
-"""As printed by a site's public guide (``scontrol show partition=h100``); MaxCPUsPerSocket came with 23.02, ExclusiveTopo
-with 23.11."""
+"""As a site's public guide shows it (``scontrol show partition=h100``), with its figures. ExclusiveTopo came with 24.05 (its
+changelog)."""
+V23_11_PARTITIONS = V24_05_H100.replace(" ExclusiveTopo=NO", "")
+"""The same as 23.11 writes it, which has MaxCPUsPerSocket (23.02), and no ExclusiveTopo."""
 V23_11_NODES = "".join(
     f"NodeName=gh{number} Arch=x86_64 CoresPerSocket=64  CPUAlloc=0 CPUEfctv=124 CPUTot=128 CPULoad=2.31 "
     "AvailableFeatures=h100 ActiveFeatures=h100 Gres=gpu:nvidia_h100_80gb_hbm3:4(S:0-1) "
@@ -140,7 +142,7 @@ V23_11_NODES = "".join(
 )
 """As printed by 23.11.3 (public notes of a site); CoreSpecCount and MemSpecLimit stand where node_info.c prints them."""
 
-V24_05_PARTITIONS = (
+V24_05_STANDARD = (
     "PartitionName=standard AllowGroups=ALL DenyAccounts=none AllowQos=ALL AllocNodes=ALL Default=YES QoS=standard "
     "DefaultTime=01:00:00 DisableRootJobs=NO ExclusiveUser=NO ExclusiveTopo=NO GraceTime=0 Hidden=NO MaxNodes=1 "
     "MaxTime=6-00:00:00 MinNodes=0 LLN=NO MaxCPUsPerNode=UNLIMITED MaxCPUsPerSocket=UNLIMITED NodeSets=compute_small "
@@ -152,10 +154,11 @@ V24_05_PARTITIONS = (
 """As the tests of a public workflow manager's Slurm plug-in quote it: weights in lower case, and Slurm's own billing of
 the whole partition, which their sum gives."""
 
-V25_05_PARTITIONS = V23_11_PARTITIONS.replace(
-    "OverTimeLimit=NONE PreemptMode=REQUEUE", "OverTimeLimit=NONE PreemptMode=REQUEUE Topology=default"
-)
-"""As 23.11, with the topology that a partition may name since 25.05 (its release notes)."""
+V24_05_PARTITIONS = V24_05_STANDARD + V24_05_H100
+V24_05_NODES = V23_11_NODES.replace("23.11.3", "24.05.6").replace(" State=", " RestrictedCoresPerGPU=2(62-63)  State=")
+"""As 23.11, with RestrictedCoresPerGPU (24.05, its changelog) where node_info.c prints it."""
+V25_05_PARTITIONS = V24_05_H100
+"""As 24.05; no difference of its own was found in a public source."""
 V25_05_NODES = (
     "NodeName=gh101 Arch=x86_64 CoresPerSocket=64  CPUAlloc=0 CPUEfctv=124 CPUTot=128 CPULoad=0.10 "
     "AvailableFeatures=h100 ActiveFeatures=h100 Gres=gpu:nvidia_h100_80gb_hbm3:4(S:0-1),gpu:1g.10gb:7,shard:16 "
@@ -167,8 +170,9 @@ V25_05_NODES = (
     "ResumeAfterTime=None CfgTRES=cpu=124,mem=1547000M,billing=125,gres/gpu=11 AllocTRES= CurrentWatts=0 AveWatts=0 "
     "InstanceId=i-1 InstanceType=p5 ReservationName=maint\n"
 )
-"""``slurm_sprint_node_table`` of src/api/node_info.c from 24.11 on: no CapWatts and no ExtSensors, and the optional keys
-RestrictedCoresPerGPU, InstanceId and ReservationName."""
+"""``slurm_sprint_node_table`` of src/api/node_info.c in a source later than 24.05, which prints no CapWatts and no
+ExtSensors (nor does the 25.11.2 that a public test quotes), and the optional keys InstanceId and ReservationName. A guide's
+25.05.5 still has CapWatts and ExtSensors, as 23.11."""
 
 QOS = (
     "normal||1.000000|||cpu=512|cpu=1024|||1000\n"
@@ -179,7 +183,7 @@ QOS = (
 )
 """``sacctmgr -n -P show qos`` in the fields asked for, as 22.05.8 printed such rows (the last field is empty but there)."""
 ASSOCIATIONS = (
-    "research|ada||free,long,normal|normal|3-00:00:00|node=2||50\n"
-    "research|||free,long,normal|normal|3-00:00:00|node=2|gres/gpu=6|\n"
+    "research|ada||free,long,normal|normal|3-00:00:00|node=2||50|\n"
+    "research|||free,long,normal|normal|3-00:00:00|node=2|gres/gpu=6||science\n"
 )
-"""``sacctmgr -n -P show assoc`` likewise; the row without a user is the account's own, with what its users share."""
+"""``sacctmgr -n -P show assoc`` likewise; the row without a user is the account's own, with what its users share and its parent."""

@@ -50,6 +50,7 @@ def probe(*arguments, **options):
 OLD = (outputs.V20_11_PARTITIONS, outputs.V20_11_NODES, "20.11.8")
 LAB = (outputs.V22_05_PARTITIONS, outputs.V22_05_NODES, "22.05.8")
 NEW = (outputs.V23_11_PARTITIONS, outputs.V23_11_NODES, "23.11.3")
+LATER = (outputs.V24_05_H100, outputs.V24_05_NODES, "24.05.6")
 NEWEST = (outputs.V25_05_PARTITIONS, outputs.V25_05_NODES, "25.05.2")
 
 
@@ -57,7 +58,7 @@ def test_the_fixtures_of_the_accounting_have_the_fields_that_are_asked_for():
     assert (5, 2) == (len(read_rows(outputs.QOS, QOS)), len(read_rows(outputs.ASSOCIATIONS, ASSOCIATION)))
 
 
-@pytest.mark.parametrize("cluster", [OLD, LAB, NEW, NEWEST], ids=["20.11", "22.05", "23.11", "25.05"])
+@pytest.mark.parametrize("cluster", [OLD, LAB, NEW, LATER, NEWEST], ids=["20.11", "22.05", "23.11", "24.05", "25.05"])
 def test_what_is_written_reads_again_as_what_was_probed_and_can_be_true(cluster):
     system = probe(*cluster).system
     assert [system] == read_file(site_text([system], site="REEF", name="Reef"), "reef.toml")
@@ -173,13 +174,19 @@ def test_the_qos_of_a_partition_comes_before_the_jobs():
 
 
 def test_the_widest_of_several_accounts_counts():
-    two = outputs.ASSOCIATIONS + "open|ada||normal|normal|||| \n".replace(" ", "")
+    two = outputs.ASSOCIATIONS + "open|ada||normal|normal|||||\n"
     assert 6 == rows(*OLD)["gpu"].limits.max_gpus
     assert rows(*OLD, associations=two)["gpu"].limits.max_gpus is None
 
 
+def test_what_a_parent_of_the_account_may_hold_bounds_a_job_too():
+    parents = "science|||||||gres/gpu=4,cpu=300||root\nroot|||||||||root\n"
+    limits = rows(*OLD, associations=outputs.ASSOCIATIONS + parents)["gpu"].limits
+    assert (4, 300) == (limits.max_gpus, limits.max_cores)
+
+
 def test_what_a_qos_demands_is_said():
-    standard = "standard|ada||long|long||||\n"
+    standard = "standard|ada||long|long|||||\n"
     partition = rows(*OLD, associations=standard)["batch"]
     assert "jobs of QOS long ask for at least 1 gres/gpu" in partition.note
 
@@ -243,8 +250,8 @@ def test_slurms_own_billing_of_whole_partitions_is_what_its_weights_give():
     assert not [note for note in probe(*NEW, enforce="none", flags="MAX_TRES").notes if "doubtful" in note]
     assert any("billed 8251, and Slurm says 4027" in note for note in probe(*NEW, enforce="none").notes)
     node = outputs.V20_11_NODES.splitlines()[0].replace("Partitions=batch", "Partitions=standard")
-    assert not [note for note in probe(outputs.V24_05_PARTITIONS, node, "24.05.1").notes if "doubtful" in note]
-    largest = probe(outputs.V24_05_PARTITIONS, node, "24.05.1", flags="MAX_TRES").notes
+    assert not [note for note in probe(outputs.V24_05_STANDARD, node, "24.05.1").notes if "doubtful" in note]
+    largest = probe(outputs.V24_05_STANDARD, node, "24.05.1", flags="MAX_TRES").notes
     assert any("doubtful" in note for note in largest)
 
 

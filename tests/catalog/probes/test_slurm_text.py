@@ -36,9 +36,10 @@ LIKE_KEYS = st.lists(
         (outputs.V20_11_NODES, [("CPUTot", "48"), ("CPUTot", "48"), ("CPUTot", "28")], ["190000", "190000", "512000"]),
         (outputs.V22_05_NODES, [("CPUEfctv", "4"), ("CPUEfctv", "4")], ["4000", "4000"]),
         (outputs.V23_11_NODES, [("CPUEfctv", "124")] * 32, ["1547000"] * 32),
+        (outputs.V24_05_NODES, [("CPUEfctv", "124")] * 32, ["1547000"] * 32),
         (outputs.V25_05_NODES, [("CPUEfctv", "124")], ["1547000"]),
     ],
-    ids=["20.11", "22.05", "23.11", "25.05"],
+    ids=["20.11", "22.05", "23.11", "24.05", "25.05"],
 )
 def test_the_nodes_of_every_version_are_read(listing, cpus, memory):
     nodes = read_nodes(listing)
@@ -95,7 +96,7 @@ def test_anything_at_all_is_read_without_an_error(said):
         (outputs.V20_11_PARTITIONS, ["batch", "gpu"], 2 * DAY_S),
         (outputs.V22_05_PARTITIONS, ["short", "gpu"], HOUR_S),
         (outputs.V23_11_PARTITIONS, ["h100"], 3 * DAY_S),
-        (outputs.V24_05_PARTITIONS, ["standard"], 6 * DAY_S),
+        (outputs.V24_05_PARTITIONS, ["standard", "h100"], 6 * DAY_S),
         (outputs.V25_05_PARTITIONS, ["h100"], 3 * DAY_S),
     ],
     ids=["20.11", "22.05", "23.11", "24.05", "25.05"],

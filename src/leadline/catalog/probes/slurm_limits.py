@@ -74,12 +74,13 @@ def read_qos(rows: Iterable[Record]) -> dict[str, Policy]:
 
 
 def read_associations(rows: Iterable[Record]) -> list[Association]:
-    """Return the associations of rows of the fields ``slurm_text.ASSOCIATION``; a group limit of an account is its own.
+    """Return the user's associations among rows of the fields ``slurm_text.ASSOCIATION``; the others are accounts'.
 
-    sacctmgr passes an account's limits on to its users, but for those on what the whole group holds.
+    sacctmgr passes an account's limits on to its users, but for those on what the whole group holds: of these the least
+    holds of the user's own, the account's and its parents'.
     """
     listed = list(rows)
-    groups = {row["Account"]: read_tres(row["GrpTRES"]) for row in listed if not row["User"]}
+    accounts = {row["Account"]: (row["ParentName"], read_tres(row["GrpTRES"])) for row in listed if not row["User"]}
     return [
         Association(
             row["Account"],
@@ -90,13 +91,23 @@ def read_associations(rows: Iterable[Record]) -> list[Association]:
                 row["Account"],
                 max_walltime_s=seconds(row["MaxWall"]),
                 per_job=read_tres(row["MaxTRES"]),
-                per_group={**groups.get(row["Account"], {}), **read_tres(row["GrpTRES"])},
+                per_group=_shared(row["Account"], read_tres(row["GrpTRES"]), accounts),
                 max_submitted_jobs=count(row["MaxSubmit"]),
             ),
         )
         for row in listed
         if row["User"]
     ]
+
+
+def _shared(account: str, own: Tres, accounts: Mapping[str, tuple[str, Tres]]) -> Tres:
+    """Return the least of each TRES that an association, its account and the parents of that may hold at once."""
+    found, seen = dict(own), {""}
+    while account not in seen and account in accounts:
+        seen.add(account)
+        account, limits = accounts[account]
+        found |= {name: min(amount, found.get(name, amount)) for name, amount in limits.items()}
+    return found
 
 
 def bound_of(

@@ -21,6 +21,7 @@ QOS = (
 )  # fmt: skip
 ASSOCIATION = (
     "Account", "User", "Partition", "QOS", "DefaultQOS", "MaxWall", "MaxTRES", "GrpTRES", "MaxSubmit",
+    "ParentName",
 )  # fmt: skip
 """Fields that are asked of sacctmgr, by names that are also those of its header."""
 

@@ -79,6 +79,7 @@ def probe(
         today=date.today(),  # noqa: DTZ011 - the day on which it was asked, where the user is
         save=not dry_run,
     )
+    toolbox.cache_clear()  # its catalog was read before
     if json:
         print_json(_probe_document(found, written=not dry_run))
     elif dry_run:
