@@ -20,11 +20,15 @@ Key = Hashable
 
 @dataclass(slots=True)
 class Waiting:
-    """A job in the queue; ``expected_s`` is how long it will run as far as the scheduler knows."""
+    """A job in the queue; ``expected_s`` is how long it will run as far as the scheduler knows.
+
+    It may be given less than that, down to ``least_s``, if it can start at once that way: Slurm's ``--time-min``.
+    """
 
     key: Key
     ask: Ask
     expected_s: float
+    least_s: float
 
 
 @dataclass(slots=True)
@@ -71,8 +75,8 @@ class EasyQueue:
         self._new: list[Waiting] = []
         self._stale = True
 
-    def submit(self, key: Key, ask: Ask, expected_s: float) -> None:
-        """Put a job at the end of the queue.
+    def submit(self, key: Key, ask: Ask, expected_s: float, *, least_s: float | None = None) -> None:
+        """Put a job at the end of the queue; it can be given less time, down to ``least_s``.
 
         Raises:
             InvalidInput: the key is taken, or the time is not above zero.
@@ -84,13 +88,13 @@ class EasyQueue:
             raise InvalidInput(f"a limit of {expected_s:g} s is not usable: ask for more than 0 s")
         self.cluster.check(ask)
         named = replace(ask, partition=self.cluster.partition(ask.partition).name)
-        self.waiting[key] = job = Waiting(key, named, expected_s)
+        self.waiting[key] = job = Waiting(key, named, expected_s, min(least_s or expected_s, expected_s))
         self._new.append(job)
 
     def change(self, key: Key, expected_s: float) -> None:
         """Take another time for a job: from its start, if it runs."""
         if job := self.waiting.get(key):
-            job.expected_s = expected_s
+            job.expected_s, job.least_s = expected_s, min(job.least_s, expected_s)
         else:
             running = self.running[key]
             self._ends.remove(running)
@@ -123,13 +127,12 @@ class EasyQueue:
         rejected: dict[Ask, float] = {}
         for job in tried:
             promised = job.ask.partition in self.promises
-            if promised and (not self.backfills or job.expected_s >= rejected.get(job.ask, math.inf)):
+            if promised and (not self.backfills or job.least_s >= rejected.get(job.ask, math.inf)):
                 continue
-            nodes = self._place(job, now_s)
-            if nodes is not None:
-                started.append(self._begin(job, nodes, now_s))
+            if running := self._begin(job, now_s):
+                started.append(running)
                 continue
-            rejected[job.ask] = job.expected_s
+            rejected[job.ask] = job.least_s
             if not promised:
                 self._promise(job, now_s)
         return started
@@ -144,7 +147,7 @@ class EasyQueue:
         plan.running = {key: Running(key, one.ask, one.nodes, one.started_s, max(one.until_s, now_s))
                         for key, one in self.running.items()}  # fmt: skip
         plan._ends = sorted(plan.running.values(), key=_until)
-        plan.waiting = {key: Waiting(key, one.ask, one.expected_s) for key, one in self.waiting.items()}
+        plan.waiting = {key: Waiting(key, one.ask, one.expected_s, one.least_s) for key, one in self.waiting.items()}
         asked = object()
         plan.submit(asked, ask, expected_s)
         at_s = now_s
@@ -156,17 +159,18 @@ class EasyQueue:
                 plan.remove(one.key)
         return at_s
 
-    def _place(self, job: Waiting, now_s: float) -> tuple[int, ...] | None:
-        end_s = now_s + job.expected_s
-        left = [one.left for one in self.promises.values() if end_s > one.at_s]
-        return self.cluster.place(job.ask, [self.cluster.free, *left])
-
-    def _begin(self, job: Waiting, nodes: tuple[int, ...], now_s: float) -> Running:
-        end_s = now_s + job.expected_s
-        for promise in self.promises.values():
-            if end_s > promise.at_s:
-                take(promise.left, job.ask, nodes)
-        take(self.cluster.free, job.ask, nodes)
+    def _begin(self, job: Waiting, now_s: float) -> Running | None:
+        """Start a job now with as much time as it may have without breaking a promise; ``None`` if it cannot start."""
+        ends_s = {one.at_s for one in self.promises.values() if job.least_s <= one.at_s - now_s < job.expected_s}
+        for end_s in (now_s + job.expected_s, *sorted(ends_s, reverse=True)):
+            broken = [one.left for one in self.promises.values() if end_s > one.at_s]
+            nodes = self.cluster.place(job.ask, [self.cluster.free, *broken])
+            if nodes is not None:
+                break
+        else:
+            return None
+        for left in (self.cluster.free, *broken):
+            take(left, job.ask, nodes)
         running = Running(job.key, job.ask, nodes, now_s, end_s)
         del self.waiting[job.key]
         self.running[job.key] = running

@@ -10,15 +10,19 @@ from leadline.core.accounting import AccountedJob
 from leadline.core.errors import InvalidInput
 from leadline.core.jobs import JobState
 from leadline.execution.simulated.cluster import Ask, Cluster
-from leadline.execution.simulated.easy import EasyQueue
+from leadline.execution.simulated.easy import EasyQueue, Running
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """The limit of an attempt, at which it is killed, and how long the scheduler takes it to run, in seconds."""
+    """The limit of an attempt, at which it is killed, and how long the scheduler takes it to run, in seconds.
+
+    With ``least_s`` the scheduler may lower both to what is left before others are to start, but no further.
+    """
 
     limit_s: float
     expected_s: float
+    least_s: float | None = None
 
 
 class Asking(Protocol):
@@ -94,7 +98,7 @@ class _Replay:
                 _, event, _, index = heapq.heappop(self.events)
                 handle[event](index, now_s)
             for started in self.queue.start(now_s):
-                self._start(started.key, now_s)  # type: ignore[arg-type]  # the keys here are indices
+                self._start(started, now_s)
         return self.attempts
 
     def _submit(self, index: int, now_s: float) -> None:
@@ -106,10 +110,14 @@ class _Replay:
         )
         asked = self.asking.ask(seen, killed)
         self.live[index] = seen, asked
-        self.queue.submit(index, self.asks[index], asked.expected_s)
+        self.queue.submit(index, self.asks[index], asked.expected_s, least_s=asked.least_s)
 
-    def _start(self, index: int, now_s: float) -> None:
+    def _start(self, started: Running, now_s: float) -> None:
+        index: int = started.key  # type: ignore[assignment]  # the keys here are indices
         seen, asked = self.live[index]
+        if asked.least_s is not None:
+            given_s = min(asked.limit_s, started.until_s - now_s)
+            asked = Asked(given_s, given_s)
         self.live[index] = replace(seen, started_s=now_s, state=JobState.RUNNING), asked
         ran_s = min(self.needs_s[index], asked.limit_s)
         self._push(now_s + ran_s, _Event.ENDED, index)

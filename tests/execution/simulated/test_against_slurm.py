@@ -1,0 +1,72 @@
+"""The simulated queue beside a real Slurm: the same jobs, and when they started."""
+
+import random
+import subprocess
+import time
+from itertools import combinations
+
+import pytest
+from drawn_jobs import Given
+
+from leadline.core.accounting import AccountedJob
+from leadline.execution.clock import epoch_s
+from leadline.execution.simulated.cluster import Cluster, Node
+from leadline.execution.simulated.replay import replay
+
+JOBS = 40
+
+
+def said(*command):
+    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
+
+
+def drawn():
+    """Return jobs that come faster than eight cores can run them: (after_s, nodes, cores on each, sleep_s, minutes)."""
+    rng = random.Random(7)  # noqa: S311 - not secret
+    return [
+        (rng.uniform(0, 3), 2 if rng.random() < 0.25 else 1, rng.randint(1, 4), rng.randint(2, 12), rng.randint(1, 3))
+        for _ in range(JOBS)
+    ]
+
+
+def run_on_slurm(jobs):
+    """Submit jobs, each some seconds after the last, and return what the accounting says once all have ended."""
+    ids = []
+    for after_s, nodes, cores, sleep_s, minutes in jobs:
+        time.sleep(after_s)
+        ids.append(
+            said("sbatch", "--parsable", f"-N{nodes}", f"--ntasks-per-node={cores}", "--mem-per-cpu=100",
+                 f"-t{minutes}", "-o/dev/null", f"--wrap=sleep {sleep_s}").strip()
+        )  # fmt: skip
+    while said("squeue", "-h", "-t", "PD,R,CG"):
+        time.sleep(1)
+    time.sleep(3)
+    rows = {}
+    for line in said("sacct", "-X", "-n", "-P", "-o", "JobID,Submit,Start,End", "-j", ",".join(ids)).split():
+        one, *times = line.split("|")
+        rows[one] = [epoch_s(each) for each in times]
+    return [rows[one] for one in ids]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_the_simulated_queue_starts_jobs_much_as_slurm_does(slurm):
+    asked = drawn()
+    real = run_on_slurm(asked)
+    jobs = [
+        AccountedJob(str(number), submit_s, start_s, max(end_s, start_s + 1), nodes=nodes, cores=nodes * cores,
+                     walltime_s=60.0 * minutes)
+        for number, ((submit_s, start_s, end_s), (_, nodes, cores, _, minutes)) in enumerate(
+            zip(real, asked, strict=True))
+    ]  # fmt: skip
+    cluster = Cluster((Node("one", 4), Node("two", 4)))
+    simulated = {one.job: one.started_s for one in replay(jobs, cluster, Given())}
+    waits = [(job.wait_s, simulated[number] - job.submitted_s) for number, job in enumerate(jobs)]
+    pairs = [(first, second) for first, second in combinations(range(JOBS), 2)
+             if abs(jobs[first].started_s - jobs[second].started_s) > 3]  # fmt: skip
+    alike = sum((jobs[a].started_s < jobs[b].started_s) == (simulated[a] < simulated[b]) for a, b in pairs)
+    mean_real, mean_simulated = (sum(each) / JOBS for each in zip(*waits, strict=True))
+
+    assert mean_real > 5, "the jobs did not have to wait"
+    assert alike / len(pairs) > 0.9
+    assert abs(mean_simulated - mean_real) < 0.25 * mean_real
