@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from leadline.core.errors import InvalidInput
 from leadline.core.estimate import Interval
 from leadline.core.recommendation import Weights
-from leadline.recommend.limits import GROWTH, Decided, Loss, expected_loss, limit_for
+from leadline.recommend.limits import GROWTH, Decided, Loss, expected_loss, limit_for, limit_of
 from leadline.uncertainty.distributions import HalfLogNormals, quantile, spreads
 
 EVEN = Weights()
@@ -47,6 +47,15 @@ def test_the_cheapest_risk_of_a_log_normal_is_that_of_the_table(spread, cheapest
 def test_where_the_risk_decides_the_limit_is_the_quantile_that_it_leaves():
     interval = spread_by(0.5)
     assert pytest.approx(quantile(interval, 0.95)) == limit_for(interval, 0.05, EVEN).value
+
+
+def test_a_distribution_has_the_limit_of_the_interval_that_it_stands_for():
+    interval = spread_by(0.5)
+    assert pytest.approx(limit_for(interval, 0.05, EVEN).value) == limit_of(
+        HalfLogNormals.of(interval), 0.05, EVEN, Loss.LIMIT
+    ).value  # fmt: skip
+    with pytest.raises(InvalidInput, match="weight"):
+        limit_of(HalfLogNormals.of(interval), 0.05, Weights(-1, 1), Loss.LIMIT)
 
 
 def test_an_interval_without_width_is_asked_for_as_it_is():

@@ -10,29 +10,8 @@ from leadline.execution.clock import iso
 from leadline.execution.plane.advisor import Ended, Expectation
 from leadline.execution.plane.diagnose import Diagnosis
 from leadline.execution.scheduler import Refused, Status, Submission, Unsure
+from leadline.execution.simulated.clock import HandClock
 from leadline.execution.wrapper.outcome import Outcome
-
-BEGIN_S = 1_700_000_000.0
-
-
-@dataclass
-class HandClock:
-    """A clock that only a test turns."""
-
-    at_s: float = BEGIN_S
-    jump_s: float = 0.0
-
-    def now_s(self) -> float:
-        """Return seconds since the epoch."""
-        return self.at_s + self.jump_s
-
-    def monotonic_s(self) -> float:
-        """Return seconds that never jump."""
-        return self.at_s
-
-    def sleep(self, duration_s: float) -> None:
-        """Let time pass."""
-        self.at_s += duration_s
 
 
 @dataclass

@@ -17,7 +17,7 @@ def pool(cores=CORES, nodes=1):
     return Cluster(tuple(Node(f"n{number}", cores) for number in range(nodes)))
 
 
-def run_by_hand(jobs, cluster):
+def run_by_hand(jobs, cluster, *, least=False):
     """Play jobs through a queue, and return what each was promised, first to last, and when it started."""
     queue, promised, started, ends = EasyQueue(cluster), {}, {}, {}
     needs_s = {one.id: one.elapsed_s for one in jobs}
@@ -29,7 +29,8 @@ def run_by_hand(jobs, cluster):
             del ends[key]
         while coming and coming[0].submitted_s == now_s:
             one = coming.pop(0)
-            queue.submit(one.id, Ask(one.nodes, one.cores // one.nodes), one.walltime_s)
+            queue.submit(one.id, Ask(one.nodes, one.cores // one.nodes), one.walltime_s,
+                         least_s=one.elapsed_s if least else None)  # fmt: skip
         for one in queue.start(now_s):
             started[one.key], ends[one.key] = now_s, now_s + needs_s[one.key]
         for promise in queue.promises.values():
@@ -86,6 +87,24 @@ def test_whoever_is_backfilled_the_first_in_the_queue_starts_no_later_than_promi
     for key, at_s in promised.items():
         assert started[key] <= min(at_s)
         assert at_s == sorted(at_s, reverse=True), "a promise was put off"
+
+
+@settings(deadline=None)
+@given(workloads(nodes=3))
+def test_whoever_takes_less_time_delays_the_first_in_the_queue_no_more_than_others(jobs):
+    promised, started = run_by_hand(jobs, pool(nodes=3), least=True)
+
+    assert all(started[key] <= min(at_s) for key, at_s in promised.items())
+
+
+def test_a_job_may_be_given_the_time_that_is_left_before_a_promise():
+    queue = EasyQueue(pool())
+    queue.submit("first", Ask(1, 6), 100)
+    queue.submit("wide", Ask(1, 8), 10)
+    queue.submit("wants too much", Ask(1, 2), 500, least_s=120)
+    queue.submit("modest", Ask(1, 2), 500, least_s=60)
+
+    assert [("first", 100), ("modest", 100)] == [(one.key, one.until_s) for one in queue.start(0)]
 
 
 @settings(deadline=None)
@@ -168,7 +187,7 @@ def test_who_outruns_what_was_expected_still_holds_its_cores():
     assert [] == queue.start(10)
     queue.change("first", 30)
     assert [] == queue.start(20)
-    assert 30 == queue.promises[""].at_s
+    assert 30 == queue.promises["second"].at_s
 
 
 def test_what_can_never_run_is_refused():

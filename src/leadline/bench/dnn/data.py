@@ -23,7 +23,7 @@ def read(folder: Path, name: str, columns: Sequence[str] | None = None) -> Colum
     try:
         from pyarrow import ArrowInvalid, parquet  # noqa: PLC0415 - only benches of public data need it
     except ModuleNotFoundError as error:
-        raise MissingExtra("leadline bench dnn", "bench") from error
+        raise MissingExtra("reading measured data", "bench") from error
     path = folder / f"{name}.parquet"
     if not path.is_file():
         raise InvalidInput(f"{folder} holds no {path.name}: give the folder of the measured data")

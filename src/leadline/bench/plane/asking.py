@@ -3,6 +3,7 @@
 import math
 from collections import defaultdict, deque
 from collections.abc import Collection, Sequence
+from enum import StrEnum
 
 from leadline.bench.plane.runtimes import Runtimes
 from leadline.core.accounting import AccountedJob
@@ -75,18 +76,28 @@ class LastTwo:
             self._last[job.user].append(job.elapsed_s or 0.0)
 
 
+class Use(StrEnum):
+    """What is done with a distribution of run times."""
+
+    LIMIT = "limit"
+    """The limit of least expected loss is asked for, in place of the user's request."""
+    LEAST = "least"
+    """The user's request is asked for, and that limit is enough if the job can start at once with it."""
+    HINT = "hint"
+    """The user's request remains the limit, and the scheduler alone expects the median."""
+
+
 class Learned:
     """Take the run times that Leadline learns from the jobs that have ended.
 
-    With ``limits`` the limit is that of least expected loss, at the accepted risk and the weights that hold where
-    nobody chose others, never above the user's request; after a kill it is that of the runs that take longer still.
-    So that the risk is what it says, the one that is asked for follows what became of the limits before (I. Gibbs and
-    E. Candès, "Adaptive conformal inference under distribution shift", 2021); once it is used up, the user's request
-    stands. Without ``limits``, kills remain at that request, and the scheduler alone expects the median.
+    The limit of least expected loss is that for the accepted risk and the weights that hold where nobody chose others,
+    never above the user's request; after a kill it is that of the runs that take longer still. So that the risk is what
+    it says, the one that is asked for follows what became of those before (I. Gibbs and E. Candès, "Adaptive conformal
+    inference under distribution shift", 2021); once it is used up, the user's request stands.
     """
 
-    def __init__(self, *, limits: bool, usual: Constraints | None = None) -> None:
-        self._limits, self._usual = limits, usual or Constraints()
+    def __init__(self, use: Use, *, usual: Constraints | None = None) -> None:
+        self._use, self._usual = use, usual or Constraints()
         self._risk = self._usual.risk
         self._runtimes = Runtimes()
         self._bounds_s: dict[str, float] = {}
@@ -100,14 +111,14 @@ class Learned:
             known = known.beyond(killed_at_s[-1])
         if known is None:
             return Asked(request_s, request_s)
-        if not self._limits:
+        if self._use is Use.HINT:
             return Asked(request_s, min(known.median, request_s))
         if not killed_at_s:
             self._bounds_s[job.id] = known.quantile(1 - self._risk) if self._risk > 0 else math.inf
         if self._risk <= 0:
             return Asked(request_s, request_s)
         limit_s = _whole_minutes(limit_of(known, self._risk, self._usual.weights, Loss.LIMIT).value, request_s)
-        return Asked(limit_s, limit_s)
+        return Asked(request_s, request_s, limit_s) if self._use is Use.LEAST else Asked(limit_s, limit_s)
 
     def expect_anew(self, job: AccountedJob, ran_s: float, limit_s: float) -> float:  # noqa: D102 - the protocol's
         known = self._runtimes.of(job)

@@ -2,11 +2,11 @@
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from statistics import median
 
-from leadline.bench.plane.asking import LastTwo, Learned, Oracle, SomeUsers, UserRequests
+from leadline.bench.plane.asking import LastTwo, Learned, Oracle, SomeUsers, Use, UserRequests
 from leadline.bench.plane.trace import cluster_of, metacentrum
 from leadline.bench.rows import BenchRow, at_most
 from leadline.core.accounting import AccountedJob
@@ -25,16 +25,19 @@ MOST_S = 20.0
 """In which 10,000 jobs are to be replayed on one core."""
 
 Jobs = Sequence[AccountedJob]
-USERS, SOME = "users' requests", "Leadline's limits, one user in five"
+USERS = "users' requests"
 WAYS: dict[str, Callable[[Jobs], Asking]] = {
     USERS: lambda _: UserRequests(),
     "last two runs as limits": lambda _: LastTwo(limits=True),
-    "Leadline's limits": lambda _: Learned(limits=True),
+    "Leadline's limits": lambda _: Learned(Use.LIMIT),
+    "Leadline's least limits": lambda _: Learned(Use.LEAST),
     "oracle": Oracle,
     "last two runs, backfill only": lambda _: LastTwo(limits=False),
-    "Leadline, backfill only": lambda _: Learned(limits=False),
+    "Leadline, backfill only": lambda _: Learned(Use.HINT),
 }
-"""Ways of asking; with the last two limits stay the users', and the scheduler alone is told: a site could do that."""
+"""Ways of asking. A least limit is Slurm's ``--time-min`` beside the user's own; with the last two limits stay the
+users', and the scheduler alone is told: a site could do that."""
+SOME = {"Leadline's limits, one user in five": Use.LIMIT, "Leadline's least limits, one user in five": Use.LEAST}
 FIGURES: dict[str, tuple[str, Callable[[Scores], float]]] = {
     "mean wait": ("h", lambda one: one.wait_s / HOUR_S),
     "mean bounded slowdown": ("", lambda one: one.slowdown),
@@ -54,11 +57,12 @@ def rows(data: Path, *, quick: bool = False) -> list[BenchRow]:
         MissingExtra: pyarrow or scikit-learn is not installed.
     """
     jobs = metacentrum(data)
-    scores: defaultdict[str, list[Scores]] = defaultdict(list)
+    scores: defaultdict[str, dict[float, list[Scores]]] = defaultdict(dict)
     for load in LOADS[1:2] if quick else LOADS:
         for name, way in WAYS.items():
-            scores[name] += replayed(jobs, way(jobs), load)
-        scores[SOME] += by_some(jobs, load)
+            scores[name][load] = replayed(jobs, way(jobs), load)
+    for name, use in SOME.items():
+        scores[name][LOADS[1]] = by_some(jobs, use, LOADS[1])
     return [*_speed(jobs), *_table(scores)]
 
 
@@ -69,13 +73,13 @@ def replayed(jobs: Jobs, asking: Asking, load: float) -> list[Scores]:
     return [score(jobs, attempts, cores, scored=window) for window in _windows(len(jobs))]
 
 
-def by_some(jobs: Jobs, load: float) -> list[Scores]:
+def by_some(jobs: Jobs, use: Use, load: float) -> list[Scores]:
     """Let each fifth of the users in turn ask as Leadline says, learning from their own jobs, and score those jobs."""
     users = sorted({job.user for job in jobs})
     cores = 0
     of_job: dict[int, list[Attempt]] = {}
     for turn in range(SHARE):
-        asking = SomeUsers(Learned(limits=True), users[turn::SHARE])
+        asking = SomeUsers(Learned(use), users[turn::SHARE])
         cluster = cluster_of(jobs, load)
         cores = cluster.cores
         own: defaultdict[int, list[Attempt]] = defaultdict(list)
@@ -104,16 +108,21 @@ def _speed(jobs: Jobs) -> list[BenchRow]:
     return found
 
 
-def _table(scores: dict[str, list[Scores]]) -> list[BenchRow]:
-    """Make one row of each figure and way; what a fifth of the users did tells nothing of the whole cluster."""
+def _table(scores: Mapping[str, Mapping[float, list[Scores]]]) -> list[BenchRow]:
+    """Make one row of each figure and way; what a fifth of the users did tells nothing of the whole cluster.
+
+    The baseline is what the users' requests made of the same windows at the same loads.
+    """
     found = []
     for figure, (unit, of) in FIGURES.items():
-        users = median(of(one) for one in scores[USERS])
         for way, own in scores.items():
-            if way == SOME and figure in {"utilisation", "makespan"}:
+            if way in SOME and figure in {"utilisation", "makespan"}:
                 continue
-            values = [of(one) for one in own]
-            how = f"median of {len(own)} windows: {', '.join(f'{value:.3g}' for value in values)}"
-            count = sum(one.jobs for one in own)
+            values = [of(one) for load in own for one in own[load]]
+            users = median(of(one) for load in own for one in scores[USERS][load])
+            loads = ", ".join(f"{load:g}" for load in own)
+            shown = ", ".join(f"{value:.3g}" for value in values)
+            how = f"median of {len(values)} windows at offered loads of {loads}: {shown}; baseline: {USERS}"
+            count = sum(one.jobs for load in own for one in own[load])
             found.append(BenchRow(f"{figure}: {way}", median(values), unit, baseline=users, n=count, how=how))
     return found

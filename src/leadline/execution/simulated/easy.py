@@ -7,6 +7,7 @@ job behind it may start at once if it ends by then, or if it runs on what the pr
 
 import math
 from bisect import insort
+from collections import Counter
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
 from itertools import groupby
@@ -20,11 +21,15 @@ Key = Hashable
 
 @dataclass(slots=True)
 class Waiting:
-    """A job in the queue; ``expected_s`` is how long it will run as far as the scheduler knows."""
+    """A job in the queue; ``expected_s`` is how long it will run as far as the scheduler knows.
+
+    It may be given less than that, down to ``least_s``, if it can start at once that way: Slurm's ``--time-min``.
+    """
 
     key: Key
     ask: Ask
     expected_s: float
+    least_s: float
 
 
 @dataclass(slots=True)
@@ -61,18 +66,20 @@ class EasyQueue:
     ``backfills`` off is plain first come, first served.
     """
 
-    def __init__(self, cluster: Cluster, *, backfills: bool = True) -> None:
+    def __init__(self, cluster: Cluster, *, backfills: bool = True, depth: int = 1) -> None:
         self.cluster = cluster
         self.backfills = backfills
+        self.depth = depth
         self.waiting: dict[Key, Waiting] = {}
         self.running: dict[Key, Running] = {}
-        self.promises: dict[str, Promise] = {}
+        self.promises: dict[Key, Promise] = {}
+        self._promised: Counter[str] = Counter()
         self._ends: list[Running] = []
         self._new: list[Waiting] = []
         self._stale = True
 
-    def submit(self, key: Key, ask: Ask, expected_s: float) -> None:
-        """Put a job at the end of the queue.
+    def submit(self, key: Key, ask: Ask, expected_s: float, *, least_s: float | None = None) -> None:
+        """Put a job at the end of the queue; it can be given less time, down to ``least_s``.
 
         Raises:
             InvalidInput: the key is taken, or the time is not above zero.
@@ -84,13 +91,13 @@ class EasyQueue:
             raise InvalidInput(f"a limit of {expected_s:g} s is not usable: ask for more than 0 s")
         self.cluster.check(ask)
         named = replace(ask, partition=self.cluster.partition(ask.partition).name)
-        self.waiting[key] = job = Waiting(key, named, expected_s)
+        self.waiting[key] = job = Waiting(key, named, expected_s, min(least_s or expected_s, expected_s))
         self._new.append(job)
 
     def change(self, key: Key, expected_s: float) -> None:
         """Take another time for a job: from its start, if it runs."""
         if job := self.waiting.get(key):
-            job.expected_s = expected_s
+            job.expected_s, job.least_s = expected_s, min(job.least_s, expected_s)
         else:
             running = self.running[key]
             self._ends.remove(running)
@@ -119,17 +126,17 @@ class EasyQueue:
         tried, self._new = (list(self.waiting.values()) if stale else self._new), []
         if stale:
             self.promises = {}
+            self._promised.clear()
         started: list[Running] = []
         rejected: dict[Ask, float] = {}
         for job in tried:
-            promised = job.ask.partition in self.promises
-            if promised and (not self.backfills or job.expected_s >= rejected.get(job.ask, math.inf)):
+            promised = self._promised[job.ask.partition] >= self.depth
+            if promised and (not self.backfills or job.least_s >= rejected.get(job.ask, math.inf)):
                 continue
-            nodes = self._place(job, now_s)
-            if nodes is not None:
-                started.append(self._begin(job, nodes, now_s))
+            if running := self._begin(job, now_s):
+                started.append(running)
                 continue
-            rejected[job.ask] = job.expected_s
+            rejected[job.ask] = job.least_s
             if not promised:
                 self._promise(job, now_s)
         return started
@@ -139,12 +146,14 @@ class EasyQueue:
 
         Nothing is changed. It is ``None`` where too few nodes are left for it to start at all.
         """
-        plan = EasyQueue(Cluster(self.cluster.nodes, self.cluster.partitions), backfills=self.backfills)
+        plan = EasyQueue(
+            Cluster(self.cluster.nodes, self.cluster.partitions), backfills=self.backfills, depth=self.depth
+        )
         plan.cluster.free = [list(free) for free in self.cluster.free]
         plan.running = {key: Running(key, one.ask, one.nodes, one.started_s, max(one.until_s, now_s))
                         for key, one in self.running.items()}  # fmt: skip
         plan._ends = sorted(plan.running.values(), key=_until)
-        plan.waiting = {key: Waiting(key, one.ask, one.expected_s) for key, one in self.waiting.items()}
+        plan.waiting = {key: Waiting(key, one.ask, one.expected_s, one.least_s) for key, one in self.waiting.items()}
         asked = object()
         plan.submit(asked, ask, expected_s)
         at_s = now_s
@@ -156,17 +165,18 @@ class EasyQueue:
                 plan.remove(one.key)
         return at_s
 
-    def _place(self, job: Waiting, now_s: float) -> tuple[int, ...] | None:
-        end_s = now_s + job.expected_s
-        left = [one.left for one in self.promises.values() if end_s > one.at_s]
-        return self.cluster.place(job.ask, [self.cluster.free, *left])
-
-    def _begin(self, job: Waiting, nodes: tuple[int, ...], now_s: float) -> Running:
-        end_s = now_s + job.expected_s
-        for promise in self.promises.values():
-            if end_s > promise.at_s:
-                take(promise.left, job.ask, nodes)
-        take(self.cluster.free, job.ask, nodes)
+    def _begin(self, job: Waiting, now_s: float) -> Running | None:
+        """Start a job now with as much time as it may have without breaking a promise; ``None`` if it cannot start."""
+        ends_s = {one.at_s for one in self.promises.values() if job.least_s <= one.at_s - now_s < job.expected_s}
+        for end_s in (now_s + job.expected_s, *sorted(ends_s, reverse=True)):
+            broken = [one.left for one in self.promises.values() if end_s > one.at_s]
+            nodes = self.cluster.place(job.ask, [self.cluster.free, *broken])
+            if nodes is not None:
+                break
+        else:
+            return None
+        for left in (self.cluster.free, *broken):
+            take(left, job.ask, nodes)
         running = Running(job.key, job.ask, nodes, now_s, end_s)
         del self.waiting[job.key]
         self.running[job.key] = running
@@ -188,7 +198,8 @@ class EasyQueue:
                 for left in (room, *later):
                     take(left, job.ask, found)
                 promise = Promise(job.key, job.ask, max(at_s, now_s), job.expected_s, found, room)
-                self.promises[job.ask.partition] = promise
+                self.promises[job.key] = promise
+                self._promised[job.ask.partition] += 1
                 return
 
     def _changes(self) -> list[_Change]:

@@ -10,15 +10,19 @@ from leadline.core.accounting import AccountedJob
 from leadline.core.errors import InvalidInput
 from leadline.core.jobs import JobState
 from leadline.execution.simulated.cluster import Ask, Cluster
-from leadline.execution.simulated.easy import EasyQueue
+from leadline.execution.simulated.easy import EasyQueue, Running
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """The limit of an attempt, at which it is killed, and how long the scheduler takes it to run, in seconds."""
+    """The limit of an attempt, at which it is killed, and how long the scheduler takes it to run, in seconds.
+
+    With ``least_s`` the scheduler may lower both to what is left before others are to start, but no further.
+    """
 
     limit_s: float
     expected_s: float
+    least_s: float | None = None
 
 
 class Asking(Protocol):
@@ -58,7 +62,9 @@ MOST_ATTEMPTS = 60
 """A way of asking under which a job is killed so often never asks for enough."""
 
 
-def replay(jobs: Sequence[AccountedJob], cluster: Cluster, asking: Asking, *, backfills: bool = True) -> list[Attempt]:
+def replay(
+    jobs: Sequence[AccountedJob], cluster: Cluster, asking: Asking, *, backfills: bool = True, depth: int = 1
+) -> list[Attempt]:
     """Run all jobs to their ends and return their attempts in the order in which they ended.
 
     A job needs its ``elapsed_s``, comes when it came, and is submitted anew as soon as it was killed at its limit.
@@ -69,15 +75,14 @@ def replay(jobs: Sequence[AccountedJob], cluster: Cluster, asking: Asking, *, ba
         InvalidInput: a job has no measured time, or is killed again and again.
         NothingFits: a job is larger than the cluster.
     """
-    return _Replay(jobs, cluster, asking, backfills=backfills).run()
+    return _Replay(jobs, asking, EasyQueue(cluster, backfills=backfills, depth=depth)).run()
 
 
 class _Replay:
-    def __init__(self, jobs: Sequence[AccountedJob], cluster: Cluster, asking: Asking, *, backfills: bool) -> None:
-        self.jobs, self.asking = jobs, asking
+    def __init__(self, jobs: Sequence[AccountedJob], asking: Asking, queue: EasyQueue) -> None:
+        self.jobs, self.asking, self.queue = jobs, asking, queue
         self.needs_s = [_need_s(job) for job in jobs]
-        self.asks = [_ask(job, cluster) for job in jobs]
-        self.queue = EasyQueue(cluster, backfills=backfills)
+        self.asks = [_ask(job, queue.cluster) for job in jobs]
         self.killed_at_s: list[list[float]] = [[] for _ in jobs]
         self.live: dict[int, tuple[AccountedJob, Asked]] = {}
         self.attempts: list[Attempt] = []
@@ -94,7 +99,7 @@ class _Replay:
                 _, event, _, index = heapq.heappop(self.events)
                 handle[event](index, now_s)
             for started in self.queue.start(now_s):
-                self._start(started.key, now_s)  # type: ignore[arg-type]  # the keys here are indices
+                self._start(started, now_s)
         return self.attempts
 
     def _submit(self, index: int, now_s: float) -> None:
@@ -106,10 +111,14 @@ class _Replay:
         )
         asked = self.asking.ask(seen, killed)
         self.live[index] = seen, asked
-        self.queue.submit(index, self.asks[index], asked.expected_s)
+        self.queue.submit(index, self.asks[index], asked.expected_s, least_s=asked.least_s)
 
-    def _start(self, index: int, now_s: float) -> None:
+    def _start(self, started: Running, now_s: float) -> None:
+        index: int = started.key  # type: ignore[assignment]  # the keys here are indices
         seen, asked = self.live[index]
+        if asked.least_s is not None:
+            given_s = min(asked.limit_s, started.until_s - now_s)
+            asked = Asked(given_s, given_s)
         self.live[index] = replace(seen, started_s=now_s, state=JobState.RUNNING), asked
         ran_s = min(self.needs_s[index], asked.limit_s)
         self._push(now_s + ran_s, _Event.ENDED, index)
