@@ -190,7 +190,7 @@ def _records(
 
     def device_of(name: str) -> Device | None:
         if name not in devices:
-            devices[name] = _known_device(catalog, name)
+            devices[name] = known_device(catalog, name)
         return devices[name]
 
     source = request.source
@@ -246,7 +246,7 @@ def _named(runs: Sequence[Run], name: str) -> list[Run]:
     return found
 
 
-def _known_device(catalog: Catalog, name: str) -> Device | None:
+def known_device(catalog: Catalog, name: str) -> Device | None:
     """Return the device of a driver's name for it (``NVIDIA A100-SXM4-40GB``), or ``None``."""
     for said in (name, name.removeprefix("NVIDIA "), name.removeprefix("Tesla ")):
         try:

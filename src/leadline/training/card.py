@@ -87,6 +87,29 @@ class TargetCard:
 
 
 @dataclass(frozen=True, slots=True)
+class Refit:
+    """When and why what is said of a target was replaced, how, and how far off it was before and after.
+
+    ``before`` and ``after`` are mean absolute errors of logarithms on ``judged`` runs that neither was fitted on,
+    ``p_value`` the probability of such a gain by chance. ``until`` is the start of the last run that it knew, and
+    ``older`` the file beside the model that holds what it was before.
+    """
+
+    target: str
+    at: str
+    why: str
+    how: str
+    estimator_before: str
+    estimator_after: str
+    judged: int
+    before: float
+    after: float
+    p_value: float
+    until: str
+    older: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Card:
     """What a model says of itself; kept in its file, and as Markdown beside it."""
 
@@ -105,6 +128,11 @@ class Card:
     command: tuple[str, ...] = ()
     schema: str = SCHEMA
     units: dict[str, str] = field(default_factory=dict)
+    refits: tuple[Refit, ...] = ()
+
+    def known_until(self, target: str) -> str:
+        """Return when the last run began that what is said of a target rests on; empty where that is not known."""
+        return max((self.last_run, *(one.until for one in self.refits if one.target == target)))
 
     def of(self, target: str) -> TargetCard | None:
         """Return the card of a target, or ``None`` where the model does not predict it."""

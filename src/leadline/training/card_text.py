@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 
 from leadline.core.models import Feature
 from leadline.core.units import format_bytes, format_duration
-from leadline.training.card import Card, Errors, TargetCard
+from leadline.training.card import Card, Errors, Refit, TargetCard
 
 SCALES = {"SD": "scaled-down", "FS": "full-scale"}
 
@@ -15,6 +15,8 @@ def markdown(card: Card) -> str:
     parts = [f"# Model of {card.application}", _origin(card)]
     for one in card.targets:
         parts += [f"## {one.target}", *_target(one)]
+    if card.refits:
+        parts += ["## What was learned since", "\n".join(f"- {refit_sentence(one)}" for one in card.refits)]
     parts += ["## What it has seen", _features(card.features)]
     parts += ["## Make it again", f"```text\n{card.reproduce}\n```", _versions(card)]
     return "\n\n".join(parts) + "\n"
@@ -53,6 +55,18 @@ def error_sentences(one: TargetCard) -> list[str]:
             f"interval, whose upper end is {errors.over_request:.2f} times what was used (median)."
         )
     return found
+
+
+def refit_sentence(one: Refit) -> str:
+    """Return when and why a target's estimator was replaced, and how far off both were, as a sentence."""
+    chance = "less than 0.001" if one.p_value < 0.001 else f"{one.p_value:.2g}"
+    kept = f" The older one is kept in `{one.older}`." if one.older else ""
+    return (
+        f"{one.at[:16].replace('T', ' ')}: {one.target}, {one.how} ({one.estimator_before} before, "
+        f"{one.estimator_after} now), because {one.why}. On {one.judged} later runs that neither had seen it is off by "
+        f"{_percent(100 * one.after)} in the mean, the older one by {_percent(100 * one.before)} (of logarithms; by "
+        f"chance with probability {chance}).{kept}"
+    )
 
 
 def candidate_rows(one: TargetCard) -> list[tuple[str, ...]]:

@@ -72,7 +72,7 @@ def make_dataset(
     """
     application = _one_application(records)
     _refuse_duplicates(records)
-    usable = [record for record in records if _usable(record, target)]
+    usable = [record for record in records if is_usable(record, target)]
     if not usable:
         raise InvalidInput(_why_nothing(records, application, target))
     _check_parameters(usable, frozenset(without))
@@ -131,7 +131,7 @@ def _counts(record: Record, target: str) -> bool:
     return record.state in (JobState.COMPLETED, CENSORED_BY.get(target))
 
 
-def _usable(record: Record, target: str) -> bool:
+def is_usable(record: Record, target: str) -> bool:
     """Whether a run is a sample: it ended well or at the target's own limit, and its figure is known.
 
     Raises:
@@ -139,7 +139,7 @@ def _usable(record: Record, target: str) -> bool:
     """
     if not _counts(record, target):
         return False
-    figure = _figure(record, target)
+    figure = figure_of(record, target)
     if figure is None:
         return False
     if not (math.isfinite(figure) and figure > 0):
@@ -149,7 +149,8 @@ def _usable(record: Record, target: str) -> bool:
     return True
 
 
-def _figure(record: Record, target: str) -> float | None:
+def figure_of(record: Record, target: str) -> float | None:
+    """Return the figure of a run, in the target's unit; of one that was cut off at least its limit."""
     measured = record.figures.get(target)
     return measured if measured is not None or record.state is JobState.COMPLETED else record.limits.get(target)
 
@@ -175,7 +176,7 @@ def _too_few(records: Sequence[Record], application: str, whole: int, configurat
 
 def _sample(record: Record, target: str, without: frozenset[str], categories: frozenset[str]) -> Sample:
     figures = record.figures
-    value = _figure(record, target)
+    value = figure_of(record, target)
     if value is None:
         raise ValueError(f"{record.where} has no {target}")
     timed = target == "elapsed_s"

@@ -8,7 +8,7 @@ more as those extrapolations were, beside what the estimator said of them.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -163,6 +163,14 @@ class Calibration:
             alike = within * extra > 0
             found[rows] = np.where(alike, np.sign(extra) * np.hypot(within, extra), within + extra)
         return points * np.exp(np.clip(found, -WIDEST, WIDEST))
+
+    def widened(self, factor: float) -> "Calibration":
+        """Return bounds that lie ``factor`` times as far from their points, in logarithms."""
+        groups = {
+            name: replace(one, errors=factor * one.errors, student=factor * one.student)
+            for name, one in self.groups.items()
+        }
+        return replace(self, groups=groups)
 
     def dump(self) -> dict[str, npt.NDArray[Any]]:
         """Return the whole as named arrays without objects."""

@@ -1,0 +1,269 @@
+"""Learn from runs that came after a model was trained: what may replace it, and whether that is better on later ones.
+
+A challenger is fitted on all but the newest runs and compared with the model on these, run by run. It replaces the
+model only where it is better there by more than chance; then it is made again with those runs, too.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Protocol
+
+import numpy as np
+
+from leadline.core.errors import InvalidInput
+from leadline.core.estimate import NORMAL_90, Interval
+from leadline.core.jobs import JobState
+from leadline.core.models import Feature
+from leadline.estimators.tabular.ports import TabularEstimator
+from leadline.training.build import Options, Origin, build
+from leadline.training.card import Refit
+from leadline.training.dataset import figure_of, is_usable
+from leadline.training.model import Model
+from leadline.training.records import Record
+from leadline.training.trial import Progress
+from leadline.uncertainty.drift import Drift, Outcome, find_drift, median_ratio
+from leadline.uncertainty.paired import Comparison, compare
+
+LEVEL = 0.9
+RISK = 0.05
+"""Probability at which a challenger that is no better may replace a model."""
+LEAST_GAIN = 0.008
+"""A smaller gain of the mean error is not worth a change; repeats of a training run differ by as much."""
+LEAST_NEW, LEAST_JUDGED = 12, 6
+"""Runs since the model, or since it drifted, that are needed; and the newest of them, on which both are judged."""
+JUDGED = 1 / 3
+MORE = 0.25
+"""Without drift, a model is fitted again when so many runs have come, as a share of those it was learned from."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reconsidered:
+    """What became of one target: the ``drift`` of its errors, whether it was ``replaced``, and why or why not.
+
+    ``judged`` compares it with the best challenger, where there was one. ``new`` counts the runs since the model.
+    """
+
+    target: str
+    new: int
+    drift: Drift
+    replaced: bool
+    reason: str
+    judged: Comparison | None = None
+    refit: Refit | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """How to reconsider: the estimators to compare, where the runs come from, and when it is."""
+
+    estimators: Mapping[str, TabularEstimator]
+    origin: Origin
+    jobs: int | None = 1
+    progress: Progress = lambda *_: None
+
+
+class _Make(Protocol):
+    def __call__(self, part: Sequence[Record]) -> Model: ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Challenger:
+    how: str
+    make: _Make
+
+
+def reconsider(
+    model: Model, records: Sequence[Record], asked: Asked, *, tried: Mapping[str, int] | None = None
+) -> tuple[Model, tuple[Reconsidered, ...]]:
+    """Return the model with every target replaced whose challenger was better on runs that it had not seen.
+
+    ``records`` are all runs of the application, those of the model included. ``tried`` says for how many new runs a
+    target was reconsidered before: it is again when there are a quarter more.
+    """
+    found = []
+    ordered = sorted((one for one in records if one.started_at), key=lambda one: (one.started_at, one.id))
+    for target in model.targets:
+        model, said = _target(model, target, ordered, asked, (tried or {}).get(target, 0))
+        found.append(said)
+    return model, tuple(found)
+
+
+def outcomes_of(model: Model, target: str, records: Sequence[Record]) -> list[Outcome]:
+    """Return what a model says of runs beside what was measured; of those cut off that is a lower bound."""
+    if not records:
+        return []
+    told = model.predict(target, [one.features for one in records], LEVEL)
+    return [
+        Outcome(Interval(*interval, LEVEL), figure_of(one, target) or 0.0, one.state is not JobState.COMPLETED)
+        for one, interval in zip(records, zip(told.point, told.low, told.high, strict=True), strict=True)
+    ]
+
+
+def error_of(one: Outcome) -> float:
+    """Return ln(measured ÷ predicted); of a run that was cut off nothing where the prediction lies above its bound."""
+    return max(one.log_error, 0.0) if one.censored else one.log_error
+
+
+def _target(
+    model: Model, target: str, ordered: Sequence[Record], asked: Asked, tried: int
+) -> tuple[Model, Reconsidered]:
+    usable = [one for one in ordered if is_usable(one, target)]
+    since = model.card.known_until(target)
+    new = [one for one in usable if one.started_at > since]
+    outcomes = outcomes_of(model, target, new)
+    drift = find_drift(outcomes)
+    first = drift.since or 0
+    recent = new[first:]
+    why_not = _too_early(model, target, drift, len(new), len(recent), tried)
+    if why_not:
+        return model, Reconsidered(target, len(new), drift, replaced=False, reason=why_not)
+    held = max(LEAST_JUDGED, round(JUDGED * len(recent)))
+    earlier = [one for one in usable if one not in recent]
+    return _judge(
+        model, target, _challengers(model, target, earlier, asked, drift), recent, held, drift, len(new), asked
+    )
+
+
+def _too_early(model: Model, target: str, drift: Drift, new: int, recent: int, tried: int) -> str:
+    """Return why a target is left alone for now, or nothing."""
+    card = model.card.of(target)
+    learned = card.samples if card else 0
+    if recent < LEAST_NEW:
+        return f"{recent} runs since are too few to judge by: {LEAST_NEW} are needed"
+    if not drift.found and new < MORE * learned:
+        return f"it does not drift, and {new} runs are few beside the {learned} that it was learned from"
+    if new < (1 + MORE) * tried:
+        return f"it was reconsidered with {tried} of these {new} runs"
+    return ""
+
+
+def _challengers(model: Model, target: str, earlier: Sequence[Record], asked: Asked, drift: Drift) -> list[_Challenger]:
+    """Return what may replace a target: a factor on it, the same learned again from all runs, or from the newest."""
+
+    def built(part: Sequence[Record], before: Sequence[Record]) -> Model:
+        records = [*before, *part]
+        made, _ = build(records, asked.estimators, asked.origin, _options(model, target, records, asked.jobs),
+                        progress=asked.progress)  # fmt: skip
+        return made
+
+    def scaled(part: Sequence[Record]) -> Model:
+        outcomes = outcomes_of(model, target, part)
+        ratio, _ = median_ratio(outcomes)
+        return _times(model, target, ratio, wider_by(outcomes, ratio))
+
+    found = [
+        _Challenger("every prediction times a factor", scaled),
+        _Challenger("fitted again on all runs", partial(built, before=earlier)),
+    ]
+    if drift.found:
+        found.append(_Challenger("fitted again on the runs since it drifted", partial(built, before=())))
+    return found
+
+
+def _judge(
+    model: Model, target: str, challengers: Sequence[_Challenger], recent: Sequence[Record], held: int, drift: Drift,
+    new: int, asked: Asked,
+) -> tuple[Model, Reconsidered]:  # fmt: skip
+    """Compare the challengers with the model on the newest runs, and put the best in its place if it is better."""
+    part, newest = recent[:-held], recent[-held:]
+    before = [error_of(one) for one in outcomes_of(model, target, newest)]
+    tried: list[tuple[float, _Challenger, list[float]]] = []
+    for one in challengers:
+        try:
+            after = [error_of(each) for each in outcomes_of(one.make(part), target, newest)]
+        except (InvalidInput, np.linalg.LinAlgError):
+            continue  # too few runs, or too few configurations, for an estimator of their own
+        tried.append((float(np.mean(np.abs(after))), one, after))
+    _, best, after = min(tried, key=lambda one: one[0])
+    judged = compare(before, after, tried=len(tried))
+    why = drift.sentence(target) if drift.found else f"{new} runs have come since it was learned"
+    if not worth_it(judged):
+        return model, Reconsidered(target, new, drift, replaced=False, reason=_no_better(best, judged), judged=judged)
+    made = best.make(recent)
+    refit = Refit(
+        target, asked.origin.trained_at, why, best.how, _name(model, target), _name(made, target), judged.runs,
+        judged.before, judged.after, judged.p_value, recent[-1].started_at,
+    )  # fmt: skip
+    return _with_target(model, made, refit), Reconsidered(
+        target, new, drift, replaced=True, reason=why, judged=judged, refit=refit
+    )
+
+
+def worth_it(judged: Comparison) -> bool:
+    """Whether the challenger is better by more than chance, and by more than repeats of one run differ."""
+    return judged.better(RISK) and judged.before - judged.after >= LEAST_GAIN
+
+
+def _no_better(best: _Challenger, judged: Comparison) -> str:
+    return (
+        f"{best.how} would be off by {judged.after:.1%} on the newest {judged.runs} runs, and it is off by "
+        f"{judged.before:.1%}: no better by more than chance and noise (p = {judged.p_value:.2g})"
+    )
+
+
+def _name(model: Model, target: str) -> str:
+    card = model.card.of(target)
+    if card is None:
+        raise ValueError(f"the model has no {target}")
+    return card.estimator + (f" times {card.factor:.3g}" if card.factor != 1 else "")
+
+
+def _options(model: Model, target: str, records: Sequence[Record], jobs: int | None) -> Options:
+    """Return how the model was trained, for one target; features that it does not know are left out."""
+    known = {one.name: one for one in model.features}
+    names = {name for one in records for name in one.features}
+    numbers = {name for one in records for name, value in one.features.items() if not isinstance(value, str)}
+    card = model.card.of(target)
+    return Options(
+        (target,),
+        card.policy if card else "mape",
+        tuple(name for name in (card.scale_features if card else ()) if name in names),
+        tuple(sorted(names - known.keys())),
+        tuple(sorted(name for name in numbers & known.keys() if known[name].categorical)),
+        model.card.seed,
+        jobs,
+    )
+
+
+def wider_by(outcomes: Sequence[Outcome], ratio: float) -> float:
+    """Return how many times as wide intervals must be that LEVEL of the runs lie in them once scaled; 1 at least."""
+    scaled = [Outcome(one.predicted.scaled(ratio), one.measured) for one in outcomes if not one.censored]
+    scores = sorted(abs(one.score) for one in scaled)
+    rank = min(math.ceil(LEVEL * (len(scores) + 1)), len(scores))
+    return max(scores[rank - 1] / NORMAL_90, 1.0) if scores else 1.0
+
+
+def _times(model: Model, target: str, ratio: float, wider: float) -> Model:
+    """Return the model with every prediction of a target times a ratio, and its interval as much wider."""
+    targets = tuple(
+        replace(one, factor=one.factor * ratio) if one.target == target else one for one in model.card.targets
+    )
+    calibrations = {**model.calibrations, target: model.calibrations[target].widened(wider)}
+    return replace(model, card=replace(model.card, targets=targets), calibrations=calibrations)
+
+
+def _with_target(model: Model, made: Model, refit: Refit) -> Model:
+    """Return the model with one target as another model has it, and a line on its card."""
+    target = refit.target
+    new = made.card.of(target)
+    targets = tuple(new if new and one.target == target else one for one in model.card.targets)
+    card = replace(
+        model.card,
+        targets=targets,
+        features=_seen_by_both(model.features, made.features),
+        runs=max(model.card.runs, made.card.runs),
+        refits=(*model.card.refits, refit),
+    )
+    return Model(
+        card,
+        {**model.fitted, target: made.fitted[target]},
+        {**model.calibrations, target: made.calibrations[target]},
+    )
+
+
+def _seen_by_both(old: Sequence[Feature], new: Sequence[Feature]) -> tuple[Feature, ...]:
+    """Return the features with the ranges that the newer model has seen; what it left out is as it was."""
+    newer = {one.name: one for one in new}
+    return tuple(newer.get(one.name, one) for one in old)

@@ -1,0 +1,103 @@
+"""Models are replaced where challengers are better on later runs, and only there."""
+
+import random
+from dataclasses import replace
+
+import pytest
+from made_runs import make_run
+
+from leadline.core.jobs import JobState
+from leadline.core.runs import Measurement, Scale
+from leadline.training.build import Origin
+from leadline.training.card_text import markdown
+from leadline.training.records import records_of
+from leadline.training.refit import LEAST_NEW, Asked, outcomes_of, reconsider
+from leadline.uncertainty.drift import Change
+
+
+@pytest.fixture
+def asked(quick):
+    return Asked(quick, Origin("the history of net", "2026-03-01T00:00:00+00:00", "leadline learn"))
+
+
+def later(count, times=1.0, *, seed=3, noise=0.02, first=1000):
+    """Return runs of the same application that came later and took so many times as long."""
+    draw = random.Random(seed)  # noqa: S311
+    runs = []
+    for number in range(count):
+        run = make_run(
+            first + number, epochs=draw.randint(20, 60), samples=draw.randint(20, 100) * 1000,
+            cores=draw.choice((1, 2, 4)), kind=draw.choice("ab"), scale=Scale.FULL_SCALE, noise=draw.gauss(0, noise),
+        )  # fmt: skip
+        elapsed = run.measured["elapsed_s"]
+        slower = {"elapsed_s": Measurement(elapsed.value * times, "s", "test")}
+        runs.append(replace(run, measured={**run.measured, **slower}))
+    return runs
+
+
+def decide(model, runs, asked, **more):
+    better, decided = reconsider(model, records_of(runs), asked, **more)
+    return better, next(one for one in decided if one.target == "elapsed_s")
+
+
+def test_runs_like_those_it_learned_from_leave_a_model_alone(built, asked):
+    better, decided = decide(built[0], later(40), asked)
+    assert (False, False) == (decided.replaced, decided.drift.found)
+    assert better.card == built[0].card
+    assert "no better by more than chance and noise" in decided.reason
+
+
+def test_a_machine_that_became_slower_is_found_and_the_model_follows(built, asked):
+    """Early runs are as before: the drift is one of the stream, and what is learned is of the runs since."""
+    runs = [*later(30), *later(40, 1.3, seed=4, first=2000)]
+    better, decided = decide(built[0], runs, asked)
+    assert (True, Change.MORE) == (decided.replaced, decided.drift.change)
+    assert 1.3 == pytest.approx(decided.drift.ratio, rel=0.05)
+    assert decided.judged.after < 0.05
+    assert decided.judged.before > 0.2
+    fresh = outcomes_of(better, "elapsed_s", records_of(later(40, 1.3, seed=5)))
+    assert 0.75 <= sum(one.predicted.low <= one.measured <= one.predicted.high for one in fresh) / 40
+    assert better.predict("host_memory_bytes", [runs[0].parameters]) == built[0].predict(
+        "host_memory_bytes", [runs[0].parameters]
+    )
+
+
+def test_the_card_says_when_and_why_and_how_far_off_both_were(built, asked):
+    better, decided = decide(built[0], [*later(30), *later(40, 1.3, seed=4, first=2000)], asked)
+    (line,) = better.card.refits
+    assert ("2026-03-01T00:00:00+00:00", "elapsed_s") == (line.at, line.target)
+    assert "drifted: since run" in line.why
+    assert (line.before, line.after) == (decided.judged.before, decided.judged.after)
+    assert "## What was learned since" in markdown(better.card)
+    assert "2026-03-01 00:00: elapsed_s, " in markdown(better.card)
+
+
+def test_what_was_just_learned_is_not_learned_again(built, asked):
+    runs = [*later(30), *later(40, 1.3, seed=4, first=2000)]
+    better, _ = decide(built[0], runs, asked)
+    again, decided = decide(better, runs, asked)
+    assert (0, False) == (decided.new, decided.replaced)
+    assert again.card == better.card
+
+
+def test_few_runs_are_too_few_to_judge_by(built, asked):
+    _, decided = decide(built[0], later(LEAST_NEW - 1, 2.0), asked)
+    assert not decided.replaced
+    assert f"{LEAST_NEW} are needed" in decided.reason
+
+
+def test_what_was_tried_in_vain_waits_for_a_quarter_more_runs(built, asked):
+    _, decided = decide(built[0], later(40), asked, tried={"elapsed_s": 35})
+    assert (None, "it was reconsidered with 35 of these 40 runs") == (decided.judged, decided.reason)
+
+
+def test_jobs_that_reach_their_limit_count_as_lower_bounds(built, asked):
+    cut = []
+    for run in later(30, 1.5, first=2000):
+        told = built[0].predict("elapsed_s", [records_of([run])[0].features]).point[0]
+        resources = replace(run.job.resources, walltime_s=1.2 * told)
+        cut.append(replace(run, state=JobState.TIMEOUT, job=replace(run.job, resources=resources), measured={}))
+    outcomes = outcomes_of(built[0], "elapsed_s", records_of(cut))
+    assert all(one.censored and one.measured == pytest.approx(1.2 * one.predicted.point) for one in outcomes)
+    _, decided = decide(built[0], [*later(30), *cut], asked)
+    assert (True, True) == (decided.drift.found, decided.drift.at_least)
