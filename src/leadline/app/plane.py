@@ -1,0 +1,63 @@
+"""The verb ``plane``: run it, one process at a time, as an ordinary user's process."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from leadline.app import settings
+from leadline.app.advisor import PlaneAdvisor
+from leadline.app.hand_over import open_journal, plane_dir
+from leadline.app.schedulers import scheduler_of
+from leadline.core.errors import InvalidInput
+from leadline.core.ports import Catalog
+from leadline.execution.lock import holder, only_one
+from leadline.execution.plane.decide import decide
+from leadline.execution.plane.diagnose import diagnose
+from leadline.execution.plane.engine import Plane
+from leadline.execution.plane.patience import USUAL, Patience
+from leadline.history.sqlite import SqliteHistory
+from leadline.training.live_tables import shipped_live_table
+
+
+@contextmanager
+def hold_plane(catalog: Catalog, *, patience: Patience = USUAL) -> Iterator[Plane | None]:
+    """Yield the plane, held by this process alone; ``None`` while another process holds it.
+
+    Raises:
+        LeadlineError: the journal cannot be used.
+    """
+    with open_journal() as journal, only_one(_lock()) as mine:
+        if not mine:
+            yield None
+            return
+        yield Plane(
+            journal,
+            lambda system: scheduler_of(system, catalog, plane_dir()),
+            PlaneAdvisor(catalog, SqliteHistory(settings.history_path()), shipped_live_table()),
+            diagnose=diagnose,
+            decide=decide,
+            patience=patience,
+        )
+
+
+def runner() -> str | None:
+    """Return the process that runs the plane, as ``process 12 on node1 since 14:02``; ``None`` if none does."""
+    return holder(_lock())
+
+
+def run_plane(
+    until: Callable[[Plane], bool], catalog: Catalog, *, told: Callable[[str], None] = lambda _: None
+) -> None:
+    """Run the plane until ``until`` says so.
+
+    Raises:
+        InvalidInput: another process runs it already.
+    """
+    with hold_plane(catalog) as plane:
+        if plane is None:
+            raise InvalidInput(f"the plane is run already, by {runner() or 'another process'}: end that one first")
+        plane.run(lambda: until(plane), told=told)
+
+
+def _lock() -> Path:
+    return plane_dir() / "lock"

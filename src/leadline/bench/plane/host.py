@@ -1,0 +1,127 @@
+"""A plane in a process of its own over a real cluster, for benches that measure it, and that kill it."""
+
+import json
+import resource
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path, PurePosixPath
+
+from leadline.core.jobs import JobState
+from leadline.core.plane import Action, Decision, Job, Plan, Situation
+from leadline.execution.clock import SystemClock
+from leadline.execution.plane.advisor import Ended, Expectation
+from leadline.execution.plane.decide import decide
+from leadline.execution.plane.diagnose import diagnose
+from leadline.execution.plane.engine import Plane
+from leadline.execution.plane.journal import PlaneJournal
+from leadline.execution.plane.patience import Patience
+from leadline.execution.slurm.scheduler import SlurmScheduler
+from leadline.execution.ssh import Ssh
+from leadline.execution.transport import Here, Transport
+from leadline.execution.wrapper.outcome import Outcome
+
+SETTINGS, JOURNAL, OFFSET, ENDS, USAGE = "host.json", "journal.sqlite", "clock-offset", "ends.jsonl", "usage.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How a plane is run: over ``ssh`` (a host of ``ssh_config``) or here, and with which patience."""
+
+    ssh: str | None = None
+    ssh_config: str | None = None
+    timeout_s: float = 60.0
+    patience: dict[str, float] = field(default_factory=dict)
+    python: str = sys.executable
+    retries: bool = True
+
+
+def prepare(folder: Path, settings: Settings) -> None:
+    """Write down how the plane of a folder is run."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / SETTINGS).write_text(json.dumps(asdict(settings)), encoding="utf-8")
+
+
+@dataclass(slots=True)
+class OffsetClock(SystemClock):
+    """This machine's clock, set wrong by as many seconds as a file says; the time that passes is the true one."""
+
+    file: Path
+
+    def now_s(self) -> float:
+        """Return seconds since the epoch, and the file's offset."""
+        try:
+            return time.time() + float(self.file.read_text(encoding="ascii"))
+        except (FileNotFoundError, ValueError):
+            return time.time()
+
+
+@dataclass(frozen=True, slots=True)
+class Clerk:
+    """An advisor that sends each job where its policy says, and writes every end into a file."""
+
+    ends: Path
+
+    def plans(self, job: Job) -> tuple[Plan, ...]:
+        """Send it to the first place."""
+        return (Plan(job.policy.places[0], job.spec.resources),)
+
+    def expect(self, job: Job, attempt: object, outcome: Outcome | None, *, now_s: float) -> Expectation:  # noqa: ARG002
+        """Expect nothing."""
+        return Expectation()
+
+    def ended(self, ends: Sequence[Ended]) -> None:
+        """Append a line for each."""
+        with self.ends.open("a", encoding="utf-8") as stream:
+            for one in ends:
+                stream.write(json.dumps([one.job.key, one.attempt.key, one.attempt.state.value]) + "\n")
+
+
+def careful(situation: Situation) -> Decision:
+    """Decide as the plane does, but never about a job that is well: nothing is known of how long it takes."""
+    if situation.attempt.state in (JobState.PENDING, JobState.RUNNING, JobState.UNKNOWN):
+        return Decision(Action.KEEP, "nothing is asked of it")
+    return decide(situation)
+
+
+def plane_of(folder: Path) -> Plane:
+    """Return the plane of a folder, as ``prepare`` wrote it down."""
+    settings = Settings(**json.loads((folder / SETTINGS).read_text(encoding="utf-8")))
+    transport: Transport = Here()
+    if settings.ssh is not None:
+        config = Path(settings.ssh_config) if settings.ssh_config else None
+        transport = Ssh(settings.ssh, config=config, sockets=folder)
+    scheduler = SlurmScheduler(
+        "cluster", transport, PurePosixPath(folder / "jobs"), python=settings.python, timeout_s=settings.timeout_s
+    )
+    clock = OffsetClock(folder / OFFSET)
+    return Plane(
+        PlaneJournal(folder / JOURNAL, clock), lambda _: scheduler, Clerk(folder / ENDS),
+        diagnose=diagnose, decide=careful, clock=clock, patience=replace(Patience(), **settings.patience),
+    )  # fmt: skip
+
+
+def main(arguments: list[str]) -> int:
+    """Run the plane of a folder for some seconds, or until it is idle, and write down what that took."""
+    folder, seconds = Path(arguments[0]), float(arguments[1])
+    plane, until_s = plane_of(folder), time.monotonic() + seconds
+    plane.run(lambda: plane.idle or time.monotonic() > until_s, told=_say)
+    own, children = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
+    usage = {
+        "elapsed_s": seconds - (until_s - time.monotonic()),
+        "cpu_s": own.ru_utime + own.ru_stime,
+        "children_cpu_s": children.ru_utime + children.ru_stime,
+        "resident_bytes": own.ru_maxrss * 1024,
+    }
+    (folder / USAGE).write_text(json.dumps(usage), encoding="utf-8")
+    return 0
+
+
+def _say(said: str) -> None:
+    sys.stderr.write(f"{said}\n")
+    sys.stderr.flush()
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))
