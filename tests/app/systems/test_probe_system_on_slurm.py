@@ -17,13 +17,14 @@ from leadline.interfaces.cli.main import main
 from leadline.recommend.queued import broken_by
 
 GPT2 = {"model_type": "gpt2", "n_embd": 256, "n_layer": 4, "n_head": 4, "n_positions": 512, "vocab_size": 8000}
+NAMES = ["short-cpu", "short-l40s", "long-cpu", "long-l40s", "gpu"]
 WEIGHED = "the most of 1 a core, 0.25 a GiB, 15 a GPU (test billing units)"
 
 
 @pytest.fixture
 def here(gpu_cluster, tmp_path, monkeypatch):
     """Reach the cluster, with a data folder of its own."""
-    for name, value in gpu_cluster.variables.items():
+    for name, value in gpu_cluster.cluster.environment.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("LEADLINE_DATA_DIR", str(tmp_path / "data"))
     toolbox.cache_clear()
@@ -53,8 +54,8 @@ def as_nobody(argv, **options):
 
 def test_the_cluster_is_read_as_it_is_configured(probe, here):
     found = probe()
-    assert ["short-cpu", "short-l40s", "gpu"] == [one.name for one in found.system.partitions]
-    cpu, _, gpu = found.system.partitions
+    assert NAMES == [one.name for one in found.system.partitions]
+    cpu, *_, gpu = found.system.partitions
     assert (1, 4, 64000 * MIB, None) == (cpu.node.count, cpu.node.cores, cpu.node.memory_bytes, cpu.node.device)
     assert (1, "L40S", 2) == (gpu.node.count, gpu.node.device, gpu.node.gpus)
     assert (HOUR_S, 2 * HOUR_S) == (cpu.limits.max_walltime_s, gpu.limits.max_walltime_s)
@@ -85,7 +86,7 @@ def test_the_command_line_shows_and_recommends_what_was_probed(here, capsys):
 def test_a_changed_cluster_is_told_in_sentences_and_as_one_document(gpu_cluster, here, capsys):
     run(capsys, "systems", "probe")
     gpu_cluster.say("scontrol", "update", "PartitionName=gpu", "MaxTime=30", "TRESBillingWeights=CPU=2.0,GRES/gpu=15.0")
-    gpu_cluster.say("scontrol", "create", "PartitionName=new", "Nodes=one", "MaxTime=10")
+    gpu_cluster.say("scontrol", "create", "PartitionName=new", "Nodes=ALL", "MaxTime=10")
     try:
         toolbox.cache_clear()
         document = json.loads(run(capsys, "systems", "probe", "--json").out)
@@ -147,7 +148,9 @@ def test_limits_of_qos_and_accounts_are_those_that_slurm_enforces(gpu_cluster, p
 
 def _starts(cluster, *asked):
     """Whether Slurm starts a job, rather than refusing it or letting it pend for a limit."""
-    done = run_process(["sbatch", "--parsable", "-o", "/dev/null", *asked, "--wrap", "true"], env=cluster.variables)
+    done = run_process(
+        ["sbatch", "--parsable", "-o", "/dev/null", *asked, "--wrap", "true"], env=cluster.cluster.environment
+    )
     if done.returncode != 0:
         return False
     job, deadline = done.stdout.strip(), time.monotonic() + 60
@@ -171,7 +174,7 @@ def test_a_user_whom_the_cluster_hides_its_nodes_from_gets_what_is_left(gpu_clus
         found = probe(as_nobody)
     finally:
         gpu_cluster.configure(lambda text: text.replace("PrivateData=nodes\n", ""))
-    assert ["short", "gpu"] == [one.name for one in found.system.partitions]
+    assert ["short", "long", "gpu"] == [one.name for one in found.system.partitions]
     gpu = found.system.partition("gpu")
     assert (2 * HOUR_S, None) == (gpu.limits.max_walltime_s, gpu.node.cores)
     assert any("show node is refused" in note for note in found.notes)
@@ -192,11 +195,8 @@ def test_a_controller_that_is_down_is_one_sentence_and_leaves_the_file(gpu_clust
     run(capsys, "systems", "probe")
     file = here / "data" / "catalog" / "sites" / "test.toml"
     written = file.read_text()
-    gpu_cluster.stop()
-    try:
+    with gpu_cluster.without("slurmctld"):
         said = run(capsys, "systems", "probe", code=4).err
-    finally:
-        gpu_cluster.start()
     assert said.startswith("leadline systems: Slurm does not answer (")
     assert (1, written) == (said.count("\n"), file.read_text())
 
@@ -208,9 +208,9 @@ def test_a_machine_without_slurm_says_so(here, capsys, monkeypatch):
 
 
 def test_an_accounting_that_is_down_leaves_its_limits_unknown(gpu_cluster, probe):
-    with gpu_cluster.accounting_down():
+    with gpu_cluster.without("slurmdbd"):
         found = probe()
-    assert ["short-cpu", "short-l40s", "gpu"] == [one.name for one in found.system.partitions]
+    assert NAMES == [one.name for one in found.system.partitions]
     assert any("QOS cannot be asked for: sacctmgr says" in note for note in found.notes)
     assert found.system.scheduling.accounting_answered is False
     again = probe()
