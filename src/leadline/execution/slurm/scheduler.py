@@ -2,6 +2,7 @@
 
 import re
 import secrets
+from base64 import b64decode
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import PurePosixPath
 
@@ -20,7 +21,7 @@ from leadline.execution.slurm.answers import (
     read_names,
     read_queue,
 )
-from leadline.execution.slurm.batch import Measurer, batch_script, result_names, sbatch_words
+from leadline.execution.slurm.batch import RUNS, Measurer, batch_script, log_name, result_names, sbatch_words
 from leadline.execution.slurm.commands import COMMAND_S, NO_ACCOUNTING, Commands, said
 from leadline.execution.slurm.script import whole_minutes_s
 from leadline.execution.transport import NO_PROGRAM, Transport
@@ -34,12 +35,18 @@ ALL_TIMES = ("1970-01-01", "2037-01-01")
 """From when to when the accounting is asked: jobs are found whatever the clocks of the machines showed or show."""
 GONE = re.compile(r"invalid job id|already (completing|completed|finished)|job/step already", re.IGNORECASE)
 PREPARE = """\
-mkdir -p -- "$1" || exit 1
+mkdir -p -- "$1/runs" || exit 1
 id -un
 python=$(command -v "$2") && "$python" -P -c 'import leadline.execution.wrapper as one; print(one.__file__)' &&
 echo "$python"
 exit 0"""
 """Makes the folder, and prints who one is there and, where Leadline is, a file of it and the interpreter."""
+TAILS = """\
+cd -- "$1" 2>/dev/null || exit 0
+while IFS= read -r name; do
+  if [ -s "./$name" ]; then printf '%s ' "$name"; tail -c "$2" -- "./$name" | base64 | tr -d '\\n'; echo; fi
+done"""
+"""Prints the last ``$2`` bytes of the files that are named on its input, a line each."""
 
 
 class SlurmScheduler:
@@ -56,8 +63,8 @@ class SlurmScheduler:
     def __init__(
         self,
         name: str,
-        transport: Transport,
         folder: PurePosixPath,
+        transport: Transport,
         *,
         python: str = "python3",
         partition_of: Callable[[JobSpec], Partition | None] = lambda _: None,
@@ -126,13 +133,27 @@ class SlurmScheduler:
         """Read the outcomes that were written since; one that is damaged says nothing."""
         names = {name: key for key in keys for name in result_names(key)}
         found: dict[str, Outcome] = {}
-        changed = self.transport.read_changed(self.folder, names, since_s=since_s)
+        changed = self.transport.read_changed(self.folder / RUNS, names, since_s=since_s)
         for name, text in changed.items():
             try:
                 found[names[name]] = load(text, Outcome, what=name)
             except InvalidInput:
                 continue
         return found
+
+    def log_tails(self, keys: Collection[str], *, most_bytes: int = 8192) -> Mapping[str, str]:
+        """Return the last of what these attempts, and Slurm of them, wrote to their streams."""
+        if not keys:
+            return {}
+        names = {log_name(key): key for key in keys}
+        answer = self.transport.run(
+            ["sh", "-c", TAILS, "sh", str(self.folder / RUNS), str(most_bytes)],
+            stdin="".join(f"{name}\n" for name in names), timeout_s=self._commands.timeout_s,
+        )  # fmt: skip
+        if answer.returncode or answer.timed_out:
+            raise SchedulerUnreachable(f"logs cannot be read at {self.transport.where} ({said(answer)})")
+        rows = (line.partition(" ") for line in answer.stdout.splitlines())
+        return {names[name]: b64decode(text).decode(errors="replace") for name, _, text in rows if name in names}
 
     def cancel(self, ids: Collection[str]) -> None:
         """End jobs with scancel.
