@@ -45,7 +45,7 @@ def scheduler_of(system: str, catalog: Catalog, folder: Path) -> Scheduler:
     if kind in PBS:
         return PbsScheduler(system, there, transport, flavour=PBS[kind], python=python)
     return SlurmScheduler(
-        system, transport, there, python=python, partition_of=lambda spec: known_partition(spec, catalog)
+        system, there, transport, python=python, partition_of=lambda spec: known_partition(spec, catalog)
     )
 
 

@@ -93,7 +93,7 @@ def plane_of(folder: Path) -> Plane:
         config = Path(settings.ssh_config) if settings.ssh_config else None
         transport = Ssh(settings.ssh, config=config, sockets=folder)
     scheduler = SlurmScheduler(
-        "cluster", transport, PurePosixPath(folder / "jobs"), python=settings.python, timeout_s=settings.timeout_s
+        "cluster", PurePosixPath(folder / "jobs"), transport, python=settings.python, timeout_s=settings.timeout_s
     )
     clock = OffsetClock(folder / OFFSET)
     return Plane(
