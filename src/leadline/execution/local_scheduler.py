@@ -61,6 +61,11 @@ class LocalScheduler:
         """The system's name."""
         return self._name
 
+    @property
+    def abreast(self) -> int:
+        """How many submissions it may be handed at once."""
+        return 1
+
     def submit(self, submission: Submission) -> str:
         """Note the jobs, which start when somebody queries; a key that is known is not taken twice.
 

@@ -89,6 +89,10 @@ class Scheduler(Protocol):
     def name(self) -> str:
         """The system's name."""
 
+    @property
+    def abreast(self) -> int:
+        """How many submissions it may be handed at once, each in a thread of its own."""
+
     def submit(self, submission: Submission) -> str:
         """Hand it over and return the scheduler's id (of an array: the array's).
 

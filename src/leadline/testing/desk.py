@@ -41,6 +41,7 @@ class Desk:
     refuse: Exception | None = None
     no_accounting: bool = False
     fixed_limits: bool = False
+    abreast: int = 1
 
     def submit(self, submission: Submission) -> str:
         """Take a job, unless a failure was turned on."""

@@ -74,6 +74,11 @@ class PbsScheduler:
         """The system's name."""
         return self._name
 
+    @property
+    def abreast(self) -> int:
+        """How many submissions it may be handed at once."""
+        return 4
+
     def submit(self, submission: Submission) -> str:
         """Write the script and hand it to qsub.
 

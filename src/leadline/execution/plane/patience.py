@@ -9,19 +9,21 @@ from leadline.execution.clock import Clock
 class Patience:
     """All in seconds.
 
-    Between questions to a scheduler ``first`` to ``last`` pass, growing while nothing changes; ``unreachable`` is the
+    Between questions to a scheduler ``first`` to ``last`` pass, growing while nothing changes, and always ``share``
+    times as long as the answer took, so that a slow one is not burdened; ``unreachable`` is the
     longest pause after it did not answer. ``reports`` pass between readings of what jobs write, ``decide`` between
     decisions about one job of which nothing new is known. A submission whose answer was lost is taken for never
     arrived after ``grace``; a job that is named nowhere is given up for lost after ``lost``.
     """
 
-    first: float = 2.0
+    first: float = 1.0
     last: float = 30.0
     unreachable: float = 300.0
     reports: float = 15.0
     decide: float = 300.0
     grace: float = 60.0
     lost: float = 3600.0
+    share: float = 20.0
 
 
 USUAL = Patience()
@@ -54,11 +56,11 @@ class Rhythm:
         if not self.failures:
             self.due_s = min(self.due_s, self.clock.monotonic_s() + self.interval_s)
 
-    def answered(self, *, changed: bool) -> bool:
-        """Note an answer; return whether it is the first after silence."""
+    def answered(self, *, changed: bool, took_s: float = 0.0) -> bool:
+        """Note an answer that took so long; return whether it is the first after silence."""
         back, self.failures, self.said = self.failures > 0, 0, ""
         self.interval_s = self.patience.first if changed or back else min(1.5 * self.interval_s, self.patience.last)
-        self.interval_s = max(self.interval_s, self.patience.first)
+        self.interval_s = max(self.interval_s, self.patience.first, self.patience.share * took_s)
         self.due_s = self.clock.monotonic_s() + self.interval_s
         return back
 

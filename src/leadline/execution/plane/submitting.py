@@ -2,7 +2,9 @@
 
 import uuid
 from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from leadline.core.errors import InvalidInput, LeadlineError, SchedulerUnreachable
 from leadline.core.jobs import JobState
@@ -130,40 +132,46 @@ class Submitter:
 
     def _submit_all(self, batches: Iterable[list[Attempt]]) -> int:
         """Submit batches, and note their ids some at a time: what a kill leaves unnoted is found by its key."""
-        known: list[tuple[list[Attempt], str]] = []
-        count = 0
+        by_system: dict[str, list[list[Attempt]]] = {}
         for batch in batches:
-            found = self._submit(batch)
-            if found is not None:
-                known.append((batch, found))
-                count += len(batch)
-            if len(known) >= NOTED_AT_ONCE:
-                self._know(known)
-                known = []
-        self._know(known)
+            by_system.setdefault(batch[0].place.system, []).append(batch)
+        return sum(self._submit_at(system, own) for system, own in by_system.items())
+
+    def _submit_at(self, system: str, batches: list[list[Attempt]]) -> int:
+        """Submit batches to one system, a few at first: where an answer fails to come, the rest is sent later."""
+        scheduler, count, at = self.schedulers[system], 0, 0
+        with ThreadPoolExecutor(scheduler.abreast) as pool:
+            while at < len(batches) and not self.rhythms[system].failures:
+                part = batches[at : at + (NOTED_AT_ONCE if at else scheduler.abreast)]
+                at += len(part)
+                sent = pool.map(partial(_sent, scheduler), [self._submission(batch) for batch in part])
+                known = [(batch, self._taken(batch, answer)) for batch, answer in zip(part, sent, strict=True)]
+                taken = [(batch, found) for batch, found in known if found is not None]
+                self._know(taken)
+                count += sum(len(batch) for batch, _ in taken)
+        self.unsent |= {batch[0].batch for batch in batches[at:]}
         return count
 
-    def _submit(self, attempts: list[Attempt]) -> str | None:
-        """Send one batch and return its id; ``None`` if it was not taken, or if that is not known."""
+    def _taken(self, attempts: list[Attempt], answer: str | LeadlineError) -> str | None:
+        """Return the id of a batch; ``None`` if it was not taken, or if that is not known."""
         first = attempts[0]
-        self.unsent.discard(first.batch)
         rhythm = self.rhythms[first.place.system]
-        try:
-            found = self.schedulers[first.place.system].submit(self._submission(attempts))
-        except Busy as error:
-            self._put_off(attempts, str(error))
-        except (Refused, InvalidInput) as error:
-            self._refused(attempts, str(error))
-        except Unsure as error:
-            self._fault(first, str(error))
-            rhythm.hurry()
-        except SchedulerUnreachable as error:
-            self.unsent.add(first.batch)
-            if rhythm.failed(str(error)):
-                self._fault(first, str(error))
-        else:
-            rhythm.hurry()
-            return found
+        self.unsent.discard(first.batch)
+        match answer:
+            case str():
+                rhythm.hurry()
+                return answer
+            case Busy():
+                self._put_off(attempts, str(answer))
+            case Refused() | InvalidInput():
+                self._refused(attempts, str(answer))
+            case SchedulerUnreachable():
+                if not isinstance(answer, Unsure):
+                    self.unsent.add(first.batch)
+                if rhythm.failed(str(answer)):
+                    self._fault(first, str(answer))
+            case _:
+                raise answer
         return None
 
     def _submission(self, attempts: list[Attempt]) -> Submission:
@@ -223,6 +231,14 @@ class Submitter:
     def _close(self, job: Job, state: JobState, why: str) -> None:
         closed = replace(job, state=state, reason=why, plan=None)
         self.book.write(jobs=[closed], notes=[Note(Kind.SETTLED, job.key, "", {"state": state.value, "why": why})])
+
+
+def _sent(scheduler: Scheduler, submission: Submission) -> str | LeadlineError:
+    """Return a scheduler's answer, an error of its own too."""
+    try:
+        return scheduler.submit(submission)
+    except LeadlineError as error:
+        return error
 
 
 def _attempt(job: Job, plan: Plan, number: int, noted_at: str) -> Attempt:

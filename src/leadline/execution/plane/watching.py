@@ -55,6 +55,7 @@ class Watcher:
             return []
         began_s = self.clock.monotonic_s()
         said = self.scheduler.query(list(live))
+        took_s = self.clock.monotonic_s() - began_s
         changed, gone = [], []
         for scheduler_id, attempt in live.items():
             status = said.get(scheduler_id)
@@ -65,7 +66,7 @@ class Watcher:
             if (now := _with(attempt, status)) != attempt:
                 changed.append((attempt, now))
         poll: Said = {"system": self.system, "live": len(live), "gone": len(gone), "changed": len(changed),
-                "took_s": round(self.clock.monotonic_s() - began_s, 3)}  # fmt: skip
+                "took_s": round(took_s, 3)}  # fmt: skip
         self.book.write(
             attempts=[now for _, now in changed],
             notes=[
@@ -74,7 +75,7 @@ class Watcher:
             ],
         )
         ends = self._ends(gone) if gone else []
-        if self.rhythm.answered(changed=bool(changed or gone)):
+        if self.rhythm.answered(changed=bool(changed or gone), took_s=took_s):
             self.book.write(notes=[Note(Kind.POLL, said={"system": self.system, "answers": "again"})])
         return ends
 

@@ -48,6 +48,11 @@ class SimulatedScheduler:
         """The system's name."""
         return self._name
 
+    @property
+    def abreast(self) -> int:
+        """How many submissions it may be handed at once."""
+        return 1
+
     def submit(self, submission: Submission) -> str:
         """Hand it over and return its id; a key that the site knows is not taken twice.
 

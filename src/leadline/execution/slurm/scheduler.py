@@ -85,6 +85,11 @@ class SlurmScheduler:
         """The system's name."""
         return self._name
 
+    @property
+    def abreast(self) -> int:
+        """How many submissions it may be handed at once."""
+        return 4
+
     def submit(self, submission: Submission) -> str:
         """Hand a job or an array to sbatch, once, and return its id."""
         partition = self.partition_of(submission.spec)
