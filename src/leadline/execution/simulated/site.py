@@ -96,9 +96,7 @@ class SimulatedSite:
             raise Refused(f"the site takes no job {spec.name!r}: {error}") from error
         most_s = partition.most_s or math.inf
         if (spec.resources.walltime_s or 0.0) > most_s:
-            raise Refused(
-                f"the site takes no job {spec.name!r}: at most {most_s:g} s are allowed in {partition.name}"
-            )
+            raise Refused(f"the site takes no job {spec.name!r}: at most {most_s:g} s are allowed in {partition.name}")
         if unknown := [one for one in submission.after if not self.of([one])]:
             raise Refused(f"the site takes no job {spec.name!r}: it is to wait for {unknown[0]}, which is not there")
 

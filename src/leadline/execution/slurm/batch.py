@@ -12,6 +12,8 @@ from leadline.execution.slurm.script import MEASURER, directives, launched, prol
 from leadline.execution.slurm.words import ranges_of
 from leadline.execution.wrapping import environment
 
+RUNS = "runs"
+"""The folder, in a scheduler's own, of outcomes and outputs."""
 LONGEST_WARNING_S = 65535
 """Slurm sends no signal earlier than this before a limit."""
 _KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,47}")
@@ -36,7 +38,8 @@ def sbatch_words(submission: Submission, partition: Partition | None, folder: Pu
     check_keys(submission)
     options = directives(submission.spec, partition, key=submission.key)
     rejected = partition.rules.rejects if partition else ()
-    options["--output"] = f"{_literal(folder)}/%x-" + ("%A_%a.out" if submission.is_array else "%j.out")
+    said = f"{submission.key}-%a.out" if submission.is_array else log_name(submission.keys[0])
+    options["--output"] = f"{str(folder).replace('%', '%%')}/{RUNS}/{said}"
     options["--chdir"] = str(folder)
     options["--open-mode"] = "append"
     if submission.checkpoint_signal:
@@ -72,7 +75,7 @@ def batch_script(
     rules = partition.rules if partition else SubmitRules()
     launcher = f"{rules.launcher} " if launched(spec.resources) else ""
     command = shlex.join(spec.command)
-    lines = ["#!/bin/bash", *_key_lines(submission), *prologue(spec)]
+    lines = ["#!/bin/bash", *_key_lines(submission, folder), *prologue(spec)]
     if submission.measured and measurer is not None:
         python = shlex.quote(measurer.python)
         options = _wrapper_options(submission, folder, by_task=bool(launcher))
@@ -91,6 +94,11 @@ def result_names(key: str) -> tuple[str, str]:
     return f"{key}.json", f"{key}.0.json"
 
 
+def log_name(key: str) -> str:
+    """Return the file that has what an attempt, and Slurm of it, said."""
+    return f"{key}.log"
+
+
 def check_keys(submission: Submission) -> None:
     """Refuse keys that could not stand in a name, and an array whose keys are not those of its elements."""
     for key in (submission.key, *submission.keys):
@@ -101,18 +109,26 @@ def check_keys(submission: Submission) -> None:
         raise InvalidInput(f"{len(submission.keys)} keys cannot name {elements} elements: give each its own")
 
 
-def _key_lines(submission: Submission) -> list[str]:
-    """Return the lines that find the key of this attempt."""
+def _key_lines(submission: Submission, folder: PurePosixPath) -> list[str]:
+    """Return the lines that tell an attempt its key, and an element of an array its index too.
+
+    An element's output, where Slurm has its say as well, is found under its key by a link.
+    """
     if not submission.is_array:
-        return [f"key={submission.keys[0]}"]
+        return [f"export LEADLINE_KEY={submission.keys[0]}"]
     pairs = " ".join(f"[{index}]={key}" for index, key in zip(submission.indices, submission.keys, strict=True))
-    return [f"keys=({pairs})", "key=${keys[$SLURM_ARRAY_TASK_ID]}"]
+    runs = shlex.quote(f"{folder}/{RUNS}")
+    return [
+        f"keys=({pairs})",
+        "export LEADLINE_INDEX=$SLURM_ARRAY_TASK_ID LEADLINE_KEY=${keys[$SLURM_ARRAY_TASK_ID]}",
+        f'ln -sfn {submission.key}-"$LEADLINE_INDEX".out {runs}/"$LEADLINE_KEY".log',
+    ]
 
 
 def _wrapper_options(submission: Submission, folder: PurePosixPath, *, by_task: bool) -> str:
     # In single quotes: the wrapper expands it itself, inside each task, where alone the rank is known.
     task = "'.${SLURM_PROCID}'" if by_task else ""
-    words = [f'--result {shlex.quote(str(folder))}/"$key"{task}.json']
+    words = [f'--once --result {shlex.quote(f"{folder}/{RUNS}")}/"$LEADLINE_KEY"{task}.json']
     if submission.spec.watched:
         words.append("--probe-hook")
     if submission.spec.resources.walltime_s:
@@ -127,8 +143,3 @@ def _signal(submission: Submission) -> str:
         raise InvalidInput(f"{submission.checkpoint_signal!r} cannot be a signal: name one, for example USR1")
     before_s = min(max(round(submission.checkpoint_s), 1), LONGEST_WARNING_S)
     return f"{'' if launched(submission.spec.resources) else 'B:'}{match[1]}@{before_s}"
-
-
-def _literal(folder: PurePosixPath) -> str:
-    """Return a folder for a file name pattern, in which a percent sign has a meaning."""
-    return str(folder).replace("%", "%%")

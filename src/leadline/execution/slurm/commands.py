@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from leadline.core.errors import SchedulerUnreachable
 from leadline.core.ports import Completed
-from leadline.execution.scheduler import Refused, Unsure
+from leadline.execution.scheduler import Busy, Refused, Unsure
 from leadline.execution.slurm.words import EPOCH, job_id
 from leadline.execution.transport import NO_PROGRAM, CutOff, Transport
 
@@ -22,6 +22,8 @@ AWAY = re.compile(
 NOTHING_SENT = re.compile(
     r"connect failure|connection refused|standby mode|munge|authentication|configuration source|dns srv", re.IGNORECASE
 )
+BUSY = re.compile(r"MaxSubmitJob|temporarily un(able|available)|too many (jobs|pending)", re.IGNORECASE)
+"""What is said where the site, or the user's association, takes no more jobs for now."""
 NO_ACCOUNTING = re.compile(r"accounting storage is disabled|accounting_storage/none", re.IGNORECASE)
 _PREFIX = re.compile(r"^\w+: (error|fatal): ")
 
@@ -60,7 +62,7 @@ class Commands:
         """Run sbatch once, and return the job's id.
 
         Raises:
-            Refused: it was not taken.
+            Refused: it was not taken; ``Busy``: it may be later.
             Unsure: it may have been taken.
             SchedulerUnreachable: nothing was sent.
         """
@@ -75,6 +77,8 @@ class Commands:
             not answer.timed_out and answer.returncode > 0 and NOTHING_SENT.search(answer.stderr)
         ):
             raise self._unreachable(argv[0], answer)
+        if not answer.timed_out and answer.returncode > 0 and BUSY.search(answer.stderr):
+            raise Busy(f"Slurm at {self.transport.where} takes no more jobs for now ({said(answer)})")
         if answer.timed_out or answer.returncode <= 0 or AWAY.search(answer.stderr):
             raise Unsure(
                 f"Slurm at {self.transport.where} may or may not have taken a job ({_why(answer)}): look it up by its "

@@ -2,12 +2,13 @@
 
 import re
 import secrets
+from base64 import b64decode
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import PurePosixPath
 
 from leadline.core.documents import load
 from leadline.core.errors import InvalidInput, SchedulerUnreachable
-from leadline.core.jobs import JobSpec
+from leadline.core.jobs import JobSpec, JobState
 from leadline.core.systems import Partition
 from leadline.core.units import MINUTE_S
 from leadline.execution.scheduler import Refused, Status, Submission
@@ -20,7 +21,7 @@ from leadline.execution.slurm.answers import (
     read_names,
     read_queue,
 )
-from leadline.execution.slurm.batch import Measurer, batch_script, result_names, sbatch_words
+from leadline.execution.slurm.batch import RUNS, Measurer, batch_script, log_name, result_names, sbatch_words
 from leadline.execution.slurm.commands import COMMAND_S, NO_ACCOUNTING, Commands, said
 from leadline.execution.slurm.script import whole_minutes_s
 from leadline.execution.transport import NO_PROGRAM, Transport
@@ -34,12 +35,18 @@ ALL_TIMES = ("1970-01-01", "2037-01-01")
 """From when to when the accounting is asked: jobs are found whatever the clocks of the machines showed or show."""
 GONE = re.compile(r"invalid job id|already (completing|completed|finished)|job/step already", re.IGNORECASE)
 PREPARE = """\
-mkdir -p -- "$1" || exit 1
+mkdir -p -- "$1/runs" || exit 1
 id -un
 python=$(command -v "$2") && "$python" -P -c 'import leadline.execution.wrapper as one; print(one.__file__)' &&
 echo "$python"
 exit 0"""
 """Makes the folder, and prints who one is there and, where Leadline is, a file of it and the interpreter."""
+TAILS = """\
+cd -- "$1" 2>/dev/null || exit 0
+while IFS= read -r name; do
+  if [ -s "./$name" ]; then printf '%s ' "$name"; tail -c "$2" -- "./$name" | base64 | tr -d '\\n'; echo; fi
+done"""
+"""Prints the last ``$2`` bytes of the files that are named on its input, a line each."""
 
 
 class SlurmScheduler:
@@ -56,8 +63,8 @@ class SlurmScheduler:
     def __init__(
         self,
         name: str,
-        transport: Transport,
         folder: PurePosixPath,
+        transport: Transport,
         *,
         python: str = "python3",
         partition_of: Callable[[JobSpec], Partition | None] = lambda _: None,
@@ -72,6 +79,7 @@ class SlurmScheduler:
         self.partition_of = partition_of
         self._commands = Commands(transport, timeout_s)
         self._place: tuple[str, Measurer | None] | None = None
+        self._cancelled: set[str] = set()
 
     @property
     def name(self) -> str:
@@ -118,21 +126,36 @@ class SlurmScheduler:
             words = ["sacct", "-n", "-P", "--duplicates", "-j", ",".join(some), "-o", SACCT]
             listing = self._accounting(words)
             if listing is None:
-                return self._remembered(ids)
+                found = self._remembered(ids)
+                return found | self._vanished([one for one in ids if one not in found])
             found |= read_accounting(listing, [one for one in ids if one.partition("_")[0] in asked])
-        return found
+        return found | self._vanished([one for one in ids if one not in found])
 
     def reports(self, keys: Collection[str], *, since_s: float = 0.0) -> Mapping[str, Outcome]:
         """Read the outcomes that were written since; one that is damaged says nothing."""
         names = {name: key for key in keys for name in result_names(key)}
         found: dict[str, Outcome] = {}
-        changed = self.transport.read_changed(self.folder, names, since_s=since_s)
+        changed = self.transport.read_changed(self.folder / RUNS, names, since_s=since_s)
         for name, text in changed.items():
             try:
                 found[names[name]] = load(text, Outcome, what=name)
             except InvalidInput:
                 continue
         return found
+
+    def log_tails(self, keys: Collection[str], *, most_bytes: int = 8192) -> Mapping[str, str]:
+        """Return the last of what these attempts, and Slurm of them, wrote to their streams."""
+        if not keys:
+            return {}
+        names = {log_name(key): key for key in keys}
+        answer = self.transport.run(
+            ["sh", "-c", TAILS, "sh", str(self.folder / RUNS), str(most_bytes)],
+            stdin="".join(f"{name}\n" for name in names), timeout_s=self._commands.timeout_s,
+        )  # fmt: skip
+        if answer.returncode or answer.timed_out:
+            raise SchedulerUnreachable(f"logs cannot be read at {self.transport.where} ({said(answer)})")
+        rows = (line.partition(" ") for line in answer.stdout.splitlines())
+        return {names[name]: b64decode(text).decode(errors="replace") for name, _, text in rows if name in names}
 
     def cancel(self, ids: Collection[str]) -> None:
         """End jobs with scancel.
@@ -141,6 +164,7 @@ class SlurmScheduler:
             Refused: one of them is not this user's.
         """
         for some in _chunks(sorted(ids)):
+            self._cancelled.update(one for one in some if "_" in one)
             answer = self._commands.ask(["scancel", *some])
             lines = [line for line in answer.stderr.splitlines() if line.strip() and not GONE.search(line)]
             if answer.returncode and lines:
@@ -169,6 +193,21 @@ class SlurmScheduler:
         if answer.returncode:
             raise SchedulerUnreachable(f"the accounting at {self.transport.where} does not answer ({said(answer)})")
         return answer.stdout
+
+    def _vanished(self, ids: Collection[str]) -> dict[str, Status]:
+        """Tell of elements that were cancelled before they started: Slurm strikes them out of the array, and is silent.
+
+        Only those that this process cancelled are taken for such, and only if the controller, which remembers those
+        that started, names them neither.
+        """
+        struck = [one for one in ids if one in self._cancelled]
+        if not struck:
+            return {}
+        user, _ = self._prepared()
+        listing = self._commands.listed(["squeue", "-h", "-r", "-t", "all", "-u", user, "-o", SQUEUE])
+        named = read_queue(listing, struck)
+        gone = Status(JobState.CANCELLED, "cancelled before it started")
+        return {one: gone for one in struck if one not in named}
 
     def _remembered(self, ids: Collection[str]) -> dict[str, Status]:
         """Ask the controller for jobs that it still remembers (``MinJobAge``), those that ended one by one."""
