@@ -20,6 +20,7 @@ from leadline.execution.scheduler import Refused, Submission, Unsure
 from leadline.execution.slurm.scheduler import SlurmScheduler
 from leadline.execution.ssh import Ssh
 from leadline.execution.transport import Here
+from leadline.testing.scheduler_contract import SchedulerContract
 from leadline.testing.slurm_cluster import missing, slurm_cluster
 from leadline.testing.slurm_plan import ClusterPlan
 from leadline.testing.ssh_server import HOST, ssh_server
@@ -63,7 +64,8 @@ class Lossy:
 def sshd(cluster, tmp_path_factory):
     if reason := ssh_missing():
         pytest.skip(reason)
-    variables = {**cluster.environment, "PYTHONPATH": ":".join(path for path in sys.path if path)}
+    home = str(tmp_path_factory.mktemp("home"))  # without what this user's shell does at each start
+    variables = {**cluster.environment, "HOME": home, "PYTHONPATH": ":".join(path for path in sys.path if path)}
     with ssh_server(tmp_path_factory.mktemp("sshd"), variables) as running:
         yield running
 
@@ -80,9 +82,17 @@ def transport(request, slurm):
         opened.close()
 
 
+@pytest.mark.usefixtures("slurm")
+class TestContract(SchedulerContract):
+    """Slurm keeps the contract of a scheduler, here and over SSH."""
+
+    def again(self, scheduler):
+        return SlurmScheduler(scheduler.name, scheduler.folder, scheduler.transport, python=scheduler.python)
+
+
 @pytest.fixture
 def scheduler(transport, tmp_path):
-    return SlurmScheduler("test", transport, PurePosixPath(tmp_path / "jobs 50%"), python=sys.executable)
+    return SlurmScheduler("test", PurePosixPath(tmp_path / "jobs 50%"), transport, python=sys.executable)
 
 
 def until(scheduler, job, *states):
@@ -120,14 +130,13 @@ def test_a_job_runs_measured_and_is_told_of_from_submission_to_its_end(scheduler
     assert JobState.COMPLETED is outcome.state
     assert outcome.measured["elapsed_s"].value > 0
     assert {} == scheduler.reports(sent.keys, since_s=time.time() + 5)
-    (said,) = (tmp_path / "jobs 50%").glob("*.out")
-    assert "it's [\"$x 'y'\", 'a\\nb']\n" == said.read_text()
-    assert f"nap-it-s-{sent.key}-{job}.out" == said.name
+    assert {sent.key: "it's [\"$x 'y'\", 'a\\nb']\n"} == scheduler.log_tails([sent.key, "never-sent"])
     assert {sent.key: job} == scheduler.find([sent.key, "never-sent"])
 
 
 def test_an_array_is_one_submission_of_elements_with_keys_of_their_own(scheduler):
-    sent = python("import os, sys; sys.exit(int(os.environ['SLURM_ARRAY_TASK_ID']) == 4)", indices=(1, 4, 5), most=2)
+    code = "import os, sys; print(os.environ['LEADLINE_KEY']); sys.exit(int(os.environ['LEADLINE_INDEX']) == 4)"
+    sent = python(code, indices=(1, 4, 5), most=2)
     job = scheduler.submit(sent)
     ids = [f"{job}_{index}" for index in sent.indices]
     states = [ended(scheduler, one).state for one in ids]
@@ -135,7 +144,17 @@ def test_an_array_is_one_submission_of_elements_with_keys_of_their_own(scheduler
     assert 1 == scheduler.account(ids)[ids[1]].exit_code
     assert set(sent.keys) == set(scheduler.reports(sent.keys))
     assert 1 == scheduler.reports(sent.keys)[sent.keys[1]].exit_code
+    assert {key: f"{key}\n" for key in sent.keys} == scheduler.log_tails(sent.keys)
+    assert {key: f"{key[-3:]}\n" for key in sent.keys} == scheduler.log_tails(sent.keys, most_bytes=4)
     assert {sent.key: job} == scheduler.find([sent.key])
+
+
+def test_an_attempt_that_was_submitted_twice_runs_once(scheduler, tmp_path):
+    sent = submission("sh", "-c", f"echo ran >> {tmp_path}/ran")
+    first, second = scheduler.submit(sent), scheduler.submit(sent)
+    codes = sorted([ended(scheduler, first).exit_code, ended(scheduler, second).exit_code])
+    assert ([0, 125], "ran\n") == (codes, (tmp_path / "ran").read_text())
+    assert {sent.key: first} == scheduler.find([sent.key])
 
 
 def test_the_queue_tells_what_waits_what_runs_and_why(scheduler):
@@ -260,18 +279,18 @@ def test_a_command_of_several_tasks_is_launched_and_its_first_task_reports(sched
 
 
 def test_where_leadline_is_not_a_job_runs_all_the_same(transport, tmp_path, slurm):
-    scheduler = SlurmScheduler("test", transport, PurePosixPath(tmp_path / "jobs"), python="/no/such/python")
+    scheduler = SlurmScheduler("test", PurePosixPath(tmp_path / "jobs"), transport, python="/no/such/python")
     sent = submission("echo", "done")
     assert JobState.COMPLETED is ended(scheduler, scheduler.submit(sent)).state
     assert {} == scheduler.reports(sent.keys)
-    (said,) = (tmp_path / "jobs").glob("*.out")
-    assert "leadline is not installed here: the job runs unmeasured\ndone\n" == said.read_text()
+    said = scheduler.log_tails(sent.keys)[sent.key]
+    assert "leadline is not installed here: the job runs unmeasured\ndone\n" == said
 
 
 @pytest.mark.parametrize("folder", ["relative", "/a$HOME", "/a\\b", "/a\nb"])
 def test_a_folder_that_slurm_would_read_as_a_pattern_is_refused(folder):
     with pytest.raises(InvalidInput, match="cannot hold jobs"):
-        SlurmScheduler("test", Here(), PurePosixPath(folder))
+        SlurmScheduler("test", PurePosixPath(folder), Here())
 
 
 @pytest.mark.slow
@@ -283,7 +302,7 @@ def test_without_accounting_the_controller_tells_and_without_it_nothing_is_concl
         for name, value in bare.environment.items():
             monkeypatch.setenv(name, value)
         monkeypatch.setenv("PYTHONPATH", ":".join(path for path in sys.path if path))
-        scheduler = SlurmScheduler("bare", Here(), PurePosixPath(tmp_path / "jobs"), python=sys.executable, timeout_s=6)
+        scheduler = SlurmScheduler("bare", PurePosixPath(tmp_path / "jobs"), Here(), python=sys.executable, timeout_s=6)
         sent = submission("false")
         job = scheduler.submit(sent)
         status = ended(scheduler, job)
@@ -316,7 +335,7 @@ def test_ten_thousand_commands_are_never_on_one_line():
             asked.append(list(argv))
             return Completed(0, "me\n", "")
 
-    scheduler = SlurmScheduler("test", Records(), PurePosixPath("/x"))
+    scheduler = SlurmScheduler("test", PurePosixPath("/x"), Records())
     scheduler.account([f"{number}_1" for number in range(10_000)])
     scheduler.cancel([str(number) for number in range(10_000)])
     assert 10_000 == sum(len(words[words.index("-j") + 1].split(",")) for words in asked if words[0] == "sacct")

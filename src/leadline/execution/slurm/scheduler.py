@@ -8,7 +8,7 @@ from pathlib import PurePosixPath
 
 from leadline.core.documents import load
 from leadline.core.errors import InvalidInput, SchedulerUnreachable
-from leadline.core.jobs import JobSpec
+from leadline.core.jobs import JobSpec, JobState
 from leadline.core.systems import Partition
 from leadline.core.units import MINUTE_S
 from leadline.execution.scheduler import Refused, Status, Submission
@@ -79,6 +79,7 @@ class SlurmScheduler:
         self.partition_of = partition_of
         self._commands = Commands(transport, timeout_s)
         self._place: tuple[str, Measurer | None] | None = None
+        self._cancelled: set[str] = set()
 
     @property
     def name(self) -> str:
@@ -130,9 +131,10 @@ class SlurmScheduler:
             words = ["sacct", "-n", "-P", "--duplicates", "-j", ",".join(some), "-o", SACCT]
             listing = self._accounting(words)
             if listing is None:
-                return self._remembered(ids)
+                found = self._remembered(ids)
+                return found | self._vanished([one for one in ids if one not in found])
             found |= read_accounting(listing, [one for one in ids if one.partition("_")[0] in asked])
-        return found
+        return found | self._vanished([one for one in ids if one not in found])
 
     def reports(self, keys: Collection[str], *, since_s: float = 0.0) -> Mapping[str, Outcome]:
         """Read the outcomes that were written since; one that is damaged says nothing."""
@@ -167,6 +169,7 @@ class SlurmScheduler:
             Refused: one of them is not this user's.
         """
         for some in _chunks(sorted(ids)):
+            self._cancelled.update(one for one in some if "_" in one)
             answer = self._commands.ask(["scancel", *some])
             lines = [line for line in answer.stderr.splitlines() if line.strip() and not GONE.search(line)]
             if answer.returncode and lines:
@@ -195,6 +198,21 @@ class SlurmScheduler:
         if answer.returncode:
             raise SchedulerUnreachable(f"the accounting at {self.transport.where} does not answer ({said(answer)})")
         return answer.stdout
+
+    def _vanished(self, ids: Collection[str]) -> dict[str, Status]:
+        """Tell of elements that were cancelled before they started: Slurm strikes them out of the array, and is silent.
+
+        Only those that this process cancelled are taken for such, and only if the controller, which remembers those
+        that started, names them neither.
+        """
+        struck = [one for one in ids if one in self._cancelled]
+        if not struck:
+            return {}
+        user, _ = self._prepared()
+        listing = self._commands.listed(["squeue", "-h", "-r", "-t", "all", "-u", user, "-o", SQUEUE])
+        named = read_queue(listing, struck)
+        gone = Status(JobState.CANCELLED, "cancelled before it started")
+        return {one: gone for one in struck if one not in named}
 
     def _remembered(self, ids: Collection[str]) -> dict[str, Status]:
         """Ask the controller for jobs that it still remembers (``MinJobAge``), those that ended one by one."""
