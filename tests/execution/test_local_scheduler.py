@@ -323,6 +323,38 @@ def test_a_full_disk_loses_nothing_and_repeats_nothing(small_disk, tmp_path):
     assert "ran\ntwo\n" == (tmp_path / "made").read_text()
 
 
+DIES = """
+import os, sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[1])
+import test_local_scheduler as t
+from leadline.execution.journal import Journal
+
+def dying(change):
+    def died(*given, **more):
+        if sys.argv[4] == "after":
+            change(*given, **more)
+        os.kill(os.getpid(), 9)
+    return died
+
+setattr(Journal, sys.argv[5], dying(getattr(Journal, sys.argv[5])))
+local = t.LocalScheduler(Path(sys.argv[2]), t.Slots((0, 1)))
+t.until(local, [local.submit(t.shell("one", "echo ran >> made", workdir=sys.argv[3]))])
+"""
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+@pytest.mark.parametrize("step", ["note_begin", "attach", "settle"])
+def test_a_driver_that_dies_around_any_of_its_steps_loses_and_repeats_nothing(folder, tmp_path, moment, step):
+    words = [sys.executable, "-c", DIES, str(Path(__file__).parent), str(folder), str(tmp_path), moment, step]
+    died = subprocess.run(words, check=False)
+    assert died.returncode == -signal.SIGKILL
+    with closing(LocalScheduler(folder, Slots((0, 1)))) as local:
+        number = local.find(["one"])["one"]
+        assert JobState.COMPLETED is until(local, [number])[number].state
+    assert "ran\n" == (tmp_path / "made").read_text()
+
+
 DRIVER = """
 import sys
 from itertools import pairwise

@@ -206,9 +206,10 @@ class LocalQueue:
         outcome = _outcome(result)
         end_leftovers(str(result))
         spent = outcome.measured.get("elapsed_s") if outcome else None
+        begun = entry.pid is not None and (outcome is None or outcome.state is not JobState.PENDING)
         if outcome is not None and outcome.state.final and not (self.ending and outcome.state is JobState.CANCELLED):
             self._done.append(self.journal.settle(entry.key, outcome))
-        elif self.vanished is not None and entry.pid is not None:
+        elif self.vanished is not None and begun:
             self._done.append(self.journal.settle(entry.key, self.vanished(entry, outcome)))
         elif lost and entry.losses + 1 >= MOST_LOSSES:
             said = last_line(log_path(self.folder, entry)) or "it wrote no result"

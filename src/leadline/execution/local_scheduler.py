@@ -116,7 +116,7 @@ class LocalScheduler:
                     continue
                 if new:
                     found[entry.key] = read_outcome(path)
-        return found
+        return {key: outcome for key, outcome in found.items() if outcome.state is not JobState.PENDING}
 
     def log_tails(self, keys: Collection[str], *, most_bytes: int = 8192) -> Mapping[str, str]:
         """Return the last of what these attempts wrote to their streams."""

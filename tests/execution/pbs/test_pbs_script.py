@@ -79,6 +79,8 @@ def test_a_value_that_a_shell_might_take_for_more_is_refused(value):
         qsub_options(submission(replace(SPEC, partition=value)), Flavour.TORQUE, OUT)
     with pytest.raises(InvalidInput):
         qsub_options(submission(key=value or " "), Flavour.PRO, OUT)
+    with pytest.raises(InvalidInput):
+        qsub_options(submission(), Flavour.PRO, PurePosixPath(f"/scratch/{value or ' '}/k1.out"))
 
 
 @given(st.text(max_size=200))
@@ -117,6 +119,13 @@ def test_the_script_runs_the_command_measured_with_its_words_and_variables(tmp_p
     outcome = read_outcome(tmp_path / "runs" / "k1.json")
     assert (JobState.FAILED, 3) == (outcome.state, outcome.exit_code)
     assert f"{AWKWARD} {AWKWARD} {tmp_path}/work here\n" == (tmp_path / "runs" / "k1.log").read_text()
+
+
+def test_a_job_without_a_folder_of_its_own_works_where_it_was_submitted(tmp_path):
+    (tmp_path / "submitted from").mkdir()
+    made = submission(JobSpec("x", ("pwd",), ResourceSpec()))
+    assert 0 == run(tmp_path, made, PBS_O_WORKDIR=str(tmp_path / "submitted from"))
+    assert f"{tmp_path}/submitted from\n" == (tmp_path / "runs" / "k1.log").read_text()
 
 
 def test_an_element_knows_its_index_and_one_that_nobody_wants_ends_at_once(tmp_path):

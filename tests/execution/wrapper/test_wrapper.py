@@ -174,7 +174,8 @@ def test_a_job_is_not_begun_where_its_starter_died_before_it_was_noted(tmp_path)
     ended = subprocess.run(command, pass_fds=(reading,), env=env, check=False)
     os.close(reading)
     assert ended.returncode == 125
-    assert [] == list(tmp_path.iterdir())
+    assert ["result.json"] == [path.name for path in tmp_path.iterdir()]
+    assert read_outcome(tmp_path / "result.json").state is JobState.PENDING
 
 
 def test_a_warning_reaches_whoever_listens_below_a_shell_that_does_not(measure, tmp_path):

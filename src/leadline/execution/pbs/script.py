@@ -49,7 +49,7 @@ def qsub_options(submission: Submission, flavour: Flavour, output: PurePosixPath
         words += ["-J" if flavour is Flavour.PRO else "-t", _array(submission, flavour)]
     if submission.after:
         words += ["-W", f"depend={_depend(submission, flavour)}"]
-    return [*words, "-r", "n", "-j", "oe", "-o", str(output)]
+    return [*words, "-r", "n", "-j", "oe", "-o", _checked("-o", str(output))]
 
 
 def job_name(name: str, key: str) -> str:
@@ -84,6 +84,7 @@ def job_script(submission: Submission, folder: PurePosixPath, *, python: str) ->
         job_name("", key)
     runs = shlex.quote(str(folder / "runs"))
     lines = ["#!/bin/bash", *_which(submission), *_exports(spec)]
+    lines += [] if spec.workdir else ['cd -- "${PBS_O_WORKDIR:-.}"']  # PBS begins in the home folder
     lines += [f"mkdir -p {runs}", f'exec >> {runs}/"$LEADLINE_KEY.log" 2>&1']
     return "\n".join([*lines, *_command(submission, folder, python), ""])
 

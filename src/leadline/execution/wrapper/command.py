@@ -4,12 +4,15 @@ import argparse
 import errno
 import os
 import signal
+import socket
 import sys
 import time
+from datetime import UTC, datetime
 from pathlib import Path
 
 from leadline import __version__
 from leadline.core.errors import LeadlineError
+from leadline.core.jobs import JobState
 from leadline.execution.wrapper.control import control_path
 from leadline.execution.wrapper.instruments import Enough, Instruments, with_instruments
 from leadline.execution.wrapper.outcome import Outcome, write_outcome
@@ -18,8 +21,8 @@ from leadline.execution.wrapper.supervise import ENOUGH, Limits, supervise
 OPEN = b"g"
 """What whoever starts the wrapper says at the gate once it has noted the wrapper's process."""
 NEVER_BEGUN = 125
-"""Exit code of a wrapper that started no command, and wrote no outcome: its starter died before it said so, or another
-wrapper had started the same attempt."""
+"""Exit code of a wrapper that started no command: its starter died before it said so (the outcome's state is PENDING),
+or another wrapper had started the same attempt (there is no outcome of this one)."""
 PATIENCE_S = 600.0
 """How long the last outcome waits for room on a full disk."""
 
@@ -47,7 +50,7 @@ def main(arguments: list[str]) -> int:
     given = parser.parse_args(arguments)
     path = Path(os.path.expandvars(given.result)).absolute()
     if given.gate is not None and not _opened(given.gate):
-        return NEVER_BEGUN
+        return _never_begun(given.command, path)
     if given.once and not _first(path):
         sys.stderr.write(f"leadline: {path.stem} was started before: it is not started again\n")
         return NEVER_BEGUN
@@ -97,6 +100,17 @@ def _first(path: Path) -> bool:
     except FileExistsError:
         return False
     return True
+
+
+def _never_begun(command: list[str], path: Path) -> int:
+    """Write down that the command was never started, so that whoever finds it may start it."""
+    now = datetime.now(UTC).isoformat(timespec="milliseconds")
+    reason = "whoever started it died before it was begun"
+    try:
+        write_outcome(Outcome(JobState.PENDING, now, socket.gethostname(), tuple(command), reason=reason), path)
+    except OSError as error:
+        sys.stderr.write(f"leadline: {path} cannot be written ({error.strerror})\n")
+    return NEVER_BEGUN
 
 
 def _opened(gate: int) -> bool:

@@ -18,6 +18,7 @@ SCHEMA = "leadline.outcome/1"
 class Outcome:
     """One command under the wrapper; ``state`` RUNNING is an interim result, all that is left if the wrapper is killed.
 
+    ``state`` PENDING says that the command was never begun.
     ``exit_code`` is the command's own, ``signal`` the number of the signal that ended it; one of them is ``None``.
     ``node`` is what the node says of itself (``describe_node``).
     ``progress`` is what the command showed of its own progress.
