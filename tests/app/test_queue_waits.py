@@ -1,19 +1,22 @@
 import io
 import random
+import time
 
 import pytest
 
 from leadline.app.learned_queue import LASTS_S, learned_queue
 from leadline.app.queue_waits import read_queues, with_waits
 from leadline.core.accounting import AccountedJob
-from leadline.core.errors import InvalidInput, UnknownName
+from leadline.core.errors import InvalidInput, SchedulerUnreachable, UnknownName
 from leadline.core.estimate import Basis, Estimate, Interval, Target, Tier
 from leadline.core.hardware import Device, DeviceKind
 from leadline.core.jobs import ResourceSpec
+from leadline.core.ports import Completed
 from leadline.core.systems import NodeType, Partition, System
 from leadline.core.units import GIB
 from leadline.estimators.queue_state import known_at
-from leadline.history.sacct import DELIMITER
+from leadline.execution.processes import run_process
+from leadline.history.sacct import DELIMITER, sacct_command
 from leadline.recommend.feasibility import Candidate
 
 PITZER = System("Pitzer", "OSC", "hpc", "production", "slurm")
@@ -79,7 +82,7 @@ def test_nothing_is_said_of_a_partition_or_a_system_without_accounting():
                           other.estimate, other.request)  # fmt: skip
     timed, notes = with_waits([candidate("unheard"), elsewhere], {"Pitzer": queue})
     assert [None, None] == [one.wait for one in timed]
-    assert notes == ("waits in unheard of Pitzer are not known: its accounting tells of no job there",)
+    assert notes == ("waits in unheard of Pitzer are not known: its accounting tells of no job that started there",)
 
 
 def test_what_was_learned_serves_for_a_day_and_is_learned_again_after_it():
@@ -104,12 +107,52 @@ def test_an_accounting_is_read_from_standard_input(monkeypatch):
 
 @pytest.mark.parametrize(
     ("shown", "why"),
-    [("Pitzer", "names no file"), ("Pitzer=", "names no file"), ("Pitzer=/nowhere", "/nowhere cannot be read"),
+    [("Pitzer=", "names no file"), ("Pitzer=/nowhere", "/nowhere cannot be read"),
      ("Nowhere=x", "Nowhere")],
 )  # fmt: skip
 def test_what_cannot_be_read_is_refused(shown, why):
     with pytest.raises((InvalidInput, UnknownName), match=why):
         read_queues([shown], Catalog())
+
+
+def test_the_sacct_of_this_machine_is_asked_for_everybodys_jobs_in_epoch_seconds():
+    asked = []
+
+    def runner(argv, *, env=None, cwd=None, timeout_s=None):
+        asked.append((argv, env))
+        return Completed(0, as_text(accounting()), "")
+
+    assert {"Pitzer"} == set(read_queues(["Pitzer"], Catalog(), runner))
+    assert [(sacct_command(60), {"SLURM_TIME_FORMAT": "%s"})] == asked
+
+
+@pytest.mark.parametrize(
+    ("answer", "says"),
+    [(Completed(1, "", "first\nslurm_persist_conn_open: refused\n"), r"\(slurm_persist_conn_open: refused\): on"),
+     (Completed(-15, "", "", timed_out=True), "nothing within 300 s"), (Completed(7, "", ""), "exit code 7")],
+)  # fmt: skip
+def test_an_accounting_that_does_not_answer_is_said_to_be_out_of_reach(answer, says):
+    with pytest.raises(SchedulerUnreachable, match=says):
+        read_queues(["Pitzer"], Catalog(), lambda *_, **__: answer)
+
+
+def test_where_there_is_no_sacct_a_file_is_asked_for(monkeypatch):
+    monkeypatch.setenv("PATH", "/nowhere")
+    with pytest.raises(InvalidInput, match=r"asks sacct, which is not here: .* --waits Pitzer=FILE"):
+        read_queues(["Pitzer"], Catalog())
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("slurm")
+def test_a_real_accounting_is_asked_and_says_when_it_is_too_short():
+    submitted = ["sbatch", "--parsable", "--output=/dev/null", "--ntasks=1", "--mem=100", "--wrap=true"]
+    assert 0 == run_process(submitted).returncode
+    deadline = time.monotonic() + 60
+    while not run_process(sacct_command(1)).stdout:
+        assert time.monotonic() < deadline
+        time.sleep(0.5)
+    with pytest.raises(InvalidInput, match="200 jobs that started or more, and this accounting has"):
+        read_queues(["Pitzer"], Catalog())
 
 
 def test_too_short_an_accounting_is_refused(tmp_path):

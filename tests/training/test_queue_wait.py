@@ -168,3 +168,15 @@ def test_waits_of_another_version_are_refused():
     state = {**learned().dump(), "features": np.array(["walltime_s"])}
     with pytest.raises(InvalidInput, match="learn them again"):
         load_waits(state)
+
+
+def test_the_rest_of_a_wait_is_held_by_its_interval_too():
+    told, true = later()
+    held = []
+    for one, wait_s in zip(told, true, strict=True):
+        waited_s = 0.3 * one.wait_s.point
+        rest = one.remaining_s(waited_s) if wait_s > waited_s > AT_ONCE_S else None
+        if rest is not None:
+            held.append(rest.low <= wait_s - waited_s <= rest.high)
+    assert len(held) > 50
+    assert np.mean(held) > 0.8

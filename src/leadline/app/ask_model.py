@@ -31,7 +31,7 @@ def recommend_model(
 ) -> Recommendation:  # fmt: skip
     """Return the configurations that satisfy ``constraints``, best first, at the places named by ``on`` (or all).
 
-    ``waits`` are accountings of systems, ``SYSTEM=FILE`` each: there the time in the queue counts, too.
+    ``waits`` are accountings of systems, ``SYSTEM`` or ``SYSTEM=FILE``: there the time in the queue counts, too.
 
     Raises:
         InvalidInput: a value is missing or cannot be, or the model does not predict the time.

@@ -10,12 +10,16 @@ from typing import Protocol
 
 from leadline.core.accounting import AccountedJob
 from leadline.core.documents import why_unread
-from leadline.core.errors import InvalidInput
+from leadline.core.errors import InvalidInput, SchedulerUnreachable
 from leadline.core.jobs import ResourceSpec
-from leadline.core.ports import Catalog
+from leadline.core.ports import Catalog, ProcessRunner
 from leadline.core.waits import QueueWait
-from leadline.history.sacct import read_sacct
+from leadline.execution.processes import run_process
+from leadline.history.sacct import ENVIRONMENT, read_sacct, sacct_command
 from leadline.recommend.feasibility import Candidate
+
+DAYS, PATIENCE_S = 60, 300.0
+"""What the ``sacct`` of this machine is asked for, and how long it may take."""
 
 
 class Queue(Protocol):
@@ -31,24 +35,27 @@ class Queue(Protocol):
         """Foretell the wait of each job were it alone submitted now."""
 
 
-def read_queues(shown: Sequence[str], catalog: Catalog) -> dict[str, Queue]:
-    """Read ``SYSTEM=FILE`` each, the accounting of a system (``-``: standard input), and learn from it.
+def read_queues(shown: Sequence[str], catalog: Catalog, runner: ProcessRunner = run_process) -> dict[str, Queue]:
+    """Read the accounting of systems, ``SYSTEM=FILE`` each (``-``: standard input), and learn from it.
+
+    ``SYSTEM`` alone asks the ``sacct`` of this machine.
 
     Raises:
-        InvalidInput: one is not of that form, cannot be read, or tells of too few jobs.
+        InvalidInput: an accounting cannot be read, or tells of too few jobs; or there is no ``sacct`` here.
         UnknownName: there is no such system.
+        SchedulerUnreachable: ``sacct`` did not answer.
     """
     found: dict[str, Queue] = {}
     for one in shown:
         from leadline.app.learned_queue import learned_queue  # noqa: PLC0415 - numpy, where it is needed alone
 
         name, equals, path = one.partition("=")
-        if not equals or not path:
+        if equals and not path:
             raise InvalidInput(f"--waits {one} names no file: write SYSTEM=FILE, such as Pitzer=sacct.txt")
         system = catalog.system(name).name
-        jobs = read_sacct(_text(path))
+        jobs = read_sacct(_text(path) if path else _asked_here(name, runner))
         if not jobs:
-            raise InvalidInput(f"{path} tells of no job, so nothing is known of the waits at {system}")
+            raise InvalidInput(f"{path or 'sacct'} tells of no job, so nothing is known of the waits at {system}")
         found[system] = learned_queue(system, jobs)
     return found
 
@@ -59,15 +66,16 @@ def with_waits(candidates: Sequence[Candidate], queues: Mapping[str, Queue]) -> 
     notes: list[str] = []
     for system, queue in queues.items():
         asked = {(one.partition.name, one.request): None for one in candidates if one.system.name == system}
-        told, user = {job.partition for job in queue.accounting}, _user(queue)
-        known = [one for one in asked if one[0] in told]
+        told = {job.partition for job in queue.accounting if job.started_s is not None}
+        known, user = [one for one in asked if one[0] in told], _user(queue)
         jobs = [_as_job(f"asked-{number}", user, *one) for number, one in enumerate(known)]
-        for (partition, request), wait in zip(known, queue.waits(jobs), strict=True):
+        for (partition, request), wait in zip(known, queue.waits(jobs) if jobs else (), strict=True):
             waits[system, partition, request] = wait
         missing = sorted({partition for partition, _ in asked} - told)
         if missing:
             notes.append(
-                f"waits in {', '.join(missing)} of {system} are not known: its accounting tells of no job there"
+                f"waits in {', '.join(missing)} of {system} are not known: its accounting tells of no job that started "
+                "there"
             )
         if known:
             moment = datetime.fromtimestamp(queue.now_s, UTC).strftime("%Y-%m-%d %H:%M UTC")
@@ -96,6 +104,20 @@ def _as_job(key: str, user: str, partition: str, asked: ResourceSpec) -> Account
         gpus=asked.nodes * asked.gpus_per_node, memory_bytes=None if memory is None else memory * asked.nodes,
         walltime_s=asked.walltime_s,
     )  # fmt: skip
+
+
+def _asked_here(name: str, runner: ProcessRunner) -> str:
+    """Return what the ``sacct`` of this machine tells of the last ``DAYS``."""
+    fix = f"on the system itself write its accounting into a file, and name it with --waits {name}=FILE"
+    try:
+        done = runner(sacct_command(DAYS), env=ENVIRONMENT, timeout_s=PATIENCE_S)
+    except InvalidInput as error:
+        raise InvalidInput(f"--waits {name} asks sacct, which is not here: {fix}") from error
+    if done.timed_out or done.returncode:
+        said = next(iter(done.stderr.strip().splitlines()[-1:]), f"exit code {done.returncode}")
+        why = f"nothing within {PATIENCE_S:.0f} s" if done.timed_out else said
+        raise SchedulerUnreachable(f"sacct did not tell of the last {DAYS} days ({why}): {fix}")
+    return done.stdout
 
 
 def _text(path: str) -> str:

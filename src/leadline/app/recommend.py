@@ -20,7 +20,7 @@ def recommend(
 ) -> Recommendation:
     """Return the configurations that satisfy ``constraints``, best first, among the systems named by ``on`` (or all).
 
-    ``waits`` are accountings of systems, ``SYSTEM=FILE`` each: there the time in the queue counts, too.
+    ``waits`` are accountings of systems, ``SYSTEM`` or ``SYSTEM=FILE``: there the time in the queue counts, too.
 
     Raises:
         InvalidInput: a system is unknown, a value is out of range, or the workload cannot be used.

@@ -1,11 +1,14 @@
 """How long a job will wait in a queue before it starts."""
 
+import math
 from dataclasses import dataclass
 
 from leadline.core.estimate import Interval
 
 AT_ONCE_S = 60.0
 """A wait up to this is no wait: it is what a scheduler takes to go round."""
+FEWEST_LEFT = 4
+"""Quantiles that must lie beyond what a job has waited already, that anything is said of the rest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,3 +25,16 @@ class QueueWait:
     quantiles_s: tuple[float, ...]
     as_of_s: float
     reasons: tuple[str, ...] = ()
+
+    def remaining_s(self, waited_s: float) -> Interval | None:
+        """Return how much longer a job waits that has waited so long already, with the level of ``wait_s``.
+
+        It is the foretold distribution without the waits that are over. ``None`` where hardly any is left: that job
+        has waited longer than could be foretold, and nothing is known of the rest.
+        """
+        left = [one - waited_s for one in self.quantiles_s if one > waited_s]
+        if len(left) < FEWEST_LEFT:
+            return None
+        tail = (1 - self.wait_s.level) / 2
+        low, point, high = (left[min(len(left) - 1, math.floor(level * len(left)))] for level in (tail, 0.5, 1 - tail))
+        return Interval(point, low, high, self.wait_s.level)

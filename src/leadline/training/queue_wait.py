@@ -28,7 +28,7 @@ MOST_LEARNED = 30_000
 TREES, FOLD_TREES = 60, 20
 LEAF, LEAST_LEAF, LEAVES = 30, 5, 200
 """Jobs in a leaf at least: 30, or fewer where there would be fewer than 200 leaves of so many."""
-FOLDS = (0.4, 0.55, 0.7, 0.85, 1.0)
+FOLDS = (0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 """Shares of the jobs, in the order in which they came: from what came before one, what came up to the next is told."""
 QUANTILES = 40
 LEAST_SEEN = 0.02

@@ -98,7 +98,7 @@ def test_the_table_shows_waits_only_where_they_were_asked_for(capsys, config, sa
 
 @pytest.mark.parametrize(
     ("shown", "says"),
-    [("Pitzer", "write SYSTEM=FILE"), ("Pizter=x", "Pitzer"), ("Pitzer=/nowhere/sacct.txt", "check the path")],
+    [("Pitzer=", "write SYSTEM=FILE"), ("Pizter=x", "Pitzer"), ("Pitzer=/nowhere/sacct.txt", "check the path")],
 )
 def test_an_accounting_that_cannot_be_read_ends_in_one_sentence(capsys, config, shown, says):
     code, out, err = run(capsys, "recommend", config, "--steps", "10", "--waits", shown)

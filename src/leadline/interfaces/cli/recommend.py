@@ -93,8 +93,9 @@ def recommend(
     waits: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="SYSTEM=FILE",
-            help="Count the time in the queue of a system, told by its accounting; - is standard input. Repeatable.",
+            metavar="SYSTEM[=FILE]",
+            help="Count the time in the queue of a system, told by its accounting: a FILE (- is standard input), or "
+            "what sacct says here. Repeatable.",
             show_default="waits are not known",
             rich_help_panel=LIMITS,
         ),
