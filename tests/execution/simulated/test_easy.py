@@ -187,7 +187,7 @@ def test_who_outruns_what_was_expected_still_holds_its_cores():
     assert [] == queue.start(10)
     queue.change("first", 30)
     assert [] == queue.start(20)
-    assert 30 == queue.promises["second"].at_s
+    assert 30 == queue.promises[""].at_s
 
 
 def test_what_can_never_run_is_refused():

@@ -7,7 +7,6 @@ job behind it may start at once if it ends by then, or if it runs on what the pr
 
 import math
 from bisect import insort
-from collections import Counter
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
 from itertools import groupby
@@ -66,14 +65,12 @@ class EasyQueue:
     ``backfills`` off is plain first come, first served.
     """
 
-    def __init__(self, cluster: Cluster, *, backfills: bool = True, depth: int = 1) -> None:
+    def __init__(self, cluster: Cluster, *, backfills: bool = True) -> None:
         self.cluster = cluster
         self.backfills = backfills
-        self.depth = depth
         self.waiting: dict[Key, Waiting] = {}
         self.running: dict[Key, Running] = {}
-        self.promises: dict[Key, Promise] = {}
-        self._promised: Counter[str] = Counter()
+        self.promises: dict[str, Promise] = {}
         self._ends: list[Running] = []
         self._new: list[Waiting] = []
         self._stale = True
@@ -126,11 +123,10 @@ class EasyQueue:
         tried, self._new = (list(self.waiting.values()) if stale else self._new), []
         if stale:
             self.promises = {}
-            self._promised.clear()
         started: list[Running] = []
         rejected: dict[Ask, float] = {}
         for job in tried:
-            promised = self._promised[job.ask.partition] >= self.depth
+            promised = job.ask.partition in self.promises
             if promised and (not self.backfills or job.least_s >= rejected.get(job.ask, math.inf)):
                 continue
             if running := self._begin(job, now_s):
@@ -146,9 +142,7 @@ class EasyQueue:
 
         Nothing is changed. It is ``None`` where too few nodes are left for it to start at all.
         """
-        plan = EasyQueue(
-            Cluster(self.cluster.nodes, self.cluster.partitions), backfills=self.backfills, depth=self.depth
-        )
+        plan = EasyQueue(Cluster(self.cluster.nodes, self.cluster.partitions), backfills=self.backfills)
         plan.cluster.free = [list(free) for free in self.cluster.free]
         plan.running = {key: Running(key, one.ask, one.nodes, one.started_s, max(one.until_s, now_s))
                         for key, one in self.running.items()}  # fmt: skip
@@ -198,8 +192,7 @@ class EasyQueue:
                 for left in (room, *later):
                     take(left, job.ask, found)
                 promise = Promise(job.key, job.ask, max(at_s, now_s), job.expected_s, found, room)
-                self.promises[job.key] = promise
-                self._promised[job.ask.partition] += 1
+                self.promises[job.ask.partition] = promise
                 return
 
     def _changes(self) -> list[_Change]:

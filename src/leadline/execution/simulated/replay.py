@@ -62,9 +62,7 @@ MOST_ATTEMPTS = 60
 """A way of asking under which a job is killed so often never asks for enough."""
 
 
-def replay(
-    jobs: Sequence[AccountedJob], cluster: Cluster, asking: Asking, *, backfills: bool = True, depth: int = 1
-) -> list[Attempt]:
+def replay(jobs: Sequence[AccountedJob], cluster: Cluster, asking: Asking, *, backfills: bool = True) -> list[Attempt]:
     """Run all jobs to their ends and return their attempts in the order in which they ended.
 
     A job needs its ``elapsed_s``, comes when it came, and is submitted anew as soon as it was killed at its limit.
@@ -75,14 +73,15 @@ def replay(
         InvalidInput: a job has no measured time, or is killed again and again.
         NothingFits: a job is larger than the cluster.
     """
-    return _Replay(jobs, asking, EasyQueue(cluster, backfills=backfills, depth=depth)).run()
+    return _Replay(jobs, cluster, asking, backfills=backfills).run()
 
 
 class _Replay:
-    def __init__(self, jobs: Sequence[AccountedJob], asking: Asking, queue: EasyQueue) -> None:
-        self.jobs, self.asking, self.queue = jobs, asking, queue
+    def __init__(self, jobs: Sequence[AccountedJob], cluster: Cluster, asking: Asking, *, backfills: bool) -> None:
+        self.jobs, self.asking = jobs, asking
         self.needs_s = [_need_s(job) for job in jobs]
-        self.asks = [_ask(job, queue.cluster) for job in jobs]
+        self.asks = [_ask(job, cluster) for job in jobs]
+        self.queue = EasyQueue(cluster, backfills=backfills)
         self.killed_at_s: list[list[float]] = [[] for _ in jobs]
         self.live: dict[int, tuple[AccountedJob, Asked]] = {}
         self.attempts: list[Attempt] = []

@@ -160,7 +160,7 @@ class SimulatedScheduler:
         return job.ended_s is not None and self.site.at_s >= job.ended_s + self.failures.accounting_late_s
 
     def _status(self, job: SiteJob) -> Status:
-        promise = self.site.queue.promises.get(job.id)
+        promise = next((one for one in self.site.queue.promises.values() if one.key == job.id), None)
         expected_s = promise.at_s if promise is not None and promise.at_s < math.inf else None
         elapsed_s = None if job.started_s is None else (job.ended_s or self.site.at_s) - job.started_s
         return Status(
