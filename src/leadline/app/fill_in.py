@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from leadline.app.estimate import RISK, Toolbox
 from leadline.app.submit import Request, find_partition, job_spec, predict_at
 from leadline.app.workloads import launched
+from leadline.core.estimate import Estimate
 from leadline.core.jobs import JobSpec, ResourceSpec
 from leadline.core.systems import Partition
 from leadline.core.units import format_bytes, format_clock
@@ -15,10 +16,14 @@ from leadline.recommend.requests import request_for
 
 @dataclass(frozen=True, slots=True)
 class Filled:
-    """A request with nothing left open that could be known, and a sentence for each thing that was filled in."""
+    """A request with nothing left open that could be known, and a sentence for each thing that was filled in.
+
+    ``predicted`` is what it rests on, where something was left open that a prediction tells.
+    """
 
     request: Request
     notes: tuple[str, ...] = ()
+    predicted: Estimate | None = None
 
 
 def fill_in(request: Request, subject: Sequence[str], place: str, tools: Toolbox) -> Filled:
@@ -45,8 +50,8 @@ def fill_in(request: Request, subject: Sequence[str], place: str, tools: Toolbox
     if why and asked:
         notes.append(f"{asked} GPU{'s are' if asked > 1 else ' is'} asked for, {why}: --gpus changes it")
     if None in (request.cores, request.memory_bytes, request.walltime_s):
-        filled, more = _predicted(filled, subject, place, partition, tools, used)
-        notes += more
+        found = _predicted(filled, subject, place, partition, tools, used)
+        return replace(found, notes=(*notes, *found.notes))
     return Filled(filled, tuple(notes))
 
 
@@ -69,11 +74,12 @@ def _used(spec: JobSpec, partition: Partition) -> tuple[int, int, str]:
 
 def _predicted(
     request: Request, subject: Sequence[str], place: str, partition: Partition, tools: Toolbox, gpus: int
-) -> tuple[Request, list[str]]:
+) -> Filled:
     """Fill cores, memory and walltime in from what is predicted at ``place`` on ``gpus``; say so, or why not."""
     predicted, why_not = predict_at(place, subject, tools, gpus=gpus or None)
     if predicted is None:
-        return request, [f"what is not asked for is left to the site, as nothing could be predicted: {why_not}"]
+        why = f"what is not asked for is left to the site, as nothing could be predicted: {why_not}"
+        return Filled(request, (why,))
     asked = request_for(predicted, partition, RISK)
     filled = replace(
         request,
@@ -88,7 +94,7 @@ def _predicted(
             f"the job needs about {format_bytes(needed.point)} of GPU memory and a {predicted.target.device} has "
             f"{format_bytes(there)}: leadline recommend shows where it fits"
         )
-    return filled, notes
+    return Filled(filled, tuple(notes), predicted)
 
 
 def _words(request: Request, asked: ResourceSpec) -> str:

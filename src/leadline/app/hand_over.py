@@ -53,7 +53,7 @@ def hand_over(wanted: Wanted) -> tuple[Job, ...]:
     """
     _check_indices(wanted.indices)
     with open_journal() as journal:
-        after = tuple(journal.get(name).key for name in wanted.after)
+        after = tuple(one.key for name in wanted.after for one in _before(journal, name))
         group = _key() if wanted.indices else None
         first = Job(
             _key(),
@@ -91,15 +91,24 @@ def indices_of(text: str) -> tuple[int, ...]:
 
 
 def jobs_of(names: Sequence[str] = (), *, everything: bool = False, most: int | None = None) -> tuple[Job, ...]:
-    """Return the jobs that are named, the newest first; without names those at work, or the last ``most`` of all."""
+    """Return the jobs that are named, in that order; without names those at work, or the last ``most``, newest first.
+
+    Of an array that is at work the elements that ended are among them.
+
+    Raises:
+        UnknownName: there is no such job.
+    """
     if not (plane_dir() / "journal.sqlite").exists():
         return ()
     with open_journal() as journal:
         if names:
-            return tuple(one for name in names for one in _named(journal, name))
+            return _named(journal, names)
         if everything:
             return journal.newest(most)
-        return tuple(one for one in reversed(journal.open_jobs()) if not one.closed)
+        at_work = [one for one in reversed(journal.open_jobs()) if not one.closed]
+        arrays = dict.fromkeys(one.group for one in at_work if one.group)
+        ended = [each for group in arrays for each in journal.group(group) if each.closed]
+        return (*at_work, *ended)
 
 
 def take_back(names: Sequence[str]) -> tuple[Job, ...]:
@@ -109,8 +118,7 @@ def take_back(names: Sequence[str]) -> tuple[Job, ...]:
         UnknownName: there is no such job; nothing was noted.
     """
     with open_journal() as journal:
-        found = [one for name in names for one in _named(journal, name)]
-        going_on = [one for one in found if not one.closed]
+        going_on = [one for one in _named(journal, names) if not one.closed]
         journal.cancel([one.key for one in going_on])
         return tuple(going_on)
 
@@ -126,9 +134,21 @@ def story_of(name: str) -> tuple[Job, tuple[Event, ...]]:
         return job, journal.events(job=job.key)
 
 
-def _named(journal: PlaneJournal, name: str) -> tuple[Job, ...]:
-    """Return the job of a name, or the elements of the array of that name."""
-    return journal.group(name) or (journal.get(name),)
+def _named(journal: PlaneJournal, names: Sequence[str]) -> tuple[Job, ...]:
+    """Return the jobs that names mean, each once."""
+    return tuple({one.key: one for name in names for one in journal.named(name)}.values())
+
+
+def _before(journal: PlaneJournal, name: str) -> tuple[Job, ...]:
+    """Return the job, or the elements of the array, that is waited for; not all that were ever called so."""
+    found = journal.named(name)
+    apart = list(dict.fromkeys(one.group or one.key for one in found))
+    if len(apart) > 1:
+        keys = ", ".join(apart[-3:])
+        raise InvalidInput(
+            f"{len(found)} jobs are called {name!r}: name the one to wait for by its key, such as {keys}"
+        )
+    return found
 
 
 def _check_indices(indices: tuple[int, ...]) -> None:

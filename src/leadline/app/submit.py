@@ -1,6 +1,5 @@
 """The verb ``submit``: the batch script for a site, or the job itself on this machine."""
 
-import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -42,7 +41,7 @@ def find_partition(spec: JobSpec, catalog: Catalog | None) -> Partition | None:
         return None
     if catalog is None:
         raise UnknownName("system", spec.system, [LOCAL, BARE], fix="without a catalog only local and slurm are known")
-    system = _system(spec.system, catalog)
+    system = find_system(spec.system, catalog)
     if system.scheduler.casefold() != "slurm":
         raise InvalidInput(
             f"{system.name} has no Slurm ({system.scheduler or 'no scheduler'}): there is no batch script for it; "
@@ -54,7 +53,7 @@ def find_partition(spec: JobSpec, catalog: Catalog | None) -> Partition | None:
     return system.partition(spec.partition)
 
 
-def _system(name: str, catalog: Catalog) -> System:
+def find_system(name: str, catalog: Catalog) -> System:
     """Return the system; where there is none, ``local`` and ``slurm`` are among the near names too."""
     try:
         return catalog.system(name)
@@ -62,21 +61,6 @@ def _system(name: str, catalog: Catalog) -> System:
         known = [LOCAL, BARE, *(one.name for one in catalog.systems())]
         fix = "leadline systems list shows the known ones, and slurm[:PARTITION] is a cluster that is not among them"
         raise UnknownName("system", name, known, fix=fix) from error
-
-
-def refuse_remote(spec: JobSpec, catalog: Catalog) -> None:
-    """Say why a job for a cluster cannot be sent from here; a place that does not exist is named first.
-
-    Raises:
-        UnknownName: no such system or partition.
-        InvalidInput: always else.
-    """
-    find_partition(spec, catalog)
-    why = "this machine has no sbatch" if shutil.which("sbatch") is None else "Leadline does not send jobs to Slurm yet"
-    raise InvalidInput(
-        f"{why}, so the job cannot be submitted to {spec.system}: --dry-run prints the script to submit there with "
-        "sbatch, and --on local runs the command here"
-    )
 
 
 def predict_at(

@@ -153,6 +153,46 @@ class PlaneJournal(SqliteFile):
         """Return the elements of an array."""
         return self._jobs("WHERE json_extract(document, '$.group') = ?", (name,))
 
+    def named(self, name: str) -> tuple[Job, ...]:
+        """Return the jobs that somebody means who writes ``name``, in the order they were handed over.
+
+        That is the job of that key; else all that are called so, the array of that name or of the only one that begins
+        so, an element of it as ``ARRAY_7``, or what ``get`` finds.
+
+        Raises:
+            UnknownName: there is none, or several begin so.
+        """
+        if found := self.some([name]) or self._jobs("WHERE json_extract(document, '$.spec.name') = ?", (name,)):
+            return found
+        array, _, index = name.partition("_")
+        begins = "substr(json_extract(document, '$.group'), 1, length(?1)) = ?1"
+        query = f"SELECT DISTINCT json_extract(document, '$.group') FROM job WHERE {begins}"  # noqa: S608 - constants
+        groups = [group for (group,) in self.read(query, array)] if array else []
+        if len(groups) != 1 or (index and not index.isdecimal()):
+            return (self.get(name),)
+        elements = self.group(groups[0])
+        return tuple(one for one in elements if str(one.index) == index) if index else elements
+
+    def latest(self, kind: Kind, jobs: Iterable[str]) -> dict[str, Event]:
+        """Return the newest event of one kind of each of these jobs that has any, by job."""
+        wanted, found = list(jobs), {}
+        for at in range(0, len(wanted), _AT_ONCE):
+            part = wanted[at : at + _AT_ONCE]
+            query = (
+                "SELECT max(number), at, kind, job, attempt, said FROM event "  # noqa: S608 - marks
+                f"WHERE job IN ({', '.join('?' * len(part))}) AND kind = ? GROUP BY job"
+            )
+            found.update({one.job: one for one in map(_event, self.read(query, *part, kind))})
+        return found
+
+    def silences(self) -> tuple[Event, ...]:
+        """Return what no job is named in: systems that did not answer, and those that answer again, in their order."""
+        query = (
+            "SELECT number, at, kind, job, attempt, said FROM event WHERE job = '' AND (kind = ? OR "
+            "(kind = ? AND json_extract(said, '$.answers') IS NOT NULL)) ORDER BY number"
+        )
+        return tuple(map(_event, self.read(query, Kind.FAULT, Kind.POLL)))
+
     def last_event(self) -> int:
         """Return the number of the newest event; 0 where there is none."""
         ((number,),) = self.read("SELECT coalesce(max(number), 0) FROM event")
@@ -182,10 +222,7 @@ class PlaneJournal(SqliteFile):
             + " ORDER BY number DESC LIMIT ?"
         )
         rows = self.read(query, *values, most)
-        return tuple(
-            Event(number, at, Kind(kind), of, attempt, msgspec.json.decode(said, type=dict))
-            for number, at, kind, of, attempt, said in reversed(rows)
-        )
+        return tuple(map(_event, reversed(rows)))
 
     def _tell(self, connection: Connection, notes: Iterable[Note]) -> None:
         at = iso(self._clock.now_s())
@@ -224,6 +261,11 @@ class PlaneJournal(SqliteFile):
             cancelled=bool(cancelled),
             recorded=bool(recorded),
         )
+
+
+def _event(row: tuple[object, ...]) -> Event:
+    number, at, kind, job, attempt, said = map(str, row)
+    return Event(int(number), at, Kind(kind), job, attempt, msgspec.json.decode(said, type=dict))
 
 
 def _document(job: Job) -> str:

@@ -18,6 +18,11 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
     },
     "Run and remember": {
         "submit": ("submit", "the batch script, or the job itself on this machine"),
+        "jobs": ("jobs", "your jobs: where, how far, until when, and what they took"),
+        "watch": ("watch", "follow jobs until they end"),
+        "explain": ("explain", "the whole story of a job: every decision with its evidence"),
+        "cancel": ("cancel", "take jobs back"),
+        "plane": ("plane", "look after the jobs: watch, resize, move, resubmit"),
         "history": ("history", "what ran, beside what was predicted"),
         "train": ("train", "measured runs to the estimator that predicts them best, with its card"),
         "model": ("model", "list and show trained models, and how far off each is"),

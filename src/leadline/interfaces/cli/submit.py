@@ -1,31 +1,18 @@
-"""``leadline submit``: the batch script for a site, or the job itself on this machine."""
+"""``leadline submit``: a job to the plane, to a site as its script, or run on this machine."""
 
-import sys
 from typing import Annotated, Any
 
 import typer
 
-from leadline.app.composition import toolbox
 from leadline.app.estimate import RISK
-from leadline.app.fill_in import fill_in
-from leadline.app.history import compare
 from leadline.app.places import LOCAL
-from leadline.app.submit import (
-    Request,
-    batch_script,
-    check_ended_well,
-    find_partition,
-    job_spec,
-    predict_at,
-    refuse_remote,
-    run_here,
-)
-from leadline.core.documents import to_document
+from leadline.app.send import Terms
+from leadline.app.submit import Request
 from leadline.core.errors import InvalidInput
-from leadline.core.jobs import JobSpec
-from leadline.core.units import format_bytes, format_duration, parse_bytes, parse_duration_s
-from leadline.interfaces.cli.face import Json, err, print_json
-from leadline.interfaces.cli.history import show_one
+from leadline.core.units import parse_bytes, parse_duration_s
+from leadline.interfaces.cli.face import Json
+from leadline.interfaces.cli.submit_here import run_at_once
+from leadline.interfaces.cli.submit_plane import hand_to_plane, print_scripts
 from leadline.interfaces.cli.usage import OWN_COMMAND
 from leadline.interfaces.cli.verb import Verb
 
@@ -35,15 +22,22 @@ app = Verb()
 EXAMPLES = """\
 Examples:
   leadline submit -y -- python train.py --batch-size 64 --epochs 10
+  leadline submit --on local --detach -- python train.py
+  leadline submit job.toml --on Pitzer:gpu --on Owens:gpu --copies 2 --account PAS0000
+  leadline submit job.toml --on slurm:gpu --array 0-99 --attempts 3 --resumes
   leadline submit job.toml --on Pitzer:gpu --account PAS0000 --dry-run"""
 
-RESOURCES, JOB, RUN = "What to ask for", "The job", "What happens"
+RESOURCES, JOB, RUN, PLANE = "What to ask for", "The job", "What happens", "What the plane may do"
 PREDICTED = f"what is predicted, at a risk of {RISK:.0%}"
 
 
 def _open(form: str, what: str, default: str, section: str = RESOURCES) -> Any:  # noqa: ANN401 - an option, for Typer
     """Declare an option that may be left open, with what holds then."""
     return typer.Option(metavar=form, help=what, show_default=default, rich_help_panel=section)
+
+
+def _flag(names: str, what: str, section: str = RUN) -> Any:  # noqa: ANN401 - an option, for Typer
+    return typer.Option(*names.split(), help=what, rich_help_panel=section)
 
 
 @app.command(epilog=EXAMPLES)
@@ -58,17 +52,18 @@ def submit(
     ] = None,
     *,
     on: Annotated[
-        str,
-        typer.Option(
-            metavar="PLACE",
-            help="Where: local, SYSTEM:PARTITION, or slurm[:PARTITION] for a cluster that is not in the catalog.",
-            rich_help_panel=RUN,
+        list[str] | None,
+        _open(
+            "PLACE",
+            "Where: local, SYSTEM:PARTITION, or slurm[:PARTITION] for a cluster that is not in the catalog; "
+            "repeat for more places, the preferred one first.",
+            LOCAL,
+            RUN,
         ),
-    ] = LOCAL,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print the batch script and run nothing.", rich_help_panel=RUN)
-    ] = False,
-    yes: Annotated[bool, typer.Option("-y", "--yes", help="Do not ask before running.", rich_help_panel=RUN)] = False,
+    ] = None,
+    detach: Annotated[bool, _flag("--detach", "On local: hand it to the plane, and do not wait.")] = False,
+    dry_run: Annotated[bool, _flag("--dry-run", "Print the batch script and run nothing.")] = False,
+    yes: Annotated[bool, _flag("-y --yes", "Do not ask before running.")] = False,
     gpus: Annotated[
         int | None, _open("N", "GPUs of the whole job.", "the workload's; at least 1 on a partition with GPUs")
     ] = None,
@@ -89,9 +84,47 @@ def submit(
         list[str] | None,
         _open("LINE", "A line of shell before the command, such as 'module load cuda'; repeat for more.", "none", JOB),
     ] = None,
+    array: Annotated[
+        str | None,
+        _open("INDICES", "An array: 0-99, 1,5,7 or 0-100:10; the command reads SLURM_ARRAY_TASK_ID.", "one job", JOB),
+    ] = None,
+    after: Annotated[list[str] | None, _open("JOB", "Start after that one completed; repeat.", "none", JOB)] = None,
+    after_any: Annotated[list[str] | None, _open("JOB", "Start after that one ended; repeat.", "none", JOB)] = None,
+    copies: Annotated[
+        int,
+        typer.Option(
+            metavar="N", help="Places where it may wait at once, until it starts at one.", rich_help_panel=PLANE
+        ),
+    ] = 1,
+    attempts: Annotated[int | None, _open("N", "How often it is submitted at most.", "4", PLANE)] = None,
+    most_cost: Annotated[
+        float | None, _open("AMOUNT", "What all attempts may cost, in the unit of the first place.", "no bound", PLANE)
+    ] = None,
+    most_node_hours: Annotated[
+        float | None, _open("HOURS", "Nodes times hours of all attempts.", "no bound", PLANE)
+    ] = None,
+    resumes: Annotated[
+        bool, _flag("--resumes", "The command goes on from its own checkpoint when it is started again.", PLANE)
+    ] = False,
+    checkpoint_signal: Annotated[
+        str | None, _open("NAME", "Sent before a limit, so that it writes a checkpoint: USR1.", "none", PLANE)
+    ] = None,
+    checkpoint_before: Annotated[str | None, _open("TIME", "How long before a limit.", "2m", PLANE)] = None,
+    deadline: Annotated[
+        str | None, _open("WHEN", "When the result is wanted: 6h from now, or 2026-11-23T08:00.", "none", PLANE)
+    ] = None,
+    risk: Annotated[
+        float, typer.Option(metavar="P", help="Accepted probability that a limit is too low.", rich_help_panel=PLANE)
+    ] = RISK,
+    no_resize: Annotated[bool, _flag("--no-resize", "Never change what is asked for.", PLANE)] = False,
+    no_measure: Annotated[bool, _flag("--no-measure", "Run the command without the measuring wrapper.", PLANE)] = False,
     json: Json = False,
 ) -> None:
-    """Run a job here, measured and remembered; or, with --dry-run, print the batch script that a site accepts."""
+    """Run a job here, measured and remembered; or hand it to the plane, for a cluster or to run detached.
+
+    The plane submits it, watches it, corrects its request, and submits it again where that helps. With --dry-run the
+    batch script is printed that the site accepts, and nothing else happens.
+    """
     request = Request(
         account=account,
         nodes=nodes,
@@ -103,53 +136,19 @@ def submit(
         workdir=workdir,
         setup=tuple(setup or ()),
     )
-    spec = job_spec(subject or [], on, request)
-    if dry_run:
-        _print_script(subject or [], on, request, json=json)
-    elif spec.system is not None:
-        refuse_remote(spec, toolbox().catalog)
+    terms = Terms(
+        copies, array, tuple(after or ()), tuple(after_any or ()), attempts, most_cost, most_node_hours, resumes,
+        checkpoint_signal, checkpoint_before, deadline, risk, not no_resize, not no_measure,
+    )  # fmt: skip
+    places = on or [LOCAL]
+    here = [one.casefold() for one in places] == [LOCAL] and not detach
+    if here and terms.given and not dry_run:
+        raise InvalidInput(
+            "what the plane may do holds for jobs that are handed to it: add --detach, or name a cluster"
+        )
+    if here and not dry_run:
+        run_at_once(subject or [], request, yes=yes, json=json)
+    elif dry_run:
+        print_scripts(subject or [], places, request, terms, json=json)
     else:
-        _run(spec, subject or [], yes=yes, json=json)
-
-
-def _print_script(subject: list[str], place: str, request: Request, *, json: bool) -> None:
-    """Print the script alone on stdout; what was filled in goes to stderr."""
-    tools, console = toolbox(), err()
-    find_partition(job_spec(subject, place, request), tools.catalog)
-    with console.status("predicting what to ask for"):
-        filled = fill_in(request, subject, place, tools)
-    spec = job_spec(subject, place, filled.request)
-    script = batch_script(spec, tools.catalog)
-    for note in filled.notes:
-        console.print(f"note: {note}", markup=False, soft_wrap=True)
-    if json:
-        print_json({"schema": "leadline.script/1", "job": spec, "script": script, "notes": filled.notes})
-    else:
-        sys.stdout.write(script)
-
-
-def _run(spec: JobSpec, subject: list[str], *, yes: bool, json: bool) -> None:
-    """Ask, run, remember, and show prediction beside measurement; a failed job ends the command with its own code."""
-    resources = spec.resources
-    limits = [f"at most {format_duration(resources.walltime_s)}"] if resources.walltime_s else []
-    limits += [f"{format_bytes(resources.memory_bytes_per_node)}"] if resources.memory_bytes_per_node else []
-    console = err()
-    if not yes:
-        if not sys.stdin.isatty():
-            raise InvalidInput("nobody can be asked whether to run the job, for there is no terminal: add -y")
-        question = f"Run {spec.name!r} on this machine{' (' + ', '.join(limits) + ')' if limits else ''}?"
-        typer.confirm(question, default=True, abort=True, err=True)
-    predicted, why_not = predict_at(LOCAL, subject, toolbox())
-    if predicted is None:
-        console.print(f"note: nothing is predicted for this run: {why_not}", markup=False)
-    run = run_here(
-        spec,
-        predicted=predicted,
-        on_progress=lambda text: console.print(text, markup=False),
-        output=sys.stderr.fileno() if json else None,
-    )
-    if json:
-        print_json({**to_document(run, "leadline.run/1"), "comparison": compare(run)})
-    else:
-        show_one(run)
-    check_ended_well(run)
+        hand_to_plane(subject or [], places, request, terms, yes=yes, json=json)

@@ -1,0 +1,214 @@
+"""The verb ``submit`` to the plane: what is handed over, where it may go, and what the plane may do for it."""
+
+import re
+import shutil
+import signal
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from leadline.app.estimate import RISK, Toolbox
+from leadline.app.fill_in import fill_in
+from leadline.app.hand_over import Wanted, indices_of
+from leadline.app.places import LOCAL
+from leadline.app.reach import FILE, reach_of
+from leadline.app.submit import BARE, Request, batch_script, find_system, job_spec, predict_at
+from leadline.core.errors import InvalidInput, LeadlineError
+from leadline.core.estimate import Estimate
+from leadline.core.jobs import JobSpec
+from leadline.core.plane import After, Place, Policy
+from leadline.core.ports import Catalog
+from leadline.core.units import HOUR_S, parse_duration_s
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What the user lets the plane do; see ``Policy``, of which ``None`` leaves the usual.
+
+    ``deadline`` is how long from now, or a moment in ISO 8601; ``array`` names elements as Slurm does. Of ``after``
+    the job is to have completed, of ``after_any`` only to have ended.
+    """
+
+    copies: int = 1
+    array: str | None = None
+    after: tuple[str, ...] = ()
+    after_any: tuple[str, ...] = ()
+    attempts: int | None = None
+    cost: float | None = None
+    node_hours: float | None = None
+    resumes: bool = False
+    checkpoint_signal: str | None = None
+    checkpoint_before: str | None = None
+    deadline: str | None = None
+    risk: float = RISK
+    resizes: bool = True
+    measured: bool = True
+
+    @property
+    def given(self) -> bool:
+        """Whether anything was asked that only the plane can do."""
+        return self != Terms(risk=self.risk) or self.risk != RISK
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """What is to be handed over, a sentence for each thing that was filled in, and the script of each place."""
+
+    wanted: Wanted
+    notes: tuple[str, ...] = ()
+    scripts: tuple[tuple[Place, JobSpec, str], ...] = ()
+
+
+def prepare(subject: Sequence[str], on: Sequence[str], request: Request, terms: Terms, tools: Toolbox) -> Prepared:
+    """Return what is to be handed over, with what the request left open filled in for the first place.
+
+    Raises:
+        UnknownName: no such system or partition.
+        InvalidInput: there is no command, a site would refuse the job, or the terms cannot be.
+    """
+    places = places_of(on, tools.catalog)
+    policy = policy_of(places, terms)
+    indices = indices_of(terms.array) if terms.array is not None else ()
+    if terms.after and terms.after_any:
+        raise InvalidInput("a job waits for others to complete (--after) or to end (--after-any): name them with one")
+    request, notes, predicted = _filled(subject, places[0], request, tools)
+    request = replace(request, workdir=request.workdir or _workdir(places))
+    spec = job_spec(subject, str(places[0]), request)
+    scripts = tuple(_script(subject, one, request, tools.catalog) for one in places if one.system != LOCAL)
+    kind = After.ANY if terms.after_any else After.OK
+    wanted = Wanted(spec, policy, indices, terms.after_any or terms.after, kind, predicted)
+    return Prepared(wanted, tuple(notes), scripts)
+
+
+def places_of(on: Sequence[str], catalog: Catalog) -> tuple[Place, ...]:
+    """Return the places by the names that the catalog gives their systems, each once.
+
+    Raises:
+        UnknownName: no such system.
+        InvalidInput: one is named twice.
+    """
+    found: list[Place] = []
+    for name in on:
+        system, _, partition = name.partition(":")
+        folded = system.casefold()
+        known = folded if folded in (LOCAL, BARE) else find_system(system, catalog).name
+        if folded == LOCAL and partition:
+            raise InvalidInput(f"{name}: this machine has no partitions: write --on local")
+        place = Place(known, partition or None)
+        if place in found:
+            raise InvalidInput(f"--on {place} stands there twice: name each place once")
+        found.append(place)
+    return tuple(found)
+
+
+def check_reached(places: Sequence[Place]) -> None:
+    """Refuse places that the plane could not reach from here.
+
+    Raises:
+        InvalidInput: and what to do about it.
+    """
+    for place in places:
+        reach = reach_of(place.system)
+        if place.system == LOCAL or reach.host is not None:
+            continue
+        if shutil.which("qsub" if reach.scheduler == "pbs" else "sbatch") is None:
+            raise InvalidInput(
+                f"{place.system} cannot be reached: this machine has no sbatch, and {FILE} in Leadline's data folder "
+                f"names no host for it; --dry-run prints the script to submit there, and --on local runs the job here"
+            )
+
+
+def policy_of(places: tuple[Place, ...], terms: Terms) -> Policy:
+    """Return what the plane may do for the job.
+
+    Raises:
+        InvalidInput: a term cannot be.
+    """
+    usual = Policy(places)
+    for option, value, least in (
+        ("--copies", terms.copies, 1), ("--attempts", terms.attempts, 1), ("--most-cost", terms.cost, 0),
+        ("--most-node-hours", terms.node_hours, 0),
+    ):  # fmt: skip
+        if value is not None and not value >= least:
+            raise InvalidInput(f"{option} is {value:g}, but it must be at least {least}")
+    if terms.copies > len(places):
+        raise InvalidInput(
+            f"--copies {terms.copies} wait each at another place, and there "
+            f"{'is one' if len(places) == 1 else f'are {len(places)}'}: name as many places with --on"
+        )
+    if not 0 < terms.risk < 1:
+        raise InvalidInput(f"--risk is {terms.risk:g}, but it must lie between 0 and 1, such as 0.05")
+    before_s = parse_duration_s(terms.checkpoint_before) if terms.checkpoint_before else usual.checkpoint_s
+    return replace(
+        usual,
+        copies=terms.copies,
+        attempts=usual.attempts if terms.attempts is None else terms.attempts,
+        node_s=None if terms.node_hours is None else terms.node_hours * HOUR_S,
+        cost=terms.cost,
+        resumes=terms.resumes,
+        checkpoint_signal=_signal(terms.checkpoint_signal),
+        checkpoint_s=before_s,
+        deadline_at=_deadline(terms.deadline),
+        risk=terms.risk,
+        resizes=terms.resizes,
+        measured=terms.measured,
+    )
+
+
+def _filled(
+    subject: Sequence[str], place: Place, request: Request, tools: Toolbox
+) -> tuple[Request, list[str], Estimate | None]:
+    """Return the request with what it left open, what is to be told of that, and what is predicted at the place."""
+    if place.system == BARE:
+        return request, [], None
+    if place.system == LOCAL:
+        predicted, why_not = predict_at(LOCAL, subject, tools)
+        return request, [] if predicted else [f"nothing is predicted for this job: {why_not}"], predicted
+    filled = fill_in(request, subject, str(place), tools)
+    if filled.predicted is not None or filled.request != request:
+        return filled.request, list(filled.notes), filled.predicted
+    predicted, why_not = predict_at(str(place), subject, tools, gpus=request.gpus)
+    return request, [] if predicted else [f"nothing is predicted for this job: {why_not}"], predicted
+
+
+def _script(subject: Sequence[str], place: Place, request: Request, catalog: Catalog) -> tuple[Place, JobSpec, str]:
+    spec = job_spec(subject, str(place), request)
+    return place, spec, batch_script(spec, catalog)
+
+
+def _workdir(places: Sequence[Place]) -> str | None:
+    """Return the folder at hand where a place is reached from here: whoever runs the plane may be in another."""
+    return str(Path.cwd()) if any(reach_of(one.system).host is None for one in places) else None
+
+
+def _signal(name: str | None) -> str | None:
+    if name is None:
+        return None
+    known = {one.name.removeprefix("SIG") for one in signal.Signals}
+    short = name.upper().removeprefix("SIG")
+    if short not in known or short in ("KILL", "STOP"):
+        raise InvalidInput(f"--checkpoint-signal {name!r} is no signal that a command can hear: write USR1 or TERM")
+    return short
+
+
+def _deadline(text: str | None) -> str | None:
+    """Return a deadline as a moment; one that is a duration counts from now."""
+    if text is None:
+        return None
+    now = datetime.now(UTC)
+    if re.match(r"\d{4}-\d{2}-\d{2}", text):
+        try:
+            moment = datetime.fromisoformat(text).astimezone(UTC)
+        except ValueError as error:
+            raise InvalidInput(f"--deadline {text!r} is no moment: write 2026-11-23T08:00, or 6h from now") from error
+    else:
+        try:
+            moment = datetime.fromtimestamp(now.timestamp() + parse_duration_s(text), UTC)
+        except (LeadlineError, OverflowError, OSError, ValueError) as error:
+            raise InvalidInput(
+                f"--deadline {text!r} is neither a duration nor a moment: write 6h, or 2026-11-23T08:00"
+            ) from error
+    if moment <= now:
+        raise InvalidInput(f"--deadline {text!r} is past: name a moment that is to come")
+    return moment.isoformat(timespec="milliseconds")

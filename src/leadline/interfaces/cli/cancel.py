@@ -1,0 +1,89 @@
+"""``leadline cancel``: take jobs back, wherever they are."""
+
+import sys
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+from leadline.app.hand_over import jobs_of, take_back
+from leadline.app.standing import Standing, folded, standings
+from leadline.app.turn import step_until, who_runs_it
+from leadline.core.documents import to_document
+from leadline.core.errors import InvalidInput, SchedulerUnreachable
+from leadline.interfaces.cli.face import Json, err, print_json
+from leadline.interfaces.cli.jobs import SCHEMA
+from leadline.interfaces.cli.jobs_table import jobs_table
+from leadline.interfaces.cli.verb import Verb
+
+app = Verb()
+
+EXAMPLES = """\
+Examples:
+  leadline cancel 3f2a91
+  leadline cancel 3f2a91_7 4711 -y
+  leadline cancel --all"""
+CARRIED_OUT_S = 60.0
+"""How long a running job may take to end; Slurm's KillWait is 30 s."""
+
+
+@app.command(epilog=EXAMPLES)
+def cancel(
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="JOB…",
+            help="A job's key or its beginning, its name, its id at the scheduler, or an array.",
+            show_default=False,
+        ),
+    ] = None,
+    *,
+    everything: Annotated[bool, typer.Option("--all", help="All that are at work.")] = False,
+    yes: Annotated[bool, typer.Option("-y", "--yes", help="Do not ask before cancelling.")] = False,
+    json: Json = False,
+) -> None:
+    """Cancel jobs that wait or run; what they wrote stays."""
+    if bool(names) == everything:
+        raise InvalidInput("name the jobs to cancel, or write --all for all that are at work, and not both")
+    keys = [one.key for one in jobs_of(names or ()) if not one.closed]
+    console = err()
+    if not keys:
+        if json:
+            print_json(to_document({"jobs": ()}, SCHEMA))
+        console.print("nothing is left to cancel: they have all ended" if names else "no job is at work", markup=False)
+        return
+    if not yes:
+        _ask(standings(keys))
+    taken = [one.key for one in take_back(keys)]
+    done = step_until(lambda: all(one.closed for one in jobs_of(taken)), CARRIED_OUT_S)
+    found = standings(taken)
+    if json:
+        print_json(to_document({"jobs": found}, SCHEMA))
+    else:
+        console.print(_said(found), markup=False, soft_wrap=True)
+    if not done:
+        raise SchedulerUnreachable(_why_not(found))
+
+
+def _ask(found: Sequence[Standing]) -> None:
+    """Show what will be cancelled, and ask."""
+    if not sys.stdin.isatty():
+        raise InvalidInput("nobody can be asked whether to cancel them, for there is no terminal: add -y")
+    console = err()
+    console.print(jobs_table(folded(found), console.width), soft_wrap=True)
+    what = "this job" if len(found) == 1 else f"these {len(found)} jobs"
+    typer.confirm(f"Cancel {what}?", default=False, abort=True, err=True)
+
+
+def _said(found: Sequence[Standing]) -> str:
+    ended = [one for one in found if one.closed]
+    states = ", ".join(sorted({one.state.value for one in ended}))
+    what = f"job {found[0].key}" if len(found) == 1 else f"{len(ended)} of {len(found)} jobs"
+    return f"{what} ended: {states}" if ended else f"{what} {'is' if len(found) == 1 else 'are'} to be cancelled"
+
+
+def _why_not(found: Sequence[Standing]) -> str:
+    left = sum(not one.closed for one in found)
+    who = who_runs_it()
+    then = f"{who} carries it out" if who else "leadline plane, or leadline watch, carries it out when it answers again"
+    return f"{left} of {len(found)} could not be ended within {CARRIED_OUT_S:.0f} s, and it is noted: {then}"
