@@ -91,7 +91,7 @@ class Scheduler(Protocol):
 
     @property
     def abreast(self) -> int:
-        """How many submissions it may be handed at once, each in a thread of its own."""
+        """How many submissions it may be handed at once, each in a thread of its own; of one, in the asking thread."""
 
     def submit(self, submission: Submission) -> str:
         """Hand it over and return the scheduler's id (of an array: the array's).

@@ -144,7 +144,8 @@ class Submitter:
             while at < len(batches) and not self.rhythms[system].failures:
                 part = batches[at : at + (NOTED_AT_ONCE if at else scheduler.abreast)]
                 at += len(part)
-                sent = pool.map(partial(_sent, scheduler), [self._submission(batch) for batch in part])
+                hand = partial(_sent, scheduler)
+                sent = (pool.map if scheduler.abreast > 1 else map)(hand, map(self._submission, part))
                 known = [(batch, self._taken(batch, answer)) for batch, answer in zip(part, sent, strict=True)]
                 taken = [(batch, found) for batch, found in known if found is not None]
                 self._know(taken)
