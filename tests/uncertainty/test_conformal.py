@@ -174,6 +174,15 @@ def test_a_calibration_is_the_same_after_it_was_kept(tmp_path):
     assert {"SD", "FS", OTHER} == set(again.groups)
 
 
+@pytest.mark.parametrize("n", [5, 60])
+def test_a_widened_calibration_lies_as_much_farther_from_its_points(n):
+    narrow = calibrate(Residuals.of(np.exp(normal(n, 1)), np.ones(n)))
+    wide = narrow.widened(2.0)
+    for far in (0.0, 0.3):
+        ends = np.log(np.ravel(narrow.interval([1.0], [np.nan], [far], "", 0.9)))
+        assert 2 * ends == pytest.approx(np.log(np.ravel(wide.interval([1.0], [np.nan], [far], "", 0.9))))
+
+
 def test_nothing_can_be_learnt_from_no_errors():
     with pytest.raises(ValueError, match="at least one"):
         calibrate(Residuals.of([], []))

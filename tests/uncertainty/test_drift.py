@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from leadline.core.estimate import Interval
-from leadline.uncertainty.drift import Change, Outcome, _payment, find_drift, median_ratio
+from leadline.uncertainty.drift import Change, Outcome, _payment, change_point, find_drift, median_ratio
 
 TOLD = Interval(100.0, 100 / 1.18, 118.0)
 
@@ -100,6 +100,19 @@ def test_the_median_of_runs_counts_those_cut_off_as_longer():
 
 def test_an_interval_of_no_width_is_not_believed():
     assert math.isfinite(Outcome(Interval(10.0, 10.0, 10.0), 11.0).score)
+
+
+@pytest.mark.parametrize(("shift", "spread"), [(1.0, 0.2), (0.0, 1.5)])
+def test_the_point_of_a_change_of_place_or_spread_is_found(shift, spread):
+    source = random.Random(4)  # noqa: S311
+    scores = [source.gauss(0, 0.2) for _ in range(60)] + [source.gauss(shift, spread) for _ in range(20)]
+    assert abs(change_point(scores) - 60) <= 3
+
+
+def test_scores_that_are_alike_have_no_point_of_change():
+    source = random.Random(4)  # noqa: S311
+    found = [change_point([source.gauss(0, 1) for _ in range(60)]) for _ in range(20)]
+    assert found.count(0) > 10  # it is asked only of streams in which a change was found
 
 
 @pytest.mark.parametrize("alpha", [0.0, 1.0])

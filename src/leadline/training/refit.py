@@ -140,7 +140,7 @@ def _too_early(model: Model, target: str, drift: Drift, new: int, recent: int, t
 
 
 def _challengers(model: Model, target: str, earlier: Sequence[Record], asked: Asked, drift: Drift) -> list[_Challenger]:
-    """Return what may replace a target: a factor on it, the same learned again from all runs, or from the newest."""
+    """Return what may replace a target, the simplest first: a factor, or the same learned from other runs."""
 
     def built(part: Sequence[Record], before: Sequence[Record]) -> Model:
         records = [*before, *part]
@@ -166,17 +166,20 @@ def _judge(
     model: Model, target: str, challengers: Sequence[_Challenger], recent: Sequence[Record], held: int, drift: Drift,
     new: int, asked: Asked,
 ) -> tuple[Model, Reconsidered]:  # fmt: skip
-    """Compare the challengers with the model on the newest runs, and put the best in its place if it is better."""
+    """Compare the challengers with the model on the newest runs, and put one in its place if it is better."""
     part, newest = recent[:-held], recent[-held:]
     before = [error_of(one) for one in outcomes_of(model, target, newest)]
-    tried: list[tuple[float, _Challenger, list[float]]] = []
+    tried: list[tuple[_Challenger, list[float]]] = []
     for one in challengers:
         try:
             after = [error_of(each) for each in outcomes_of(one.make(part), target, newest)]
         except (InvalidInput, np.linalg.LinAlgError):
             continue  # too few runs, or too few configurations, for an estimator of their own
-        tried.append((float(np.mean(np.abs(after))), one, after))
-    _, best, after = min(tried, key=lambda one: one[0])
+        tried.append((one, after))
+    best, after = tried[0]
+    for one, errors in tried[1:]:  # a simpler one stays unless it is beaten: it goes less astray beyond these runs
+        if worth_it(compare(after, errors, tried=len(tried))):
+            best, after = one, errors
     judged = compare(before, after, tried=len(tried))
     why = drift.sentence(target) if drift.found else f"{new} runs have come since it was learned"
     if not worth_it(judged):

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from random import Random
-from statistics import NormalDist
+from statistics import NormalDist, fmean, median
 
 from leadline.core.estimate import Interval
 
@@ -22,6 +22,9 @@ SHIFTS = (0.5, 1.0, 2.0, 3.0)
 """Changes that are bet on, in standard deviations of the errors: small ones take more runs to tell."""
 LEAST_WIDTH = 1e-3
 """Logarithmic half-width below which a predicted interval is not believed."""
+LEAST_PART = 4
+"""So many runs at least make a part of a stream by themselves."""
+MOST_TRIED = 500
 _NORMAL = NormalDist()
 _EDGE = 1e-12
 _MOST = 600.0
@@ -127,16 +130,11 @@ class _Bet:
     change: Change
     shift: float
     log_stake: float = -math.inf
-    log_best: float = -math.inf
-    since: int = 0
 
     def play(self, number: int, factor: float) -> float:
         """Take the payment for the outcome ``number`` (from 0), and return the stake."""
         log_new, log_factor = -math.log((number + 1) * (number + 2)), math.log(factor)
         self.log_stake = _log_sum(self.log_stake, log_new) + log_factor
-        if self.log_best < log_new:
-            self.log_best, self.since = log_new, number
-        self.log_best += log_factor
         return math.exp(min(self.log_stake, _MOST))
 
     def factor(self, low: float, high: float, *, censored: bool) -> float:
@@ -168,7 +166,7 @@ def find_drift(
     for one in reference:
         ranks.add(one.score, censored=one.censored)
     bets = [_Bet(change, shift) for change in Change for shift in SHIFTS]
-    evidence, noticed, change, since = 1.0, None, None, 0
+    evidence, noticed, change = 1.0, None, None
     for number, one in enumerate(outcomes):
         low, high = ranks.of(one.score, random.random(), censored=one.censored)
         ranks.add(one.score, censored=one.censored)
@@ -177,12 +175,27 @@ def find_drift(
             stake += bet.play(number, bet.factor(low, high, censored=one.censored)) / len(bets)
         evidence = max(evidence, stake)
         if noticed is None and stake >= 1 / alpha:
-            likeliest = max(bets, key=lambda bet: bet.log_best)
-            noticed, change, since = number, likeliest.change, likeliest.since
+            noticed, change = number, max(bets, key=lambda bet: bet.log_stake).change
     if noticed is None:
         return Drift(len(outcomes), alpha, evidence, found=False)
+    since = change_point([one.score for one in outcomes])
     ratio, at_least = median_ratio(outcomes[since:])
     return Drift(len(outcomes), alpha, evidence, True, change, since, noticed, ratio, at_least)  # noqa: FBT003
+
+
+def change_point(scores: Sequence[float]) -> int:
+    """Return from which score on they are likeliest to be others; 0 where two parts are no likelier than one.
+
+    Each part has a Laplace distribution of its own, and a second one must pay for its three figures (Schwarz's
+    criterion). Of very many scores only every so-many-th is tried as the first.
+    """
+    n = len(scores)
+    best, found = _unlikelihood(scores), 0
+    for at in range(LEAST_PART, n - LEAST_PART + 1, max(1, n // MOST_TRIED)):
+        cost = _unlikelihood(scores[:at]) + _unlikelihood(scores[at:]) + 1.5 * math.log(n)
+        if cost < best:
+            best, found = cost, at
+    return found
 
 
 def median_ratio(outcomes: Sequence[Outcome]) -> tuple[float, bool]:
@@ -202,6 +215,12 @@ def _payment(rank: float, shift: float, *, censored: bool) -> float:
     if censored:
         return (1 - _NORMAL.cdf(at - shift)) / max(1 - _NORMAL.cdf(at), _EDGE)
     return math.exp(shift * at - shift * shift / 2)
+
+
+def _unlikelihood(scores: Sequence[float]) -> float:
+    """Return minus the logarithm of the likelihood of Laplace-distributed scores, but for what is the same for all."""
+    middle = median(scores)
+    return len(scores) * math.log(max(fmean(abs(one - middle) for one in scores), LEAST_WIDTH))
 
 
 def _log_sum(first: float, second: float) -> float:
