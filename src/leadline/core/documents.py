@@ -1,6 +1,5 @@
 """The one JSON form of every noun, versioned by its ``schema`` field."""
 
-import tomllib
 from typing import Any, TypeVar
 
 import msgspec
@@ -75,6 +74,8 @@ def parse_toml(text: str, *, what: str) -> dict[str, Any]:
     Raises:
         InvalidInput: the text is not TOML.
     """
+    import tomllib  # noqa: PLC0415 - the wrapper starts with every job, reads no TOML, and would wait for it
+
     try:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:

@@ -1,45 +1,16 @@
 """Every plug point, as a small protocol with its contract in the docstring."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 from leadline.core.estimate import Estimate, Tier
 from leadline.core.graph import Op, OpGraph, TracedJob
 from leadline.core.hardware import Device
+from leadline.core.processes import Completed as Completed  # noqa: PLC0414 - ports too, apart for who starts with each job
+from leadline.core.processes import ProcessRunner as ProcessRunner  # noqa: PLC0414
 from leadline.core.runs import Run
 from leadline.core.systems import System
 from leadline.core.workload import Workload
-
-
-@dataclass(frozen=True, slots=True)
-class Completed:
-    """A process that ended: its exit code (negative: the signal) and its captured output."""
-
-    returncode: int
-    stdout: str
-    stderr: str
-    timed_out: bool = False
-
-
-class ProcessRunner(Protocol):
-    """Runs a command to its end. One module implements it, so that one module starts processes."""
-
-    def __call__(
-        self,
-        argv: Sequence[str],
-        *,
-        env: Mapping[str, str] | None = None,
-        cwd: Path | None = None,
-        stdin: str | None = None,
-        timeout_s: float | None = None,
-    ) -> Completed:
-        """Run ``argv`` without a shell and capture its output.
-
-        ``env`` is added to the current environment, and ``stdin`` is what it reads. After ``timeout_s`` the whole
-        process group is ended, and ``timed_out`` is set. Raises ``InvalidInput`` when the program does not exist.
-        """
 
 
 class GraphSource(Protocol):

@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from leadline.core.errors import InvalidInput
-from leadline.core.ports import Completed
+from leadline.core.processes import Completed
 
 GRACE_S = 2.0
 """How long a process group may take to end after SIGTERM before SIGKILL."""

@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 
 from leadline.core.errors import LeadlineError
-from leadline.core.ports import ProcessRunner
+from leadline.core.processes import ProcessRunner
 from leadline.core.units import MIB
 
 FIRST_INTERVAL_S = 0.1
