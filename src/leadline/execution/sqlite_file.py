@@ -20,8 +20,8 @@ BUSY_S = 30.0
 class SqliteFile:
     """The file ``path`` with ``tables``, made if it is not there; a context manager that closes it.
 
-    ``application_id`` stands in the file's header, so that another program's database is never written to, and
-    ``version`` is that of the tables.
+    Any thread may use it, one at a time. ``application_id`` stands in the file's header, so that another program's
+    database is never written to, and ``version`` is that of the tables.
 
     Raises:
         LeadlineError: the file cannot be used, or is another program's or another version's.
@@ -67,7 +67,7 @@ class SqliteFile:
     def _open(self) -> sqlite3.Connection:
         with self._errors():
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            connection = sqlite3.connect(self.path, timeout=BUSY_S, isolation_level=None)
+            connection = sqlite3.connect(self.path, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
             try:
                 connection.execute(f"PRAGMA journal_mode = {'TRUNCATE' if _over_network(self.path) else 'WAL'}")
                 connection.execute("BEGIN IMMEDIATE")

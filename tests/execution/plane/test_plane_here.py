@@ -1,0 +1,86 @@
+"""The plane over this machine's own scheduler: real jobs, and a plane that is killed."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from leadline.core.jobs import JobSpec, JobState, ResourceSpec
+from leadline.core.plane import Job, Place, Policy
+from leadline.execution.clock import SystemClock
+from leadline.execution.local_scheduler import LocalScheduler
+from leadline.execution.plane.engine import Plane
+from leadline.execution.plane.journal import PlaneJournal
+from leadline.execution.plane.patience import Patience
+from leadline.execution.slots import Slots
+from leadline.testing.desk import Counsel, plainly, retry_node_fails
+
+COUNT = 12
+QUICK = Patience(first=0.1, last=0.2, reports=0.3, grace=0.5)
+DRIVER = "import sys; sys.path.insert(0, sys.argv[1]); import test_plane_here as t; t.drive(t.Path(sys.argv[2]))"
+
+
+def jobs(folder):
+    for at in range(COUNT):
+        spec = JobSpec(
+            "x", ("sh", "-c", f"echo {at} >> made; sleep 0.1"), ResourceSpec(walltime_s=60), workdir=str(folder)
+        )
+        yield Job(f"job{at}", spec, Policy((Place("local"),)))
+
+
+def drive(folder):
+    """Run a plane until every job of the journal is settled."""
+    with (
+        PlaneJournal(folder / "plane.sqlite", SystemClock()) as journal,
+        closing(LocalScheduler(folder / "queue", Slots((0, 1)))) as local,
+    ):
+        plane = Plane(journal, {"local": local}.__getitem__, Counsel(), diagnose=plainly, decide=retry_node_fails,
+                      patience=QUICK)  # fmt: skip
+        deadline = time.monotonic() + 60
+        plane.run(lambda: plane.idle or time.monotonic() > deadline)
+
+
+def settled(folder):
+    with PlaneJournal(folder / "plane.sqlite", SystemClock()) as journal:
+        return [journal.get(job.key) for job in jobs(folder)]
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(path for path in sys.path if path))
+    with PlaneJournal(tmp_path / "plane.sqlite", SystemClock()) as journal:
+        journal.add(jobs(tmp_path))
+    return tmp_path
+
+
+def test_jobs_that_a_plane_takes_in_run_here_and_are_settled(folder):
+    drive(folder)
+    assert [JobState.COMPLETED] * COUNT == [job.state for job in settled(folder)]
+    assert sorted((folder / "made").read_text().split(), key=int) == [str(at) for at in range(COUNT)]
+
+
+def test_a_plane_that_is_killed_at_random_moments_loses_and_repeats_nothing(folder):
+    chance, kills = random.Random(5), 0  # noqa: S311 - not secret
+    words = [sys.executable, "-c", DRIVER, str(Path(__file__).parent), str(folder)]
+    while True:
+        process = subprocess.Popen(words)
+        try:
+            process.wait(chance.uniform(0.5, 1.5))
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        assert process.returncode in (0, -signal.SIGKILL)
+        if process.returncode == 0:
+            break
+        kills += 1
+        assert kills < 60
+    assert kills > 1, "the jobs are too short for the test"
+    ended = settled(folder)
+    assert [(JobState.COMPLETED, 1)] * COUNT == [(job.state, len(job.attempts)) for job in ended]
+    assert sorted((folder / "made").read_text().split(), key=int) == [str(at) for at in range(COUNT)]
