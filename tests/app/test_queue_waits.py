@@ -16,7 +16,7 @@ from leadline.core.systems import NodeType, Partition, System
 from leadline.core.units import GIB
 from leadline.estimators.queue_state import known_at
 from leadline.execution.processes import run_process
-from leadline.history.sacct import DELIMITER, sacct_command
+from leadline.history.sacct import DELIMITER, ENVIRONMENT, read_sacct, sacct_command
 from leadline.recommend.feasibility import Candidate
 
 PITZER = System("Pitzer", "OSC", "hpc", "production", "slurm")
@@ -144,15 +144,30 @@ def test_where_there_is_no_sacct_a_file_is_asked_for(monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("slurm")
-def test_a_real_accounting_is_asked_and_says_when_it_is_too_short():
-    submitted = ["sbatch", "--parsable", "--output=/dev/null", "--ntasks=1", "--mem=100", "--wrap=true"]
-    assert 0 == run_process(submitted).returncode
+def test_the_waits_of_a_real_slurm_are_learned_from_its_own_sacct():
+    array = [
+        "sbatch",
+        "--parsable",
+        "--wait",
+        "--output=/dev/null",
+        "--ntasks=1",
+        "--mem=50",
+        "--time=1",
+        "--wrap=true",
+    ]
+    for _ in range(2):
+        done = run_process([*array, "--array=0-139"], timeout_s=200)
+        assert 0 == done.returncode, done.stderr
     deadline = time.monotonic() + 60
-    while not run_process(sacct_command(1)).stdout:
+    while (
+        sum(job.ended_s is not None for job in read_sacct(run_process(sacct_command(1), env=ENVIRONMENT).stdout)) < 280
+    ):
         assert time.monotonic() < deadline
         time.sleep(0.5)
-    with pytest.raises(InvalidInput, match="200 jobs that started or more, and this accounting has"):
-        read_queues(["Pitzer"], Catalog())
+    timed, notes = with_waits([candidate("short")], read_queues(["Pitzer"], Catalog()))
+    wait = timed[0].wait
+    assert 0 <= wait.wait_s.low <= wait.wait_s.point <= wait.wait_s.high < 600
+    assert "those of its queue at" in notes[0]
 
 
 def test_too_short_an_accounting_is_refused(tmp_path):
