@@ -1,7 +1,6 @@
 """The verb ``submit`` to the plane: what is handed over, where it may go, and what the plane may do for it."""
 
 import re
-import shutil
 import signal
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -10,11 +9,12 @@ from pathlib import Path
 
 from leadline.app.estimate import RISK, Toolbox
 from leadline.app.fill_in import fill_in
-from leadline.app.hand_over import Wanted, indices_of
+from leadline.app.hand_over import Wanted, indices_of, plane_dir
 from leadline.app.places import LOCAL
-from leadline.app.reach import FILE, reach_of
+from leadline.app.reach import reach_of, reaches
+from leadline.app.schedulers import scheduler_of
 from leadline.app.submit import BARE, Request, batch_script, find_system, job_spec, predict_at
-from leadline.core.errors import InvalidInput, LeadlineError
+from leadline.core.errors import InvalidInput, LeadlineError, UnknownName
 from leadline.core.estimate import Estimate
 from leadline.core.jobs import JobSpec
 from leadline.core.plane import After, Place, Policy
@@ -73,9 +73,10 @@ def prepare(subject: Sequence[str], on: Sequence[str], request: Request, terms: 
     if terms.after and terms.after_any:
         raise InvalidInput("a job waits for others to complete (--after) or to end (--after-any): name them with one")
     request, notes, predicted = _filled(subject, places[0], request, tools)
+    clusters = [one for one in places if one.system != LOCAL]
+    scripts = tuple(made for one in clusters for made in _script(subject, one, request, tools.catalog))
     request = replace(request, workdir=request.workdir or _workdir(places))
     spec = job_spec(subject, str(places[0]), request)
-    scripts = tuple(_script(subject, one, request, tools.catalog) for one in places if one.system != LOCAL)
     kind = After.ANY if terms.after_any else After.OK
     wanted = Wanted(spec, policy, indices, terms.after_any or terms.after, kind, predicted)
     return Prepared(wanted, tuple(notes), scripts)
@@ -92,7 +93,8 @@ def places_of(on: Sequence[str], catalog: Catalog) -> tuple[Place, ...]:
     for name in on:
         system, _, partition = name.partition(":")
         folded = system.casefold()
-        known = folded if folded in (LOCAL, BARE) else find_system(system, catalog).name
+        own = next((one for one in reaches() if one.casefold() == folded), None)
+        known = folded if folded in (LOCAL, BARE) else own or find_system(system, catalog).name
         if folded == LOCAL and partition:
             raise InvalidInput(f"{name}: this machine has no partitions: write --on local")
         place = Place(known, partition or None)
@@ -102,21 +104,16 @@ def places_of(on: Sequence[str], catalog: Catalog) -> tuple[Place, ...]:
     return tuple(found)
 
 
-def check_reached(places: Sequence[Place]) -> None:
-    """Refuse places that the plane could not reach from here.
+def check_reached(places: Sequence[Place], catalog: Catalog) -> None:
+    """Refuse places that the plane could not reach from here; nothing is asked there.
 
     Raises:
-        InvalidInput: and what to do about it.
+        InvalidInput: what is missing in the user's own file, or that its scheduler is none that Leadline speaks to.
+        SchedulerUnreachable: its commands are not on this machine.
     """
     for place in places:
-        reach = reach_of(place.system)
-        if place.system == LOCAL or reach.host is not None:
-            continue
-        if shutil.which("qsub" if reach.scheduler == "pbs" else "sbatch") is None:
-            raise InvalidInput(
-                f"{place.system} cannot be reached: this machine has no sbatch, and {FILE} in Leadline's data folder "
-                f"names no host for it; --dry-run prints the script to submit there, and --on local runs the job here"
-            )
+        if place.system != LOCAL:
+            scheduler_of(place.system, catalog, plane_dir())
 
 
 def policy_of(places: tuple[Place, ...], terms: Terms) -> Policy:
@@ -160,21 +157,38 @@ def _filled(
     subject: Sequence[str], place: Place, request: Request, tools: Toolbox
 ) -> tuple[Request, list[str], Estimate | None]:
     """Return the request with what it left open, what is to be told of that, and what is predicted at the place."""
-    if place.system == BARE:
+    if place.system != LOCAL and not _has_rules(place, tools.catalog):
         return request, [], None
-    if place.system == LOCAL:
-        predicted, why_not = predict_at(LOCAL, subject, tools)
-        return request, [] if predicted else [f"nothing is predicted for this job: {why_not}"], predicted
-    filled = fill_in(request, subject, str(place), tools)
-    if filled.predicted is not None or filled.request != request:
-        return filled.request, list(filled.notes), filled.predicted
+    if place.system != LOCAL:
+        filled = fill_in(request, subject, str(place), tools)
+        if filled.predicted is not None or filled.request != request:
+            return filled.request, list(filled.notes), filled.predicted
     predicted, why_not = predict_at(str(place), subject, tools, gpus=request.gpus)
     return request, [] if predicted else [f"nothing is predicted for this job: {why_not}"], predicted
 
 
-def _script(subject: Sequence[str], place: Place, request: Request, catalog: Catalog) -> tuple[Place, JobSpec, str]:
+def _script(
+    subject: Sequence[str], place: Place, request: Request, catalog: Catalog
+) -> tuple[tuple[Place, JobSpec, str], ...]:
+    """Return the script of a place that reads scripts of Slurm's; one whose rules are not known takes a plain one."""
     spec = job_spec(subject, str(place), request)
-    return place, spec, batch_script(spec, catalog)
+    if place.system == BARE or _has_rules(place, catalog):
+        return ((place, spec, batch_script(spec, catalog)),)
+    reach = reach_of(place.system)
+    if (reach.scheduler or "").casefold() == BARE:
+        return ((place, spec, batch_script(replace(spec, system=BARE), catalog)),)
+    if place.partition is not None and reach.scheduler is None:
+        find_system(place.system, catalog).partition(place.partition)
+    return ()
+
+
+def _has_rules(place: Place, catalog: Catalog) -> bool:
+    """Whether the catalog knows the system as one with Slurm, and the user's own file does not say otherwise."""
+    try:
+        known = catalog.system(place.system).scheduler.casefold()
+    except UnknownName:
+        return False
+    return (reach_of(place.system).scheduler or known).casefold() == BARE
 
 
 def _workdir(places: Sequence[Place]) -> str | None:

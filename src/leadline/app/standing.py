@@ -130,6 +130,22 @@ def standings_of(jobs: Sequence[Job], now_s: float) -> tuple[Standing, ...]:
     return tuple(_standing(job, progress.get(job.key), decisions.get(job.key), prices, now_s) for job in jobs)
 
 
+def silent(found: Iterable[Standing]) -> dict[str, tuple[str, str]]:
+    """Return system → since when it does not answer and why, of those at which these jobs are not yet ended."""
+    at_work = {one.place.partition(":")[0] for one in found if not one.closed}
+    if not at_work:
+        return {}
+    said: dict[str, tuple[str, str]] = {}
+    with open_journal() as journal:
+        for event in journal.silences():
+            system = str(event.said.get("system"))
+            if event.kind is Kind.POLL:
+                said.pop(system, None)
+            elif system in at_work:
+                said[system] = (said.get(system, (event.at, ""))[0], str(event.said.get("why") or ""))
+    return said
+
+
 def newest_event() -> int:
     """Return the number of the journal's newest event, which tells cheaply whether anything happened; 0 without one."""
     if not (plane_dir() / "journal.sqlite").exists():

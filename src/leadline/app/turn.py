@@ -6,7 +6,10 @@ from contextlib import AbstractContextManager, ExitStack
 from types import TracebackType
 from typing import Self
 
-from leadline.app.plane import hold_plane, plane_holder, scheduler_of
+from leadline.app.composition import toolbox
+from leadline.app.hand_over import plane_dir
+from leadline.app.plane import hold_plane, runner
+from leadline.app.schedulers import scheduler_of
 from leadline.core.errors import LeadlineError
 from leadline.core.plane import Attempt
 from leadline.execution.plane.engine import Plane
@@ -50,7 +53,7 @@ class Turns(AbstractContextManager["Turns"]):
         """Do all that is due, unless another process does it; return the seconds until something is due again."""
         if self._plane is None and time.monotonic() - self._tried_s >= AGAIN_S:
             self._tried_s = time.monotonic()
-            self._plane = self._stack.enter_context(hold_plane())
+            self._plane = self._stack.enter_context(hold_plane(toolbox().catalog))
         if self._plane is None:
             return LOOK_S
         try:
@@ -77,13 +80,13 @@ def step_until(done: Callable[[], bool], timeout_s: float, told: Callable[[str],
 
 def who_runs_it() -> str | None:
     """Return who runs the plane, as ``process 12 on node1 since 14:02``; ``None`` if nobody does."""
-    return plane_holder()
+    return runner() if plane_dir().exists() else None
 
 
 def log_tail(attempt: Attempt, most: int = LOG_LINES) -> tuple[str, ...]:
     """Return the last lines of what an attempt wrote, from where it ran; none where that cannot be reached."""
     try:
-        tails = scheduler_of(attempt.place.system).log_tails([attempt.key])
+        tails = scheduler_of(attempt.place.system, toolbox().catalog, plane_dir()).log_tails([attempt.key])
     except LeadlineError:
         return ()
     return tuple(tails.get(attempt.key, "").splitlines()[-most:])

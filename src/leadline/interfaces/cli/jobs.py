@@ -1,13 +1,15 @@
 """``leadline jobs``: what was handed over, where it stands, and what it took."""
 
+from collections.abc import Sequence
+from datetime import datetime
 from typing import Annotated
 
 import typer
 
-from leadline.app.standing import folded, standings
+from leadline.app.standing import Standing, folded, silent, standings
 from leadline.core.documents import to_document
 from leadline.interfaces.cli.face import Json, err, out, print_json
-from leadline.interfaces.cli.jobs_table import jobs_table
+from leadline.interfaces.cli.jobs_table import clock, jobs_table, plain
 from leadline.interfaces.cli.verb import Verb
 
 app = Verb()
@@ -48,8 +50,24 @@ def jobs(
     if not found:
         err().print(nothing(all_=everything or bool(most)), markup=False, soft_wrap=True)
         return
+    print_table(found, each=each)
+
+
+def print_table(found: Sequence[Standing], *, each: bool = False) -> None:
+    """Print jobs on stdout, and on stderr which of their systems do not answer."""
     console = out()
     console.print(jobs_table(found if each else folded(found), console.width), soft_wrap=True)
+    for sentence in silence_words(found):
+        err().print(f"note: {sentence}", markup=False, soft_wrap=True)
+
+
+def silence_words(found: Sequence[Standing]) -> list[str]:
+    """Return a sentence for each system that does not answer: what is shown of its jobs is older than that."""
+    now = datetime.now().astimezone()
+    return [
+        f"{system} has not answered since {clock(since, now)}, and is asked again ({plain(why, 200)})"
+        for system, (since, why) in silent(found).items()
+    ]
 
 
 def nothing(*, all_: bool) -> str:

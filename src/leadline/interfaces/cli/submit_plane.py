@@ -8,18 +8,18 @@ from rich.text import Text
 
 from leadline.app.composition import toolbox
 from leadline.app.hand_over import hand_over, jobs_of
-from leadline.app.places import LOCAL
-from leadline.app.send import Prepared, Terms, check_reached, prepare
-from leadline.app.standing import Standing, folded, standings
+from leadline.app.send import Prepared, Terms, check_reached, places_of, prepare
+from leadline.app.standing import Standing, standings
 from leadline.app.story_words import asked_words, bounds_words, local_time
-from leadline.app.submit import Request, find_partition, job_spec
+from leadline.app.submit import Request
 from leadline.app.turn import step_until, who_runs_it
 from leadline.core.documents import to_document
 from leadline.core.errors import InvalidInput, LeadlineError
 from leadline.core.jobs import JobState
 from leadline.core.plane import Job
-from leadline.interfaces.cli.face import err, out, print_json
-from leadline.interfaces.cli.jobs_table import jobs_table, plain
+from leadline.interfaces.cli.face import err, print_json
+from leadline.interfaces.cli.jobs import print_table
+from leadline.interfaces.cli.jobs_table import plain
 
 SCHEMA = "leadline.submitted/1"
 TAKEN_S = 60.0
@@ -56,8 +56,8 @@ def hand_to_plane(
     """
     if not yes and not sys.stdin.isatty():
         raise InvalidInput("nobody can be asked whether to submit the job, for there is no terminal: add -y")
+    check_reached(places_of(on, toolbox().catalog), toolbox().catalog)
     prepared, console = _prepared(subject, on, request, terms), err()
-    check_reached(prepared.wanted.policy.places)
     for note in prepared.notes:
         console.print(f"note: {note}", markup=False, soft_wrap=True)
     if not yes:
@@ -74,12 +74,8 @@ def hand_to_plane(
 
 
 def _prepared(subject: list[str], on: Sequence[str], request: Request, terms: Terms) -> Prepared:
-    tools = toolbox()
-    for place in on:
-        if place.partition(":")[0].casefold() != LOCAL:
-            find_partition(job_spec(subject, place, request), tools.catalog)
     with err().status("predicting what to ask for"):
-        return prepare(subject, on, request, terms, tools)
+        return prepare(subject, on, request, terms, toolbox())
 
 
 def _what(prepared: Prepared) -> str:
@@ -105,8 +101,7 @@ def _tell(found: Sequence[Standing], *, json: bool) -> None:
     if json:
         print_json(to_document({"jobs": found}, SCHEMA))
     else:
-        console = out()
-        console.print(jobs_table(folded(found), console.width), soft_wrap=True)
+        print_table(found)
     refused = [one for one in found if one.closed and one.state is not JobState.COMPLETED and not one.elapsed_s]
     if refused:
         first = refused[0]

@@ -18,7 +18,7 @@ from leadline.core.documents import dump, to_document
 from leadline.core.errors import JobFailed
 from leadline.core.jobs import JobState
 from leadline.interfaces.cli.face import INTERRUPTED, Json, err, out, print_json, write
-from leadline.interfaces.cli.jobs import SCHEMA, Names, nothing
+from leadline.interfaces.cli.jobs import SCHEMA, Names, nothing, print_table, silence_words
 from leadline.interfaces.cli.jobs_table import done_of, jobs_table, plain
 from leadline.interfaces.cli.verb import Verb
 
@@ -61,7 +61,10 @@ def watch(
         if once:
             turns.step()
             found = standings(keys)
-            _show(found, each=each, json=json)
+            if json:
+                print_json(to_document({"jobs": found}, SCHEMA))
+            else:
+                print_table(found, each=each)
         else:
             found = _follow(keys, turns, interrupts, each=each, json=json)
         mine = turns.mine
@@ -97,9 +100,9 @@ def _follow(
 
 def _view(found: Sequence[Standing], turns: Turns, width: int, *, each: bool) -> Group:
     runner = "this command" if turns.mine else who_runs_it() or "nobody"
-    foot = f"{time.strftime('%H:%M:%S')} · the plane is run by {runner} · Ctrl-C ends this view, not the jobs"
+    foot = f"{time.strftime('%H:%M:%S')} · looked after by {runner} · Ctrl-C ends the view alone"
     table = jobs_table(found if each else folded(found), width)
-    return Group(table, Text(foot, "dim"))
+    return Group(table, *(Text(one, "red") for one in silence_words(found)), Text(foot, "dim"))
 
 
 class _Lines:
@@ -127,14 +130,6 @@ def _line(one: Standing) -> str:
     parts += [plain(one.why, 200)] if one.why else []
     index = f"[{one.index}]" if one.index is not None else ""
     return f"{time.strftime('%H:%M:%S')} {one.key} {plain(one.name)}{index} {', '.join(parts)}"
-
-
-def _show(found: Sequence[Standing], *, each: bool, json: bool) -> None:
-    if json:
-        print_json(to_document({"jobs": found}, SCHEMA))
-        return
-    console = out()
-    console.print(jobs_table(found if each else folded(found), console.width), soft_wrap=True)
 
 
 def _left(found: Sequence[Standing], *, mine: bool) -> str:
