@@ -23,7 +23,8 @@ class Policy:
     """What the plane may do for a job.
 
     ``places`` are where it may go, the preferred one first; ``copies`` of it may wait at once, each elsewhere, until
-    one starts. ``attempts`` bounds how often it is submitted, and ``node_s`` (node-seconds) and ``cost`` (in the unit
+    one starts. ``attempts`` bounds how often it is submitted, ``segments`` how often it goes on from a checkpoint, and
+    ``node_s`` (node-seconds) and ``cost`` (in the unit
     of its places) what all attempts may take together. ``resumes`` says that the command goes on from its own
     checkpoint when it is started again; ``checkpoint_signal`` is sent ``checkpoint_s`` before a limit so that it
     writes one. ``deadline_at`` is when its result is wanted, and ``risk`` the accepted probability of a limit that is
@@ -34,6 +35,7 @@ class Policy:
     places: tuple[Place, ...]
     copies: int = 1
     attempts: int = 4
+    segments: int = 50
     node_s: float | None = None
     cost: float | None = None
     resumes: bool = False
@@ -93,6 +95,8 @@ class Attempt:
     walltime_s: float | None = None
     """The limit as it is now at the scheduler; it may have been shortened since it was submitted."""
     refused_extensions: int = 0
+    segment: bool = False
+    """Whether it ended with a checkpoint from which the next one goes on: a part of the job, and no failed try."""
     recorded: bool = False
     """Whether its end entered the history."""
 

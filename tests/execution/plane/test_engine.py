@@ -269,6 +269,62 @@ def test_of_several_copies_the_first_to_start_is_kept(tmp_path):
     assert [one.withdrawn for one in world.job().attempts] == [True, False]
 
 
+def test_a_copy_that_can_only_fail_takes_the_others_back(tmp_path):
+    world = World(tmp_path / "journal.sqlite", copies=2)
+    world.journal.add([job("a", policy=Policy((HERE, THERE), copies=2))])
+    world.step()
+    world.here.end(world.here.only(), JobState.FAILED)
+    world.step(3)
+    assert world.there.jobs == {}
+    assert world.job().state is JobState.FAILED
+
+
+def test_why_a_job_was_ended_is_its_schedulers_to_say(world):
+    world.journal.add([job("a")])
+    world.step()
+    own = world.here.only()
+    world.here.run(own)
+    world.step()
+    world.here.end(own, JobState.CANCELLED, reports=True)
+    left = world.here.left.pop(own)
+    world.step(every_s=10.0)
+    assert world.job().attempts[0].live
+    left.status = replace(left.status, state=JobState.NODE_FAIL)
+    world.here.left[own] = left
+    world.step(2, every_s=5.0)
+    assert world.job().attempts[0].state is JobState.NODE_FAIL
+
+
+def test_where_no_accounting_answers_the_wrappers_word_holds_after_a_while(world):
+    world.journal.add([job("a")])
+    world.step()
+    world.here.no_accounting = True
+    world.here.end(world.here.only(), JobState.FAILED, reports=True)
+    world.step(3)
+    assert world.job().state is JobState.FAILED
+
+
+def test_segments_of_a_job_that_goes_on_from_its_checkpoint_are_no_tries(tmp_path):
+    def chain(situation):
+        if situation.attempt.state is JobState.TIMEOUT and situation.checkpointed:
+            return Decision(Action.RESUBMIT, "it goes on from its checkpoint")
+        return retry_node_fails(situation)
+
+    world = World(tmp_path / "journal.sqlite", decide=chain)
+    world.journal.add([job("a", policy=Policy((HERE,), resumes=True, checkpoint_signal="USR1"))])
+    for _ in range(3):
+        world.step()
+        own = world.here.only()
+        world.here.run(own)
+        world.step()
+        world.here.end(own, JobState.TIMEOUT, reports=True)
+        key = world.here.left[own].key
+        world.here.outcomes[key] = replace(world.here.outcomes[key], warned=True)
+        world.step()
+    world.step()
+    assert [one.segment for one in world.job().attempts] == [True, True, True, False]
+
+
 def test_a_refusal_closes_the_job_with_the_schedulers_own_words(world):
     world.journal.add([job("a")])
     world.here.refuse = Refused("Invalid account")

@@ -27,6 +27,8 @@ class Actor:
     decide: Decide
     kept: dict[str, tuple[JobState, float]] = field(default_factory=dict)
     """Attempt → its state and the moment (monotonic) when keeping it was last written down."""
+    fixed: set[str] = field(default_factory=set)
+    """Attempts whose limit the scheduler would not shorten."""
 
     def judge(self, attempt: Attempt, outcome: Outcome | None) -> None:
         """Decide about an attempt that waits or runs, and act.
@@ -40,7 +42,8 @@ class Actor:
         self._withdraw_copies(job, attempt)
         situation = self._situation(job, attempt, outcome)
         decision = self.decide(situation)
-        if decision.action is Action.KEEP and not self._worth_telling(attempt):
+        told_alike = decision.action in (Action.KEEP, Action.CHECKPOINT) or self._is_fixed(attempt, decision)
+        if told_alike and not self._worth_telling(attempt):
             return
         self.book.write(notes=[Note(Kind.DECISION, job.key, attempt.key, said_of(decision))])
         self._act(job, attempt, decision)
@@ -64,6 +67,10 @@ class Actor:
         self.kept.pop(ended.key, None)
         situation = self._situation(job, ended, outcome)
         return self.decide(replace(situation, evidence=found.evidence, cause=found.cause))
+
+    def _is_fixed(self, attempt: Attempt, decision: Decision) -> bool:
+        """Whether shortening this attempt's limit was refused before."""
+        return decision.action is Action.SHRINK and attempt.key in self.fixed
 
     def _worth_telling(self, attempt: Attempt) -> bool:
         """Whether that an attempt is left alone is written down: once for each state, then now and then."""
@@ -93,6 +100,7 @@ class Actor:
             _spent(job, expected, now_s),
             expected.cost_per_s,
             attempt.refused_extensions,
+            checkpointed=checkpointed(job, outcome),
             alternatives=expected.alternatives,
         )
 
@@ -103,7 +111,10 @@ class Actor:
             try:
                 scheduler.change_walltime(attempt.scheduler_id, asked.walltime_s)
             except Refused as error:
-                counted = replace(attempt, refused_extensions=attempt.refused_extensions + 1)
+                longer = decision.action is Action.EXTEND
+                if not longer:
+                    self.fixed.add(attempt.key)
+                counted = replace(attempt, refused_extensions=attempt.refused_extensions + longer)
                 self._tell(Kind.FAULT, counted, {"why": str(error), "asked": decision.action.value})
                 return
             changed = replace(attempt, walltime_s=asked.walltime_s)
@@ -132,6 +143,15 @@ class Actor:
 
     def _tell(self, kind: Kind, attempt: Attempt, said: Said) -> None:
         self.book.write(attempts=[attempt], notes=[Note(kind, attempt.job, attempt.key, said)])
+
+
+def checkpointed(job: Job, outcome: Outcome | None) -> bool:
+    """Whether a job has a checkpoint: its signal was heard, or without one it has shown progress of its own."""
+    if not job.policy.resumes or outcome is None:
+        return False
+    if job.policy.checkpoint_signal is not None:
+        return outcome.warned
+    return outcome.progress is not None and bool(outcome.progress.epochs or outcome.progress.steps)
 
 
 def said_of(decision: Decision) -> Said:

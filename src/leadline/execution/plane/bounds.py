@@ -92,8 +92,10 @@ def give_up(view: View, reason: str, evidence: Figures | None = None) -> Decisio
 
 
 def attempts_left(view: View) -> int:
-    """Return how often the job may still be submitted."""
-    return view.policy.attempts - max(len(view.job.attempts), 1)
+    """Return how often the job may still be submitted; what was taken back before it began was no try."""
+    segments = sum(one.segment for one in view.job.attempts)
+    tried = sum(not one.segment and not (one.withdrawn and one.started_at is None) for one in view.job.attempts)
+    return 0 if segments >= view.policy.segments else view.policy.attempts - max(tried, 0 if segments else 1)
 
 
 def affordable_s(view: View, nodes: int, cost_per_s: float | None) -> float:

@@ -13,7 +13,8 @@ class Patience:
     times as long as the answer took, so that a slow one is not burdened; ``unreachable`` is the
     longest pause after it did not answer. ``reports`` pass between readings of what jobs write, ``decide`` between
     decisions about one job of which nothing new is known. A submission whose answer was lost is taken for never
-    arrived after ``grace``; a job that is named nowhere is given up for lost after ``lost``.
+    arrived after ``grace``; how a job ended that did not complete is taken from its wrapper alone after ``settle``; a
+    job that is named nowhere is given up for lost after ``lost``.
     """
 
     first: float = 1.0
@@ -22,6 +23,7 @@ class Patience:
     reports: float = 15.0
     decide: float = 300.0
     grace: float = 60.0
+    settle: float = 30.0
     lost: float = 3600.0
     share: float = 20.0
 

@@ -7,7 +7,7 @@ from leadline.core.errors import SchedulerUnreachable
 from leadline.core.jobs import JobState
 from leadline.core.plane import Action, Attempt, Decision, Job, Kind, Plan
 from leadline.execution.clock import Clock, iso
-from leadline.execution.plane.acting import Actor, said_of
+from leadline.execution.plane.acting import Actor, checkpointed, said_of
 from leadline.execution.plane.advisor import Advisor, Diagnose, Ended
 from leadline.execution.plane.book import Book
 from leadline.execution.plane.diagnose import Diagnosis
@@ -105,8 +105,9 @@ class Settler:
     def _next(self, job: Job, ended: Attempt, outcome: Outcome | None, found: Diagnosis) -> tuple[Job, list[Note]]:
         """Return the job as the end of an attempt leaves it, and what is to be told of that."""
         done = any(one.state is JobState.COMPLETED for one in job.attempts)
-        if job.live:  # another copy is still there; if it is done here, it is of no more use
-            rest = tuple(replace(one, withdrawn=one.withdrawn or (one.live and done)) for one in job.attempts)
+        if job.live:  # another copy is still there; it is of no more use if the job is done, or can only fail
+            useless = done or job.cancelled or self._gives_up(job, ended, outcome, found)
+            rest = tuple(replace(one, withdrawn=one.withdrawn or (one.live and useless)) for one in job.attempts)
             return replace(job, attempts=rest), []
         if done and (ended.state is not JobState.COMPLETED or job.cancelled):
             return self._closed(job, JobState.COMPLETED, "")
@@ -117,9 +118,20 @@ class Settler:
         decision = self.actor.decide_end(job, ended, outcome, found)
         told = [Note(Kind.DECISION, job.key, ended.key, said_of(decision))]
         if decision.action in (Action.RESUBMIT, Action.MOVE, Action.CHECKPOINT):
-            return replace(job, plan=self._plan(decision, ended), reason=decision.reason), told
-        closed, settled = self._closed(job, ended.state, decision.reason)
+            attempts = tuple(
+                replace(one, segment=checkpointed(job, outcome)) if one.key == ended.key else one
+                for one in job.attempts
+            )
+            plan = self._plan(decision, ended)
+            return replace(job, attempts=attempts, plan=plan, reason=decision.reason), told
+        closed, settled = self._closed(job, _end_of(job, ended), decision.reason)
         return closed, [*told, *settled]
+
+    def _gives_up(self, job: Job, ended: Attempt, outcome: Outcome | None, found: Diagnosis) -> bool:
+        """Whether nothing more would be tried after the end of a copy, so that the others need not be either."""
+        if ended.withdrawn:
+            return False
+        return self.actor.decide_end(job, ended, outcome, found).action is Action.GIVE_UP
 
     def _plan(self, decision: Decision, ended: Attempt) -> Plan:
         later = iso(self.clock.now_s() + decision.delay_s) if decision.delay_s else None
@@ -128,3 +140,9 @@ class Settler:
     def _closed(self, job: Job, state: JobState, why: str) -> tuple[Job, list[Note]]:
         closed = replace(job, state=state, reason=why, plan=None)
         return closed, [Note(Kind.SETTLED, job.key, "", {"state": state.value, "why": why})]
+
+
+def _end_of(job: Job, ended: Attempt) -> JobState:
+    """Return how a job ended whose last attempt was this one: as the last that was not taken back."""
+    own = [one for one in job.attempts if not one.withdrawn]
+    return own[-1].state if own and ended.withdrawn else ended.state

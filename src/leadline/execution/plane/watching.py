@@ -71,7 +71,7 @@ class Watcher:
             attempts=[now for _, now in changed],
             notes=[
                 Note(Kind.POLL, said=poll),
-                *(Note(Kind.STATE, now.job, now.key, _told(now)) for was, now in changed if was.state is not now.state),
+                *(Note(Kind.STATE, now.job, now.key, _said(now)) for was, now in changed if was.state is not now.state),
             ],
         )
         ends = self._ends(gone) if gone else []
@@ -106,9 +106,10 @@ class Watcher:
         for attempt, seen in gone:
             outcome = reports.get(attempt.key)
             status = accounted.get(attempt.scheduler_id or "") or seen
-            if _over(outcome, status):
+            missing_s = self._missing_s(attempt)
+            if _over(outcome, status) or (_told(outcome) and missing_s > self.patience.settle):
                 ends.append(End(attempt, status, outcome))
-            elif self._given_up(attempt):
+            elif missing_s > self.patience.lost:
                 ends.append(End(attempt, status, outcome, "nothing names it any more"))
         for end in ends:
             self.missing_s.pop(end.attempt.key, None)
@@ -121,10 +122,10 @@ class Watcher:
         tails = self.scheduler.log_tails(keys) if keys else {}
         return [replace(end, log=tails.get(end.attempt.key, end.log)) for end in ends]
 
-    def _given_up(self, attempt: Attempt) -> bool:
-        """Whether nothing has named an attempt for so long that it is lost."""
-        since_s = self.missing_s.setdefault(attempt.key, self.clock.monotonic_s())
-        return self.clock.monotonic_s() - since_s > self.patience.lost
+    def _missing_s(self, attempt: Attempt) -> float:
+        """Return for how long no queue has named an attempt."""
+        now_s = self.clock.monotonic_s()
+        return now_s - self.missing_s.setdefault(attempt.key, now_s)
 
 
 def ask(watcher: Watcher) -> list[End]:
@@ -163,9 +164,14 @@ def _clear(outcome: Outcome | None, status: Status | None) -> bool:
 
 
 def _over(outcome: Outcome | None, status: Status | None) -> bool:
-    """Whether it is known how an attempt ended."""
+    """Whether it is known how an attempt ended: its scheduler says it, or it completed by its wrapper's word."""
     if status is not None and status.state.final:
         return True
+    return outcome is not None and outcome.state is JobState.COMPLETED
+
+
+def _told(outcome: Outcome | None) -> bool:
+    """Whether the wrapper says that it is over; why it ended, the scheduler may know better."""
     return outcome is not None and outcome.state.final
 
 
@@ -185,5 +191,5 @@ def _with(attempt: Attempt, status: Status) -> Attempt:
     )
 
 
-def _told(attempt: Attempt) -> Said:
+def _said(attempt: Attempt) -> Said:
     return {"state": attempt.state.value, "reason": attempt.reason, "node": attempt.node}

@@ -21,7 +21,8 @@ class Outcome:
     ``state`` PENDING says that the command was never begun.
     ``exit_code`` is the command's own, ``signal`` the number of the signal that ended it; one of them is ``None``.
     ``node`` is what the node says of itself (``describe_node``).
-    ``progress`` is what the command showed of its own progress.
+    ``progress`` is what the command showed of its own progress. ``warned`` says that a process of it that listens was
+    sent the signal before its limit, upon which it writes a checkpoint.
     """
 
     state: JobState
@@ -36,6 +37,7 @@ class Outcome:
     measured: dict[str, Measurement] = field(default_factory=dict)
     node: dict[str, str] = field(default_factory=dict)
     progress: Progress | None = None
+    warned: bool = False
     schema: str = SCHEMA
 
 

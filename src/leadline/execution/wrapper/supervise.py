@@ -112,6 +112,7 @@ class _Watch:
     kill_at_s: float | None = None
     news: bool = False
     warned: bool = False
+    heard: bool = False
     walltime_s: float | None = field(init=False)
     pending: list[int] = field(default_factory=list)
 
@@ -234,7 +235,7 @@ class _Watch:
         """Send a warning to every process of the tree that listens."""
         for process in psutil.Process().children(recursive=True):
             if _catches(process.pid, number):
-                self.warned = self.news = True
+                self.warned = self.heard = self.news = True
                 with suppress(psutil.NoSuchProcess):
                     process.send_signal(number)
 
@@ -299,7 +300,8 @@ class _Watch:
     def _seen(self, cpu_s: float | None = None) -> dict[str, Any]:
         """Return the fields of an outcome that hold what was measured and what the job itself has shown."""
         progress = self.instruments.progress() if self.instruments else None
-        return {"measured": {**self._figures(cpu_s), **figures(progress)}, "progress": progress}
+        seen = {**self._figures(cpu_s), **figures(progress)}
+        return {"measured": seen, "progress": progress, "warned": self.heard}
 
     def _figures(self, cpu_s: float | None = None) -> dict[str, Measurement]:
         sampler, interval = self.sampler, self.sampler.longest_interval_s
