@@ -1,13 +1,13 @@
 """The verb ``plane``: run it, one process at a time, as an ordinary user's process."""
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from leadline.app import settings
 from leadline.app.advisor import PlaneAdvisor
 from leadline.app.hand_over import open_journal, plane_dir
-from leadline.app.schedulers import scheduler_of
+from leadline.app.schedulers import let_go, scheduler_of
 from leadline.core.errors import InvalidInput
 from leadline.core.ports import Catalog
 from leadline.execution.lock import holder, only_one
@@ -15,6 +15,7 @@ from leadline.execution.plane.decide import decide
 from leadline.execution.plane.diagnose import diagnose
 from leadline.execution.plane.engine import Plane
 from leadline.execution.plane.patience import USUAL, Patience
+from leadline.execution.scheduler import Scheduler
 from leadline.history.sqlite import SqliteHistory
 from leadline.training.live_tables import shipped_live_table
 
@@ -26,13 +27,19 @@ def hold_plane(catalog: Catalog, *, patience: Patience = USUAL) -> Iterator[Plan
     Raises:
         LeadlineError: the journal cannot be used.
     """
-    with open_journal() as journal, only_one(_lock()) as mine:
+    with ExitStack() as opened, open_journal() as journal, only_one(_lock()) as mine:
         if not mine:
             yield None
             return
+
+        def admitted(system: str) -> Scheduler:
+            scheduler = scheduler_of(system, catalog, plane_dir())
+            opened.callback(let_go, scheduler)
+            return scheduler
+
         yield Plane(
             journal,
-            lambda system: scheduler_of(system, catalog, plane_dir()),
+            admitted,
             PlaneAdvisor(catalog, SqliteHistory(settings.history_path()), shipped_live_table()),
             diagnose=diagnose,
             decide=decide,

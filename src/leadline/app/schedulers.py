@@ -49,6 +49,12 @@ def scheduler_of(system: str, catalog: Catalog, folder: Path) -> Scheduler:
     )
 
 
+def let_go(scheduler: Scheduler) -> None:
+    """Close what a scheduler of this machine holds open, once it is asked no more; its jobs go on."""
+    if isinstance(scheduler, LocalScheduler):
+        scheduler.close()
+
+
 def known_partition(spec: JobSpec, catalog: Catalog) -> Partition | None:
     """Return the rules of a job's partition; ``None`` where the catalog does not know them."""
     if spec.system is None or spec.system.casefold() in (LOCAL, BARE) or spec.partition is None:

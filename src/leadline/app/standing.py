@@ -94,8 +94,9 @@ class Folded:
 
     @property
     def counts(self) -> dict[JobState, int]:
-        """Return how many elements are in each state, most first."""
-        return dict(Counter(one.state for one in self.elements).most_common())
+        """Return how many elements are in each state, in the order of the states."""
+        counted = Counter(one.state for one in self.elements)
+        return {state: counted[state] for state in JobState if counted[state]}
 
     @property
     def spent(self) -> Spent:

@@ -9,7 +9,7 @@ from typing import Self
 from leadline.app.composition import toolbox
 from leadline.app.hand_over import plane_dir
 from leadline.app.plane import hold_plane, runner
-from leadline.app.schedulers import scheduler_of
+from leadline.app.schedulers import let_go, scheduler_of
 from leadline.core.errors import LeadlineError
 from leadline.core.plane import Attempt
 from leadline.execution.plane.engine import Plane
@@ -86,7 +86,13 @@ def who_runs_it() -> str | None:
 def log_tail(attempt: Attempt, most: int = LOG_LINES) -> tuple[str, ...]:
     """Return the last lines of what an attempt wrote, from where it ran; none where that cannot be reached."""
     try:
-        tails = scheduler_of(attempt.place.system, toolbox().catalog, plane_dir()).log_tails([attempt.key])
+        scheduler = scheduler_of(attempt.place.system, toolbox().catalog, plane_dir())
     except LeadlineError:
         return ()
+    try:
+        tails = scheduler.log_tails([attempt.key])
+    except LeadlineError:
+        return ()
+    finally:
+        let_go(scheduler)
     return tuple(tails.get(attempt.key, "").splitlines()[-most:])

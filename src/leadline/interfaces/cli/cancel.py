@@ -59,7 +59,7 @@ def cancel(
     found = standings(taken)
     if json:
         print_json(to_document({"jobs": found}, SCHEMA))
-    else:
+    elif any(one.closed for one in found):
         console.print(_said(found), markup=False, soft_wrap=True)
     if not done:
         raise SchedulerUnreachable(_why_not(found))
@@ -78,8 +78,11 @@ def _ask(found: Sequence[Standing]) -> None:
 def _said(found: Sequence[Standing]) -> str:
     ended = [one for one in found if one.closed]
     states = ", ".join(sorted({one.state.value for one in ended}))
-    what = f"job {found[0].key}" if len(found) == 1 else f"{len(ended)} of {len(found)} jobs"
-    return f"{what} ended: {states}" if ended else f"{what} {'is' if len(found) == 1 else 'are'} to be cancelled"
+    return (
+        f"job {found[0].key} ended: {states}"
+        if len(found) == 1
+        else f"{len(ended)} of {len(found)} jobs ended: {states}"
+    )
 
 
 def _why_not(found: Sequence[Standing]) -> str:

@@ -1,0 +1,148 @@
+"""``leadline jobs``: the table of the plane's jobs, and its document."""
+
+import json
+from datetime import datetime
+
+import pytest
+from rich.cells import cell_len
+
+from leadline.app.standing import Spent, Standing
+from leadline.core.jobs import JobState
+from leadline.core.plane import Kind
+from leadline.interfaces.cli.jobs_table import clock, format_spent, jobs_table, plain, short_keys
+from leadline.interfaces.cli.main import main
+
+EVIL = 'a\n"job"\t\x1b[31m\r\x00$(true) \u202e'
+
+
+def lines(capsys):
+    return capsys.readouterr().out.splitlines()
+
+
+def test_a_job_that_runs_shows_how_far_it_is_and_until_when(written, capsys):
+    job = written.job("b1c2d3e4f5a6")
+    attempt = written.attempt(job, state=JobState.RUNNING)
+    written.tells(Kind.PROGRESS, {"steps": 430, "total": 1000}, attempt)
+    written.tells(Kind.DECISION, {"action": "keep", "total_s": 9000.0, "total_low_s": 8000.0, "total_high_s": 9500.0},
+                  attempt)  # fmt: skip
+    assert 0 == main(["jobs"])
+    head, row = lines(capsys)
+    assert head.split() == ["job", "name", "where", "state", "done", "time", "took"]
+    assert row.startswith("b1c2d3  train  Pitzer:gpu  RUNNING  43 %  1h 5")
+    assert "/ 2h 00m" in row
+    assert "430 of 1000 steps · ends " in row
+    assert 0 == main(["jobs", "--json"])
+    (found,) = json.loads(capsys.readouterr().out)["jobs"]
+    began = datetime.fromisoformat(attempt.started_at)
+    assert 8000.0 == pytest.approx(
+        (datetime.fromisoformat(found["expected_end"]["earliest"]) - began).total_seconds(), abs=1e-2
+    )
+    assert 0.43 == found["shown"]["done"] / found["shown"]["total"]
+    assert found["spent"]["currency"] == "USD"
+
+
+def test_progress_and_forecast_of_an_earlier_attempt_are_not_those_of_this_one(written, capsys):
+    job = written.job("b1c2d3e4f5a6")
+    first = written.attempt(job, state=JobState.RUNNING)
+    written.tells(Kind.PROGRESS, {"steps": 999, "total": 1000}, first)
+    written.ends(first, JobState.TIMEOUT)
+    written.attempt(job, 2, state=JobState.RUNNING)
+    main(["jobs"])
+    row = lines(capsys)[1]
+    assert "999" not in row
+    assert "attempt 2 of at most 4" in row
+
+
+def test_why_a_job_waits_stands_there_in_the_words_of_its_scheduler(written, capsys):
+    written.attempt(written.job("aa0000000001"), reason="QOSMaxJobsPerUserLimit, Reserved for maintenance")
+    written.job("aa0000000002", after=("aa0000000001",))
+    written.job("aa0000000003")
+    main(["jobs"])
+    _, third, second, first = lines(capsys)
+    assert first.endswith("QOSMaxJobsPerUserLimit, Reserved for maintenance")
+    assert second.endswith("after aa0000000001")
+    assert third.endswith("not submitted yet")
+    assert "aa0000000001  train" in first  # so many letters tell them apart
+
+
+def test_an_array_is_one_row_with_its_elements_counted_and_each_has_its_own_if_wanted(written, capsys):
+    jobs = [written.job(f"e{at:011}", group="3f2a91b4c0de", index=at) for at in range(3)]
+    done = written.ends(written.attempt(jobs[0], state=JobState.RUNNING), JobState.COMPLETED)
+    written.closes(jobs[0], done.state)
+    written.attempt(jobs[1], state=JobState.RUNNING)
+    main(["jobs"])
+    (row,) = lines(capsys)[1:]
+    assert row.startswith("3f2a91  train[3]")
+    assert "33 %" in row
+    assert row.endswith("1 PENDING, 1 RUNNING, 1 COMPLETED")
+    main(["jobs", "--each"])
+    assert {"3f2a91_0", "3f2a91_1", "3f2a91_2"} == {row.split()[0] for row in lines(capsys)[1:]}
+    main(["jobs", "3f2a91_1", "--json"])
+    assert [1] == [one["index"] for one in json.loads(capsys.readouterr().out)["jobs"]]
+
+
+def test_those_that_ended_are_listed_when_asked_for_with_how_they_ended(written, capsys):
+    job = written.job("aa0000000001", name="solver")
+    written.closes(
+        job, written.ends(written.attempt(job, state=JobState.RUNNING), JobState.FAILED).state, "exit code 3"
+    )
+    assert 0 == main(["jobs"])
+    printed = capsys.readouterr()
+    assert "" == printed.out
+    assert "leadline jobs --all shows those that ended" in printed.err
+    for words in (["--all"], ["solver"], ["aa00"], ["4001"], ["--limit", "1"]):
+        assert 0 == main(["jobs", *words])
+        assert lines(capsys)[1].endswith("exit code 3"), words
+
+
+def test_a_system_that_does_not_answer_is_told_until_it_answers_again(written, capsys):
+    written.attempt(written.job("aa0000000001"))
+    written.tells(Kind.FAULT, {"system": "Pitzer", "why": "squeue: no answer"})
+    main(["jobs"])
+    assert "note: Pitzer has not answered since" in capsys.readouterr().err
+    written.tells(Kind.POLL, {"system": "Pitzer", "answers": "again"})
+    main(["jobs"])
+    assert "" == capsys.readouterr().err
+
+
+def test_without_any_job_it_says_how_one_is_handed_over(capsys):
+    assert 0 == main(["jobs", "--all"])
+    printed = capsys.readouterr()
+    assert "" == printed.out
+    assert "leadline submit" in printed.err
+    assert 2 == main(["jobs", "nothing"])
+    assert "unknown job 'nothing': no job was handed over yet" in capsys.readouterr().err
+
+
+def test_no_name_breaks_the_table(written, capsys):
+    written.attempt(written.job("aa0000000001", name=EVIL), reason=EVIL)
+    main(["jobs"])
+    assert 2 == len(lines(capsys))
+    assert 'a "job" [31m $(true)' == plain(EVIL)
+    assert 40 == len(plain("x" * 100))
+
+
+@pytest.mark.parametrize("width", [80, 60])
+def test_rows_fit_a_narrow_terminal(width):
+    one = Standing(
+        "b1c2d3e4f5a6", "a-name-that-goes-on-and-on-and-on", "Some-System:some-partition", JobState.OUT_OF_MEMORY,
+        "why " * 40, "2026-11-22T10:00:00+00:00", attempts=3, attempts_most=4, closed=True, elapsed_s=86400.0,
+        walltime_s=90000.0, spent=Spent(3600.0, 12.0, "USD"),
+    )  # fmt: skip
+    table = jobs_table([one], width)
+    assert all(cell_len(line) <= max(width, 77) for line in table.plain.splitlines())
+    assert all(cell_len(line) <= width for line in table.plain.splitlines()[2:])
+
+
+def test_keys_are_as_short_as_tells_them_apart():
+    assert {"aaaaaa1": "aaaaaa1", "aaaaaa2": "aaaaaa2"} == short_keys(["aaaaaa1", "aaaaaa2"])
+    assert {"bbbbbb1": "bbbbbb"} == short_keys(["bbbbbb1", "bbbbbb1"])
+
+
+def test_times_and_what_was_spent_are_written_as_people_do():
+    now = datetime.fromisoformat("2026-11-22T12:00:00").astimezone()
+    assert "14:05" == clock("2026-11-22T14:05:00", now)
+    assert "24 Nov 14:05" == clock("2026-11-24T14:05:00", now)
+    written = [format_spent(Spent(3600.0, *more)) for more in ((), (0.004, "USD"), (1.5, "USD"), (2.0, "SU"))]
+    assert ["1 node-h", "<$0.01", "$1.50", "2 SU"] == written
+    assert "" == format_spent(Spent())

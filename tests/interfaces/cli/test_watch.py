@@ -1,0 +1,163 @@
+"""``leadline watch``, ``cancel`` and ``plane``: over the real scheduler of this machine."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from leadline.app.hand_over import jobs_of, plane_dir
+from leadline.core.jobs import JobState
+from leadline.execution.lock import only_one
+from leadline.interfaces.cli.main import main
+
+pytestmark = pytest.mark.usefixtures("measures")
+WORK = """
+import time
+from leadline.progress import report
+for at in range({n}):
+    time.sleep(0.1)
+    report(step=at + 1, total_steps={n})
+"""
+
+
+def submit(*command, words=()):
+    assert 0 == main(["submit", "--on", "local", "--detach", "-y", *words, "--", *command])
+    return jobs_of()[0] if jobs_of() else jobs_of(everything=True)[0]
+
+
+def started(*words):
+    return subprocess.Popen(
+        [sys.executable, "-m", "leadline", *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+
+
+def until(holds, timeout_s=30.0):
+    deadline_s = time.monotonic() + timeout_s
+    while not holds():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.1)
+
+
+def test_a_job_is_handed_over_watched_to_its_end_and_remembered(capsys):
+    job = submit(sys.executable, "-c", WORK.format(n=10), words=["--name", "steps", "--time", "5m"])
+    capsys.readouterr()
+    assert 0 == main(["watch"])
+    printed = capsys.readouterr()
+    assert f"{job.key} steps RUNNING at local" in printed.out
+    assert f"{job.key} steps COMPLETED at local" in printed.out
+    ended = jobs_of([job.key])[0]
+    assert (JobState.COMPLETED, 1) == (ended.state, len(ended.attempts))
+    assert 0 == main(["history", "show", ended.attempts[0].key, "--json"])
+    run = json.loads(capsys.readouterr().out)
+    assert ("steps", "COMPLETED") == (run["job"]["name"], run["state"])
+    main(["explain", "steps"])
+    assert "memory" in capsys.readouterr().out.partition("Attempts")[2]
+
+
+def test_a_job_that_fails_gives_five_and_its_story_ends_with_its_log(capsys):
+    job = submit(sys.executable, "-c", "import sys; print('no such grid'); sys.exit('it broke')")
+    capsys.readouterr()
+    assert 5 == main(["watch", job.key])
+    assert f"job {job.key} ended FAILED" in capsys.readouterr().err
+    assert 0 == main(["explain", job.key])
+    story = capsys.readouterr().out
+    assert "exit code 1" in story
+    assert story.rstrip().endswith("it broke")
+    assert "no such grid" in story.partition("The end of the output of attempt 1")[2]
+    main(["explain", job.key, "--json"])
+    assert "it broke" in json.loads(capsys.readouterr().out)["log"]
+
+
+def test_each_change_is_one_document_on_a_line(capsys):
+    submit("true")
+    capsys.readouterr()
+    code = main(["watch", "--json"])
+    seen = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert 0 == code
+    assert all(one["schema"] in ("leadline.job/1", "leadline.jobs/1") for one in seen)
+
+
+def test_cancel_ends_a_running_job_at_once_where_nobody_runs_the_plane(capsys):
+    job = submit("sleep", "300")
+    assert 2 == main(["cancel", job.key])
+    assert "add -y" in capsys.readouterr().err
+    assert 0 == main(["cancel", job.key, "-y"])
+    assert f"job {job.key} ended: CANCELLED\n" in capsys.readouterr().err
+    ended = jobs_of([job.key])[0]
+    assert (JobState.CANCELLED, JobState.CANCELLED) == (ended.state, ended.attempts[0].state)
+    assert 0 == main(["cancel", job.key, "-y"])
+    assert "nothing is left to cancel" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [[], ["a", "--all"]])
+def test_what_is_to_be_cancelled_must_be_said_and_once(words, capsys):
+    assert 2 == main(["cancel", *words])
+    assert "name the jobs to cancel, or write --all" in capsys.readouterr().err
+
+
+def test_the_plane_is_run_by_one_process_which_says_who_it_is_and_ends_when_told(capsys):
+    job = submit("sleep", "300")
+    plane = started("plane")
+    until(lambda: main(["plane", "status"]) == 0 and f"process {plane.pid} on" in capsys.readouterr().out)
+    assert 1 == main(["plane"])
+    assert f"the plane is run already, by process {plane.pid} on" in capsys.readouterr().err
+    assert 0 == main(["plane", "status", "--json"])
+    assert {"RUNNING": 1, "PENDING": 0} == json.loads(capsys.readouterr().out)["jobs"]
+    assert 0 == main(["cancel", job.key, "-y"])  # it is the other process that carries it out
+    plane.send_signal(signal.SIGTERM)
+    _, said = plane.communicate(timeout=30)
+    assert 0 == plane.returncode
+    assert "the plane ended; no job at work" in said
+    main(["plane", "status"])
+    assert "nobody" in capsys.readouterr().out
+
+
+def test_the_plane_ends_by_itself_when_nothing_is_left(capsys):
+    submit("true")
+    assert 0 == main(["plane", "--until-idle"])
+    assert jobs_of() == ()
+    assert 0 == main(["plane", "--once"])
+    assert 2 == main(["plane", "stat"])
+    assert "write leadline plane, or leadline plane status" in capsys.readouterr().err
+
+
+def test_interrupting_the_view_leaves_the_job_running(capsys):
+    job = submit("sleep", "300")
+    view = started("watch")
+    until(lambda: (plane_dir() / "lock").read_text() != "")
+    until(lambda: "RUNNING" in view.stdout.readline())
+    view.send_signal(signal.SIGINT)
+    _, said = view.communicate(timeout=30)
+    assert 130 == view.returncode
+    assert "the job goes on, and nobody looks after what waits or fails until" in said
+    assert JobState.RUNNING is jobs_of([job.key])[0].standing
+    main(["cancel", "--all", "-y"])
+
+
+def test_one_look_ends_whoever_runs_the_plane(capsys):
+    submit("sleep", "300")
+    capsys.readouterr()
+    with only_one(plane_dir() / "lock") as mine:
+        assert mine
+        assert 0 == main(["watch", "--once"])
+    assert "RUNNING" in capsys.readouterr().out
+    main(["cancel", "--all", "-y"])
+
+
+def test_without_a_job_at_work_there_is_nothing_to_watch(capsys):
+    assert 0 == main(["watch"])
+    assert "no job is at work" in capsys.readouterr().err
+
+
+def test_an_array_and_what_follows_it_run_in_order(tmp_path, capsys):
+    code = f"import os; open({str(tmp_path)!r} + '/' + os.environ['SLURM_ARRAY_TASK_ID'], 'w')"
+    submit(sys.executable, "-c", code, words=["--array", "1,5-7:2", "--name", "sweep"])
+    group = next(one.group for one in jobs_of(["sweep"]))
+    submit("ls", str(tmp_path / "5"), words=["--after", group[:8], "--name", "then"])
+    assert 0 == main(["watch", "sweep", "then"])
+    assert {"1", "5", "7"} <= {one.name for one in tmp_path.iterdir()}
+    assert 0 == main(["explain", "then"])
+    assert "after" in capsys.readouterr().out
