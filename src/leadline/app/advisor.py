@@ -78,9 +78,15 @@ class PlaneAdvisor:
         before = job.predicted.elapsed_s if job.predicted else None
         if attempt.started_at is None:
             return LiveEstimate(before)
-        measured = outcome.measured.get("elapsed_s") if outcome else None
-        at_s = measured.value if measured else max(0.0, now_s - epoch_s(attempt.started_at))
-        return live_elapsed(before, outcome.progress if outcome else None, at_s, self.table)
+        at_s = max(0.0, now_s - epoch_s(attempt.started_at))
+        looked = outcome.measured.get("elapsed_s") if outcome else None
+        return live_elapsed(
+            before,
+            outcome.progress if outcome else None,
+            max(at_s, looked.value) if looked else at_s,
+            self.table,
+            looked_s=looked.value if looked else None,
+        )
 
     def _memory(self, job: Job, attempt: Attempt, outcome: Outcome | None, elapsed: LiveEstimate) -> Interval | None:
         before = job.predicted.host_memory_bytes if job.predicted else None

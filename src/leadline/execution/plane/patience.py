@@ -4,17 +4,20 @@ from dataclasses import dataclass, field
 
 from leadline.execution.clock import Clock
 
+LEAST_PAUSE, MOST_PAUSE = 20.0, 500.0
+"""Pauses between two questions, in terms of the time that the answer took."""
+
 
 @dataclass(frozen=True, slots=True)
 class Patience:
     """All in seconds.
 
-    Between questions to a scheduler ``first`` to ``last`` pass, growing while nothing changes, and always ``share``
-    times as long as the answer took, so that a slow one is not burdened; ``unreachable`` is the
-    longest pause after it did not answer. ``reports`` pass between readings of what jobs write, ``decide`` between
-    decisions about one job of which nothing new is known. A submission whose answer was lost is taken for never
-    arrived after ``grace``; how a job ended that did not complete is taken from its wrapper alone after ``settle``; a
-    job that is named nowhere is given up for lost after ``lost``.
+    Between questions to a scheduler ``first`` to ``last`` pass, growing while nothing changes: at least 20 times as
+    long as the answer took, so that a slow one is not burdened, and at most 500 times, so that a quick one is not
+    kept waiting; ``unreachable`` is the longest pause after it did not answer. ``reports`` pass between readings of what
+    jobs write, ``decide`` between decisions about one job of which nothing new is known. A submission whose answer was
+    lost is taken for never arrived after ``grace``; how a job ended that did not complete is taken from its wrapper
+    alone after ``settle``; a job that is named nowhere is given up for lost after ``lost``.
     """
 
     first: float = 1.0
@@ -25,7 +28,6 @@ class Patience:
     grace: float = 60.0
     settle: float = 30.0
     lost: float = 3600.0
-    share: float = 20.0
 
 
 USUAL = Patience()
@@ -61,8 +63,9 @@ class Rhythm:
     def answered(self, *, changed: bool, took_s: float = 0.0) -> bool:
         """Note an answer that took so long; return whether it is the first after silence."""
         back, self.failures, self.said = self.failures > 0, 0, ""
-        self.interval_s = self.patience.first if changed or back else min(1.5 * self.interval_s, self.patience.last)
-        self.interval_s = max(self.interval_s, self.patience.first, self.patience.share * took_s)
+        longest_s = max(self.patience.first, min(self.patience.last, MOST_PAUSE * took_s))
+        self.interval_s = self.patience.first if changed or back else min(1.5 * self.interval_s, longest_s)
+        self.interval_s = max(self.interval_s, self.patience.first, LEAST_PAUSE * took_s)
         self.due_s = self.clock.monotonic_s() + self.interval_s
         return back
 
