@@ -2,6 +2,7 @@
 
 import json
 import resource
+import signal
 import sys
 import time
 from collections.abc import Sequence
@@ -103,10 +104,12 @@ def plane_of(folder: Path) -> Plane:
 
 
 def main(arguments: list[str]) -> int:
-    """Run the plane of a folder for some seconds, or until it is idle, and write down what that took."""
+    """Run the plane of a folder for some seconds, and write down what that took; SIGTERM ends it, too."""
     folder, seconds = Path(arguments[0]), float(arguments[1])
     plane, until_s = plane_of(folder), time.monotonic() + seconds
-    plane.run(lambda: plane.idle or time.monotonic() > until_s, told=_say)
+    ending: list[int] = []
+    signal.signal(signal.SIGTERM, lambda number, _: ending.append(number))
+    plane.run(lambda: bool(ending) or time.monotonic() > until_s, told=_say)
     own, children = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
     usage = {
         "elapsed_s": seconds - (until_s - time.monotonic()),

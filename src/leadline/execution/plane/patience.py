@@ -14,7 +14,7 @@ class Patience:
 
     Between questions to a scheduler ``first`` to ``last`` pass, growing while nothing changes: at least 20 times as
     long as the answer took, so that a slow one is not burdened, and at most 500 times, so that a quick one is not
-    kept waiting; ``unreachable`` is the longest pause after it did not answer. ``reports`` pass between readings of what
+    idle; ``unreachable`` is the longest pause after it did not answer. ``reports`` pass between readings of what
     jobs write, ``decide`` between decisions about one job of which nothing new is known. A submission whose answer was
     lost is taken for never arrived after ``grace``; how a job ended that did not complete is taken from its wrapper
     alone after ``settle``; a job that is named nowhere is given up for lost after ``lost``.

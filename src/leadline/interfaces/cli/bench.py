@@ -41,6 +41,10 @@ BENCHES: dict[str, tuple[str, str]] = {
         "leadline.bench.detectors.run",
         "published peaks of GPU memory of segmenters and detectors in training",
     ),
+    "plane": (
+        "leadline.bench.plane.run",
+        "jobs on a real Slurm: how fast, how surely, at what cost; waits and requests on a published trace",
+    ),
     "catalog": ("leadline.bench.catalog", "the whole catalog priced and ranked for one workload"),
 }
 """Bench → (module with ``run(*, quick)``, one line of help); a module is imported only when its bench is called."""
