@@ -221,6 +221,15 @@ def test_a_job_cancelled_while_its_answer_was_lost_is_found_and_ended(world):
     assert world.job().state is JobState.CANCELLED
 
 
+def test_what_was_cancelled_before_it_began_and_is_forgotten_by_its_scheduler_is_settled(world):
+    world.journal.add([job("a")])
+    world.step()
+    del world.here.jobs[world.here.only()]
+    world.journal.cancel(["a"])
+    world.step(4)
+    assert world.job().state is JobState.CANCELLED
+
+
 def test_cancelling_is_tried_again_until_the_scheduler_answers(world):
     world.journal.add([job("a")])
     world.step()

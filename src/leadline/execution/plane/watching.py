@@ -109,6 +109,8 @@ class Watcher:
             missing_s = self._missing_s(attempt)
             if _over(outcome, status) or (_told(outcome) and missing_s > self.patience.settle):
                 ends.append(End(attempt, status, outcome))
+            elif missing_s > self.patience.settle and self._taken_back(attempt):
+                ends.append(End(attempt, Status(JobState.CANCELLED, "taken back before it began"), outcome))
             elif missing_s > self.patience.lost:
                 ends.append(End(attempt, status, outcome, "nothing names it any more"))
         for end in ends:
@@ -121,6 +123,11 @@ class Watcher:
         keys = [end.attempt.key for end in ends if not _well(end)]
         tails = self.scheduler.log_tails(keys) if keys else {}
         return [replace(end, log=tails.get(end.attempt.key, end.log)) for end in ends]
+
+    def _taken_back(self, attempt: Attempt) -> bool:
+        """Whether it was cancelled before it began: of an element of a waiting array Slurm then tells nothing."""
+        cancelled = attempt.withdrawn or self.book.jobs[attempt.job].cancelled
+        return cancelled and attempt.started_at is None
 
     def _missing_s(self, attempt: Attempt) -> float:
         """Return for how long no queue has named an attempt."""
