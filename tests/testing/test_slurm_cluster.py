@@ -1,13 +1,16 @@
 """A cluster of one's own: what it is planned as, what can be broken in it, and that nothing is left of it."""
 
 import signal
+import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
 import psutil
 import pytest
 
-from leadline.testing.slurm_cluster import missing, slurm_cluster
+from leadline.execution.processes import run_process
+from leadline.testing.slurm_cluster import WITH_US, missing, slurm_cluster
 from leadline.testing.slurm_plan import ClusterPlan, cgroups_writable, lay_out, slurm_conf
 
 needs_slurm = pytest.mark.skipif(bool(missing()), reason=missing())
@@ -30,6 +33,16 @@ def until(cluster, number, *states, most_s=60.0):
     return state(cluster, number)
 
 
+def daemons_of(folder):
+    """Return the names of the processes that were started with a cluster's files."""
+    found = []
+    for process in psutil.process_iter(["name", "cmdline", "environ"]):
+        words = [*(process.info["cmdline"] or ()), (process.info["environ"] or {}).get("SLURM_CONF", "")]
+        if any(str(folder) in word for word in words):
+            found.append(process.info["name"])
+    return found
+
+
 def test_a_plan_is_written_down_as_slurm_takes_it(tmp_path):
     layout = lay_out(PLAN, tmp_path)
     text = slurm_conf(PLAN, layout)
@@ -49,8 +62,9 @@ def test_daemons_are_stopped_and_started_and_jobs_outlive_them(tmp_path):
         visible = tmp_path / "visible"
         submit(cluster, f"echo $CUDA_VISIBLE_DEVICES > {visible}; sync", "--gres=gpu:2", "--wait")
         assert "0,1\n" == visible.read_text()
-        long = submit(cluster, "sleep 6", "--partition=long")
+        long = submit(cluster, "sleep 12", "--partition=long")
         until(cluster, long, "RUNNING")
+        time.sleep(6)  # what a controller took in its last five seconds dies with it
         cluster.stop("slurmctld", sign=signal.SIGKILL)
         cluster.stop("slurmdbd")
         assert not cluster.runs("slurmctld")
@@ -70,8 +84,25 @@ def test_daemons_are_stopped_and_started_and_jobs_outlive_them(tmp_path):
         for daemon in cluster._step_daemons():
             daemon.kill()
         assert "NODE_FAIL" == until(cluster, lost, "NODE_FAIL", most_s=90.0)
-    processes = [one.info for one in psutil.process_iter(["name", "cmdline"])]
-    left = [one["name"] for one in processes if str(tmp_path) in " ".join(one["cmdline"] or [])]
+    assert [] == daemons_of(tmp_path)
+
+
+@needs_slurm
+@pytest.mark.slow
+@pytest.mark.skipif(not WITH_US, reason="there is no setpriv here")
+def test_a_cluster_does_not_outlive_the_process_that_started_it(tmp_path):
+    code = (
+        "import os, sys; from pathlib import Path; from leadline.testing.slurm_cluster import slurm_cluster\n"
+        "from leadline.testing.slurm_plan import ClusterPlan\n"
+        "with slurm_cluster(Path(sys.argv[1]), ClusterPlan(nodes=1, cgroups=False)): os.kill(os.getpid(), 9)"
+    )
+    died = run_process(
+        [sys.executable, "-c", code, str(tmp_path)], env={"PYTHONPATH": ":".join(filter(None, sys.path))}
+    )
+    assert -signal.SIGKILL == died.returncode, died.stderr
+    deadline = time.monotonic() + 20
+    while (left := daemons_of(tmp_path)) and time.monotonic() < deadline:
+        time.sleep(0.2)
     assert [] == left
 
 

@@ -22,6 +22,8 @@ from leadline.testing.slurm_plan import ClusterPlan, Layout, lay_out
 DAEMONS = ("munged", "slurmctld", "slurmd", "slurmdbd", "mariadbd", "mariadb-install-db")
 PATH = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"])
 CGROUPS = ("memory", "freezer", "cpuset", "cpu", "cpuacct", "devices")
+WITH_US = ("setpriv", "--pdeathsig", "TERM") if shutil.which("setpriv") else ()
+"""Ends what it starts when this process is gone, however it went."""
 STOP_S = 15.0
 """How long a daemon may take to end after SIGTERM before SIGKILL."""
 
@@ -88,7 +90,7 @@ class Cluster:
         command = self._command(daemon)
         with (self.folder / f"{daemon}.out").open("ab") as said, Path(os.devnull).open("rb") as nothing:
             self._running[daemon] = start_attached(
-                command, env={**self.environment, "MYSQL_UNIX_PORT": str(self.folder / "mysql.sock")},
+                [*WITH_US, *command], env={**self.environment, "MYSQL_UNIX_PORT": str(self.folder / "mysql.sock")},
                 stdin=nothing.fileno(), stdout=said.fileno(), stderr=said.fileno(), own_session=True,
             )  # fmt: skip
         self.wait(lambda: self._answers(daemon), f"{daemon} to answer", most_s=wait_s)

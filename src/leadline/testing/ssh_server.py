@@ -15,7 +15,7 @@ import psutil
 
 from leadline.core.errors import LeadlineError
 from leadline.execution.processes import run_process, start_attached
-from leadline.testing.slurm_cluster import PATH
+from leadline.testing.slurm_cluster import PATH, WITH_US
 
 HOST = "place"
 """The alias under which the client's configuration knows the server."""
@@ -112,7 +112,7 @@ class SshServer:
             raise NoServer(missing())
         with (self.folder / "sshd.log").open("ab") as said, Path(os.devnull).open("rb") as nothing:
             self._process = start_attached(
-                [program, "-D", "-e", "-f", str(self.folder / "sshd_config")],
+                [*WITH_US, program, "-D", "-e", "-f", str(self.folder / "sshd_config")],
                 stdin=nothing.fileno(), stdout=said.fileno(), stderr=said.fileno(), own_session=True,
             )  # fmt: skip
         deadline = time.monotonic() + START_S

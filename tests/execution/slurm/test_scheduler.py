@@ -327,6 +327,33 @@ def test_without_accounting_the_controller_tells_and_without_it_nothing_is_concl
         scheduler.cancel([lives])
 
 
+@pytest.mark.slow
+@pytest.mark.skipif(bool(missing()), reason=missing())
+def test_a_job_that_gives_way_and_one_whose_node_dies_are_told_apart_and_neither_is_requeued(tmp_path, monkeypatch):
+    (tmp_path / "slurm").mkdir()
+    plan = ClusterPlan(name="faulty", nodes=1, cores=2, preemptible="REQUEUE")
+    with slurm_cluster(tmp_path / "slurm", plan) as faulty:
+        for name, value in faulty.environment.items():
+            monkeypatch.setenv(name, value)
+        monkeypatch.setenv("PYTHONPATH", ":".join(path for path in sys.path if path))
+        scheduler = SlurmScheduler("faulty", PurePosixPath(tmp_path / "jobs"), Here(), python=sys.executable)
+        both = replace(ASKED, cores_per_task=2)
+        spare = scheduler.submit(submission("sleep", 300, partition="spare", resources=both))
+        until(scheduler, spare, JobState.RUNNING)
+        other = scheduler.submit(submission("sleep", 300, resources=both))
+        assert JobState.PREEMPTED is ended(scheduler, spare).state
+        until(scheduler, other, JobState.RUNNING)
+        faulty.stop("slurmdbd")
+        with pytest.raises(SchedulerUnreachable, match="cannot be reached"):
+            scheduler.account([other])
+        assert JobState.RUNNING is scheduler.query([other])[other].state
+        faulty.start("slurmdbd")
+        faulty.stop(faulty.nodes[0], sign=signal.SIGKILL)
+        for daemon in faulty._step_daemons():
+            daemon.kill()
+        assert JobState.NODE_FAIL is ended(scheduler, other).state
+
+
 def test_ten_thousand_commands_are_never_on_one_line():
     asked = []
 
