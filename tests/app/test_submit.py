@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import pytest
 
 from leadline.app.history import compare, export_runs, list_runs, show_run
-from leadline.app.submit import Request, batch_script, check_ended_well, job_spec, refuse_remote, run_here
+from leadline.app.submit import Request, batch_script, check_ended_well, job_spec, run_here
 from leadline.core.errors import InvalidInput, JobFailed, UnknownName
 from leadline.core.estimate import Basis, Estimate, Interval, Target, Tier
 from leadline.core.jobs import JobState
@@ -95,21 +95,6 @@ def test_a_place_without_slurm_or_without_partition_is_refused():
         batch_script(job_spec(["x"], "local", Request()), OneSystem())
     with pytest.raises(UnknownName, match="unknown system 'Pitzer'"):
         batch_script(job_spec(["x"], "Pitzer:gpu", Request()))
-
-
-def test_a_cluster_that_is_not_here_is_refused_with_the_way_out(monkeypatch):
-    monkeypatch.setenv("PATH", "/nonexistent")
-    with pytest.raises(InvalidInput, match=r"no sbatch, .* submitted to Pitzer: --dry-run prints the script"):
-        refuse_remote(job_spec(["x"], "Pitzer:gpu", Request()), OneSystem())
-
-
-@pytest.mark.parametrize(
-    ("place", "says"),
-    [("Pizter:gpu", "did you mean 'Pitzer'"), ("slrum", "did you mean 'slurm'"), ("Pitzer:gpuu", "did you mean 'gpu'")],
-)
-def test_a_misspelt_place_is_named_with_near_ones_before_anything_else_is_said_of_it(place, says):
-    with pytest.raises(UnknownName, match=says):
-        refuse_remote(job_spec(["x"], place, Request()), OneSystem())
 
 
 def test_a_run_enters_the_history_beside_its_prediction():

@@ -13,10 +13,10 @@ from leadline.app.hand_over import Wanted, indices_of, plane_dir
 from leadline.app.places import LOCAL
 from leadline.app.reach import reach_of, reaches
 from leadline.app.schedulers import scheduler_of
-from leadline.app.submit import BARE, Request, batch_script, find_system, job_spec, predict_at
+from leadline.app.submit import BARE, Request, batch_script, find_partition, find_system, job_spec, predict_at
 from leadline.core.errors import InvalidInput, LeadlineError, UnknownName
 from leadline.core.estimate import Estimate
-from leadline.core.jobs import JobSpec
+from leadline.core.jobs import JobSpec, ResourceSpec
 from leadline.core.plane import After, Place, Policy
 from leadline.core.ports import Catalog
 from leadline.core.units import HOUR_S, parse_duration_s
@@ -86,8 +86,8 @@ def places_of(on: Sequence[str], catalog: Catalog) -> tuple[Place, ...]:
     """Return the places by the names that the catalog gives their systems, each once.
 
     Raises:
-        UnknownName: no such system.
-        InvalidInput: one is named twice.
+        UnknownName: no such system or partition.
+        InvalidInput: one is named twice, or without the partition that it needs.
     """
     found: list[Place] = []
     for name in on:
@@ -98,6 +98,8 @@ def places_of(on: Sequence[str], catalog: Catalog) -> tuple[Place, ...]:
         if folded == LOCAL and partition:
             raise InvalidInput(f"{name}: this machine has no partitions: write --on local")
         place = Place(known, partition or None)
+        if known not in (LOCAL, BARE) and _has_rules(place, catalog):
+            find_partition(JobSpec("", (), ResourceSpec(), system=known, partition=place.partition), catalog)
         if place in found:
             raise InvalidInput(f"--on {place} stands there twice: name each place once")
         found.append(place)

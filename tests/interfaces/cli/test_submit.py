@@ -74,7 +74,12 @@ def test_a_run_that_was_cut_off_is_marked(capfd):
         (["submit", "--", "true"], 2, "add -y"),
         (["submit", "-y", "--time", "soon", "--", "true"], 2, "'soon' is not a duration"),
         (["submit", "--on", "Nowhere:gpu", "--dry-run", "--", "true"], 2, "unknown system 'Nowhere'"),
-        (["submit", "--on", "slurm:gpu", "-y", "--", "true"], 2, "--dry-run prints the script"),
+        (["submit", "--array", "0-3", "-y", "--", "true"], 2, "add --detach, or name a cluster"),
+        (
+            ["submit", "--on", "local", "--detach", "-y", "--array", "3-", "--", "true"],
+            2,
+            "write 0-99, 1,5,7 or 0-100:10",
+        ),
         (["history", "show", "nothing"], 2, "unknown run 'nothing': the history is empty"),
         (["history", "export", "--format", "xml"], 2, "write csv or json"),
     ],
@@ -86,3 +91,46 @@ def test_bad_input_is_one_sentence_and_nothing_written(words, code, reason, caps
     assert reason in printed.err
     assert printed.err.count("\n") == 1
     assert not (tmp_path / "data").exists()
+
+
+def test_a_cluster_that_is_not_here_is_refused_with_the_way_out(monkeypatch, tmp_path, capsys):
+    monkeypatch.setenv("PATH", "/nonexistent")
+    assert 4 == main(["submit", "--on", "slurm:gpu", "-y", "--", "true"])
+    said = capsys.readouterr().err
+    assert "no sbatch" in said
+    assert "--dry-run prints the script" in said
+    assert not (tmp_path / "data").exists()
+
+
+def test_a_dry_run_of_several_places_prints_a_script_of_each_and_says_what_the_plane_would_do(capsys, tmp_path):
+    words = [
+        "--on",
+        "slurm:short",
+        "--on",
+        "slurm:long",
+        "--copies",
+        "2",
+        "--array",
+        "0-3",
+        "--resumes",
+        "--time",
+        "1h",
+    ]
+    assert main(["submit", *words, "--dry-run", "--", "python", "train.py"]) == 0
+    printed = capsys.readouterr()
+    assert printed.out.count("#!/bin/bash") == 2
+    assert "array 'train' of 4 at slurm:short, else slurm:long (2 at once): 1 node, at most 1h 00m" in printed.err
+    assert "it goes on from its checkpoint" in printed.err
+    assert main(["submit", *words, "--dry-run", "--json", "--", "python", "train.py"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert ["slurm:long"] == [one["place"] for one in document["others"]]
+    assert document["policy"]["copies"] == 2
+    assert not (tmp_path / "data").exists()
+
+
+def test_what_is_handed_over_is_printed_and_is_one_document(capsys):
+    assert main(["submit", "--on", "local", "--detach", "-y", "--json", "--", "true"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["schema"] == "leadline.submitted/1"
+    assert document["jobs"][0]["scheduler_id"] == "1"
+    assert main(["watch"]) == 0

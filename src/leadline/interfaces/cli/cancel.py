@@ -34,7 +34,7 @@ def cancel(
         typer.Argument(
             metavar="JOB…",
             help="A job's key or its beginning, its name, its id at the scheduler, or an array.",
-            show_default=False,
+            show_default="none; --all names those at work",
         ),
     ] = None,
     *,

@@ -54,9 +54,11 @@ def hand_to_plane(
     Raises:
         LeadlineError: no place took it.
     """
+    catalog = toolbox().catalog
+    places = places_of(on, catalog)
     if not yes and not sys.stdin.isatty():
         raise InvalidInput("nobody can be asked whether to submit the job, for there is no terminal: add -y")
-    check_reached(places_of(on, toolbox().catalog), toolbox().catalog)
+    check_reached(places, catalog)
     prepared, console = _prepared(subject, on, request, terms), err()
     for note in prepared.notes:
         console.print(f"note: {note}", markup=False, soft_wrap=True)

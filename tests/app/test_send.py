@@ -1,0 +1,125 @@
+"""What is handed to the plane: places by their names, and terms that can be."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from leadline.app import settings
+from leadline.app.composition import toolbox
+from leadline.app.send import Terms, check_reached, places_of, policy_of, prepare
+from leadline.app.submit import Request
+from leadline.core.errors import InvalidInput, SchedulerUnreachable, UnknownName
+from leadline.core.plane import After, Place
+
+LOCAL = (Place("local"),)
+
+
+@pytest.fixture(autouse=True)
+def own_folder(monkeypatch, tmp_path):
+    monkeypatch.setenv("LEADLINE_DATA_DIR", str(tmp_path / "data"))
+    monkeypatch.chdir(tmp_path)
+    toolbox.cache_clear()
+    yield
+    toolbox.cache_clear()
+
+
+def reach(text):
+    settings.data_dir().mkdir(exist_ok=True)
+    (settings.data_dir() / "reach.toml").write_text(text)
+
+
+def test_places_have_the_names_of_the_catalog_or_of_the_users_own_file():
+    reach('[systems.MyLab]\nhost = "lab"\nfolder = "/scratch/me"\nscheduler = "slurm"\n')
+    catalog = toolbox().catalog
+    assert (Place("Pitzer", "gpu"), Place("slurm", "a"), Place("local"), Place("MyLab", "b")) == (
+        places_of(["pitzer:gpu", "Slurm:a", "LOCAL", "mylab:b"], catalog)
+    )
+
+
+@pytest.mark.parametrize(
+    ("place", "says"),
+    [("Pizter:gpu", "did you mean 'Pitzer'"), ("slrum", "did you mean 'slurm'"), ("Pitzer:gpuu", "did you mean 'gpu'")],
+)
+def test_a_misspelt_place_is_named_with_near_ones(place, says):
+    with pytest.raises(UnknownName, match=says):
+        places_of([place], toolbox().catalog)
+
+
+@pytest.mark.parametrize(
+    ("places", "says"),
+    [(["local", "local"], "twice"), (["local:gpu"], "no partitions"), (["Pitzer"], "has several partitions")],
+)
+def test_a_place_that_cannot_be_is_refused(places, says):
+    with pytest.raises(InvalidInput, match=says):
+        places_of(places, toolbox().catalog)
+
+
+def test_a_place_without_a_way_to_it_is_refused_with_what_to_write(monkeypatch):
+    monkeypatch.setenv("PATH", "/nonexistent")
+    catalog = toolbox().catalog
+    with pytest.raises(SchedulerUnreachable, match=r"no sbatch, .*reach\.toml.*--dry-run prints the script"):
+        check_reached([Place("Pitzer", "gpu")], catalog)
+    reach('[systems.Pitzer]\nhost = "pitzer.osc.edu"\nfolder = "/fs/scratch/me"\n')
+    check_reached([Place("Pitzer", "gpu"), Place("local")], catalog)
+
+
+def test_terms_become_the_policy_in_seconds_and_moments():
+    terms = Terms(attempts=2, node_hours=1.5, cost=3.0, resumes=True, checkpoint_signal="sigusr1",
+                  checkpoint_before="5m", deadline="6h", risk=0.1, resizes=False, measured=False)  # fmt: skip
+    policy = policy_of(LOCAL, terms)
+    assert (2, 5400.0, 3.0, True, "USR1", 300.0) == (
+        policy.attempts, policy.node_s, policy.cost, policy.resumes, policy.checkpoint_signal, policy.checkpoint_s,
+    )  # fmt: skip
+    assert (0.1, False, False) == (policy.risk, policy.resizes, policy.measured)
+    left = datetime.fromisoformat(policy.deadline_at) - datetime.now(UTC)
+    assert timedelta(hours=5.9) < left < timedelta(hours=6.1)
+    moment = policy_of(LOCAL, Terms(deadline="2100-01-01T08:00+02:00")).deadline_at
+    assert moment.startswith("2100-01-01T06:00:00")
+
+
+@pytest.mark.parametrize(
+    ("terms", "says"),
+    [
+        (Terms(copies=2), "--copies 2 wait each at another place, and there is one"),
+        (Terms(copies=0), "--copies is 0, but it must be at least 1"),
+        (Terms(attempts=0), "--attempts is 0"),
+        (Terms(cost=float("nan")), "--most-cost is nan"),
+        (Terms(risk=1.0), "must lie between 0 and 1"),
+        (Terms(checkpoint_signal="KILL"), "no signal that a command can hear"),
+        (Terms(checkpoint_signal="FIVE"), "no signal that a command can hear"),
+        (Terms(deadline="soon"), "neither a duration nor a moment"),
+        (Terms(deadline="2026-13-45"), "no moment"),
+        (Terms(deadline="2020-01-01"), "is past"),
+        (Terms(deadline="99999999999d"), "neither a duration nor a moment"),
+    ],
+)
+def test_terms_that_cannot_be_are_refused_by_name(terms, says):
+    with pytest.raises(InvalidInput, match=says):
+        policy_of(LOCAL, terms)
+
+
+def test_what_is_handed_over_has_the_folder_at_hand_and_the_scripts_have_not(tmp_path):
+    terms = Terms(array="0-9:3", after_any=("ab12",))
+    prepared = prepare(["./job"], ["slurm:batch", "local"], Request(cores=2), terms, toolbox())
+    wanted = prepared.wanted
+    assert ((0, 3, 6, 9), ("ab12",), After.ANY) == (wanted.indices, wanted.after, wanted.after_kind)
+    assert (str(tmp_path), "slurm", "batch") == (wanted.spec.workdir, wanted.spec.system, wanted.spec.partition)
+    ((place, _, script),) = prepared.scripts
+    assert "slurm:batch" == str(place)
+    assert "cd --" not in script
+
+
+def test_a_site_that_would_refuse_the_job_is_heard_before_anything_is_handed_over():
+    with pytest.raises(InvalidInput, match="cannot be had in partition"):
+        prepare(
+            ["./job"], ["Pitzer:gpu"], Request(cores=5000, gpus=1, memory_bytes=1, walltime_s=60.0), Terms(), toolbox()
+        )
+    with pytest.raises(InvalidInput, match="name them with one"):
+        prepare(["./job"], ["local"], Request(), Terms(after=("a",), after_any=("b",)), toolbox())
+
+
+def test_a_system_over_ssh_is_left_its_own_folder():
+    reach('[systems.MyLab]\nhost = "lab"\nfolder = "/scratch/me"\nscheduler = "slurm"\n')
+    prepared = prepare(["./job"], ["MyLab:b"], Request(), Terms(), toolbox())
+    assert prepared.wanted.spec.workdir is None
+    assert "#SBATCH --partition=b" in prepared.scripts[0][2]

@@ -1,0 +1,52 @@
+"""``leadline submit`` to a real Slurm, watched to its end, understood and taken back."""
+
+import json
+import os
+import stat
+import sys
+
+import pytest
+
+from leadline.app.hand_over import jobs_of
+from leadline.core.jobs import JobState
+from leadline.interfaces.cli.main import main
+
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("slurm")]
+
+
+@pytest.fixture(autouse=True)
+def nodes_see_it(tmp_path):
+    """The cluster's user may come through to the folder of the test."""
+    for folder in (tmp_path, *list(tmp_path.parents)[:3]):
+        if folder.stat().st_uid == os.getuid():
+            folder.chmod(folder.stat().st_mode | stat.S_IXOTH | stat.S_IROTH)
+
+
+def test_a_job_goes_to_slurm_and_its_story_is_told(capsys, tmp_path):
+    words = ["--on", "slurm", "--time", "5m", "--name", 'a "b"\nc', "-y", "--workdir", str(tmp_path)]
+    assert 0 == main(["submit", *words, "--", sys.executable, "-c", "print('from Slurm'); open('done', 'w')"])
+    printed = capsys.readouterr()
+    (job,) = jobs_of(everything=True)
+    number = job.attempts[0].scheduler_id
+    assert number.isdecimal()
+    assert f"next: leadline watch {job.key}" in printed.err
+    assert 0 == main(["watch", number])
+    assert (tmp_path / "done").exists()
+    capsys.readouterr()
+    assert 0 == main(["explain", number])
+    story = capsys.readouterr().out
+    assert f"taken by the scheduler as {number}" in story
+    assert "COMPLETED, exit code 0" in story
+    assert 0 == main(["jobs", number, "--json"])
+    assert "COMPLETED" == json.loads(capsys.readouterr().out)["jobs"][0]["state"]
+
+
+def test_an_array_on_slurm_is_one_row_and_is_taken_back_whole(capsys, tmp_path):
+    words = ["--on", "slurm", "--time", "5m", "--array", "1-3", "-y", "--workdir", str(tmp_path)]
+    assert 0 == main(["submit", *words, "--", "sleep", "300"])
+    row = capsys.readouterr().out.splitlines()[1]
+    assert "sleep[3]" in row
+    group = jobs_of()[0].group
+    assert 0 == main(["cancel", group[:8], "-y"])
+    assert "3 of 3 jobs ended: CANCELLED" in capsys.readouterr().err
+    assert {JobState.CANCELLED} == {one.state for one in jobs_of([group])}
