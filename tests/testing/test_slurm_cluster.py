@@ -69,7 +69,8 @@ def test_daemons_are_stopped_and_started_and_jobs_outlive_them(tmp_path):
         (daemon,) = cluster._step_daemons()
         (script,) = daemon.children()
         cluster.crash(node)
-        assert not daemon.is_running() and not script.is_running()
+        assert not daemon.is_running()
+        assert not script.is_running()
         assert "NODE_FAIL" == until(cluster, lost, "NODE_FAIL", most_s=90.0)
     processes = [one.info for one in psutil.process_iter(["name", "cmdline"])]
     left = [one["name"] for one in processes if str(tmp_path) in " ".join(one["cmdline"] or [])]
