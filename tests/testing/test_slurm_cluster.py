@@ -80,9 +80,11 @@ def test_daemons_are_stopped_and_started_and_jobs_outlive_them(tmp_path):
         cluster.wait(lambda: cluster.idle() == 1, "the node to be idle")
         lost = submit(cluster, "sleep 60", "--no-requeue")
         until(cluster, lost, "RUNNING")
-        cluster.stop(node, sign=signal.SIGKILL)
-        for daemon in cluster._step_daemons():
-            daemon.kill()
+        (daemon,) = cluster._step_daemons()
+        (script,) = daemon.children()
+        cluster.crash(node)
+        assert not daemon.is_running()
+        assert not script.is_running()
         assert "NODE_FAIL" == until(cluster, lost, "NODE_FAIL", most_s=90.0)
     assert [] == daemons_of(tmp_path)
 

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePath
 
 import psutil
 
@@ -104,6 +104,17 @@ class Cluster:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
+
+    def crash(self, node: str) -> None:
+        """End a node as a loss of power would: its slurmd, its step daemons and all that they run, at once."""
+        if self.runs(node):
+            self.stop(node, sign=signal.SIGKILL)
+        for _ in range(3):  # a step daemon that has just begun does not listen yet
+            for daemon in self._step_daemons(node):
+                _kill_all(daemon)
+            time.sleep(0.1)
+        for orphan in _jobs_of(node):
+            _kill_all(orphan)
 
     def runs(self, daemon: str) -> bool:
         """Whether a daemon is running."""
@@ -203,23 +214,48 @@ class Cluster:
         while self._step_daemons() and time.monotonic() < deadline:
             time.sleep(0.1)
 
-    def _step_daemons(self) -> list[psutil.Process]:
-        """Return the step daemons of this cluster: they outlive slurmd by design."""
-        found, conf = [], self.environment["SLURM_CONF"]
+    def _step_daemons(self, node: str = "*") -> list[psutil.Process]:
+        """Return the step daemons of this cluster, or of a node: they outlive slurmd by design.
+
+        A step daemon's title stands where its environment was, so it is known by the socket that it listens at.
+        """
+        found = []
         for process in psutil.process_iter(["name"]):
             if process.info["name"] != "slurmstepd":
                 continue
             try:
-                mine = process.environ().get("SLURM_CONF") == conf
+                sockets = [PurePath(str(one.laddr)) for one in process.net_connections("unix") if one.laddr]
             except psutil.Error:  # it ended meanwhile, or is another user's
                 continue
-            if mine:
+            if any(one.match(f"{self.folder}/spool-{node}/*") for one in sockets):
                 found.append(process)
         return found
 
 
 _QUICK = ("--innodb-flush-method=nosync", "--skip-innodb-doublewrite", "--innodb-log-file-size=16M",
           "--innodb-flush-log-at-trx-commit=0")  # fmt: skip
+
+
+def _kill_all(process: psutil.Process) -> None:
+    """Kill a process and those that it has started, and wait until they are gone."""
+    try:
+        everyone = [process, *process.children(recursive=True)]
+    except psutil.NoSuchProcess:
+        return
+    for one in everyone:
+        with suppress(psutil.NoSuchProcess):
+            one.kill()
+    psutil.wait_procs(everyone, timeout=STOP_S)
+
+
+def _jobs_of(node: str) -> list[psutil.Process]:
+    """Return the processes of jobs that Slurm started at a node; no other cluster's nodes have its name."""
+    found = []
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):  # it ended meanwhile, or is another user's
+            if process.environ().get("SLURMD_NODENAME") == node:
+                found.append(process)
+    return found
 
 
 def _listens(port: int) -> bool:

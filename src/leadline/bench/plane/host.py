@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path, PurePosixPath
 
 from leadline.core.jobs import JobState
@@ -28,7 +29,12 @@ SETTINGS, JOURNAL, OFFSET, ENDS, USAGE = "host.json", "journal.sqlite", "clock-o
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How a plane is run: over ``ssh`` (a host of ``ssh_config``) or here, and with which patience."""
+    """How a plane is run: over ``ssh`` (a host of ``ssh_config``) or here, and with which patience.
+
+    ``jobs`` is the folder that its scheduler keeps, ``sockets`` that of SSH, and ``journal`` the journal's file, where
+    these are not in the plane's own. No decision puts an attempt off by more than ``longest_delay_s``, so that what
+    takes hours on a site can be seen in minutes.
+    """
 
     ssh: str | None = None
     ssh_config: str | None = None
@@ -36,6 +42,10 @@ class Settings:
     patience: dict[str, float] = field(default_factory=dict)
     python: str = sys.executable
     retries: bool = True
+    jobs: str | None = None
+    sockets: str | None = None
+    journal: str | None = None
+    longest_delay_s: float | None = None
 
 
 def prepare(folder: Path, settings: Settings) -> None:
@@ -79,27 +89,37 @@ class Clerk:
                 stream.write(json.dumps([one.job.key, one.attempt.key, one.attempt.state.value]) + "\n")
 
 
-def careful(situation: Situation) -> Decision:
+def careful(situation: Situation, *, longest_delay_s: float | None = None) -> Decision:
     """Decide as the plane does, but never about a job that is well: nothing is known of how long it takes."""
     if situation.attempt.state in (JobState.PENDING, JobState.RUNNING, JobState.UNKNOWN):
         return Decision(Action.KEEP, "nothing is asked of it")
-    return decide(situation)
+    decision = decide(situation)
+    if longest_delay_s is None:
+        return decision
+    return replace(decision, delay_s=min(decision.delay_s, longest_delay_s))
+
+
+def settings_of(folder: Path) -> Settings:
+    """Return what ``prepare`` wrote down."""
+    return Settings(**json.loads((folder / SETTINGS).read_text(encoding="utf-8")))
 
 
 def plane_of(folder: Path) -> Plane:
     """Return the plane of a folder, as ``prepare`` wrote it down."""
-    settings = Settings(**json.loads((folder / SETTINGS).read_text(encoding="utf-8")))
+    settings = settings_of(folder)
     transport: Transport = Here()
     if settings.ssh is not None:
         config = Path(settings.ssh_config) if settings.ssh_config else None
-        transport = Ssh(settings.ssh, config=config, sockets=folder)
+        transport = Ssh(settings.ssh, config=config, sockets=Path(settings.sockets or folder))
     scheduler = SlurmScheduler(
-        "cluster", PurePosixPath(folder / "jobs"), transport, python=settings.python, timeout_s=settings.timeout_s
-    )
+        "cluster", PurePosixPath(settings.jobs or folder / "jobs"), transport, python=settings.python,
+        timeout_s=settings.timeout_s,
+    )  # fmt: skip
     clock = OffsetClock(folder / OFFSET)
     return Plane(
-        PlaneJournal(folder / JOURNAL, clock), lambda _: scheduler, Clerk(folder / ENDS),
-        diagnose=diagnose, decide=careful, clock=clock, patience=replace(Patience(), **settings.patience),
+        PlaneJournal(Path(settings.journal or folder / JOURNAL), clock), lambda _: scheduler, Clerk(folder / ENDS),
+        diagnose=diagnose, decide=partial(careful, longest_delay_s=settings.longest_delay_s),
+        clock=clock, patience=replace(Patience(), **settings.patience),
     )  # fmt: skip
 
 

@@ -1,0 +1,128 @@
+"""Jobs whose ends are designed, and the ledger in which each of their starts and ends leaves a file of its own."""
+
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from leadline.core.jobs import JobSpec, JobState, ResourceSpec
+from leadline.core.plane import Job, Place, Policy
+from leadline.core.units import MIB
+
+PLACE = Place("cluster", "short")
+ASKED_BYTES = 100 * MIB
+NEEDED_BYTES = 140 * MIB
+"""What a job takes that asks for too little; the room that the plane makes for it is at least half as much again."""
+FAILED_CODE = 3
+ARRAY = 8
+"""Elements of an array."""
+ATTEMPTS = 15
+"""More than the faults of one job, so that what ends badly does so by a mistake and not by this bound."""
+
+SCRIPT = """\
+ledger=$1 job=$2 lasts_s=$3 code=$4 bytes=$5
+name=$job.$LEADLINE_KEY.$SLURM_JOB_ID.$$
+tell() {
+  printf '%s %s %s\\n' "$(date +%s.%N)" "$SLURMD_NODENAME" "$2" > "$ledger/.$name.$1" &&
+  mv "$ledger/.$name.$1" "$ledger/$name.$1"
+}
+trap 'tell end 143; exit 143' TERM
+tell start 0
+sleep "$lasts_s" & wait
+if [ "$bytes" -gt 0 ]; then
+  got=$(head -c "$bytes" /dev/zero | tail -c "$bytes" | wc -c)
+  if [ "$got" -ne "$bytes" ]; then code=137; fi
+fi
+tell end "$code"
+exit "$code"
+"""
+"""Says that it starts, lasts, holds so many bytes at once, says with which code it ends, and ends so."""
+
+
+@dataclass(frozen=True, slots=True)
+class Design:
+    """A job as it is to end: in ``state``, by exit code ``code``; one that may not start has none."""
+
+    job: Job
+    state: JobState
+    code: int | None
+    kind: str
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One start of a job, as the ledger has it; ``ended_s`` and ``code`` are ``None`` if it left no word of its end."""
+
+    job: str
+    attempt: str
+    node: str
+    began_s: float
+    ended_s: float | None = None
+    code: int | None = None
+
+
+def designs(count: int, ledger: Path, rng: random.Random, *, memory_held: bool) -> Iterator[list[Design]]:
+    """Yield waves of jobs, ``count`` in all: single ones, arrays, and some that wait for others.
+
+    Where nothing holds jobs to the memory that they asked for, none takes more (``memory_held``).
+    """
+    made = 0
+    while made < count:
+        wave = _array(made, ledger, rng) if rng.random() < 0.3 else _singles(made, ledger, rng, memory_held)
+        wave = wave[: count - made]
+        made += len(wave)
+        yield wave
+
+
+def read_ledger(ledger: Path) -> list[Run]:
+    """Return all starts that a ledger has, in their order."""
+    runs = []
+    for path in ledger.glob("[!.]*.start"):
+        job, attempt, _, _, _ = path.name.split(".")
+        began, node, _ = path.read_text(encoding="ascii").split()
+        run = Run(job, attempt, node, float(began))
+        end = path.with_suffix(".end")
+        if end.exists():
+            ended, _, code = end.read_text(encoding="ascii").split()
+            run = Run(job, attempt, node, float(began), float(ended), int(code))
+        runs.append(run)
+    return sorted(runs, key=lambda run: run.began_s)
+
+
+def _array(made: int, ledger: Path, rng: random.Random) -> list[Design]:
+    measured = rng.random() < 0.5
+    return [
+        _designed(f"job-{made + at:04}", ledger, rng, "fails" if rng.random() < 0.1 else "well", measured=measured,
+                  group=f"array-{made:04}", index=at)
+        for at in range(ARRAY)
+    ]  # fmt: skip
+
+
+def _singles(made: int, ledger: Path, rng: random.Random, memory_held: bool) -> list[Design]:
+    """Return a few jobs on their own; the last may wait for the first."""
+    kinds = rng.choices(["well", "fails", "hungry"], [6, 1, 2 if memory_held else 0], k=4)
+    wave = [
+        _designed(f"job-{made + at:04}", ledger, rng, kind, measured=rng.random() < 0.5)
+        for at, kind in enumerate(kinds)
+    ]
+    if rng.random() < 0.6:
+        kind = "follows" if kinds[0] != "fails" else "cannot follow"
+        after = (wave[0].job.key,)
+        wave.append(_designed(f"job-{made + 4:04}", ledger, rng, kind, measured=rng.random() < 0.5, after=after))
+    return wave
+
+
+def _designed(
+    key: str, ledger: Path, rng: random.Random, kind: str, *, measured: bool, group: str | None = None,
+    index: int | None = None, after: Sequence[str] = (),
+) -> Design:  # fmt: skip
+    code = FAILED_CODE if kind == "fails" else 0
+    need_bytes = NEEDED_BYTES if kind == "hungry" else 0
+    words = [str(ledger), key, f"{rng.uniform(0.5, 4.0):.2f}", str(code), str(need_bytes)]
+    resources = ResourceSpec(cores_per_task=1, walltime_s=1800.0, memory_bytes_per_node=ASKED_BYTES)
+    spec = JobSpec("fault", ("sh", "-c", SCRIPT, "sh", *words), resources)
+    policy = Policy((PLACE,), measured=measured, attempts=ATTEMPTS)
+    job = Job(key, spec, policy, group=group, index=index, after=tuple(after))
+    if kind == "cannot follow":
+        return Design(job, JobState.CANCELLED, None, kind)
+    return Design(job, JobState.FAILED if code else JobState.COMPLETED, code, kind)

@@ -1,0 +1,103 @@
+"""Stand-ins for ``sbatch`` and ``sacct``, first on PATH, that hang, die or refuse when they are told to."""
+
+import os
+import shutil
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+
+from leadline.core.errors import InvalidInput
+
+SBATCH_FAULTS = ("hangs before", "hangs after", "late", "dies after", "dies before")
+SACCT_FAULTS = ("disabled", "hangs")
+
+SBATCH = """\
+#!/bin/sh
+# Each order is for one call: whoever renames it has it.
+for order in "{orders}"/sbatch.*; do
+  taken="{orders}/used.${{order##*/}}.$$"
+  mv "$order" "$taken" 2>/dev/null || continue
+  case $(cat "$taken") in
+    "hangs before") exec sleep 600 ;;
+    "hangs after") "{real}" "$@" >/dev/null 2>&1; exec sleep 600 ;;
+    "late") cat > "$taken.script"
+            setsid sh -c 'sleep {late_s}; exec "$@" < "$0"' "$taken.script" "{real}" "$@" >/dev/null 2>&1 </dev/null &
+            exec sleep 600 ;;
+    "dies after") "{real}" "$@" >/dev/null 2>&1; kill -9 $$ ;;
+    "dies before") kill -9 $$ ;;
+  esac
+done
+exec "{real}" "$@"
+"""
+SACCT = """\
+#!/bin/sh
+case $(cat "{orders}/sacct" 2>/dev/null) in
+  "disabled") : > "{orders}/used.sacct.$$"
+              echo "Slurm accounting storage is disabled" >&2; exit 1 ;;
+  "hangs") : > "{orders}/used.sacct.$$"; exec sleep 600 ;;
+esac
+exec "{real}" "$@"
+"""
+LATE_S = 9.0
+"""How long after it was asked a submission arrives whose sender was ended meanwhile."""
+
+
+@dataclass(slots=True)
+class Shims:
+    """The stand-ins in a folder, and the orders that they look for."""
+
+    folder: Path
+    _numbers: "count[int]"
+
+    @property
+    def orders(self) -> Path:
+        """Where orders lie."""
+        return self.folder / "orders"
+
+    def order_sbatch(self, fault: str) -> None:
+        """Let one of the next calls of sbatch end so."""
+        order = self.orders / f"sbatch.{next(self._numbers):04}"
+        new = order.with_name(f".{order.name}")
+        new.write_text(fault, encoding="ascii")
+        new.replace(order)
+
+    def order_sacct(self, fault: str | None) -> None:
+        """Let all calls of sacct end so, or none."""
+        if fault is None:
+            (self.orders / "sacct").unlink(missing_ok=True)
+        else:
+            (self.orders / "sacct").write_text(fault, encoding="ascii")
+
+    def withdraw(self) -> None:
+        """Withdraw all orders that nobody has taken."""
+        self.order_sacct(None)
+        for order in self.orders.glob("sbatch.*"):
+            order.unlink(missing_ok=True)
+
+    def used(self) -> dict[str, int]:
+        """Return how often an order was carried out, by the command."""
+        names = [path.name.split(".")[1] for path in self.orders.glob("used.*") if path.suffix != ".script"]
+        return {command: names.count(command) for command in ("sbatch", "sacct")}
+
+
+def make_shims(folder: Path, path: str) -> Shims:
+    """Put stand-ins for what ``path`` (as PATH has it) finds into a folder.
+
+    Raises:
+        InvalidInput: there is no such command.
+    """
+    shims = Shims(folder, count())
+    shims.orders.mkdir(parents=True)
+    for name, text in (("sbatch", SBATCH), ("sacct", SACCT)):
+        real = shutil.which(name, path=path)
+        if real is None:
+            raise InvalidInput(f"there is no {name} on {path}: install Slurm's commands")
+        shim = folder / name
+        shim.write_text(text.format(orders=shims.orders, real=real, late_s=LATE_S), encoding="utf-8")
+        shim.chmod(0o755)
+    return shims
+
+
+def first_on_path(folder: Path, path: str) -> str:
+    """Return a PATH on which the stand-ins of a folder come first."""
+    return os.pathsep.join([str(folder), path])
