@@ -9,6 +9,7 @@ from pathlib import Path
 
 import psutil
 
+from leadline.bench.plane.faults import faults
 from leadline.bench.plane.live import rows as live_rows
 from leadline.bench.plane.rates import rates
 from leadline.bench.plane.replay import rows as replay_rows
@@ -18,6 +19,7 @@ from leadline.core.errors import InvalidInput
 from leadline.testing.slurm_cluster import missing, slurm_cluster
 from leadline.testing.slurm_plan import ClusterPlan
 
+SEED = 1
 PLAN = ClusterPlan(name="bench", nodes=2, cores=8, memory_mib=8000)
 
 
@@ -39,7 +41,11 @@ def run(*, quick: bool = False, data: Path | None = None) -> BenchResult:
 
 
 def _parts(folder: Path, *, quick: bool, data: Path | None) -> list[Callable[[], Sequence[BenchRow]]]:
-    parts: list[Callable[[], Sequence[BenchRow]]] = [lambda: _rates(folder, quick=quick), live_rows]
+    parts: list[Callable[[], Sequence[BenchRow]]] = [
+        lambda: _rates(folder, quick=quick),
+        lambda: faults(_made(folder / "faults"), quick=quick, seed=SEED),
+        live_rows,
+    ]
     if data is not None:
         parts += [lambda: replay_rows(data, quick=quick), lambda: wait_rows(data, quick=quick)]
     return parts
@@ -49,3 +55,8 @@ def _rates(folder: Path, *, quick: bool) -> list[BenchRow]:
     (folder / "cluster").mkdir()
     with slurm_cluster(folder / "cluster", PLAN) as cluster:
         return rates(cluster, folder / "rates", quick=quick)
+
+
+def _made(folder: Path) -> Path:
+    folder.mkdir()
+    return folder
