@@ -138,7 +138,7 @@ class Plane:
 
     def _cancel(self) -> None:
         """Carry out what users, or the plane itself, took back; what was not reached is tried again."""
-        for job in list(self.book.jobs.values()):
+        for job in [self.book.jobs[key] for key in self.book.unwanted]:
             if job.cancelled and not job.closed and not job.live:
                 self.settler.close(job, JobState.CANCELLED, "cancelled by its user")
             for attempt in job.live:

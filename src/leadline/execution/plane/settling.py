@@ -55,13 +55,14 @@ class Settler:
 
     def record(self) -> None:
         """Hand the attempts that ended to the history, and let go of jobs for which nothing is left to do."""
+        leaving = [self.book.jobs[key] for key in self.book.leaving]
         ends = [
             Ended(job, attempt, self.outcomes.get(attempt.key))
-            for job in self.book.jobs.values()
+            for job in leaving
             for attempt in job.attempts
             if not attempt.live and not attempt.recorded
         ]
-        closed = [job for job in self.book.jobs.values() if job.closed and not job.recorded]
+        closed = [job for job in leaving if job.closed and not job.recorded]
         if not ends and not closed:
             return
         ran = [one for one in ends if one.attempt.started_at is not None]

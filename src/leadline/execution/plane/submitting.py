@@ -93,8 +93,8 @@ class Submitter:
     def _ready(self) -> list[Job]:
         """Return jobs that may be submitted now; those that wait for what ended otherwise are closed."""
         now_s, ready = self.clock.now_s(), []
-        for job in list(self.book.jobs.values()):
-            if job.closed or job.cancelled or job.live:
+        for job in [self.book.jobs[key] for key in self.book.idle]:
+            if job.cancelled:
                 continue
             if job.plan and job.plan.not_before and epoch_s(job.plan.not_before) > now_s:
                 continue

@@ -63,7 +63,7 @@ class Watcher:
                 gone.append((attempt, status))
                 continue
             self.missing_s.pop(attempt.key, None)
-            if (now := _with(attempt, status)) != attempt:
+            if (now := _with(attempt, status)) is not attempt:
                 changed.append((attempt, now))
         poll: Said = {"system": self.system, "live": len(live), "gone": len(gone), "changed": len(changed),
                 "took_s": round(took_s, 3)}  # fmt: skip
@@ -187,14 +187,14 @@ def _well(end: End) -> bool:
 
 
 def _with(attempt: Attempt, status: Status) -> Attempt:
-    """Return the attempt as its scheduler now tells of it."""
+    """Return the attempt as its scheduler now tells of it; the same one if nothing changed."""
+    started_at = attempt.started_at if status.started_s is None else iso(status.started_s)
+    node, walltime_s = status.node or attempt.node, status.walltime_s or attempt.walltime_s
+    told = (status.state, status.reason, node, started_at, walltime_s)
+    if told == (attempt.state, attempt.reason, attempt.node, attempt.started_at, attempt.walltime_s):
+        return attempt
     return replace(
-        attempt,
-        state=status.state,
-        reason=status.reason,
-        node=status.node or attempt.node,
-        started_at=attempt.started_at if status.started_s is None else iso(status.started_s),
-        walltime_s=status.walltime_s or attempt.walltime_s,
+        attempt, state=status.state, reason=status.reason, node=node, started_at=started_at, walltime_s=walltime_s
     )
 
 
