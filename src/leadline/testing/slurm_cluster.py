@@ -171,7 +171,8 @@ class Cluster:
         if daemon == "mariadbd":
             return ["mariadbd", "--no-defaults", f"--datadir={folder}/mysql", f"--user={user}",
                     f"--socket={folder}/mysql.sock", "--skip-networking", "--innodb-buffer-pool-size=64M",
-                    "--innodb-lock-wait-timeout=900", "--performance-schema=OFF", *_QUICK]  # fmt: skip
+                    "--innodb-lock-wait-timeout=900", "--performance-schema=OFF", f"--tmpdir={folder}/tables",
+                    *_QUICK]  # fmt: skip
         return [daemon, "-D"]
 
     def _answers(self, daemon: str) -> bool:
@@ -189,7 +190,7 @@ class Cluster:
         user = self.layout.user
         self._done(["mariadb-install-db", "--no-defaults", f"--datadir={self.folder}/mysql", f"--user={user}",
                     "--skip-test-db", "--auth-root-authentication-method=socket", f"--auth-root-socket-user={user}",
-                    *_QUICK])  # fmt: skip
+                    f"--tmpdir={self.folder}/tables", *_QUICK])  # fmt: skip
         self.start("mariadbd")
         self.start("slurmdbd")
         account = ["sacctmgr", "-i", "-Q", "add"]

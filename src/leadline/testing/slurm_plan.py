@@ -144,6 +144,7 @@ def lay_out(plan: ClusterPlan, folder: Path) -> Layout:
     folder.chmod(0o755)
     (folder / "state").mkdir()
     (folder / "dev").mkdir()
+    (folder / "tables").mkdir()  # two databases that are made at once take each other's temporary tables
     for name in names:
         (folder / f"spool-{name}").mkdir()
     for number in range(plan.gpus):

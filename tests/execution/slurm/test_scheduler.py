@@ -354,6 +354,19 @@ def test_a_job_that_gives_way_and_one_whose_node_dies_are_told_apart_and_neither
         assert JobState.NODE_FAIL is ended(scheduler, other).state
 
 
+def test_where_a_user_may_not_ask_for_all_times_less_is_asked_for():
+    class Bounded(Here):
+        def run(self, argv, **_):
+            if argv[0] != "sacct":
+                return Completed(0, "me\n" if argv[0] == "sh" else "", "")
+            if argv[argv.index("-S") + 1] != "now-7days":
+                return Completed(1, "", "sacct: error: slurmdbd: Too wide of a date range in query")
+            mark = argv[argv.index("-u") + 2].partition("=")[2]
+            return Completed(0, mark.join(["12", "COMPLETED", "n1", "", "nap-key"]) + "\n", "")
+
+    assert {"key": "12"} == SlurmScheduler("test", PurePosixPath("/x"), Bounded()).find(["key"])
+
+
 def test_ten_thousand_commands_are_never_on_one_line():
     asked = []
 

@@ -139,9 +139,9 @@ class _Accounted:
             state,
             said if state is JobState.UNKNOWN else words[1] if len(words) > 1 else "",
             moment_s(submitted), moment_s(started), moment_s(ended),
-            walltime_s=float(limit) * MINUTE_S if limit.isdigit() else None,
-            elapsed_s=float(elapsed) if elapsed.isdigit() else None,
-            nodes=int(nodes) or None if nodes.isdigit() else None,
+            walltime_s=float(limit) * MINUTE_S if limit.isdecimal() else None,
+            elapsed_s=float(elapsed) if elapsed.isdecimal() else None,
+            nodes=int(nodes) or None if nodes.isdecimal() else None,
             node=_named(names),
             exit_code=code if state in _ENDED and not sign else None,
             signal=sign if 0 < sign < 65 else None,  # 125 is a mark and no signal
@@ -184,14 +184,14 @@ def _queued(fields: list[str]) -> Status:
         expected_start_s=start_s if waits else None,
         walltime_s=duration_s(limit),
         elapsed_s=duration_s(elapsed),
-        nodes=int(nodes) or None if nodes.isdigit() else None,
+        nodes=int(nodes) or None if nodes.isdecimal() else None,
         node=_named(names),
     )
 
 
 def _codes(said: str) -> tuple[int, int]:
     code, _, sign = said.partition(":")
-    return int(code) if code.isdigit() else 0, int(sign) if sign.isdigit() else 0
+    return int(code) if code.isdecimal() else 0, int(sign) if sign.isdecimal() else 0
 
 
 def _named(nodes: str) -> str | None:

@@ -107,7 +107,7 @@ def read_squeue(listing: str) -> dict[Element, Queued]:
         array, _, rest = line.strip().partition("|")
         indices, _, rest = rest.partition("|")
         state, _, reason = rest.partition("|")
-        if array.isdigit() and state:
+        if array.isdecimal() and state:
             queued = Queued(JobState.from_slurm(state), reason)
             found.update({(array, index): queued for index in indices_of(indices)})
     return found
@@ -151,8 +151,8 @@ def _accounted(fields: Sequence[str]) -> Accounted:
     code, _, sign = fields[2].partition(":")
     return Accounted(
         JobState.from_slurm(fields[1]),
-        int(code) if code.isdigit() else 0,
-        int(sign) if sign.isdigit() else 0,
+        int(code) if code.isdecimal() else 0,
+        int(sign) if sign.isdecimal() else 0,
         duration_s(fields[4]),
         fields[5] if fields[5] not in ("", "None assigned") else None,
         _time(fields[6]),

@@ -14,7 +14,7 @@ COMMAND_S = 60.0
 """How long a command may take; with the controller down squeue fails after 38 s by itself."""
 AWAY = re.compile(
     r"slurm controller|socket timed out|zero bytes|connection (refused|timed out|reset)|standby mode|munge"
-    r"|authentication|slurm_persist_conn|connect to (the )?database|slurmdbd|configuration source|dns srv"
+    r"|authentication|slurm_persist_conn|connect to (the )?database|configuration source|dns srv"
     r"|transport endpoint|name or service not known|no route to host|temporarily unavailable",
     re.IGNORECASE,
 )

@@ -31,8 +31,15 @@ AT_ONCE = 500
 """Ids on one command line."""
 SPOKEN_OF = 200
 """Jobs that the controller is asked about one by one, in one call, where there is no accounting."""
-ALL_TIMES = ("1970-01-01", "2037-01-01")
-"""From when to when the accounting is asked: jobs are found whatever the clocks of the machines showed or show."""
+SPANS = (
+    ("1970-01-01", "2037-01-01"),
+    ("now-30days", "now+2days"),
+    ("now-7days", "now+1day"),
+    ("now-20hours", "now+2hours"),
+)
+"""From when to when the accounting is asked: jobs are found whatever the clocks of the machines showed or show, unless
+the site bounds what a user may ask for (``MaxQueryTimeRange``)."""
+TOO_WIDE = re.compile(r"too wide", re.IGNORECASE)
 GONE = re.compile(r"invalid job id|already (completing|completed|finished)|job/step already", re.IGNORECASE)
 PREPARE = """\
 mkdir -p -- "$1/runs" || exit 1
@@ -110,9 +117,9 @@ class SlurmScheduler:
         mark = f"<{secrets.token_hex(8)}>"
         layout = "".join(f"{mark}{code}" for code in ("%F", "%T", "%N", "%k", "%j"))
         queued = self._commands.listed(["squeue", "-h", "-t", "all", "-u", user, "-o", layout])
-        first, last = ALL_TIMES
-        words = ["sacct", "-n", "-P", "-X", "-u", user, "-S", first, "-E", last, f"--delimiter={mark}"]
-        past = self._accounting([*words, "-o", "JobID,State,NodeList,Comment,JobName"])
+        words = ["sacct", "-n", "-P", "-X", "-u", user, f"--delimiter={mark}", "-o",
+                 "JobID,State,NodeList,Comment,JobName"]  # fmt: skip
+        past = self._accounting(*([*words, "-S", first, "-E", last] for first, last in SPANS))
         found = read_names(_marked(past or "", mark), mark, keys)
         return {**found, **read_names(queued, mark, keys)}
 
@@ -190,9 +197,12 @@ class SlurmScheduler:
         answer = self._commands.ask([words[0], "--test-only", *words[1:]], stdin=script)
         return forecast(answer.stderr)
 
-    def _accounting(self, words: Sequence[str]) -> str | None:
-        """Return what sacct lists; ``None`` where there is no accounting."""
-        answer = self._commands.ask(words)
+    def _accounting(self, *questions: Sequence[str]) -> str | None:
+        """Return what sacct lists at the first question that is not too wide for it; ``None`` without accounting."""
+        for words in questions:
+            answer = self._commands.ask(words)
+            if not (answer.returncode and TOO_WIDE.search(answer.stderr)):
+                break
         if answer.returncode == NO_PROGRAM or NO_ACCOUNTING.search(answer.stderr):
             return None
         if answer.returncode:

@@ -25,11 +25,11 @@ def duration_s(said: str) -> float | None:
 
 def moment_s(said: str) -> float | None:
     """Return the epoch second of a moment, printed as such or (by a Slurm that keeps to it) as local ISO 8601."""
-    if said.isdigit():
+    if said.isdecimal():
         return float(said) or None
     try:
         return datetime.fromisoformat(said).timestamp()
-    except ValueError:
+    except (ValueError, OverflowError):
         return None
 
 
@@ -47,8 +47,8 @@ def indices_of(said: str) -> list[int]:
     for part in said.strip("[]").partition("%")[0].split(","):
         span, _, step = part.partition(":")
         first, dash, last = span.partition("-")
-        if first.isdigit() and (not dash or last.isdigit()):
-            found += range(int(first), int(last if dash else first) + 1, int(step) if step.isdigit() else 1)
+        if first.isdecimal() and (not dash or last.isdecimal()):
+            found += range(int(first), int(last if dash else first) + 1, int(step) if step.isdecimal() else 1)
     return found
 
 
