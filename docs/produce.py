@@ -69,7 +69,7 @@ def likeness(shown: str, printed: str) -> float:
 def _skeleton(text: str) -> list[str]:
     found = []
     for line in text.splitlines():
-        masked = re.sub(r"\b[0-9a-f]{12}\b", "#", line)
+        masked = re.sub(r"\b[0-9a-f]{6,12}\b", "#", line)
         masked = re.sub(r"#(?:[\s–-]*#)+", "#", _NUMBER.sub("#", masked))
         found.append(" ".join(masked.split()))
     return [line for line in found if line]

@@ -17,7 +17,7 @@ ALIKE = 0.6
 """Share of a block's lines that must still be printed word for word, figures apart."""
 
 
-NEEDS = {"jax": ("jax", "flax", "optax"), "llm-inference": ()}
+NEEDS = {"jax": ("jax", "flax", "optax"), "llm-inference": (), "plane": ()}
 """Packages that the commands of a page want, where it is not torch."""
 
 
