@@ -20,7 +20,11 @@ ATTEMPTS = 15
 """More than the faults of one job, so that what ends badly does so by a mistake and not by this bound."""
 
 SCRIPT = """\
-ledger=$1 job=$2 lasts_s=$3 code=$4 bytes=$5
+ledger=$1 job=$2 lasts_s=$3 code=$4 bytes=$5 failing=$6
+if [ -n "$LEADLINE_INDEX" ]; then
+  job=$job-$LEADLINE_INDEX
+  case " $failing " in *" $LEADLINE_INDEX "*) code=3 ;; esac
+fi
 name=$job.$LEADLINE_KEY.$SLURM_JOB_ID.$$
 tell() {
   printf '%s %s %s\\n' "$(date +%s.%N)" "$SLURMD_NODENAME" "$2" > "$ledger/.$name.$1" &&
@@ -36,7 +40,10 @@ fi
 tell end "$code"
 exit "$code"
 """
-"""Says that it starts, lasts, holds so many bytes at once, says with which code it ends, and ends so."""
+"""Says that it starts, lasts, holds so many bytes at once, says with which code it ends, and ends so.
+
+All elements of an array run the same command; ``failing`` are those that fail.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,39 +97,51 @@ def read_ledger(ledger: Path) -> list[Run]:
 
 
 def _array(made: int, ledger: Path, rng: random.Random) -> list[Design]:
-    measured = rng.random() < 0.5
+    group, measured = f"array-{made:04}", rng.random() < 0.5
+    failing = [at for at in range(ARRAY) if rng.random() < 0.1]
+    command = _command(ledger, group, rng, failing=failing)
     return [
-        _designed(f"job-{made + at:04}", ledger, rng, "fails" if rng.random() < 0.1 else "well", measured=measured,
-                  group=f"array-{made:04}", index=at)
+        _designed(
+            f"{group}-{at}", command, "fails" if at in failing else "well", measured=measured, group=group, index=at
+        )
         for at in range(ARRAY)
-    ]  # fmt: skip
+    ]
 
 
 def _singles(made: int, ledger: Path, rng: random.Random, memory_held: bool) -> list[Design]:
     """Return a few jobs on their own; the last may wait for the first."""
     kinds = rng.choices(["well", "fails", "hungry"], [6, 1, 2 if memory_held else 0], k=4)
-    wave = [
-        _designed(f"job-{made + at:04}", ledger, rng, kind, measured=rng.random() < 0.5)
-        for at, kind in enumerate(kinds)
-    ]
+    wave = [_single(f"job-{made + at:04}", ledger, rng, kind) for at, kind in enumerate(kinds)]
     if rng.random() < 0.6:
         kind = "follows" if kinds[0] != "fails" else "cannot follow"
-        after = (wave[0].job.key,)
-        wave.append(_designed(f"job-{made + 4:04}", ledger, rng, kind, measured=rng.random() < 0.5, after=after))
+        wave.append(_single(f"job-{made + len(wave):04}", ledger, rng, kind, after=(wave[0].job.key,)))
     return wave
 
 
+def _single(key: str, ledger: Path, rng: random.Random, kind: str, *, after: Sequence[str] = ()) -> Design:
+    command = _command(
+        ledger, key, rng, code=FAILED_CODE if kind == "fails" else 0,
+        need_bytes=NEEDED_BYTES if kind == "hungry" else 0,
+    )  # fmt: skip
+    return _designed(key, command, kind, measured=rng.random() < 0.5, after=after)
+
+
+def _command(
+    ledger: Path, job: str, rng: random.Random, *, code: int = 0, need_bytes: int = 0, failing: Sequence[int] = ()
+) -> tuple[str, ...]:
+    lasts_s, which = f"{rng.uniform(0.5, 4.0):.2f}", " ".join(map(str, failing))
+    return "sh", "-c", SCRIPT, "sh", str(ledger), job, lasts_s, str(code), str(need_bytes), which
+
+
 def _designed(
-    key: str, ledger: Path, rng: random.Random, kind: str, *, measured: bool, group: str | None = None,
+    key: str, command: tuple[str, ...], kind: str, *, measured: bool, group: str | None = None,
     index: int | None = None, after: Sequence[str] = (),
 ) -> Design:  # fmt: skip
-    code = FAILED_CODE if kind == "fails" else 0
-    need_bytes = NEEDED_BYTES if kind == "hungry" else 0
-    words = [str(ledger), key, f"{rng.uniform(0.5, 4.0):.2f}", str(code), str(need_bytes)]
     resources = ResourceSpec(cores_per_task=1, walltime_s=1800.0, memory_bytes_per_node=ASKED_BYTES)
-    spec = JobSpec("fault", ("sh", "-c", SCRIPT, "sh", *words), resources)
     policy = Policy((PLACE,), measured=measured, attempts=ATTEMPTS)
-    job = Job(key, spec, policy, group=group, index=index, after=tuple(after))
+    job = Job(key, JobSpec("fault", command, resources), policy, group=group, index=index, after=tuple(after))
     if kind == "cannot follow":
         return Design(job, JobState.CANCELLED, None, kind)
-    return Design(job, JobState.FAILED if code else JobState.COMPLETED, code, kind)
+    if kind == "fails":
+        return Design(job, JobState.FAILED, FAILED_CODE, kind)
+    return Design(job, JobState.COMPLETED, 0, kind)

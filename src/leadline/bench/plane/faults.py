@@ -2,6 +2,7 @@
 
 import os
 import random
+import shutil
 import tempfile
 import time
 from collections import Counter, deque
@@ -21,6 +22,7 @@ from leadline.bench.plane.host import JOURNAL, Settings
 from leadline.bench.rows import BenchRow, at_least, at_most
 from leadline.core.errors import LeadlineError
 from leadline.core.jobs import JobState
+from leadline.execution.clock import iso
 from leadline.execution.plane.journal import PlaneJournal
 from leadline.testing.slurm_cluster import slurm_cluster
 from leadline.testing.slurm_plan import ClusterPlan
@@ -103,6 +105,7 @@ def run(folder: Path, size: Size, seed: int) -> Campaign:
         done = Campaign([one for wave in waves for one in wave], injector.struck, log=injector.log)
         done.settled_s = time.monotonic() - began_to_settle_s
         injector.plane.kill()
+        _keep(folder, done)
         runs = read_ledger(ledger)
         done.tally = tally(done.designs, states, runs, injector.deaths)
         done.starts, done.attempts = len(runs), len({run.attempt for run in runs})
@@ -188,6 +191,13 @@ def _settled(injector: Injector, path: Path, most_s: float) -> dict[str, JobStat
             if not journal.open_jobs() or time.monotonic() > until_s:
                 return {job.key: job.state for job in journal.newest()}
         time.sleep(0.5)
+
+
+def _keep(folder: Path, done: Campaign) -> None:
+    """Keep the journal, whose disk is taken away, and when which fault struck."""
+    shutil.copytree(folder / "disk", folder / "kept")
+    told = "".join(f"{iso(at_s)} {what}\n" for at_s, what in done.log)
+    (folder / "kept" / "faults.log").write_text(told, encoding="utf-8")
 
 
 def _some(sentences: Sequence[str]) -> str:
