@@ -76,7 +76,7 @@ def prepare(subject: Sequence[str], on: Sequence[str], request: Request, terms: 
     clusters = [one for one in places if one.system != LOCAL]
     scripts = tuple(made for one in clusters for made in _script(subject, one, request, tools.catalog))
     request = replace(request, workdir=request.workdir or _workdir(places))
-    spec = job_spec(subject, str(places[0]), request)
+    spec = replace(job_spec(subject, str(places[0]), request), watched=policy.measured)
     kind = After.ANY if terms.after_any else After.OK
     wanted = Wanted(spec, policy, indices, terms.after_any or terms.after, kind, predicted)
     return Prepared(wanted, tuple(notes), scripts)

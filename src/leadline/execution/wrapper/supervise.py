@@ -31,8 +31,8 @@ from leadline.execution.wrapper.sampling import TreeSampler, adopt_orphans
 
 GRACE_S = 5.0
 """How long the tree may take to end after SIGTERM before SIGKILL."""
-INTERIM_S = 30.0
-"""How often an interim result is written, for the case that the wrapper itself is killed."""
+INTERIM_S = (5.0, 30.0)
+"""How often an interim result is written, at first and later, for who follows the job and lest the wrapper be killed."""
 ENOUGH = "the probe has seen enough of it"
 ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 WARNING = (signal.SIGUSR1, signal.SIGUSR2)
@@ -157,7 +157,7 @@ class _Watch:
             while True:
                 self.sampler.sample()
                 self._enforce()
-                if self.news or time.monotonic() - written_s > INTERIM_S:
+                if self.news or time.monotonic() - written_s > self._interim_s():
                     self.news, written_s = False, time.monotonic()
                     write(replace(self.began, pid=child.pid, **self._seen()))
                 if poll.poll(1000 * self._wait_s()):
@@ -263,6 +263,11 @@ class _Watch:
             if due_s is not None and due_s > self._elapsed_s():
                 wait = min(wait, due_s - self._elapsed_s() + 0.001)
         return wait
+
+    def _interim_s(self) -> float:
+        """Return how long after an interim result the next one is due: of a young job more is new."""
+        first_s, later_s = INTERIM_S
+        return min(max(first_s, self._elapsed_s() / 2), later_s)
 
     def _elapsed_s(self) -> float:
         return time.monotonic() - self.start_s
