@@ -32,7 +32,7 @@ from leadline.execution.wrapper.sampling import TreeSampler, adopt_orphans
 GRACE_S = 5.0
 """How long the tree may take to end after SIGTERM before SIGKILL."""
 INTERIM_S = (5.0, 30.0)
-"""How often an interim result is written, at first and later, for who follows the job and lest the wrapper be killed."""
+"""How often an interim result is written, at first and later: for who follows the job, lest the wrapper be killed."""
 ENOUGH = "the probe has seen enough of it"
 ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 WARNING = (signal.SIGUSR1, signal.SIGUSR2)
