@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from leadline.app import settings
-from leadline.core.errors import InvalidInput
+from leadline.core.errors import InvalidInput, UnknownName
 from leadline.core.estimate import Estimate
 from leadline.core.jobs import JobSpec
 from leadline.core.plane import After, Event, Job, Policy
@@ -99,6 +99,8 @@ def jobs_of(names: Sequence[str] = (), *, everything: bool = False, most: int | 
         UnknownName: there is no such job.
     """
     if not (plane_dir() / "journal.sqlite").exists():
+        if names:
+            raise UnknownName("job", names[0], [], fix="no job was handed over yet")
         return ()
     with open_journal() as journal:
         if names:
@@ -135,8 +137,10 @@ def story_of(name: str) -> tuple[Job, tuple[Event, ...]]:
 
 
 def _named(journal: PlaneJournal, names: Sequence[str]) -> tuple[Job, ...]:
-    """Return the jobs that names mean, each once."""
-    return tuple({one.key: one for name in names for one in journal.named(name)}.values())
+    """Return the jobs that names mean, each once; whole keys, perhaps thousands, are asked for at once."""
+    exact = {one.key: one for one in journal.some(names)}
+    found = [one for name in names for one in ((exact[name],) if name in exact else journal.named(name))]
+    return tuple({one.key: one for one in found}.values())
 
 
 def _before(journal: PlaneJournal, name: str) -> tuple[Job, ...]:

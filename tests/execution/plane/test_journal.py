@@ -1,0 +1,64 @@
+"""What the plane's journal answers: whom a name means, the newest events of many jobs, and who fell silent."""
+
+import pytest
+
+from leadline.core.errors import UnknownName
+from leadline.core.jobs import JobSpec, ResourceSpec
+from leadline.core.plane import Attempt, Job, Kind, Place, Policy
+from leadline.execution.plane.journal import Note, PlaneJournal
+from leadline.testing.desk import HandClock
+
+HERE = Place("here")
+
+
+@pytest.fixture
+def journal(tmp_path):
+    with PlaneJournal(tmp_path / "journal.sqlite", HandClock()) as made:
+        yield made
+
+
+def job(key, name="train", **more):
+    return Job(key, JobSpec(name, ("true",), ResourceSpec()), Policy((HERE,)), **more)
+
+
+def keys(found):
+    return [one.key for one in found]
+
+
+def test_a_name_means_a_key_then_what_is_called_so_then_an_array_then_a_beginning_or_an_id(journal):
+    array = [job(f"e{at}", "sweep", group="cafe01", index=at) for at in range(3)]
+    journal.add([job("aa01"), job("aa02", "ab"), job("ab"), *array])
+    journal.write(attempts=[Attempt("x", "aa02", 1, HERE, ResourceSpec(), scheduler_id="4711")])
+    for name, expected in {
+        "ab": ["ab"], "train": ["aa01", "ab"], "sweep": ["e0", "e1", "e2"], "caf": ["e0", "e1", "e2"],
+        "cafe01_2": ["e2"], "aa01": ["aa01"], "aa0": None, "4711": ["aa02"], "nothing": None, "": None,
+    }.items():  # fmt: skip
+        if expected is None:
+            with pytest.raises(UnknownName):
+                journal.named(name)
+        else:
+            assert expected == keys(journal.named(name)), name
+
+
+def test_the_newest_event_of_each_job_is_found_for_more_of_them_than_one_query_takes(journal):
+    jobs = [job(f"j{at:04}") for at in range(1200)]
+    journal.add(jobs)
+    for steps in (1, 2):
+        journal.write(notes=[Note(Kind.PROGRESS, one.key, "", {"steps": steps}) for one in jobs[1:]])
+    journal.write(notes=[Note(Kind.STATE, jobs[1].key, "", {"state": "RUNNING"})])
+    found = journal.latest(Kind.PROGRESS, keys(jobs))
+    assert set(keys(jobs[1:])) == set(found)
+    assert {2} == {one.said["steps"] for one in found.values()}
+
+
+def test_silences_are_told_with_their_ends_and_without_polls(journal):
+    journal.add([job("a")])
+    journal.write(
+        notes=[
+            Note(Kind.POLL, said={"system": "here", "live": 1}),
+            Note(Kind.FAULT, said={"system": "here", "why": "no answer"}),
+            Note(Kind.FAULT, "a", "", {"why": "refused"}),
+            Note(Kind.POLL, said={"system": "here", "answers": "again"}),
+        ]
+    )
+    assert [Kind.FAULT, Kind.POLL] == [one.kind for one in journal.silences()]
