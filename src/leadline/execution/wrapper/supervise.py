@@ -31,8 +31,11 @@ from leadline.execution.wrapper.sampling import TreeSampler, adopt_orphans
 
 GRACE_S = 5.0
 """How long the tree may take to end after SIGTERM before SIGKILL."""
+FIRST_INTERIM_S = 5.0
 INTERIM_S = 30.0
-"""How often an interim result is written, for the case that the wrapper itself is killed."""
+"""How often an interim result is written, for whoever follows the job and for the case that the wrapper is killed.
+
+A young job's first ones come sooner, after half its age: a request that is much too small is to be seen early."""
 ENOUGH = "the probe has seen enough of it"
 ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 WARNING = (signal.SIGUSR1, signal.SIGUSR2)
@@ -157,7 +160,7 @@ class _Watch:
             while True:
                 self.sampler.sample()
                 self._enforce()
-                if self.news or time.monotonic() - written_s > INTERIM_S:
+                if self.news or time.monotonic() - written_s > self._interim_s():
                     self.news, written_s = False, time.monotonic()
                     write(replace(self.began, pid=child.pid, **self._seen()))
                 if poll.poll(1000 * self._wait_s()):
@@ -263,6 +266,9 @@ class _Watch:
             if due_s is not None and due_s > self._elapsed_s():
                 wait = min(wait, due_s - self._elapsed_s() + 0.001)
         return wait
+
+    def _interim_s(self) -> float:
+        return min(max(self._elapsed_s() / 2, FIRST_INTERIM_S), INTERIM_S)
 
     def _elapsed_s(self) -> float:
         return time.monotonic() - self.start_s
