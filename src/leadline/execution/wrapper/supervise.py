@@ -31,8 +31,11 @@ from leadline.execution.wrapper.sampling import TreeSampler, adopt_orphans
 
 GRACE_S = 5.0
 """How long the tree may take to end after SIGTERM before SIGKILL."""
-INTERIM_S = (5.0, 30.0)
-"""How often an interim result is written, at first and later: for who follows the job, lest the wrapper be killed."""
+FIRST_INTERIM_S = 5.0
+INTERIM_S = 30.0
+"""How often an interim result is written, for whoever follows the job and for the case that the wrapper is killed.
+
+A young job's first ones come sooner, after half its age: a request that is much too small is to be seen early."""
 ENOUGH = "the probe has seen enough of it"
 ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 WARNING = (signal.SIGUSR1, signal.SIGUSR2)
@@ -265,9 +268,7 @@ class _Watch:
         return wait
 
     def _interim_s(self) -> float:
-        """Return how long after an interim result the next one is due: of a young job more is new."""
-        first_s, later_s = INTERIM_S
-        return min(max(first_s, self._elapsed_s() / 2), later_s)
+        return min(max(self._elapsed_s() / 2, FIRST_INTERIM_S), INTERIM_S)
 
     def _elapsed_s(self) -> float:
         return time.monotonic() - self.start_s

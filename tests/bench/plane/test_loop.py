@@ -1,0 +1,56 @@
+"""The closed loop: what rules cost is arithmetic, and the plane brings jobs through on a real Slurm."""
+
+import math
+
+import pytest
+
+from leadline.bench.plane.loop import loop
+from leadline.bench.plane.loop_jobs import trials
+from leadline.bench.plane.loop_rules import NODE, Spent, Truth, enlarged_on_failure, oracle, whole_node
+from leadline.core.units import GIB
+from leadline.testing.slurm_cluster import missing
+
+GROWS = Truth(400.0, 2 * GIB, ((100.0, 1 * GIB), (200.0, 2 * GIB), (400.0, 2 * GIB)))
+"""Its memory comes in a straight line within the first half."""
+
+
+def test_memory_runs_out_between_two_looks_in_a_straight_line():
+    assert GROWS.runs_out_s(1.5 * GIB) == 150.0
+    assert GROWS.runs_out_s(0.25 * GIB) == 25.0
+    assert GROWS.runs_out_s(2 * GIB) == math.inf
+
+
+def test_an_oracle_pays_for_what_a_job_takes_and_a_whole_node_for_all_of_it():
+    assert (400.0, pytest.approx(400.0 * 2 / 6)) == (oracle(GROWS).node_s, oracle(GROWS).cost_s)
+    assert Spent(400.0, 400.0) == whole_node(GROWS)
+
+
+def test_a_request_that_grows_on_failure_pays_for_each_failure():
+    asked = GROWS.wrong(0.3, 0.5)
+    assert (120.0, 1 * GIB) == (asked.walltime_s, asked.memory_bytes_per_node)
+    # 1 GiB runs out at 100 s; then 1.5 GiB, where 120 s end it before 150 s; then 180 s, in which 1.5 GiB run out; then
+    # 2.25 GiB, where 180, 300 (of 270) and then 480 s (of 450) are the limits
+    assert enlarged_on_failure(GROWS, asked).node_s == 100 + 120 + 150 + 180 + 300 + 400
+
+
+def test_what_resumes_pays_once_for_what_it_did_within_its_limits():
+    small = Truth(400.0, 1 * GIB, ((400.0, 1 * GIB),), resumes=True)
+    assert 400.0 == enlarged_on_failure(small, small.wrong(0.3, 1.0)).node_s
+
+
+def test_the_same_seed_draws_the_same_jobs_and_all_programs_are_there():
+    assert trials(20, 3) == trials(20, 3) != trials(20, 4)
+    assert 5 == len({one.command[1] for one in trials(20, 3)})
+
+
+@pytest.mark.slow
+def test_the_plane_brings_jobs_through_whose_first_requests_are_too_small(tmp_path):
+    if reason := missing():
+        pytest.skip(reason)
+    rows = {row.name: row for row in loop(tmp_path, quick=True, seed=1)}
+    completed = rows["loop: jobs that complete without help"]
+    assert 100.0 == completed.value
+    assert "OUT_OF_MEMORY" in completed.how
+    assert 1.0 < rows["loop: node-time ÷ an oracle's, the plane"].value
+    assert 0.0 < rows["loop: cost saved against partition's maximum and a full node"].value
+    assert NODE.cores == rows["loop: cost ÷ an oracle's, partition's maximum and a full node"].value
