@@ -49,9 +49,11 @@ def hand_over(wanted: Wanted) -> tuple[Job, ...]:
 
     Raises:
         UnknownName: a job that it waits for is not there.
-        InvalidInput: the array has no elements, too many, or one twice.
+        InvalidInput: the array has no elements, too many, or one twice; or copies could not be held back.
     """
     _check_indices(wanted.indices)
+    if wanted.policy.copies > 1 and not wanted.policy.measured:
+        raise InvalidInput("copies of a job need the measuring wrapper, which lets one of them begin: measure it")
     with open_journal() as journal:
         after = tuple(one.key for name in wanted.after for one in _before(journal, name))
         group = _key() if wanted.indices else None

@@ -136,6 +136,10 @@ def policy_of(places: tuple[Place, ...], terms: Terms) -> Policy:
             f"--copies {terms.copies} wait each at another place, and there "
             f"{'is one' if len(places) == 1 else f'are {len(places)}'}: name as many places with --on"
         )
+    if terms.copies > 1 and not terms.measured:
+        raise InvalidInput(
+            f"--copies {terms.copies} needs the measuring wrapper, which lets one copy begin: leave --no-measure out"
+        )
     if not 0 < terms.risk < 1:
         raise InvalidInput(f"--risk is {terms.risk:g}, but it must lie between 0 and 1, such as 0.05")
     before_s = parse_duration_s(terms.checkpoint_before) if terms.checkpoint_before else usual.checkpoint_s

@@ -16,6 +16,7 @@ _DONE = {
     Action.CHECKPOINT: "made to write a checkpoint and to go on in another attempt",
     Action.RESUBMIT: "submitted anew",
     Action.MOVE: "moved",
+    Action.BEGIN: "let begin",
     Action.WITHDRAW: "withdrawn",
     Action.GIVE_UP: "given up",
     Action.FINISH: "finished",

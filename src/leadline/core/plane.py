@@ -92,6 +92,10 @@ class Attempt:
     node: str | None = None
     exit_code: int | None = None
     withdrawn: bool = False
+    held: bool = False
+    """Whether it is one of several copies, whose command waits for the plane's word before it begins."""
+    begins: bool = False
+    """Whether a held one is to have that word; of copies that are there at once, one alone ever is."""
     walltime_s: float | None = None
     """The limit as it is now at the scheduler; it may have been shortened since it was submitted."""
     refused_extensions: int = 0
@@ -166,6 +170,8 @@ class Action(StrEnum):
     """Submit it anew, with the request that its end calls for."""
     MOVE = "move"
     """Withdraw it here and submit it at another place, where it would end sooner."""
+    BEGIN = "begin"
+    """Let the command of this copy begin: it is the first of several that runs; the others never will."""
     WITHDRAW = "withdraw"
     """Cancel this copy: another one started, or it can no longer be of use."""
     GIVE_UP = "give-up"

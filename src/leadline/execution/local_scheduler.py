@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import psutil
 
@@ -23,8 +23,9 @@ from leadline.execution.local_submissions import LocalSubmissions, Taken, Withdr
 from leadline.execution.queue import Entry, ended_outcome, log_path, result_path, tail
 from leadline.execution.scheduler import Refused, Status, Submission, Unsure
 from leadline.execution.slots import Slots
+from leadline.execution.transport import Here, write_word
 from leadline.execution.wrapper.control import set_walltime
-from leadline.execution.wrapper.outcome import Outcome, read_outcome
+from leadline.execution.wrapper.outcome import Outcome, read_outcome, word_name
 from leadline.execution.wrapping import Terms
 
 DEPTH = 100
@@ -133,6 +134,12 @@ class LocalScheduler:
                     continue
                 self._journal.wish(_cancelled(entry.key))
                 self._end(self._journal.get(entry.key))
+
+    def let_begin(self, keys: Collection[str]) -> None:
+        """Write the word beside the outcomes of held attempts."""
+        (self.folder / "runs").mkdir(exist_ok=True)
+        for key in keys:
+            write_word(Here(), PurePosixPath(self.folder, "runs"), key)
 
     def change_walltime(self, scheduler_id: str, walltime_s: float) -> None:
         """Give a job another limit, counted from its start; a running job's wrapper takes it over within seconds.
@@ -246,6 +253,7 @@ class LocalScheduler:
             warning_s=submission.checkpoint_s,
             controlled=True,
             kill_after_s=KILL_S,
+            word=str(self.folder / "runs" / word_name(entry.key)) if submission.held else None,
         )
 
     def _vanished(self, entry: Entry, interim: Outcome | None) -> Outcome:

@@ -34,7 +34,9 @@ class Submission:
     ``keys`` name the attempts of the elements in the order of ``indices`` (of one job: its own); their outcomes are
     reported under them. ``after`` are the scheduler's ids that must have ended as ``after_kind`` says.
     ``spec.partition`` is where. A command that listens is sent ``checkpoint_signal`` ``checkpoint_s`` before the limit.
-    ``most`` elements run at once (``None``: as many as the site lets).
+    ``most`` elements run at once (``None``: as many as the site lets). The commands of a ``held`` one begin when
+    ``let_begin`` says so, and never where it does not within ``gate.HELD_S`` of their start; only ``measured`` ones can
+    be held, for it is the wrapper that waits.
     """
 
     key: str
@@ -47,6 +49,7 @@ class Submission:
     checkpoint_s: float = 120.0
     most: int | None = None
     measured: bool = True
+    held: bool = False
 
     @property
     def is_array(self) -> bool:
@@ -126,6 +129,9 @@ class Scheduler(Protocol):
 
     def cancel(self, ids: Collection[str]) -> None:
         """End jobs, waiting or running; those that ended already are passed over."""
+
+    def let_begin(self, keys: Collection[str]) -> None:
+        """Give held attempts, waiting or running, the word upon which their commands begin; giving it twice is well."""
 
     def change_walltime(self, scheduler_id: str, walltime_s: float) -> None:
         """Ask for another limit.

@@ -13,6 +13,7 @@ from typing import Protocol
 from leadline.core.errors import InvalidInput, LeadlineError, SchedulerUnreachable
 from leadline.core.ports import Completed, ProcessRunner
 from leadline.execution.processes import run_process
+from leadline.execution.wrapper.outcome import WORD, word_name
 
 NO_PROGRAM = 127
 """The exit code of a command that is not there, as shells have it."""
@@ -84,6 +85,20 @@ def quoted(argv: Sequence[str]) -> str:
         InvalidInput: a word holds a NUL character or is no Unicode text, and no program can be given it.
     """
     return shlex.join(_checked(argv))
+
+
+def write_word(transport: Transport, folder: PurePosixPath, key: str) -> None:
+    """Let a held attempt begin whose outcome goes to that folder.
+
+    Raises:
+        SchedulerUnreachable: it is not known whether the word is there; write it again.
+    """
+    try:
+        transport.write(folder / word_name(key), WORD)
+    except SchedulerUnreachable:
+        raise
+    except LeadlineError as error:
+        raise SchedulerUnreachable(f"attempt {key} at {transport.where} cannot be let begin: {error}") from error
 
 
 @dataclass(frozen=True, slots=True)

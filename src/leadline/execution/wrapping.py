@@ -22,7 +22,8 @@ class Terms:
 
     The shorter of two walltimes holds. ``environment`` stands below the job's own. ``warning`` names a signal that
     processes which listen are sent ``warning_s`` before the walltime. Of a ``controlled`` job the walltime can be
-    changed while it runs. What still runs ``kill_after_s`` after it was told to end is killed.
+    changed while it runs. What still runs ``kill_after_s`` after it was told to end is killed. The command of a held
+    job begins when the file ``word`` is there.
     """
 
     walltime_s: float | None = None
@@ -31,6 +32,7 @@ class Terms:
     warning_s: float = 0.0
     controlled: bool = False
     kill_after_s: float | None = None
+    word: str | None = None
 
 
 def wrapped(
@@ -69,6 +71,8 @@ def terms_words(terms: Terms) -> list[str]:
         words += ["--controlled"]
     if terms.kill_after_s is not None:
         words += ["--kill-after-s", repr(terms.kill_after_s)]
+    if terms.word is not None:
+        words += ["--word", terms.word]
     return words
 
 

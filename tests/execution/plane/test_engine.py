@@ -6,12 +6,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from leadline.core.errors import LeadlineError
+from leadline.core.errors import LeadlineError, SchedulerUnreachable
 from leadline.core.jobs import JobSpec, JobState, ResourceSpec
 from leadline.core.plane import Action, After, Decision, Job, Kind, Place, Policy
+from leadline.execution.clock import iso
 from leadline.execution.plane.engine import Plane
 from leadline.execution.plane.journal import PlaneJournal
 from leadline.execution.scheduler import Busy, Refused
+from leadline.execution.wrapper.outcome import NEVER_BEGUN, Outcome
 from leadline.testing.desk import Counsel, Desk, HandClock, plainly, retry_node_fails
 
 HERE, THERE = Place("here", "short"), Place("there", "long")
@@ -278,6 +280,103 @@ def test_of_several_copies_the_first_to_start_is_kept(tmp_path):
     assert [one.withdrawn for one in world.job().attempts] == [True, False]
 
 
+def copied(tmp_path):
+    world = World(tmp_path / "journal.sqlite", copies=2)
+    world.journal.add([job("a", policy=Policy((HERE, THERE), copies=2))])
+    world.step()
+    return world
+
+
+def begun(world):
+    return world.here.begun + world.there.begun
+
+
+def test_copies_are_held_and_one_that_is_alone_is_not(tmp_path):
+    world = copied(tmp_path)
+    world.journal.add([job("b")])
+    world.step()
+    held = {held.key: held.submission.held for desk in (world.here, world.there) for held in desk.jobs.values()}
+    assert [held[one.key] for key in "ab" for one in world.job(key).attempts] == [True, True, False]
+
+
+def test_of_two_copies_that_start_at_once_one_begins(tmp_path):
+    world = copied(tmp_path)
+    world.here.run(world.here.only())
+    world.there.run(world.there.only())
+    assert begun(world) == []
+    world.step(3)
+    assert begun(world) == [world.job().attempts[0].key]
+    assert world.there.jobs == {}
+    assert [one.begins for one in world.job().attempts] == [True, False]
+    assert [one["action"] for one in world.said(Kind.DECISION)][:2] == ["begin", "withdraw"]
+
+
+def test_a_plane_that_is_killed_before_it_gives_the_word_gives_it_to_the_same_copy_later(tmp_path):
+    world = copied(tmp_path)
+    world.there.run(world.there.only())
+
+    def dies(keys):
+        raise KeyboardInterrupt
+
+    world.there.let_begin = dies
+    with pytest.raises(KeyboardInterrupt):
+        world.plane.step()
+    assert [one.begins for one in world.job().attempts] == [False, True]
+    del world.there.let_begin
+    world.here.run(world.here.only())
+    world.restart()
+    world.step(3)
+    assert begun(world) == [world.job().attempts[1].key]
+
+
+def test_a_word_that_may_be_lost_is_given_again_and_only_there(tmp_path):
+    world = copied(tmp_path)
+    world.there.run(world.there.only())
+    world.there.down, asked = False, []
+    let = world.there.let_begin
+
+    def lost(keys):
+        asked.append(keys)
+        raise SchedulerUnreachable("no answer")
+
+    world.there.let_begin = lost
+    world.step(2)
+    assert asked
+    assert begun(world) == []
+    world.there.let_begin = let
+    world.step(5)
+    assert begun(world) == [world.job().attempts[1].key]
+    assert world.here.words == set()
+
+
+def test_a_copy_whose_submission_may_be_on_its_way_is_taken_back_too(tmp_path):
+    world = World(tmp_path / "journal.sqlite", copies=2)
+    world.journal.add([job("a", policy=Policy((HERE, THERE), copies=2))])
+    world.there.lose = "after"
+    world.step(every_s=1.0)
+    world.here.run(world.here.only())
+    world.there.run(world.there.only())
+    world.there.lose = ""
+    world.step(6)
+    assert begun(world) == [world.job().attempts[0].key]
+    assert world.there.jobs == {}
+
+
+def test_a_job_that_is_done_while_its_copy_was_never_sent_is_not_run_again(tmp_path):
+    world = World(tmp_path / "journal.sqlite", copies=2)
+    world.journal.add([job("a", policy=Policy((HERE, THERE), copies=2))])
+    world.there.lose = "before"
+    world.step(every_s=1.0)
+    world.here.run(world.here.only())
+    world.step()
+    world.here.end(world.here.only(), JobState.COMPLETED, reports=True)
+    world.there.lose = ""
+    world.step(10)
+    assert world.job().state is JobState.COMPLETED
+    assert len(begun(world)) == 1
+    assert len(world.job().attempts) == 2
+
+
 def test_a_copy_that_can_only_fail_takes_the_others_back(tmp_path):
     world = World(tmp_path / "journal.sqlite", copies=2)
     world.journal.add([job("a", policy=Policy((HERE, THERE), copies=2))])
@@ -448,9 +547,101 @@ def happen(world, what):
         desk.end(first, JobState.COMPLETED if what == "well" else JobState.NODE_FAIL, reports=what == "well")
 
 
+COPIES = st.lists(
+    st.tuples(
+        st.sampled_from(["here", "there", "both"]),
+        st.sampled_from(
+            ["step", "step", "restart", "dies", "run", "run", "well", "node", "late", "down", "up", "lose before",
+             "lose after", "lose ", "words", "cancel"]
+        ),
+    ),
+    max_size=40,
+)  # fmt: skip
+
+
+def happen_there(world, desk, what):
+    """Let one thing happen to one of several desks."""
+    for held in [own for own, one in desk.jobs.items() if one.status.state is JobState.RUNNING][:1]:
+        mine = desk.jobs[held]
+        lets = not mine.submission.held or mine.key in desk.words
+        if what == "late" and not lets:
+            desk.end(held, JobState.FAILED)
+            desk.outcomes[mine.key] = Outcome(
+                JobState.CANCELLED, iso(world.clock.now_s()), "n1", ("true",), ended_at=iso(world.clock.now_s()),
+                exit_code=NEVER_BEGUN, reason="the word did not come",
+            )  # fmt: skip
+        elif what == "node" or (what == "well" and lets):
+            desk.end(held, JobState.COMPLETED if what == "well" else JobState.NODE_FAIL, reports=what == "well")
+    waiting = [own for own, one in desk.jobs.items() if one.status.state is JobState.PENDING]
+    if what == "run" and waiting:
+        desk.run(waiting[0])
+    elif what in ("down", "up"):
+        desk.down = what == "down"
+    elif what.startswith("lose"):
+        desk.lose = what.partition(" ")[2]
+    elif what == "words":
+        desk.lose_words = not desk.lose_words
+
+
+def dies_at_the_next_word(world):
+    """Kill the plane where it is about to tell a scheduler which copy begins."""
+
+    def dies(keys):
+        raise KeyboardInterrupt
+
+    for desk in (world.here, world.there):
+        desk.let_begin = dies
+    try:
+        world.plane.step()
+    except KeyboardInterrupt:
+        world.restart()
+    for desk in (world.here, world.there):
+        del desk.let_begin
+
+
+@settings(max_examples=150, deadline=None)
+@given(COPIES)
+def test_whatever_happens_at_most_one_copys_command_begins_at_a_time(tmp_path_factory, steps):
+    world = World(tmp_path_factory.mktemp("plane") / "journal.sqlite", copies=2)
+    world.journal.add([job("a", policy=Policy((HERE, THERE), copies=2, attempts=50))])
+    desks = {"here": [world.here], "there": [world.there], "both": [world.here, world.there]}
+    for where, what in [
+        *steps,
+        *([("both", "up"), ("both", "lose ")] + 12 * [("both", "run"), ("both", "step"), ("both", "well")]),
+    ]:
+        if what == "step":
+            world.step()
+        elif what == "restart":
+            world.restart()
+        elif what == "dies":
+            dies_at_the_next_word(world)
+        elif what == "cancel" and where == "here":
+            world.journal.cancel(["a"])
+        else:
+            for desk in desks[where]:
+                happen_there(world, desk, what)
+        at_work = [
+            held.key
+            for desk in (world.here, world.there)
+            for held in desk.jobs.values()
+            if held.key in desk.begun and held.status.state is JobState.RUNNING
+        ]
+        assert len(at_work) <= 1
+        assert len(begun(world)) == len(set(begun(world)))
+    ended = world.job()
+    world.step(40)
+    ended = world.job()
+    assert ended.closed
+    done = [one for one in ended.attempts if one.state is JobState.COMPLETED]
+    assert len(done) <= 1
+    assert (ended.state is JobState.COMPLETED) is bool(done)
+    assert {one.key for one in done} <= set(begun(world))
+    world.journal.close()
+
+
 @settings(max_examples=60, deadline=None)
 @given(STEPS)
-def test_whatever_happens_each_job_runs_to_one_end_and_never_twice_at_once(tmp_path_factory, steps):
+def test_whatever_happens_each_happens_each_job_runs_to_one_end_and_never_twice_at_once(tmp_path_factory, steps):
     world = World(tmp_path_factory.mktemp("plane") / "journal.sqlite")
     world.journal.add([job(key, policy=Policy((HERE,), attempts=50)) for key in "abc"])
     for one in steps:

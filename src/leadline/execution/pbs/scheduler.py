@@ -24,7 +24,7 @@ from leadline.execution.pbs.text import (
     status_of,
 )
 from leadline.execution.scheduler import Busy, Refused, Status, Submission, Unsure
-from leadline.execution.transport import NO_PROGRAM, CutOff, Transport
+from leadline.execution.transport import NO_PROGRAM, CutOff, Transport, write_word
 from leadline.execution.wrapper.outcome import Outcome
 
 COMMAND_S = 60.0
@@ -167,6 +167,11 @@ class PbsScheduler:
             left = [line for line in lines if not _GONE.search(line)]
             if answer.timed_out or (answer.returncode != 0 and left):
                 raise self._unreachable(answer)
+
+    def let_begin(self, keys: Collection[str]) -> None:
+        """Write the word beside the outcomes of held attempts."""
+        for key in keys:
+            write_word(self.transport, self.folder / "runs", key)
 
     def change_walltime(self, scheduler_id: str, walltime_s: float) -> None:
         """Ask qalter for another limit; most sites let their users only lower that of a running job.

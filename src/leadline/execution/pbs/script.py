@@ -11,6 +11,7 @@ from leadline.core.errors import InvalidInput
 from leadline.core.jobs import JobSpec, ResourceSpec
 from leadline.core.units import HOUR_S, MIB, MINUTE_S
 from leadline.execution.scheduler import Submission
+from leadline.execution.wrapper.outcome import NEVER_BEGUN, word_name
 from leadline.execution.wrapping import WRAPPER, Terms, environment, terms_words, with_setup, wrapper_arguments
 
 NAME_MOST = 63
@@ -178,17 +179,23 @@ def _command(submission: Submission, folder: PurePosixPath, python: str) -> list
     plain = [f"cd -- {shlex.quote(spec.workdir)} || exit 127"] if spec.workdir else []
     plain += [f"exec {shlex.join(with_setup(spec))}"]
     if not submission.measured:
+        if submission.held:
+            raise InvalidInput("a command that is not measured cannot be held back: measure it, or submit it once")
         return plain
     result = Path(folder, "runs", "${LEADLINE_KEY}.json")  # the wrapper expands it, inside the job
-    terms = Terms(warning=submission.checkpoint_signal, warning_s=submission.checkpoint_s)
+    word = str(Path(folder, "runs", word_name("${LEADLINE_KEY}"))) if submission.held else None
+    terms = Terms(warning=submission.checkpoint_signal, warning_s=submission.checkpoint_s, word=word)
+    unheld = [
+        "echo 'leadline is not installed here: a copy of a job cannot be held, and does not begin'",
+        f"exit {NEVER_BEGUN}",
+    ]
     measurer = shlex.join([python, "-P", "-m", WRAPPER])
     words = shlex.join(["--once", *terms_words(terms), *wrapper_arguments(spec, result, at_a_site=True)])
     return [
         f"if {measurer} --version >/dev/null 2>&1; then",
         f"  exec {measurer} {words}",
         "fi",
-        "echo 'leadline is not installed here: the job runs unmeasured'",
-        *plain,
+        *(unheld if submission.held else ["echo 'leadline is not installed here: the job runs unmeasured'", *plain]),
     ]
 
 

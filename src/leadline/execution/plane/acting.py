@@ -29,6 +29,8 @@ class Actor:
     """Attempt → its state and the moment (monotonic) when keeping it was last written down."""
     fixed: set[str] = field(default_factory=set)
     """Attempts whose limit the scheduler would not shorten."""
+    let: set[str] = field(default_factory=set)
+    """Attempts that were given the word to begin by this process."""
 
     def judge(self, attempt: Attempt, outcome: Outcome | None) -> None:
         """Decide about an attempt that waits or runs, and act.
@@ -37,9 +39,9 @@ class Actor:
             SchedulerUnreachable: the decision could not be carried out; it is made anew later.
         """
         job = self.book.jobs.get(attempt.job)
-        if job is None or job.cancelled or attempt.withdrawn:
+        if job is None or job.cancelled or _now(self.book, job, attempt)[1].withdrawn:
             return
-        self._withdraw_copies(job, attempt)
+        attempt = self._choose(job, attempt)
         situation = self._situation(job, attempt, outcome)
         decision = self.decide(situation)
         told_alike = decision.action in (Action.KEEP, Action.CHECKPOINT) or self._is_fixed(attempt, decision)
@@ -53,8 +55,7 @@ class Actor:
         for job, attempt in list(self.book.live(system)):
             if attempt.scheduler_id is None:
                 continue
-            if attempt.state is JobState.RUNNING and len(job.live) > 1:
-                self._withdraw_copies(job, attempt)
+            self._choose(job, attempt)
             state, since_s = self.kept.get(attempt.key, (None, 0.0))
             if state is None:
                 self.kept[attempt.key] = (attempt.state, self.clock.monotonic_s())
@@ -125,17 +126,38 @@ class Actor:
         elif decision.action is Action.WITHDRAW or decision.action is Action.GIVE_UP:
             self._withdraw(attempt, replace(job, reason=decision.reason))
 
-    def _withdraw_copies(self, job: Job, runs: Attempt) -> None:
-        """Take the other copies of a job back once one runs."""
-        if runs.state is not JobState.RUNNING:
-            return
-        for other in job.live:
-            if other.key != runs.key and not other.withdrawn and other.scheduler_id:
-                why = f"a copy of it runs at {runs.place}"
-                self.book.write(
-                    notes=[Note(Kind.DECISION, job.key, other.key, {"action": Action.WITHDRAW.value, "why": why})]
-                )
-                self._withdraw(other, job)
+    def give_words(self, system: str) -> None:
+        """Let those copies at a system begin of which it is written down that they are to.
+
+        Raises:
+            SchedulerUnreachable: it is not known whether all have the word; it is given again later.
+        """
+        chosen = [
+            one.key for _, one in self.book.live(system) if one.begins and not one.withdrawn and one.key not in self.let
+        ]
+        if chosen:
+            self.schedulers[system].let_begin(chosen)
+            self.let.update(chosen)
+
+    def _choose(self, job: Job, runs: Attempt) -> Attempt:
+        """Make the first copy of a job that runs the one to begin, and take the others back; return it as it is then.
+
+        One write says all of that before anything is told to a scheduler: whatever dies, no other copy is ever chosen.
+        """
+        job, runs = _now(self.book, job, runs)
+        if runs.state is not JobState.RUNNING or runs.withdrawn or job.cancelled:
+            return runs
+        others = [one for one in job.live if one.key != runs.key and not one.withdrawn]
+        chosen = replace(runs, begins=runs.held)
+        if chosen == runs and not others:
+            return runs
+        why = f"a copy of it runs at {runs.place}"
+        notes = [Note(Kind.DECISION, job.key, one.key, {"action": Action.WITHDRAW.value, "why": why}) for one in others]
+        if chosen != runs:
+            said = {"action": Action.BEGIN.value, "why": "it is the first copy that runs"}
+            notes.insert(0, Note(Kind.DECISION, job.key, runs.key, said))
+        self.book.write(attempts=[chosen, *(replace(one, withdrawn=True) for one in others)], notes=notes)
+        return chosen
 
     def _withdraw(self, attempt: Attempt, job: Job) -> None:
         """Take an attempt back: it is written down, so that its end is known for what it is, and then carried out."""
@@ -143,6 +165,12 @@ class Actor:
 
     def _tell(self, kind: Kind, attempt: Attempt, said: Said) -> None:
         self.book.write(attempts=[attempt], notes=[Note(kind, attempt.job, attempt.key, said)])
+
+
+def _now(book: Book, job: Job, attempt: Attempt) -> tuple[Job, Attempt]:
+    """Return a job and its attempt as the book has them by now."""
+    job = book.jobs.get(job.key, job)
+    return job, next((one for one in job.attempts if one.key == attempt.key), attempt)
 
 
 def checkpointed(job: Job, outcome: Outcome | None) -> bool:

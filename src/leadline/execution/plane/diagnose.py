@@ -58,6 +58,9 @@ def diagnose(
     Nothing is concluded from silence: without a final word the state is what was said last. A scheduler that lags
     behind gives way to a wrapper that has seen the end.
     """
+    if outcome is not None and outcome.never_let:
+        cause = Cause.PLANE if attempt.withdrawn else Cause.TRANSIENT
+        return Diagnosis(JobState.CANCELLED, cause, (outcome.reason,))
     outcome, remarks = _believable(attempt, status, outcome)
     found = _found(attempt, status, outcome, log, cancelled=cancelled, user_id=user_id)
     return Diagnosis(found.state, found.cause, (*found.evidence, *remarks))

@@ -13,8 +13,8 @@ from leadline.execution.plane.journal import Note, PlaneJournal
 from leadline.execution.plane.patience import USUAL, Patience, Rhythm
 from leadline.execution.plane.settling import Settler
 from leadline.execution.plane.submitting import Submitter
-from leadline.execution.plane.watching import Watcher, ask
-from leadline.execution.scheduler import Refused, Scheduler
+from leadline.execution.plane.watching import End, Watcher, ask
+from leadline.execution.scheduler import Refused, Scheduler, Status
 
 IDLE_S = 1.0
 """The longest pause between two looks at what users asked for."""
@@ -64,6 +64,7 @@ class Plane:
             self.book.take_in()
             self._cancel()
             started = self.submitter.start()
+            self._settle_dropped()
             for watcher in self.watchers.values():
                 self._watch(watcher)
             self.settler.record()
@@ -129,8 +130,16 @@ class Plane:
             for attempt, outcome in watcher.read_reports():
                 self.actor.judge(attempt, outcome)
             self.actor.judge_waiting(watcher.system)
+            self.actor.give_words(watcher.system)
         except SchedulerUnreachable as error:
             self._unreachable(watcher, error)
+
+    def _settle_dropped(self) -> None:
+        """Settle what was taken back before any scheduler had it."""
+        dropped, self.submitter.dropped = self.submitter.dropped, []
+        never = Status(JobState.CANCELLED, "taken back before it was sent")
+        if dropped:
+            self.settler.settle([End(one, never, None) for one in dropped])
 
     def _unreachable(self, watcher: Watcher, error: SchedulerUnreachable) -> None:
         if watcher.rhythm.failed(str(error)):

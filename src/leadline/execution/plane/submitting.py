@@ -42,6 +42,8 @@ class Submitter:
     """Batch → how often it was looked up in vain."""
     unsent: set[str] = field(default_factory=set)
     """Batches that are known not to have been sent."""
+    dropped: list[Attempt] = field(default_factory=list)
+    """What was taken back before it was sent, and is over with that."""
 
     def start(self) -> int:
         """Submit what is ready, as far as one round goes; return how many jobs were handed over."""
@@ -85,9 +87,7 @@ class Submitter:
             if one.scheduler_id is None and one.batch in self.unsent
         ]
         dropped = [one for one in waiting if one.withdrawn or self.book.jobs[one.job].cancelled]
-        if dropped:
-            now = iso(self.clock.now_s())
-            self.book.write(attempts=[replace(one, state=JobState.CANCELLED, ended_at=now) for one in dropped])
+        self.dropped += dropped
         return self._submit_all(_by_batch(one for one in waiting if one not in dropped).values())
 
     def _ready(self) -> list[Job]:
@@ -126,9 +126,10 @@ class Submitter:
         except LeadlineError as error:
             self._close(job, JobState.FAILED, str(error))
             return []
-        number = len(job.attempts)
+        plans = plans if job.policy.measured else plans[:1]  # nothing could hold copies back
+        number, held = len(job.attempts), len(plans) > 1
         noted_at = iso(self.clock.now_s())
-        return [_attempt(job, plan, number + at, noted_at) for at, plan in enumerate(plans, 1)]
+        return [replace(_attempt(job, plan, number + at, noted_at), held=held) for at, plan in enumerate(plans, 1)]
 
     def _submit_all(self, batches: Iterable[list[Attempt]]) -> int:
         """Submit batches, and note their ids some at a time: what a kill leaves unnoted is found by its key."""
@@ -187,6 +188,7 @@ class Submitter:
             checkpoint_signal=job.policy.checkpoint_signal,
             checkpoint_s=job.policy.checkpoint_s,
             measured=job.policy.measured,
+            held=first.held,
         )
 
     def _know(self, batches: Iterable[tuple[list[Attempt], str]], *, found_again: bool = False) -> None:
@@ -256,7 +258,7 @@ def _batches(attempts: Iterable[Attempt], jobs: Mapping[str, Job]) -> list[list[
     found: dict[object, list[Attempt]] = {}
     for one in attempts:
         group = jobs[one.job].group
-        found.setdefault((group, one.place, one.resources) if group else one.key, []).append(one)
+        found.setdefault((group, one.place, one.resources, one.held) if group else one.key, []).append(one)
     batches = [all_[at : at + ARRAY_MOST] for all_ in found.values() for at in range(0, len(all_), ARRAY_MOST)]
     return [[replace(one, batch=batch[0].key) for one in batch] for batch in batches]
 

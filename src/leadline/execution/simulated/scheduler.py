@@ -11,7 +11,7 @@ from leadline.execution.clock import iso
 from leadline.execution.scheduler import Refused, Status, Submission, Unsure
 from leadline.execution.simulated.cluster import Ask
 from leadline.execution.simulated.site import SimulatedSite, SiteJob
-from leadline.execution.wrapper.outcome import Outcome
+from leadline.execution.wrapper.outcome import NEVER_BEGUN, Outcome
 
 
 @dataclass(slots=True)
@@ -104,6 +104,8 @@ class SimulatedScheduler:
         for job in self.site.jobs.values():
             if job.key not in wanted or job.started_s is None or not job.submission.measured:
                 continue
+            if job.begun_s is None and job.exit_code != NEVER_BEGUN:
+                continue  # it is held back, or was ended while it was
             written_s = self.site.at_s if job.ended_s is None else job.ended_s
             if written_s > since_s:
                 found[job.key] = self._outcome(job, written_s)
@@ -113,6 +115,11 @@ class SimulatedScheduler:
         """End jobs, waiting or running, as CANCELLED."""
         self._ask()
         self.site.end(self.site.of(ids), JobState.CANCELLED, "cancelled by its user")
+
+    def let_begin(self, keys: Collection[str]) -> None:
+        """Give held jobs the word."""
+        self._ask()
+        self.site.let_begin(keys)
 
     def change_walltime(self, scheduler_id: str, walltime_s: float) -> None:
         """Ask for another limit.
@@ -173,9 +180,14 @@ class SimulatedScheduler:
         )  # fmt: skip
 
     def _outcome(self, job: SiteJob, written_s: float) -> Outcome:
+        if job.begun_s is None:
+            return Outcome(
+                JobState.CANCELLED, iso(written_s), job.nodes[0], job.submission.spec.command, ended_at=iso(written_s),
+                exit_code=NEVER_BEGUN, reason="the word to begin did not come",
+            )  # fmt: skip
         spoke = job.state in (JobState.COMPLETED, JobState.FAILED, JobState.TIMEOUT, JobState.CANCELLED)
         last = spoke and not job.evidence
-        started_s = job.started_s or 0.0
+        started_s = job.begun_s
         measured = {
             "elapsed_s": Measurement(written_s - started_s, "s", "simulated"),
             "host_memory_bytes": Measurement(_seen_bytes(job), "bytes", "simulated"),

@@ -12,6 +12,8 @@ from leadline.execution.clock import Clock
 from leadline.execution.scheduler import Refused, Submission
 from leadline.execution.simulated.cluster import Ask, Cluster
 from leadline.execution.simulated.easy import EasyQueue
+from leadline.execution.wrapper.gate import HELD_S
+from leadline.execution.wrapper.outcome import NEVER_BEGUN
 
 NEVER = "DependencyNeverSatisfied"
 
@@ -32,7 +34,10 @@ class Behaviour:
 
 @dataclass(slots=True)
 class SiteJob:
-    """A job, or an element of an array, as the site's controller holds it; ``ends_s`` is when and how it will end."""
+    """A job, or an element of an array, as the site's controller holds it; ``ends_s`` is when and how it will end.
+
+    ``let`` says whether its command may begin, and ``begun_s`` when it did.
+    """
 
     id: str
     key: str
@@ -50,6 +55,8 @@ class SiteJob:
     exit_code: int | None = None
     signal: int | None = None
     evidence: tuple[str, ...] = ()
+    let: bool = True
+    begun_s: float | None = None
 
     @property
     def array(self) -> str:
@@ -70,6 +77,7 @@ class SimulatedSite:
     behaves: Callable[[Submission, int], Behaviour]
     jobs: dict[str, SiteJob] = field(default_factory=dict)
     keys: dict[str, str] = field(default_factory=dict)
+    words: set[str] = field(default_factory=set)
     queue: EasyQueue = field(init=False)
     at_s: float = field(init=False)
     _submitted: dict[str, list[SiteJob]] = field(default_factory=dict)
@@ -112,7 +120,9 @@ class SimulatedSite:
         for position, key in enumerate(submission.keys):
             own = f"{number}_{submission.indices[position]}" if submission.is_array else number
             behaviour = self.behaves(submission, position)
-            self.jobs[own] = self._held[own] = SiteJob(own, key, submission, behaviour, self.at_s, walltime_s)
+            self.jobs[own] = self._held[own] = SiteJob(
+                own, key, submission, behaviour, self.at_s, walltime_s, let=not submission.held or key in self.words
+            )
             self._submitted.setdefault(number, []).append(self.jobs[own])
         self._turn()
         return number
@@ -187,6 +197,15 @@ class SimulatedSite:
         self.catch_up()
         self._turn()
 
+    def let_begin(self, keys: Collection[str]) -> None:
+        """Let held jobs begin now, or as soon as they start."""
+        self.words |= set(keys)
+        for job in self.jobs.values():
+            if job.key in self.words and not job.let and not job.state.final:
+                job.let = True
+                if job.started_s is not None:
+                    self._begin(job)
+
     def _turn(self) -> None:
         """Let in whoever no longer waits for others, and start whoever has room."""
         for job in list(self._held.values()):
@@ -196,7 +215,12 @@ class SimulatedSite:
             job = self.jobs[str(started.key)]
             job.state, job.reason, job.started_s = JobState.RUNNING, "", self.at_s
             job.nodes = tuple(names[index] for index in started.nodes)
-            self._plan_end(job)
+            self._begin(job)
+
+    def _begin(self, job: SiteJob) -> None:
+        """Let a job's command begin, unless it is held back."""
+        job.begun_s = self.at_s if job.let else None
+        self._plan_end(job)
 
     def _let_in(self, job: SiteJob) -> None:
         states = {one.state for one in self.of(job.submission.after)} if job.submission.after else set()
@@ -221,15 +245,20 @@ class SimulatedSite:
         started_s, does = job.started_s or 0.0, job.behaviour
         asked = job.submission.spec.resources.memory_bytes_per_node
         alone_s = does.elapsed_s / 2 if asked is not None and does.memory_bytes > asked else does.elapsed_s
-        job.ends_s = max(self.at_s, started_s + min(alone_s, job.walltime_s))
+        lasts_s = HELD_S if job.begun_s is None else job.begun_s - started_s + alone_s
+        job.ends_s = max(self.at_s, started_s + min(lasts_s, job.walltime_s))
         heapq.heappush(self._ends, (job.ends_s, len(self._ends), job.id))
 
     def _end_by_itself(self, job: SiteJob) -> None:
         ran_s = job.ends_s - (job.started_s or 0.0)
         does, asked = job.behaviour, job.submission.spec.resources.memory_bytes_per_node
-        if ran_s >= job.walltime_s and ran_s < does.elapsed_s:
+        needs_s = math.inf if job.begun_s is None else job.begun_s - (job.started_s or 0.0) + does.elapsed_s
+        if ran_s >= job.walltime_s and ran_s < needs_s:
             job.exit_code, job.signal = 0, 15
             self._settle(job, JobState.TIMEOUT, "TimeLimit")
+        elif job.begun_s is None:
+            job.exit_code = NEVER_BEGUN
+            self._settle(job, JobState.FAILED, "NonZeroExitCode")
         elif asked is not None and does.memory_bytes > asked:
             hidden = does.hides_oom
             job.exit_code, job.signal = (1, None) if hidden else (0, 125)

@@ -7,13 +7,15 @@ from pathlib import PurePosixPath
 
 from leadline.core.errors import InvalidInput
 from leadline.core.systems import Partition, SubmitRules
-from leadline.execution.scheduler import Submission
+from leadline.execution.scheduler import Refused, Submission
 from leadline.execution.slurm.script import MEASURER, directives, launched, prologue, whole_minutes_s
 from leadline.execution.slurm.words import ranges_of
+from leadline.execution.wrapper.outcome import NEVER_BEGUN
 from leadline.execution.wrapping import environment
 
 RUNS = "runs"
 """The folder, in a scheduler's own, of outcomes and outputs."""
+GATE = "leadline.execution.wrapper.gate"
 LONGEST_WARNING_S = 65535
 """Slurm sends no signal earlier than this before a limit."""
 _KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,47}")
@@ -66,6 +68,7 @@ def batch_script(
 
     Raises:
         InvalidInput: the command or a variable cannot stand in a script.
+        Refused: it is to be held, and there is no Leadline to do it.
     """
     spec = replace(submission.spec, environment=environment(submission.spec))
     if not spec.command:
@@ -75,7 +78,7 @@ def batch_script(
     rules = partition.rules if partition else SubmitRules()
     launcher = f"{rules.launcher} " if launched(spec.resources) else ""
     command = shlex.join(spec.command)
-    lines = ["#!/bin/bash", *_key_lines(submission, folder), *prologue(spec)]
+    lines = ["#!/bin/bash", *_key_lines(submission, folder), *_gate(submission, folder, measurer), *prologue(spec)]
     if submission.measured and measurer is not None:
         python = shlex.quote(measurer.python)
         options = _wrapper_options(submission, folder, by_task=bool(launcher))
@@ -125,10 +128,36 @@ def _key_lines(submission: Submission, folder: PurePosixPath) -> list[str]:
     ]
 
 
+def _gate(submission: Submission, folder: PurePosixPath, measurer: Measurer | None) -> list[str]:
+    """Return the lines that hold a copy back until the plane lets it begin, before anything of the job's own.
+
+    A warning of the limit must not end the shell meanwhile.
+
+    Raises:
+        Refused: nothing could hold it there.
+    """
+    if not submission.held:
+        return []
+    if measurer is None or not submission.measured:
+        raise Refused("copies of a job need Leadline where they run, to hold them back, and it is not installed there")
+    python, runs = shlex.quote(measurer.python), shlex.quote(f"{folder}/{RUNS}")
+    return [
+        f"if ! [ -x {python} ] || ! [ -r {shlex.quote(measurer.file)} ]; then",
+        "  echo 'leadline is not installed here: a copy of a job cannot be held, and does not begin' >&2",
+        f"  exit {NEVER_BEGUN}",
+        "fi",
+        "trap '' USR1 USR2",
+        f'{python} -P -m {GATE} {runs}/"$LEADLINE_KEY".word {runs}/"$LEADLINE_KEY".json || exit {NEVER_BEGUN}',
+        "trap - USR1 USR2",
+    ]
+
+
 def _wrapper_options(submission: Submission, folder: PurePosixPath, *, by_task: bool) -> str:
     # In single quotes: the wrapper expands it itself, inside each task, where alone the rank is known.
     task = "'.${SLURM_PROCID}'" if by_task else ""
     words = [f'--once --result {shlex.quote(f"{folder}/{RUNS}")}/"$LEADLINE_KEY"{task}.json']
+    if submission.held:
+        words.append('--since-s "$SECONDS"')
     if submission.spec.watched:
         words.append("--probe-hook")
     if submission.spec.resources.walltime_s:

@@ -24,7 +24,7 @@ from leadline.execution.slurm.answers import (
 from leadline.execution.slurm.batch import RUNS, Measurer, batch_script, log_name, result_names, sbatch_words
 from leadline.execution.slurm.commands import COMMAND_S, NO_ACCOUNTING, Commands, said
 from leadline.execution.slurm.script import whole_minutes_s
-from leadline.execution.transport import NO_PROGRAM, Transport
+from leadline.execution.transport import NO_PROGRAM, Transport, write_word
 from leadline.execution.wrapper.outcome import Outcome
 
 AT_ONCE = 500
@@ -181,6 +181,11 @@ class SlurmScheduler:
             lines = [line for line in answer.stderr.splitlines() if line.strip() and not GONE.search(line)]
             if answer.returncode and lines:
                 raise Refused(f"Slurm at {self.transport.where} did not cancel all jobs ({said(answer)})")
+
+    def let_begin(self, keys: Collection[str]) -> None:
+        """Write the word beside the outcomes of held attempts."""
+        for key in keys:
+            write_word(self.transport, self.folder / RUNS, key)
 
     def change_walltime(self, scheduler_id: str, walltime_s: float) -> None:
         """Ask for another limit, in whole minutes."""

@@ -14,15 +14,13 @@ from leadline import __version__
 from leadline.core.errors import LeadlineError
 from leadline.core.jobs import JobState
 from leadline.execution.wrapper.control import control_path
+from leadline.execution.wrapper.gate import HELD_S, not_let, waited_for_word
 from leadline.execution.wrapper.instruments import Enough, Instruments, with_instruments
-from leadline.execution.wrapper.outcome import Outcome, write_outcome
+from leadline.execution.wrapper.outcome import NEVER_BEGUN, Outcome, write_outcome
 from leadline.execution.wrapper.supervise import ENOUGH, Limits, supervise
 
 OPEN = b"g"
 """What whoever starts the wrapper says at the gate once it has noted the wrapper's process."""
-NEVER_BEGUN = 125
-"""Exit code of a wrapper that started no command: its starter died before it said so (the outcome's state is PENDING),
-or another wrapper had started the same attempt (there is no outcome of this one)."""
 PATIENCE_S = 600.0
 """How long the last outcome waits for room on a full disk."""
 
@@ -45,12 +43,18 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--controlled", action="store_true", help="look for another walltime beside the result")
     parser.add_argument("--kill-after-s", type=float, help="kill what still runs so long after a SIGTERM")
     parser.add_argument("--gate", type=int, help="descriptor that must say g before the command is started")
+    parser.add_argument("--word", help="file that must be there before the command is started; ${VARIABLES} too")
+    parser.add_argument("--word-within-s", type=float, default=HELD_S, help="how long it is waited for")
+    parser.add_argument("--since-s", type=float, default=0.0, help="how much of all walltimes is over already")
     parser.add_argument("--once", action="store_true", help="start nothing if a wrapper with this result did before")
     parser.add_argument("command", nargs="+")
     given = parser.parse_args(arguments)
-    path = Path(os.path.expandvars(given.result)).absolute()
+    path = _expanded(given.result)
     if given.gate is not None and not _opened(given.gate):
         return _never_begun(given.command, path)
+    waited_s = 0.0 if given.word is None else waited_for_word(_expanded(given.word), given.word_within_s)
+    if waited_s is None:
+        return not_let(given.command, path)
     if given.once and not _first(path):
         sys.stderr.write(f"leadline: {path.stem} was started before: it is not started again\n")
         return NEVER_BEGUN
@@ -64,6 +68,7 @@ def main(arguments: list[str]) -> int:
     limits = Limits(
         given.walltime_s, given.memory_bytes, given.site_walltime_s, given.cpus, given.warning, given.warning_s,
         control_path(path) if given.controlled else None, given.kill_after_s,
+        given.since_s + waited_s,
     )  # fmt: skip
 
     def run(instruments: Instruments | None) -> int:
@@ -117,6 +122,10 @@ def _opened(gate: int) -> bool:
     """Wait for whoever started this to note it; ``False`` if it died before, and the command must not be started."""
     with os.fdopen(gate, "rb") as stream:
         return stream.read(1) == OPEN
+
+
+def _expanded(name: str) -> Path:
+    return Path(os.path.expandvars(name)).absolute()
 
 
 def _signal(name: str) -> int:

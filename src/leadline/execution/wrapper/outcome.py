@@ -12,6 +12,12 @@ from leadline.core.progress import Progress
 from leadline.core.runs import Measurement
 
 SCHEMA = "leadline.outcome/1"
+NEVER_BEGUN = 125
+"""Exit code of a wrapper that started no command: its starter died before it said so (the outcome's state is PENDING),
+another wrapper had started the same attempt (there is no outcome of this one), or it was a copy of a job that never got
+the plane's word (``never_let``)."""
+WORD = "begin\n"
+"""What is in the file that lets a copy of a job begin."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +45,16 @@ class Outcome:
     progress: Progress | None = None
     warned: bool = False
     schema: str = SCHEMA
+
+    @property
+    def never_let(self) -> bool:
+        """Whether it is a copy of a job that was never let begin."""
+        return self.state is JobState.CANCELLED and self.exit_code == NEVER_BEGUN and self.pid is None
+
+
+def word_name(key: str) -> str:
+    """Return the name of the file, beside its outcome, that lets the attempt of that key begin."""
+    return f"{key}.word"
 
 
 def write_outcome(outcome: Outcome, path: Path) -> None:

@@ -49,6 +49,7 @@ class Limits:
     ``warning`` is the number of a signal that is sent ``warning_s`` before the walltime to the processes that listen
     to it, but not in the first half. ``control`` is a file that may set another walltime while the command runs.
     ``kill_after_s`` is how long after a SIGTERM what still runs is killed (``None``: whoever sent it sees to that).
+    ``since_s`` is how much of all walltimes was over when the command was started.
     """
 
     walltime_s: float | None = None
@@ -59,6 +60,7 @@ class Limits:
     warning_s: float = 0.0
     control: Path | None = None
     kill_after_s: float | None = None
+    since_s: float = 0.0
 
 
 def supervise(
@@ -197,7 +199,7 @@ class _Watch:
     def _ended_by_site(self) -> JobState:
         """Tell the scheduler's limit from a cancellation by the clock; schedulers are late, never early."""
         site = self.limits.site_walltime_s
-        late = site is not None and self._elapsed_s() >= site - 1.0
+        late = site is not None and self._used_s() >= site - 1.0
         return JobState.TIMEOUT if late else JobState.CANCELLED
 
     def _enforce(self) -> None:
@@ -210,9 +212,9 @@ class _Watch:
         if self.instruments is not None and self.instruments.poll():
             self._cut(JobState.CANCELLED, ENOUGH)
             return
-        if limits.warning is not None and self._elapsed_s() >= self._warning_due_s():
+        if limits.warning is not None and self._used_s() >= self._warning_due_s():
             self._warn(limits.warning)
-        if self.walltime_s is not None and self._elapsed_s() >= self.walltime_s:
+        if self.walltime_s is not None and self._used_s() >= self.walltime_s:
             self._cut(JobState.TIMEOUT, f"longer than the walltime of {format_duration(self.walltime_s)}")
         elif self.cgroup.made and self._killed_for_memory():
             self._cut(JobState.OUT_OF_MEMORY, self._why_killed())
@@ -263,8 +265,8 @@ class _Watch:
         if self.kill_at_s is not None:
             return max(min(wait, self.kill_at_s - time.monotonic()), 0.01)
         for due_s in (self.walltime_s, self._warning_due_s() if self.limits.warning else None):
-            if due_s is not None and due_s > self._elapsed_s():
-                wait = min(wait, due_s - self._elapsed_s() + 0.001)
+            if due_s is not None and due_s > self._used_s():
+                wait = min(wait, due_s - self._used_s() + 0.001)
         return wait
 
     def _interim_s(self) -> float:
@@ -272,6 +274,10 @@ class _Watch:
 
     def _elapsed_s(self) -> float:
         return time.monotonic() - self.start_s
+
+    def _used_s(self) -> float:
+        """Return how much of its walltimes is over."""
+        return self._elapsed_s() + self.limits.since_s
 
     def _send(self, number: int) -> None:
         """Signal the child's group, or the child alone where the terminal signals the group itself."""
