@@ -124,7 +124,8 @@ def _of_array(one: Folded, shown: dict[str, str]) -> Row:
     first, counts, size = one.elements[0], one.counts, len(one.elements)
     places = dict.fromkeys(each.place for each in one.elements)
     ended = sum(each.closed for each in one.elements)
-    main = next(state for state in (JobState.RUNNING, JobState.PENDING, *counts) if state in counts)
+    worst_first = sorted(counts, key=lambda state: (state is JobState.COMPLETED, -counts[state]))
+    main = next(state for state in (JobState.RUNNING, JobState.PENDING, *worst_first) if state in counts)
     cells = (
         shown[one.group], f"{plain(first.name)}[{size}]", ", ".join(places), main.value,
         f"{100 * ended // size} %", "", format_spent(one.spent),
