@@ -119,3 +119,12 @@ def test_a_job_too_large_for_the_device_is_said_to_be(script, tmp_path):
     notes = filled(Request(), "Pitzer:gpu", sys.executable, script).notes
     assert "of GPU memory and a V100" in notes[-1]
     assert "leadline recommend shows where it fits" in notes[-1]
+
+
+def test_a_limit_below_the_one_asked_for_may_be_given_where_so_much_is_enough(script):
+    answer = filled(Request(walltime_s=8 * 3600.0), "Pitzer:gpu", sys.executable, script)
+    assert 8 * 3600.0 == answer.request.walltime_s
+    assert answer.request.least_walltime_s < answer.request.walltime_s
+    assert any("may be given it, if it then starts sooner" in note for note in answer.notes)
+    least = Request(walltime_s=8 * 3600.0, least_walltime_s=7 * 3600.0)
+    assert 7 * 3600.0 == filled(least, "Pitzer:gpu", sys.executable, script).request.least_walltime_s

@@ -87,7 +87,10 @@ def _predicted(
         memory_bytes=asked.memory_bytes_per_node if request.memory_bytes is None else request.memory_bytes,
         walltime_s=asked.walltime_s if request.walltime_s is None else request.walltime_s,
     )
-    notes = [f"asked for as predicted there, at a risk of {RISK:.0%}: {_words(request, asked)}"]
+    filled, sooner = _sooner(filled, request, asked.walltime_s)
+    filled_in = _words(request, asked)
+    notes = [f"asked for as predicted there, at a risk of {RISK:.0%}: {filled_in}"] if filled_in else []
+    notes += sooner
     needed, there = predicted.gpu_memory_bytes, predicted.device_memory_bytes
     if needed and there and needed.point > there:
         notes.append(
@@ -95,6 +98,17 @@ def _predicted(
             f"{format_bytes(there)}: leadline recommend shows where it fits"
         )
     return Filled(filled, tuple(notes), predicted)
+
+
+def _sooner(filled: Request, request: Request, enough_s: float | None) -> tuple[Request, list[str]]:
+    """Let the scheduler give a shorter limit than the user asks for, if so much is enough as far as is known."""
+    asked_s = request.walltime_s
+    if asked_s is None or enough_s is None or request.least_walltime_s is not None or enough_s >= asked_s:
+        return filled, []
+    said = (
+        f"a limit of {format_clock(enough_s)} may be given in place of --time, where it then starts sooner (--time-min)"
+    )
+    return replace(filled, least_walltime_s=enough_s), [said]
 
 
 def _words(request: Request, asked: ResourceSpec) -> str:

@@ -109,6 +109,7 @@ class Request:
     cores: int | None = None
     memory_bytes: int | None = None
     walltime_s: float | None = None
+    least_walltime_s: float | None = None
     name: str = ""
     workdir: str | None = None
     setup: tuple[str, ...] = ()
@@ -134,6 +135,7 @@ def job_spec(subject: Sequence[str], place: str, request: Request) -> JobSpec:
         gpus_per_node=gpus // nodes,
         memory_bytes_per_node=request.memory_bytes,
         walltime_s=request.walltime_s,
+        least_walltime_s=request.least_walltime_s,
     )
     if gpus % nodes:
         raise InvalidInput(f"{gpus} GPUs cannot be spread evenly over {nodes} nodes: change --gpus or --nodes")
@@ -156,6 +158,7 @@ def _check_request(request: Request) -> None:
         ("--cores", request.cores, 1),
         ("--memory", request.memory_bytes, 1),
         ("--time", request.walltime_s, 1),
+        ("--time-min", request.least_walltime_s, 1),
     ):
         if value is not None and value < least:
             raise InvalidInput(f"{option} {value:g} cannot be asked for: it must be at least {least}")

@@ -52,7 +52,11 @@ _OF_SLURM = {
 
 @dataclass(frozen=True, slots=True)
 class ResourceSpec:
-    """What a job asks for; ``None`` leaves the choice to the site."""
+    """What a job asks for; ``None`` leaves the choice to the site.
+
+    ``least_walltime_s`` is the shortest limit that the scheduler may give it in place of ``walltime_s``, where it then
+    starts sooner.
+    """
 
     nodes: int = 1
     tasks_per_node: int = 1
@@ -60,6 +64,7 @@ class ResourceSpec:
     gpus_per_node: int = 0
     memory_bytes_per_node: int | None = None
     walltime_s: float | None = None
+    least_walltime_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

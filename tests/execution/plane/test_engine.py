@@ -659,3 +659,13 @@ def test_whatever_happens_each_happens_each_job_runs_to_one_end_and_never_twice_
         assert [one.state for one in ended.attempts].count(JobState.COMPLETED) == 1
     assert len(world.here.submitted) == len(set(world.here.submitted))
     world.journal.close()
+
+
+def test_an_attempt_after_the_first_is_given_no_shorter_limit_than_it_asks_for(world):
+    spec = JobSpec("train", ("true",), ResourceSpec(walltime_s=600.0, least_walltime_s=120.0))
+    world.journal.add([replace(job("a"), spec=spec)])
+    world.step()
+    assert world.here.jobs[world.here.only()].submission.spec.resources.least_walltime_s == 120.0
+    world.here.end(world.here.only(), JobState.NODE_FAIL)
+    world.step(4)
+    assert world.here.jobs[world.here.only()].submission.spec.resources.least_walltime_s is None

@@ -154,3 +154,12 @@ def test_any_words_reach_the_command_as_they_were_typed(words):
     script = render(spec, python="/no/such/python")
     ended = subprocess.run([BASH, "-c", script], capture_output=True, check=True)
     assert [word.encode() for word in words] == ended.stdout.split(b"\0")[:-1]
+
+
+def test_a_shorter_limit_that_may_be_given_is_asked_for_where_it_is_shorter():
+    asked = ResourceSpec(cores_per_task=1, walltime_s=8 * HOUR_S, least_walltime_s=2 * HOUR_S)
+    spec = JobSpec("train", ("true",), asked)
+    assert "#SBATCH --time-min=02:00:00\n" in render(spec)
+    assert "--time-min" not in render(replace(spec, resources=replace(asked, least_walltime_s=8 * HOUR_S)))
+    closed = Partition("batch", NodeType("n", cores=8), rules=SubmitRules(rejects=("--time-min",)))
+    assert "--time-min" not in render(spec, closed)

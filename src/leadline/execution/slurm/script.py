@@ -108,6 +108,7 @@ def _options(spec: JobSpec, partition: Partition | None, rules: SubmitRules, key
         **_gpus(resources, rules),
         **_memory(resources, rules),
         "--time": _walltime(resources.walltime_s),
+        "--time-min": _least(resources),
         "--signal": _warning(resources),
         "--output": "%x-%j.out",
     }
@@ -159,6 +160,14 @@ def _memory(resources: ResourceSpec, rules: SubmitRules) -> dict[str, str]:
 def _walltime(walltime_s: float | None) -> str | None:
     """Write the limit in whole minutes."""
     return None if walltime_s is None else format_clock(whole_minutes_s(walltime_s))
+
+
+def _least(resources: ResourceSpec) -> str | None:
+    """Return the shortest limit that Slurm's backfill may give the job; none where it is no shorter."""
+    least_s, walltime_s = resources.least_walltime_s, resources.walltime_s
+    if least_s is None or walltime_s is None or whole_minutes_s(least_s) >= whole_minutes_s(walltime_s):
+        return None
+    return _walltime(least_s)
 
 
 def whole_minutes_s(walltime_s: float) -> int:

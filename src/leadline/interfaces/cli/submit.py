@@ -75,6 +75,10 @@ def submit(
     time: Annotated[
         str | None, _open("TIME", "Time limit, such as 2h or 1-12:00:00.", f"on a cluster {PREDICTED}; here no limit")
     ] = None,
+    time_min: Annotated[
+        str | None,
+        _open("TIME", "A shorter limit that Slurm may give it to start it sooner.", f"{PREDICTED}, if below --time"),
+    ] = None,
     account: Annotated[
         str | None, _open("NAME", "The project to charge.", "none; a site that demands one says so", JOB)
     ] = None,
@@ -132,6 +136,7 @@ def submit(
         cores=cores,
         memory_bytes=parse_bytes(memory) if memory else None,
         walltime_s=parse_duration_s(time) if time else None,
+        least_walltime_s=parse_duration_s(time_min) if time_min else None,
         name=name,
         workdir=workdir,
         setup=tuple(setup or ()),
