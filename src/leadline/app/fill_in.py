@@ -105,9 +105,7 @@ def _sooner(filled: Request, request: Request, enough_s: float | None) -> tuple[
     asked_s = request.walltime_s
     if asked_s is None or enough_s is None or request.least_walltime_s is not None or enough_s >= asked_s:
         return filled, []
-    said = (
-        f"a limit of {format_clock(enough_s)} may be given in place of --time, where it then starts sooner (--time-min)"
-    )
+    said = f"a limit of {format_clock(enough_s)} may be given it, if it then starts sooner: --time-min changes that"
     return replace(filled, least_walltime_s=enough_s), [said]
 
 
