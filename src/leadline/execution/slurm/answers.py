@@ -19,10 +19,8 @@ SQUEUE = "%i|%T|%V|%S|%l|%M|%D|%N|%k|%j|%r"
 Reasons hold spaces and commas. Leadline's own comments and names hold no delimiter, and of others it is enough to see
 that they are others.
 """
-SACCT = ",".join((
-    "JobID", "State", "ExitCode", "DerivedExitCode", "ElapsedRaw", "Submit", "Start", "End", "TimelimitRaw", "NNodes",
-    "MaxRSS", "ReqMem", "NodeList", "JobName",
-))  # fmt: skip
+_TIMES = "ElapsedRaw,Submit,Start,End,TimelimitRaw"
+SACCT = f"JobID,State,ExitCode,DerivedExitCode,{_TIMES},NNodes,MaxRSS,ReqMem,NodeList,JobName"
 OUT_OF_MEMORY = "0:125"
 """The exit code by which Slurm marks what the kernel killed for memory."""
 NEARLY = 0.95
