@@ -7,7 +7,7 @@ not name has not ended.
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from leadline.core.errors import LeadlineError, SchedulerUnreachable
 from leadline.core.jobs import JobSpec, JobState
@@ -63,7 +63,8 @@ class Status:
 
     ``state`` UNKNOWN is a word that Leadline does not know, kept in ``reason``. ``expected_start_s`` is the
     scheduler's own forecast. ``evidence`` holds what its steps say beyond the job's own row.
-    ``memory_bytes`` is the largest resident memory that its accounting saw of one task.
+    ``memory_bytes`` is the largest resident memory that its accounting saw of one task. ``name`` is the job's, or the
+    key alone: a controller that was killed may forget what it took last, and give the same id again.
     """
 
     state: JobState
@@ -80,6 +81,11 @@ class Status:
     signal: int | None = None
     memory_bytes: int | None = None
     evidence: tuple[str, ...] = ()
+    name: str | None = None
+
+    def bears(self, key: str) -> bool:
+        """Whether this may be said of a submission under ``key``: its name is it, ends in it, or is not told."""
+        return self.name is None or self.name == key or self.name.endswith(f"-{key}")
 
 
 class Scheduler(Protocol):
@@ -142,3 +148,17 @@ class Scheduler(Protocol):
 
     def forecast_start_s(self, submission: Submission) -> float | None:
         """Return when the scheduler itself says that such a job would start (epoch), without submitting it."""
+
+
+@runtime_checkable
+class Forgetful(Protocol):
+    """A scheduler whose controller may forget, when it is killed, jobs that it had taken and given an id."""
+
+    def never_began(self, keys: Mapping[str, str]) -> Collection[str]:
+        """Return those of ``keys`` (of attempts → of their submissions) that surely never began and never will.
+
+        The queue names none of them, not even as ended, and nothing at the place shows that one began.
+
+        Raises:
+            SchedulerUnreachable: there was no answer.
+        """

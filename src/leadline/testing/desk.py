@@ -46,6 +46,7 @@ class Desk:
     refuse: Exception | None = None
     no_accounting: bool = False
     fixed_limits: bool = False
+    next_number: int = 100
     abreast: int = 1
 
     def submit(self, submission: Submission) -> str:
@@ -55,11 +56,13 @@ class Desk:
             raise self.refuse
         if self.lose == "before":
             raise Unsure("no answer in time")
-        number = str(len(self.submitted) + 100)
+        number = str(self.next_number)
+        self.next_number += 1
         self.submitted.append(submission.key)
         for at, key in enumerate(submission.keys):
             own = f"{number}_{submission.indices[at]}" if submission.is_array else number
-            held = Held(submission, key, Status(JobState.PENDING, "Priority", submitted_s=self.clock.now_s()))
+            status = Status(JobState.PENDING, "Priority", submitted_s=self.clock.now_s(), name=submission.key)
+            held = Held(submission, key, status)
             self.jobs[own] = held
         if self.lose == "after":
             raise Unsure("no answer in time")
@@ -72,6 +75,12 @@ class Desk:
         return {
             held.submission.key: own.partition("_")[0] for own, held in every.items() if held.submission.key in keys
         }
+
+    def never_began(self, keys: Mapping[str, str]) -> Collection[str]:
+        """Return what neither waits nor ever ran here."""
+        self._answer()
+        known = {held.key for held in (*self.jobs.values(), *self.left.values())}
+        return [key for key in keys if key not in known]
 
     def query(self, ids: Collection[str]) -> Mapping[str, Status]:
         """Return what stands in the queue."""
@@ -122,6 +131,11 @@ class Desk:
     def forecast_start_s(self, submission: Submission) -> float | None:  # noqa: ARG002
         """Know nothing."""
         return None
+
+    def forget(self, own: str) -> None:
+        """Forget a job, as a controller that is killed before it saved it; its number is given again."""
+        del self.jobs[own]
+        self.next_number = int(own)
 
     def run(self, own: str) -> None:
         """Let a job start."""

@@ -142,6 +142,64 @@ def test_what_is_named_nowhere_for_an_hour_is_given_up_and_not_run_again(world):
     assert len(world.here.submitted) == 1
 
 
+def test_what_a_killed_controller_forgot_runs_again_and_its_id_is_not_taken_for_another_jobs(world):
+    world.journal.add([job("a")])
+    world.step()
+    world.here.forget(forgotten := world.here.only())
+    world.journal.add([job("b")])
+    world.step(every_s=5.0)
+    assert forgotten == world.here.only()
+    world.here.run(forgotten)
+    world.step(every_s=5.0)
+    assert (JobState.PENDING, JobState.RUNNING) == (world.job("a").standing, world.job("b").standing)
+    world.here.end(forgotten, JobState.FAILED)
+    world.step(every_s=5.0)
+    assert (JobState.PENDING, JobState.FAILED) == (world.job("a").state, world.job("b").state)
+    world.step(3)
+    world.here.run(world.here.only())
+    world.here.end(world.here.only(), JobState.COMPLETED)
+    world.step()
+    assert JobState.COMPLETED is world.job("a").state
+    assert [JobState.NODE_FAIL, JobState.COMPLETED] == [one.state for one in world.job("a").attempts]
+
+
+def test_a_clock_that_jumps_makes_no_submission_one_that_never_arrived(world):
+    world.journal.add([job("a")])
+    world.here.lose = "before"
+    world.step(every_s=1.0)
+    world.here.lose = ""
+    world.clock.jump_s += 6 * 3600.0
+    world.step(4, every_s=5.0)
+    assert world.here.submitted == []
+    world.step(3)
+    assert len(world.here.submitted) == 1
+
+
+def test_a_clock_that_is_set_back_puts_nothing_off_for_hours(world):
+    world.journal.add([job("a")])
+    world.clock.jump_s += 6 * 3600.0
+    world.step()
+    world.here.run(world.here.only())
+    world.here.end(world.here.only(), JobState.NODE_FAIL)
+    world.step(2, every_s=1.0)
+    world.clock.jump_s -= 6 * 3600.0
+    world.step(2, every_s=40.0)
+    assert len(world.here.submitted) == 2
+
+
+def test_not_even_a_new_process_waits_for_hours_after_a_clock_was_set_back(world):
+    world.journal.add([job("a")])
+    world.clock.jump_s += 6 * 3600.0
+    world.step()
+    world.here.run(world.here.only())
+    world.here.end(world.here.only(), JobState.NODE_FAIL)
+    world.step(every_s=1.0)
+    world.clock.jump_s -= 6 * 3600.0
+    world.restart()
+    world.step(35)
+    assert len(world.here.submitted) == 2
+
+
 def test_a_scheduler_that_does_not_answer_is_asked_ever_more_rarely_and_told_of_once(world):
     world.journal.add([job("a")])
     world.step()

@@ -19,45 +19,45 @@ from leadline.execution.slurm.words import duration_s, indices_of, moment_s, ran
 
 REASON = "Nodes required for job are DOWN, DRAINED or reserved for jobs in higher priority partitions"
 QUEUE = f"""\
-2_3|PENDING|1795349354|N/A|5:00|0:00|1||{REASON}
-3|PENDING|1795349354|1795352954|1-00:05:00|0:00|1||BeginTime
-1|RUNNING|1795349353|1795349354|UNLIMITED|1-02:03:04|2|n[1,3-4]|None
-4|LAUNCH_FAILED|1795349353|N/A|NOT_SET|INVALID|1-2||a|b
-5|EXPEDITING|2026-11-22T12:00:00|N/A|Partition_Limit|0:00|1||(null)
+2_3|PENDING|1795349354|N/A|5:00|0:00|1||leadline:k|nap-k|{REASON}
+3|PENDING|1795349354|1795352954|1-00:05:00|0:00|1||||BeginTime
+1|RUNNING|1795349353|1795349354|UNLIMITED|1-02:03:04|2|n[1,3-4]|(null)|nap-k|None
+4|LAUNCH_FAILED|1795349353|N/A|NOT_SET|INVALID|1-2||||a|b
+5|EXPEDITING|2026-11-22T12:00:00|N/A|Partition_Limit|0:00|1||||(null)
 """
 SACCT_22 = """\
-1|FAILED|0:0|0:125|9|1795349353|1795349354|1795349363|5|1||100M|n1
-1.batch|FAILED|1:0||9|1795349354|1795349354|1795349363||1|216K||n1
-1.0|OUT_OF_MEMORY|0:125||7|1795349355|1795349355|1795349362||1|101.50M||n1
-2|COMPLETED|0:0|0:125|9|1795349353|1795349354|1795349363|5|1||100M|n1
-2.0|OUT_OF_MEMORY|0:125||7|1795349355|1795349355|1795349362||1|1G||n1
-3|FAILED|0:9|0:0|9|1795349353|1795349354|1795349363|5|2||100M|n[1-2]
-3.batch|FAILED|0:9||9|1795349354|1795349354|1795349363||1|99M||n1
-12|REQUEUED|0:0|0:0|3|1795349380|1795349380|1795349383|5|1||100M|n1
-12.batch|NODE_FAIL|0:125||4|1795349380|1795349380|1795349384||1|||n1
-12|CANCELLED by 1000|0:0|0:0|0|1795349385|None|1795349386|5|1||100M|None assigned
-13|NODE_FAIL|1:0|0:0|3|1795349380|1795349380|1795349383|Partition_Limit|1||100M|n1
-14|PREEMPTED|0:0|0:0|3|1795349380|1795349380|1795349383|UNLIMITED|1||100M|n1
-15|OUT_OF_MEMORY|0:125|0:0|3|1795349380|1795349380|1795349383|5|1||100M|n1
-15.batch|OUT_OF_MEMORY|0:125||4|1795349380|1795349380|1795349384||1|0||n1
-16|PENDING|0:0|0:0|1|1795349386|1795349387|Unknown||0||16?|n1
-7_0|COMPLETED|0:0|0:0|5|1795349380|1795349380|1795349383|5|1||100M|n1
-7_1|FAILED|3:0|0:0|5|1795349380|1795349380|1795349383|5|1||100M|n1
-7_[4-8%2]|CANCELLED by 0|0:0|0:0|0|1795349380|None|1795349383|5|1||100M|None assigned
-8|FAILED|1:0|0:0|1|1795349380|1795349380|1795349383|5|1||100M|n1
-9|CANCELLED by 0|0:0|0:0|0|1795349380|None|1795349383|5|1||100M|None assigned
+1|FAILED|0:0|0:125|9|1795349353|1795349354|1795349363|5|1||100M|n1|nap-k
+1.batch|FAILED|1:0||9|1795349354|1795349354|1795349363||1|216K||n1|nap-k
+1.0|OUT_OF_MEMORY|0:125||7|1795349355|1795349355|1795349362||1|101.50M||n1|nap-k
+2|COMPLETED|0:0|0:125|9|1795349353|1795349354|1795349363|5|1||100M|n1|nap-k
+2.0|OUT_OF_MEMORY|0:125||7|1795349355|1795349355|1795349362||1|1G||n1|nap-k
+3|FAILED|0:9|0:0|9|1795349353|1795349354|1795349363|5|2||100M|n[1-2]|nap-k
+3.batch|FAILED|0:9||9|1795349354|1795349354|1795349363||1|99M||n1|nap-k
+12|REQUEUED|0:0|0:0|3|1795349380|1795349380|1795349383|5|1||100M|n1|nap-k
+12.batch|NODE_FAIL|0:125||4|1795349380|1795349380|1795349384||1|||n1|nap-k
+12|CANCELLED by 1000|0:0|0:0|0|1795349385|None|1795349386|5|1||100M|None assigned|nap-k
+13|NODE_FAIL|1:0|0:0|3|1795349380|1795349380|1795349383|Partition_Limit|1||100M|n1|nap-k
+14|PREEMPTED|0:0|0:0|3|1795349380|1795349380|1795349383|UNLIMITED|1||100M|n1|nap-k
+15|OUT_OF_MEMORY|0:125|0:0|3|1795349380|1795349380|1795349383|5|1||100M|n1|nap-k
+15.batch|OUT_OF_MEMORY|0:125||4|1795349380|1795349380|1795349384||1|0||n1|nap-k
+16|PENDING|0:0|0:0|1|1795349386|1795349387|Unknown||0||16?|n1|nap-k
+7_0|COMPLETED|0:0|0:0|5|1795349380|1795349380|1795349383|5|1||100M|n1|nap-k
+7_1|FAILED|3:0|0:0|5|1795349380|1795349380|1795349383|5|1||100M|n1|nap-k
+7_[4-8%2]|CANCELLED by 0|0:0|0:0|0|1795349380|None|1795349383|5|1||100M|None assigned|nap-k
+8|FAILED|1:0|0:0|1|1795349380|1795349380|1795349383|5|1||100M|n1|nap-k
+9|CANCELLED by 0|0:0|0:0|0|1795349380|None|1795349383|5|1||100M|None assigned|nap-k
 """
 SACCT_20 = """\
-1|FAILED|0:9|0:0|9|2026-11-22T12:09:13|2026-11-22T12:09:14|2026-11-22T12:09:23|5|1||100Mn|n1
-1.batch|FAILED|0:9||9|2026-11-22T12:09:14|2026-11-22T12:09:14|2026-11-22T12:09:23||1|103424K||n1
-2|FAILED|0:9|0:0|9|2026-11-22T12:09:13|2026-11-22T12:09:14|2026-11-22T12:09:23|5|1||100Mc|n1
-2.batch|FAILED|0:9||9|2026-11-22T12:09:14|2026-11-22T12:09:14|2026-11-22T12:09:23||1|203424K||n1
+1|FAILED|0:9|0:0|9|2026-11-22T12:09:13|2026-11-22T12:09:14|2026-11-22T12:09:23|5|1||100Mn|n1|nap-k
+1.batch|FAILED|0:9||9|2026-11-22T12:09:14|2026-11-22T12:09:14|2026-11-22T12:09:23||1|103424K||n1|nap-k
+2|FAILED|0:9|0:0|9|2026-11-22T12:09:13|2026-11-22T12:09:14|2026-11-22T12:09:23|5|1||100Mc|n1|nap-k
+2.batch|FAILED|0:9||9|2026-11-22T12:09:14|2026-11-22T12:09:14|2026-11-22T12:09:23||1|203424K||n1|nap-k
 """
 SACCT_24 = """\
-1+0|RUNNING|0:0|0:0|9|1795349353|1795349354|Unknown|5|1||100M|n1
-2|LAUNCH_FAILED|0:0|0:0|9|1795349353|1795349354|Unknown|5|1||100M|n1
-3|DEADLINE|0:0|0:0|9|1795349353|1795349354|1795349363|5|1||100M|n1
-4|BOOT_FAIL|0:0|0:0|9|1795349353|1795349354|1795349363|5|1||100M|n1
+1+0|RUNNING|0:0|0:0|9|1795349353|1795349354|Unknown|5|1||100M|n1|nap-k
+2|LAUNCH_FAILED|0:0|0:0|9|1795349353|1795349354|Unknown|5|1||100M|n1|nap-k
+3|DEADLINE|0:0|0:0|9|1795349353|1795349354|1795349363|5|1||100M|n1|nap-k
+4|BOOT_FAIL|0:0|0:0|9|1795349353|1795349354|1795349363|5|1||100M|n1|nap-k
 """
 CONTROLLER = (
     "JobId=11 ArrayJobId=10 ArrayTaskId=2 JobName=nap-key UserId=root(0) GroupId=root(0) MCS_label=N/A Priority=1 "
@@ -75,7 +75,7 @@ def test_the_queue_is_read_with_reasons_that_hold_anything():
     assert Status(JobState.PENDING, "BeginTime", 1795349354.0, expected_start_s=1795352954.0, walltime_s=86700.0,
                   elapsed_s=0.0, nodes=1) == found["3"]  # fmt: skip
     assert Status(JobState.RUNNING, "", 1795349353.0, 1795349354.0, elapsed_s=93784.0, nodes=2,
-                  node="n[1,3-4]") == found["1"]  # fmt: skip
+                  node="n[1,3-4]", name="nap-k") == found["1"]  # fmt: skip
     assert (JobState.UNKNOWN, "LAUNCH_FAILED: a|b", None) == (
         found["4"].state, found["4"].reason, found["4"].walltime_s)  # fmt: skip
     assert JobState.PENDING is found["5"].state
@@ -83,8 +83,17 @@ def test_the_queue_is_read_with_reasons_that_hold_anything():
     assert {"3"} == set(read_queue(QUEUE, ["3"]))
 
 
+def test_what_is_said_under_an_id_is_known_for_another_jobs():
+    found = read_queue(QUEUE, ["1", "2_3", "3"])
+    assert all(found[one].bears("k") for one in ("1", "2_3", "3"))
+    assert not found["1"].bears("other")
+    assert not found["2_3"].bears("other")
+    accounted = read_accounting(SACCT_22, ["1"])["1"]
+    assert (True, False) == (accounted.bears("k"), accounted.bears("other"))
+
+
 def test_a_hundred_thousand_jobs_are_read_in_two_seconds():
-    lines = [f"{number}|PENDING|1795349354|N/A|5:00|0:00|1||Priority" for number in range(100_000)]
+    lines = [f"{number}|PENDING|1795349354|N/A|5:00|0:00|1||leadline:k|nap-k|Priority" for number in range(100_000)]
     listing, ids = "\n".join(lines), [str(number) for number in range(100_000)]
     began = time.process_time()
     assert 100_000 == len(read_queue(listing, ids))
@@ -121,7 +130,7 @@ def test_out_of_memory_is_told_by_the_steps_though_the_job_is_said_to_have_faile
 def test_the_last_incarnation_of_a_requeued_job_holds_without_the_steps_of_the_earlier():
     status = read_accounting(SACCT_22, ["12"])["12"]
     assert Status(JobState.CANCELLED, "by 1000", 1795349385.0, None, 1795349386.0, walltime_s=300.0, elapsed_s=0.0,
-                  nodes=1) == status  # fmt: skip
+                  nodes=1, name="nap-k") == status  # fmt: skip
 
 
 def test_nodes_that_fail_and_jobs_that_are_preempted_are_told_apart():

@@ -31,8 +31,7 @@ from leadline.testing.ssh_server import HOST, ssh_server
 NODES = 4
 COMMAND_S = 5.0
 """How long a command of Slurm may take; a tenth of what is usual, so that more of them are cut off."""
-LONGEST_DELAY_S = 5.0
-PATIENCE = {"last": 4.0, "unreachable": 5.0}
+PATIENCE = {"last": 4.0, "unreachable": 5.0, "delay": 5.0}
 """Only pauses are shorter than usual; what is concluded of silence takes as long as it always does."""
 LEAST_FAULTS = 100
 
@@ -134,7 +133,7 @@ def _stage(folder: Path, rng: random.Random) -> Iterator[tuple[Injector, Setting
         stack.callback(plane.kill)
         settings = Settings(
             ssh_config=str(server.config), timeout_s=COMMAND_S, patience=PATIENCE, jobs=str(folder / "jobs"),
-            sockets=sockets, journal=str(folder / "disk" / JOURNAL), longest_delay_s=LONGEST_DELAY_S,
+            sockets=sockets, journal=str(folder / "disk" / JOURNAL),
         )  # fmt: skip
         yield Injector(cluster, plane, shims, disk, server, rng), settings
 

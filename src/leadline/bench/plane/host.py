@@ -7,7 +7,6 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
-from functools import partial
 from pathlib import Path, PurePosixPath
 
 from leadline.core.jobs import JobState
@@ -32,8 +31,7 @@ class Settings:
     """How a plane is run: over ``ssh`` (a host of ``ssh_config``) or here, and with which patience.
 
     ``jobs`` is the folder that its scheduler keeps, ``sockets`` that of SSH, and ``journal`` the journal's file, where
-    these are not in the plane's own. No decision puts an attempt off by more than ``longest_delay_s``, so that what
-    takes hours on a site can be seen in minutes.
+    these are not in the plane's own.
     """
 
     ssh: str | None = None
@@ -45,7 +43,6 @@ class Settings:
     jobs: str | None = None
     sockets: str | None = None
     journal: str | None = None
-    longest_delay_s: float | None = None
 
 
 def prepare(folder: Path, settings: Settings) -> None:
@@ -89,14 +86,11 @@ class Clerk:
                 stream.write(json.dumps([one.job.key, one.attempt.key, one.attempt.state.value]) + "\n")
 
 
-def careful(situation: Situation, *, longest_delay_s: float | None = None) -> Decision:
+def careful(situation: Situation) -> Decision:
     """Decide as the plane does, but never about a job that is well: nothing is known of how long it takes."""
     if situation.attempt.state in (JobState.PENDING, JobState.RUNNING, JobState.UNKNOWN):
         return Decision(Action.KEEP, "nothing is asked of it")
-    decision = decide(situation)
-    if longest_delay_s is None:
-        return decision
-    return replace(decision, delay_s=min(decision.delay_s, longest_delay_s))
+    return decide(situation)
 
 
 def settings_of(folder: Path) -> Settings:
@@ -118,7 +112,7 @@ def plane_of(folder: Path) -> Plane:
     clock = OffsetClock(folder / OFFSET)
     return Plane(
         PlaneJournal(Path(settings.journal or folder / JOURNAL), clock), lambda _: scheduler, Clerk(folder / ENDS),
-        diagnose=diagnose, decide=partial(careful, longest_delay_s=settings.longest_delay_s),
+        diagnose=diagnose, decide=careful,
         clock=clock, patience=replace(Patience(), **settings.patience),
     )  # fmt: skip
 

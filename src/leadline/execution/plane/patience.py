@@ -17,7 +17,8 @@ class Patience:
     idle; ``unreachable`` is the longest pause after it did not answer. ``reports`` pass between readings of what
     jobs write, ``decide`` between decisions about one job of which nothing new is known. A submission whose answer was
     lost is taken for never arrived after ``grace``; how a job ended that did not complete is taken from its wrapper
-    alone after ``settle``; a job that is named nowhere is given up for lost after ``lost``.
+    alone after ``settle``; a job that is named nowhere is given up for lost after ``lost``. No attempt is put off by
+    more than ``delay``, whatever the clock on the wall says meanwhile.
     """
 
     first: float = 1.0
@@ -28,6 +29,7 @@ class Patience:
     grace: float = 60.0
     settle: float = 30.0
     lost: float = 3600.0
+    delay: float = 1800.0
 
 
 USUAL = Patience()

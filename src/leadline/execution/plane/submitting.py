@@ -38,8 +38,10 @@ class Submitter:
     advisor: Advisor
     clock: Clock
     patience: Patience
-    missed: dict[str, int] = field(default_factory=dict)
-    """Batch → how often it was looked up in vain."""
+    missed: dict[str, float] = field(default_factory=dict)
+    """Batch → since when (monotonic) it is looked up in vain; a clock that jumps makes no time pass."""
+    due: dict[tuple[str, str], float] = field(default_factory=dict)
+    """Job and moment that it is put off to → when that is by a clock that does not jump."""
     unsent: set[str] = field(default_factory=set)
     """Batches that are known not to have been sent."""
     dropped: list[Attempt] = field(default_factory=list)
@@ -72,9 +74,9 @@ class Submitter:
             if batch in found:
                 self._know([(attempts, found[batch])], found_again=True)
                 continue
-            self.missed[batch] = self.missed.get(batch, 0) + 1
-            age_s = abs(self.clock.now_s() - epoch_s(attempts[0].noted_at))
-            if self.missed[batch] > 1 and age_s > self.patience.grace:
+            now_s = self.clock.monotonic_s()
+            if now_s - self.missed.setdefault(batch, now_s) > self.patience.grace:
+                del self.missed[batch]
                 self.unsent.add(batch)
 
     def _again(self) -> int:
@@ -92,11 +94,11 @@ class Submitter:
 
     def _ready(self) -> list[Job]:
         """Return jobs that may be submitted now; those that wait for what ended otherwise are closed."""
-        now_s, ready = self.clock.now_s(), []
+        ready: list[Job] = []
         for job in [self.book.jobs[key] for key in self.book.idle]:
             if job.cancelled:
                 continue
-            if job.plan and job.plan.not_before and epoch_s(job.plan.not_before) > now_s:
+            if job.plan and job.plan.not_before and not self._is_due(job.key, job.plan.not_before):
                 continue
             if not self._may_follow(job):
                 continue
@@ -104,6 +106,16 @@ class Submitter:
             if len(ready) >= AT_ONCE and not job.group:
                 break
         return ready
+
+    def _is_due(self, key: str, not_before: str) -> bool:
+        """Whether the moment that a job is put off to has come, by a clock that does not jump."""
+        if (key, not_before) not in self.due:
+            wait_s = min(epoch_s(not_before) - self.clock.now_s(), self.patience.delay)
+            self.due[key, not_before] = self.clock.monotonic_s() + wait_s
+        if self.clock.monotonic_s() < self.due[key, not_before]:
+            return False
+        del self.due[key, not_before]
+        return True
 
     def _may_follow(self, job: Job) -> bool:
         """Whether all that a job waits for has ended as it should; if it never can, the job is closed."""

@@ -1,5 +1,6 @@
 """Follow what one scheduler holds of the plane's jobs: one question for all, and what their wrappers report."""
 
+from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 
 from leadline.core.errors import SchedulerUnreachable
@@ -9,9 +10,11 @@ from leadline.execution.clock import Clock, iso
 from leadline.execution.plane.book import Book
 from leadline.execution.plane.journal import Note, Said
 from leadline.execution.plane.patience import Patience, Rhythm
-from leadline.execution.scheduler import Scheduler, Status
+from leadline.execution.scheduler import Forgetful, Scheduler, Status
 from leadline.execution.wrapper.outcome import Outcome
 
+FORGOTTEN = Status(JobState.NODE_FAIL, "its scheduler forgot it before it began")
+"""What becomes of a job that a controller had taken, and knew nothing of once it was killed and started again."""
 MARGIN_S = 5.0
 """Reports are asked for from so long before the last reading, as clocks and file systems are late."""
 
@@ -49,16 +52,16 @@ class Watcher:
         Raises:
             SchedulerUnreachable: there was no answer; nothing was concluded.
         """
-        live = {one.scheduler_id: one for _, one in self.book.live(self.system) if one.scheduler_id}
+        live = [(one.scheduler_id, one) for _, one in self.book.live(self.system) if one.scheduler_id]
         if not live:
             self.rhythm.answered(changed=False)
             return []
         began_s = self.clock.monotonic_s()
-        said = self.scheduler.query(list(live))
+        said = self.scheduler.query([scheduler_id for scheduler_id, _ in live])
         took_s = self.clock.monotonic_s() - began_s
         changed, gone = [], []
-        for scheduler_id, attempt in live.items():
-            status = said.get(scheduler_id)
+        for scheduler_id, attempt in live:
+            status = _of(attempt, said.get(scheduler_id))
             if status is None or status.state.final:
                 gone.append((attempt, status))
                 continue
@@ -102,15 +105,18 @@ class Watcher:
             one.scheduler_id for one, status in gone if one.scheduler_id and not _clear(reports.get(one.key), status)
         ]
         accounted = self.scheduler.account(asked) if asked else {}
+        forgotten = self._forgotten([attempt for attempt, _ in gone if not _told(reports.get(attempt.key))])
         ends = []
         for attempt, seen in gone:
             outcome = reports.get(attempt.key)
-            status = accounted.get(attempt.scheduler_id or "") or seen
+            status = _of(attempt, accounted.get(attempt.scheduler_id or "")) or seen
             missing_s = self._missing_s(attempt)
             if _over(outcome, status) or (_told(outcome) and missing_s > self.patience.settle):
                 ends.append(End(attempt, status, outcome))
             elif missing_s > self.patience.settle and self._taken_back(attempt):
                 ends.append(End(attempt, Status(JobState.CANCELLED, "taken back before it began"), outcome))
+            elif attempt.key in forgotten:
+                ends.append(End(attempt, FORGOTTEN, outcome))
             elif missing_s > self.patience.lost:
                 ends.append(End(attempt, status, outcome, "nothing names it any more"))
         for end in ends:
@@ -128,6 +134,12 @@ class Watcher:
         """Whether it was cancelled before it began: of an element of a waiting array Slurm then tells nothing."""
         cancelled = attempt.withdrawn or self.book.jobs[attempt.job].cancelled
         return cancelled and attempt.started_at is None
+
+    def _forgotten(self, gone: list[Attempt]) -> Collection[str]:
+        """Return which of the attempts that no queue names any more their scheduler forgot before they began."""
+        never = [one for one in gone if one.started_at is None and self._missing_s(one) > self.patience.grace]
+        keys = {one.key: one.batch for one in never}
+        return self.scheduler.never_began(keys) if keys and isinstance(self.scheduler, Forgetful) else ()
 
     def _missing_s(self, attempt: Attempt) -> float:
         """Return for how long no queue has named an attempt."""
@@ -168,6 +180,11 @@ def _clear(outcome: Outcome | None, status: Status | None) -> bool:
     """Whether a report alone settles an attempt: it completed, and nothing says otherwise."""
     well = outcome is not None and outcome.state is JobState.COMPLETED
     return well and (status is None or status.state is JobState.COMPLETED)
+
+
+def _of(attempt: Attempt, status: Status | None) -> Status | None:
+    """Return what was said under an attempt's id if it is of this attempt, and not of another that has its id now."""
+    return status if status is not None and status.bears(attempt.batch or attempt.key) else None
 
 
 def _over(outcome: Outcome | None, status: Status | None) -> bool:

@@ -1,7 +1,7 @@
 """Read what squeue, sacct and scontrol say of jobs into the plane's ``Status``: pure text.
 
-Formats are asked for explicitly and read by their delimiter. Where a field may hold anything (a job's name, a
-comment) it is not asked for, or the delimiter is one that nobody can know beforehand.
+Formats are asked for explicitly and read by their delimiter. Where jobs are looked up by fields that may hold anything
+(a job's name, a comment) the delimiter is one that nobody can know beforehand.
 """
 
 import re
@@ -13,9 +13,14 @@ from leadline.core.units import MINUTE_S, format_bytes
 from leadline.execution.scheduler import Status
 from leadline.execution.slurm.words import duration_s, indices_of, moment_s, size_bytes
 
-SQUEUE = "%i|%T|%V|%S|%l|%M|%D|%N|%r"
-"""Id, state, submitted, start (or forecast), limit, elapsed, nodes, their names, reason: it holds spaces and commas."""
-SACCT = "JobID,State,ExitCode,DerivedExitCode,ElapsedRaw,Submit,Start,End,TimelimitRaw,NNodes,MaxRSS,ReqMem,NodeList"
+SQUEUE = "%i|%T|%V|%S|%l|%M|%D|%N|%k|%j|%r"
+"""Id, state, submitted, start (or forecast), limit, elapsed, nodes, their names, comment, name, reason.
+
+Reasons hold spaces and commas. Leadline's own comments and names hold no delimiter, and of others it is enough to see
+that they are others.
+"""
+_TIMES = "ElapsedRaw,Submit,Start,End,TimelimitRaw"
+SACCT = f"JobID,State,ExitCode,DerivedExitCode,{_TIMES},NNodes,MaxRSS,ReqMem,NodeList,JobName"
 OUT_OF_MEMORY = "0:125"
 """The exit code by which Slurm marks what the kernel killed for memory."""
 NEARLY = 0.95
@@ -31,8 +36,8 @@ def read_queue(listing: str, wanted: Collection[str]) -> dict[str, Status]:
     for line in listing.splitlines():
         scheduler_id, _, rest = line.partition("|")
         if scheduler_id in ids:
-            fields = rest.split("|", 7)
-            if len(fields) == 8:
+            fields = rest.split("|", 9)
+            if len(fields) == 10:
                 found[scheduler_id] = _queued(fields)
     return found
 
@@ -45,9 +50,9 @@ def read_accounting(listing: str, wanted: Collection[str]) -> dict[str, Status]:
     """
     jobs: dict[str, _Accounted] = {}
     for line in listing.splitlines():
-        fields = line.strip().split("|")
+        fields = line.strip().split("|", 13)
         match = _ID.fullmatch(fields[0])
-        if match is None or len(fields) != 13:
+        if match is None or len(fields) != 14:
             continue
         ids = (
             [f"{match['array']}_{at}" for at in indices_of(match["indices"])] if match["indices"] else [match["array"]]
@@ -76,14 +81,15 @@ def read_controller(said: str) -> Status | None:
         return None
     row = [fields.get("JobId", ""), fields["JobState"], fields.get("ExitCode", ""), fields.get("DerivedExitCode", ""),
            "", *(fields.get(name, "") for name in ("SubmitTime", "StartTime", "EndTime")), "",
-           fields.get("NumNodes", "").partition("-")[0], "", "", fields.get("NodeList", "")]  # fmt: skip
+           fields.get("NumNodes", "").partition("-")[0], "", "", fields.get("NodeList", ""),
+           _key(fields.get("Comment", "")) or fields.get("JobName", "")]  # fmt: skip
     status = _Accounted(row, []).status()
     elapsed_s, limit_s = duration_s(fields.get("RunTime", "")), duration_s(fields.get("TimeLimit", ""))
     reason = status.reason or fields.get("Reason", "").replace("None", "")
     return Status(
         status.state, reason, status.submitted_s, status.started_s, status.ended_s if status.state.final else None,
         walltime_s=limit_s, elapsed_s=elapsed_s, nodes=status.nodes, node=status.node, exit_code=status.exit_code,
-        signal=status.signal, evidence=status.evidence,
+        signal=status.signal, evidence=status.evidence, name=status.name,
     )  # fmt: skip
 
 
@@ -100,8 +106,8 @@ def read_names(listing: str, mark: str, keys: Collection[str]) -> dict[str, str]
         match = re.match(r"\s*(\d+)", scheduler_id)
         if match is None or (JobState.from_slurm(state) is JobState.FAILED and _named(node.strip()) is None):
             continue
-        if comment.startswith("leadline:"):
-            named = comment.removeprefix("leadline:").strip()
+        if key := _key(comment):
+            named = key
         else:
             named = max((key for key in wanted if name.strip().endswith(f"-{key}")), key=len, default="")
         if named in wanted:
@@ -129,7 +135,7 @@ class _Accounted:
 
     def status(self) -> Status:
         """Return what they say together."""
-        _, said, _, _, elapsed, submitted, started, ended, limit, nodes, _, _, names = self.row
+        _, said, _, _, elapsed, submitted, started, ended, limit, nodes, _, _, names, name = self.row
         state, evidence = JobState.from_slurm(said), tuple(self._evidence())
         if state is JobState.FAILED and self._out_of_memory():
             state = JobState.OUT_OF_MEMORY
@@ -147,6 +153,7 @@ class _Accounted:
             signal=sign if 0 < sign < 65 else None,  # 125 is a mark and no signal
             memory_bytes=self._memory_bytes(),
             evidence=evidence,
+            name=name or None,
         )  # fmt: skip
 
     def _memory_bytes(self) -> int | None:
@@ -173,7 +180,7 @@ class _Accounted:
 
 
 def _queued(fields: list[str]) -> Status:
-    said, submitted, start, limit, elapsed, nodes, names, reason = fields
+    said, submitted, start, limit, elapsed, nodes, names, comment, name, reason = fields
     state, start_s = JobState.from_slurm(said), moment_s(start)
     waits = state is JobState.PENDING
     return Status(
@@ -186,7 +193,13 @@ def _queued(fields: list[str]) -> Status:
         elapsed_s=duration_s(elapsed),
         nodes=int(nodes) or None if nodes.isdecimal() else None,
         node=_named(names),
+        name=_key(comment) or name or None,
     )
+
+
+def _key(comment: str) -> str:
+    """Return the key that a comment of Leadline's holds; nothing if it is another's."""
+    return comment.removeprefix("leadline:").strip() if comment.startswith("leadline:") else ""
 
 
 def _codes(said: str) -> tuple[int, int]:

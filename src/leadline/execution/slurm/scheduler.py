@@ -54,6 +54,13 @@ while IFS= read -r name; do
   if [ -s "./$name" ]; then printf '%s ' "$name"; tail -c "$2" -- "./$name" | base64 | tr -d '\\n'; echo; fi
 done"""
 """Prints the last ``$2`` bytes of the files that are named on its input, a line each."""
+ABSENT = """\
+cd -- "$1" || exit 1
+ls >/dev/null
+while IFS= read -r name; do
+  if [ ! -e "./$name" ] && [ ! -L "./$name" ]; then printf '%s\\n' "$name"; fi
+done"""
+"""Prints those of the names on its input that are no files; the folder is read first, that a network shows it anew."""
 
 
 class SlurmScheduler:
@@ -115,13 +122,28 @@ class SlurmScheduler:
             return {}
         user, _ = self._prepared()
         mark = f"<{secrets.token_hex(8)}>"
-        layout = "".join(f"{mark}{code}" for code in ("%F", "%T", "%N", "%k", "%j"))
-        queued = self._commands.listed(["squeue", "-h", "-t", "all", "-u", user, "-o", layout])
+        queued = self._queued(keys)
         words = ["sacct", "-n", "-P", "-X", "-u", user, f"--delimiter={mark}", "-o",
                  "JobID,State,NodeList,Comment,JobName"]  # fmt: skip
         past = self._accounting(*([*words, "-S", first, "-E", last] for first, last in SPANS))
         found = read_names(_marked(past or "", mark), mark, keys)
-        return {**found, **read_names(queued, mark, keys)}
+        return {**found, **queued}
+
+    def never_began(self, keys: Mapping[str, str]) -> Collection[str]:
+        """Tell what a killed controller forgot: it names none of them, and no file shows that one began.
+
+        The accounting may call such a job PENDING for ever, or may never have heard of it.
+        """
+        queued = self._queued(frozenset(keys.values()))
+        names = {log_name(key): key for key, batch in keys.items() if batch not in queued}
+        if not names:
+            return ()
+        answer = self._commands.ask(
+            ["sh", "-c", ABSENT, "sh", str(self.folder / RUNS)], stdin="".join(f"{name}\n" for name in names)
+        )
+        if answer.returncode:
+            raise SchedulerUnreachable(f"{self.folder} cannot be read at {self.transport.where} ({said(answer)})")
+        return [names[name] for name in answer.stdout.splitlines() if name in names]
 
     def query(self, ids: Collection[str]) -> Mapping[str, Status]:
         """Ask squeue once for all jobs of this user."""
@@ -213,6 +235,13 @@ class SlurmScheduler:
         if answer.returncode:
             raise SchedulerUnreachable(f"the accounting at {self.transport.where} does not answer ({said(answer)})")
         return answer.stdout
+
+    def _queued(self, keys: Collection[str]) -> dict[str, str]:
+        """Return key → id of what the controller knows, ended jobs that it remembers included."""
+        user, _ = self._prepared()
+        mark = f"<{secrets.token_hex(8)}>"
+        layout = "".join(f"{mark}{code}" for code in ("%F", "%T", "%N", "%k", "%j"))
+        return read_names(self._commands.listed(["squeue", "-h", "-t", "all", "-u", user, "-o", layout]), mark, keys)
 
     def _vanished(self, ids: Collection[str]) -> dict[str, Status]:
         """Tell of elements that were cancelled before they started: Slurm strikes them out of the array, and is silent.
