@@ -202,8 +202,9 @@ def memory_evidence(
         return None
     peak = max(held for _, held in seen)
     at_s, middle_s = working[-1][0], (working[0][0] + working[-1][0]) / 2
-    half = max(held for when, held in seen if when <= middle_s)
-    per_s = (peak - half) / (at_s - middle_s)
+    half_s = max(when for when, _ in seen if when <= middle_s)
+    half = max(held for when, held in seen if when <= half_s)
+    per_s = (peak - half) / (at_s - half_s)
     growth = math.log1p(per_s * max(elapsed.total.point - at_s, 0.0) / peak)
     return Evidence(math.log(peak) + growth, math.hypot(growth, MEMORY_NOISE))
 

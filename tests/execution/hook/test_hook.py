@@ -12,6 +12,7 @@ import pytest
 
 import leadline.progress
 from leadline.execution import hook
+from leadline.execution.hook import record
 from leadline.execution.wrapper.hooked import read_hook
 from leadline.execution.wrapper.outcome import read_outcome
 
@@ -370,3 +371,12 @@ def test_a_fault_of_the_hook_is_a_remark_and_not_the_jobs_affair(folder):
     assert (0, "fine\n", "") == (ended.returncode, ended.stdout, ended.stderr)
     assert 3 == outcome.progress.unit.count
     assert outcome.progress.unit.length is None
+
+
+@pytest.mark.parametrize(("took_s", "wait_s"), [(0.001, 2.0), (0.01, 10.0), (0.2, 20.0)])
+def test_a_report_that_is_slow_to_write_is_put_off_but_not_for_long(monkeypatch, took_s, wait_s):
+    state = record.State()
+    monkeypatch.setattr(record.State, "write", lambda _: None)
+    monkeypatch.setattr(record, "clock", lambda: 100.0 + took_s)
+    state.write_soon(100.0)
+    assert pytest.approx(wait_s) == state.wait_s

@@ -51,6 +51,7 @@ TABLE = {
     "may pass, refused twice": (running(600, about(3500), asked_to_extend=2), Action.KEEP),
     "will pass, refused twice, early": (running(600, about(9000), asked_to_extend=2), Action.RESUBMIT),
     "will pass, refused twice, all but done": (running(3590, about(9000), asked_to_extend=2, attempt={"submitted_at": "2026-01-05T08:00:00+00:00", "started_at": "2026-01-05T09:00:00+00:00"}), Action.RESUBMIT),
+    "will pass with a probability of 97 %, refused twice, early": (running(300, Interval(4800.0, 3750.0, 6144.0), asked_to_extend=2), Action.RESUBMIT),
     "may pass by a little, refused twice, late": (running(3400, about(3650, 0.05), asked_to_extend=2), Action.KEEP),
     "will pass, refused, resumes, early": (running(600, about(9000), asked_to_extend=2, policy=RESUMES), Action.KEEP),
     "will pass, refused, resumes, near the limit": (running(3400, about(9000), asked_to_extend=2, policy=RESUMES), Action.CHECKPOINT),
@@ -229,3 +230,10 @@ def test_what_earlier_attempts_outlived_is_not_forgotten():
     assert 4 * 9000 == found.resources.walltime_s
     elsewhere = decide(situation("TIMEOUT", elapsed_s=H, others=(replace(earlier, place=AWAY),)))
     assert 4 * H == elsewhere.resources.walltime_s
+
+
+def test_no_more_memory_is_asked_for_than_a_vague_forecast_is_good_for():
+    vague = Interval(10.0 * GIB, 9.0 * GIB, 900.0 * GIB)
+    decided = decide(situation("OUT_OF_MEMORY", cause=Cause.HOST_MEMORY, memory_bytes=vague, elapsed_s=60.0))
+    assert Action.RESUBMIT is decided.action
+    assert 20 * GIB == decided.resources.memory_bytes_per_node

@@ -14,6 +14,7 @@ from leadline.core.units import MIB
 from leadline.execution.wrapper.control import set_walltime
 from leadline.execution.wrapper.control_group import group_for
 from leadline.execution.wrapper.outcome import read_outcome
+from leadline.execution.wrapper.supervise import interim_wait_s
 
 WRAPPER = [sys.executable, "-P", "-m", "leadline.execution.wrapper"]
 HOLD = "import sys, time; block = bytearray(int(sys.argv[1]) << 20); print('held', flush=True); time.sleep(60)"
@@ -244,3 +245,8 @@ def test_of_two_submissions_of_one_attempt_only_the_first_starts(tmp_path):
     codes = [subprocess.run(argv, capture_output=True, check=False).returncode for _ in range(2)]
     assert [0, 125] == codes
     assert "ran\n" == (tmp_path / "ran").read_text()
+
+
+@pytest.mark.parametrize(("age_s", "due_s"), [(0.0, 5.0), (20.0, 10.0), (3600.0, 30.0)])
+def test_a_young_job_is_reported_on_more_often(age_s, due_s):
+    assert due_s == interim_wait_s(age_s)

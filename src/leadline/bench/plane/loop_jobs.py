@@ -25,11 +25,11 @@ class Program:
 
 
 PROGRAMS = (
-    Program("table_mlp.py", "--epochs", 42, "--rows", 150_000),
-    Program("linear_sgd.py", "--passes", 42, "--rows", 120_000),
-    Program("replay.py", "--steps", 7600, "--capacity", 4000),
-    Program("picture_cnn.py", "--epochs", 11, "--copies", 8),
-    Program("resuming.py", "--rounds", 260, "--rows", 150_000, resumes=True),
+    Program("table_mlp.py", "--epochs", 30, "--rows", 150_000),
+    Program("linear_sgd.py", "--passes", 30, "--rows", 120_000),
+    Program("replay.py", "--steps", 5400, "--capacity", 4000),
+    Program("picture_cnn.py", "--epochs", 8, "--copies", 8),
+    Program("resuming.py", "--rounds", 180, "--rows", 150_000, resumes=True),
 )
 
 

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 clock = time.monotonic
 
 FIRST, SAMPLED, LOOPS = 8, 400, 60
-WRITE_S = 2.0
-"""The shortest time between two writings of the report."""
+WRITE_S, WRITE_MOST_S = 2.0, 20.0
+"""The shortest and the longest time between two writings of the report; a slow one is the longer put off."""
 PATIENCE_S = 60.0
 """How long after the import of a framework its first step is waited for, before plain loops count as the work."""
 SCHEMA = "leadline.hook/1"
@@ -145,7 +145,7 @@ class State:
         """Write the report, and the next one after a thousand times as long as this one took."""
         self.write()
         self.wrote_s = clock()
-        self.wait_s = max(WRITE_S, 1000 * (self.wrote_s - now_s))
+        self.wait_s = min(max(WRITE_S, 1000 * (self.wrote_s - now_s)), WRITE_MOST_S)
 
     def write(self) -> None:
         """Write the report whole or not at all."""

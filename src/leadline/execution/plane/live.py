@@ -23,9 +23,11 @@ from leadline.uncertainty.distributions import quantile
 
 ASKS = 2
 """How often a longer limit is asked for: the first refusal may be of the moment, the second one is the site's rule."""
-SURE = 0.99
-"""Probability of failing from which on a running attempt may be ended for a larger one: it cannot be taken back, and is
-asked at every look, of which there are hundreds."""
+SURE = 0.95
+"""Probability of failing from which on a running attempt may be ended for a larger one, as it cannot be taken back. The
+ranges of live estimates were measured up to here (5 % lie beyond each end), and what is beyond is extrapolated. That it
+is asked at hundreds of looks does no harm: a probability that holds is a martingale, so of those that ever come so far
+as many fail as it says."""
 FREED = 0.25
 """Share of a limit that shortening it has to free, and how many seconds at least: less lets no other job in."""
 FREED_S = 900.0

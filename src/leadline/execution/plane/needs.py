@@ -141,8 +141,13 @@ def _exceeds(forecast: Interval | None, floor: float, limit: float | None) -> fl
 def _needed(
     known: Distribution, forecast: Interval | None, floor: float, risk: float, growth: float, sizing: Sizing
 ) -> float:
-    """Return the limit by ``sizing``, but no more than ``growth`` times the floor beyond what the forecast says."""
-    sure = quantile(forecast, 1 - risk) if forecast is not None else 0.0
+    """Return the limit by ``sizing``, but no more than ``growth`` times the floor beyond what the forecast says.
+
+    Nor is it more than ``growth`` times the forecast itself: one that is so vague is no better than none.
+    """
+    sure = 0.0
+    if forecast is not None:
+        sure = min(quantile(forecast, 1 - risk), growth * max(forecast.point, floor))
     chosen = sizing(known, risk)
     return max(sure, min(chosen, growth * floor) if floor else chosen)
 

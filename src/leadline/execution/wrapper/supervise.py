@@ -31,11 +31,9 @@ from leadline.execution.wrapper.sampling import TreeSampler, adopt_orphans
 
 GRACE_S = 5.0
 """How long the tree may take to end after SIGTERM before SIGKILL."""
-FIRST_INTERIM_S = 5.0
-INTERIM_S = 30.0
-"""How often an interim result is written, for whoever follows the job and for the case that the wrapper is killed.
-
-A young job's first ones come sooner, after half its age: a request that is much too small is to be seen early."""
+FIRST_INTERIM_S, INTERIM_S = 5.0, 30.0
+"""How often an interim result is written, for who follows the job and for the case that the wrapper is killed; of a
+young job after half its age, so that a request that is much too small is seen early."""
 ENOUGH = "the probe has seen enough of it"
 ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 WARNING = (signal.SIGUSR1, signal.SIGUSR2)
@@ -162,7 +160,7 @@ class _Watch:
             while True:
                 self.sampler.sample()
                 self._enforce()
-                if self.news or time.monotonic() - written_s > self._interim_s():
+                if self.news or time.monotonic() - written_s > interim_wait_s(self._elapsed_s()):
                     self.news, written_s = False, time.monotonic()
                     write(replace(self.began, pid=child.pid, **self._seen()))
                 if poll.poll(1000 * self._wait_s()):
@@ -269,9 +267,6 @@ class _Watch:
                 wait = min(wait, due_s - self._used_s() + 0.001)
         return wait
 
-    def _interim_s(self) -> float:
-        return min(max(self._elapsed_s() / 2, FIRST_INTERIM_S), INTERIM_S)
-
     def _elapsed_s(self) -> float:
         return time.monotonic() - self.start_s
 
@@ -335,6 +330,11 @@ class _Watch:
             how = "NVML through nvidia-smi, summed over the process tree"
             figures["gpu_memory_bytes"] = Measurement(gpu, "bytes", how, max(interval, 2.0))
         return figures
+
+
+def interim_wait_s(age_s: float) -> float:
+    """Return how long after the last interim result of a command of that age the next one is due."""
+    return min(max(age_s / 2, FIRST_INTERIM_S), INTERIM_S)
 
 
 @contextmanager
