@@ -31,6 +31,7 @@ class Wanted:
     after_kind: After = After.OK
     predicted: Estimate | None = None
     parameters: dict[str, int | float | str] | None = None
+    tags: dict[str, str] | None = None
 
 
 def plane_dir() -> Path:
@@ -67,6 +68,7 @@ def hand_over(wanted: Wanted) -> tuple[Job, ...]:
             after_kind=wanted.after_kind,
             predicted=wanted.predicted,
             parameters=wanted.parameters or {},
+            tags=wanted.tags or {},
         )
         jobs = [replace(first, key=_key(), index=index) for index in wanted.indices] or [first]
         journal.add(jobs)
