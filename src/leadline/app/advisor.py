@@ -1,22 +1,22 @@
 """The plane's counsel, made of the catalog, the live estimators and the history (implements ``Advisor``)."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from leadline.app.places import LOCAL
+from leadline.app.plane_places import Elsewhere, Machine, price_per_s
+from leadline.app.plane_waits import NoWaits, Waits
 from leadline.app.schedulers import known_partition
-from leadline.catalog.billing import price
 from leadline.core.errors import InvalidInput, NothingFits
 from leadline.core.estimate import Interval
-from leadline.core.jobs import JobSpec, JobState, ResourceSpec
-from leadline.core.plane import Attempt, Job, Place, Plan
+from leadline.core.jobs import JobSpec, JobState
+from leadline.core.plane import Attempt, Job, Place, Plan, Situation
 from leadline.core.ports import Catalog
 from leadline.core.runs import Run
-from leadline.core.systems import Partition
-from leadline.core.units import HOUR_S
 from leadline.estimators.live import LiveEstimate, live_elapsed, live_memory
 from leadline.estimators.live_table import LiveTable
 from leadline.execution.clock import epoch_s
+from leadline.execution.plane.acting import elapsed_s
 from leadline.execution.plane.advisor import Ended, Expectation
 from leadline.execution.slurm.script import directives
 from leadline.execution.wrapper.outcome import Outcome
@@ -26,12 +26,18 @@ from leadline.history.sqlite import SqliteHistory
 
 @dataclass(slots=True)
 class PlaneAdvisor:
-    """Answers the plane's questions; ``memory_seen`` keeps what running attempts showed of their memory."""
+    """Answers the plane's questions, none of them by waiting for anything.
+
+    ``waits`` knows how long jobs wait in queues, and ``finished`` is told the runs that entered the history.
+    ``memory_seen`` keeps what running attempts showed of their memory.
+    """
 
     catalog: Catalog
     history: SqliteHistory
     table: LiveTable
-    here_memory_bytes: int | None = None
+    here: Machine = field(default_factory=Machine)
+    waits: Waits = field(default_factory=NoWaits)
+    finished: Callable[[Sequence[Run]], object] = len
     memory_seen: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
 
     def plans(self, job: Job) -> tuple[Plan, ...]:
@@ -57,22 +63,39 @@ class PlaneAdvisor:
 
     def expect(self, job: Job, attempt: Attempt, outcome: Outcome | None, *, now_s: float) -> Expectation:
         """Return what is expected of an attempt, from the estimate made before and from what its wrapper reported."""
-        spec = replace(job.spec, system=attempt.place.system, partition=attempt.place.partition)
+        spec = replace(
+            job.spec, resources=attempt.resources, system=attempt.place.system, partition=attempt.place.partition
+        )
         partition = known_partition(spec, self.catalog)
         elapsed = self._elapsed(job, attempt, outcome, now_s)
+        memory, elsewhere = self._memory(job, attempt, outcome, elapsed), self._elsewhere()
+        seen = outcome.measured.get("host_memory_bytes") if outcome else None
+        known = Situation(
+            job, attempt, now_s, elapsed_s(attempt, now_s), elapsed.total, memory, seen.value if seen else None
+        )
+        waits = attempt.live and attempt.state is JobState.PENDING
         return Expectation(
             total_s=elapsed.total,
-            memory_bytes=self._memory(job, attempt, outcome, elapsed),
+            memory_bytes=memory,
+            remaining_wait_s=self.waits.remaining(attempt, spec, now_s) if waits else None,
             allowed_s=partition.limits.max_walltime_s if partition else None,
-            node_memory_bytes=self._node_memory(attempt.place, partition),
-            cost_per_s=_price_per_s(partition, attempt.resources),
+            node_memory_bytes=elsewhere.node_memory(attempt.place, partition),
+            gpu_memory_bytes=elsewhere.gpu_memory(attempt.place, partition, attempt.resources),
+            cost_per_s=price_per_s(partition, attempt.resources),
+            alternatives=elsewhere.alternatives(known) if len(job.policy.places) > 1 else (),
         )
 
     def ended(self, ends: Sequence[Ended]) -> None:
         """Keep every attempt that ran as a run of the history; a run of the same id is replaced."""
         for one in ends:
             self.memory_seen.pop(one.attempt.key, None)
-        self.history.add_all([_run(one) for one in ends])
+            self.waits.let_go(one.attempt.key)
+        runs = [_run(one) for one in ends]
+        self.history.add_all(runs)
+        self.finished(runs)
+
+    def _elsewhere(self) -> Elsewhere:
+        return Elsewhere(self.catalog, self.here, self.waits.of)
 
     def _elapsed(self, job: Job, attempt: Attempt, outcome: Outcome | None, now_s: float) -> LiveEstimate:
         before = job.predicted.elapsed_s if job.predicted else None
@@ -103,18 +126,6 @@ class PlaneAdvisor:
         if place.system.casefold() != LOCAL:
             directives(spec, known_partition(spec, self.catalog))
 
-    def _node_memory(self, place: Place, partition: Partition | None) -> int | None:
-        if place.system.casefold() == LOCAL:
-            return self.here_memory_bytes
-        return (partition.node.usable_memory_bytes or partition.node.memory_bytes) if partition else None
-
-
-def _price_per_s(partition: Partition | None, asked: ResourceSpec) -> float | None:
-    if partition is None or partition.billing is None:
-        return None
-    hourly = price(partition.billing, asked, 1.0, partition.node)
-    return None if hourly is None else hourly / HOUR_S
-
 
 def _run(one: Ended) -> Run:
     """Return the run of an attempt: by its wrapper's outcome, else by what its scheduler told."""
@@ -128,4 +139,4 @@ def _run(one: Ended) -> Run:
     )  # fmt: skip
     why = outcome.state if attempt.state is JobState.UNKNOWN else attempt.state
     run = run_of(spec, attempt.key, replace(outcome, state=why))
-    return replace(run, predicted=job.predicted, parameters=job.parameters)
+    return replace(run, predicted=job.predicted, parameters=job.parameters, tags={**run.tags, **job.tags})

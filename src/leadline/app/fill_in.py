@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from leadline.app.estimate import RISK, Toolbox
 from leadline.app.submit import Request, find_partition, job_spec, predict_at
@@ -18,12 +18,14 @@ from leadline.recommend.requests import request_for
 class Filled:
     """A request with nothing left open that could be known, and a sentence for each thing that was filled in.
 
-    ``predicted`` is what it rests on, where something was left open that a prediction tells.
+    ``predicted`` is what it rests on, where something was left open that a prediction tells; the job's runs carry
+    ``tags``.
     """
 
     request: Request
     notes: tuple[str, ...] = ()
     predicted: Estimate | None = None
+    tags: dict[str, str] = field(default_factory=dict)
 
 
 def fill_in(request: Request, subject: Sequence[str], place: str, tools: Toolbox) -> Filled:
@@ -76,9 +78,10 @@ def _predicted(
     request: Request, subject: Sequence[str], place: str, partition: Partition, tools: Toolbox, gpus: int
 ) -> Filled:
     """Fill cores, memory and walltime in from what is predicted at ``place`` on ``gpus``; say so, or why not."""
-    predicted, why_not = predict_at(place, subject, tools, gpus=gpus or None)
+    found = predict_at(place, subject, tools, gpus=gpus or None, name=request.name)
+    predicted = found.estimate
     if predicted is None:
-        why = f"what is not asked for is left to the site, as nothing could be predicted: {why_not}"
+        why = f"what is not asked for is left to the site, as nothing could be predicted: {found.why_not}"
         return Filled(request, (why,))
     asked = request_for(predicted, partition, RISK)
     filled = replace(
@@ -97,7 +100,7 @@ def _predicted(
             f"the job needs about {format_bytes(needed.point)} of GPU memory and a {predicted.target.device} has "
             f"{format_bytes(there)}: leadline recommend shows where it fits"
         )
-    return Filled(filled, tuple(notes), predicted)
+    return Filled(filled, tuple(notes), predicted, found.tags)
 
 
 def _sooner(filled: Request, request: Request, enough_s: float | None) -> tuple[Request, list[str]]:

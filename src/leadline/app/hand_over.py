@@ -11,7 +11,7 @@ from leadline.app import settings
 from leadline.core.errors import InvalidInput, UnknownName
 from leadline.core.estimate import Estimate
 from leadline.core.jobs import JobSpec
-from leadline.core.plane import After, Event, Job, Policy
+from leadline.core.plane import After, Event, Job, Kind, Policy
 from leadline.execution.plane.journal import PlaneJournal
 
 MOST_ELEMENTS = 100_000
@@ -31,6 +31,7 @@ class Wanted:
     after_kind: After = After.OK
     predicted: Estimate | None = None
     parameters: dict[str, int | float | str] | None = None
+    tags: dict[str, str] | None = None
 
 
 def plane_dir() -> Path:
@@ -67,6 +68,7 @@ def hand_over(wanted: Wanted) -> tuple[Job, ...]:
             after_kind=wanted.after_kind,
             predicted=wanted.predicted,
             parameters=wanted.parameters or {},
+            tags=wanted.tags or {},
         )
         jobs = [replace(first, key=_key(), index=index) for index in wanted.indices] or [first]
         journal.add(jobs)
@@ -136,6 +138,14 @@ def story_of(name: str) -> tuple[Job, tuple[Event, ...]]:
     with open_journal() as journal:
         job = journal.get(name)
         return job, journal.events(job=job.key)
+
+
+def lessons(most: int = 3) -> tuple[Event, ...]:
+    """Return the last events of what was learned of finished jobs, the oldest first."""
+    if not (plane_dir() / "journal.sqlite").exists():
+        return ()
+    with open_journal() as journal:
+        return journal.events(kinds=[Kind.LEARNED], most=most)
 
 
 def _named(journal: PlaneJournal, names: Sequence[str]) -> tuple[Job, ...]:

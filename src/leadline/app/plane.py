@@ -6,7 +6,11 @@ from pathlib import Path
 
 from leadline.app import settings
 from leadline.app.advisor import PlaneAdvisor
+from leadline.app.composition import process_runner
 from leadline.app.hand_over import open_journal, plane_dir
+from leadline.app.plane_learning import Learning
+from leadline.app.plane_places import own_machine
+from leadline.app.plane_waits import QueueWaits
 from leadline.app.schedulers import let_go, scheduler_of
 from leadline.core.errors import InvalidInput
 from leadline.core.ports import Catalog
@@ -21,8 +25,12 @@ from leadline.training.live_tables import shipped_live_table
 
 
 @contextmanager
-def hold_plane(catalog: Catalog, *, patience: Patience = USUAL) -> Iterator[Plane | None]:
+def hold_plane(
+    catalog: Catalog, *, patience: Patience = USUAL, told: Callable[[str], None] = lambda _: None
+) -> Iterator[Plane | None]:
     """Yield the plane, held by this process alone; ``None`` while another process holds it.
+
+    ``told`` hears what was learned of finished jobs, when it was.
 
     Raises:
         LeadlineError: the journal cannot be used.
@@ -37,14 +45,16 @@ def hold_plane(catalog: Catalog, *, patience: Patience = USUAL) -> Iterator[Plan
             opened.callback(let_go, scheduler)
             return scheduler
 
-        yield Plane(
-            journal,
-            admitted,
-            PlaneAdvisor(catalog, SqliteHistory(settings.history_path()), shipped_live_table()),
-            diagnose=diagnose,
-            decide=decide,
-            patience=patience,
+        learning = Learning(told=told)
+        advisor = PlaneAdvisor(
+            catalog,
+            SqliteHistory(settings.history_path()),
+            shipped_live_table(),
+            here=own_machine(process_runner()),
+            waits=QueueWaits(),
+            finished=learning.take_in,
         )
+        yield Plane(journal, admitted, advisor, diagnose=diagnose, decide=decide, patience=patience, news=learning.news)
 
 
 def runner() -> str | None:
@@ -60,7 +70,7 @@ def run_plane(
     Raises:
         InvalidInput: another process runs it already.
     """
-    with hold_plane(catalog) as plane:
+    with hold_plane(catalog, told=told) as plane:
         if plane is None:
             raise InvalidInput(f"the plane is run already, by {runner() or 'another process'}: end that one first")
         plane.run(lambda: until(plane), told=told)

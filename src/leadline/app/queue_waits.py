@@ -66,10 +66,9 @@ def with_waits(candidates: Sequence[Candidate], queues: Mapping[str, Queue]) -> 
     notes: list[str] = []
     for system, queue in queues.items():
         asked = {(one.partition.name, one.request): None for one in candidates if one.system.name == system}
-        told = {job.partition for job in queue.accounting if job.started_s is not None}
-        known, user = [one for one in asked if one[0] in told], _user(queue)
-        jobs = [_as_job(f"asked-{number}", user, *one) for number, one in enumerate(known)]
-        for (partition, request), wait in zip(known, queue.waits(jobs) if jobs else (), strict=True):
+        told = _heard_of(queue)
+        known = any(partition in told for partition, _ in asked)
+        for (partition, request), wait in waits_of(queue, list(asked)).items():
             waits[system, partition, request] = wait
         missing = sorted({partition for partition, _ in asked} - told)
         if missing:
@@ -85,6 +84,19 @@ def with_waits(candidates: Sequence[Candidate], queues: Mapping[str, Queue]) -> 
         for one in candidates
     ]
     return timed, tuple(notes)
+
+
+def waits_of(queue: Queue, asked: Sequence[tuple[str, ResourceSpec]]) -> dict[tuple[str, ResourceSpec], QueueWait]:
+    """Return the waits of requests, each in a partition; of those where no job ever started nothing is known."""
+    told, user = _heard_of(queue), _user(queue)
+    known = [one for one in dict.fromkeys(asked) if one[0] in told]
+    jobs = [_as_job(f"asked-{number}", user, *one) for number, one in enumerate(known)]
+    return dict(zip(known, queue.waits(jobs) if jobs else (), strict=True))
+
+
+def _heard_of(queue: Queue) -> set[str]:
+    """Return the partitions where jobs started."""
+    return {job.partition for job in queue.accounting if job.started_s is not None}
 
 
 def _user(queue: Queue) -> str:

@@ -36,7 +36,7 @@ def scheduler_of(system: str, catalog: Catalog, folder: Path) -> Scheduler:
     if system.casefold() == LOCAL:
         return LocalScheduler(folder / "local", this_machine())
     reach = reach_of(system)
-    kind = _kind(system, reach, catalog)
+    kind = kind_of(system, reach, catalog)
     transport: Transport = Here() if reach.host is None else Ssh(reach.host)
     there = _folder(system, reach, folder)
     python = reach.python or (sys.executable if reach.host is None else "python3")
@@ -65,7 +65,7 @@ def known_partition(spec: JobSpec, catalog: Catalog) -> Partition | None:
         return None
 
 
-def _kind(system: str, reach: Reach, catalog: Catalog) -> str:
+def kind_of(system: str, reach: Reach, catalog: Catalog) -> str:
     """Return which scheduler a system has: what the user's file says, else the catalog."""
     if reach.scheduler is not None:
         kind = reach.scheduler.casefold()

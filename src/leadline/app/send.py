@@ -8,14 +8,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from leadline.app.estimate import RISK, Toolbox
-from leadline.app.fill_in import fill_in
+from leadline.app.fill_in import Filled, fill_in
 from leadline.app.hand_over import Wanted, indices_of, plane_dir
 from leadline.app.places import LOCAL
 from leadline.app.reach import reach_of, reaches
 from leadline.app.schedulers import scheduler_of
 from leadline.app.submit import BARE, Request, batch_script, find_partition, find_system, job_spec, predict_at
 from leadline.core.errors import InvalidInput, LeadlineError, UnknownName
-from leadline.core.estimate import Estimate
 from leadline.core.jobs import JobSpec, ResourceSpec
 from leadline.core.plane import After, Place, Policy
 from leadline.core.ports import Catalog
@@ -72,14 +71,15 @@ def prepare(subject: Sequence[str], on: Sequence[str], request: Request, terms: 
     indices = indices_of(terms.array) if terms.array is not None else ()
     if terms.after and terms.after_any:
         raise InvalidInput("a job waits for others to complete (--after) or to end (--after-any): name them with one")
-    request, notes, predicted = _filled(subject, places[0], request, tools)
+    filled = _filled(subject, places[0], request, tools)
+    request = filled.request
     clusters = [one for one in places if one.system != LOCAL]
     scripts = tuple(made for one in clusters for made in _script(subject, one, request, tools.catalog))
     request = replace(request, workdir=request.workdir or _workdir(places))
     spec = replace(job_spec(subject, str(places[0]), request), watched=policy.measured)
     kind = After.ANY if terms.after_any else After.OK
-    wanted = Wanted(spec, policy, indices, terms.after_any or terms.after, kind, predicted)
-    return Prepared(wanted, tuple(notes), scripts)
+    wanted = Wanted(spec, policy, indices, terms.after_any or terms.after, kind, filled.predicted, tags=filled.tags)
+    return Prepared(wanted, filled.notes, scripts)
 
 
 def places_of(on: Sequence[str], catalog: Catalog) -> tuple[Place, ...]:
@@ -159,18 +159,17 @@ def policy_of(places: tuple[Place, ...], terms: Terms) -> Policy:
     )
 
 
-def _filled(
-    subject: Sequence[str], place: Place, request: Request, tools: Toolbox
-) -> tuple[Request, list[str], Estimate | None]:
+def _filled(subject: Sequence[str], place: Place, request: Request, tools: Toolbox) -> Filled:
     """Return the request with what it left open, what is to be told of that, and what is predicted at the place."""
     if place.system != LOCAL and not _has_rules(place, tools.catalog):
-        return request, [], None
+        return Filled(request)
     if place.system != LOCAL:
         filled = fill_in(request, subject, str(place), tools)
         if filled.predicted is not None or filled.request != request:
-            return filled.request, list(filled.notes), filled.predicted
-    predicted, why_not = predict_at(str(place), subject, tools, gpus=request.gpus)
-    return request, [] if predicted else [f"nothing is predicted for this job: {why_not}"], predicted
+            return filled
+    found = predict_at(str(place), subject, tools, gpus=request.gpus, name=request.name)
+    notes = () if found.estimate else (f"nothing is predicted for this job: {found.why_not}",)
+    return Filled(request, notes, found.estimate, found.tags)
 
 
 def _script(

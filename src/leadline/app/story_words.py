@@ -194,6 +194,8 @@ def _settled(said: Said) -> str:
 
 
 def _learned(said: Said) -> str:
+    if said.get("failed"):
+        return str(said.get("why"))
     return f"learned: {said.get('why') or 'its run entered the history'}"
 
 

@@ -1,11 +1,12 @@
 """The verb ``submit``: the batch script for a site, or the job itself on this machine."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from leadline.app import settings
 from leadline.app.estimate import Toolbox, estimate
+from leadline.app.learn import corrected
 from leadline.app.places import LOCAL
 from leadline.app.workload_options import WorkloadOptions
 from leadline.app.workloads import read_workload
@@ -63,16 +64,36 @@ def find_system(name: str, catalog: Catalog) -> System:
         raise UnknownName("system", name, known, fix=fix) from error
 
 
+@dataclass(frozen=True, slots=True)
+class Predicted:
+    """What is predicted for a job, or why nothing is; its run is to carry ``tags``, which tell how it was corrected."""
+
+    estimate: Estimate | None = None
+    why_not: str = ""
+    tags: dict[str, str] = field(default_factory=dict)
+
+
 def predict_at(
-    place: str, subject: Sequence[str], tools: Toolbox, *, gpus: int | None = None
-) -> tuple[Estimate | None, str]:
-    """Return what is predicted for a job at ``place`` (here: ``local``); or ``None``, and the reason why nothing is."""
+    place: str, subject: Sequence[str], tools: Toolbox, *, gpus: int | None = None, name: str = ""
+) -> Predicted:
+    """Return what is predicted for a job at ``place`` (here: ``local``), as its own earlier runs correct it.
+
+    ``name`` is what the user calls the job, by which its runs are found.
+    """
     if len(subject) == 1 and not subject[0].endswith(".toml"):
-        return None, f"{subject[0]!r} is no Python command, and nothing else can be read without running it"
+        return Predicted(
+            why_not=f"{subject[0]!r} is no Python command, and nothing else can be read without running it"
+        )
     try:
-        return estimate(read_workload(subject, WorkloadOptions(gpus=gpus)), tools, on=[place]).estimates[0], ""
+        found = estimate(read_workload(subject, WorkloadOptions(gpus=gpus)), tools, on=[place]).estimates[0]
+        called = name or _command_of(subject)[1]
     except LeadlineError as error:
-        return None, str(error)
+        return Predicted(why_not=str(error))
+    try:
+        better, tags = corrected(found, called)
+    except LeadlineError as error:
+        return Predicted(replace(found, notes=(*found.notes, f"it is not corrected by earlier runs: {error}")))
+    return Predicted(better, tags=tags)
 
 
 def run_here(
@@ -80,6 +101,7 @@ def run_here(
     *,
     predicted: Estimate | None = None,
     parameters: dict[str, int | float | str] | None = None,
+    tags: dict[str, str] | None = None,
     on_progress: Callable[[str], None] = lambda _: None,
     output: int | None = None,
     history: Path | None = None,
@@ -94,7 +116,7 @@ def run_here(
     next(iter(store.runs(limit=1)), None)  # a history that cannot be read stops here, not after hours of running
     settings.require_writable(settings.runs_dir())
     run = run_local(spec, folder=settings.runs_dir(), on_progress=on_progress, output=output)
-    run = replace(run, predicted=predicted, parameters=parameters or {})
+    run = replace(run, predicted=predicted, parameters=parameters or {}, tags={**run.tags, **(tags or {})})
     store.add(run)
     return run
 

@@ -22,7 +22,10 @@ LOG_LINES = 20
 
 
 class Turns(AbstractContextManager["Turns"]):
-    """The plane, stepped by this process as long as it holds it; ``told`` hears of a journal that cannot be written."""
+    """The plane, stepped by this process as long as it holds it.
+
+    ``told`` hears of a journal that cannot be written, and what was learned of finished jobs.
+    """
 
     def __init__(self, told: Callable[[str], None] = lambda _: None) -> None:
         self._told = told
@@ -53,7 +56,7 @@ class Turns(AbstractContextManager["Turns"]):
         """Do all that is due, unless another process does it; return the seconds until something is due again."""
         if self._plane is None and time.monotonic() - self._tried_s >= AGAIN_S:
             self._tried_s = time.monotonic()
-            self._plane = self._stack.enter_context(hold_plane(toolbox().catalog))
+            self._plane = self._stack.enter_context(hold_plane(toolbox().catalog, told=self._told))
         if self._plane is None:
             return LOOK_S
         try:

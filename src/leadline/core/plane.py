@@ -132,6 +132,8 @@ class Job:
     reason: str = ""
     predicted: Estimate | None = None
     parameters: dict[str, int | float | str] = field(default_factory=dict)
+    tags: dict[str, str] = field(default_factory=dict)
+    """What its runs carry into the history."""
     plan: Plan | None = None
     cancelled: bool = False
     recorded: bool = False

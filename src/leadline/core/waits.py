@@ -9,6 +9,8 @@ AT_ONCE_S = 60.0
 """A wait up to this is no wait: it is what a scheduler takes to go round."""
 FEWEST_LEFT = 4
 """Quantiles that must lie beyond what a job has waited already, that anything is said of the rest."""
+PLAN_LEVEL = 0.9
+"""Probability that is given to the range around a scheduler's own plan."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,3 +40,13 @@ class QueueWait:
         tail = (1 - self.wait_s.level) / 2
         low, point, high = (left[min(len(left) - 1, math.floor(level * len(left)))] for level in (tail, 0.5, 1 - tail))
         return Interval(point, low, high, self.wait_s.level)
+
+
+def planned_wait(wait_s: float) -> Interval:
+    """Return the wait that a scheduler's own plan tells, in seconds, with how far it may be off.
+
+    A plan takes every job for as long as its limit, which most do not use up, so that the wait may shrink to nothing;
+    jobs of higher priority that come later push it back, and it is taken to double at the most. Nothing is learned
+    here: where the accounting can be read, ``QueueWait`` knows better.
+    """
+    return Interval(wait_s, 0.0, 2.0 * wait_s, PLAN_LEVEL)

@@ -3,8 +3,10 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from leadline.core.estimate import Interval
 from leadline.core.jobs import JobState
 from leadline.core.plane import Action, Attempt, Decision, Job, Kind, Plan, Situation
+from leadline.core.waits import planned_wait
 from leadline.execution.clock import Clock, epoch_s
 from leadline.execution.plane.advisor import Advisor, Decide, Expectation
 from leadline.execution.plane.book import Book
@@ -27,6 +29,8 @@ class Actor:
     decide: Decide
     kept: dict[str, tuple[JobState, float]] = field(default_factory=dict)
     """Attempt → its state and the moment (monotonic) when keeping it was last written down."""
+    starts: Mapping[str, float] = field(default_factory=dict)
+    """Attempt → when its scheduler itself expects to start it (epoch), of those that wait."""
     fixed: set[str] = field(default_factory=set)
     """Attempts whose limit the scheduler would not shorten."""
     let: set[str] = field(default_factory=set)
@@ -94,7 +98,7 @@ class Actor:
             expected.total_s,
             expected.memory_bytes,
             memory.value if memory else None,
-            expected.remaining_wait_s,
+            expected.remaining_wait_s or self._scheduled_wait_s(attempt, now_s),
             expected.allowed_s,
             expected.node_memory_bytes,
             sum(node_s(one, now_s) for one in job.attempts),
@@ -103,7 +107,13 @@ class Actor:
             attempt.refused_extensions,
             checkpointed=checkpointed(job, outcome),
             alternatives=expected.alternatives,
+            gpu_memory_bytes=expected.gpu_memory_bytes,
         )
+
+    def _scheduled_wait_s(self, attempt: Attempt, now_s: float) -> Interval | None:
+        """Return how long an attempt still waits by its scheduler's own plan, where that is all that is known."""
+        start_s = self.starts.get(attempt.key) if attempt.state is JobState.PENDING else None
+        return None if start_s is None else planned_wait(max(0.0, start_s - now_s))
 
     def _act(self, job: Job, attempt: Attempt, decision: Decision) -> None:
         scheduler = self.schedulers[attempt.place.system]

@@ -20,6 +20,7 @@ class Expectation:
     remaining_wait_s: Interval | None = None
     allowed_s: float | None = None
     node_memory_bytes: int | None = None
+    gpu_memory_bytes: int | None = None
     cost_per_s: float | None = None
     alternatives: tuple[Alternative, ...] = ()
 

@@ -1,6 +1,6 @@
 """Run the plane: take jobs in, submit them, follow them, decide, act, and settle each exactly once."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from leadline.core.errors import LeadlineError, SchedulerUnreachable
 from leadline.core.jobs import JobState
@@ -24,7 +24,8 @@ class Plane:
     """One process's hold of a journal; one process alone may run it at a time (``app`` holds a lock).
 
     ``step`` may be called as often as one likes: each part of it knows when it is due. A write that fails leaves the
-    schedulers as they are and memory as the journal has it; the next step begins from there.
+    schedulers as they are and memory as the journal has it; the next step begins from there. ``news`` is asked at every
+    step for what else is to be told, and must not keep it waiting.
     """
 
     def __init__(
@@ -37,6 +38,7 @@ class Plane:
         decide: Decide,
         clock: Clock | None = None,
         patience: Patience = USUAL,
+        news: Callable[[], Iterable[Note]] = tuple,
     ) -> None:
         self.clock = clock or SystemClock()
         self.advisor = advisor
@@ -46,10 +48,13 @@ class Plane:
         self.rhythms: dict[str, Rhythm] = {}
         self.watchers: dict[str, Watcher] = {}
         self.submitter = Submitter(self.book, self.schedulers, self.rhythms, self.admit, advisor, self.clock, patience)
-        self.actor = Actor(self.book, self.schedulers, advisor, self.clock, patience, decide)
+        self.starts: dict[str, float] = {}
+        self.actor = Actor(self.book, self.schedulers, advisor, self.clock, patience, decide, starts=self.starts)
         self.settler = Settler(self.book, self.schedulers, advisor, self.clock, diagnose, self.actor)
         self._scheduler_of = scheduler_of
         self._told: set[str] = set()
+        self._news = news
+        self._untold: list[Note] = []
         self._loaded = False
 
     def step(self) -> float:
@@ -68,6 +73,7 @@ class Plane:
             for watcher in self.watchers.values():
                 self._watch(watcher)
             self.settler.record()
+            self._tell_news()
         except LeadlineError:
             self._loaded = False
             raise
@@ -95,13 +101,22 @@ class Plane:
         if system not in self.watchers:
             scheduler, rhythm = self._scheduler_of(system), Rhythm(self.clock, self.patience)
             self.schedulers[system], self.rhythms[system] = scheduler, rhythm
-            self.watchers[system] = Watcher(system, scheduler, self.book, self.clock, self.patience, rhythm)
+            self.watchers[system] = Watcher(
+                system, scheduler, self.book, self.clock, self.patience, rhythm, starts=self.starts
+            )
         return self.watchers[system]
 
     @property
     def idle(self) -> bool:
         """Whether there is nothing left to do."""
         return self._loaded and not self.book.jobs
+
+    def _tell_news(self) -> None:
+        """Write down what was learned aside; what could not be written is kept for the next step."""
+        self._untold += self._news()
+        if self._untold:
+            self.book.write(notes=self._untold)
+            self._untold = []
 
     def _load(self) -> None:
         """Read the journal; a system that cannot be reached keeps its jobs until it can, and they are left alone."""

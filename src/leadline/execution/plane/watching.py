@@ -45,6 +45,8 @@ class Watcher:
     read_due_s: float = 0.0
     missing_s: dict[str, float] = field(default_factory=dict)
     """Attempt → since when nothing names it."""
+    starts: dict[str, float] = field(default_factory=dict)
+    """Attempt → when the scheduler itself expects to start it (epoch); not written down, as it wavers at every look."""
 
     def poll(self) -> list[End]:
         """Ask for the states of all live attempts; return those that are over.
@@ -66,6 +68,7 @@ class Watcher:
                 gone.append((attempt, status))
                 continue
             self.missing_s.pop(attempt.key, None)
+            self._note_start(attempt, status)
             if (now := _with(attempt, status)) is not attempt:
                 changed.append((attempt, now))
         poll: Said = {"system": self.system, "live": len(live), "gone": len(gone), "changed": len(changed),
@@ -122,6 +125,7 @@ class Watcher:
         for end in ends:
             self.missing_s.pop(end.attempt.key, None)
             self.reports.pop(end.attempt.key, None)
+            self.starts.pop(end.attempt.key, None)
         return self._with_logs(ends)
 
     def _with_logs(self, ends: list[End]) -> list[End]:
@@ -140,6 +144,13 @@ class Watcher:
         never = [one for one in gone if one.started_at is None and self._missing_s(one) > self.patience.grace]
         keys = {one.key: one.batch for one in never}
         return self.scheduler.never_began(keys) if keys and isinstance(self.scheduler, Forgetful) else ()
+
+    def _note_start(self, attempt: Attempt, status: Status) -> None:
+        """Keep when the scheduler expects to start what waits."""
+        if status.state is JobState.PENDING and status.expected_start_s is not None:
+            self.starts[attempt.key] = status.expected_start_s
+        else:
+            self.starts.pop(attempt.key, None)
 
     def _missing_s(self, attempt: Attempt) -> float:
         """Return for how long no queue has named an attempt."""

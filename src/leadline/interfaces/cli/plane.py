@@ -4,8 +4,9 @@ from typing import Annotated
 
 import typer
 
-from leadline.app.hand_over import jobs_of, plane_dir
+from leadline.app.hand_over import jobs_of, lessons, plane_dir
 from leadline.app.interrupts import Interrupts
+from leadline.app.story_words import local_time, sentence
 from leadline.app.turn import Turns, who_runs_it
 from leadline.core.errors import InvalidInput, LeadlineError
 from leadline.core.jobs import JobState
@@ -63,18 +64,20 @@ def plane(
 
 
 def _status(*, json: bool) -> None:
-    who, found = who_runs_it(), jobs_of()
+    who, found, learned = who_runs_it(), jobs_of(), lessons()
     counts = {
         state.value: sum(one.standing is state for one in found) for state in (JobState.RUNNING, JobState.PENDING)
     }
     if json:
-        print_json({"schema": SCHEMA, "run_by": who, "jobs": counts, "folder": str(plane_dir())})
+        print_json({"schema": SCHEMA, "run_by": who, "jobs": counts, "learned": learned, "folder": str(plane_dir())})
         return
     left = ", ".join(f"{count} {state}" for state, count in counts.items() if count) or "no job is at work"
     console = out()
     console.print(f"run by   {who or 'nobody'}", markup=False)
     console.print(f"jobs     {left}", markup=False)
     console.print(f"journal  {plane_dir() / 'journal.sqlite'}", markup=False, soft_wrap=True)
+    for event in learned:
+        console.print(f"{local_time(event.at)}  {sentence(event)[0]}", markup=False, soft_wrap=True)
     if who is None and any(counts.values()):
         err().print("nobody looks after them: leadline watch, or leadline plane, does", markup=False)
 

@@ -27,12 +27,13 @@ def run_at_once(subject: list[str], request: Request, *, yes: bool, json: bool) 
             raise InvalidInput("nobody can be asked whether to run the job, for there is no terminal: add -y")
         question = f"Run {spec.name!r} on this machine{' (' + ', '.join(limits) + ')' if limits else ''}?"
         typer.confirm(question, default=True, abort=True, err=True)
-    predicted, why_not = predict_at(LOCAL, subject, toolbox())
-    if predicted is None:
-        console.print(f"note: nothing is predicted for this run: {why_not}", markup=False)
+    predicted = predict_at(LOCAL, subject, toolbox(), name=request.name)
+    if predicted.estimate is None:
+        console.print(f"note: nothing is predicted for this run: {predicted.why_not}", markup=False)
     run = run_here(
         spec,
-        predicted=predicted,
+        predicted=predicted.estimate,
+        tags=predicted.tags,
         on_progress=lambda text: console.print(text, markup=False),
         output=sys.stderr.fileno() if json else None,
     )

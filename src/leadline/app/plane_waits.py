@@ -1,0 +1,169 @@
+"""How long the plane's jobs wait, known without waiting: asked beside it, now and then, and kept."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from leadline.app.aside import Aside, in_own_process
+from leadline.app.foretell import Asked, Foretold
+from leadline.app.places import LOCAL
+from leadline.core.documents import load
+from leadline.core.estimate import Interval
+from leadline.core.jobs import JobSpec, ResourceSpec
+from leadline.core.plane import Attempt, Place
+from leadline.core.units import MINUTE_S
+from leadline.core.waits import QueueWait, planned_wait
+from leadline.execution.clock import Clock, SystemClock, epoch_s
+
+AGAIN_S = 30 * MINUTE_S
+"""The least time between two questions to one system."""
+COLLECT_S = 30.0
+"""So long further questions are waited for after the first one, as all of a system are answered by one reading."""
+LASTS_S = 2 * AGAIN_S
+"""After so long an answer says nothing any more of a job that would be submitted now."""
+MOST = 200
+"""Questions at once."""
+PATIENCE_S = 20 * MINUTE_S
+MODULE = "leadline.app.foretell"
+
+Question = tuple[Place, ResourceSpec]
+
+
+class Waits(Protocol):
+    """What the advisor asks of waits; every answer comes at once."""
+
+    def of(self, spec: JobSpec, place: Place) -> Interval | None:
+        """Return how long a job would wait that is submitted now; ``None`` is not known, or not yet."""
+
+    def remaining(self, attempt: Attempt, spec: JobSpec, now_s: float) -> Interval | None:
+        """Return how much longer a waiting attempt waits; ``None`` is not known, or not yet."""
+
+    def let_go(self, attempt: str) -> None:
+        """Forget an attempt that ended."""
+
+
+class NoWaits:
+    """Nothing is known of any wait (implements ``Waits``)."""
+
+    def of(self, spec: JobSpec, place: Place) -> Interval | None:  # noqa: ARG002 - the port's
+        """Return that it is not known."""
+        return None
+
+    def remaining(self, attempt: Attempt, spec: JobSpec, now_s: float) -> Interval | None:  # noqa: ARG002 - the port's
+        """Return that it is not known."""
+        return None
+
+    def let_go(self, attempt: str) -> None:
+        """Forget nothing."""
+
+
+def foretold_apart(asked: Asked) -> Foretold:
+    """Ask in a process of its own.
+
+    Raises:
+        LeadlineError: it failed.
+    """
+    return load(in_own_process(MODULE, asked, timeout_s=PATIENCE_S), Foretold, what=f"what {MODULE} printed")
+
+
+@dataclass(slots=True)
+class Answer:
+    """What was foretold of a job that would have been submitted at ``at_s``, and for whom it was asked last."""
+
+    at_s: float
+    learned: QueueWait | None
+    planned_s: float | None
+
+
+@dataclass(slots=True)
+class QueueWaits:
+    """Asks each system that is spoken of now and then, one at a time (implements ``Waits``)."""
+
+    ask: Callable[[Asked], Foretold] = foretold_apart
+    clock: Clock = field(default_factory=SystemClock)
+    why: dict[str, str] = field(default_factory=dict)
+    """System → why nothing is known of its waits."""
+    _asked: dict[Question, tuple[JobSpec, float]] = field(default_factory=dict)
+    """What is wanted, and when (monotonic) it was wanted first since it was asked."""
+    _answers: dict[Question, Answer] = field(default_factory=dict)
+    _own: dict[str, QueueWait] = field(default_factory=dict)
+    """Attempt → what was foretold of it soonest after it was submitted."""
+    _last_s: dict[str, float] = field(default_factory=dict)
+    _aside: Aside[tuple[tuple[Question, ...], Foretold]] = field(default_factory=Aside)
+    _at: tuple[str, float] = ("", 0.0)
+    """The system that is asked now, and since when (epoch)."""
+
+    def of(self, spec: JobSpec, place: Place) -> Interval | None:
+        """Return how long a job would wait that is submitted now."""
+        answer = self._answer(spec, place)
+        if answer is None or self.clock.now_s() - answer.at_s > LASTS_S:
+            return None
+        if answer.learned is not None:
+            return answer.learned.wait_s
+        return None if answer.planned_s is None else planned_wait(answer.planned_s)
+
+    def remaining(self, attempt: Attempt, spec: JobSpec, now_s: float) -> Interval | None:
+        """Return how much longer a waiting attempt waits, of the waits that were foretold those that are not over."""
+        if attempt.submitted_at is None:
+            return None
+        if attempt.key not in self._own:
+            answer = self._answer(spec, attempt.place)
+            if answer is None or answer.learned is None:
+                return None
+            self._own[attempt.key] = answer.learned
+        return self._own[attempt.key].remaining_s(max(0.0, now_s - epoch_s(attempt.submitted_at)))
+
+    def let_go(self, attempt: str) -> None:
+        """Forget an attempt that ended."""
+        self._own.pop(attempt, None)
+
+    def settle(self, timeout_s: float) -> None:
+        """Wait for what is asked now."""
+        self._aside.wait(timeout_s)
+
+    def _answer(self, spec: JobSpec, place: Place) -> Answer | None:
+        """Return what is known of a question, which is noted to be asked again."""
+        if place.system.casefold() == LOCAL or place.partition is None:
+            return None
+        if self._aside.busy:
+            self._take_in()
+        question = (place, spec.resources)
+        known = self._answers.get(question)
+        stale = known is None or self.clock.now_s() - known.at_s > AGAIN_S
+        if stale and (question in self._asked or len(self._asked) < MOST):
+            self._asked.setdefault(question, (spec, self.clock.monotonic_s()))
+        if not self._aside.busy:
+            self._ask_on()
+        return known
+
+    def _ask_on(self) -> None:
+        """Ask the system whose turn it is, if any."""
+        now_s = self.clock.monotonic_s()
+        for system in {place.system: None for place, _ in self._asked}:
+            own = [(question, *said) for question, said in self._asked.items() if question[0].system == system]
+            due = now_s - min(since_s for *_, since_s in own) >= COLLECT_S
+            if due and now_s - self._last_s.get(system, -AGAIN_S) >= AGAIN_S:
+                self._begin(system, [(question, spec) for question, spec, _ in own], now_s)
+                return
+
+    def _begin(self, system: str, own: list[tuple[Question, JobSpec]], now_s: float) -> None:
+        self._last_s[system], self._at = now_s, (system, self.clock.now_s())
+        questions = tuple(question for question, _ in own)
+        for question in questions:
+            del self._asked[question]
+        asked = Asked(system, tuple(spec for _, spec in own))
+        self._aside.begin(lambda: (questions, self.ask(asked)))
+
+    def _take_in(self) -> None:
+        found = self._aside.fetch()
+        if found is None:
+            return
+        system, at_s = self._at
+        if isinstance(found, Exception):
+            self.why[system] = str(found) or type(found).__name__
+            return
+        questions, told = found
+        self.why[system] = told.why
+        self._answers = {one: known for one, known in self._answers.items() if at_s - known.at_s < LASTS_S}
+        for question, learned, planned_s in zip(questions, told.learned, told.planned_s, strict=True):
+            self._answers[question] = Answer(at_s, learned, planned_s)
