@@ -182,6 +182,35 @@ class SchedulerContract:
         assert (JobState.FAILED, 3) == (outcome.state, outcome.exit_code)
         assert {} == dict(scheduler.reports(submission.keys, since_s=4_000_000_000.0))
 
+    def test_a_held_job_runs_without_beginning_until_it_is_let(self, scheduler: Scheduler) -> None:
+        submission = replace(self.job(1, 3), held=True)
+        one = scheduler.submit(submission)
+        self.until(scheduler, [one], lambda status: status.state is JobState.RUNNING)
+        self.pass_time(4)
+
+        assert {JobState.RUNNING} == {status.state for status in scheduler.query([one]).values()}
+        assert {} == dict(scheduler.reports(submission.keys))
+        for _ in range(2):
+            self.again(scheduler).let_begin(submission.keys)
+        assert (JobState.FAILED, 3) == (self.ended(scheduler, one).state, self.ended(scheduler, one).exit_code)
+
+    def test_a_held_job_that_is_let_before_it_starts_does_not_wait(self, scheduler: Scheduler) -> None:
+        submission = replace(self.job(1), held=True)
+        scheduler.let_begin(submission.keys)
+
+        assert JobState.COMPLETED == self.ended(scheduler, scheduler.submit(submission)).state
+
+    def test_a_held_job_that_is_taken_back_never_begins(self, scheduler: Scheduler) -> None:
+        submission = replace(self.job(100), held=True)
+        one = scheduler.submit(submission)
+        self.until(scheduler, [one], lambda status: status.state is JobState.RUNNING)
+        scheduler.cancel([one])
+
+        assert JobState.CANCELLED == self.ended(scheduler, one).state
+        scheduler.let_begin(submission.keys)
+        self.pass_time(2)
+        assert {} == dict(scheduler.reports(submission.keys))
+
     def test_a_limit_may_be_lowered(self, scheduler: Scheduler) -> None:
         one = scheduler.submit(self.job(2))
         scheduler.change_walltime(one, self.walltime_s / 2)

@@ -30,6 +30,7 @@ class TestContract(SchedulerContract):
     test_jobs_are_cancelled_running_or_waiting = None
     test_one_element_can_be_cancelled_and_its_sibling_runs = None
     test_the_elements_of_an_array_are_jobs_of_their_own = None
+    test_a_held_job_that_is_taken_back_never_begins = None
     test_a_limit_may_be_lowered = None
 
     @pytest.fixture

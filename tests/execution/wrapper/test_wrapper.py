@@ -179,6 +179,41 @@ def test_a_job_is_not_begun_where_its_starter_died_before_it_was_noted(tmp_path)
     assert read_outcome(tmp_path / "result.json").state is JobState.PENDING
 
 
+def _copy(tmp_path, *options):
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    words = ["--word", str(tmp_path / "a.word"), *options, "--once", "--result", str(tmp_path / "a.json")]
+    return subprocess.Popen([*WRAPPER, *words, "--", "touch", str(tmp_path / "made")], env=env)
+
+
+def test_a_copy_that_is_never_let_begin_does_not(tmp_path):
+    with _copy(tmp_path, "--word-within-s", "0.3") as process:
+        assert process.wait(30) == 125
+    ended = read_outcome(tmp_path / "a.json")
+    assert ended.never_let
+    assert (ended.state, ended.exit_code) == (JobState.CANCELLED, 125)
+    assert ["a.json"] == [path.name for path in tmp_path.iterdir()]
+
+
+def test_a_copy_begins_when_it_is_let_and_a_warning_before_that_is_not_its_own(tmp_path):
+    with _copy(tmp_path) as process:
+        time.sleep(2)
+        process.send_signal(signal.SIGUSR1)
+        time.sleep(0.5)
+        assert process.poll() is None
+        assert not (tmp_path / "made").exists()
+        (tmp_path / "a.word").touch()
+        assert process.wait(30) == 0
+    assert (tmp_path / "made").exists()
+    assert read_outcome(tmp_path / "a.json").state is JobState.COMPLETED
+
+
+def test_what_was_over_of_a_limit_before_the_command_began_counts(measure):
+    options = ["--walltime-s", "100", "--since-s", "99"]
+    _, outcome = measure("sleep", "60", options=options)
+    assert outcome.state is JobState.TIMEOUT
+    assert outcome.measured["elapsed_s"].value < 20
+
+
 def test_a_warning_reaches_whoever_listens_below_a_shell_that_does_not(measure, tmp_path):
     code = "import signal, time; signal.signal(signal.SIGUSR2, lambda *_: open('saved', 'w')); time.sleep(9)"
     options = ["--walltime-s", "3", "--warning", "USR2", "--warning-s", "1", "--workdir", str(tmp_path)]
