@@ -169,7 +169,7 @@ def test_the_action_is_the_expected_one(name):
 
 def test_the_table_is_long_and_holds_every_action():
     assert len(TABLE) >= 60
-    assert set(Action) == {action for _, action in TABLE.values()}
+    assert set(Action) - {Action.BEGIN} == {action for _, action in TABLE.values()}  # the first copy is the engine's
 
 
 def asked(name):
