@@ -140,10 +140,19 @@ def test_what_a_failure_of_sbatch_means(said, error):
 @pytest.mark.parametrize(
     ("answer", "error"),
     [(Completed(-15, "", "", timed_out=True), Unsure), (Completed(-9, "", ""), Unsure), (Completed(0, "", ""), Unsure),
+     (Completed(137, "", "Killed"), Unsure), (Completed(255, "", ""), Unsure),
+     (Completed(255, "", "mux_client: Connection refused"), Unsure),
      (Completed(127, "", "sh: 1: sbatch: not found"), SchedulerUnreachable)],
 )  # fmt: skip
 def test_what_no_answer_of_sbatch_means(answer, error):
     means(answer, error)
+
+
+@pytest.mark.parametrize("code", [-9, 137, 255])
+def test_a_question_whose_command_was_killed_has_no_answer(code):
+    for ask in (Commands(Answers(Completed(code, "", ""))).ask, Commands(Answers(Completed(code, "", ""))).listed):
+        with pytest.raises(SchedulerUnreachable):
+            ask(["squeue"])
 
 
 def means(answer, error):

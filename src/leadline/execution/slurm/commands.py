@@ -25,6 +25,8 @@ NOTHING_SENT = re.compile(
 BUSY = re.compile(r"MaxSubmitJob|temporarily un(able|available)|too many (jobs|pending)", re.IGNORECASE)
 """What is said where the site, or the user's association, takes no more jobs for now."""
 NO_ACCOUNTING = re.compile(r"accounting storage is disabled|accounting_storage/none", re.IGNORECASE)
+ENDED_BY_SIGNAL = 128
+"""Exit codes above this are a shell's of a command that was killed, or ssh's of that (255): no answer of Slurm's."""
 _PREFIX = re.compile(r"^\w+: (error|fatal): ")
 
 
@@ -42,8 +44,7 @@ class Commands:
             SchedulerUnreachable: no answer came; it says why.
         """
         answer = self.transport.run(argv, stdin=stdin, env=EPOCH, timeout_s=self.timeout_s)
-        away = answer.returncode < 0 or (answer.returncode != 0 and AWAY.search(answer.stderr))
-        if answer.timed_out or away:
+        if _cut_off(answer) or (answer.returncode != 0 and AWAY.search(answer.stderr)):
             raise self._unreachable(argv[0], answer)
         return answer
 
@@ -73,13 +74,12 @@ class Commands:
         found = job_id(answer.stdout)
         if answer.returncode == 0 and found is not None:
             return found
-        if answer.returncode == NO_PROGRAM or (
-            not answer.timed_out and answer.returncode > 0 and NOTHING_SENT.search(answer.stderr)
-        ):
+        refused = answer.returncode > 0 and not _cut_off(answer)
+        if answer.returncode == NO_PROGRAM or (refused and NOTHING_SENT.search(answer.stderr)):
             raise self._unreachable(argv[0], answer)
-        if not answer.timed_out and answer.returncode > 0 and BUSY.search(answer.stderr):
+        if refused and BUSY.search(answer.stderr):
             raise Busy(f"Slurm at {self.transport.where} takes no more jobs for now ({said(answer)})")
-        if answer.timed_out or answer.returncode <= 0 or AWAY.search(answer.stderr):
+        if not refused or AWAY.search(answer.stderr):
             raise Unsure(
                 f"Slurm at {self.transport.where} may or may not have taken a job ({_why(answer)}): look it up by its "
                 "key before a second try"
@@ -96,6 +96,11 @@ def said(answer: Completed) -> str:
     """Return a command's own words on one line, without its name and rank."""
     lines = [_PREFIX.sub("", line.strip()) for line in answer.stderr.splitlines() if line.strip()]
     return "; ".join(dict.fromkeys(lines)) or f"exit code {answer.returncode}, and it said nothing"
+
+
+def _cut_off(answer: Completed) -> bool:
+    """Whether a command was ended before it could answer, by the time that it took or by a signal."""
+    return answer.timed_out or answer.returncode < 0 or answer.returncode > ENDED_BY_SIGNAL
 
 
 def _why(answer: Completed) -> str:
