@@ -348,9 +348,7 @@ def test_a_job_that_gives_way_and_one_whose_node_dies_are_told_apart_and_neither
             scheduler.account([other])
         assert JobState.RUNNING is scheduler.query([other])[other].state
         faulty.start("slurmdbd")
-        faulty.stop(faulty.nodes[0], sign=signal.SIGKILL)
-        for daemon in faulty._step_daemons():
-            daemon.kill()
+        faulty.crash(faulty.nodes[0])
         assert JobState.NODE_FAIL is ended(scheduler, other).state
 
 

@@ -3,6 +3,7 @@
 import os
 import random
 import shutil
+import sys
 import tempfile
 import time
 from collections import Counter, deque
@@ -125,7 +126,7 @@ def _stage(folder: Path, rng: random.Random) -> Iterator[tuple[Injector, Setting
         cluster.start("slurmctld")
         shims = make_shims(folder / "shims", cluster.environment["PATH"])
         path = first_on_path(shims.folder, cluster.environment["PATH"])
-        environment = {**cluster.environment, "PATH": path, "PYTHONPATH": os.environ.get("PYTHONPATH", "")}
+        environment = {**cluster.environment, "PATH": path, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
         server = stack.enter_context(ssh_server(folder / "sshd", environment))
         disk = stack.enter_context(journal_disk(folder / "disk"))
         sockets = stack.enter_context(tempfile.TemporaryDirectory(prefix="leadline-"))

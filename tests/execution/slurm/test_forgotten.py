@@ -1,0 +1,56 @@
+"""What a controller forgets when it is killed, and the ids that it gives again."""
+
+import signal
+import sys
+import time
+from pathlib import PurePosixPath
+
+import pytest
+
+from leadline.core.jobs import JobSpec, JobState, ResourceSpec
+from leadline.core.units import MIB
+from leadline.execution.scheduler import Forgetful, Submission
+from leadline.execution.slurm.scheduler import SlurmScheduler
+from leadline.execution.transport import Here
+from leadline.testing.slurm_cluster import missing, slurm_cluster
+from leadline.testing.slurm_plan import ClusterPlan
+
+ASKED = ResourceSpec(cores_per_task=1, memory_bytes_per_node=50 * MIB, walltime_s=240.0)
+
+
+def submission(key, *command, indices=()):
+    keys = tuple(f"{key}-{index}" for index in indices) or (key,)
+    return Submission(key, JobSpec("nap", command, ASKED, partition="short"), keys, indices, measured=False)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(bool(missing()), reason=missing())
+def test_a_job_that_a_killed_controller_forgot_is_told_from_the_one_that_has_its_id_now(tmp_path, monkeypatch):
+    (tmp_path / "slurm").mkdir()
+    with slurm_cluster(tmp_path / "slurm", ClusterPlan(name="forgets", nodes=1, cores=1)) as forgets:
+        for name, value in forgets.environment.items():
+            monkeypatch.setenv(name, value)
+        scheduler = SlurmScheduler("forgets", PurePosixPath(tmp_path / "jobs"), Here(), python=sys.executable)
+        assert isinstance(scheduler, Forgetful)
+        forgets.stop("slurmctld")
+        forgets.start("slurmctld")
+        runs = scheduler.submit(submission("runs", "sleep", "60"))
+        forgets.wait(lambda: scheduler.query([runs])[runs].state is JobState.RUNNING, "a job to run")
+        time.sleep(6)  # a controller saves its state every five seconds
+        lost = {key: scheduler.submit(submission(key, "true", indices=at)) for key, at in (("a", ()), ("b", (3, 4)))}
+        keys = {"runs": "runs", "a": "a", "b-3": "b", "b-4": "b"}
+        assert [] == list(scheduler.never_began(keys))
+        forgets.stop("slurmctld", sign=signal.SIGKILL)
+        forgets.start("slurmctld")
+        assert {"a", "b-3", "b-4"} == set(scheduler.never_began(keys))
+        assert lost["a"] == scheduler.submit(submission("c", "true")), (
+            "the id is not given again: the test shows nothing"
+        )
+        said = scheduler.query([lost["a"]])[lost["a"]]
+        assert (True, False) == (said.bears("c"), said.bears("a"))
+        scheduler.cancel([runs])
+        forgets.wait(lambda: not scheduler.query([lost["a"]]), "the other job to end")
+        forgets.wait(lambda: scheduler.account([lost["a"]])[lost["a"]].state.final, "its end to be known")
+        said = scheduler.account([lost["a"]])[lost["a"]]
+        assert (JobState.COMPLETED, True, False) == (said.state, said.bears("c"), said.bears("a"))
+        assert {"a"} == set(scheduler.never_began({"a": "a", "c": "c", "runs": "runs"}))
