@@ -50,6 +50,7 @@ NODE_S = (2.0, 30.0)
 SHORT_S = (2.0, 12.0)
 CUT_S = (0.5, 4.0)
 RETRY_S = (1.0, 2.0)
+SUPERVISED_S = 1.0
 
 
 def when(numbers: Mapping[Fault, int], lasts_s: float, rng: random.Random) -> list[tuple[float, Fault]]:
@@ -77,12 +78,19 @@ class Injector:
     _due: list[tuple[float, int, Callable[[], None]]] = field(default_factory=list)
     _numbers: "count[int]" = field(default_factory=count)
     _down: set[str] = field(default_factory=set)
+    _looks_s: float = 0.0
 
     def strike(self, fault: Fault) -> None:
         """Bring a fault about; one that is there already is not counted twice."""
         if detail := self._bring(fault):
             self.struck[fault] += 1
             self.log.append((time.time(), f"{fault}: {detail}"))
+
+    def supervise(self) -> None:
+        """Start the plane again if it has ended by itself, as whoever looks after a service does."""
+        if "plane" not in self._down and time.monotonic() > self._looks_s:
+            self.plane.start()
+            self._looks_s = time.monotonic() + SUPERVISED_S
 
     def heal(self, *, everything: bool = False) -> None:
         """Heal what is due, or all."""

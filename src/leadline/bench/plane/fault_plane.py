@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from subprocess import Popen
 
-from leadline.bench.plane.host import Settings, prepare
+from leadline.bench.plane.host import CANNOT_BEGIN, Settings, prepare
 from leadline.execution.processes import start_attached
 
 LONG_S = 86_400.0
@@ -15,11 +15,15 @@ LONG_S = 86_400.0
 
 @dataclass(slots=True)
 class PlaneProcess:
-    """Runs the plane of a folder under ``environment``; ``ends`` are the words of those that ended by themselves."""
+    """Runs the plane of a folder under ``environment``; ``ends`` are the words of those that ended by themselves.
+
+    One that cannot begin, as its disk is full, says so and is started again; these are counted (``refused``).
+    """
 
     folder: Path
     environment: Mapping[str, str]
     ends: list[str] = field(default_factory=list)
+    refused: int = 0
     _process: "Popen[bytes] | None" = None
 
     @property
@@ -44,6 +48,10 @@ class PlaneProcess:
     def look(self) -> None:
         """Note it if the process ended by itself."""
         if self._process is not None and self._process.poll() is not None:
+            if self._process.returncode == CANNOT_BEGIN:
+                self.refused += 1
+                self._process = None
+                return
             log = (self.folder / "plane.log").read_text(encoding="utf-8", errors="replace")
             self.ends.append(f"exit code {self._process.returncode} at {time.time():.0f}: {log[-600:]}")
             self._process = None

@@ -155,7 +155,7 @@ def _strike(injector: Injector, settings: Settings, waves: list[list[Design]], s
     while coming or handing:
         now_s = time.monotonic() - began_s
         injector.heal()
-        injector.plane.look()
+        injector.supervise()
         if coming and coming[0][0] <= now_s:
             coming.popleft()[1]()
         if handing and handing[0][0] <= now_s and _hand_over(Path(settings.journal or ""), handing[0][1]):
@@ -186,7 +186,7 @@ def _settled(injector: Injector, path: Path, most_s: float) -> dict[str, JobStat
     """Wait until nothing is left to do, but not longer than ``most_s``; return the states of all jobs."""
     until_s = time.monotonic() + most_s
     while True:
-        injector.plane.start()
+        injector.supervise()
         with PlaneJournal(path) as journal:
             if not journal.open_jobs() or time.monotonic() > until_s:
                 return {job.key: job.state for job in journal.newest()}

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path, PurePosixPath
 
+from leadline.core.errors import LeadlineError
 from leadline.core.jobs import JobState
 from leadline.core.plane import Action, Decision, Job, Plan, Situation
 from leadline.execution.clock import SystemClock
@@ -23,6 +24,8 @@ from leadline.execution.ssh import Ssh
 from leadline.execution.transport import Here, Transport
 from leadline.execution.wrapper.outcome import Outcome
 
+CANNOT_BEGIN = 75
+"""The exit code of a plane that could not begin, and would another time (``EX_TEMPFAIL`` of sysexits.h)."""
 SETTINGS, JOURNAL, OFFSET, ENDS, USAGE = "host.json", "journal.sqlite", "clock-offset", "ends.jsonl", "usage.json"
 
 
@@ -120,7 +123,11 @@ def plane_of(folder: Path) -> Plane:
 def main(arguments: list[str]) -> int:
     """Run the plane of a folder for some seconds, and write down what that took; SIGTERM ends it, too."""
     folder, seconds = Path(arguments[0]), float(arguments[1])
-    plane, until_s = plane_of(folder), time.monotonic() + seconds
+    try:
+        plane, until_s = plane_of(folder), time.monotonic() + seconds
+    except LeadlineError as error:  # as the command line does: said, and started again by whoever looks after it
+        _say(str(error))
+        return CANNOT_BEGIN
     ending: list[int] = []
     signal.signal(signal.SIGTERM, lambda number, _: ending.append(number))
     plane.run(lambda: bool(ending) or time.monotonic() > until_s, told=_say)
