@@ -37,8 +37,8 @@ class Fault(StrEnum):
 
 
 FULL = {
-    Fault.PLANE: 22, Fault.CONTROLLER: 8, Fault.DATABASE: 8, Fault.NODE: 8, Fault.SLURMD: 8, Fault.SBATCH: 22,
-    Fault.SACCT: 10, Fault.DISK: 8, Fault.CLOCK: 14, Fault.SSH: 10,
+    Fault.PLANE: 26, Fault.CONTROLLER: 8, Fault.DATABASE: 8, Fault.NODE: 8, Fault.SLURMD: 8, Fault.SBATCH: 22,
+    Fault.SACCT: 10, Fault.DISK: 8, Fault.CLOCK: 16, Fault.SSH: 10,
 }  # fmt: skip
 QUICK = dict.fromkeys(Fault, 1) | {Fault.PLANE: 3, Fault.SBATCH: 3, Fault.CLOCK: 2, Fault.NODE: 2}
 SSH_PART = (0.35, 0.7)

@@ -25,6 +25,7 @@ from leadline.core.errors import LeadlineError
 from leadline.core.jobs import JobState
 from leadline.execution.clock import iso
 from leadline.execution.plane.journal import PlaneJournal
+from leadline.execution.plane.patience import USUAL
 from leadline.testing.slurm_cluster import slurm_cluster
 from leadline.testing.slurm_plan import ClusterPlan
 from leadline.testing.ssh_server import HOST, ssh_server
@@ -33,21 +34,25 @@ NODES = 4
 COMMAND_S = 5.0
 """How long a command of Slurm may take; a tenth of what is usual, so that more of them are cut off."""
 PATIENCE = {"last": 4.0, "unreachable": 5.0, "delay": 5.0}
-"""Only pauses are shorter than usual; what is concluded of silence takes as long as it always does."""
+"""Only pauses are shorter than usual; what is concluded of silence takes as long as ever, if the campaign is full."""
 LEAST_FAULTS = 100
 
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """How many jobs are handed over while how many faults strike, and how long it all may take then."""
+    """How many jobs are handed over while how many faults strike, and how long it all may take then.
+
+    ``grace_s`` is how long a submission without an answer may still arrive.
+    """
 
     jobs: int
     lasts_s: float
     settles_s: float
     numbers: dict[Fault, int]
+    grace_s: float
 
 
-SIZES = {True: Size(60, 30.0, 120.0, QUICK), False: Size(300, 270.0, 200.0, FULL)}
+SIZES = {True: Size(40, 20.0, 120.0, QUICK, 25.0), False: Size(300, 270.0, 200.0, FULL, USUAL.grace)}
 
 
 @dataclass(slots=True)
@@ -61,7 +66,7 @@ class Campaign:
     starts: int = 0
     attempts: int = 0
     log: list[tuple[float, str]] = field(default_factory=list)
-    sacct: int = 0
+    refused: int = 0
     disk: str = ""
     elapsed_s: float = 0.0
     settled_s: float = 0.0
@@ -86,7 +91,8 @@ def rows_of(done: Campaign, *, quick: bool) -> list[BenchRow]:
                 how=_some(done.tally.twice) or f"{done.starts} starts of {done.attempts} attempts, by their own word"),
         at_most("wrong final states under faults", len(done.tally.wrong), 0, "jobs", n=count,
                 how=_some(done.tally.wrong)),
-        at_most("planes that ended by themselves", len(done.ends), 0, "times", how=_some(done.ends)),
+        at_most("planes that ended by themselves", len(done.ends), 0, "times",
+                how=_some(done.ends) or f"{done.refused} could not begin, as their disk was full, and said so"),
         BenchRow("until all was settled, after the last fault", done.settled_s, "s", n=count),
     ]  # fmt: skip
 
@@ -94,7 +100,7 @@ def rows_of(done: Campaign, *, quick: bool) -> list[BenchRow]:
 def run(folder: Path, size: Size, seed: int) -> Campaign:
     """Run a campaign and count what became of its jobs."""
     began_s = time.monotonic()
-    with _stage(folder, random.Random(seed)) as (injector, settings):  # noqa: S311 - not secret
+    with _stage(folder, size, random.Random(seed)) as (injector, settings):  # noqa: S311 - not secret
         rng = random.Random(seed + 1)  # noqa: S311 - not secret
         ledger = folder / "ledger"
         waves = list(designs(size.jobs, ledger, rng, memory_held=injector.cluster.layout.cgroups))
@@ -109,13 +115,14 @@ def run(folder: Path, size: Size, seed: int) -> Campaign:
         runs = read_ledger(ledger)
         done.tally = tally(done.designs, states, runs, injector.deaths)
         done.starts, done.attempts = len(runs), len({run.attempt for run in runs})
-        done.ends, done.disk, done.sacct = injector.plane.ends, injector.disk.how, injector.shims.used()["sacct"]
+        done.struck[Fault.SBATCH] = injector.shims.used()["sbatch"]  # an order that nobody took is no fault
+        done.ends, done.disk, done.refused = injector.plane.ends, injector.disk.how, injector.plane.refused
     done.elapsed_s = time.monotonic() - began_s
     return done
 
 
 @contextmanager
-def _stage(folder: Path, rng: random.Random) -> Iterator[tuple[Injector, Settings]]:
+def _stage(folder: Path, size: Size, rng: random.Random) -> Iterator[tuple[Injector, Settings]]:
     """Yield what faults are brought about with, on a cluster of its own, and how its plane is run."""
     with ExitStack() as stack:
         for name in ("cluster", "ledger", "sshd", "jobs"):
@@ -132,8 +139,9 @@ def _stage(folder: Path, rng: random.Random) -> Iterator[tuple[Injector, Setting
         sockets = stack.enter_context(tempfile.TemporaryDirectory(prefix="leadline-"))
         plane = PlaneProcess(folder / "plane", environment)
         stack.callback(plane.kill)
+        patience = {**PATIENCE, "grace": size.grace_s}
         settings = Settings(
-            ssh_config=str(server.config), timeout_s=COMMAND_S, patience=PATIENCE, jobs=str(folder / "jobs"),
+            ssh_config=str(server.config), timeout_s=COMMAND_S, patience=patience, jobs=str(folder / "jobs"),
             sockets=sockets, journal=str(folder / "disk" / JOURNAL),
         )  # fmt: skip
         yield Injector(cluster, plane, shims, disk, server, rng), settings
