@@ -1,18 +1,26 @@
 """What the plane learns of the jobs that it saw end: beside it, when there is something, and never at its expense."""
 
+import json
+import os
+import sys
 import threading
+from dataclasses import replace
 
 import pytest
 
-from leadline.app.learn import Lesson
-from leadline.app.plane_learning import AGAIN_S, FEWEST, Learning
+from leadline.app.hand_over import open_journal
+from leadline.app.learn import Lesson, corrected
+from leadline.app.plane_learning import AGAIN_S, FEWEST, Learning, said_of, taught_apart
 from leadline.app.teach import Taught
+from leadline.core.estimate import Basis, Estimate, Interval, Target, Tier
 from leadline.core.jobs import JobSpec, JobState, ResourceSpec
 from leadline.core.plane import Kind
-from leadline.core.runs import Run
+from leadline.core.runs import Measurement, Run
 from leadline.execution.plane.engine import Plane
-from leadline.execution.plane.journal import PlaneJournal
+from leadline.execution.plane.journal import Note, PlaneJournal
 from leadline.execution.simulated.clock import HandClock
+from leadline.history.sqlite import SqliteHistory
+from leadline.interfaces.cli.main import main
 from leadline.testing.desk import Counsel, plainly, retry_node_fails
 
 KEPT = Lesson("train", "elapsed_s", "roofline", 3, False, False, "as right as ever")  # noqa: FBT003
@@ -121,3 +129,31 @@ def test_the_plane_writes_lessons_into_its_journal_and_never_waits_for_them(tmp_
         told = journal.events(kinds=[Kind.LEARNED])
     assert [BETTER.sentence, "nothing could be learned of infer: no numpy"] == [one.said["why"] for one in told]
     assert (0.5, 0.1, True) == tuple(told[0].said[name] for name in ("error_before", "error_after", "replaced"))
+
+
+def test_learning_in_a_process_of_its_own_corrects_what_predicts_an_application(tmp_path, monkeypatch):
+    monkeypatch.setenv("LEADLINE_DATA_DIR", str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(path for path in sys.path if path))
+    told = Estimate(Target("node"), "roofline", Basis(Tier.SPECS), Interval(100.0, 50.0, 200.0))
+    SqliteHistory(tmp_path / "history.sqlite").add_all(
+        replace(one, predicted=told, started_at=f"2026-01-{at + 1:02}T10:00:00Z",
+                measured={"elapsed_s": Measurement(250.0 + at % 5, "s", "test")})
+        for at, one in enumerate(runs(30))
+    )  # fmt: skip
+    taught = taught_apart(("train", "infer"))
+    assert () == taught.failures
+    assert [("train", "elapsed_s", True)] == [(one.application, one.quantity, one.replaced) for one in taught.lessons]
+    assert 250.0 == pytest.approx(corrected(told, "train")[0].elapsed_s.point, rel=0.05)
+
+
+def test_the_last_lessons_stand_in_the_planes_status(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("LEADLINE_DATA_DIR", str(tmp_path))
+    with open_journal() as journal:
+        journal.write(notes=[Note(Kind.LEARNED, said=said_of(BETTER))])
+        journal.write(notes=[Note(Kind.LEARNED, said={"why": "nothing could be learned: no numpy", "failed": True})])
+    assert 0 == main(["plane", "status"])
+    out = capsys.readouterr().out
+    assert f"learned: {BETTER.sentence}" in out
+    assert "  nothing could be learned: no numpy" in out
+    assert 0 == main(["plane", "status", "--json"])
+    assert 0.1 == json.loads(capsys.readouterr().out)["learned"][0]["said"]["error_after"]

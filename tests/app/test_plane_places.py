@@ -6,14 +6,14 @@ from dataclasses import replace
 import pytest
 
 from leadline.app.advisor import PlaneAdvisor
-from leadline.app.plane_places import Elsewhere, Machine, own_machine, request_there
+from leadline.app.plane_places import Elsewhere, Machine, own_machine, request_there, same_nodes
 from leadline.core.errors import InvalidInput, UnknownName
 from leadline.core.estimate import Basis, Estimate, Interval, Target, Tier
 from leadline.core.hardware import Device, DeviceKind
 from leadline.core.jobs import JobSpec, JobState, ResourceSpec
 from leadline.core.plane import Action, Attempt, Cause, Job, Place, Policy, Situation
 from leadline.core.ports import Completed
-from leadline.core.systems import Billing, BillingRule, Limits, NodeType, Partition, System
+from leadline.core.systems import NOT_SHOWN, Billing, BillingRule, Limits, NodeType, Partition, System
 from leadline.core.units import GIB, HOUR_S, MIB
 from leadline.execution.clock import epoch_s
 from leadline.execution.plane.decide import decide
@@ -105,6 +105,15 @@ def test_other_nodes_take_another_time_which_is_known_only_where_it_was_predicte
     assert (None, None) == (found.elapsed_s, found.cost), "another unit cannot be compared"
     (found,) = elsewhere().alternatives(situation([SHORT, at], predicted=known))
     assert Interval(9.0, 8.0, 10.0) == found.elapsed_s
+
+
+def test_nodes_of_one_type_of_a_system_are_the_same_though_their_processor_is_not_known():
+    unknown, again = NodeType("n", cores=64), NodeType("n", cores=64, memory_bytes=GIB)
+    assert same_nodes(unknown, again, at_home=True)
+    assert not same_nodes(unknown, again)
+    assert not same_nodes(unknown, replace(again, name="m"), at_home=True)
+    assert not same_nodes(*[NodeType(NOT_SHOWN, cores=64)] * 2, at_home=True)
+    assert same_nodes(NODE, replace(LARGE, name="x"))
 
 
 def test_a_job_that_ran_out_of_host_memory_moves_to_where_its_need_is_met():

@@ -15,7 +15,7 @@ from leadline.core.estimate import Interval
 from leadline.core.jobs import JobSpec, JobState, ResourceSpec
 from leadline.core.plane import Alternative, Place, Situation
 from leadline.core.ports import Catalog, ProcessRunner
-from leadline.core.systems import NodeType, Partition
+from leadline.core.systems import NOT_SHOWN, NodeType, Partition
 from leadline.core.units import HOUR_S, MIB
 from leadline.execution.plane.needs import LEAST, View
 from leadline.execution.slurm.script import directives
@@ -148,7 +148,8 @@ def elapsed_there(
     situation: Situation, here: Partition | None, there: Partition | None, place: Place
 ) -> Interval | None:
     """Return how long the job runs at a place: as here on nodes of the same kind, as predicted where that was there."""
-    if here is not None and there is not None and same_nodes(here.node, there.node):
+    at_home = situation.attempt.place.system == place.system
+    if here is not None and there is not None and same_nodes(here.node, there.node, at_home=at_home):
         return situation.total_s
     predicted = situation.job.predicted
     if predicted is None or predicted.target.system is None or place.partition is None:
@@ -157,8 +158,10 @@ def elapsed_there(
     return predicted.elapsed_s if target == (place.system.casefold(), place.partition.casefold()) else None
 
 
-def same_nodes(one: NodeType, other: NodeType) -> bool:
-    """Whether two nodes compute alike: the same accelerators, processors and cores, all of them known."""
+def same_nodes(one: NodeType, other: NodeType, *, at_home: bool = False) -> bool:
+    """Whether two nodes compute alike: of one type of a system (``at_home``), or with the same, known hardware."""
+    if at_home and one.name == other.name != NOT_SHOWN:
+        return True
     processors = [each.processor or each.cpu_model for each in (one, other)]
     known = processors[0] is not None and one.cores is not None
     alike = [(each.device, each.gpus, each.sockets, each.cores) for each in (one, other)]

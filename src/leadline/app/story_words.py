@@ -173,6 +173,8 @@ def _decision(said: Said) -> str:
 
 def _fault(said: Said) -> str:
     why = said.get("why") or "no reason was given"
+    if said.get("changed"):
+        return f"{said['changed']} was changed: {why}"
     if said.get("system"):
         return f"{said['system']} does not answer: {why}"
     if said.get("asked"):

@@ -11,7 +11,7 @@ from leadline.core.jobs import JobSpec, JobState, ResourceSpec
 from leadline.core.plane import Action, After, Decision, Job, Kind, Place, Policy
 from leadline.execution.clock import iso
 from leadline.execution.plane.engine import Plane
-from leadline.execution.plane.journal import PlaneJournal
+from leadline.execution.plane.journal import Note, PlaneJournal
 from leadline.execution.scheduler import Busy, Refused
 from leadline.execution.wrapper.outcome import NEVER_BEGUN, Outcome
 from leadline.testing.desk import Counsel, Desk, HandClock, plainly, retry_node_fails
@@ -727,3 +727,54 @@ def test_an_attempt_after_the_first_is_given_no_shorter_limit_than_it_asks_for(w
     world.here.end(world.here.only(), JobState.NODE_FAIL)
     world.step(4)
     assert world.here.jobs[world.here.only()].submission.spec.resources.least_walltime_s is None
+
+
+def test_a_decision_about_a_waiting_job_rests_on_its_schedulers_plan_where_no_more_is_known(world):
+    seen = []
+
+    def notes(situation):
+        seen.append((situation.attempt.state, situation.remaining_wait_s))
+        return retry_node_fails(situation)
+
+    world.plane.actor.decide = notes
+    world.journal.add([job("a")])
+    world.step()
+    held = world.here.jobs[world.here.only()]
+    held.status = replace(held.status, expected_start_s=world.clock.now_s() + 7200.0)
+    world.step(12)
+    waits = [wait for state, wait in seen if state is JobState.PENDING]
+    assert waits[-1] is not None
+    assert 0.0 == waits[-1].low < waits[-1].point < 7200.0
+    assert waits[-1].high == 2 * waits[-1].point
+    world.here.run(world.here.only())
+    world.step(12)
+    assert (JobState.RUNNING, None) == seen[-1]
+
+
+def test_a_plan_that_wavers_at_every_look_is_not_written_down(world):
+    world.journal.add([job("a")])
+    world.step(2)
+    before = world.journal.last_event()
+    for at in range(5):
+        held = world.here.jobs[world.here.only()]
+        held.status = replace(held.status, expected_start_s=world.clock.now_s() + 100.0 * at)
+        world.step()
+    new = world.journal.events(since=before)
+    assert not [one for one in new if one.kind is Kind.STATE]
+    assert all(0 == one.said["changed"] for one in new if one.kind is Kind.POLL)
+
+
+def test_what_could_not_be_written_of_the_news_is_written_at_the_next_step(world, monkeypatch):
+    news = [[Note(Kind.LEARNED, said={"why": "it is better"})]]
+    world.plane._news = lambda: news.pop() if news else []
+    with monkeypatch.context() as broken:
+        broken.setattr(world.journal, "write", full_disk)
+        with pytest.raises(LeadlineError):
+            world.plane.step()
+    assert () == world.journal.events(kinds=[Kind.LEARNED])
+    world.step(2)
+    assert [{"why": "it is better"}] == [one.said for one in world.journal.events(kinds=[Kind.LEARNED])]
+
+
+def full_disk(**_):
+    raise LeadlineError("no space is left")

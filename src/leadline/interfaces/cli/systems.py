@@ -1,5 +1,6 @@
 """``leadline systems``: list, show, probe, check and validate the systems of the catalog."""
 
+from collections.abc import Sequence
 from datetime import date
 from pathlib import Path
 from typing import Annotated
@@ -7,6 +8,7 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
+from leadline.app.broken_jobs import BrokenJob, announce_broken
 from leadline.app.composition import process_runner, toolbox
 from leadline.app.probe_system import SCHEMA, SystemProbe, probe_system
 from leadline.app.recommend import recommend
@@ -80,16 +82,17 @@ def probe(
         save=not dry_run,
     )
     toolbox.cache_clear()  # its catalog was read before
+    broken = announce_broken(found.change, write=not dry_run)
     if json:
-        print_json(_probe_document(found, written=not dry_run))
+        print_json(_probe_document(found, broken, written=not dry_run))
     elif dry_run:
         write(found.text)
     else:
         _show(found.system)
-    _say_probed(found, dry_run=dry_run, json=json)
+    _say_probed(found, broken, dry_run=dry_run, json=json)
 
 
-def _probe_document(found: SystemProbe, *, written: bool) -> dict[str, object]:
+def _probe_document(found: SystemProbe, broken: Sequence[BrokenJob], *, written: bool) -> dict[str, object]:
     change = found.change
     return {
         "schema": SCHEMA,
@@ -98,18 +101,20 @@ def _probe_document(found: SystemProbe, *, written: bool) -> dict[str, object]:
         "kept": found.kept,
         "first": change.before is None,
         "changes": change.changes,
+        "broken": broken,
         "notes": found.notes,
         "here": found.here,
     }
 
 
-def _say_probed(found: SystemProbe, *, dry_run: bool, json: bool) -> None:
-    """Say what changed, what is not known and where the file is."""
+def _say_probed(found: SystemProbe, broken: Sequence[BrokenJob], *, dry_run: bool, json: bool) -> None:
+    """Say what changed, which waiting jobs that broke, what is not known and where the file is."""
     lines = []
     if not json:
         lines += [f"changed: {one.sentence}" for one in found.change.changes]
         if found.change.before is not None and not found.change.changes:
             lines.append("nothing changed since the last probe")
+        lines += [f"broken: {one.sentence}" for one in broken]
         lines += [*(f"note: {note}" for note in found.notes), _machine(found.here)]
     if not dry_run:
         kept = f"; what stood there is {found.kept}" if found.kept else ""

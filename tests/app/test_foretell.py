@@ -1,0 +1,82 @@
+"""Waits at a system are foretold by a process of its own: by its accounting, else as its scheduler plans."""
+
+import os
+import stat
+import time
+
+import pytest
+
+from leadline.app.foretell import Asked, foretell, queue_name
+from leadline.app.plane_waits import foretold_apart
+from leadline.core.errors import LeadlineError, UnknownName
+from leadline.core.jobs import JobSpec, ResourceSpec
+from leadline.core.ports import Completed
+from leadline.core.systems import NodeType, Partition, System
+
+COUNT, ARRAYS = 60, 4
+REEF = System("reef", "R", "hpc", "production", "slurm", (Partition("gpu-a100", NodeType("n"), queue="gpu"),))
+
+
+class Catalog:
+    def system(self, name):
+        if name != "reef":
+            raise UnknownName("system", name, ["reef"])
+        return REEF
+
+
+class NoAccounting:
+    """A place whose ``sacct`` says what is wrong (implements what ``foretell`` asks of a ``Transport``)."""
+
+    where = "nowhere"
+
+    def run(self, argv, *, stdin=None, env=None, timeout_s):  # noqa: ARG002 - the port's
+        assert "sacct" == argv[0]
+        return Completed(1, "", "Slurm accounting storage is disabled\n")
+
+
+def spec(partition):
+    return JobSpec("train", ("true",), ResourceSpec(walltime_s=120.0, cores_per_task=1), "slurm", partition)
+
+
+@pytest.fixture(autouse=True)
+def own_folder(monkeypatch, tmp_path):
+    monkeypatch.setenv("LEADLINE_DATA_DIR", str(tmp_path / "data"))
+
+
+def test_a_partition_is_called_as_its_scheduler_calls_it():
+    assert "gpu" == queue_name(JobSpec("x", ("x",), ResourceSpec(), "reef", "gpu-a100"), Catalog())
+    assert "any" == queue_name(spec("any"), Catalog())
+
+
+def test_why_nothing_is_known_is_told(monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    found = foretell(Asked("slurm", (spec("short"),)), Catalog(), NoAccounting())
+    assert ((None,), (None,)) == (found.learned, found.planned_s)
+    assert "accounting storage is disabled" in found.why
+
+
+def test_a_process_that_fails_is_one_sentence(monkeypatch):
+    monkeypatch.setenv("LEADLINE_DATA_DIR", "/proc/nowhere")
+    monkeypatch.setenv("PYTHONPATH", "/nowhere")
+    monkeypatch.setattr("leadline.app.plane_waits.MODULE", "leadline.app.no_such_module")
+    with pytest.raises(LeadlineError, match="no_such_module"):
+        foretold_apart(Asked("slurm", ()))
+
+
+@pytest.mark.slow
+def test_on_a_real_slurm_waits_are_learned_and_where_nothing_ran_its_plan_is_told(slurm, tmp_path):
+    for folder in (tmp_path, *list(tmp_path.parents)[:3]):
+        if folder.stat().st_uid == os.getuid():
+            folder.chmod(folder.stat().st_mode | stat.S_IXOTH | stat.S_IROTH)
+    for at in range(ARRAYS):
+        words = ["sbatch", "-p", "short", "-t", "2", "-a", f"1-{COUNT}", "-o", "/dev/null", "--wrap", "true"]
+        assert 0 == slurm.run([*words, "-J", f"a{at}"]).returncode
+        time.sleep(2)
+    slurm.wait(lambda: not slurm.run(["squeue", "-h", "-p", "short"]).stdout.strip(), "the jobs ran", most_s=120)
+    time.sleep(3)
+    found = foretold_apart(Asked("slurm", (spec("short"), spec("long"))))
+    assert "" == found.why
+    assert found.learned[0].wait_s.high < 600
+    assert found.learned[0].wait_s.level == 0.9
+    assert (None, None) == (found.planned_s[0], found.learned[1])
+    assert 0 <= found.planned_s[1] < 60
