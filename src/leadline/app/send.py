@@ -19,6 +19,7 @@ from leadline.core.jobs import JobSpec, ResourceSpec
 from leadline.core.plane import After, Place, Policy
 from leadline.core.ports import Catalog
 from leadline.core.units import HOUR_S, parse_duration_s
+from leadline.execution.plane.staging import checked_folder
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +44,7 @@ class Terms:
     risk: float = RISK
     resizes: bool = True
     measured: bool = True
+    checkpoint_folder: str | None = None
 
     @property
     def given(self) -> bool:
@@ -140,6 +142,8 @@ def policy_of(places: tuple[Place, ...], terms: Terms) -> Policy:
         raise InvalidInput(
             f"--copies {terms.copies} needs the measuring wrapper, which lets one copy begin: leave --no-measure out"
         )
+    if terms.checkpoint_folder is not None and not terms.resumes:
+        raise InvalidInput("--checkpoint-folder is for a command that goes on from its own checkpoint: add --resumes")
     if not 0 < terms.risk < 1:
         raise InvalidInput(f"--risk is {terms.risk:g}, but it must lie between 0 and 1, such as 0.05")
     before_s = parse_duration_s(terms.checkpoint_before) if terms.checkpoint_before else usual.checkpoint_s
@@ -156,6 +160,7 @@ def policy_of(places: tuple[Place, ...], terms: Terms) -> Policy:
         risk=terms.risk,
         resizes=terms.resizes,
         measured=terms.measured,
+        checkpoint_folder=checked_folder(terms.checkpoint_folder) if terms.checkpoint_folder is not None else None,
     )
 
 

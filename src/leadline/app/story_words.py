@@ -114,6 +114,7 @@ def bounds_words(policy: Policy) -> str:
     parts += ["it goes on from its checkpoint"] if policy.resumes else []
     if policy.checkpoint_signal:
         parts.append(f"{policy.checkpoint_signal} {format_duration(policy.checkpoint_s)} before a limit")
+    parts += [f"its folder {policy.checkpoint_folder} goes along"] if policy.checkpoint_folder else []
     parts += [] if policy.measured else ["not measured"]
     return "; ".join(parts)
 
@@ -201,6 +202,14 @@ def _learned(said: Said) -> str:
     return f"learned: {said.get('why') or 'its run entered the history'}"
 
 
+def _staged(said: Said) -> str:
+    there = f"brought from {said.get('from')} to {said.get('to')}"
+    if not said.get("moved_bytes"):
+        return f"no checkpoint had to be {there}"
+    took = f" in {written('elapsed_s', said['elapsed_s'])}" if said.get("elapsed_s") else ""
+    return f"its checkpoint was {there}: {written('moved_bytes', said['moved_bytes'])}{took}"
+
+
 def _plain(name: str) -> str:
     for unit in ("_node_s", "_bytes", "_s"):
         name = name.removesuffix(unit)
@@ -210,6 +219,7 @@ def _plain(name: str) -> str:
 _SAYS = {
     Kind.HANDED_OVER: _handed_over,
     Kind.NOTED: _noted,
+    Kind.STAGED: _staged,
     Kind.SUBMITTED: _submitted,
     Kind.STATE: _state,
     Kind.PROGRESS: _progress,

@@ -41,6 +41,8 @@ class Policy:
     resumes: bool = False
     checkpoint_signal: str | None = None
     checkpoint_s: float = 120.0
+    checkpoint_folder: str | None = None
+    """Where its checkpoints lie in the folder that it runs in; it goes along when the job moves to another system."""
     deadline_at: str | None = None
     risk: float = 0.05
     resizes: bool = True
@@ -105,6 +107,11 @@ class Attempt:
     """Whether its end entered the history."""
 
     @property
+    def began(self) -> bool:
+        """Whether its command may have begun."""
+        return self.started_at is not None and (self.begins or not self.held)
+
+    @property
     def live(self) -> bool:
         """Whether it is, or may be, at the scheduler; what nothing names any more ended with state UNKNOWN."""
         return not self.state.final and self.ended_at is None
@@ -155,6 +162,12 @@ class Job:
     def live(self) -> tuple[Attempt, ...]:
         """The attempts that are, or may be, at a scheduler."""
         return tuple(one for one in self.attempts if one.live)
+
+    def carried_to(self, system: str) -> Attempt | None:
+        """Return the attempt whose checkpoint has to be brought to a system before it goes on there."""
+        began = [one for one in self.attempts if one.began]
+        last = max(began, key=lambda one: one.number, default=None)
+        return None if last is None or self.policy.checkpoint_folder is None or last.place.system == system else last
 
 
 class Action(StrEnum):
@@ -285,6 +298,8 @@ class Kind(StrEnum):
     HANDED_OVER = "handed over"
     NOTED = "noted"
     """An attempt is about to be submitted under its key."""
+    STAGED = "staged"
+    """The checkpoint of an attempt was brought to another system."""
     SUBMITTED = "submitted"
     STATE = "state"
     PROGRESS = "progress"

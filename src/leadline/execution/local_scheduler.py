@@ -23,7 +23,7 @@ from leadline.execution.local_submissions import LocalSubmissions, Taken, Withdr
 from leadline.execution.queue import Entry, ended_outcome, log_path, result_path, tail
 from leadline.execution.scheduler import Refused, Status, Submission, Unsure
 from leadline.execution.slots import Slots
-from leadline.execution.transport import Here, write_word
+from leadline.execution.transport import Here, Transport, write_word
 from leadline.execution.wrapper.control import set_walltime
 from leadline.execution.wrapper.outcome import Outcome, read_outcome, word_name
 from leadline.execution.wrapping import Terms
@@ -140,6 +140,10 @@ class LocalScheduler:
         (self.folder / "runs").mkdir(exist_ok=True)
         for key in keys:
             write_word(Here(), PurePosixPath(self.folder, "runs"), key)
+
+    def home(self, spec: JobSpec) -> tuple[Transport, PurePosixPath]:
+        """Return how a job's files are reached, and its folder."""
+        return Here(), PurePosixPath(_completed(spec).workdir or ".")
 
     def change_walltime(self, scheduler_id: str, walltime_s: float) -> None:
         """Give a job another limit, counted from its start; a running job's wrapper takes it over within seconds.

@@ -7,11 +7,13 @@ not name has not ended.
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from pathlib import PurePosixPath
 from typing import Protocol, runtime_checkable
 
 from leadline.core.errors import LeadlineError, SchedulerUnreachable
 from leadline.core.jobs import JobSpec, JobState
 from leadline.core.plane import After
+from leadline.execution.transport import Transport
 from leadline.execution.wrapper.outcome import Outcome
 
 
@@ -138,6 +140,13 @@ class Scheduler(Protocol):
 
     def let_begin(self, keys: Collection[str]) -> None:
         """Give held attempts, waiting or running, the word upon which their commands begin; giving it twice is well."""
+
+    def home(self, spec: JobSpec) -> tuple[Transport, PurePosixPath] | None:
+        """Return how files of a job are reached and the folder that its command runs in; ``None`` where it has none.
+
+        Raises:
+            InvalidInput: the folder is not known.
+        """
 
     def change_walltime(self, scheduler_id: str, walltime_s: float) -> None:
         """Ask for another limit.

@@ -2,15 +2,17 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import PurePosixPath
 
 from leadline.core.errors import SchedulerUnreachable
-from leadline.core.jobs import JobState
+from leadline.core.jobs import JobSpec, JobState
 from leadline.core.plane import Action, Attempt, Decision, Job, Plan, Situation
 from leadline.execution.clock import iso
 from leadline.execution.plane.advisor import Ended, Expectation
 from leadline.execution.plane.diagnose import Diagnosis
 from leadline.execution.scheduler import Refused, Status, Submission, Unsure
 from leadline.execution.simulated.clock import HandClock
+from leadline.execution.transport import Here, Transport
 from leadline.execution.wrapper.outcome import Outcome
 
 
@@ -48,6 +50,8 @@ class Desk:
     fixed_limits: bool = False
     next_number: int = 100
     abreast: int = 1
+    folder: PurePosixPath | None = None
+    transport: Transport = field(default_factory=Here)
 
     def submit(self, submission: Submission) -> str:
         """Take a job, unless a failure was turned on."""
@@ -119,6 +123,11 @@ class Desk:
         self.words |= set(keys)
         if self.lose_words:
             raise SchedulerUnreachable("no answer in time")
+
+    def home(self, spec: JobSpec) -> tuple[Transport, PurePosixPath] | None:  # noqa: ARG002
+        """Return the folder that a test gave."""
+        self._answer()
+        return None if self.folder is None else (self.transport, self.folder)
 
     def change_walltime(self, scheduler_id: str, walltime_s: float) -> None:
         """Change a limit, unless limits are fixed here."""

@@ -6,7 +6,8 @@ from itertools import islice
 from pathlib import PurePosixPath
 
 from leadline.core.documents import load
-from leadline.core.errors import SchedulerUnreachable
+from leadline.core.errors import InvalidInput, SchedulerUnreachable
+from leadline.core.jobs import JobSpec
 from leadline.core.ports import Completed
 from leadline.execution.pbs.script import Flavour, clock, job_script, qsub_options
 from leadline.execution.pbs.text import (
@@ -172,6 +173,18 @@ class PbsScheduler:
         """Write the word beside the outcomes of held attempts."""
         for key in keys:
             write_word(self.transport, self.folder / "runs", key)
+
+    def home(self, spec: JobSpec) -> tuple[Transport, PurePosixPath]:
+        """Return how a job's files are reached, and its folder.
+
+        Raises:
+            InvalidInput: it names none, and would run where qsub happens to be called.
+        """
+        if spec.workdir is None:
+            raise InvalidInput(
+                f"job {spec.name!r} names no folder to run in: add --workdir, so that its files are found"
+            )
+        return self.transport, PurePosixPath(spec.workdir)
 
     def change_walltime(self, scheduler_id: str, walltime_s: float) -> None:
         """Ask qalter for another limit; most sites let their users only lower that of a running job.

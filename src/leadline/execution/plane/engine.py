@@ -12,6 +12,7 @@ from leadline.execution.plane.book import Book
 from leadline.execution.plane.journal import Note, PlaneJournal
 from leadline.execution.plane.patience import USUAL, Patience, Rhythm
 from leadline.execution.plane.settling import Settler
+from leadline.execution.plane.staging import Stager
 from leadline.execution.plane.submitting import Submitter
 from leadline.execution.plane.watching import End, Watcher, ask
 from leadline.execution.scheduler import Refused, Scheduler, Status
@@ -47,7 +48,10 @@ class Plane:
         self.schedulers: dict[str, Scheduler] = {}
         self.rhythms: dict[str, Rhythm] = {}
         self.watchers: dict[str, Watcher] = {}
-        self.submitter = Submitter(self.book, self.schedulers, self.rhythms, self.admit, advisor, self.clock, patience)
+        self.stager = Stager(self.book, self.schedulers, self.admit, self.clock, journal.path.parent / "staging")
+        self.submitter = Submitter(
+            self.book, self.schedulers, self.rhythms, self.admit, advisor, self.clock, patience, self.stager.ready
+        )
         self.starts: dict[str, float] = {}
         self.actor = Actor(self.book, self.schedulers, advisor, self.clock, patience, decide, starts=self.starts)
         self.settler = Settler(self.book, self.schedulers, advisor, self.clock, diagnose, self.actor)

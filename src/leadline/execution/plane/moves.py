@@ -37,7 +37,7 @@ def sooner(view: View) -> Decision | None:
         return None
     best: tuple[float, Decision] | None = None
     for other in reachable(view):
-        there = total([other.wait_s, other.elapsed_s], other.staging_s)
+        there = _there(view, other)
         if there is None:
             continue
         proposal = propose_there(view, other, _saves(other, here, there), _figures(here, there))
@@ -52,7 +52,7 @@ def sooner(view: View) -> Decision | None:
 
 def roomier(view: View, fits: Callable[[Alternative], bool], reason: str) -> Decision | None:
     """Return the move to the place that ``fits`` and where the job ends soonest; ``None`` where there is none."""
-    places = [(_soonest(other), at, other) for at, other in enumerate(reachable(view)) if fits(other)]
+    places = [(_soonest(view, other), at, other) for at, other in enumerate(reachable(view)) if fits(other)]
     for _, _, other in sorted(places, key=lambda one: one[:2]):
         proposal = propose_there(view, other, f"{reason}; {other.place} has it")
         if not broken_bound(view, proposal):
@@ -132,9 +132,16 @@ def _figures(here: Interval, there: Interval) -> Figures:
     }  # fmt: skip
 
 
-def _soonest(other: Alternative) -> float:
-    known = total([other.wait_s, other.elapsed_s], other.staging_s)
+def _soonest(view: View, other: Alternative) -> float:
+    known = _there(view, other)
     return known.point if known is not None else math.inf
+
+
+def _there(view: View, other: Alternative) -> Interval | None:
+    """Return the time to the result there; ``None`` where a part of it, such as that of staging, is not known."""
+    if other.staging_s is None and view.job.carried_to(other.place.system) is not None:
+        return None
+    return total([other.wait_s, other.elapsed_s], other.staging_s)
 
 
 def _spread(half_width: float, level: float) -> float:

@@ -38,6 +38,8 @@ class Submitter:
     advisor: Advisor
     clock: Clock
     patience: Patience
+    has_checkpoint: Callable[[Job], bool] = lambda _: True
+    """Whether what a job goes on from is where it goes to; it is brought there else, and asked for again."""
     missed: dict[str, float] = field(default_factory=dict)
     """Batch → since when (monotonic) it is looked up in vain; a clock that jumps makes no time pass."""
     due: dict[tuple[str, str], float] = field(default_factory=dict)
@@ -100,7 +102,7 @@ class Submitter:
                 continue
             if job.plan and job.plan.not_before and not self._is_due(job.key, job.plan.not_before):
                 continue
-            if not self._may_follow(job):
+            if not self._may_follow(job) or not self.has_checkpoint(job):
                 continue
             ready.append(job)
             if len(ready) >= AT_ONCE and not job.group:

@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from leadline.core.errors import InvalidInput, SchedulerUnreachable
-from leadline.core.jobs import JobState
+from leadline.core.jobs import JobSpec, JobState
 from leadline.core.runs import Measurement
 from leadline.execution.clock import iso
 from leadline.execution.scheduler import Refused, Status, Submission, Unsure
@@ -120,6 +120,10 @@ class SimulatedScheduler:
         """Give held jobs the word."""
         self._ask()
         self.site.let_begin(keys)
+
+    def home(self, spec: JobSpec) -> None:  # noqa: ARG002 - the port's
+        """Return ``None``: nothing that is simulated has files."""
+        return
 
     def change_walltime(self, scheduler_id: str, walltime_s: float) -> None:
         """Ask for another limit.

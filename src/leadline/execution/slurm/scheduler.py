@@ -209,6 +209,10 @@ class SlurmScheduler:
         for key in keys:
             write_word(self.transport, self.folder / RUNS, key)
 
+    def home(self, spec: JobSpec) -> tuple[Transport, PurePosixPath]:
+        """Return how a job's files are reached, and its folder; without one of its own it runs in the scheduler's."""
+        return self.transport, self.folder / (spec.workdir or "")
+
     def change_walltime(self, scheduler_id: str, walltime_s: float) -> None:
         """Ask for another limit, in whole minutes."""
         minutes = round(whole_minutes_s(walltime_s) / MINUTE_S)

@@ -113,6 +113,10 @@ def submit(
     checkpoint_signal: Annotated[
         str | None, _open("NAME", "Sent before a limit, so that it writes a checkpoint: USR1.", "none", PLANE)
     ] = None,
+    checkpoint_folder: Annotated[
+        str | None,
+        _open("FOLDER", "Where its checkpoints lie in its folder; it goes along to another system.", "none", PLANE),
+    ] = None,
     checkpoint_before: Annotated[str | None, _open("TIME", "How long before a limit.", "2m", PLANE)] = None,
     deadline: Annotated[
         str | None, _open("WHEN", "When the result is wanted: 6h from now, or 2026-11-23T08:00.", "none", PLANE)
@@ -144,6 +148,7 @@ def submit(
     terms = Terms(
         copies, array, tuple(after or ()), tuple(after_any or ()), attempts, most_cost, most_node_hours, resumes,
         checkpoint_signal, checkpoint_before, deadline, risk, not no_resize, not no_measure,
+        checkpoint_folder,
     )  # fmt: skip
     places = on or [LOCAL]
     here = [one.casefold() for one in places] == [LOCAL] and not detach
