@@ -21,7 +21,7 @@ def test_memory_runs_out_between_two_looks_in_a_straight_line():
 
 
 def test_an_oracle_pays_for_what_a_job_takes_and_a_whole_node_for_all_of_it():
-    assert (400.0, pytest.approx(400.0 * 2 / 6)) == (oracle(GROWS).node_s, oracle(GROWS).cost_s)
+    assert (400.0, pytest.approx(400.0 * 2 / 4)) == (oracle(GROWS).node_s, oracle(GROWS).cost_s)
     assert Spent(400.0, 400.0) == whole_node(GROWS)
 
 

@@ -37,7 +37,7 @@ from leadline.training.live_tables import shipped_live_table
 
 TIME_SHARE, MEMORY_SHARE = 0.3, 0.5
 JOBS, QUICK_JOBS = 20, 4
-NODES = 6
+NODES = 10
 PLACE = Place("cluster", "long")
 ROOM = ResourceSpec(cores_per_task=1, memory_bytes_per_node=1400 * MIB, walltime_s=1800.0)
 """What the runs that tell the truth may take."""
@@ -59,7 +59,7 @@ def loop(folder: Path, *, quick: bool, seed: int) -> list[BenchRow]:
     Raises:
         LeadlineError: the cluster did not start, or a job failed though it had room to spare.
     """
-    jobs = trials(QUICK_JOBS, seed, work=0.08) if quick else trials(JOBS, seed)
+    jobs = trials(QUICK_JOBS, seed, work=0.06) if quick else trials(JOBS, seed)
     settings = () if cgroups_writable() else ("JobAcctGatherParams=OverMemoryKill",)
     plan = ClusterPlan(
         nodes=NODES, cores=NODE.cores or 1, memory_mib=round((NODE.memory_bytes or 0) / MIB), settings=settings

@@ -7,7 +7,7 @@ from leadline.core.jobs import ResourceSpec
 from leadline.core.systems import NodeType
 from leadline.core.units import GIB, MIB, MINUTE_S
 
-NODE = NodeType("node", cores=4, memory_bytes=6 * GIB)
+NODE = NodeType("node", cores=8, memory_bytes=4 * GIB)
 """A node of the loop's cluster."""
 GROWTH = 1.5
 MOST_TRIES = 20
