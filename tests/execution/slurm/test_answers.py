@@ -15,7 +15,7 @@ from leadline.core.jobs import JobState
 from leadline.core.units import MIB
 from leadline.execution.scheduler import Status
 from leadline.execution.slurm.answers import forecast, read_accounting, read_controller, read_names, read_queue
-from leadline.execution.slurm.words import duration_s, indices_of, moment_s, ranges_of, size_bytes, state_of
+from leadline.execution.slurm.words import duration_s, indices_of, moment_s, ranges_of, size_bytes
 
 REASON = "Nodes required for job are DOWN, DRAINED or reserved for jobs in higher priority partitions"
 QUEUE = f"""\
@@ -111,7 +111,7 @@ def test_what_nobody_expects_is_no_error(text):
         read_controller(listing)
         read_names(listing, "<mark>", ["a"])
         forecast(listing)
-        for read in (state_of, duration_s, size_bytes, moment_s):
+        for read in (JobState.from_slurm, duration_s, size_bytes, moment_s):
             read(text)
 
 
