@@ -173,6 +173,21 @@ def test_a_waiting_job_moves_to_where_it_ends_sooner_by_what_the_advisor_knows(t
     assert action is decide(full).action
 
 
+@pytest.mark.parametrize(
+    ("target", "place", "holds"),
+    [(("reef", "short"), SHORT, True), (("reef", "short"), LONG, True),
+     (("reef", "short"), Place("atoll", "cpu"), False),
+     (("reef", "short"), AT_HOME, False), (("reef", "short"), Place("reef"), True), ((None, None), HERE, True),
+     ((None, None), SHORT, False), (("reef", "short"), HERE, False)],
+)  # fmt: skip
+def test_what_was_predicted_for_other_nodes_says_nothing_of_a_job_here(tmp_path, target, place, holds):
+    advisor = PlaneAdvisor(Catalog(), SqliteHistory(tmp_path / "h"), shipped_live_table())
+    known = Estimate(Target("x", *target), "roofline", Basis(Tier.SPECS), elapsed_s=TAKES)
+    one = situation([place], predicted=known)
+    expected = advisor.expect(one.job, one.attempt, None, now_s=NOW_S)
+    assert (TAKES if holds else None) == expected.total_s
+
+
 def test_what_a_gpu_and_a_node_have_here_and_at_a_place_is_expected_of_an_attempt(tmp_path):
     advisor = PlaneAdvisor(Catalog(), SqliteHistory(tmp_path / "h"), shipped_live_table(), Machine(64 * GIB, 24 * GIB))
     figures = []

@@ -49,8 +49,13 @@ def office():
 
 
 @pytest.fixture
-def waits(office, clock):
-    return QueueWaits(office, clock)
+def heard():
+    return []
+
+
+@pytest.fixture
+def waits(office, clock, heard):
+    return QueueWaits(office, clock, heard.append)
 
 
 def told(waits, clock, place=BUSY):
@@ -91,13 +96,15 @@ def test_what_only_the_scheduler_plans_may_be_sooner_and_later(waits, clock):
     assert Interval(60.0, 0.0, 120.0) == told(waits, clock, IDLE)
 
 
-def test_an_old_answer_says_nothing_of_a_job_that_is_submitted_now(waits, office, clock):
+def test_an_old_answer_says_nothing_of_a_job_that_is_submitted_now(waits, office, clock, heard):
     assert told(waits, clock) is not None
     office.fails = "no accounting"
     clock.sleep(LASTS_S + 1.0)
     assert waits.of(spec(BUSY), BUSY) is None
     assert told(waits, clock) is None
-    assert "no accounting" == waits.why["reef"]
+    clock.sleep(AGAIN_S)
+    told(waits, clock)
+    assert ["how long jobs wait at reef is not learned: no accounting"] == heard, "it is told once"
     office.fails = ""
     clock.sleep(AGAIN_S)
     assert told(waits, clock) is not None

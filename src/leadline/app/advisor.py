@@ -67,8 +67,9 @@ class PlaneAdvisor:
             job.spec, resources=attempt.resources, system=attempt.place.system, partition=attempt.place.partition
         )
         partition = known_partition(spec, self.catalog)
-        elapsed = self._elapsed(job, attempt, outcome, now_s)
-        memory, elsewhere = self._memory(job, attempt, outcome, elapsed), self._elsewhere()
+        elsewhere = self._elsewhere()
+        elapsed = self._elapsed(elsewhere.predicted(job, attempt.place, partition), attempt, outcome, now_s)
+        memory = self._memory(job, attempt, outcome, elapsed)
         seen = outcome.measured.get("host_memory_bytes") if outcome else None
         known = Situation(
             job, attempt, now_s, elapsed_s(attempt, now_s), elapsed.total, memory, seen.value if seen else None
@@ -97,8 +98,9 @@ class PlaneAdvisor:
     def _elsewhere(self) -> Elsewhere:
         return Elsewhere(self.catalog, self.here, self.waits.of)
 
-    def _elapsed(self, job: Job, attempt: Attempt, outcome: Outcome | None, now_s: float) -> LiveEstimate:
-        before = job.predicted.elapsed_s if job.predicted else None
+    def _elapsed(
+        self, before: Interval | None, attempt: Attempt, outcome: Outcome | None, now_s: float
+    ) -> LiveEstimate:
         if attempt.started_at is None:
             return LiveEstimate(before)
         at_s = max(0.0, now_s - epoch_s(attempt.started_at))

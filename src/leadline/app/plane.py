@@ -51,7 +51,7 @@ def hold_plane(
             SqliteHistory(settings.history_path()),
             shipped_live_table(),
             here=own_machine(process_runner()),
-            waits=QueueWaits(),
+            waits=QueueWaits(told=told),
             finished=learning.take_in,
         )
         yield Plane(journal, admitted, advisor, diagnose=diagnose, decide=decide, patience=patience, news=learning.news)

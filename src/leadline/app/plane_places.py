@@ -11,9 +11,9 @@ from leadline.app.schedulers import known_partition
 from leadline.app.this_machine import DRIVER_S
 from leadline.catalog.billing import price
 from leadline.core.errors import InvalidInput, LeadlineError
-from leadline.core.estimate import Interval
+from leadline.core.estimate import Interval, Target
 from leadline.core.jobs import JobSpec, JobState, ResourceSpec
-from leadline.core.plane import Alternative, Place, Situation
+from leadline.core.plane import Alternative, Job, Place, Situation
 from leadline.core.ports import Catalog, ProcessRunner
 from leadline.core.systems import NOT_SHOWN, NodeType, Partition
 from leadline.core.units import HOUR_S, MIB
@@ -108,6 +108,20 @@ class Elsewhere:
             gpu_memory_bytes=self.gpu_memory(place, there, asked),
         )
 
+    def predicted(self, job: Job, place: Place, partition: Partition | None) -> Interval | None:
+        """Return how long a job runs at a place as far as it was predicted before it was handed over.
+
+        What was predicted for other nodes says nothing: a limit that is right on those may be too low here.
+        """
+        told = job.predicted
+        if told is None or told.elapsed_s is None or is_for(told.target, place):
+            return None if told is None else told.elapsed_s
+        spec = replace(job.spec, system=told.target.system, partition=told.target.partition)
+        there = known_partition(spec, self.catalog)
+        at_home = place.system == told.target.system
+        alike = partition is not None and there is not None and same_nodes(partition.node, there.node, at_home=at_home)
+        return told.elapsed_s if alike else None
+
     def _is_gone(self, place: Place) -> bool:
         """Whether the catalog knows the system of a place, and no such partition of it."""
         try:
@@ -152,10 +166,16 @@ def elapsed_there(
     if here is not None and there is not None and same_nodes(here.node, there.node, at_home=at_home):
         return situation.total_s
     predicted = situation.job.predicted
-    if predicted is None or predicted.target.system is None or place.partition is None:
-        return None
-    target = (predicted.target.system.casefold(), (predicted.target.partition or "").casefold())
-    return predicted.elapsed_s if target == (place.system.casefold(), place.partition.casefold()) else None
+    return predicted.elapsed_s if predicted is not None and is_for(predicted.target, place) else None
+
+
+def is_for(target: Target, place: Place) -> bool:
+    """Whether an estimate was made for a place: its partition, its system where it names none, or this machine."""
+    if target.system is None or place.system.casefold() == LOCAL:
+        return target.system is None and place.system.casefold() == LOCAL
+    if target.system.casefold() != place.system.casefold():
+        return False
+    return place.partition is None or place.partition.casefold() == (target.partition or "").casefold()
 
 
 def same_nodes(one: NodeType, other: NodeType, *, at_home: bool = False) -> bool:

@@ -81,8 +81,10 @@ class QueueWaits:
 
     ask: Callable[[Asked], Foretold] = foretold_apart
     clock: Clock = field(default_factory=SystemClock)
+    told: Callable[[str], None] = lambda _: None
+    """Hears, once, why waits at a system cannot be learned."""
     why: dict[str, str] = field(default_factory=dict)
-    """System → why nothing is known of its waits."""
+    """System → why its waits cannot be learned; empty where they are."""
     _asked: dict[Question, tuple[JobSpec, float]] = field(default_factory=dict)
     """What is wanted, and when (monotonic) it was wanted first since it was asked."""
     _answers: dict[Question, Answer] = field(default_factory=dict)
@@ -160,10 +162,16 @@ class QueueWaits:
             return
         system, at_s = self._at
         if isinstance(found, Exception):
-            self.why[system] = str(found) or type(found).__name__
+            self._explain(system, str(found) or type(found).__name__)
             return
         questions, told = found
-        self.why[system] = told.why
+        self._explain(system, told.why)
         self._answers = {one: known for one, known in self._answers.items() if at_s - known.at_s < LASTS_S}
         for question, learned, planned_s in zip(questions, told.learned, told.planned_s, strict=True):
             self._answers[question] = Answer(at_s, learned, planned_s)
+
+    def _explain(self, system: str, why: str) -> None:
+        """Keep why waits are not learned, and tell it if that is news."""
+        if why and why != self.why.get(system):
+            self.told(f"how long jobs wait at {system} is not learned: {why}")
+        self.why[system] = why

@@ -8,9 +8,11 @@ from datetime import date
 import pytest
 
 from leadline.app.composition import toolbox
+from leadline.app.hand_over import open_journal
 from leadline.app.probe_system import probe_system
 from leadline.catalog.read import TomlCatalog
 from leadline.core.jobs import JobSpec, ResourceSpec
+from leadline.core.plane import Attempt, Job, Place, Policy
 from leadline.core.units import HOUR_S, MIB
 from leadline.execution.processes import run_process
 from leadline.interfaces.cli.main import main
@@ -121,6 +123,25 @@ def test_a_lowered_limit_names_the_queued_jobs_that_it_breaks(gpu_cluster, probe
     assert ["long cannot run in gpu any more: walltime: asks for 1h 00m, the limit is 30m 00s"] == [
         one.sentence for one in broken_by(change, queued)
     ]
+
+
+def test_waiting_jobs_of_the_plane_that_a_change_broke_are_named_and_their_story_tells_it(gpu_cluster, here, capsys):
+    run(capsys, "systems", "probe")
+    place, asked = Place("test", "gpu"), ResourceSpec(gpus_per_node=1, walltime_s=float(HOUR_S))
+    waiting = Attempt("w-1", "w", 1, place, asked, scheduler_id="1000")
+    with open_journal() as journal:
+        journal.add([Job("w", JobSpec("long", ("true",), asked), Policy((place,)), attempts=(waiting,))])
+        journal.write(attempts=[waiting])
+    gpu_cluster.say("scontrol", "update", "PartitionName=gpu", "MaxTime=30")
+    try:
+        printed = run(capsys, "systems", "probe")
+        again = run(capsys, "systems", "probe")
+    finally:
+        gpu_cluster.say("scontrol", "update", "PartitionName=gpu", "MaxTime=120")
+    why = "long cannot run in gpu any more: walltime: asks for 1h 00m, the limit is 30m 00s"
+    assert f"broken: job w: {why}" in printed.err
+    assert "broken" not in again.err
+    assert f"test was changed: {why}" in run(capsys, "explain", "w").out
 
 
 LIMITED = ("research", "root", "set", "MaxWall=00:20:00", "GrpTRES=gres/gpu=1", "qos=normal,long")
