@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from leadline.app.places import LOCAL
-from leadline.app.plane_places import Elsewhere, Machine, price_per_s
+from leadline.app.plane_places import Elsewhere, Machine, Staging, price_per_s, unknown
 from leadline.app.plane_waits import NoWaits, Waits
 from leadline.app.schedulers import known_partition
 from leadline.core.errors import InvalidInput, NothingFits
@@ -28,7 +28,8 @@ from leadline.history.sqlite import SqliteHistory
 class PlaneAdvisor:
     """Answers the plane's questions, none of them by waiting for anything.
 
-    ``waits`` knows how long jobs wait in queues, and ``finished`` is told the runs that entered the history.
+    ``waits`` knows how long jobs wait in queues, ``staging`` how long a checkpoint takes to another system, and
+    ``finished`` is told the runs that entered the history.
     ``memory_seen`` keeps what running attempts showed of their memory.
     """
 
@@ -38,6 +39,7 @@ class PlaneAdvisor:
     here: Machine = field(default_factory=Machine)
     waits: Waits = field(default_factory=NoWaits)
     finished: Callable[[Sequence[Run]], object] = len
+    staging: Staging = unknown
     memory_seen: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
 
     def plans(self, job: Job) -> tuple[Plan, ...]:
@@ -96,7 +98,7 @@ class PlaneAdvisor:
         self.finished(runs)
 
     def _elsewhere(self) -> Elsewhere:
-        return Elsewhere(self.catalog, self.here, self.waits.of)
+        return Elsewhere(self.catalog, self.here, self.waits.of, self.staging)
 
     def _elapsed(
         self, before: Interval | None, attempt: Attempt, outcome: Outcome | None, now_s: float

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 
 from leadline.app import settings
@@ -12,6 +13,7 @@ from leadline.app.plane_learning import Learning
 from leadline.app.plane_places import own_machine
 from leadline.app.plane_waits import QueueWaits
 from leadline.app.schedulers import let_go, scheduler_of
+from leadline.app.transfers import staging_s
 from leadline.core.errors import InvalidInput
 from leadline.core.ports import Catalog
 from leadline.execution.lock import holder, only_one
@@ -54,7 +56,11 @@ def hold_plane(
             waits=QueueWaits(told=told),
             finished=learning.take_in,
         )
-        yield Plane(journal, admitted, advisor, diagnose=diagnose, decide=decide, patience=patience, news=learning.news)
+        plane = Plane(
+            journal, admitted, advisor, diagnose=diagnose, decide=decide, patience=patience, news=learning.news
+        )
+        advisor.staging = partial(staging_s, journal=journal, size_bytes=plane.stager.size_bytes)
+        yield plane
 
 
 def runner() -> str | None:

@@ -24,6 +24,14 @@ from leadline.recommend.queued import refuse_request
 Wait = Callable[[JobSpec, Place], Interval | None]
 """(job as it would be asked for, where) → how long it would wait there; ``None`` is not known."""
 
+Staging = Callable[[Job, str], Interval | None]
+"""(job, a system) → how long bringing its checkpoint there takes; ``None`` is not known."""
+
+
+def unknown(job: Job, system: str) -> None:  # noqa: ARG001 - as it is asked
+    """Return ``None``: nothing is known of copies between systems."""
+    return
+
 
 @dataclass(frozen=True, slots=True)
 class Machine:
@@ -51,6 +59,7 @@ class Elsewhere:
     catalog: Catalog
     here: Machine
     wait: Wait
+    staging: Staging = unknown
 
     def alternatives(self, situation: Situation) -> tuple[Alternative, ...]:
         """Return the places where the job is not, and that would take it, in the order of its policy."""
@@ -103,6 +112,7 @@ class Elsewhere:
             asked,
             self.wait(spec, place),
             elapsed,
+            self.staging(job, place.system),
             cost=cost,
             currency=currency,
             gpu_memory_bytes=self.gpu_memory(place, there, asked),

@@ -105,7 +105,8 @@ def test_both_copies_stand_at_their_gates_and_one_word_lets_one_begin(folder):
         began = folder / "began"
         spec = JobSpec("j", ("sh", "-c", f"echo $LEADLINE_KEY >> {began}; sleep 1"), ASKED)
         both.journal.add([Job("j", spec, Policy((HERE, CLUSTER), copies=2))])
-        both.plane.step()
+        both.plane.book.load()
+        assert 2 == both.plane.submitter.start()
         attempts = both.journal.get("j").attempts
         deadline_s = time.monotonic() + 60
         while time.monotonic() < deadline_s:

@@ -168,20 +168,37 @@ def test_where_there_is_no_checkpoint_the_job_goes_without(tmp_path):
 
 
 def test_what_staging_takes_is_known_only_from_copies_between_these_systems(moving):
-    assert staging_s(moving.job(), "there", moving.journal).high == 0.0
-    moving.here.run(moving.here.only())
-    moving.step()
-    assert staging_s(moving.job(), "there", moving.journal) is None
+    def known():
+        return staging_s(
+            moving.job(),
+            "there",
+            journal=moving.journal,
+            size_bytes=lambda job, source: 2.0 * MIB,  # noqa: ARG005
+        )
+
+    assert known().high == 0.0
+    moving.leave()
+    assert known() is None
     assert moving.arrive()
-    assert staging_s(moving.job(), "there", moving.journal) is None
+    assert known() is None
     (made,) = moving.journal.events(job="a", kinds=[Kind.STAGED])
     with moving.journal.writing() as connection:
         connection.execute(
             "INSERT INTO event (at, kind, job, attempt, said) SELECT at, kind, 'b', attempt, said FROM event "
             "WHERE number = ?", (made.number,),
         )  # fmt: skip
-    known = staging_s(moving.job(), "there", moving.journal)
-    assert made.said["elapsed_s"] == pytest.approx(known.point, rel=1e-3)
+    assert known().point == pytest.approx(2 * made.said["elapsed_s"], rel=1e-3)
+
+
+def test_how_large_a_checkpoint_is_is_asked_beside_the_plane(moving):
+    source = moving.job().attempts[0]
+    assert moving.plane.stager.size_bytes(moving.job(), source) is None
+    moving.leave()
+    source = moving.job().attempts[0]
+    deadline_s = time.monotonic() + 20
+    while moving.plane.stager.size_bytes(moving.job(), source) is None and time.monotonic() < deadline_s:
+        time.sleep(0.02)
+    assert moving.plane.stager.size_bytes(moving.job(), source) == pytest.approx(MIB, rel=0.05)
 
 
 @pytest.mark.parametrize("name", ["/etc", "..", "a/../../b", ".", "", "a\0b"])

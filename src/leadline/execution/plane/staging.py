@@ -10,6 +10,7 @@ from pathlib import Path, PurePosixPath
 from leadline.core.errors import InvalidInput, LeadlineError, SchedulerUnreachable
 from leadline.core.jobs import JobSpec
 from leadline.core.plane import Attempt, Job, Kind
+from leadline.core.units import KIB
 from leadline.execution.clock import Clock
 from leadline.execution.plane.book import Book
 from leadline.execution.plane.journal import Note, Said
@@ -73,6 +74,35 @@ class Stager:
     copying: dict[str, _Copying] = field(default_factory=dict)
     waits: dict[str, tuple[float, float]] = field(default_factory=dict)
     """Job → when a failed copy is tried again (monotonic), and after which pause."""
+    sizes: dict[str, float | None] = field(default_factory=dict)
+    """Attempt → how large its checkpoint is, in bytes; ``None`` as long as that is being asked."""
+
+    def size_bytes(self, job: Job, source: Attempt) -> float | None:
+        """Return how large the checkpoint of an attempt that ended is, once it is known: it is asked beside the plane.
+
+        ``None`` is not known, or that there is none.
+        """
+        if source.live or source.place.system not in self.schedulers:
+            return None
+        if source.key not in self.sizes:
+            self.sizes[source.key] = None
+            arguments = (job, source, self.schedulers[source.place.system])
+            threading.Thread(target=self._ask_size, args=arguments, daemon=True, name=f"size {job.key}").start()
+        return self.sizes[source.key]
+
+    def _ask_size(self, job: Job, source: Attempt, scheduler: Scheduler) -> None:
+        try:
+            home = scheduler.home(_at(job, source.place.system))
+            if home is None:
+                return
+            folder = home[1] / (job.policy.checkpoint_folder or "")
+            answer = home[0].run(["du", "-sk", "--", str(folder)], timeout_s=ASK_S)
+        except LeadlineError:
+            self.sizes.pop(source.key, None)  # asked again the next time
+            return
+        size, _, _ = answer.stdout.partition("\t")
+        if answer.returncode == 0 and size.isdigit():
+            self.sizes[source.key] = float(KIB * int(size))
 
     def ready(self, job: Job) -> bool:
         """Whether a job that is about to be submitted has its checkpoint there; else it is being brought."""
