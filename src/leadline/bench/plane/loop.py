@@ -37,10 +37,9 @@ from leadline.training.live_tables import shipped_live_table
 
 TIME_SHARE, MEMORY_SHARE = 0.3, 0.5
 JOBS, QUICK_JOBS = 20, 4
-NODES = 10
 PLACE = Place("cluster", "long")
 ROOM = ResourceSpec(cores_per_task=1, memory_bytes_per_node=1400 * MIB, walltime_s=1800.0)
-"""What the runs that tell the truth may take."""
+"""What the runs that tell the truth may take; two of them fit on a node."""
 APART_S = 4.0
 """Jobs are handed over so far apart: all at once would start on two cores together, which no cluster's nodes do."""
 QUICKLY = Patience(first=1.0, last=3.0, reports=3.0, decide=30.0)
@@ -59,11 +58,10 @@ def loop(folder: Path, *, quick: bool, seed: int) -> list[BenchRow]:
     Raises:
         LeadlineError: the cluster did not start, or a job failed though it had room to spare.
     """
-    jobs = trials(QUICK_JOBS, seed, work=0.06) if quick else trials(JOBS, seed)
+    jobs = trials(QUICK_JOBS, seed, work=0.04) if quick else trials(JOBS, seed)
     settings = () if cgroups_writable() else ("JobAcctGatherParams=OverMemoryKill",)
-    plan = ClusterPlan(
-        nodes=NODES, cores=NODE.cores or 1, memory_mib=round((NODE.memory_bytes or 0) / MIB), settings=settings
-    )
+    memory_mib = round((NODE.memory_bytes or 0) / MIB)
+    plan = ClusterPlan(nodes=len(jobs) // 2, cores=NODE.cores or 1, memory_mib=memory_mib, settings=settings)
     (cluster_folder := folder / "slurm").mkdir(parents=True)
     with slurm_cluster(cluster_folder, plan) as cluster:
         truths = measured(cluster, folder / "truth", jobs)
