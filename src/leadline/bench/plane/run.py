@@ -11,6 +11,7 @@ import psutil
 
 from leadline.bench.plane.faults import faults
 from leadline.bench.plane.live import rows as live_rows
+from leadline.bench.plane.loop import loop
 from leadline.bench.plane.rates import rates
 from leadline.bench.plane.replay import rows as replay_rows
 from leadline.bench.plane.waits import rows as wait_rows
@@ -44,6 +45,7 @@ def _parts(folder: Path, *, quick: bool, data: Path | None) -> list[Callable[[],
     parts: list[Callable[[], Sequence[BenchRow]]] = [
         lambda: _rates(folder, quick=quick),
         lambda: faults(_made(folder / "faults"), quick=quick, seed=SEED),
+        lambda: loop(_made(folder / "loop"), quick=quick, seed=SEED),
         live_rows,
     ]
     if data is not None:
