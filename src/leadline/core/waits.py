@@ -13,8 +13,8 @@ OF_PLAN, PLAN_LEVEL = 0.12, 0.9
 """The share of a planned wait that jobs do wait, and the level of the range from none of it to all of it.
 
 Of the 12,528 jobs of MetaCentrum's trace, replayed with EASY backfilling and their users' limits at loads of 0.85 to
-0.95, those planned to wait more than a minute waited 0.11 to 0.14 of that in the median, 0.54 at most in 95 %, and longer
-than planned in 1 %. There nobody overtakes by priority, so that the range is left wider than that.
+0.95, those planned to wait more than a minute waited 0.11 to 0.14 of that in the median, 0.54 at most in 95 %, and
+longer than planned in 1 %. There nobody overtakes by priority, so that the range is left wider than that.
 """
 
 
