@@ -744,8 +744,7 @@ def test_a_decision_about_a_waiting_job_rests_on_its_schedulers_plan_where_no_mo
     world.step(12)
     waits = [wait for state, wait in seen if state is JobState.PENDING]
     assert waits[-1] is not None
-    assert 0.0 == waits[-1].low < waits[-1].point < 7200.0
-    assert waits[-1].high == 2 * waits[-1].point
+    assert 0.0 == waits[-1].low < waits[-1].point < waits[-1].high < 7200.0
     world.here.run(world.here.only())
     world.step(12)
     assert (JobState.RUNNING, None) == seen[-1]
