@@ -6,10 +6,12 @@ import pytest
 
 from leadline.app import settings
 from leadline.app.composition import toolbox
+from leadline.app.hand_over import Wanted, hand_over
 from leadline.app.send import Terms, check_reached, places_of, policy_of, prepare
 from leadline.app.submit import Request
 from leadline.core.errors import InvalidInput, SchedulerUnreachable, UnknownName
-from leadline.core.plane import After, Place
+from leadline.core.jobs import JobSpec, ResourceSpec
+from leadline.core.plane import After, Place, Policy
 
 LOCAL = (Place("local"),)
 
@@ -82,6 +84,8 @@ def test_terms_become_the_policy_in_seconds_and_moments():
     [
         (Terms(copies=2), "--copies 2 wait each at another place, and there is one"),
         (Terms(copies=0), "--copies is 0, but it must be at least 1"),
+        (Terms(checkpoint_folder="kept"), "--checkpoint-folder is for a command that goes on from its own checkpoint"),
+        (Terms(checkpoint_folder="../kept", resumes=True), "'../kept' is no folder within the job's own"),
         (Terms(attempts=0), "--attempts is 0"),
         (Terms(cost=float("nan")), "--most-cost is nan"),
         (Terms(risk=1.0), "must lie between 0 and 1"),
@@ -123,3 +127,12 @@ def test_a_system_over_ssh_is_left_its_own_folder():
     prepared = prepare(["./job"], ["MyLab:b"], Request(), Terms(), toolbox())
     assert prepared.wanted.spec.workdir is None
     assert "#SBATCH --partition=b" in prepared.scripts[0][2]
+
+
+def test_copies_are_refused_where_nothing_could_hold_them_back():
+    places = (Place("local"), Place("slurm"))
+    with pytest.raises(InvalidInput, match="--copies 2 needs the measuring wrapper"):
+        policy_of(places, Terms(copies=2, measured=False))
+    wanted = Wanted(JobSpec("x", ("true",), ResourceSpec()), Policy(places, copies=2, measured=False))
+    with pytest.raises(InvalidInput, match="copies of a job need the measuring wrapper"):
+        hand_over(wanted)

@@ -11,7 +11,7 @@ from leadline.core.units import GIB
 from leadline.execution.plane.diagnose import diagnose
 from leadline.execution.plane.signs import LAST_WORDS, read_signs
 from leadline.execution.scheduler import Status
-from leadline.execution.wrapper.outcome import Outcome
+from leadline.execution.wrapper.outcome import NEVER_BEGUN, Outcome
 
 STARTED = "2026-01-05T10:00:00+00:00"
 STARTED_S = 1767607200.0
@@ -168,3 +168,10 @@ def test_no_log_whatever_it_holds_breaks_it_and_nothing_is_ended_by_it(log, stat
 def test_signs_are_found_wherever_they_stand(lines):
     found = read_signs("\n".join([*lines, CUDA]))
     assert (Cause.GPU_MEMORY, 0) == (found[-1].cause, found[-1].before_end)
+
+
+@pytest.mark.parametrize(("withdrawn", "cause"), [(False, C.TRANSIENT), (True, C.PLANE)])
+def test_a_copy_that_was_never_let_begin_has_not_failed(withdrawn, cause):
+    never = wrote("CANCELLED", NEVER_BEGUN, reason="the plane's word did not come")
+    found = diagnose(attempt(held=True, withdrawn=withdrawn), said("FAILED", exit_code=NEVER_BEGUN), never)
+    assert (S.CANCELLED, cause) == (found.state, found.cause)

@@ -56,6 +56,19 @@ def test_an_array_has_its_own_indices_and_a_file_for_each_element():
     assert 'ln -sfn b1-"$LEADLINE_INDEX".out \'/my jobs/50%/runs\'/"$LEADLINE_KEY".log\n' in script
 
 
+def test_a_copy_is_held_before_anything_of_its_own_runs(tmp_path):
+    spec = replace(SPEC, setup=("echo own >&2",), command=("echo", "begun"))
+    held = replace(ONE, spec=spec, held=True)
+    script = batch_script(held, None, FOLDER, MEASURER)
+    assert script.index("wrapper.gate") < script.index("echo own")
+    answer = subprocess.run(["bash"], input=script, capture_output=True, text=True, check=False)
+    assert (125, "") == (answer.returncode, answer.stdout)
+    assert "own" not in answer.stderr.split()
+    assert "a copy of a job cannot be held, and does not begin" in answer.stderr
+    with pytest.raises(Refused, match="it is not installed there"):
+        batch_script(held, None, FOLDER, None)
+
+
 def test_dependencies_end_what_can_never_start():
     words = sbatch_words(replace(ONE, after=("7", "8_1"), after_kind=After.NOT_OK), None, FOLDER)
     assert {"--dependency=afternotok:7:8_1", "--kill-on-invalid-dep=yes"} <= set(words)
