@@ -2,7 +2,6 @@
 
 import signal
 import sys
-import time
 from pathlib import PurePosixPath
 
 import pytest
@@ -36,7 +35,10 @@ def test_a_job_that_a_killed_controller_forgot_is_told_from_the_one_that_has_its
         forgets.start("slurmctld")
         runs = scheduler.submit(submission("runs", "sleep", "60"))
         forgets.wait(lambda: scheduler.query([runs])[runs].state is JobState.RUNNING, "a job to run")
-        time.sleep(6)  # a controller saves its state every five seconds
+        state = tmp_path / "slurm" / "state" / "job_state"
+        before_s = state.stat().st_mtime
+        scheduler.submit(submission("kept", "true"))
+        forgets.wait(lambda: state.stat().st_mtime != before_s, "a job to be saved; the next is after some seconds")
         lost = {key: scheduler.submit(submission(key, "true", indices=at)) for key, at in (("a", ()), ("b", (3, 4)))}
         keys = {"runs": "runs", "a": "a", "b-3": "b", "b-4": "b"}
         assert [] == list(scheduler.never_began(keys))
