@@ -3,6 +3,7 @@
 import shutil
 import threading
 import time
+import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
@@ -17,6 +18,8 @@ from leadline.execution.plane.journal import Note, Said
 from leadline.execution.scheduler import Scheduler
 from leadline.execution.transport import Copied, Here, Transport
 
+OWN = uuid.uuid4().hex[:8]
+"""This process, in the names of its copies."""
 COPY_S = 12 * 3600.0
 """How long a copy may take."""
 ASK_S = 120.0
@@ -26,9 +29,9 @@ SWAP = """\
 set -e
 if [ -e "$2" ] || [ -L "$2" ]; then rm -rf -- "$2.before"; mv -- "$2" "$2.before"; fi
 mv -- "$1" "$2"
-rm -rf -- "$2.before"
+rm -rf -- "$2.before" "$3".*.arriving
 """
-"""Puts the whole copy ``$1`` in the place of ``$2``."""
+"""Puts the whole copy ``$1`` in the place of ``$2``, and removes what others left under ``$3``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +64,7 @@ class _Copying:
 class Stager:
     """Copies checkpoints, each in a thread of its own, and writes down what was brought where.
 
-    A kill leaves at most a copy under another name, which the next process takes up where it was left; a job is not
+    A kill leaves at most a part of a copy under a name that nobody uses; the next process makes its own. A job is not
     submitted before the journal says that its checkpoint is there. ``folder`` holds what is on its way between two
     other machines.
     """
@@ -136,7 +139,7 @@ class Stager:
             self._note(job, source, system, Copied(0, 0.0))
             return True
         one = self.copying[job.key] = _Copying(source, system)
-        arguments = (one, way, self.folder / f"{job.key}-{source.key}")
+        arguments = (one, way, self.folder / f"{job.key}-{source.key}-{OWN}")
         threading.Thread(target=_copy, args=arguments, daemon=True, name=f"staging {job.key}").start()
         return False
 
@@ -175,8 +178,9 @@ class Stager:
 def bring(way: Way, mark: str, between: Path) -> Copied:
     """Copy a folder whole or not at all in place of another; nothing is moved where there is none.
 
-    ``mark`` names the copy on its way, which is taken up again after a failure; ``between`` holds it here where neither
-    side is this machine. The seconds are those of the whole copy, and the bytes those that were moved.
+    ``mark`` names the copy on its way, which this process takes up again after a failure; another takes a name of its
+    own, as what a killed one had started may still be writing. ``between`` holds it here where neither side is this
+    machine. The seconds are those of the whole copy, and the bytes those that were moved.
 
     Raises:
         LeadlineError: it was not copied whole; do it again.
@@ -184,7 +188,8 @@ def bring(way: Way, mark: str, between: Path) -> Copied:
     began_s = time.monotonic()
     if not _exists(way.source, way.folder):
         return Copied(0, time.monotonic() - began_s)
-    arriving = way.there.with_name(f".{way.there.name}.{mark}.arriving")
+    stem = way.there.with_name(f".{way.there.name}.{mark}")
+    arriving = stem.with_name(f"{stem.name}.{OWN}.arriving")
     if isinstance(way.source, Here):
         moved = [way.target.send(Path(way.folder), arriving, timeout_s=COPY_S)]
     elif isinstance(way.target, Here):
@@ -192,7 +197,7 @@ def bring(way: Way, mark: str, between: Path) -> Copied:
     else:
         moved = [way.source.fetch(way.folder, between, timeout_s=COPY_S)]
         moved.append(way.target.send(between, arriving, timeout_s=COPY_S))
-    swapped = way.target.run(["sh", "-c", SWAP, "sh", str(arriving), str(way.there)], timeout_s=ASK_S)
+    swapped = way.target.run(["sh", "-c", SWAP, "sh", str(arriving), str(way.there), str(stem)], timeout_s=ASK_S)
     if swapped.returncode or swapped.timed_out:
         raise LeadlineError(f"{way.there} cannot be put in place at {way.target.where} ({swapped.stderr.strip()})")
     shutil.rmtree(between, ignore_errors=True)
