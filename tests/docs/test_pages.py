@@ -17,6 +17,8 @@ ALIKE = 0.6
 """Share of a block's lines that must still be printed word for word, figures apart."""
 
 
+OF_A_SITE = {"queue-wait"}
+"""Pages whose commands need the accounting of a cluster with hundreds of jobs."""
 NEEDS = {"jax": ("jax", "flax", "optax"), "llm-inference": (), "plane": ()}
 """Packages that the commands of a page want, where it is not torch."""
 
@@ -33,7 +35,7 @@ def test_every_command_of_a_page_does_what_is_shown_below_it(page, tmp_path):
     for package in NEEDS.get(page.stem, ("torch",)):
         pytest.importorskip(package)
     blocks = list(produce.work_through(page, tmp_path, quicker))
-    assert blocks
+    assert blocks or page.stem in OF_A_SITE
     for block in blocks:
         assert 0 == block.code, f"{block.command}: {block.printed}"
         assert block.here or produce.likeness(block.shown, block.printed) >= ALIKE, (
