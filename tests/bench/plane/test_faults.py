@@ -174,6 +174,7 @@ def test_where_nothing_can_be_mounted_the_size_of_files_is_limited(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.skipif("LEADLINE_FAULTS" not in os.environ, reason="LEADLINE_FAULTS asks for no campaign of a minute")
 @pytest.mark.skipif(bool(slurm_cluster.missing()), reason=slurm_cluster.missing())
 @pytest.mark.skipif(bool(ssh_server.missing()), reason=ssh_server.missing())
 def test_nothing_is_lost_or_run_twice_under_a_few_faults(tmp_path):

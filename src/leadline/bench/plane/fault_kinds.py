@@ -41,8 +41,8 @@ FULL = {
     Fault.SACCT: 10, Fault.DISK: 8, Fault.CLOCK: 16, Fault.SSH: 10,
 }  # fmt: skip
 QUICK = dict.fromkeys(Fault, 1) | {Fault.PLANE: 3, Fault.SBATCH: 3, Fault.CLOCK: 2, Fault.NODE: 2, Fault.CONTROLLER: 0}
-"""A killed controller forgets what it took in its last seconds, and aborts what began in them: that takes longer to settle
-than a quick campaign lasts."""
+"""A killed controller forgets what it took in its last seconds, and aborts what began in them: to settle that takes
+longer than a quick campaign lasts."""
 SSH_PART = (0.35, 0.7)
 """The part of the campaign in which the plane goes over SSH."""
 DOWN_S = (1.0, 20.0)
