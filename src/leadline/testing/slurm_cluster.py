@@ -160,6 +160,7 @@ class Cluster:
         for kind in CGROUPS if self.layout.cgroups else ():
             for node in self.nodes:
                 _remove_cgroup(Path("/sys/fs/cgroup") / kind / f"slurm_{node}")
+        shutil.rmtree(self.layout.spool, ignore_errors=True)
 
     def _command(self, daemon: str) -> list[str]:
         folder, user = self.folder, self.layout.user
@@ -228,7 +229,7 @@ class Cluster:
                 sockets = [PurePath(str(one.laddr)) for one in process.net_connections("unix") if one.laddr]
             except psutil.Error:  # it ended meanwhile, or is another user's
                 continue
-            if any(one.match(f"{self.folder}/spool-{node}/*") for one in sockets):
+            if any(one.match(f"{self.layout.spool}/{node}/*") for one in sockets):
                 found.append(process)
         return found
 

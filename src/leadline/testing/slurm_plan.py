@@ -5,6 +5,7 @@ import pwd
 import secrets
 import socket
 import string
+import tempfile
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,7 +22,7 @@ AuthType=auth/munge
 AuthInfo=socket={folder}/munge.sock,cred_expire=15
 CredType=cred/munge
 StateSaveLocation={folder}/state
-SlurmdSpoolDir={folder}/spool-%n
+SlurmdSpoolDir={spool}/%n
 SlurmctldPidFile={folder}/slurmctld.pid
 SlurmdPidFile={folder}/slurmd-%n.pid
 SlurmctldLogFile={folder}/slurmctld.log
@@ -119,9 +120,14 @@ class ClusterPlan:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Where a planned cluster lies: its folder, its ports and the names of its nodes, which no other one has."""
+    """Where a planned cluster lies: its folder, its ports and the names of its nodes, which no other one has.
+
+    ``spool`` is a folder of a short name, for a step daemon's socket lies in it, and the path of a socket has at most
+    107 characters: where it is longer, Slurm cancels the job as soon as it starts.
+    """
 
     folder: Path
+    spool: Path
     control_port: int
     database_port: int
     node_ports: dict[str, int]
@@ -140,13 +146,15 @@ def lay_out(plan: ClusterPlan, folder: Path) -> Layout:
     mark = "".join(secrets.choice(string.ascii_lowercase) for _ in range(4))  # control groups are named after nodes
     names = [f"{mark}n{number + 1}" for number in range(plan.nodes)]
     cgroups = cgroups_writable() if plan.cgroups is None else plan.cgroups
-    layout = Layout(folder, ports[0], ports[1], dict(zip(names, ports[2:], strict=True)), cgroups)
+    spool = Path(tempfile.mkdtemp(prefix="slurm-"))
+    spool.chmod(0o755)
+    layout = Layout(folder, spool, ports[0], ports[1], dict(zip(names, ports[2:], strict=True)), cgroups)
     folder.chmod(0o755)
     (folder / "state").mkdir()
     (folder / "dev").mkdir()
     (folder / "tables").mkdir()  # two databases that are made at once take each other's temporary tables
     for name in names:
-        (folder / f"spool-{name}").mkdir()
+        (layout.spool / name).mkdir()
     for number in range(plan.gpus):
         (folder / "dev" / f"gpu{number}").symlink_to("/dev/null")  # no device file, no CUDA_VISIBLE_DEVICES
     (folder / "slurm.conf").write_text(slurm_conf(plan, layout), encoding="utf-8")
@@ -165,7 +173,7 @@ def slurm_conf(plan: ClusterPlan, layout: Layout) -> str:
     """Return the text of slurm.conf."""
     text = SLURM.format(
         name=plan.name, host=socket.gethostname(), control_port=layout.control_port, user=layout.user,
-        folder=layout.folder, tracking=BY_CGROUP if layout.cgroups else BY_PROC,
+        folder=layout.folder, spool=layout.spool, tracking=BY_CGROUP if layout.cgroups else BY_PROC,
         accounting=ACCOUNTING.format(folder=layout.folder, database_port=layout.database_port)
         if plan.accounting else "AccountingStorageType=accounting_storage/none",
         preemption=f"PreemptType=preempt/partition_prio\nPreemptMode={plan.preemptible}" if plan.preemptible else "",
