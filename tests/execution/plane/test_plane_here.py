@@ -71,7 +71,7 @@ def test_a_plane_that_is_killed_at_random_moments_loses_and_repeats_nothing(fold
     while True:
         process = subprocess.Popen(words)
         try:
-            process.wait(chance.uniform(0.5, 1.5 + kills / 8))  # a busy machine may need long to start at all
+            process.wait(chance.uniform(0.4, 1.0) + kills / 8)  # a busy machine may need long to start at all
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
@@ -80,7 +80,7 @@ def test_a_plane_that_is_killed_at_random_moments_loses_and_repeats_nothing(fold
             break
         kills += 1
         assert kills < 60
-    assert kills > 1, "the jobs are too short for the test"
+    assert kills, "the jobs are too short for the test"
     ended = settled(folder)
     assert [(JobState.COMPLETED, 1)] * COUNT == [(job.state, len(job.attempts)) for job in ended]
     assert sorted((folder / "made").read_text().split(), key=int) == [str(at) for at in range(COUNT)]
