@@ -14,7 +14,6 @@ from leadline.app.plane_places import own_machine
 from leadline.app.plane_waits import QueueWaits
 from leadline.app.schedulers import let_go, scheduler_of
 from leadline.app.transfers import staging_s
-from leadline.core.errors import InvalidInput
 from leadline.core.ports import Catalog
 from leadline.execution.lock import holder, only_one
 from leadline.execution.plane.decide import decide
@@ -66,20 +65,6 @@ def hold_plane(
 def runner() -> str | None:
     """Return the process that runs the plane, as ``process 12 on node1 since 14:02``; ``None`` if none does."""
     return holder(_lock())
-
-
-def run_plane(
-    until: Callable[[Plane], bool], catalog: Catalog, *, told: Callable[[str], None] = lambda _: None
-) -> None:
-    """Run the plane until ``until`` says so.
-
-    Raises:
-        InvalidInput: another process runs it already.
-    """
-    with hold_plane(catalog, told=told) as plane:
-        if plane is None:
-            raise InvalidInput(f"the plane is run already, by {runner() or 'another process'}: end that one first")
-        plane.run(lambda: until(plane), told=told)
 
 
 def _lock() -> Path:

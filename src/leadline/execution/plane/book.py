@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
 from leadline.core.jobs import JobState
-from leadline.core.plane import Attempt, Job
+from leadline.core.plane import Attempt, Job, Kind
 from leadline.execution.plane.journal import Note, PlaneJournal
 
 
@@ -63,6 +63,11 @@ class Book:
         for job in changed.values():
             self._hold(job)
 
+    def close(self, job: Job, state: JobState, why: str) -> None:
+        """Close a job that has no attempt at any scheduler."""
+        closed, note = closing(job, state, why)
+        self.write(jobs=[closed], notes=[note])
+
     def live(self, system: str) -> Iterator[tuple[Job, Attempt]]:
         """Yield the attempts that are, or may be, at a system's scheduler."""
         for attempt in self.at_system[system].values():
@@ -95,6 +100,12 @@ class Book:
         _mark(self.idle, job.key, is_so=not gone and not live and not job.closed)
         _mark(self.leaving, job.key, is_so=not gone and unrecorded)
         _mark(self.unwanted, job.key, is_so=not gone and (job.cancelled or any(one.withdrawn for one in live)))
+
+
+def closing(job: Job, state: JobState, why: str) -> tuple[Job, Note]:
+    """Return a job as it is closed, and the event that tells it; both are yet to be written."""
+    closed = replace(job, state=state, reason=why, plan=None)
+    return closed, Note(Kind.SETTLED, job.key, "", {"state": state.value, "why": why})
 
 
 def _mark(index: dict[str, None], key: str, *, is_so: bool) -> None:

@@ -42,7 +42,6 @@ class Plane:
         news: Callable[[], Iterable[Note]] = tuple,
     ) -> None:
         self.clock = clock or SystemClock()
-        self.advisor = advisor
         self.patience = patience
         self.book = Book(journal)
         self.schedulers: dict[str, Scheduler] = {}
@@ -168,7 +167,7 @@ class Plane:
         """Carry out what users, or the plane itself, took back; what was not reached is tried again."""
         for job in [self.book.jobs[key] for key in self.book.unwanted]:
             if job.cancelled and not job.closed and not job.live:
-                self.settler.close(job, JobState.CANCELLED, "cancelled by its user")
+                self.book.close(job, JobState.CANCELLED, "cancelled by its user")
             for attempt in job.live:
                 if (job.cancelled or attempt.withdrawn) and attempt.key not in self._told and self._end(attempt):
                     self._told.add(attempt.key)

@@ -9,7 +9,7 @@ from leadline.core.plane import Action, Attempt, Decision, Job, Kind, Plan
 from leadline.execution.clock import Clock, iso
 from leadline.execution.plane.acting import Actor, checkpointed, said_of
 from leadline.execution.plane.advisor import Advisor, Diagnose, Ended
-from leadline.execution.plane.book import Book
+from leadline.execution.plane.book import Book, closing
 from leadline.execution.plane.diagnose import Diagnosis
 from leadline.execution.plane.journal import Note
 from leadline.execution.plane.watching import End
@@ -48,11 +48,6 @@ class Settler:
             self.outcomes[ended.key] = end.outcome
         self.book.write(jobs=jobs.values(), attempts=attempts, notes=notes)
 
-    def close(self, job: Job, state: JobState, why: str) -> None:
-        """Close a job that has no attempt at any scheduler."""
-        closed = replace(job, state=state, reason=why, plan=None)
-        self.book.write(jobs=[closed], notes=[Note(Kind.SETTLED, job.key, "", {"state": state.value, "why": why})])
-
     def record(self) -> None:
         """Hand the attempts that ended to the history, and let go of jobs for which nothing is left to do."""
         leaving = [self.book.jobs[key] for key in self.book.leaving]
@@ -66,8 +61,7 @@ class Settler:
         if not ends and not closed:
             return
         ran = [one for one in ends if one.attempt.started_at is not None]
-        unknown = {one.attempt.key for one in ran if one.attempt.key not in self.outcomes}
-        reported = self._reported(unknown) if unknown else {}
+        reported = self._reported([one.attempt for one in ran if one.attempt.key not in self.outcomes])
         self.advisor.ended([replace(one, outcome=one.outcome or reported.get(one.attempt.key)) for one in ran])
         self.book.write(
             jobs=[replace(job, recorded=True) for job in closed],
@@ -75,13 +69,14 @@ class Settler:
         )
         self.outcomes.clear()
 
-    def _reported(self, keys: set[str]) -> dict[str, Outcome]:
+    def _reported(self, attempts: list[Attempt]) -> dict[str, Outcome]:
         """Return the reports of attempts that an earlier process settled; of those that can still be read."""
         found: dict[str, Outcome] = {}
-        for scheduler in self.schedulers.values():
+        for system in {one.place.system for one in attempts} & set(self.schedulers):
+            keys = [one.key for one in attempts if one.place.system == system]
             try:
-                found |= scheduler.reports(keys)
-            except SchedulerUnreachable:
+                found |= self.schedulers[system].reports(keys)
+            except SchedulerUnreachable:  # the run is kept by what the journal has of it
                 continue
         return found
 
@@ -111,9 +106,11 @@ class Settler:
             rest = tuple(replace(one, withdrawn=one.withdrawn or (one.live and useless)) for one in job.attempts)
             return replace(job, attempts=rest), []
         if done and (ended.state is not JobState.COMPLETED or job.cancelled):
-            return self._closed(job, JobState.COMPLETED, "")
+            closed, settled = closing(job, JobState.COMPLETED, "")
+            return closed, [settled]
         if job.cancelled:
-            return self._closed(job, JobState.CANCELLED, "cancelled by its user")
+            closed, settled = closing(job, JobState.CANCELLED, "cancelled by its user")
+            return closed, [settled]
         if ended.withdrawn and job.plan is not None:
             return job, []
         decision = self.actor.decide_end(job, ended, outcome, found)
@@ -125,8 +122,8 @@ class Settler:
             )
             plan = self._plan(decision, ended)
             return replace(job, attempts=attempts, plan=plan, reason=decision.reason), told
-        closed, settled = self._closed(job, _end_of(job, ended), decision.reason)
-        return closed, [*told, *settled]
+        closed, settled = closing(job, _end_of(job, ended), decision.reason)
+        return closed, [*told, settled]
 
     def _gives_up(self, job: Job, ended: Attempt, outcome: Outcome | None, found: Diagnosis) -> bool:
         """Whether nothing more would be tried after the end of a copy, so that the others need not be either."""
@@ -137,10 +134,6 @@ class Settler:
     def _plan(self, decision: Decision, ended: Attempt) -> Plan:
         later = iso(self.clock.now_s() + decision.delay_s) if decision.delay_s else None
         return Plan(decision.place or ended.place, decision.resources or ended.resources, later, decision.reason)
-
-    def _closed(self, job: Job, state: JobState, why: str) -> tuple[Job, list[Note]]:
-        closed = replace(job, state=state, reason=why, plan=None)
-        return closed, [Note(Kind.SETTLED, job.key, "", {"state": state.value, "why": why})]
 
 
 def _end_of(job: Job, ended: Attempt) -> JobState:

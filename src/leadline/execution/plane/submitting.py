@@ -53,6 +53,8 @@ class Submitter:
         """Submit what is ready, as far as one round goes; return how many jobs were handed over."""
         ready = self._ready()
         attempts = [attempt for job in ready for attempt in self._attempts(job)]
+        if not attempts:
+            return self._again()
         batches = _batches(attempts, self.book.jobs)
         self.book.write(
             jobs=[replace(self.book.jobs[key], plan=None) for key in {one.job for one in attempts}],
@@ -127,7 +129,7 @@ class Submitter:
                 return False
             well = state is JobState.COMPLETED
             if (job.after_kind is After.OK and not well) or (job.after_kind is After.NOT_OK and well):
-                self._close(job, JobState.CANCELLED, f"job {key}, which it waits for, ended {state.value}")
+                self.book.close(job, JobState.CANCELLED, f"job {key}, which it waits for, ended {state.value}")
                 return False
         return True
 
@@ -138,7 +140,7 @@ class Submitter:
             for plan in plans:
                 self.admit(plan.place.system)
         except LeadlineError as error:
-            self._close(job, JobState.FAILED, str(error))
+            self.book.close(job, JobState.FAILED, str(error))
             return []
         plans = plans if job.policy.measured else plans[:1]  # nothing could hold copies back
         number, held = len(job.attempts), len(plans) > 1
@@ -230,7 +232,7 @@ class Submitter:
         for one in attempts:
             job = self.book.jobs[one.job]
             if not job.live and not job.closed:
-                self._close(job, JobState.FAILED, f"{one.place} refused it: {why}")
+                self.book.close(job, JobState.FAILED, f"{one.place} refused it: {why}")
 
     def _withdraw(self, attempts: list[Attempt], why: str, plan: Callable[[Attempt], Plan | None]) -> None:
         now = iso(self.clock.now_s())
@@ -244,10 +246,6 @@ class Submitter:
 
     def _fault(self, one: Attempt, why: str) -> None:
         self.book.write(notes=[Note(Kind.FAULT, one.job, one.key, {"place": str(one.place), "why": why})])
-
-    def _close(self, job: Job, state: JobState, why: str) -> None:
-        closed = replace(job, state=state, reason=why, plan=None)
-        self.book.write(jobs=[closed], notes=[Note(Kind.SETTLED, job.key, "", {"state": state.value, "why": why})])
 
 
 def _sent(scheduler: Scheduler, submission: Submission) -> str | LeadlineError:
