@@ -2,6 +2,7 @@
 
 import time
 import uuid
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 
@@ -15,7 +16,7 @@ from leadline.execution.scheduler import Refused, Scheduler, Status, Submission
 HOSTILE = "a 'name' with \"quotes\", $(touch harm); `touch harm`\n#SBATCH --hold\n| and ends ü"
 
 
-class SchedulerContract:
+class SchedulerContract(ABC):
     """What every ``Scheduler`` does, tried on jobs of a second or two.
 
     A subclass gives the fixture ``scheduler``: one that can run two jobs of one core at once, and none of
@@ -29,9 +30,9 @@ class SchedulerContract:
     accounts_s = 10.0
     """How late the accounting may be."""
 
+    @abstractmethod
     def again(self, scheduler: Scheduler) -> Scheduler:
         """Return another adapter to the same system."""
-        raise NotImplementedError
 
     def pass_time(self, seconds: float) -> None:
         """Let time pass."""
