@@ -6,7 +6,8 @@ import random
 import pytest
 
 from leadline.core.units import GIB, MIB
-from leadline.estimators.transfer import Copy, learned, student_90
+from leadline.estimators.student import student_90
+from leadline.estimators.transfer import Copy, learned
 
 
 def drawn(sizes, latency_s, bandwidth, scatter, seed):

@@ -8,6 +8,7 @@ from statistics import fmean, variance
 from leadline.core.estimate import Interval
 from leadline.core.probe import Forecast
 from leadline.core.progress import Level, Progress
+from leadline.estimators.student import student_90
 
 LEVEL = 0.9
 ENOUGH = 8
@@ -21,8 +22,6 @@ STARTUP_DRIFT = 0.1
 """The same of the start-up, which depends on what the machine has in its caches."""
 UNSURE = 2.0
 """Factor of the range where fewer units were seen than a spread can be told from."""
-_T95 = (6.314, 2.920, 2.353, 2.132, 2.015, 1.943, 1.895, 1.860, 1.833, 1.812)
-"""95 % quantiles of Student's t for 1 … 10 degrees of freedom."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +93,7 @@ def steady_time(level: Level) -> Steady | None:
     means = [fmean(rest[at * size : (at + 1) * size]) for at in range(batches)]
     spread = variance(means)
     represented = count / batches
-    return Steady(mean_s, warmup_s, math.sqrt(spread / batches), spread * represented, _T95[batches - 2], count)
+    return Steady(mean_s, warmup_s, math.sqrt(spread / batches), spread * represented, student_90(batches - 1), count)
 
 
 def _known(levels: tuple[Level, ...]) -> list[Level]:

@@ -5,14 +5,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import geometric_mean
 
-from leadline.core.estimate import NORMAL_90, Interval
+from leadline.core.estimate import Interval
+from leadline.estimators.student import student_90
 
 SPREAD = 4.0
 """Sizes must differ by this factor before what a copy takes at least is told from what its bytes take."""
 REACH = 10.0
 """A copy this many times larger than every measured one is beyond what they tell."""
-_T_90 = (6.314, 2.920, 2.353, 2.132, 2.015, 1.943)
-"""Student's t at 90 % on both sides, for 1 to 6 degrees of freedom."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,14 +71,6 @@ def learned(copies: Sequence[Copy]) -> Transfer | None:
     off = [math.log(one.elapsed_s / (latency_s + per_byte * one.moved_bytes)) for one in known]
     scatter = math.sqrt(sum(one**2 for one in off) / freedom)
     return Transfer(latency_s, per_byte, scatter, freedom, len(known), min(sizes), max(sizes))
-
-
-def student_90(freedom: int) -> float:
-    """Return Student's t that holds 90 % on both sides (Cornish and Fisher's expansion from 7 degrees on)."""
-    if freedom <= len(_T_90):
-        return _T_90[freedom - 1]
-    z = NORMAL_90
-    return z + (z**3 + z) / (4 * freedom) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * freedom**2)
 
 
 def _line(copies: Sequence[Copy]) -> tuple[float, float]:

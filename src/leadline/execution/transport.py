@@ -3,7 +3,6 @@
 import os
 import shlex
 import shutil
-import tempfile
 import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ from typing import Protocol
 from leadline.core.errors import InvalidInput, LeadlineError, SchedulerUnreachable
 from leadline.core.ports import Completed, ProcessRunner
 from leadline.execution.processes import run_process
-from leadline.execution.wrapper.outcome import WORD, word_name
+from leadline.execution.wrapper.outcome import WORD, word_name, write_whole
 
 NO_PROGRAM = 127
 """The exit code of a command that is not there, as shells have it."""
@@ -131,16 +130,7 @@ class Here:
         """Write a file whole or not at all."""
         try:
             Path(path.parent).mkdir(parents=True, exist_ok=True)
-            descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-            try:
-                with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
-                    stream.write(text)
-                    stream.flush()
-                    os.fsync(stream.fileno())
-                Path(temporary).replace(path)
-            except BaseException:
-                Path(temporary).unlink(missing_ok=True)
-                raise
+            write_whole(text, Path(path))
         except OSError as error:
             raise LeadlineError(
                 f"{path} cannot be written ({error.strerror}): check its permissions and the free space"

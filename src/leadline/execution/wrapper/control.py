@@ -14,7 +14,7 @@ def control_path(result: Path) -> Path:
 
 def set_walltime(result: Path, walltime_s: float) -> None:
     """Give a running command another limit, counted from its start."""
-    write_whole(dump({"walltime_s": walltime_s}), control_path(result))
+    write_whole(dump({"walltime_s": walltime_s}) + "\n", control_path(result))
 
 
 def asked_walltime_s(control: Path) -> float | None:

@@ -59,7 +59,7 @@ def word_name(key: str) -> str:
 
 def write_outcome(outcome: Outcome, path: Path) -> None:
     """Write the outcome whole or not at all, in place of an older one."""
-    write_whole(dump(to_document(outcome, SCHEMA)), path)
+    write_whole(dump(to_document(outcome, SCHEMA)) + "\n", path)
 
 
 def write_whole(text: str, path: Path) -> None:
@@ -67,7 +67,7 @@ def write_whole(text: str, path: Path) -> None:
     descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
-            stream.write(text + "\n")
+            stream.write(text)
             stream.flush()
             os.fsync(stream.fileno())
         Path(temporary).replace(path)
