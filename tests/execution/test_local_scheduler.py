@@ -51,8 +51,7 @@ def local(folder):
 def job(key, *command, indices=(), workdir=None, environment=None, most=None, after=(), kind=After.OK, **resources):
     spec = JobSpec(key, command, ResourceSpec(**resources), workdir=workdir and str(workdir),
                    environment=environment or {})  # fmt: skip
-    keys = tuple(f"{key}.{index}" for index in indices) or (key,)
-    return Submission(key, spec, keys, indices=tuple(indices), most=most, after=after, after_kind=kind)
+    return Submission(key, spec, indices=tuple(indices), most=most, after=after, after_kind=kind)
 
 
 def shell(key, script, **more):
@@ -104,8 +103,9 @@ def test_a_key_is_taken_once_however_often_it_is_handed_over(local, tmp_path):
     assert number == local.submit(submission)
     until(local, [number])
     assert "ran\n" == (tmp_path / "made").read_text()
-    with pytest.raises(Refused, match=r"job one was submitted before"):
-        local.submit(replace(submission, key="another"))
+    local.submit(replace(submission, key="two-3"))
+    with pytest.raises(Refused, match=r"job two-3 was submitted before"):
+        local.submit(replace(submission, key="two", indices=(3,)))
 
 
 def test_what_this_machine_can_never_run_is_refused(local):
@@ -217,7 +217,7 @@ def test_an_array_has_an_index_for_each_element_and_no_more_at_once_than_it_may(
     assert ["3 3\n", "5 5\n", "8 8\n"] == [(tmp_path / f"made-{index}").read_text() for index in (3, 5, 8)]
     times = sorted((one.started_s, one.ended_s) for one in found.values())
     assert all(end <= start for (_, end), (start, _) in pairwise(times))
-    assert {"many.3", "many.8"} == set(local.reports(["many.3", "many.8"]))
+    assert {"many-3", "many-8"} == set(local.reports(["many-3", "many-8"]))
 
 
 def test_jobs_wait_for_those_before_and_end_where_these_end_otherwise(local):

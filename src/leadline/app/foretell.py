@@ -110,7 +110,7 @@ def _planned(system: str, jobs: Sequence[JobSpec | None], catalog: Catalog) -> l
         for at in places:
             job = jobs[at]
             if job is not None:
-                start_s = scheduler.forecast_start_s(Submission("forecast", replace(job, setup=()), ("forecast",)))
+                start_s = scheduler.forecast_start_s(Submission("forecast", replace(job, setup=())))
                 found[at] = None if start_s is None else max(0.0, start_s - time.time())
     return found
 

@@ -1,18 +1,22 @@
 """What time it is, and waiting: the port that a hand-turned clock fills in tests and simulations."""
 
+import os
 import time
 from datetime import UTC, datetime
 from typing import Protocol
 
 
 class Clock(Protocol):
-    """A clock on the wall, one that never jumps, and sleep."""
+    """A clock on the wall, one that never jumps, one of work, and sleep."""
 
     def now_s(self) -> float:
         """Return seconds since the epoch; it may jump."""
 
     def monotonic_s(self) -> float:
         """Return seconds since some moment; it never goes back."""
+
+    def cpu_s(self) -> float:
+        """Return the seconds of CPU that this process and what it ran have taken."""
 
     def sleep(self, duration_s: float) -> None:
         """Let time pass."""
@@ -28,6 +32,10 @@ class SystemClock:
     def monotonic_s(self) -> float:
         """Return seconds since the machine started."""
         return time.monotonic()
+
+    def cpu_s(self) -> float:
+        """Return the seconds of CPU of this process and of its children that ended."""
+        return sum(os.times()[:4])
 
     def sleep(self, duration_s: float) -> None:
         """Let time pass."""

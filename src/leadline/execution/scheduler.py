@@ -33,8 +33,7 @@ class Unsure(SchedulerUnreachable):
 class Submission:
     """What is handed to a scheduler under ``key``: one job, or an array of one element for each of ``indices``.
 
-    ``keys`` name the attempts of the elements in the order of ``indices`` (of one job: its own); their outcomes are
-    reported under them. ``after`` are the scheduler's ids that must have ended as ``after_kind`` says.
+    Outcomes are reported under ``keys``. ``after`` are the scheduler's ids that must have ended as ``after_kind`` says.
     ``spec.partition`` is where. A command that listens is sent ``checkpoint_signal`` ``checkpoint_s`` before the limit.
     ``most`` elements run at once (``None``: as many as the site lets). The commands of a ``held`` one begin when
     ``let_begin`` says so, and never where it does not within ``gate.HELD_S`` of their start; only ``measured`` ones can
@@ -43,7 +42,6 @@ class Submission:
 
     key: str
     spec: JobSpec
-    keys: tuple[str, ...]
     indices: tuple[int, ...] = ()
     after: tuple[str, ...] = ()
     after_kind: After = After.OK
@@ -57,6 +55,16 @@ class Submission:
     def is_array(self) -> bool:
         """Whether it is submitted as an array."""
         return bool(self.indices)
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The keys of its jobs: its own, or those of its elements in the order of ``indices``."""
+        return tuple(element_key(self.key, index) for index in self.indices) or (self.key,)
+
+
+def element_key(key: str, index: int | str) -> str:
+    """Return the key of an array's element: a job can write it itself, from the array's key and its own index."""
+    return f"{key}-{index}"
 
 
 @dataclass(frozen=True, slots=True)

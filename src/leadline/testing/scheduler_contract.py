@@ -47,8 +47,7 @@ class SchedulerContract(ABC):
         key = uuid.uuid4().hex[:12]
         resources = ResourceSpec(cores_per_task=cores, walltime_s=self.walltime_s)
         spec = JobSpec(f"contract-{key}", self.command(seconds, exit_code), resources)
-        keys = tuple(f"{key}.{index}" for index in range(count)) or (key,)
-        return Submission(key, spec, keys, indices=tuple(range(count)))
+        return Submission(key, spec, indices=tuple(range(count)))
 
     def until(
         self, scheduler: Scheduler, ids: Collection[str], wanted: Callable[[Status], bool]

@@ -51,7 +51,7 @@ def test_an_owner_may_shorten_the_limit_of_a_job_that_runs_but_not_lengthen_it(s
     asked = ResourceSpec(cores_per_task=1, memory_bytes_per_node=50 * MIB, walltime_s=600.0)
     spec = JobSpec("nap", ("sleep", "60"), asked, partition="short")
     scheduler = OwnersSlurm("cluster", PurePosixPath(tmp_path), Here())
-    own = scheduler.submit(Submission("owners-nap", spec, ("owners-nap",), measured=False))
+    own = scheduler.submit(Submission("owners-nap", spec, measured=False))
     slurm.wait(lambda: scheduler.query([own])[own].state is JobState.RUNNING, "the job to run")
     with pytest.raises(Refused, match="lengthen"):
         scheduler.change_walltime(own, 1200.0)

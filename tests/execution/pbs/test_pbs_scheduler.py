@@ -23,7 +23,7 @@ SAID = Path(__file__).parent / "said"
 
 def job(key, script, **resources):
     asked = ResourceSpec(cores_per_task=1, **{"walltime_s": 300.0, "memory_bytes_per_node": 200 * MIB, **resources})
-    return Submission(key, JobSpec(f"job {key}", ("sh", "-c", script), asked, partition="short"), (key,))
+    return Submission(key, JobSpec(f"job {key}", ("sh", "-c", script), asked, partition="short"))
 
 
 @pytest.fixture

@@ -29,11 +29,11 @@ SPEC = JobSpec(
 
 
 def submission(spec=SPEC, **changes):
-    return replace(Submission("k1", spec, ("k1",)), **changes)
+    return replace(Submission("k1", spec), **changes)
 
 
 def array(*indices, **changes):
-    return submission(indices=indices, keys=tuple(f"e{index}" for index in indices), **changes)
+    return submission(indices=indices, **changes)
 
 
 def option(words, name):
@@ -132,9 +132,9 @@ def test_an_element_knows_its_index_and_one_that_nobody_wants_ends_at_once(tmp_p
     made = array(2, 4, spec=JobSpec("x", ("sh", "-c", "echo $LEADLINE_INDEX"), ResourceSpec()))
     assert [0, 0, 0] == [run(tmp_path, made, PBS_ARRAY_INDEX="2"), run(tmp_path, made, PBS_ARRAYID="4"),
                          run(tmp_path, made, PBS_ARRAY_INDEX="3")]  # fmt: skip
-    assert {"e2", "e4"} == {one.stem for one in (tmp_path / "runs").iterdir()}
-    assert JobState.COMPLETED is read_outcome(tmp_path / "runs" / "e2.json").state
-    assert "4\n" == (tmp_path / "runs" / "e4.log").read_text()
+    assert {"k1-2", "k1-4"} == {one.stem for one in (tmp_path / "runs").iterdir()}
+    assert JobState.COMPLETED is read_outcome(tmp_path / "runs" / "k1-2.json").state
+    assert "4\n" == (tmp_path / "runs" / "k1-4.log").read_text()
 
 
 def test_setup_lines_come_first_and_an_unmeasured_job_writes_no_outcome(tmp_path):

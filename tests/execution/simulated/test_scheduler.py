@@ -64,10 +64,9 @@ def scheduler(clock, failures, does):
 
 
 def job(key, *, indices=(), most=None, after=(), **resources):
-    keys = tuple(f"{key}.{index}" for index in indices) or (key,)
     resources.setdefault("walltime_s", 300.0)
     spec = JobSpec(key, ("train",), ResourceSpec(**resources))
-    return Submission(key, spec, keys, indices=tuple(indices), most=most, after=after)
+    return Submission(key, spec, indices=tuple(indices), most=most, after=after)
 
 
 def state(scheduler, one):

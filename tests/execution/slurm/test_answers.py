@@ -108,7 +108,7 @@ def test_what_nobody_expects_is_no_error(text):
     for listing in (text, f"1|{text}", f"1|{'|'.join(text)}"):
         read_queue(listing, ["1"])
         read_accounting(listing, ["1", "1_2"])
-        read_controller(listing)
+        read_controller(listing, ["1", "1_2"])
         read_names(listing, "<mark>", ["a"])
         forecast(listing)
         for read in (JobState.from_slurm, duration_s, size_bytes, moment_s):
@@ -167,12 +167,20 @@ def test_a_newer_slurm_is_read_too():
 
 
 def test_the_controller_tells_of_one_job():
-    status = read_controller(CONTROLLER)
+    (status,) = read_controller(CONTROLLER, ["10_2"]).values()
     assert (JobState.OUT_OF_MEMORY, 3, 86700.0, 62.0) == (
         status.state, status.exit_code, status.walltime_s, status.elapsed_s)  # fmt: skip
     assert (1795349353.0, 1795349354.0, 1795349416.0, "n1", 1) == (
         status.submitted_s, status.started_s, status.ended_s, status.node, status.nodes)  # fmt: skip
-    assert read_controller("slurm_load_jobs error: Invalid job id specified") is None
+    assert {} == read_controller("slurm_load_jobs error: Invalid job id specified", ["10_2"])
+
+
+def test_the_controller_tells_of_an_arrays_elements():
+    lines = [f"JobId={9 + at} ArrayJobId=9 ArrayTaskId={at} JobName=a JobState={said} ExitCode=0:0"
+             for at, said in enumerate(["COMPLETED", "RUNNING", "COMPLETED"])]  # fmt: skip
+    waiting = "JobId=9 ArrayJobId=9 ArrayTaskId=3-7%2 JobName=a JobState=PENDING"
+    found = read_controller("\n".join([*lines, waiting]), ["9_0", "9_1", "9_3"])
+    assert {"9_0": JobState.COMPLETED, "9_1": JobState.RUNNING} == {one: it.state for one, it in found.items()}
 
 
 def test_names_that_hold_anything_are_not_taken_for_others():

@@ -21,8 +21,8 @@ from leadline.execution.transport import CutOff, Here
 
 FOLDER = PurePosixPath("/my jobs/50%")
 SPEC = JobSpec("fft", ("true",), ResourceSpec(cores_per_task=2, walltime_s=3600.0), partition="long")
-ONE = Submission("k1", SPEC, ("k1",))
-ARRAY = Submission("b1", SPEC, ("e3", "e5"), indices=(3, 5), most=2)
+ONE = Submission("k1", SPEC)
+ARRAY = Submission("b1", SPEC, indices=(3, 5), most=2)
 MEASURER = Measurer("/opt/it's/python", "/opt/it's/wrapper.py")
 TEXTS = st.text(st.characters(exclude_characters="\0", exclude_categories=("Cs",)), max_size=30)
 
@@ -50,10 +50,14 @@ def test_options_stand_on_the_command_line_and_an_attempt_is_never_requeued():
 
 def test_an_array_has_its_own_indices_and_a_file_for_each_element():
     words = sbatch_words(ARRAY, None, FOLDER)
-    assert {"--array=3,5%2", "--output=/my jobs/50%%/runs/b1-%a.out"} <= set(words)
-    script = batch_script(ARRAY, None, FOLDER, None)
-    assert "keys=([3]=e3 [5]=e5)\n" in script
-    assert 'ln -sfn b1-"$LEADLINE_INDEX".out \'/my jobs/50%/runs\'/"$LEADLINE_KEY".log\n' in script
+    assert {"--array=3,5%2", "--output=/my jobs/50%%/runs/b1-%a.log"} <= set(words)
+    assert ("b1-3", "b1-5") == ARRAY.keys
+    says = replace(ARRAY, spec=replace(SPEC, command=("env",)), measured=False)
+    said = subprocess.run(
+        ["bash"], input=batch_script(says, None, FOLDER, None), env={"SLURM_ARRAY_TASK_ID": "5"},
+        capture_output=True, text=True, check=True,
+    ).stdout  # fmt: skip
+    assert {"LEADLINE_KEY=b1-5", "LEADLINE_INDEX=5"} <= set(said.splitlines())
 
 
 def test_a_copy_is_held_before_anything_of_its_own_runs(tmp_path):
@@ -97,10 +101,10 @@ def test_the_rules_of_the_site_hold():
     assert not any(word.startswith("--cpus-per-task") for word in words)
 
 
-@pytest.mark.parametrize(("keys", "indices"), [(("a", "b"), ()), (("a",), (1, 2)), (("a", "b"), (1, 1)), ((), ())])
-def test_each_element_has_one_key(keys, indices):
-    with pytest.raises(InvalidInput, match="give each its own"):
-        sbatch_words(replace(ONE, keys=keys, indices=indices), None, FOLDER)
+@pytest.mark.parametrize("changes", [{"key": "a b"}, {"key": ""}, {"key": "k" * 49}, {"indices": (1, 1)}])
+def test_a_key_can_stand_in_a_name_and_an_index_is_named_once(changes):
+    with pytest.raises(InvalidInput, match=r"cannot be a key|name each once"):
+        sbatch_words(replace(ONE, **changes), None, FOLDER)
 
 
 def test_a_measured_command_is_run_by_the_wrapper_where_that_is_found_without_a_process():

@@ -18,8 +18,7 @@ ASKED = ResourceSpec(cores_per_task=1, memory_bytes_per_node=50 * MIB, walltime_
 
 
 def submission(key, *command, indices=()):
-    keys = tuple(f"{key}-{index}" for index in indices) or (key,)
-    return Submission(key, JobSpec("nap", command, ASKED, partition="short"), keys, indices, measured=False)
+    return Submission(key, JobSpec("nap", command, ASKED, partition="short"), indices, measured=False)
 
 
 def _ended_as(scheduler, job, key):

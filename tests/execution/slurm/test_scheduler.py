@@ -30,13 +30,12 @@ ASKED = ResourceSpec(cores_per_task=1, memory_bytes_per_node=200 * MIB, walltime
 KEYS = (f"key{number}-{time.time_ns() % 10**9}" for number in itertools.count())
 
 
-def submission(*command, keys=None, indices=(), resources=ASKED, name="nap it's", **options):
+def submission(*command, indices=(), resources=ASKED, name="nap it's", **options):
     key = next(KEYS)
-    own = keys or ((key,) if not indices else tuple(f"{key}-{index}" for index in indices))
     partition = options.pop("partition", "short")
     spec = JobSpec(name, tuple(map(str, command)) or ("true",), resources, partition=partition,
                    environment=options.pop("environment", {}), workdir=options.pop("workdir", None))  # fmt: skip
-    return Submission(key, spec, own, indices, **options)
+    return Submission(key, spec, indices, **options)
 
 
 def python(code, *arguments, **options):
@@ -58,6 +57,13 @@ class Lossy:
         if self.mode == "after":
             self.transport.run(argv, **options)
         return Completed(-15, "", "", timed_out=True)
+
+
+class Mute(Lossy):
+    """A transport on which the accounting never answers."""
+
+    def run(self, argv, **options):
+        return Completed(-15, "", "", timed_out=True) if argv[0] == "sacct" else self.transport.run(argv, **options)
 
 
 @pytest.fixture(scope="session")
@@ -147,6 +153,19 @@ def test_an_array_is_one_submission_of_elements_with_keys_of_their_own(scheduler
     assert {key: f"{key}\n" for key in sent.keys} == scheduler.log_tails(sent.keys)
     assert {key: f"{key[-3:]}\n" for key in sent.keys} == scheduler.log_tails(sent.keys, most_bytes=4)
     assert {sent.key: job} == scheduler.find([sent.key])
+
+
+def test_what_completed_at_once_needs_no_accounting_and_what_failed_does(transport, scheduler):
+    jobs = {one: scheduler.submit(submission(one, indices=(2, 3), measured=False)) for one in ("true", "false")}
+    ends = {one: [f"{job}_2", f"{job}_3"] for one, job in jobs.items()}
+    for one in ends["false"]:
+        assert JobState.FAILED is ended(scheduler, one).state
+    mute = SlurmScheduler("mute", scheduler.folder, Mute(transport, ""), python=sys.executable)
+    found = mute.account(ends["true"])
+    assert {(one, JobState.COMPLETED, 0) for one in ends["true"]} == {
+        (one, status.state, status.exit_code) for one, status in found.items()}  # fmt: skip
+    with pytest.raises(SchedulerUnreachable):
+        mute.account(ends["false"])
 
 
 def test_an_attempt_that_was_submitted_twice_runs_once(scheduler, tmp_path):
@@ -376,7 +395,8 @@ def test_ten_thousand_commands_are_never_on_one_line():
     scheduler = SlurmScheduler("test", PurePosixPath("/x"), Records())
     scheduler.account([f"{number}_1" for number in range(10_000)])
     scheduler.cancel([str(number) for number in range(10_000)])
-    assert 10_000 == sum(len(words[words.index("-j") + 1].split(",")) for words in asked if words[0] == "sacct")
+    # what no element is known of, its array may tell of
+    assert 20_000 == sum(len(words[words.index("-j") + 1].split(",")) for words in asked if words[0] == "sacct")
     assert 10_000 == sum(len(words) - 1 for words in asked if words[0] == "scancel")
     assert max(len(word) for words in asked for word in words) < 10_000
     assert all(re.fullmatch(r"\d+", word) for words in asked if words[0] == "scancel" for word in words[1:])

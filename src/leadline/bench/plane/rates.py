@@ -45,11 +45,16 @@ class Rate:
 
 def rates(cluster: Cluster, folder: Path, *, quick: bool) -> list[BenchRow]:
     """Return the rows of rates and of the plane's own cost, measured on a cluster that does nothing else."""
-    count, rounds = (100, 1) if quick else (1000, 3)
-    alone = [(bare(cluster, count), _plane(cluster, folder / f"apart{at}", count)) for at in range(rounds)]
-    arrays = [
-        (bare_array(cluster, count), _plane(cluster, folder / f"array{at}", count, array=True)) for at in range(rounds)
-    ]
+    count, rounds = (100, 1) if quick else (1000, 5)
+    folder.mkdir(parents=True)
+    alone = _in_turn(
+        rounds, lambda _: bare(cluster, folder, count), lambda at: _plane(cluster, folder / f"apart{at}", count)
+    )
+    arrays = _in_turn(
+        rounds,
+        lambda _: bare_array(cluster, folder, count),
+        lambda at: _plane(cluster, folder / f"array{at}", count, array=True),
+    )
     measured = _plane(cluster, folder / "measured", count // 4, measured=True)
     usage, live = steady(cluster, folder / "steady", 500 if quick else LIVE, 30.0 if quick else STEADY_S)
     share = 100 * usage["cpu_s"] / usage["elapsed_s"]
@@ -81,19 +86,28 @@ def rates(cluster: Cluster, folder: Path, *, quick: bool) -> list[BenchRow]:
     ]  # fmt: skip
 
 
-def bare(cluster: Cluster, count: int) -> Rate:
+def _in_turn(rounds: int, loop: Callable[[int], Rate], ours: Callable[[int], Rate]) -> list[tuple[Rate, Rate]]:
+    """Measure one after the other, each first in every second round: Slurm slows with the jobs that it remembers."""
+    found = []
+    for at in range(rounds):
+        pair = {first: first(at) for first in ((loop, ours) if at % 2 == 0 else (ours, loop))}
+        found.append((pair[loop], pair[ours]))
+    return found
+
+
+def bare(cluster: Cluster, folder: Path, count: int) -> Rate:
     """Submit jobs one by one with sbatch, and wait until the queue is empty."""
     began_s = time.monotonic()
     for _ in range(count):
-        cluster.run([*_sbatch(), "--wrap", "true"])
+        cluster.run([*_sbatch(folder), "--wrap", "true"])
     submitted_s = time.monotonic() - began_s
     return Rate(count, submitted_s, _emptied_s(cluster, began_s))
 
 
-def bare_array(cluster: Cluster, count: int) -> Rate:
+def bare_array(cluster: Cluster, folder: Path, count: int) -> Rate:
     """Submit one array with sbatch, and wait until the queue is empty."""
     began_s = time.monotonic()
-    cluster.run([*_sbatch(), f"--array=0-{count - 1}", "--wrap", "true"])
+    cluster.run([*_sbatch(folder), f"--array=0-{count - 1}", "--wrap", "true"])
     submitted_s = time.monotonic() - began_s
     return Rate(count, submitted_s, _emptied_s(cluster, began_s))
 
@@ -174,8 +188,9 @@ def _submitted(journal: PlaneJournal) -> int:
     return sum(one.scheduler_id is not None for job in journal.open_jobs() for one in job.attempts)
 
 
-def _sbatch() -> list[str]:
-    return ["sbatch", "--parsable", "-p", "short", "-o", "/dev/null", "-c", "1", "--mem=10M", "-t", "60"]
+def _sbatch(folder: Path) -> list[str]:
+    """Return sbatch with what a job must be given, its output in a file of its own, as it is where nobody asks."""
+    return ["sbatch", "--parsable", "-p", "short", "-D", str(folder), "-c", "1", "--mem=10M", "-t", "60"]
 
 
 def _emptied_s(cluster: Cluster, began_s: float) -> float:

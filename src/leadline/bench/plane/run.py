@@ -21,7 +21,8 @@ from leadline.testing.slurm_cluster import missing, slurm_cluster
 from leadline.testing.slurm_plan import ClusterPlan
 
 SEED = 1
-PLAN = ClusterPlan(name="bench", nodes=2, cores=8, memory_mib=8000)
+PLAN = ClusterPlan(name="bench", nodes=2, cores=64, memory_mib=64_000, remembered_s=60)
+"""So many cores are declared that jobs of `true` wait for Slurm itself alone, not for a free one."""
 
 
 def run(*, quick: bool = False, data: Path | None = None) -> BenchResult:

@@ -10,7 +10,7 @@ from pathlib import Path, PurePosixPath
 from leadline.core.errors import InvalidInput
 from leadline.core.jobs import JobSpec, ResourceSpec
 from leadline.core.units import HOUR_S, MIB, MINUTE_S
-from leadline.execution.scheduler import Submission
+from leadline.execution.scheduler import Submission, element_key
 from leadline.execution.wrapper.outcome import NEVER_BEGUN, word_name
 from leadline.execution.wrapping import WRAPPER, Terms, environment, terms_words, with_setup, wrapper_arguments
 
@@ -74,15 +74,12 @@ def job_script(submission: Submission, folder: PurePosixPath, *, python: str) ->
     that is not wanted ends at once. ``python`` is an interpreter of the nodes that has Leadline.
 
     Raises:
-        InvalidInput: there is no command, a variable's name is none, or there is not one key for each job.
+        InvalidInput: there is no command, or a variable's name or the key cannot be one.
     """
     spec = submission.spec
     if not spec.command:
         raise InvalidInput("there is no command to run: give it after --, for example -- python train.py")
-    if len(submission.keys) != max(len(submission.indices), 1):
-        raise InvalidInput(f"submission {submission.key!r} needs one key for each of its jobs")
-    for key in submission.keys:
-        job_name("", key)
+    job_name("", submission.key)
     runs = shlex.quote(str(folder / "runs"))
     lines = ["#!/bin/bash", *_which(submission), *_exports(spec)]
     lines += [] if spec.workdir else ['cd -- "${PBS_O_WORKDIR:-.}"']  # PBS begins in the home folder
@@ -151,15 +148,13 @@ def _depend(submission: Submission, flavour: Flavour) -> str:
 def _which(submission: Submission) -> list[str]:
     """Return the lines that tell a job its index and its key."""
     if not submission.indices:
-        return [f"export LEADLINE_KEY={submission.keys[0]}"]
-    cases = [
-        f"  {at}) export LEADLINE_KEY={key} ;;" for at, key in zip(submission.indices, submission.keys, strict=True)
-    ]
+        return [f"export LEADLINE_KEY={submission.key}"]
+    wanted, key = "|".join(map(str, submission.indices)), element_key(submission.key, "$LEADLINE_INDEX")
     return [
         "export LEADLINE_INDEX=${PBS_ARRAY_INDEX:-${PBS_ARRAYID:-$SLURM_ARRAY_TASK_ID}}",
         "export SLURM_ARRAY_TASK_ID=$LEADLINE_INDEX",
-        'case "$LEADLINE_INDEX" in', *cases, "  *) exit 0 ;;", "esac",
-    ]  # fmt: skip
+        f'case "$LEADLINE_INDEX" in {wanted}) export LEADLINE_KEY={key} ;; *) exit 0 ;; esac',
+    ]
 
 
 def _exports(spec: JobSpec) -> list[str]:

@@ -14,7 +14,7 @@ from leadline.execution.plane.advisor import Advisor
 from leadline.execution.plane.book import Book
 from leadline.execution.plane.journal import Note, Said
 from leadline.execution.plane.patience import Patience, Rhythm
-from leadline.execution.scheduler import Busy, Refused, Scheduler, Submission, Unsure
+from leadline.execution.scheduler import Busy, Refused, Scheduler, Submission, Unsure, element_key
 
 AT_ONCE = 100
 """Submissions of one round; between rounds the plane looks after what runs."""
@@ -199,7 +199,6 @@ class Submitter:
         return Submission(
             first.batch,
             spec,
-            tuple(one.key for one in attempts),
             tuple(_index(self.book.jobs[one.job]) for one in attempts) if job.group else (),
             checkpoint_signal=job.policy.checkpoint_signal,
             checkpoint_s=job.policy.checkpoint_s,
@@ -272,7 +271,14 @@ def _batches(attempts: Iterable[Attempt], jobs: Mapping[str, Job]) -> list[list[
         group = jobs[one.job].group
         found.setdefault((group, one.place, one.resources, one.held) if group else one.key, []).append(one)
     batches = [all_[at : at + ARRAY_MOST] for all_ in found.values() for at in range(0, len(all_), ARRAY_MOST)]
-    return [[replace(one, batch=batch[0].key) for one in batch] for batch in batches]
+    return [_keyed(batch, jobs) for batch in batches]
+
+
+def _keyed(batch: list[Attempt], jobs: Mapping[str, Job]) -> list[Attempt]:
+    """Give the attempts of one submission its key, and those of an array's elements theirs."""
+    key = batch[0].key
+    own = [element_key(key, _index(jobs[one.job])) if jobs[one.job].group else key for one in batch]
+    return [replace(one, key=mine, batch=key) for one, mine in zip(batch, own, strict=True)]
 
 
 def _by_batch(attempts: Iterable[Attempt]) -> dict[str, list[Attempt]]:

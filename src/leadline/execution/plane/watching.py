@@ -58,9 +58,9 @@ class Watcher:
         if not live:
             self.rhythm.answered(changed=False)
             return []
-        began_s = self.clock.monotonic_s()
+        began_s, worked_s = self.clock.monotonic_s(), self.clock.cpu_s()
         said = self.scheduler.query([scheduler_id for scheduler_id, _ in live])
-        took_s = self.clock.monotonic_s() - began_s
+        took_s, cpu_s = self.clock.monotonic_s() - began_s, self.clock.cpu_s() - worked_s
         changed, gone = [], []
         for scheduler_id, attempt in live:
             status = _of(attempt, said.get(scheduler_id))
@@ -81,7 +81,7 @@ class Watcher:
             ],
         )
         ends = self._ends(gone) if gone else []
-        if self.rhythm.answered(changed=bool(changed or gone), took_s=took_s):
+        if self.rhythm.answered(changed=bool(changed or gone), took_s=took_s, cpu_s=cpu_s):
             self.book.write(notes=[Note(Kind.POLL, said={"system": self.system, "answers": "again"})])
         return ends
 

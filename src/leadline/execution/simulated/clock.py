@@ -13,6 +13,7 @@ class HandClock:
 
     at_s: float = BEGIN_S
     jump_s: float = 0.0
+    worked_s: float = 0.0
 
     def now_s(self) -> float:
         """Return seconds since the epoch."""
@@ -21,6 +22,10 @@ class HandClock:
     def monotonic_s(self) -> float:
         """Return seconds that never jump."""
         return self.at_s
+
+    def cpu_s(self) -> float:
+        """Return the CPU that somebody says was taken."""
+        return self.worked_s
 
     def sleep(self, duration_s: float) -> None:
         """Let time pass.

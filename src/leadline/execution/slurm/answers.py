@@ -5,7 +5,7 @@ Formats are asked for explicitly and read by their delimiter. Where jobs are loo
 """
 
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from leadline.core.jobs import JobState
@@ -72,13 +72,21 @@ def read_accounting(listing: str, wanted: Collection[str]) -> dict[str, Status]:
     return found
 
 
-def read_controller(said: str) -> Status | None:
-    """Read what ``scontrol --oneliner show job ID`` says of one job; ``None`` if it is not about a job."""
-    fields: dict[str, str] = {}
-    for name, value in re.findall(r"(?:^|\s)([A-Za-z:/]+)=(\S*)", said):
-        fields.setdefault(name, value)
-    if "JobState" not in fields:
-        return None
+def read_controller(listing: str, wanted: Collection[str]) -> dict[str, Status]:
+    """Read what ``scontrol --oneliner show job ID`` says, a line for each element of an array, of the wanted ids."""
+    ids, found = frozenset(wanted), dict[str, Status]()
+    for line in listing.splitlines():
+        fields: dict[str, str] = {}
+        for name, value in re.findall(r"(?:^|\s)([A-Za-z:/]+)=(\S*)", line):
+            fields.setdefault(name, value)
+        array, index = fields.get("ArrayJobId"), fields.get("ArrayTaskId")
+        one = f"{array}_{index}" if array and index else fields.get("JobId", "")
+        if one in ids and "JobState" in fields:
+            found[one] = _controlled(fields)
+    return found
+
+
+def _controlled(fields: Mapping[str, str]) -> Status:
     row = [fields.get("JobId", ""), fields["JobState"], fields.get("ExitCode", ""), fields.get("DerivedExitCode", ""),
            "", *(fields.get(name, "") for name in ("SubmitTime", "StartTime", "EndTime")), "",
            fields.get("NumNodes", "").partition("-")[0], "", "", fields.get("NodeList", ""),

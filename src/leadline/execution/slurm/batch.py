@@ -7,7 +7,7 @@ from pathlib import PurePosixPath
 
 from leadline.core.errors import InvalidInput
 from leadline.core.systems import Partition, SubmitRules
-from leadline.execution.scheduler import Refused, Submission
+from leadline.execution.scheduler import Refused, Submission, element_key
 from leadline.execution.slurm.script import MEASURER, directives, launched, prologue, whole_minutes_s
 from leadline.execution.slurm.words import ranges_of
 from leadline.execution.wrapper.outcome import NEVER_BEGUN
@@ -37,10 +37,10 @@ def sbatch_words(submission: Submission, partition: Partition | None, folder: Pu
         InvalidInput: a value cannot be asked for, is beyond the partition's limits, or is missing though the site
             demands it.
     """
-    check_keys(submission)
+    check_key(submission)
     options = directives(submission.spec, partition, key=submission.key)
     rejected = partition.rules.rejects if partition else ()
-    said = f"{submission.key}-%a.out" if submission.is_array else log_name(submission.keys[0])
+    said = log_name(element_key(submission.key, "%a") if submission.is_array else submission.key)
     options["--output"] = f"{str(folder).replace('%', '%%')}/{RUNS}/{said}"
     options["--chdir"] = str(folder)
     options["--open-mode"] = "append"
@@ -78,7 +78,7 @@ def batch_script(
     rules = partition.rules if partition else SubmitRules()
     launcher = f"{rules.launcher} " if launched(spec.resources) else ""
     command = shlex.join(spec.command)
-    lines = ["#!/bin/bash", *_key_lines(submission, folder), *_gate(submission, folder, measurer), *prologue(spec)]
+    lines = ["#!/bin/bash", _key_line(submission), *_gate(submission, folder, measurer), *prologue(spec)]
     if submission.measured and measurer is not None:
         python = shlex.quote(measurer.python)
         options = _wrapper_options(submission, folder, by_task=bool(launcher))
@@ -102,30 +102,22 @@ def log_name(key: str) -> str:
     return f"{key}.log"
 
 
-def check_keys(submission: Submission) -> None:
-    """Refuse keys that could not stand in a name, and an array whose keys are not those of its elements."""
-    for key in (submission.key, *submission.keys):
-        if not _KEY.fullmatch(key):
-            raise InvalidInput(f"{key!r} cannot be a key: use up to 48 letters, digits, dots, dashes and underscores")
-    elements = len(submission.indices) if submission.is_array else 1
-    if len(submission.keys) != elements or len(set(submission.indices)) != len(submission.indices):
-        raise InvalidInput(f"{len(submission.keys)} keys cannot name {elements} elements: give each its own")
+def check_key(submission: Submission) -> None:
+    """Refuse a key that could not stand in a name, and an array that names an element twice."""
+    if not _KEY.fullmatch(submission.key):
+        raise InvalidInput(
+            f"{submission.key!r} cannot be a key: use up to 48 letters, digits, dots, dashes and underscores"
+        )
+    if len(set(submission.indices)) != len(submission.indices):
+        raise InvalidInput(f"an index stands twice among the {len(submission.indices)} of an array: name each once")
 
 
-def _key_lines(submission: Submission, folder: PurePosixPath) -> list[str]:
-    """Return the lines that tell an attempt its key, and an element of an array its index too.
-
-    An element's output, where Slurm has its say as well, is found under its key by a link.
-    """
+def _key_line(submission: Submission) -> str:
+    """Return the line that tells an attempt its key, and an element of an array its index too."""
     if not submission.is_array:
-        return [f"export LEADLINE_KEY={submission.keys[0]}"]
-    pairs = " ".join(f"[{index}]={key}" for index, key in zip(submission.indices, submission.keys, strict=True))
-    runs = shlex.quote(f"{folder}/{RUNS}")
-    return [
-        f"keys=({pairs})",
-        "export LEADLINE_INDEX=$SLURM_ARRAY_TASK_ID LEADLINE_KEY=${keys[$SLURM_ARRAY_TASK_ID]}",
-        f'ln -sfn {submission.key}-"$LEADLINE_INDEX".out {runs}/"$LEADLINE_KEY".log',
-    ]
+        return f"export LEADLINE_KEY={submission.key}"
+    key = element_key(submission.key, "$SLURM_ARRAY_TASK_ID")
+    return f"export LEADLINE_INDEX=$SLURM_ARRAY_TASK_ID LEADLINE_KEY={key}"
 
 
 def _gate(submission: Submission, folder: PurePosixPath, measurer: Measurer | None) -> list[str]:

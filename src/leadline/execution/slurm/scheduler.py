@@ -31,6 +31,10 @@ AT_ONCE = 500
 """Ids on one command line."""
 SPOKEN_OF = 200
 """Jobs that the controller is asked about one by one, in one call, where there is no accounting."""
+SPOKEN_AT_ONCE = 10
+"""Jobs and arrays that it is asked about before the accounting is."""
+SAMPLED_S = 30.0
+"""How often the memory of a job is sampled where nobody changed it (``JobAcctGatherFrequency``)."""
 SPANS = (
     ("1970-01-01", "2037-01-01"),
     ("now-30days", "now+2days"),
@@ -153,16 +157,17 @@ class SlurmScheduler:
         return read_queue(self._commands.listed(["squeue", "-h", "-r", "-u", user, "-o", SQUEUE]), ids)
 
     def account(self, ids: Collection[str]) -> Mapping[str, Status]:
-        """Ask sacct, steps and earlier incarnations included; the controller's memory where there is no accounting."""
-        found: dict[str, Status] = {}
-        for some in _chunks(sorted({one.partition("_")[0] for one in ids})):
-            asked = frozenset(some)
-            words = ["sacct", "-n", "-P", "--duplicates", "-j", ",".join(some), "-o", SACCT]
-            listing = self._accounting(words)
-            if listing is None:
-                found = self._remembered(ids)
-                return found | self._vanished([one for one in ids if one not in found])
-            found |= read_accounting(listing, [one for one in ids if one.partition("_")[0] in asked])
+        """Ask sacct, steps and earlier incarnations included; the controller's memory where there is no accounting.
+
+        The accounting is seconds late, and slow. Of jobs that completed too soon for their memory to be sampled it has
+        nothing to add to the controller's word, so that this is taken where few are to be asked about.
+        """
+        found = self._completed(ids)
+        accounted = self._accounted([one for one in ids if one not in found])
+        if accounted is None:
+            found = self._remembered(ids)
+        else:
+            found |= accounted
         return found | self._vanished([one for one in ids if one not in found])
 
     def reports(self, keys: Collection[str], *, since_s: float = 0.0) -> Mapping[str, Outcome]:
@@ -247,6 +252,34 @@ class SlurmScheduler:
         layout = "".join(f"{mark}{code}" for code in ("%F", "%T", "%N", "%k", "%j"))
         return read_names(self._commands.listed(["squeue", "-h", "-t", "all", "-u", user, "-o", layout]), mark, keys)
 
+    def _accounted(self, ids: Collection[str]) -> dict[str, Status] | None:
+        """Return what sacct says: asked for elements, then for whole arrays, whose row may stand for some of them."""
+        found: dict[str, Status] = {}
+        for whole in (False, True):
+            left = sorted(one for one in ids if one not in found and (not whole or "_" in one))
+            for some in _chunks(left):
+                asked = {one.partition("_")[0] for one in some} if whole else some
+                words = ["sacct", "-n", "-P", "--duplicates", "-j", ",".join(sorted(asked)), "-o", SACCT]
+                listing = self._accounting(words)
+                if listing is None:
+                    return None
+                found |= read_accounting(listing, some)
+        return found
+
+    def _completed(self, ids: Collection[str]) -> dict[str, Status]:
+        """Tell what few jobs, or elements of few arrays, completed soon after they began, each of their steps too."""
+        arrays = {one.partition("_")[0] for one in ids}
+        if len(arrays) > SPOKEN_AT_ONCE:
+            return {}
+        found: dict[str, Status] = {}
+        for one in sorted(arrays):
+            found |= self._spoken_of(one, ids)
+        return {
+            one: status
+            for one, status in found.items()
+            if status.state is JobState.COMPLETED and (status.elapsed_s or 0.0) < SAMPLED_S and not status.evidence
+        }
+
     def _vanished(self, ids: Collection[str]) -> dict[str, Status]:
         """Tell of elements that were cancelled before they started: Slurm strikes them out of the array, and is silent.
 
@@ -270,9 +303,13 @@ class SlurmScheduler:
         for one, status in read_queue(listing, ids).items():
             if not status.state.final or len(found) >= SPOKEN_OF:
                 continue
-            answer = self._commands.ask(["scontrol", "--oneliner", "show", "job", one])
-            found[one] = (read_controller(answer.stdout) if answer.returncode == 0 else None) or status
+            found[one] = self._spoken_of(one, [one]).get(one, status)
         return found
+
+    def _spoken_of(self, scheduler_id: str, wanted: Collection[str]) -> dict[str, Status]:
+        """Return what the controller knows of a job, or of an array's elements; nothing once it has forgotten them."""
+        answer = self._commands.ask(["scontrol", "--oneliner", "--details", "show", "job", scheduler_id])
+        return read_controller(answer.stdout, wanted) if answer.returncode == 0 else {}
 
     def _prepared(self) -> tuple[str, Measurer | None]:
         """Make the folder, and learn who this is there and whether jobs can be measured; asked once."""

@@ -1,0 +1,49 @@
+"""How often a scheduler is asked."""
+
+from leadline.execution.plane.patience import Patience, Rhythm
+from leadline.execution.simulated.clock import HandClock
+
+
+def rhythm():
+    return Rhythm(HandClock(), Patience())
+
+
+def test_what_changes_is_looked_at_again_soon():
+    asked = rhythm()
+    asked.answered(changed=True)
+    assert 1.0 == asked.wait_s
+
+
+def test_where_nothing_changes_the_pauses_grow_up_to_the_last():
+    asked, pauses = rhythm(), []
+    for _ in range(20):
+        asked.answered(changed=False, took_s=0.1)
+        pauses.append(asked.wait_s)
+        asked.clock.sleep(asked.wait_s)
+    assert pauses == sorted(pauses)
+    assert (1.0, 30.0) == (pauses[0], pauses[-1])
+
+
+def test_a_quick_answer_is_asked_for_more_often_than_a_slow_one():
+    quick, slow = rhythm(), rhythm()
+    for _ in range(20):
+        quick.answered(changed=False, took_s=0.01)
+        slow.answered(changed=False, took_s=10.0)
+    assert (5.0, 50.0) == (quick.wait_s, slow.wait_s)
+
+
+def test_who_must_work_for_an_answer_rests_longer():
+    asked = rhythm()
+    asked.answered(changed=True, took_s=0.2, cpu_s=0.2)
+    assert 5.0 == asked.wait_s
+
+
+def test_silence_is_news_once_and_its_end_too():
+    asked = rhythm()
+    assert asked.failed("no route")
+    assert not asked.failed("no route")
+    assert 4.0 == asked.wait_s
+    asked.hurry()
+    assert 4.0 == asked.wait_s
+    assert asked.answered(changed=False)
+    assert not asked.answered(changed=False)
