@@ -1,7 +1,6 @@
 """This machine's own scheduler, with real jobs, real limits and processes that are killed."""
 
 import os
-import random
 import signal
 import sqlite3
 import subprocess
@@ -23,6 +22,7 @@ from leadline.execution.local_queue import MARK, marked
 from leadline.execution.local_scheduler import LocalScheduler
 from leadline.execution.scheduler import Refused, Submission, Unsure
 from leadline.execution.slots import Slots
+from leadline.testing.kills import kill_at_random
 
 
 @pytest.fixture(autouse=True)
@@ -368,21 +368,8 @@ t.until(local, ids)
 
 
 def test_nothing_is_lost_or_run_twice_when_the_driver_is_killed_at_random_moments(folder, tmp_path):
-    chance, kills = random.Random(3), 0  # noqa: S311 - not secret
     words = [sys.executable, "-c", DRIVER, str(Path(__file__).parent), str(folder), str(tmp_path)]
-    while True:
-        process = subprocess.Popen(words)
-        try:
-            process.wait(chance.uniform(0.3, 0.8) + kills / 8)  # a busy machine may need long to start at all
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-        assert process.returncode in (0, -signal.SIGKILL)
-        if process.returncode == 0:
-            break
-        kills += 1
-        assert kills < 60
-    assert kills, "the jobs are too short for the test"
+    kill_at_random(words, seed=3, within_s=(0.3, 0.8))
     assert sorted((tmp_path / "made").read_text().split(), key=int) == [str(at) for at in range(12)]
     local = LocalScheduler(folder, Slots((0, 1)))
     states = [one.state for one in local.query(list(local.find([f"job{at}" for at in range(12)]).values())).values()]

@@ -29,7 +29,6 @@ class Turns(AbstractContextManager["Turns"]):
 
     def __init__(self, told: Callable[[str], None] = lambda _: None) -> None:
         self._told = told
-        self._said = ""
         self._stack = ExitStack()
         self._plane: Plane | None = None
         self._tried_s = -AGAIN_S
@@ -59,13 +58,7 @@ class Turns(AbstractContextManager["Turns"]):
             self._plane = self._stack.enter_context(hold_plane(toolbox().catalog, told=self._told))
         if self._plane is None:
             return LOOK_S
-        try:
-            wait_s, self._said = self._plane.step(), ""
-        except LeadlineError as error:
-            if str(error) != self._said:
-                self._told(str(error))
-            wait_s, self._said = LOOK_S, str(error)
-        return min(wait_s, LOOK_S)
+        return min(self._plane.try_step(self._told), LOOK_S)
 
 
 def step_until(done: Callable[[], bool], timeout_s: float, told: Callable[[str], None] = lambda _: None) -> bool:

@@ -12,6 +12,7 @@ import msgspec
 
 from leadline.bench.curve import DRAWN, draw
 from leadline.bench.harp import MEMORY, WALLTIME
+from leadline.bench.page import table
 from leadline.bench.predictors import HARP, OURS, PLAIN
 
 SHORT = "under-predicted at 5 % risk"
@@ -31,7 +32,7 @@ def _errors(details: Details) -> str:
         best = min(one["MAPE"] for name, one in each.items() if name.startswith(HARP))
         said = (each[OURS]["MAPE"], each[HARP]["MAPE"], best, each[PLAIN]["MAPE"], each[OURS]["coverage"])
         rows.append((history, learned, f"{said[0]:.1f} %", *(f"{one:.0f} %" for one in said[1:])))
-    return _table(heads, rows)
+    return table(heads, rows)
 
 
 def _requests(details: Details) -> str:
@@ -41,7 +42,7 @@ def _requests(details: Details) -> str:
         for (history, learned), each in _compared(details, target).items():
             if "FS" in learned:
                 rows.append((history, name, *_asked(each[OURS]), *_asked(each[PLAIN])))
-    return _table(heads, rows)
+    return table(heads, rows)
 
 
 def _asked(figures: Mapping[str, Any]) -> tuple[str, str]:
@@ -50,7 +51,7 @@ def _asked(figures: Mapping[str, Any]) -> tuple[str, str]:
 
 def _campaigns(details: Details) -> str:
     heads = ("history", "campaign", "cost", "times cheaper", *DRAWN)
-    return _table(heads, [
+    return table(heads, [
         (one["history"], one["campaign"], f"{one['cost_s']:,.0f} s", f"{one['cheaper']:.1f}",
          *(f"{one['mape'][name]:.1f} %" for name in DRAWN))
         for one in details if one.get("curve")
@@ -64,10 +65,6 @@ def _compared(details: Details, target: str) -> dict[tuple[str, str], dict[str, 
         if one.get("target") == target:
             found.setdefault((one["history"], one["learned"]), {})[one["method"]] = one
     return found
-
-
-def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    return "\n".join("| " + " | ".join(cells) + " |" for cells in (heads, ["---"] * len(heads), *rows))
 
 
 if __name__ == "__main__":

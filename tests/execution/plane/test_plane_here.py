@@ -1,9 +1,6 @@
 """The plane over this machine's own scheduler: real jobs, and a plane that is killed."""
 
 import os
-import random
-import signal
-import subprocess
 import sys
 import time
 from contextlib import closing
@@ -20,6 +17,7 @@ from leadline.execution.plane.journal import PlaneJournal
 from leadline.execution.plane.patience import Patience
 from leadline.execution.slots import Slots
 from leadline.testing.desk import Counsel, plainly, retry_node_fails
+from leadline.testing.kills import kill_at_random
 
 COUNT = 12
 QUICK = Patience(first=0.1, last=0.2, reports=0.3, grace=0.5)
@@ -66,21 +64,8 @@ def test_jobs_that_a_plane_takes_in_run_here_and_are_settled(folder):
 
 
 def test_a_plane_that_is_killed_at_random_moments_loses_and_repeats_nothing(folder):
-    chance, kills = random.Random(5), 0  # noqa: S311 - not secret
     words = [sys.executable, "-c", DRIVER, str(Path(__file__).parent), str(folder)]
-    while True:
-        process = subprocess.Popen(words)
-        try:
-            process.wait(chance.uniform(0.4, 1.0) + kills / 8)  # a busy machine may need long to start at all
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-        assert process.returncode in (0, -signal.SIGKILL)
-        if process.returncode == 0:
-            break
-        kills += 1
-        assert kills < 60
-    assert kills, "the jobs are too short for the test"
+    kill_at_random(words, seed=5, within_s=(0.4, 1.0))
     ended = settled(folder)
     assert [(JobState.COMPLETED, 1)] * COUNT == [(job.state, len(job.attempts)) for job in ended]
     assert sorted((folder / "made").read_text().split(), key=int) == [str(at) for at in range(COUNT)]

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from leadline.bench.dnn.asked import COUNTED
+from leadline.bench.page import table
 
 HEADS = ("split", "rows", "MAPE", "target", "median", "P90", "best other", "coverage of 90 % intervals")
 
@@ -20,12 +21,12 @@ def tables(details: Sequence[Mapping[str, Any]]) -> str:
     named: dict[str, list[Mapping[str, Any]]] = {}
     for one in details:
         named.setdefault(one["table"], []).append(one)
-    return "\n\n".join(f"## {name[0].upper()}{name[1:]}\n\n{_table(splits)}" for name, splits in named.items())
+    return "\n\n".join(f"## {name[0].upper()}{name[1:]}\n\n{_splits(splits)}" for name, splits in named.items())
 
 
-def _table(splits: Sequence[Mapping[str, Any]]) -> str:
+def _splits(splits: Sequence[Mapping[str, Any]]) -> str:
     rows = [row for one in splits for row in ([_refused(one)] if "refused" in one else [_answered(one), *_apart(one)])]
-    return "\n".join("| " + " | ".join(cells) + " |" for cells in (HEADS, ["---"] * len(HEADS), *rows))
+    return table(HEADS, rows)
 
 
 def _answered(split: Mapping[str, Any]) -> list[str]:

@@ -5,15 +5,13 @@
 """
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
-from typing import Any
 
 import msgspec
 
-Row = Mapping[str, Any]
-
+from leadline.bench.page import Row, figures, table
 
 TITLES = {"detectors": "Segmenters and detectors", "fine-tunes": "Fine-tunes of language models"}
 
@@ -21,35 +19,8 @@ TITLES = {"detectors": "Segmenters and detectors", "fine-tunes": "Fine-tunes of 
 def tables(document: Row) -> str:
     """Return the bench's figures in Markdown; of ``bench memory`` the points by family, too."""
     if document["bench"] in TITLES:
-        return f"## {TITLES[document['bench']]}\n\n{_figures(document['rows'])}"
-    return f"## Figures\n\n{_figures(document['rows'])}\n\n## By family\n\n{_families(document['details'])}"
-
-
-def _figures(rows: Sequence[Row]) -> str:
-    heads = ("figure", "value", "target", "beside", "n", "how")
-    return _table(
-        heads, [[one["name"], _value(one), _target(one), _beside(one), str(one["n"]), one["how"]] for one in rows]
-    )
-
-
-def _value(row: Row) -> str:
-    """Write a figure, bold where it misses its target."""
-    if row["value"] is None:
-        return "not measured"
-    said = f"{row['value']:.3g} {row['unit']}"
-    return f"**{said}**" if row["met"] is False else said
-
-
-def _beside(row: Row) -> str:
-    """Write what the method beside it reached, which ``how`` names."""
-    return "" if row["baseline"] is None else f"{row['baseline']:.3g} {row['unit']}"
-
-
-def _target(row: Row) -> str:
-    if row["target"] is None:
-        return ""
-    upper = row["met"] is None or row["met"] == (row["value"] <= row["target"])
-    return f"{'≤' if upper else '≥'} {row['target']:g}" if row["value"] != row["target"] else f"{row['target']:g}"
+        return f"## {TITLES[document['bench']]}\n\n{figures(document['rows'])}"
+    return f"## Figures\n\n{figures(document['rows'])}\n\n## By family\n\n{_families(document['details'])}"
 
 
 def _families(points: Sequence[Row]) -> str:
@@ -57,7 +28,7 @@ def _families(points: Sequence[Row]) -> str:
     for one in points:
         named.setdefault(one["family"], []).append(one)
     heads = ("family", "points", "live bytes", "worst", "MemTracker", "process", "worst", "above the bound")
-    return _table(heads, [_family(name, named[name]) for name in sorted(named)])
+    return table(heads, [_family(name, named[name]) for name in sorted(named)])
 
 
 def _family(name: str, points: Sequence[Row]) -> list[str]:
@@ -71,10 +42,6 @@ def _family(name: str, points: Sequence[Row]) -> list[str]:
         name, str(len(points)), f"{fmean(live):.1f} %", f"{max(live):.1f} %", tracked,
         f"{fmean(process):.1f} %", f"{max(process):.1f} %", f"{above} of {len(points)}",
     ]  # fmt: skip
-
-
-def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    return "\n".join("| " + " | ".join(cells) + " |" for cells in (heads, ["---"] * len(heads), *rows))
 
 
 if __name__ == "__main__":

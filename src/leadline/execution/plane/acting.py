@@ -70,6 +70,8 @@ class Actor:
     def decide_end(self, job: Job, ended: Attempt, outcome: Outcome | None, found: Diagnosis) -> Decision:
         """Return what becomes of a job whose last attempt ended."""
         self.kept.pop(ended.key, None)
+        self.fixed.discard(ended.key)
+        self.let.discard(ended.key)
         situation = self._situation(job, ended, outcome)
         return self.decide(replace(situation, evidence=found.evidence, cause=found.cause))
 

@@ -59,6 +59,7 @@ class Plane:
         self._news = news
         self._untold: list[Note] = []
         self._loaded = False
+        self._said = ""
 
     def step(self) -> float:
         """Do all that is due and return the seconds until something is due again.
@@ -84,16 +85,19 @@ class Plane:
 
     def run(self, until: Callable[[], bool], *, told: Callable[[str], None] = lambda _: None) -> None:
         """Step until ``until()``; a journal that cannot be written is told once and tried again."""
-        said = ""
         while not until():
-            try:
-                wait_s, said = self.step(), ""
-            except LeadlineError as error:
-                if str(error) != said:
-                    told(str(error))
-                wait_s, said = IDLE_S, str(error)
-            if wait_s:
+            if wait_s := self.try_step(told):
                 self.clock.sleep(wait_s)
+
+    def try_step(self, told: Callable[[str], None]) -> float:
+        """Step; a journal that cannot be written is told once, and is to be tried again after the seconds returned."""
+        try:
+            wait_s, self._said = self.step(), ""
+        except LeadlineError as error:
+            if str(error) != self._said:
+                told(str(error))
+            wait_s, self._said = IDLE_S, str(error)
+        return wait_s
 
     def admit(self, system: str) -> Watcher:
         """Return the watcher of a system, made when it is first needed.
@@ -165,6 +169,7 @@ class Plane:
 
     def _cancel(self) -> None:
         """Carry out what users, or the plane itself, took back; what was not reached is tried again."""
+        self._told &= {one.key for key in self.book.unwanted for one in self.book.jobs[key].live}
         for job in [self.book.jobs[key] for key in self.book.unwanted]:
             if job.cancelled and not job.closed and not job.live:
                 self.book.close(job, JobState.CANCELLED, "cancelled by its user")

@@ -1,0 +1,43 @@
+"""Figures of a bench in Markdown, as the documentation's pages show them: made of the rows that it wrote."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+Row = Mapping[str, Any]
+
+
+def figures(rows: Sequence[Row]) -> str:
+    """Return one line for each row: its value, bold where it misses its target, and what stands beside it."""
+    heads = ("figure", "value", "target", "beside", "n", "how")
+    return table(
+        heads, [[one["name"], value(one), target(one), _beside(one), str(one["n"]), one["how"]] for one in rows]
+    )
+
+
+def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return a table; a bar in a cell stays one."""
+    lines = (heads, ["---"] * len(heads), *([cell.replace("|", "\\|") for cell in row] for row in rows))
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
+
+
+def value(row: Row) -> str:
+    """Write a figure, bold where it misses its target."""
+    if row["value"] is None:
+        return "not measured"
+    said = f"{row['value']:.3g} {row['unit']}".rstrip()
+    return f"**{said}**" if row["met"] is False else said
+
+
+def target(row: Row) -> str:
+    """Write a row's target: a bound, or a range."""
+    if row["target"] is None:
+        return ""
+    if row.get("target_high") is not None:
+        return f"{row['target']:g} to {row['target_high']:g}"
+    upper = row["met"] is None or row["met"] == (row["value"] <= row["target"])
+    return f"{'≤' if upper else '≥'} {row['target']:g}" if row["value"] != row["target"] else f"{row['target']:g}"
+
+
+def _beside(row: Row) -> str:
+    """Write what the method beside it reached, which ``how`` names."""
+    return "" if row["baseline"] is None else f"{row['baseline']:.3g} {row['unit']}".rstrip()
