@@ -67,7 +67,7 @@ def situation(places, *, asked=ASKED, state=JobState.PENDING, predicted=None, to
     return Situation(job, attempt, NOW_S, total_s=total, **more)
 
 
-def elsewhere(here=Machine(64 * GIB, 24 * GIB)):  # noqa: B008 - it cannot be changed
+def elsewhere(here=lambda: Machine(64 * GIB, 24 * GIB)):
     return Elsewhere(Catalog(), here, lambda spec, place: WAIT)  # noqa: ARG005 - the port's
 
 
@@ -189,7 +189,9 @@ def test_what_was_predicted_for_other_nodes_says_nothing_of_a_job_here(tmp_path,
 
 
 def test_what_a_gpu_and_a_node_have_here_and_at_a_place_is_expected_of_an_attempt(tmp_path):
-    advisor = PlaneAdvisor(Catalog(), SqliteHistory(tmp_path / "h"), shipped_live_table(), Machine(64 * GIB, 24 * GIB))
+    advisor = PlaneAdvisor(
+        Catalog(), SqliteHistory(tmp_path / "h"), shipped_live_table(), lambda: Machine(64 * GIB, 24 * GIB)
+    )
     figures = []
     for place in (HERE, AT_HOME):
         one = situation([place], asked=replace(ASKED, gpus_per_node=1))

@@ -36,7 +36,7 @@ class PlaneAdvisor:
     catalog: Catalog
     history: SqliteHistory
     table: LiveTable
-    here: Machine = field(default_factory=Machine)
+    here: Callable[[], Machine] = Machine
     waits: Waits = field(default_factory=NoWaits)
     finished: Callable[[Sequence[Run]], object] = len
     staging: Staging = unknown

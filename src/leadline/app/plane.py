@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 from leadline.app import settings
@@ -51,7 +51,7 @@ def hold_plane(
             catalog,
             SqliteHistory(settings.history_path()),
             shipped_live_table(),
-            here=own_machine(process_runner()),
+            here=cache(lambda: own_machine(process_runner())),
             waits=QueueWaits(told=told),
             finished=learning.take_in,
         )

@@ -57,7 +57,7 @@ class Elsewhere:
     """Finds the other places of a job's policy that would take it as it now has to ask."""
 
     catalog: Catalog
-    here: Machine
+    here: Callable[[], Machine]
     wait: Wait
     staging: Staging = unknown
 
@@ -72,13 +72,13 @@ class Elsewhere:
     def node_memory(self, place: Place, partition: Partition | None) -> int | None:
         """Return the memory of a node of a place in bytes."""
         if place.system.casefold() == LOCAL:
-            return self.here.memory_bytes
+            return self.here().memory_bytes
         return (partition.node.usable_memory_bytes or partition.node.memory_bytes) if partition else None
 
     def gpu_memory(self, place: Place, partition: Partition | None, asked: ResourceSpec) -> int | None:
         """Return what one GPU of a place has in bytes; ``None`` for a job that asks for none."""
         if place.system.casefold() == LOCAL:
-            return self.here.gpu_memory_bytes
+            return self.here().gpu_memory_bytes
         if partition is None or partition.node.device is None or not asked.gpus_per_node:
             return None
         try:
