@@ -1,7 +1,9 @@
 """What a submission is handed to sbatch as, and what sbatch's answers mean."""
 
 import os
+import signal
 import subprocess
+import sys
 from dataclasses import replace
 from pathlib import PurePosixPath
 
@@ -60,6 +62,45 @@ def test_an_array_has_its_own_indices_and_a_file_for_each_element():
     assert {"LEADLINE_KEY=b1-5", "LEADLINE_INDEX=5"} <= set(said.splitlines())
 
 
+@pytest.mark.parametrize("launches", [False, True])
+def test_an_unmeasured_command_runs_once_and_a_second_start_ends_as_the_first(tmp_path, launches):
+    rules = SubmitRules(launcher="env")
+    asked = replace(SPEC.resources, tasks_per_node=2 if launches else 1)
+    spec = replace(SPEC, command=("sh", "-c", "echo ran; exit 3"), setup=("set -e",), resources=asked)
+    (tmp_path / "runs").mkdir()
+    script = batch_script(replace(ONE, spec=spec, measured=False), Partition("p", NodeType("n"), rules=rules),
+                          PurePosixPath(tmp_path), None)  # fmt: skip
+    answers = [subprocess.run(["bash"], input=script, capture_output=True, text=True, check=False) for _ in range(2)]
+    assert [(3, "ran\n"), (3, "")] == [(one.returncode, one.stdout) for one in answers]
+    (tmp_path / "runs" / "k1.ended").unlink()
+    again = subprocess.run(["bash"], input=script, capture_output=True, text=True, check=False)
+    assert (125, "") == (again.returncode, again.stdout)
+    assert again.stderr.startswith("leadline: k1 was started before, and nothing tells how it ended")
+
+
+def test_an_unmeasured_command_that_is_told_to_end_may_do_so_in_its_own_way(tmp_path):
+    (tmp_path / "runs").mkdir()
+    own = "import signal, sys, time\nsignal.signal(15, lambda *_: sys.exit(7))\nprint('on', flush=True)\ntime.sleep(60)"
+    spec = replace(SPEC, command=(sys.executable, "-c", own))
+    script = batch_script(replace(ONE, spec=spec, measured=False), None, PurePosixPath(tmp_path), None)
+    (tmp_path / "job.sh").write_text(script)
+    with subprocess.Popen(
+        ["bash", str(tmp_path / "job.sh")], stdout=subprocess.PIPE, text=True, start_new_session=True
+    ) as job:
+        assert job.stdout is not None
+        assert "on\n" == job.stdout.readline()
+        os.killpg(job.pid, signal.SIGTERM)
+        assert 7 == job.wait(10)
+    assert "7\n" == (tmp_path / "runs" / "k1.ended").read_text()
+
+
+def test_a_command_that_is_warned_stands_in_the_shells_place():
+    warned = replace(ONE, checkpoint_signal="USR1", measured=False)
+    assert batch_script(warned, None, FOLDER, None).endswith("\nexec true\n")
+    spread = replace(warned, spec=replace(SPEC, resources=replace(SPEC.resources, tasks_per_node=2)))
+    assert batch_script(spread, None, FOLDER, None).endswith('exit "$code"\n')
+
+
 def test_a_copy_is_held_before_anything_of_its_own_runs(tmp_path):
     spec = replace(SPEC, setup=("echo own >&2",), command=("echo", "begun"))
     held = replace(ONE, spec=spec, held=True)
@@ -114,7 +155,7 @@ def test_a_measured_command_is_run_by_the_wrapper_where_that_is_found_without_a_
         "--once --result '/my jobs/50%/runs'/\"$LEADLINE_KEY\".json --probe-hook --site-walltime-s 3600 -- true"
         in script
     )
-    assert script.endswith("\nexec true\n")
+    assert "\ntrue || code=$?\n" in script
     assert "wrapper" not in batch_script(replace(ONE, measured=False), None, FOLDER, MEASURER)
 
 

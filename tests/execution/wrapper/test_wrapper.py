@@ -6,14 +6,17 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 
 import pytest
 
 from leadline.core.jobs import JobState
+from leadline.core.plane import Cause
 from leadline.core.units import MIB
+from leadline.execution.plane.signs import read_signs
 from leadline.execution.wrapper.control import set_walltime
 from leadline.execution.wrapper.control_group import group_for
-from leadline.execution.wrapper.outcome import read_outcome
+from leadline.execution.wrapper.outcome import read_outcome, write_outcome
 from leadline.execution.wrapper.supervise import interim_wait_s
 
 WRAPPER = [sys.executable, "-P", "-m", "leadline.execution.wrapper"]
@@ -275,10 +278,17 @@ def test_a_kill_for_memory_that_the_exit_code_hides_is_seen(measure):
 def test_of_two_submissions_of_one_attempt_only_the_first_starts(tmp_path):
     argv = [
         *WRAPPER, "--once", "--result", str(tmp_path / "a.json"), "--",
-        "sh", "-c", f"echo ran >> {tmp_path / 'ran'}",
+        "sh", "-c", f"echo ran >> {tmp_path / 'ran'}; exit 3",
     ]  # fmt: skip
-    codes = [subprocess.run(argv, capture_output=True, check=False).returncode for _ in range(2)]
-    assert [0, 125] == codes
+    answers = [subprocess.run(argv, capture_output=True, text=True, check=False) for _ in range(2)]
+    assert [3, 3] == [one.returncode for one in answers]
+    assert "leadline: a ran before and ended as FAILED: it is not started again\n" == answers[1].stderr
+    outcome = read_outcome(tmp_path / "a.json")
+    write_outcome(replace(outcome, state=JobState.RUNNING), tmp_path / "a.json")
+    unknown = subprocess.run(argv, capture_output=True, text=True, check=False)
+    assert 125 == unknown.returncode
+    assert "leadline: a was started before, and nothing tells how it ended: it is not started again\n" == unknown.stderr
+    assert [Cause.NODE] == [one.cause for one in read_signs(unknown.stderr)]
     assert "ran\n" == (tmp_path / "ran").read_text()
 
 

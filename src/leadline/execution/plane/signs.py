@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from leadline.core.plane import Cause
+from leadline.execution.wrapper.outcome import STARTED_BEFORE
 
 LAST_WORDS = 15
 """Lines at the end of a log that tell how it ended; a sign above them may be of what the program got over."""
@@ -30,6 +31,7 @@ _SIGNS = {
     Cause.NODE: (
         r"DUE TO NODE FAILURE", r"\bBOOT_FAIL", r"\bNODE_FAIL", r"\bNodeDown\b", r"\bJobLaunchFailure\b",
         r"\bProlog error", r"\bECC error", r"fallen off the bus", r"devices? (is|are) busy or unavailable",
+        rf"^leadline: \S+ {STARTED_BEFORE}",
         r"no CUDA-capable device is detected", r"\bXid\b.*: (48|63|64|74|79|94|95),",
     ),
     Cause.STORAGE: (r"Disk quota exceeded", r"No space left on device", r"\bEDQUOT\b", r"\bENOSPC\b"),

@@ -10,7 +10,7 @@ from leadline.core.systems import Partition, SubmitRules
 from leadline.execution.scheduler import Refused, Submission, element_key
 from leadline.execution.slurm.script import MEASURER, directives, launched, prologue, whole_minutes_s
 from leadline.execution.slurm.words import ranges_of
-from leadline.execution.wrapper.outcome import NEVER_BEGUN
+from leadline.execution.wrapper.outcome import NEVER_BEGUN, STARTED_BEFORE
 from leadline.execution.wrapping import environment
 
 RUNS = "runs"
@@ -62,7 +62,7 @@ def sbatch_words(submission: Submission, partition: Partition | None, folder: Pu
 def batch_script(
     submission: Submission, partition: Partition | None, folder: PurePosixPath, measurer: Measurer | None
 ) -> str:
-    """Return the script; the command stands in the shell's place, so that signals reach it.
+    """Return the script, which runs the command once: a controller that was killed may start again what it forgot of.
 
     It is measured where the node has Leadline, which costs no process to find out; a launched one by each task.
 
@@ -89,7 +89,7 @@ def batch_script(
         ]
     if submission.measured:
         lines.append("echo 'leadline is not installed here: the job runs unmeasured' >&2")
-    return "\n".join([*lines, f"exec {launcher}{command}", ""])
+    return "\n".join([*lines, *_unmeasured(submission, folder, f"{launcher}{command}"), ""])
 
 
 def result_names(key: str) -> tuple[str, str]:
@@ -141,6 +141,34 @@ def _gate(submission: Submission, folder: PurePosixPath, measurer: Measurer | No
         "trap '' USR1 USR2",
         f'{python} -P -m {GATE} {runs}/"$LEADLINE_KEY".word {runs}/"$LEADLINE_KEY".json || exit {NEVER_BEGUN}',
         "trap - USR1 USR2",
+    ]
+
+
+def _unmeasured(submission: Submission, folder: PurePosixPath, command: str) -> list[str]:
+    """Return the lines that run a command of which no wrapper sees that it runs once, and leave its exit code.
+
+    A shell that is told to end waits for the command, which is told as well. One whose command is sent a warning
+    through it gives up its place instead, and leaves nothing.
+    """
+    lines = [
+        f'leadline={shlex.quote(f"{folder}/{RUNS}")}/"$LEADLINE_KEY"',
+        "set -C",
+        'if ! { true > "$leadline".started; } 2>/dev/null && [ -e "$leadline".started ]; then',
+        '  if [ -s "$leadline".ended ]; then exit "$(<"$leadline".ended)"; fi',
+        f'  echo "leadline: $LEADLINE_KEY {STARTED_BEFORE}" >&2',
+        f"  exit {NEVER_BEGUN}",
+        "fi",
+        "set +C",
+    ]
+    if submission.checkpoint_signal and not launched(submission.spec.resources):
+        return [*lines, f"exec {command}"]
+    return [
+        *lines,
+        "trap : TERM USR1 USR2",
+        "code=0",
+        f"{command} || code=$?",
+        'echo "$code" > "$leadline".ended || true',
+        'exit "$code"',
     ]
 
 

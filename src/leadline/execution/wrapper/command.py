@@ -11,12 +11,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from leadline import __version__
-from leadline.core.errors import LeadlineError
+from leadline.core.errors import InvalidInput, LeadlineError
 from leadline.core.jobs import JobState
 from leadline.execution.wrapper.control import control_path
 from leadline.execution.wrapper.gate import HELD_S, not_let, waited_for_word
 from leadline.execution.wrapper.instruments import Enough, Instruments, with_instruments
-from leadline.execution.wrapper.outcome import NEVER_BEGUN, Outcome, write_outcome
+from leadline.execution.wrapper.outcome import NEVER_BEGUN, STARTED_BEFORE, Outcome, read_outcome, write_outcome
 from leadline.execution.wrapper.supervise import ENOUGH, Limits, supervise
 
 OPEN = b"g"
@@ -56,8 +56,7 @@ def main(arguments: list[str]) -> int:
     if waited_s is None:
         return not_let(given.command, path)
     if given.once and not _first(path):
-        sys.stderr.write(f"leadline: {path.stem} was started before: it is not started again\n")
-        return NEVER_BEGUN
+        return _as_before(path)
 
     def write(outcome: Outcome) -> None:
         try:
@@ -79,7 +78,7 @@ def main(arguments: list[str]) -> int:
             return 127
         if ended.state.censored and ended.reason not in ("", ENOUGH):
             sys.stderr.write(f"leadline: {ended.state.value}: {ended.reason}\n")
-        return 128 + ended.signal if ended.signal else ended.exit_code or 0
+        return _exit_code(ended)
 
     return with_instruments(run, enough=Enough(given.stop_units, given.stop_time_s), hook=given.probe_hook)
 
@@ -105,6 +104,23 @@ def _first(path: Path) -> bool:
     except FileExistsError:
         return False
     return True
+
+
+def _as_before(path: Path) -> int:
+    """Return the exit code of the wrapper that was first: a controller that forgot of it hears so how it ended."""
+    try:
+        before = read_outcome(path)
+    except (OSError, InvalidInput):
+        before = None
+    if before is None or not before.state.final:
+        sys.stderr.write(f"leadline: {path.stem} {STARTED_BEFORE}\n")
+        return NEVER_BEGUN
+    sys.stderr.write(f"leadline: {path.stem} ran before and ended as {before.state.value}: it is not started again\n")
+    return _exit_code(before)
+
+
+def _exit_code(ended: Outcome) -> int:
+    return 128 + ended.signal if ended.signal else ended.exit_code or 0
 
 
 def _never_begun(command: list[str], path: Path) -> int:

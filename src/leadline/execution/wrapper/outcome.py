@@ -16,6 +16,8 @@ NEVER_BEGUN = 125
 """Exit code of a wrapper that started no command: its starter died before it said so (the outcome's state is PENDING),
 another wrapper had started the same attempt (there is no outcome of this one), or it was a copy of a job that never got
 the plane's word (``never_let``)."""
+STARTED_BEFORE = "was started before, and nothing tells how it ended: it is not started again"
+"""What is said of an attempt that its scheduler starts once more, which it does if it forgot of the first time."""
 WORD = "begin\n"
 """What is in the file that lets a copy of a job begin."""
 
