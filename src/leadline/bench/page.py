@@ -24,7 +24,7 @@ def value(row: Row) -> str:
     """Write a figure, bold where it misses its target."""
     if row["value"] is None:
         return "not measured"
-    said = f"{row['value']:.3g} {row['unit']}".rstrip()
+    said = _figure(row["value"], row["unit"])
     return f"**{said}**" if row["met"] is False else said
 
 
@@ -40,4 +40,9 @@ def target(row: Row) -> str:
 
 def _beside(row: Row) -> str:
     """Write what the method beside it reached, which ``how`` names."""
-    return "" if row["baseline"] is None else f"{row['baseline']:.3g} {row['unit']}".rstrip()
+    return "" if row["baseline"] is None else _figure(row["baseline"], row["unit"])
+
+
+def _figure(number: float, unit: str) -> str:
+    said = f"{number:,.0f}" if abs(number) >= 1000 else f"{number:.3g}"
+    return f"{said} {unit}".rstrip()

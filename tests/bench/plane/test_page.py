@@ -23,10 +23,10 @@ def test_each_part_has_its_heading_and_what_is_missed_is_bold():
 def test_ways_of_asking_and_answering_are_lines_with_their_figures_as_columns():
     said = tables([
         row("replay of 10,000 jobs", 1.4, unit="s", target=20, met=True),
-        row("mean wait: users", 4.5, unit="h"), row("mean wait: oracle", 5.0, unit="h"),
+        row("mean wait: users", 4512.4, unit="s"), row("mean wait: oracle", 5.0, unit="h"),
         row("jobs killed: users", 1.0, unit="%"),
         row("real waits: learned once: held", 98.0, unit="%", target=85, high=95, met=False),
     ]).splitlines()  # fmt: skip
     assert "| replay of 10,000 jobs | 1.4 s | ≤ 20 |  | 3 | so |" in said
-    assert {"|  | mean wait | jobs killed |", "| users | 4.5 h | 1 % |", "| oracle | 5 h |  |"} <= set(said)
+    assert {"|  | mean wait | jobs killed |", "| users | 4,512 s | 1 % |", "| oracle | 5 h |  |"} <= set(said)
     assert {"|  | held |", "| real waits: learned once | **98 %** |"} <= set(said)
