@@ -132,12 +132,13 @@ class PlaneAdvisor:
 
 
 def _run(one: Ended) -> Run:
-    """Return the run of an attempt: by its wrapper's outcome, else by what its scheduler told."""
+    """Return the run of an attempt: by what its wrapper measured, else by what its scheduler told."""
     attempt, job = one.attempt, one.job
     spec = replace(
         job.spec, resources=attempt.resources, system=attempt.place.system, partition=attempt.place.partition
     )
-    outcome = one.outcome or Outcome(
+    measured = one.outcome if one.outcome is not None and one.outcome.measured else None
+    outcome = measured or Outcome(
         attempt.state, attempt.started_at or "", attempt.node or "", spec.command, ended_at=attempt.ended_at,
         exit_code=attempt.exit_code, reason=attempt.reason,
     )  # fmt: skip

@@ -86,7 +86,9 @@ TABLE = {
     "the wrapper's own limit": (said("FAILED", exit_code=143, elapsed_s=3605), wrote("TIMEOUT", signal=15), "", S.TIMEOUT, C.WALLTIME),
     "a wrapper that speaks of the limit too early": (said("FAILED", exit_code=1, elapsed_s=60), wrote("TIMEOUT", signal=15), "", S.FAILED, C.UNKNOWN),
     "done just before the limit": (said("TIMEOUT"), wrote("COMPLETED", 0), "", S.COMPLETED, None),
-    "done, but in an earlier start": (said("TIMEOUT"), wrote("COMPLETED", 0, started="2026-01-05T08:00:00+00:00"), "", S.TIMEOUT, C.WALLTIME),
+    "done, and started once more": (said("TIMEOUT"), wrote("COMPLETED", 0, started="2026-01-05T08:00:00+00:00"), "", S.COMPLETED, None),
+    "failed, and started once more": (said("CANCELLED", reason="by 0"), wrote("FAILED", 3, started="2026-01-05T08:00:00+00:00"), "", S.FAILED, C.UNKNOWN),
+    "ended by a signal in an earlier start": (said("TIMEOUT"), wrote("FAILED", signal=15, started="2026-01-05T08:00:00+00:00"), "", S.TIMEOUT, C.WALLTIME),
     # the site
     "the node": (said("NODE_FAIL"), wrote("RUNNING"), "", S.NODE_FAIL, C.NODE),
     "the node, after the end": (said("NODE_FAIL"), wrote("COMPLETED", 0), "", S.COMPLETED, None),

@@ -303,7 +303,8 @@ def test_where_leadline_is_not_a_job_runs_all_the_same(transport, tmp_path, slur
     scheduler = SlurmScheduler("test", PurePosixPath(tmp_path / "jobs"), transport, python="/no/such/python")
     sent = submission("echo", "done")
     assert JobState.COMPLETED is ended(scheduler, scheduler.submit(sent)).state
-    assert {} == scheduler.reports(sent.keys)
+    left = scheduler.reports(sent.keys)[sent.key]
+    assert (JobState.COMPLETED, 0, {}) == (left.state, left.exit_code, left.measured)
     said = scheduler.log_tails(sent.keys)[sent.key]
     assert "leadline is not installed here: the job runs unmeasured\ndone\n" == said
 

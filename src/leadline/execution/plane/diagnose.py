@@ -8,6 +8,7 @@ from datetime import datetime
 from leadline.core.jobs import JobState
 from leadline.core.plane import Attempt, Cause
 from leadline.core.units import format_bytes, format_duration
+from leadline.execution.clock import epoch_s
 from leadline.execution.plane.signs import Sign, decisive, last_words, read_signs
 from leadline.execution.scheduler import Status
 from leadline.execution.wrapper.outcome import Outcome
@@ -61,7 +62,8 @@ def diagnose(
     if outcome is not None and outcome.never_let:
         cause = Cause.PLANE if attempt.withdrawn else Cause.TRANSIENT
         return Diagnosis(JobState.CANCELLED, cause, (outcome.reason,))
-    outcome, remarks = _believable(attempt, status, outcome)
+    status, forgotten = _before_it_was_forgotten(status, outcome)
+    outcome, remarks = (outcome, forgotten) if forgotten else _believable(attempt, status, outcome)
     found = _found(attempt, status, outcome, log, cancelled=cancelled, user_id=user_id)
     return Diagnosis(found.state, found.cause, (*found.evidence, *remarks))
 
@@ -241,6 +243,30 @@ def _signs(attempt: Attempt, status: Status, outcome: Outcome | None) -> list[Si
     if outcome is not None and cause is not None:
         found.append(Sign(cause, f"the wrapper says {outcome.state.value}{_because(outcome.reason)}"))
     return found
+
+
+def _before_it_was_forgotten(status: Status | None, outcome: Outcome | None) -> tuple[Status | None, tuple[str, ...]]:
+    """Return the end that a command had come to by itself before its scheduler, as it says, started it.
+
+    A controller that was killed forgets its last seconds and starts again what it had started in them; the command is
+    not run again, and what the scheduler says of that start is not said of it.
+    """
+    if status is None or outcome is None or not _own_end(outcome):
+        return status, ()
+    began_s, ended_s = (epoch_s(one) if one else None for one in (outcome.started_at, outcome.ended_at))
+    started_s = status.started_s
+    if started_s is None or not (
+        (ended_s is not None and ended_s < started_s) or (began_s is not None and began_s < started_s - SKEW_S)
+    ):
+        return status, ()
+    told = Status(outcome.state, exit_code=outcome.exit_code, started_s=began_s, ended_s=ended_s, node=status.node)
+    return told, ("its scheduler had forgotten that it ran, and started it once more in vain",)
+
+
+def _own_end(outcome: Outcome) -> bool:
+    """Whether a command ended with an exit code of its own, and by nothing else."""
+    by_itself = outcome.signal is None and (outcome.exit_code or 0) < 128  # more is how shells tell of a signal
+    return by_itself and outcome.state in (JobState.COMPLETED, JobState.FAILED)
 
 
 def _believable(

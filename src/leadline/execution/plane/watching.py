@@ -188,8 +188,8 @@ _SHOWN = ("elapsed_s", "host_memory_bytes", "gpu_memory_bytes", "cpu_s", "gpu_ut
 
 
 def _clear(outcome: Outcome | None, status: Status | None) -> bool:
-    """Whether a report alone settles an attempt: it completed, and nothing says otherwise."""
-    well = outcome is not None and outcome.state is JobState.COMPLETED
+    """Whether a report alone settles an attempt: it completed, was measured, and nothing says otherwise."""
+    well = outcome is not None and outcome.state is JobState.COMPLETED and bool(outcome.measured)
     return well and (status is None or status.state is JobState.COMPLETED)
 
 
@@ -199,10 +199,13 @@ def _of(attempt: Attempt, status: Status | None) -> Status | None:
 
 
 def _over(outcome: Outcome | None, status: Status | None) -> bool:
-    """Whether it is known how an attempt ended: its scheduler says it, or it completed by its wrapper's word."""
+    """Whether it is known how an attempt ended: its scheduler says it, or it completed by its wrapper's word.
+
+    What nobody measured the scheduler alone may know more of, its memory above all.
+    """
     if status is not None and status.state.final:
         return True
-    return outcome is not None and outcome.state is JobState.COMPLETED
+    return outcome is not None and outcome.state is JobState.COMPLETED and bool(outcome.measured)
 
 
 def _told(outcome: Outcome | None) -> bool:

@@ -21,7 +21,16 @@ from leadline.execution.slurm.answers import (
     read_names,
     read_queue,
 )
-from leadline.execution.slurm.batch import RUNS, Measurer, batch_script, log_name, result_names, sbatch_words
+from leadline.execution.slurm.batch import (
+    RUNS,
+    Measurer,
+    batch_script,
+    end_name,
+    log_name,
+    read_end,
+    result_names,
+    sbatch_words,
+)
 from leadline.execution.slurm.commands import COMMAND_S, NO_ACCOUNTING, Commands, said
 from leadline.execution.slurm.script import whole_minutes_s
 from leadline.execution.transport import NO_PROGRAM, Transport, write_word
@@ -172,12 +181,13 @@ class SlurmScheduler:
 
     def reports(self, keys: Collection[str], *, since_s: float = 0.0) -> Mapping[str, Outcome]:
         """Read the outcomes that were written since; one that is damaged says nothing."""
-        names = {name: key for key in keys for name in result_names(key)}
+        ends = {end_name(key): key for key in keys}
+        names = {name: key for key in keys for name in result_names(key)} | ends
         found: dict[str, Outcome] = {}
         changed = self.transport.read_changed(self.folder / RUNS, names, since_s=since_s)
         for name, text in changed.items():
             try:
-                found[names[name]] = load(text, Outcome, what=name)
+                found[names[name]] = read_end(text) if name in ends else load(text, Outcome, what=name)
             except InvalidInput:
                 continue
         return found
