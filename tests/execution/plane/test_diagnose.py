@@ -88,6 +88,9 @@ TABLE = {
     "done just before the limit": (said("TIMEOUT"), wrote("COMPLETED", 0), "", S.COMPLETED, None),
     "done, and started once more": (said("TIMEOUT"), wrote("COMPLETED", 0, started="2026-01-05T08:00:00+00:00"), "", S.COMPLETED, None),
     "failed, and started once more": (said("CANCELLED", reason="by 0"), wrote("FAILED", 3, started="2026-01-05T08:00:00+00:00"), "", S.FAILED, C.UNKNOWN),
+    "failed, and its node was lost later": (said("NODE_FAIL"), wrote("FAILED", 3), "", S.FAILED, C.UNKNOWN),
+    "done, and its node was lost later": (said("NODE_FAIL"), wrote("COMPLETED", 0), "", S.COMPLETED, None),
+    "failed for its node, which was lost": (said("NODE_FAIL"), wrote("FAILED", 1), "OSError: [Errno 5] Input/output error", S.FAILED, C.TRANSIENT),
     "ended by a signal in an earlier start": (said("TIMEOUT"), wrote("FAILED", signal=15, started="2026-01-05T08:00:00+00:00"), "", S.TIMEOUT, C.WALLTIME),
     # the site
     "the node": (said("NODE_FAIL"), wrote("RUNNING"), "", S.NODE_FAIL, C.NODE),

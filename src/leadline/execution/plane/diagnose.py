@@ -62,7 +62,7 @@ def diagnose(
     if outcome is not None and outcome.never_let:
         cause = Cause.PLANE if attempt.withdrawn else Cause.TRANSIENT
         return Diagnosis(JobState.CANCELLED, cause, (outcome.reason,))
-    status, forgotten = _before_it_was_forgotten(status, outcome)
+    status, forgotten = _before_it_was_forgotten(attempt, status, outcome)
     outcome, remarks = (outcome, forgotten) if forgotten else _believable(attempt, status, outcome)
     found = _found(attempt, status, outcome, log, cancelled=cancelled, user_id=user_id)
     return Diagnosis(found.state, found.cause, (*found.evidence, *remarks))
@@ -245,22 +245,27 @@ def _signs(attempt: Attempt, status: Status, outcome: Outcome | None) -> list[Si
     return found
 
 
-def _before_it_was_forgotten(status: Status | None, outcome: Outcome | None) -> tuple[Status | None, tuple[str, ...]]:
-    """Return the end that a command had come to by itself before its scheduler, as it says, started it.
+def _before_it_was_forgotten(
+    attempt: Attempt, status: Status | None, outcome: Outcome | None
+) -> tuple[Status | None, tuple[str, ...]]:
+    """Return the end that a command had come to by itself, where its scheduler has forgotten of it, and why that is so.
 
-    A controller that was killed forgets its last seconds and starts again what it had started in them; the command is
-    not run again, and what the scheduler says of that start is not said of it.
+    A controller that was killed forgets its last seconds. What it had started in them it starts again, and the command
+    is not run again; what it had ended in them it looks for in vain, and takes its node for lost.
     """
     if status is None or outcome is None or not _own_end(outcome):
         return status, ()
     began_s, ended_s = (epoch_s(one) if one else None for one in (outcome.started_at, outcome.ended_at))
     started_s = status.started_s
-    if started_s is None or not (
+    if started_s is not None and (
         (ended_s is not None and ended_s < started_s) or (began_s is not None and began_s < started_s - SKEW_S)
     ):
+        why = "its scheduler had forgotten that it ran, and started it once more in vain"
+    elif status.state is JobState.NODE_FAIL and attempt.resources.nodes == 1:
+        why = "the command had ended by itself before its scheduler took the node for lost"
+    else:
         return status, ()
-    told = Status(outcome.state, exit_code=outcome.exit_code, started_s=began_s, ended_s=ended_s, node=status.node)
-    return told, ("its scheduler had forgotten that it ran, and started it once more in vain",)
+    return Status(outcome.state, exit_code=outcome.exit_code, node=status.node), (why,)
 
 
 def _own_end(outcome: Outcome) -> bool:
