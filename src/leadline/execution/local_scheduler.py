@@ -71,14 +71,12 @@ class LocalScheduler:
         """Note the jobs, which start when somebody queries; a key that is known is not taken twice.
 
         Raises:
-            InvalidInput: there is no command, or an index stands twice.
+            InvalidInput: there is no command.
             Refused: this machine can never run it, or it waits for a job that nobody knows.
             Unsure: the journal could not be written.
         """
         if not submission.spec.command:
             raise InvalidInput("there is no command to run: give it after --, for example -- python train.py")
-        if len(set(submission.indices)) != len(submission.indices):
-            raise InvalidInput(f"submission {submission.key!r} names an index twice: name each element once")
         spec = _completed(submission.spec)
         if never := self._queue.slots.why_never(spec.resources):
             raise Refused(f"job {spec.name!r} cannot run on this machine: {never}")

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Protocol, runtime_checkable
 
-from leadline.core.errors import LeadlineError, SchedulerUnreachable
+from leadline.core.errors import InvalidInput, LeadlineError, SchedulerUnreachable
 from leadline.core.jobs import JobSpec, JobState
 from leadline.core.plane import After
 from leadline.execution.transport import Transport
@@ -50,6 +50,15 @@ class Submission:
     most: int | None = None
     measured: bool = True
     held: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse an array that names an element twice.
+
+        Raises:
+            InvalidInput: it does.
+        """
+        if len(set(self.indices)) != len(self.indices):
+            raise InvalidInput(f"submission {self.key!r} names an index twice: name each element once")
 
     @property
     def is_array(self) -> bool:

@@ -155,7 +155,7 @@ def test_the_rules_of_the_site_hold():
 
 @pytest.mark.parametrize("changes", [{"key": "a b"}, {"key": ""}, {"key": "k" * 49}, {"indices": (1, 1)}])
 def test_a_key_can_stand_in_a_name_and_an_index_is_named_once(changes):
-    with pytest.raises(InvalidInput, match=r"cannot be a key|name each once"):
+    with pytest.raises(InvalidInput, match=r"cannot be a key|name each element once"):
         sbatch_words(replace(ONE, **changes), None, FOLDER)
 
 

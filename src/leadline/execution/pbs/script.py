@@ -118,8 +118,8 @@ def _resources(asked: ResourceSpec, flavour: Flavour) -> list[str]:
 def _array(submission: Submission, flavour: Flavour) -> str:
     """Return an array's indices: Torque takes a list, PBS Professional one range of at least two."""
     indices, most = sorted(submission.indices), f"%{submission.most}" if submission.most else ""
-    if indices[0] < 0 or len(set(indices)) != len(indices):
-        raise InvalidInput("the indices of an array are different whole numbers from 0 on")
+    if indices[0] < 0:
+        raise InvalidInput("the indices of an array are whole numbers from 0 on")
     if flavour is Flavour.TORQUE:
         return ",".join(map(str, indices)) + most
     steps = {later - earlier for earlier, later in pairwise(indices)}

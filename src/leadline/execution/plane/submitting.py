@@ -257,10 +257,9 @@ def _sent(scheduler: Scheduler, submission: Submission) -> str | LeadlineError:
 
 def _attempt(job: Job, plan: Plan, number: int, noted_at: str) -> Attempt:
     resources = plan.resources if number == 1 else replace(plan.resources, least_walltime_s=None)
-    key = uuid.uuid4().hex[:12]
     return Attempt(
-        key, job.key, number, plan.place, resources, key, noted_at=noted_at, walltime_s=resources.walltime_s,
-        reason=plan.reason,
+        uuid.uuid4().hex[:12], job.key, number, plan.place, resources, noted_at=noted_at,
+        walltime_s=resources.walltime_s, reason=plan.reason,
     )  # fmt: skip
 
 

@@ -57,14 +57,12 @@ class SimulatedScheduler:
         """Hand it over and return its id; a key that the site knows is not taken twice.
 
         Raises:
-            InvalidInput: there is no command, or an index stands twice.
+            InvalidInput: there is no command.
             Refused: the site does not want it, or cannot ever run it.
             Unsure: no answer came.
         """
         if not submission.spec.command:
             raise InvalidInput("there is no command to run: give it after --, for example -- python train.py")
-        if len(set(submission.indices)) != len(submission.indices):
-            raise InvalidInput(f"submission {submission.key!r} names an index twice: name each element once")
         if self.failures.hangs:
             raise Unsure(f"{self.name} did not answer: look for key {submission.key} before it is submitted again")
         self.site.catch_up()

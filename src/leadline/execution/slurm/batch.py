@@ -124,13 +124,11 @@ def log_name(key: str) -> str:
 
 
 def check_key(submission: Submission) -> None:
-    """Refuse a key that could not stand in a name, and an array that names an element twice."""
+    """Refuse a key that could not stand in a name."""
     if not _KEY.fullmatch(submission.key):
         raise InvalidInput(
             f"{submission.key!r} cannot be a key: use up to 48 letters, digits, dots, dashes and underscores"
         )
-    if len(set(submission.indices)) != len(submission.indices):
-        raise InvalidInput(f"an index stands twice among the {len(submission.indices)} of an array: name each once")
 
 
 def _key_line(submission: Submission) -> str:

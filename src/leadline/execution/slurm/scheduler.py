@@ -172,11 +172,9 @@ class SlurmScheduler:
         nothing to add to the controller's word, so that this is taken where few are to be asked about.
         """
         found = self._completed(ids)
-        accounted = self._accounted([one for one in ids if one not in found])
-        if accounted is None:
-            found = self._remembered(ids)
-        else:
-            found |= accounted
+        left = [one for one in ids if one not in found]
+        accounted = self._accounted(left)
+        found |= self._remembered(left) if accounted is None else accounted
         return found | self._vanished([one for one in ids if one not in found])
 
     def reports(self, keys: Collection[str], *, since_s: float = 0.0) -> Mapping[str, Outcome]:
