@@ -132,13 +132,15 @@ def test_an_interrupt_while_a_job_runs_reaches_the_job_and_is_remembered(environ
 
 
 INTERRUPTED_LATER = (
-    "import runpy, signal, sys\n"
+    "import atexit, runpy, signal, sys\n"
     "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
     "signal.signal(signal.SIGALRM, lambda *_: signal.raise_signal(signal.SIGINT))\n"
     "signal.setitimer(signal.ITIMER_REAL, float(sys.argv.pop(1)))\n"
+    "atexit.register(signal.setitimer, signal.ITIMER_REAL, 0)\n"
     "runpy.run_module('leadline', run_name='__main__', alter_sys=True)"
 )
-"""Interrupts Leadline so many seconds after Python itself has started: an interrupt before that is Python's to tell."""
+"""Interrupts Leadline so many seconds after Python itself has started, unless it has ended: an interrupt before the one
+and after the other is Python's to tell, and without its handler an alarm ends a process that is being torn down."""
 
 
 @pytest.mark.parametrize("delay_s", [0.01, 0.03, 0.08, 0.2, 0.4])
