@@ -1,5 +1,7 @@
 """How often a scheduler is asked."""
 
+import pytest
+
 from leadline.execution.plane.patience import Patience, Rhythm
 from leadline.execution.simulated.clock import HandClock
 
@@ -30,6 +32,19 @@ def test_a_quick_answer_is_asked_for_more_often_than_a_slow_one():
         quick.answered(changed=False, took_s=0.01)
         slow.answered(changed=False, took_s=10.0)
     assert (5.0, 50.0) == (quick.wait_s, slow.wait_s)
+
+
+def test_one_slow_answer_counts_half_and_many_count_whole():
+    asked = rhythm()
+    for _ in range(10):
+        asked.answered(changed=True, took_s=0.2)
+    asked.answered(changed=True, took_s=1.0)
+    assert 3.0 == pytest.approx(asked.wait_s)
+    asked.answered(changed=True)
+    assert 3.0 == pytest.approx(asked.wait_s)
+    for _ in range(10):
+        asked.answered(changed=True, took_s=1.0)
+    assert 5.0 == pytest.approx(asked.wait_s, rel=0.01)
 
 
 def test_who_must_work_for_an_answer_rests_longer():

@@ -17,7 +17,7 @@ from leadline.execution.plane.submitting import Submitter
 from leadline.execution.plane.watching import End, Watcher, ask
 from leadline.execution.scheduler import Refused, Scheduler, Status
 
-IDLE_S = 1.0
+IDLE_S = 0.5
 """The longest pause between two looks at what users asked for."""
 
 

@@ -5,7 +5,9 @@ from dataclasses import dataclass, field
 from leadline.execution.clock import Clock
 
 LEAST_PAUSE, MOST_PAUSE = 5.0, 500.0
-"""Pauses between two questions, in terms of the time that the answer took."""
+"""Pauses between two questions, in terms of the time that answers took of late."""
+OF_LATE = 0.5
+"""What the last answer counts in that time, beside all those before it: one may be slow by chance."""
 LEAST_REST = 25.0
 """The same in terms of the CPU that the answer took here: so the plane takes a twenty-fifth of a core at most."""
 
@@ -15,13 +17,13 @@ class Patience:
     """All in seconds.
 
     Between questions to a scheduler ``first`` to ``last`` pass, growing while nothing changes: at least 5 times as
-    long as the answer took, so that a slow one is not burdened, and at most 500 times, so that a quick one is not
-    idle; and 25 times as long as it kept this machine at work. ``unreachable`` is the longest pause after it did
-    not answer. ``reports`` pass between readings of what jobs write, ``decide`` between decisions about one job of
-    which nothing new is known. A submission whose answer was lost is taken for never arrived after ``grace``; how a
-    job ended that did not complete is taken from its wrapper alone after ``settle``; a job that is named nowhere is
-    given up for lost after ``lost``. No attempt is put off by more than ``delay``, whatever the clock on the wall
-    says meanwhile.
+    long as answers took of late, so that a slow one is not burdened, and at most 500 times, so that a quick one is
+    not idle; and 25 times as long as the last kept this machine at work. ``unreachable`` is the longest pause after
+    it did not answer. ``reports`` pass between readings of what jobs write, ``decide`` between decisions about one
+    job of which nothing new is known. A submission whose answer was lost is taken for never arrived after
+    ``grace``; how a job ended that did not complete is taken from its wrapper alone after ``settle``; a job that is
+    named nowhere is given up for lost after ``lost``. No attempt is put off by more than ``delay``, whatever the
+    clock on the wall says meanwhile.
     """
 
     first: float = 1.0
@@ -46,6 +48,8 @@ class Rhythm:
     patience: Patience
     interval_s: float = 0.0
     due_s: float = 0.0
+    usual_s: float = 0.0
+    """How long answers took of late."""
     failures: int = 0
     said: str = field(default="")
 
@@ -65,12 +69,17 @@ class Rhythm:
         if not self.failures:
             self.due_s = min(self.due_s, self.clock.monotonic_s() + self.interval_s)
 
-    def answered(self, *, changed: bool, took_s: float = 0.0, cpu_s: float = 0.0) -> bool:
-        """Note an answer that took so long, and so much of a CPU; return whether it is the first after silence."""
+    def answered(self, *, changed: bool, took_s: float | None = None, cpu_s: float = 0.0) -> bool:
+        """Note an answer that took so long, and so much of a CPU; return whether it is the first after silence.
+
+        ``None`` is for what took no time, as there was nothing to ask.
+        """
         back, self.failures, self.said = self.failures > 0, 0, ""
-        longest_s = max(self.patience.first, min(self.patience.last, MOST_PAUSE * took_s))
+        if took_s is not None:
+            self.usual_s = OF_LATE * took_s + (1.0 - OF_LATE) * (self.usual_s or took_s)
+        longest_s = max(self.patience.first, min(self.patience.last, MOST_PAUSE * self.usual_s))
         self.interval_s = self.patience.first if changed or back else min(1.5 * self.interval_s, longest_s)
-        self.interval_s = max(self.interval_s, self.patience.first, LEAST_PAUSE * took_s, LEAST_REST * cpu_s)
+        self.interval_s = max(self.interval_s, self.patience.first, LEAST_PAUSE * self.usual_s, LEAST_REST * cpu_s)
         self.due_s = self.clock.monotonic_s() + self.interval_s
         return back
 
