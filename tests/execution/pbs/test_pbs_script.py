@@ -137,13 +137,21 @@ def test_an_element_knows_its_index_and_one_that_nobody_wants_ends_at_once(tmp_p
     assert "4\n" == (tmp_path / "runs" / "k1-4.log").read_text()
 
 
-def test_setup_lines_come_first_and_an_unmeasured_job_writes_no_outcome(tmp_path):
-    spec = JobSpec("x", ("sh", "-c", "echo $SET"), ResourceSpec(), setup=("export SET=up",))
-    assert 0 == run(tmp_path, submission(spec, measured=False))
-    assert ["k1.log"] == [one.name for one in (tmp_path / "runs").iterdir()]
+def test_setup_lines_come_first_and_an_unmeasured_job_leaves_its_end(tmp_path):
+    spec = JobSpec("x", ("sh", "-c", "echo $SET; exit 3"), ResourceSpec(), setup=("export SET=up",))
+    assert 3 == run(tmp_path, submission(spec, measured=False))
+    assert {"k1.log", "k1.started", "k1.ended"} == {one.name for one in (tmp_path / "runs").iterdir()}
     assert "up\n" == (tmp_path / "runs" / "k1.log").read_text()
-    assert 0 == run(tmp_path, submission(spec))
+    (tmp_path / "runs" / "k1.started").unlink()
+    assert 3 == run(tmp_path, submission(spec))
     assert "up\nup\n" == (tmp_path / "runs" / "k1.log").read_text()
+
+
+@pytest.mark.parametrize("measured", [False, True])
+def test_a_command_that_pbs_starts_again_has_run_already(tmp_path, measured):
+    spec = JobSpec("x", ("sh", "-c", "echo ran; exit 3"), ResourceSpec())
+    assert [3, 3] == [run(tmp_path, submission(spec, measured=measured)) for _ in range(2)]
+    assert 1 == (tmp_path / "runs" / "k1.log").read_text().splitlines().count("ran")
 
 
 def test_a_checkpoint_comes_from_the_wrapper_for_pbs_sends_none():

@@ -1,10 +1,7 @@
 """What a submission is handed to sbatch as, and what sbatch's answers mean."""
 
 import os
-import signal
 import subprocess
-import sys
-import time
 from dataclasses import replace
 from pathlib import PurePosixPath
 
@@ -13,13 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from leadline.core.errors import InvalidInput, SchedulerUnreachable
-from leadline.core.jobs import JobSpec, JobState, ResourceSpec
+from leadline.core.jobs import JobSpec, ResourceSpec
 from leadline.core.plane import After
 from leadline.core.ports import Completed
 from leadline.core.systems import NodeType, Partition, SubmitRules
-from leadline.execution.clock import epoch_s
 from leadline.execution.scheduler import Busy, Refused, Submission, Unsure
-from leadline.execution.slurm.batch import Measurer, batch_script, read_end, sbatch_words
+from leadline.execution.slurm.batch import Measurer, batch_script, sbatch_words
 from leadline.execution.slurm.commands import Commands
 from leadline.execution.transport import CutOff, Here
 
@@ -78,31 +74,6 @@ def test_an_unmeasured_command_runs_once_and_a_second_start_ends_as_the_first(tm
     again = subprocess.run(["bash"], input=script, capture_output=True, text=True, check=False)
     assert (125, "") == (again.returncode, again.stdout)
     assert again.stderr.startswith("leadline: k1 was started before, and nothing tells how it ended")
-
-
-def test_an_unmeasured_command_that_is_told_to_end_may_do_so_in_its_own_way(tmp_path):
-    (tmp_path / "runs").mkdir()
-    own = "import signal, sys, time\nsignal.signal(15, lambda *_: sys.exit(7))\nprint('on', flush=True)\ntime.sleep(60)"
-    spec = replace(SPEC, command=(sys.executable, "-c", own))
-    script = batch_script(replace(ONE, spec=spec, measured=False), None, PurePosixPath(tmp_path), None)
-    (tmp_path / "job.sh").write_text(script)
-    with subprocess.Popen(
-        ["bash", str(tmp_path / "job.sh")], stdout=subprocess.PIPE, text=True, start_new_session=True
-    ) as job:
-        assert job.stdout is not None
-        assert "on\n" == job.stdout.readline()
-        os.killpg(job.pid, signal.SIGTERM)
-        assert 7 == job.wait(10)
-    left = read_end((tmp_path / "runs" / "k1.ended").read_text())
-    assert (JobState.FAILED, 7, None) == (left.state, left.exit_code, left.signal)
-    assert abs(time.time() - epoch_s(left.ended_at)) < 60
-    assert epoch_s(left.started_at) <= epoch_s(left.ended_at)
-
-
-@pytest.mark.parametrize("text", ["", "0", "0 1", "x 1 2", "0 1 2 3", "-1 1 2", "\u0663 1 2"])
-def test_what_is_left_of_an_end_is_read_whole_or_not_at_all(text):
-    with pytest.raises(InvalidInput, match="is not an exit code"):
-        read_end(text)
 
 
 def test_a_command_that_is_warned_stands_in_the_shells_place():

@@ -59,31 +59,44 @@ def rates(cluster: Cluster, folder: Path, *, quick: bool) -> list[BenchRow]:
     usage, live = steady(cluster, folder / "steady", 500 if quick else LIVE, 30.0 if quick else STEADY_S)
     share = 100 * usage["cpu_s"] / usage["elapsed_s"]
     return [
-        at_least(
-            "jobs handed over, watched and settled, ÷ bare sbatch loop",
-            median(ours.per_minute / loop.per_minute for loop, ours in alone), 0.5, "times", n=rounds,
-            how=f"{count} jobs of `true`, not measured; both until the last one is over",
-            baseline=median(loop.per_minute for loop, _ in alone),
-        ),
-        at_least(
-            "the same ÷ submitting alone",
-            median(ours.per_minute / (60 * count / loop.submitted_s) for loop, ours in alone), 0.5, "times", n=rounds,
-            how="a loop of sbatch that waits for no job; baseline: its submissions a minute",
-            baseline=median(60 * count / loop.submitted_s for loop, _ in alone),
-        ),
-        BenchRow("jobs a minute, handed over to settled", median(ours.per_minute for _, ours in alone), "jobs/min",
-                 n=rounds),
-        BenchRow("the same, each under the measuring wrapper", measured.per_minute, "jobs/min", n=measured.count,
+        *_alone_rows(alone),
+        BenchRow("jobs a minute, each under the measuring wrapper", measured.per_minute, "jobs/min", n=measured.count,
                  how="the wrapper is a Python of 0.1 s of CPU, and all nodes are this machine"),
-        at_least(
-            "array, handed over to settled, ÷ bare array", median(b.over_s / p.over_s for b, p in arrays), 1.0, "times",
-            n=rounds, how=f"{count} elements; the bare array is over when squeue no longer shows it, asked every 0.5 s",
-        ),
+        _array_row(arrays),
         at_most("plane's own CPU in steady state", share, 5.0, "% of a core", n=live,
                 how=f"{usage['elapsed_s']:.0f} s; what it starts (squeue) takes "
                     f"{100 * usage['children_cpu_s'] / usage['elapsed_s']:.1f} % more"),
         at_most("plane's resident memory in steady state", usage["resident_bytes"] / 1e6, 200.0, "MB", n=live),
     ]  # fmt: skip
+
+
+def _alone_rows(rounds: Sequence[tuple[Rate, Rate]]) -> list[BenchRow]:
+    """Return the rows of jobs that are submitted one by one, from rounds of the bare loop and of the plane."""
+    to_the_end = median(loop.per_minute for loop, _ in rounds)
+    submitted = median(60 * loop.count / loop.submitted_s for loop, _ in rounds)
+    ours = median(plane.per_minute for _, plane in rounds)
+    how = f"{rounds[0][0].count} jobs of `true`, not measured; both until the last one is over"
+    return [
+        at_least("jobs handed over, watched and settled, ÷ bare sbatch loop",
+                 median(plane.per_minute / loop.per_minute for loop, plane in rounds), 0.5, "times", n=len(rounds),
+                 how=how),
+        at_least("the same ÷ submitting alone",
+                 median(plane.per_minute / (60 * loop.count / loop.submitted_s) for loop, plane in rounds), 0.5,
+                 "times", n=len(rounds), how="a loop of sbatch that waits for no job"),
+        BenchRow("jobs a minute, handed over to settled", ours, "jobs/min", n=len(rounds)),
+        BenchRow("jobs a minute, a loop of sbatch to the end of the last job", to_the_end, "jobs/min", n=len(rounds)),
+        BenchRow("jobs a minute, submitted by that loop", submitted, "jobs/min", n=len(rounds)),
+    ]  # fmt: skip
+
+
+def _array_row(rounds: Sequence[tuple[Rate, Rate]]) -> BenchRow:
+    """Return the row of arrays, from rounds of the bare one and of the plane's."""
+    took = ", ".join(f"{loop.over_s:.1f} ÷ {plane.over_s:.1f}" for loop, plane in rounds)
+    how = f"{rounds[0][0].count} elements; the bare array is over when squeue no longer shows it, asked every 0.5 s"
+    return at_least(
+        "array, handed over to settled, ÷ bare array", median(loop.over_s / plane.over_s for loop, plane in rounds),
+        1.0, "times", n=len(rounds), how=f"{how}; seconds: {took}",
+    )  # fmt: skip
 
 
 def _in_turn(rounds: int, loop: Callable[[int], Rate], ours: Callable[[int], Rate]) -> list[tuple[Rate, Rate]]:

@@ -5,7 +5,6 @@ from collections.abc import Collection, Iterable, Mapping
 from itertools import islice
 from pathlib import PurePosixPath
 
-from leadline.core.documents import load
 from leadline.core.errors import InvalidInput, SchedulerUnreachable
 from leadline.core.jobs import JobSpec
 from leadline.core.ports import Completed
@@ -24,6 +23,7 @@ from leadline.execution.pbs.text import (
     short,
     status_of,
 )
+from leadline.execution.results import RUNS, end_name, read_left
 from leadline.execution.scheduler import Busy, Refused, Status, Submission, Unsure
 from leadline.execution.transport import NO_PROGRAM, CutOff, Transport, write_word
 from leadline.execution.wrapper.outcome import Outcome
@@ -144,16 +144,15 @@ class PbsScheduler:
         return jobs
 
     def reports(self, keys: Collection[str], *, since_s: float = 0.0) -> Mapping[str, Outcome]:
-        """Return the outcomes, interim or final, that the wrappers of these attempts wrote after ``since_s``."""
-        names = {f"{key}.json": key for key in keys}
-        texts = self.transport.read_changed(self.folder / "runs", list(names), since_s=since_s)
-        return {names[name]: load(text, Outcome, what=name) for name, text in texts.items()}
+        """Return what these attempts wrote after ``since_s``: outcomes, interim or final, and ends."""
+        names = {name: key for key in keys for name in (f"{key}.json", end_name(key))}
+        return read_left(self.transport, self.folder, names, since_s=since_s)
 
     def log_tails(self, keys: Collection[str], *, most_bytes: int = 8192) -> Mapping[str, str]:
         """Return the last of what these attempts wrote to their streams."""
         found: dict[str, str] = {}
         for asked in _chunks(keys):
-            paths = {str(self.folder / "runs" / f"{key}.log"): key for key in asked}
+            paths = {str(self.folder / RUNS / f"{key}.log"): key for key in asked}
             answer = self._run(["tail", "-v", "-c", str(most_bytes), *paths])
             if answer.timed_out:
                 raise self._unreachable(answer)
@@ -172,7 +171,7 @@ class PbsScheduler:
     def let_begin(self, keys: Collection[str]) -> None:
         """Write the word beside the outcomes of held attempts."""
         for key in keys:
-            write_word(self.transport, self.folder / "runs", key)
+            write_word(self.transport, self.folder / RUNS, key)
 
     def home(self, spec: JobSpec) -> tuple[Transport, PurePosixPath]:
         """Return how a job's files are reached, and its folder.

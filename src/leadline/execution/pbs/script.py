@@ -10,6 +10,7 @@ from pathlib import Path, PurePosixPath
 from leadline.core.errors import InvalidInput
 from leadline.core.jobs import JobSpec, ResourceSpec
 from leadline.core.units import HOUR_S, MIB, MINUTE_S
+from leadline.execution.results import RUNS, run_once
 from leadline.execution.scheduler import Submission, element_key
 from leadline.execution.wrapper.outcome import NEVER_BEGUN, word_name
 from leadline.execution.wrapping import WRAPPER, Terms, environment, terms_words, with_setup, wrapper_arguments
@@ -80,7 +81,7 @@ def job_script(submission: Submission, folder: PurePosixPath, *, python: str) ->
     if not spec.command:
         raise InvalidInput("there is no command to run: give it after --, for example -- python train.py")
     job_name("", submission.key)
-    runs = shlex.quote(str(folder / "runs"))
+    runs = shlex.quote(str(folder / RUNS))
     lines = ["#!/bin/bash", *_which(submission), *_exports(spec)]
     lines += [] if spec.workdir else ['cd -- "${PBS_O_WORKDIR:-.}"']  # PBS begins in the home folder
     lines += [f"mkdir -p {runs}", f'exec >> {runs}/"$LEADLINE_KEY.log" 2>&1']
@@ -167,18 +168,18 @@ def _exports(spec: JobSpec) -> list[str]:
 
 
 def _command(submission: Submission, folder: PurePosixPath, python: str) -> list[str]:
-    """Run the command in the shell's place, so that signals reach it; measured where Leadline is installed."""
+    """Run the command once: in the shell's place and measured where Leadline is installed, and by the shell else."""
     spec = submission.spec
     if any("\0" in word for word in spec.command):
         raise InvalidInput("the command holds a NUL character, which no program can be given: remove it")
     plain = [f"cd -- {shlex.quote(spec.workdir)} || exit 127"] if spec.workdir else []
-    plain += [f"exec {shlex.join(with_setup(spec))}"]
+    plain += run_once(shlex.join(with_setup(spec)), folder)
     if not submission.measured:
         if submission.held:
             raise InvalidInput("a command that is not measured cannot be held back: measure it, or submit it once")
         return plain
-    result = Path(folder, "runs", "${LEADLINE_KEY}.json")  # the wrapper expands it, inside the job
-    word = str(Path(folder, "runs", word_name("${LEADLINE_KEY}"))) if submission.held else None
+    result = Path(folder, RUNS, "${LEADLINE_KEY}.json")  # the wrapper expands it, inside the job
+    word = str(Path(folder, RUNS, word_name("${LEADLINE_KEY}"))) if submission.held else None
     terms = Terms(warning=submission.checkpoint_signal, warning_s=submission.checkpoint_s, word=word)
     unheld = [
         "echo 'leadline is not installed here: a copy of a job cannot be held, and does not begin'",

@@ -6,17 +6,14 @@ from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 
 from leadline.core.errors import InvalidInput
-from leadline.core.jobs import JobState
 from leadline.core.systems import Partition, SubmitRules
-from leadline.execution.clock import iso
+from leadline.execution.results import RUNS, run_once
 from leadline.execution.scheduler import Refused, Submission, element_key
 from leadline.execution.slurm.script import MEASURER, directives, launched, prologue, whole_minutes_s
 from leadline.execution.slurm.words import ranges_of
-from leadline.execution.wrapper.outcome import NEVER_BEGUN, STARTED_BEFORE, Outcome
+from leadline.execution.wrapper.outcome import NEVER_BEGUN
 from leadline.execution.wrapping import environment
 
-RUNS = "runs"
-"""The folder, in a scheduler's own, of outcomes and outputs."""
 GATE = "leadline.execution.wrapper.gate"
 LONGEST_WARNING_S = 65535
 """Slurm sends no signal earlier than this before a limit."""
@@ -91,31 +88,14 @@ def batch_script(
         ]
     if submission.measured:
         lines.append("echo 'leadline is not installed here: the job runs unmeasured' >&2")
-    return "\n".join([*lines, *_unmeasured(submission, folder, f"{launcher}{command}"), ""])
+    # A warning for the batch shell is to reach a command that nobody launched.
+    warned = bool(submission.checkpoint_signal and not launcher)
+    return "\n".join([*lines, *run_once(f"{launcher}{command}", folder, in_place=warned), ""])
 
 
 def result_names(key: str) -> tuple[str, str]:
     """Return the files that an attempt's outcome may be in: its own, and that of the first task of a launched one."""
     return f"{key}.json", f"{key}.0.json"
-
-
-def end_name(key: str) -> str:
-    """Return the file in which an attempt that nobody measured leaves how it ended."""
-    return f"{key}.ended"
-
-
-def read_end(text: str) -> Outcome:
-    """Read exit code, start and end (seconds since the epoch) of a command that nobody measured.
-
-    Raises:
-        InvalidInput: it says something else.
-    """
-    words = text.split()
-    if len(words) != 3 or not all(one.isascii() and one.isdigit() for one in words):
-        raise InvalidInput(f"{text!r} is not an exit code, a start and an end")
-    code, began_s, ended_s = map(int, words)
-    state = JobState.FAILED if code else JobState.COMPLETED
-    return Outcome(state, iso(began_s), "", (), ended_at=iso(ended_s), exit_code=code)
 
 
 def log_name(key: str) -> str:
@@ -160,35 +140,6 @@ def _gate(submission: Submission, folder: PurePosixPath, measurer: Measurer | No
         "trap '' USR1 USR2",
         f'{python} -P -m {GATE} {runs}/"$LEADLINE_KEY".word {runs}/"$LEADLINE_KEY".json || exit {NEVER_BEGUN}',
         "trap - USR1 USR2",
-    ]
-
-
-def _unmeasured(submission: Submission, folder: PurePosixPath, command: str) -> list[str]:
-    """Return the lines that run a command of which no wrapper sees that it runs once, and leave how it ended.
-
-    A shell that is told to end waits for the command, which is told as well. One whose command is sent a warning
-    through it gives up its place instead, and leaves nothing.
-    """
-    lines = [
-        f'leadline={shlex.quote(f"{folder}/{RUNS}")}/"$LEADLINE_KEY"',
-        "set -C",
-        'if ! { true > "$leadline".started; } 2>/dev/null && [ -e "$leadline".started ]; then',
-        '  if { read -r code _ < "$leadline".ended; } 2>/dev/null; then exit "$code"; fi',
-        f'  echo "leadline: $LEADLINE_KEY {STARTED_BEFORE}" >&2',
-        f"  exit {NEVER_BEGUN}",
-        "fi",
-        "set +C",
-    ]
-    if submission.checkpoint_signal and not launched(submission.spec.resources):
-        return [*lines, f"exec {command}"]
-    return [
-        *lines,
-        "trap : TERM USR1 USR2",
-        "printf -v began '%(%s)T' -1",
-        "code=0",
-        f"{command} || code=$?",
-        """printf '%s %s %(%s)T\\n' "$code" "$began" -1 > "$leadline".ended || true""",
-        'exit "$code"',
     ]
 
 

@@ -6,11 +6,11 @@ from base64 import b64decode
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import PurePosixPath
 
-from leadline.core.documents import load
 from leadline.core.errors import InvalidInput, SchedulerUnreachable
 from leadline.core.jobs import JobSpec, JobState
 from leadline.core.systems import Partition
 from leadline.core.units import MINUTE_S
+from leadline.execution.results import RUNS, end_name, read_left
 from leadline.execution.scheduler import Refused, Status, Submission
 from leadline.execution.slurm.answers import (
     SACCT,
@@ -21,16 +21,7 @@ from leadline.execution.slurm.answers import (
     read_names,
     read_queue,
 )
-from leadline.execution.slurm.batch import (
-    RUNS,
-    Measurer,
-    batch_script,
-    end_name,
-    log_name,
-    read_end,
-    result_names,
-    sbatch_words,
-)
+from leadline.execution.slurm.batch import Measurer, batch_script, log_name, result_names, sbatch_words
 from leadline.execution.slurm.commands import COMMAND_S, NO_ACCOUNTING, Commands, said
 from leadline.execution.slurm.script import whole_minutes_s
 from leadline.execution.transport import NO_PROGRAM, Transport, write_word
@@ -179,16 +170,8 @@ class SlurmScheduler:
 
     def reports(self, keys: Collection[str], *, since_s: float = 0.0) -> Mapping[str, Outcome]:
         """Read the outcomes that were written since; one that is damaged says nothing."""
-        ends = {end_name(key): key for key in keys}
-        names = {name: key for key in keys for name in result_names(key)} | ends
-        found: dict[str, Outcome] = {}
-        changed = self.transport.read_changed(self.folder / RUNS, names, since_s=since_s)
-        for name, text in changed.items():
-            try:
-                found[names[name]] = read_end(text) if name in ends else load(text, Outcome, what=name)
-            except InvalidInput:
-                continue
-        return found
+        names = {name: key for key in keys for name in (*result_names(key), end_name(key))}
+        return read_left(self.transport, self.folder, names, since_s=since_s)
 
     def log_tails(self, keys: Collection[str], *, most_bytes: int = 8192) -> Mapping[str, str]:
         """Return the last of what these attempts, and Slurm of them, wrote to their streams."""
