@@ -136,8 +136,11 @@ class Plane:
         self._loaded = True
 
     def _watch(self, watcher: Watcher) -> None:
-        """Look lost submissions up, poll, settle what ended, and decide about what runs."""
-        if watcher.rhythm.due:
+        """Look lost submissions up, poll, settle what ended, and decide about what runs.
+
+        What is done about all that is live follows a poll, or a report: between two of them nothing else is known.
+        """
+        if asked := watcher.rhythm.due:
             try:
                 self.submitter.look_up(watcher.system)
             except SchedulerUnreachable as error:
@@ -149,10 +152,12 @@ class Plane:
         if watcher.rhythm.failures:
             return
         try:
-            for attempt, outcome in watcher.read_reports():
+            reported = watcher.read_reports()
+            for attempt, outcome in reported:
                 self.actor.judge(attempt, outcome)
-            self.actor.judge_waiting(watcher.system)
-            self.actor.give_words(watcher.system)
+            if asked or reported:
+                self.actor.judge_waiting(watcher.system)
+                self.actor.give_words(watcher.system)
         except SchedulerUnreachable as error:
             self._unreachable(watcher, error)
 
