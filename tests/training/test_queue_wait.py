@@ -101,6 +101,16 @@ def test_intervals_hold_about_as_many_as_they_say():
     assert 0.85 <= held <= 0.98
 
 
+def test_where_a_wait_may_be_none_all_doubt_is_above_it():
+    told, _ = later()
+    ends = {low: [one for one in told if (one.wait_s.low == 0.0) is low] for low in (True, False)}
+    assert min(map(len, ends.values())) > 10
+    for without, (before, after) in {True: (35, 36), False: (37, 38)}.items():  # quantiles at (i + ½) ÷ 40
+        for one in ends[without]:
+            least, most = one.quantiles_s[before], one.quantiles_s[after]
+            assert least <= one.wait_s.high <= max(most, AT_ONCE_S, one.wait_s.point)
+
+
 def test_a_job_is_said_to_start_at_once_as_often_as_it_does():
     told, true = later()
     once = np.array([one.at_once for one in told])

@@ -44,20 +44,27 @@ class Learned:
     jobs: int
 
     def waits(self, x: Array, as_of_s: float, level: float, reason: str) -> list[QueueWait]:
-        """Foretell the waits of jobs by their rows (n, len(FEATURES))."""
+        """Foretell the waits of jobs by their rows (n, len(FEATURES)).
+
+        An interval has as much doubt below it as above; but where it begins with no wait, all doubt is above.
+        """
         told, grid_s = self.forest.distribution(x), self.forest.grid_s
+
+        def at(one: float) -> Array:
+            return quantile(grid_s, told, np.full(len(x), one))
+
         tail, read = (1 - level) / 2, self.recalibration
-        levels = [read.lower(tail), read.upper(0.5), read.upper(1 - tail)]
-        levels += [read.upper((number + 0.5) / QUANTILES) for number in range(QUANTILES)]
-        found = np.stack([quantile(grid_s, told, np.full(len(x), one)) for one in levels], axis=1)
-        low = np.where(found[:, 0] <= AT_ONCE_S, 0.0, np.minimum(found[:, 0], found[:, 1]))
-        high = np.maximum(np.maximum(found[:, 2], AT_ONCE_S), found[:, 1])
-        at_once = (found[:, 3:] <= AT_ONCE_S).mean(axis=1)
-        rows = zip(found.tolist(), low.tolist(), high.tolist(), at_once.tolist(), strict=True)
+        least, middle = at(read.lower(tail)), at(read.upper(0.5))
+        none = least <= AT_ONCE_S
+        low = np.where(none, 0.0, np.minimum(least, middle))
+        high = np.maximum(np.where(none, at(read.upper(level)), at(read.upper(1 - tail))), AT_ONCE_S)
+        quantiles = np.stack([at(read.upper((one + 0.5) / QUANTILES)) for one in range(QUANTILES)], axis=1)
+        at_once = (quantiles <= AT_ONCE_S).mean(axis=1)
+        ends = zip(middle.tolist(), low.tolist(), np.maximum(high, middle).tolist(), strict=True)
         why = (f"{reason} {self.jobs} jobs",)
         return [
-            QueueWait(Interval(row[1], least, most, level), once, tuple(row[3:]), as_of_s, why)
-            for row, least, most, once in rows
+            QueueWait(Interval(*three, level), once, tuple(all_of), as_of_s, why)
+            for three, once, all_of in zip(ends, at_once.tolist(), quantiles.tolist(), strict=True)
         ]
 
     def dump(self) -> State:

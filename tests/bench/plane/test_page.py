@@ -1,6 +1,6 @@
 """The tables of the plane's page."""
 
-from leadline.bench.plane.page import tables
+from leadline.bench.plane.page import latest, tables
 
 
 def row(name, value, *, unit="", target=None, met=None, high=None, baseline=None, how="so"):
@@ -30,3 +30,11 @@ def test_ways_of_asking_and_answering_are_lines_with_their_figures_as_columns():
     assert "| replay of 10,000 jobs | 1.4 s | ≤ 20 |  | 3 | so |" in said
     assert {"|  | mean wait | jobs killed |", "| users | 4,512 s | 1 % |", "| oracle | 5 h |  |"} <= set(said)
     assert {"|  | held |", "| real waits: learned once | **98 %** |"} <= set(said)
+
+
+def test_what_was_measured_again_stands_in_its_old_place():
+    first = [row("faults injected", 100), row("loop: completed", 90)]
+    again = [row("faults injected", 112)]
+    assert [("faults injected", 112), ("loop: completed", 90)] == [
+        (one["name"], one["value"]) for one in latest([first, again])
+    ]

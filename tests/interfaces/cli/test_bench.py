@@ -95,6 +95,9 @@ def test_a_quick_run_of_a_real_bench_is_written_with_its_rows(tmp_path, monkeypa
     [
         (["local", "--data", "."], "bench local reads no data: leave --data . out"),
         (["speed", "--data", "."], "bench speed reads no data"),
+        (["speed", "--only", "waits"], "bench speed has no parts: leave --only waits out"),
+        (["plane", "--only", "wait"], "unknown part of bench plane 'wait': did you mean 'waits'"),
+        (["plane", "--only", "waits"], "--only waits replays a published trace: name its folder with --data"),
         (["locla"], "unknown bench 'locla': did you mean 'local'"),
         (["local", "--json", "no/such/rows.json"], "there is no folder no/such; create it"),
         (["local", "--fast"], "unknown option --fast: did you mean --quick"),

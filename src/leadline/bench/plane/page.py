@@ -1,6 +1,7 @@
 """The tables of the documentation's page on the Intelligence Plane, made of what ``leadline bench plane`` wrote.
 
-``python -m leadline.bench.plane.page RESULT.json`` prints them in Markdown.
+``python -m leadline.bench.plane.page RESULT.json [PART.json ...]`` prints them in Markdown; what was measured again,
+with ``--only PART``, stands in place of what the whole run had.
 """
 
 import sys
@@ -35,6 +36,11 @@ def tables(rows: Sequence[Row]) -> str:
     return "\n\n".join(said)
 
 
+def latest(results: Sequence[Sequence[Row]]) -> list[Row]:
+    """Return the rows of several results in the order of the first, each as the last that has it tells it."""
+    return list({row["name"]: row for rows in results for row in rows}.values())
+
+
 def _parts(rows: Sequence[Row]) -> dict[str, list[Row]]:
     """Cut the rows where a part begins."""
     found: dict[str, list[Row]] = {}
@@ -58,4 +64,5 @@ def _matrix(rows: Sequence[Row], *, figure_first: bool) -> str:
 
 
 if __name__ == "__main__":
-    sys.stdout.write(tables(msgspec.json.decode(Path(sys.argv[1]).read_bytes())["rows"]) + "\n")
+    decoded = [msgspec.json.decode(Path(name).read_bytes())["rows"] for name in sys.argv[1:]]
+    sys.stdout.write(tables(latest(decoded)) + "\n")

@@ -16,42 +16,50 @@ from leadline.bench.plane.rates import rates
 from leadline.bench.plane.replay import rows as replay_rows
 from leadline.bench.plane.waits import rows as wait_rows
 from leadline.bench.rows import BenchResult, BenchRow
-from leadline.core.errors import InvalidInput
+from leadline.core.errors import InvalidInput, UnknownName
 from leadline.testing.slurm_cluster import missing, slurm_cluster
 from leadline.testing.slurm_plan import ClusterPlan
 
 SEED = 1
+ON_SLURM, ON_TRACE = ("rates", "faults", "loop"), ("replay", "waits")
+PARTS = (*ON_SLURM, "live", *ON_TRACE)
 PLAN = ClusterPlan(name="bench", nodes=2, cores=64, memory_mib=64_000, remembered_s=60)
 """So many cores are declared that jobs of `true` wait for Slurm itself alone, not for a free one."""
 
 
-def run(*, quick: bool = False, data: Path | None = None) -> BenchResult:
-    """Measure the plane; ``data`` is a folder with the trace of MetaCentrum, without which it is not replayed.
+def run(*, quick: bool = False, data: Path | None = None, only: str | None = None) -> BenchResult:
+    """Measure the plane, or one of ``PARTS``; ``data`` is a folder with the trace of MetaCentrum.
 
     Raises:
-        InvalidInput: Slurm's daemons are not installed.
+        UnknownName: there is no such part.
+        InvalidInput: Slurm's daemons are not installed, or a part is asked for that needs the trace.
     """
-    if why := missing():
+    if only is not None and only not in PARTS:
+        raise UnknownName("part of bench plane", only, PARTS, fix=f"it has {', '.join(PARTS)}")
+    if only in ON_TRACE and data is None:
+        raise InvalidInput(f"--only {only} replays a published trace: name its folder with --data")
+    parts = [only] if only else [one for one in PARTS if data is not None or one not in ON_TRACE]
+    if (why := missing()) and not set(parts).isdisjoint(ON_SLURM):
         raise InvalidInput(f"{why}; python3 dev test installs what is needed where it may")
     folder = Path(tempfile.mkdtemp(prefix="leadline-plane-"))
     try:
-        rows = [row for part in _parts(folder, quick=quick, data=data) for row in part()]
+        rows = [row for part in parts for row in _part(part, folder, quick=quick, data=data)]
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     machine = {"system": platform.platform(), "cores": str(psutil.cpu_count())}
     return BenchResult("plane", tuple(rows), datetime.now(UTC).date().isoformat(), machine)
 
 
-def _parts(folder: Path, *, quick: bool, data: Path | None) -> list[Callable[[], Sequence[BenchRow]]]:
-    parts: list[Callable[[], Sequence[BenchRow]]] = [
-        lambda: _rates(folder, quick=quick),
-        lambda: faults(_made(folder / "faults"), quick=quick, seed=SEED),
-        lambda: loop(_made(folder / "loop"), quick=quick, seed=SEED),
-        live_rows,
-    ]
+def _part(part: str, folder: Path, *, quick: bool, data: Path | None) -> Sequence[BenchRow]:
+    measure: dict[str, Callable[[], Sequence[BenchRow]]] = {
+        "rates": lambda: _rates(folder, quick=quick),
+        "faults": lambda: faults(_made(folder / "faults"), quick=quick, seed=SEED),
+        "loop": lambda: loop(_made(folder / "loop"), quick=quick, seed=SEED),
+        "live": live_rows,
+    }
     if data is not None:
-        parts += [lambda: replay_rows(data, quick=quick), lambda: wait_rows(data, quick=quick)]
-    return parts
+        measure |= {"replay": lambda: replay_rows(data, quick=quick), "waits": lambda: wait_rows(data, quick=quick)}
+    return measure[part]()
 
 
 def _rates(folder: Path, *, quick: bool) -> list[BenchRow]:

@@ -109,7 +109,7 @@ def _rows(name: str, told: Sequence[Interval], true: Array, simple: Mapping[str,
     held = 100 * float(np.mean((low <= true) & (true <= high)))
     waits = true > AT_ONCE_S
     of_waits = 100 * float(np.mean((low <= true)[waits] & (true <= high)[waits]))
-    how = f"central {LEVEL:.0%}; of the {waits.sum()} jobs that waited longer than a minute: {of_waits:.1f} %"
+    how = f"{LEVEL:.0%}; of the {waits.sum()} jobs that waited longer than a minute: {of_waits:.1f} %"
     widths = (
         f"from {np.median(low):.0f} s; median of the longest half: {np.median(np.sort(high)[len(high) // 2 :]):.0f} s"
     )

@@ -66,6 +66,10 @@ def bench(
         Path | None,
         typer.Option(metavar="FOLDER", help="A folder of public data, for benches that read it.", show_default="none"),
     ] = None,
+    only: Annotated[
+        str | None,
+        typer.Option(metavar="PART", help="One part of a bench that has parts, such as plane.", show_default="all"),
+    ] = None,
 ) -> None:
     """Measure promised figures again; the exit code is 1 when a target is missed."""
     if name not in BENCHES:
@@ -73,14 +77,7 @@ def bench(
     if json_file is not None and not json_file.parent.is_dir():
         raise InvalidInput(f"--json {json_file} cannot be written: there is no folder {json_file.parent}; create it")
     run = import_module(BENCHES[name][0]).run
-    options: dict[str, object] = {"quick": quick}
-    if data is not None:
-        if "data" not in inspect.signature(run).parameters:
-            raise InvalidInput(f"bench {name} reads no data: leave --data {data} out")
-        if not data.is_dir():
-            raise InvalidInput(f"--data {data} is not a folder: give the folder that holds the data")
-        options["data"] = data
-    result = _run(run, options, name)
+    result = _run(run, _options(name, run, quick=quick, data=data, only=only), name)
     out().print(_table(result))
     if json_file is not None:
         json_file.write_text(dump(to_document(result, SCHEMA)) + "\n", encoding="utf-8")
@@ -88,6 +85,25 @@ def bench(
     if names := missed(result.rows):
         sys.stderr.write(f"leadline bench: {len(names)} of {len(result.rows)} rows missed: {', '.join(names)}\n")
         raise typer.Exit(1)
+
+
+def _options(
+    name: str, run: Callable[..., BenchResult], *, quick: bool, data: Path | None, only: str | None
+) -> dict[str, object]:
+    """Return what a bench is called with; what it does not take is refused."""
+    options: dict[str, object] = {"quick": quick}
+    known = inspect.signature(run).parameters
+    if data is not None:
+        if "data" not in known:
+            raise InvalidInput(f"bench {name} reads no data: leave --data {data} out")
+        if not data.is_dir():
+            raise InvalidInput(f"--data {data} is not a folder: give the folder that holds the data")
+        options["data"] = data
+    if only is not None:
+        if "only" not in known:
+            raise InvalidInput(f"bench {name} has no parts: leave --only {only} out")
+        options["only"] = only
+    return options
 
 
 def _run(run: Callable[..., BenchResult], options: dict[str, object], name: str) -> BenchResult:
