@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from leadline.bench.plane.queued import queued
-from leadline.bench.plane.waits import FORETOLD, ONCE, Case, case_rows, simple_answers
+from leadline.bench.plane.waits import FORETOLD, ONCE, Case, case_rows, simple_answers, tenths_row
 from leadline.core.accounting import AccountedJob
 from leadline.estimators.queue_state import known_at, queue_rows
 
@@ -68,3 +68,12 @@ def test_simpler_answers_know_nothing_of_what_came_later():
     told = simple_answers(one, first, rows)
     assert np.median([job.wait_s for job in known if job.wait_s is not None]) == told["median wait until the cut"][0]
     assert told["scheduler's forecast"].tolist() == [one.forecasts[job.id] for job in one.jobs[first:]]
+
+
+def test_each_tenth_is_told_from_what_came_before_it():
+    row = tenths_row(Case("made up", queued(load(1000), 0.8)[0], {}))
+    assert 700 == row.n
+    shares = [float(one) for one in row.how.removeprefix("90%; ").split(" %")[0].split(", ")]
+    assert 7 == len(shares)
+    assert row.value == pytest.approx(np.mean(shares), abs=0.6)
+    assert 75.0 <= row.value <= 100.0
