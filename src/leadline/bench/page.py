@@ -3,6 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from leadline.bench.rows import side
+
 Row = Mapping[str, Any]
 
 
@@ -34,8 +36,7 @@ def target(row: Row) -> str:
         return ""
     if row.get("target_high") is not None:
         return f"{row['target']:g} to {row['target_high']:g}"
-    upper = row["met"] is None or row["met"] == (row["value"] <= row["target"])
-    return f"{'≤' if upper else '≥'} {row['target']:g}" if row["value"] != row["target"] else f"{row['target']:g}"
+    return f"{side(row['value'], row['target'], row['met'])}{row['target']:g}"
 
 
 def _beside(row: Row) -> str:

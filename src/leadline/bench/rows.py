@@ -56,6 +56,13 @@ def within(name: str, value: float, targets: tuple[float, float], unit: str, **m
     return BenchRow(name, value, unit, target=low, target_high=high, met=low <= value <= high, **more)  # type: ignore[arg-type]
 
 
+def side(value: float | None, target: float, met: bool | None) -> str:
+    """Return the side that a target bounds (``≤ ``, ``≥ ``, or nothing): a row tells it by whether its value met it."""
+    if value is None or met is None or value == target:
+        return ""
+    return "≤ " if met == (value <= target) else "≥ "
+
+
 def missed(rows: Sequence[BenchRow]) -> list[str]:
     """Return the names of the rows that missed their target."""
     return [row.name for row in rows if row.met is False]

@@ -16,6 +16,11 @@ RUNS = "runs"
 _END = ".ended"
 
 
+def log_name(key: str) -> str:
+    """Return the file that has what an attempt, and its scheduler of it, said."""
+    return f"{key}.log"
+
+
 def end_name(key: str) -> str:
     """Return the file in which an attempt that nobody measured leaves how it ended."""
     return f"{key}{_END}"

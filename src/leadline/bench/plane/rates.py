@@ -42,6 +42,11 @@ class Rate:
         """Jobs a minute, to their end."""
         return 60 * self.count / self.over_s
 
+    @property
+    def submitted_per_minute(self) -> float:
+        """Jobs a minute, to the last submission."""
+        return 60 * self.count / self.submitted_s
+
 
 def rates(cluster: Cluster, folder: Path, *, quick: bool) -> list[BenchRow]:
     """Return the rows of rates and of the plane's own cost, measured on a cluster that does nothing else."""
@@ -72,17 +77,17 @@ def rates(cluster: Cluster, folder: Path, *, quick: bool) -> list[BenchRow]:
 
 def alone_rows(rounds: Sequence[tuple[Rate, Rate]]) -> list[BenchRow]:
     """Return the rows of jobs that are submitted one by one, from rounds of the bare loop and of the plane."""
-    to_the_end = median(loop.per_minute for loop, _ in rounds)
-    submitted = median(60 * loop.count / loop.submitted_s for loop, _ in rounds)
     ours = median(plane.per_minute for _, plane in rounds)
+    ended = median(loop.per_minute for loop, _ in rounds)
+    submitted = median(loop.submitted_per_minute for loop, _ in rounds)
     how = f"{rounds[0][0].count} jobs of `true`, not measured; both until the last one is over"
-    to_end = [plane.per_minute / loop.per_minute for loop, plane in rounds]
-    to_submitted = [plane.per_minute / (60 * loop.count / loop.submitted_s) for loop, plane in rounds]
+    of_ended = [plane.per_minute / loop.per_minute for loop, plane in rounds]
+    of_submitted = [plane.per_minute / loop.submitted_per_minute for loop, plane in rounds]
     return [
-        _ratio("jobs handed over, watched and settled, ÷ bare sbatch loop", to_end, 0.5, rounds, how),
-        _ratio("the same ÷ submitting alone", to_submitted, 0.5, rounds, "a loop of sbatch that waits for no job"),
+        _ratio("jobs handed over, watched and settled, ÷ bare sbatch loop", of_ended, 0.5, rounds, how),
+        _ratio("the same ÷ submitting alone", of_submitted, 0.5, rounds, "a loop of sbatch that waits for no job"),
         BenchRow("jobs a minute, handed over to settled", ours, "jobs/min", n=len(rounds)),
-        BenchRow("jobs a minute, a loop of sbatch to the end of the last job", to_the_end, "jobs/min", n=len(rounds)),
+        BenchRow("jobs a minute, a loop of sbatch to the end of the last job", ended, "jobs/min", n=len(rounds)),
         BenchRow("jobs a minute, submitted by that loop", submitted, "jobs/min", n=len(rounds)),
     ]  # fmt: skip
 

@@ -23,7 +23,7 @@ from leadline.execution.pbs.text import (
     short,
     status_of,
 )
-from leadline.execution.results import RUNS, end_name, read_left
+from leadline.execution.results import RUNS, end_name, log_name, read_left
 from leadline.execution.scheduler import Busy, Refused, Status, Submission, Unsure
 from leadline.execution.transport import NO_PROGRAM, CutOff, Transport, write_word
 from leadline.execution.wrapper.outcome import Outcome
@@ -152,7 +152,7 @@ class PbsScheduler:
         """Return the last of what these attempts wrote to their streams."""
         found: dict[str, str] = {}
         for asked in _chunks(keys):
-            paths = {str(self.folder / RUNS / f"{key}.log"): key for key in asked}
+            paths = {str(self.folder / RUNS / log_name(key)): key for key in asked}
             answer = self._run(["tail", "-v", "-c", str(most_bytes), *paths])
             if answer.timed_out:
                 raise self._unreachable(answer)

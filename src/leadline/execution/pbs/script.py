@@ -10,7 +10,7 @@ from pathlib import Path, PurePosixPath
 from leadline.core.errors import InvalidInput
 from leadline.core.jobs import JobSpec, ResourceSpec
 from leadline.core.units import HOUR_S, MIB, MINUTE_S
-from leadline.execution.results import RUNS, run_once
+from leadline.execution.results import RUNS, log_name, run_once
 from leadline.execution.scheduler import Submission, element_key
 from leadline.execution.wrapper.outcome import NEVER_BEGUN, word_name
 from leadline.execution.wrapping import WRAPPER, Terms, environment, terms_words, with_setup, wrapper_arguments
@@ -84,7 +84,7 @@ def job_script(submission: Submission, folder: PurePosixPath, *, python: str) ->
     runs = shlex.quote(str(folder / RUNS))
     lines = ["#!/bin/bash", *_which(submission), *_exports(spec)]
     lines += [] if spec.workdir else ['cd -- "${PBS_O_WORKDIR:-.}"']  # PBS begins in the home folder
-    lines += [f"mkdir -p {runs}", f'exec >> {runs}/"$LEADLINE_KEY.log" 2>&1']
+    lines += [f"mkdir -p {runs}", f'exec >> {runs}/"{log_name("$LEADLINE_KEY")}" 2>&1']
     return "\n".join([*lines, *_command(submission, folder, python), ""])
 
 

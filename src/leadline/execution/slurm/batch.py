@@ -7,7 +7,7 @@ from pathlib import PurePosixPath
 
 from leadline.core.errors import InvalidInput
 from leadline.core.systems import Partition, SubmitRules
-from leadline.execution.results import RUNS, run_once
+from leadline.execution.results import RUNS, log_name, run_once
 from leadline.execution.scheduler import Refused, Submission, element_key
 from leadline.execution.slurm.script import MEASURER, directives, launched, prologue, whole_minutes_s
 from leadline.execution.slurm.words import ranges_of
@@ -96,11 +96,6 @@ def batch_script(
 def result_names(key: str) -> tuple[str, str]:
     """Return the files that an attempt's outcome may be in: its own, and that of the first task of a launched one."""
     return f"{key}.json", f"{key}.0.json"
-
-
-def log_name(key: str) -> str:
-    """Return the file that has what an attempt, and Slurm of it, said."""
-    return f"{key}.log"
 
 
 def check_key(submission: Submission) -> None:

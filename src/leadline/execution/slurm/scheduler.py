@@ -10,7 +10,7 @@ from leadline.core.errors import InvalidInput, SchedulerUnreachable
 from leadline.core.jobs import JobSpec, JobState
 from leadline.core.systems import Partition
 from leadline.core.units import MINUTE_S
-from leadline.execution.results import RUNS, end_name, read_left
+from leadline.execution.results import RUNS, end_name, log_name, read_left
 from leadline.execution.scheduler import Refused, Status, Submission
 from leadline.execution.slurm.answers import (
     SACCT,
@@ -21,7 +21,7 @@ from leadline.execution.slurm.answers import (
     read_names,
     read_queue,
 )
-from leadline.execution.slurm.batch import Measurer, batch_script, log_name, result_names, sbatch_words
+from leadline.execution.slurm.batch import Measurer, batch_script, result_names, sbatch_words
 from leadline.execution.slurm.commands import COMMAND_S, NO_ACCOUNTING, Commands, said
 from leadline.execution.slurm.script import whole_minutes_s
 from leadline.execution.transport import NO_PROGRAM, Transport, write_word

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from leadline.bench.rows import BenchResult, BenchRow, missed
+from leadline.bench.rows import BenchResult, BenchRow, missed, side
 from leadline.core.documents import dump, to_document
 from leadline.core.errors import InvalidInput, UnknownName
 from leadline.interfaces.cli.face import err, out
@@ -137,15 +137,12 @@ def _figure(value: float | None, unit: str) -> str:
 
 
 def _target(row: BenchRow) -> str:
-    """Write the target with the side it bounds, which a row tells by whether its value met it."""
+    """Write the target with the side it bounds."""
     if row.target is None:
         return ""
     if row.target_high is not None:
         return f"{row.target:.4g} – {row.target_high:.4g}"
-    if row.value is None or row.met is None or row.value == row.target:
-        return f"{row.target:.4g}"
-    upper = row.met == (row.value <= row.target)
-    return f"{'≤' if upper else '≥'} {row.target:.4g}"
+    return f"{side(row.value, row.target, row.met)}{row.target:.4g}"
 
 
 def _met(row: BenchRow) -> str:
