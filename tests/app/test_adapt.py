@@ -146,7 +146,7 @@ def test_points_of_a_measured_file_are_traced_and_learned(config, tmp_path):
     path.write_text("\n".join(json.dumps(one) for one in (header, *points)) + "\n")
     seen = []
     answer = adapt(path, toolbox(), progress=lambda where, number, count: seen.append((where, number, count)))
-    assert "RTX 3090" == answer.device
+    assert answer.device == "RTX 3090"
     assert True in {one.channels_last for one in answer.records}
-    assert ("the point resnet-mini-32/inference/amp-fp16/b64 of rtx.jsonl", 1, 10) == seen[0]
+    assert seen[0] == ("the point resnet-mini-32/inference/amp-fp16/b64 of rtx.jsonl", 1, 10)
     assert all(one.error < one.before for one in answer.records)

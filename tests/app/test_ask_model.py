@@ -76,49 +76,49 @@ def by_cores(options, figure):
 
 def test_table_1s_measured_runs_cost_what_it_says():
     costs = by_cores(table_1(MEASURED_S).options, lambda one: round(one.estimate.cost.point, 4))
-    assert {48: 0.0445, 28: 0.0249, 10: 0.0172} == costs
+    assert costs == {48: 0.0445, 28: 0.0249, 10: 0.0172}
 
 
 def test_table_1s_predictions_cost_what_it_says():
     costs = by_cores(table_1(PREDICTED_S).options, lambda one: round(one.estimate.cost.point, 3))
-    assert {48: 0.012, 28: 0.005, 10: 0.003} == costs
+    assert costs == {48: 0.012, 28: 0.005, 10: 0.003}
 
 
 def test_under_table_1s_limit_of_120_s_the_cheapest_that_qualifies_is_chosen():
     answer = table_1(PREDICTED_S, deadline_s=120)
-    assert [10, 28] == [one.parameters["cores"] for one in answer.options]
-    assert ["deadline"] == [one.kind for one in answer.rejections]
+    assert [one.parameters["cores"] for one in answer.options] == [10, 28]
+    assert [one.kind for one in answer.rejections] == ["deadline"]
     assert pytest.approx(103 / 3600 * (10 * 0.003 + 0.09)) == answer.options[0].estimate.cost.point
 
 
 def test_under_table_1s_limit_of_a_cent_the_fastest_is_chosen():
     answer = table_1(PREDICTED_S, budget=0.01)
-    assert [28, 10] == [one.parameters["cores"] for one in answer.options]
-    assert ["budget"] == [one.kind for one in answer.rejections]
-    assert 95.0 == answer.options[0].estimate.elapsed_s.point
+    assert [one.parameters["cores"] for one in answer.options] == [28, 10]
+    assert [one.kind for one in answer.rejections] == ["budget"]
+    assert answer.options[0].estimate.elapsed_s.point == 95.0
 
 
 def test_resources_left_open_are_tried_as_they_were_run_and_at_the_powers_of_two_between():
     tried = read_question(ModelQuestion("net.npz", SET), MadeModel(per_core).features, free=True)
-    assert (1, 2, 3, 4, 8, 16) == tried.values["cores"]
-    assert (4,) == tried.values["layers"]
+    assert tried.values["cores"] == (1, 2, 3, 4, 8, 16)
+    assert tried.values["layers"] == (4,)
 
 
 def test_every_configuration_is_an_option_with_its_parameters_request_and_command():
     answer = recommend(MadeModel(per_core, memory=3e9), *SET[1:], varied=("epochs=10,20",), budget=1e6)
     fastest = answer.options[0]
-    assert 12 == len(answer.options)
-    assert {"epochs": 10, "rate": 0.2, "optimizer": "adam", "layers": 4, "cores": 16} == fastest.parameters
-    assert ("python", "net.py", "--epochs", "10", "--threads", "16") == fastest.command
+    assert len(answer.options) == 12
+    assert fastest.parameters == {"epochs": 10, "rate": 0.2, "optimizer": "adam", "layers": 4, "cores": 16}
+    assert fastest.command == ("python", "net.py", "--epochs", "10", "--threads", "16")
     resources = fastest.resources
-    assert (16, 4 * GIB, 2700) == (resources.cores_per_task, resources.memory_bytes_per_node, resources.walltime_s)
+    assert (resources.cores_per_task, resources.memory_bytes_per_node, resources.walltime_s) == (16, 4 * GIB, 2700)
     assert "cost decides the walltime" in fastest.request_reason
 
 
 def test_a_place_of_the_runs_own_hardware_keeps_the_interval_and_another_widens_it_with_a_sentence():
     model, places = MadeModel(per_core), ("Pitzer:cpu", "Pitzer:cpu-exp")
     seen, other = (recommend(model, *SET, "cores=4", on=(place,)).options[0] for place in places)
-    assert () == seen.notes
+    assert seen.notes == ()
     assert pytest.approx(1.1) == seen.estimate.elapsed_s.high / seen.estimate.elapsed_s.point
     assert other.estimate.elapsed_s.high / other.estimate.elapsed_s.point > math.exp(1.6 * 0.4)
     said = f"no run had its processor (Intel Xeon Platinum 8268), but {XEON}: the range is wider for it"
@@ -129,13 +129,13 @@ def test_a_node_of_a_known_processor_is_marked_for_what_else_no_run_had():
     memory = Feature("node_memory_bytes", Role.NODE, 1e11, 2e11)
     model = MadeModel(per_core, features=(*PARAMETERS, CORES, PROCESSOR, memory))
     options = recommend(model, *SET, "cores=4").options
-    assert ("node_memory_bytes is more than was run: the range is wider for it",) == options[0].notes
+    assert options[0].notes == ("node_memory_bytes is more than was run: the range is wider for it",)
     assert pytest.approx(1.1) == options[0].estimate.elapsed_s.high / options[0].estimate.elapsed_s.point
 
 
 def test_hardware_that_was_measured_comes_before_what_was_not():
     options = recommend(MadeModel(per_core), *SET, "cores=4", on=("Pitzer:cpu-exp", "Pitzer:cpu")).options
-    assert ["cpu", "cpu-exp"] == [one.partition for one in options]
+    assert [one.partition for one in options] == ["cpu", "cpu-exp"]
     assert all(one.on_front for one in options[:1])
 
 
@@ -153,23 +153,23 @@ def test_a_model_whose_runs_do_not_say_their_hardware_is_sure_of_none():
 def test_a_place_that_cannot_give_what_the_job_uses_is_rejected_with_the_reason(given, place, kind):
     answer = recommend(MadeModel(per_core), *SET, *given, on=(place,))
     assert [kind] == [one.kind for one in answer.rejections]
-    assert () == answer.options
+    assert answer.options == ()
 
 
 def test_memory_that_is_fixed_below_what_is_predicted_is_rejected():
     answer = recommend(MadeModel(per_core, memory=8e9), *SET, "cores=4", "memory=4G")
-    assert ["memory-asked"] == [one.kind for one in answer.rejections]
+    assert [one.kind for one in answer.rejections] == ["memory-asked"]
     assert "of memory would make Pitzer:cpu fit" in answer.smallest_change
 
 
 def test_this_machine_is_a_place_and_free():
     option = recommend(MadeModel(per_core), *SET, "cores=1", on=("local",)).options[0]
-    assert ("local", "", 0.0) == (option.system, option.partition, option.estimate.cost.point)
+    assert (option.system, option.partition, option.estimate.cost.point) == ("local", "", 0.0)
 
 
 def test_a_parameter_far_outside_the_runs_is_answered_with_a_note():
     answer = recommend(MadeModel(per_core), "epochs=1000", "rate=0.2", "optimizer=sgd", "cores=8", risk=0.2)
-    assert ("epochs = 1000 is 10 times the largest that was run: the range is wider for it",) == answer.notes
+    assert answer.notes == ("epochs = 1000 is 10 times the largest that was run: the range is wider for it",)
 
 
 @pytest.mark.parametrize(
@@ -226,8 +226,8 @@ def test_a_model_without_a_time_cannot_recommend():
 
 def test_an_estimate_needs_no_place_where_all_runs_had_the_same_hardware():
     answer = estimate_model(ModelQuestion("net.npz", (*SET, "cores=4")), MadeModel(per_core), toolbox())
-    assert (9000.0,) == tuple(one.elapsed_s.point for one in answer.estimates)
-    assert XEON == answer.estimates[0].target.device
+    assert tuple(one.elapsed_s.point for one in answer.estimates) == (9000.0,)
+    assert answer.estimates[0].target.device == XEON
     assert "--on" in answer.estimates[0].unknown["cost"]
 
 
@@ -238,14 +238,14 @@ def test_an_estimate_of_a_model_of_several_kinds_of_hardware_asks_for_the_place(
     with pytest.raises(InvalidInput, match="several kinds of hardware"):
         estimate_model(question, model, toolbox())
     answer = estimate_model(question, model, toolbox(), on=("Expanse:shared",))
-    assert "Expanse CPU SU" == answer.estimates[0].currency
+    assert answer.estimates[0].currency == "Expanse CPU SU"
 
 
 def test_an_estimate_is_made_of_each_value_to_try_and_says_which_a_place_cannot_take():
     question = ModelQuestion("net.npz", SET, ("cores=4,64",))
     answer = estimate_model(question, MadeModel(per_core), toolbox(), on=("Pitzer:cpu",))
-    assert [4] == [one["cores"] for one in answer.parameters]
-    assert ("Pitzer:cpu has 40 cores a node, and the job uses 64 on one node",) == answer.left_out
+    assert [one["cores"] for one in answer.parameters] == [4]
+    assert answer.left_out == ("Pitzer:cpu has 40 cores a node, and the job uses 64 on one node",)
 
 
 def test_a_file_is_known_for_a_model_by_how_it_begins_or_ends(tmp_path):

@@ -34,7 +34,7 @@ def broken(*jobs, at_hand=True):
 
 
 def test_jobs_that_wait_beyond_the_new_limit_or_in_a_partition_that_is_gone_are_broken():
-    assert [("a", "a-1"), ("c", "c-1")] == broken(job("a", BATCH), job("b", BATCH, hours=2.0), job("c", FREE))
+    assert broken(job("a", BATCH), job("b", BATCH, hours=2.0), job("c", FREE)) == [("a", "a-1"), ("c", "c-1")]
 
 
 @pytest.mark.parametrize(
@@ -43,36 +43,36 @@ def test_jobs_that_wait_beyond_the_new_limit_or_in_a_partition_that_is_gone_are_
      job("a", BATCH, state=JobState.CANCELLED), replace(job("a", BATCH), state=JobState.FAILED)],
 )  # fmt: skip
 def test_what_runs_or_is_over_or_waits_elsewhere_is_not(fine):
-    assert [] == broken(fine)
+    assert broken(fine) == []
 
 
 def test_a_job_that_is_yet_to_be_submitted_is_broken_where_it_is_to_go_if_it_can_go_nowhere_else():
-    assert [("a", "")] == broken(job("a", BATCH, waits=False))
-    assert [] == broken(job("a", BATCH, OTHER, waits=False))
+    assert broken(job("a", BATCH, waits=False)) == [("a", "")]
+    assert broken(job("a", BATCH, OTHER, waits=False)) == []
     planned = replace(job("a", BATCH, OTHER, waits=False), plan=Plan(BATCH, ResourceSpec(walltime_s=30.0 * HOUR_S)))
-    assert [("a", "")] == broken(planned)
+    assert broken(planned) == [("a", "")]
 
 
 def test_a_lower_limit_that_was_set_meanwhile_counts():
     waiting = job("a", BATCH)
-    assert [] == broken(replace(waiting, attempts=(replace(waiting.attempts[0], walltime_s=2.0 * HOUR_S),)))
+    assert broken(replace(waiting, attempts=(replace(waiting.attempts[0], walltime_s=2.0 * HOUR_S),))) == []
 
 
 def test_jobs_of_the_slurm_at_hand_are_its_jobs_whatever_it_is_called():
-    assert [("a", "a-1")] == broken(job("a", Place("slurm", "batch")))
-    assert [] == broken(job("a", Place("slurm", "batch")), at_hand=False)
+    assert broken(job("a", Place("slurm", "batch"))) == [("a", "a-1")]
+    assert broken(job("a", Place("slurm", "batch")), at_hand=False) == []
 
 
 def test_they_are_announced_once_and_their_story_tells_it(monkeypatch, tmp_path):
     monkeypatch.setenv("LEADLINE_DATA_DIR", str(tmp_path))
-    assert () == announce_broken(CHANGE), "there is no journal"
+    assert announce_broken(CHANGE) == (), "there is no journal"
     waiting = job("a", BATCH)
     with open_journal() as journal:
         journal.add([waiting])
         journal.write(attempts=waiting.attempts)
     (dry,) = announce_broken(CHANGE, write=False)
     assert dry.sentence == f"job a: train {WHY_SHORT}; leadline cancel a, and submit it with what can be had"
-    assert [Kind.HANDED_OVER] == [one.kind for one in story_of("a")[1]]
+    assert [one.kind for one in story_of("a")[1]] == [Kind.HANDED_OVER]
     assert (dry,) == announce_broken(CHANGE)
     assert sentence(story_of("a")[1][-1])[0] == f"reef was changed: train {WHY_SHORT}"
-    assert () == announce_broken(compare(AFTER, AFTER))
+    assert announce_broken(compare(AFTER, AFTER)) == ()

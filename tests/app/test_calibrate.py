@@ -30,7 +30,7 @@ def test_this_machine_is_measured_saved_and_read_back(tmp_path):
 def test_a_budget_too_small_is_refused_before_anything_is_measured(tmp_path):
     with pytest.raises(InvalidInput, match="--budget 1 is too short"):
         calibrate(device_type="cpu", budget_s=1, progress=silent, folder=tmp_path)
-    assert [] == list(tmp_path.iterdir())
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_an_unknown_device_type_is_refused(tmp_path):

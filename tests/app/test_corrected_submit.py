@@ -60,7 +60,7 @@ def keep(told, count=30):
 
 def test_a_job_asks_for_what_its_earlier_runs_took_and_its_run_says_how_it_was_corrected():
     first = prepared()
-    assert {} == first.tags
+    assert first.tags == {}
     keep(first.predicted)
     assert any(lesson.replaced for lesson in learn(folder=data_dir()))
     second = prepared()
@@ -78,9 +78,9 @@ def test_a_job_asks_for_what_its_earlier_runs_took_and_its_run_says_how_it_was_c
 def test_a_job_of_another_name_is_not_corrected_and_a_damaged_correction_is_told():
     keep(predict_at(PLACE, COMMAND, toolbox(), gpus=1).estimate)
     learn(folder=data_dir())
-    assert {} == predict_at(PLACE, COMMAND, toolbox(), gpus=1, name="another").tags
+    assert predict_at(PLACE, COMMAND, toolbox(), gpus=1, name="another").tags == {}
     for path in (data_dir() / "corrections").iterdir():
         path.write_bytes(b"no archive")
     found = predict_at(PLACE, COMMAND, toolbox(), gpus=1)
-    assert {} == found.tags
+    assert found.tags == {}
     assert "it is not corrected by earlier runs" in found.estimate.notes[-1]

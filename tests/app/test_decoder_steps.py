@@ -31,7 +31,7 @@ def told(tmp_path, monkeypatch):
 
 def test_sharded_training_is_answered_by_the_law_of_whole_steps(told):
     found = told()
-    assert ("white-box, law of decoders' steps", Tier.LEARNED) == (found.estimator, found.basis.tier)
+    assert (found.estimator, found.basis.tier) == ("white-box, law of decoders' steps", Tier.LEARNED)
     assert "priced by the law of decoders' steps: 2 to 4% off on steps of 216 runs" in found.basis.reasons[0]
     assert found.step_s.high / found.step_s.low < 1.6
     assert found.gpu_memory_bytes is not None

@@ -45,15 +45,15 @@ def filled(request, place, *command):
 
 def test_a_gpu_partition_gives_one_gpu_where_nothing_says_how_many():
     answer = filled(SAID, "Pitzer:gpu")
-    assert (1, 1) == (answer.request.gpus, answer.request.nodes)
-    assert (
+    assert (answer.request.gpus, answer.request.nodes) == (1, 1)
+    assert (answer.notes) == (
         "1 GPU is asked for, as Pitzer:gpu has GPUs and nothing says how many the job uses: --gpus changes it",
-    ) == (answer.notes)
+    )
 
 
 def test_a_partition_of_whole_nodes_gives_all_its_gpus():
     answer = filled(SAID, "Perlmutter:regular-gpu80")
-    assert 4 == answer.request.gpus
+    assert answer.request.gpus == 4
     assert "whole nodes" in answer.notes[0]
 
 
@@ -61,26 +61,26 @@ def test_a_partition_of_whole_nodes_gives_all_its_gpus():
 def test_no_gpu_is_asked_for_where_none_is_known_to_be(place):
     answer = filled(SAID, place)
     assert not answer.request.gpus
-    assert () == answer.notes
+    assert answer.notes == ()
 
 
 def test_what_the_user_asks_for_stays_even_none():
-    assert 0 == filled(replace(SAID, gpus=0), "Pitzer:gpu").request.gpus
+    assert filled(replace(SAID, gpus=0), "Pitzer:gpu").request.gpus == 0
     two = filled(replace(SAID, gpus=4), "Pitzer:gpu")
-    assert (4, 2) == (two.request.gpus, two.request.nodes)
-    assert () == two.notes
+    assert (two.request.gpus, two.request.nodes) == (4, 2)
+    assert two.notes == ()
 
 
 def test_a_workload_file_says_the_gpus(tmp_path):
     (tmp_path / "job.toml").write_text('command = "./job --x"\ngpus = 2\n')
     answer = filled(SAID, "Pitzer:gpu", "job.toml")
-    assert (2, 1) == (answer.request.gpus, answer.request.nodes)
-    assert () == answer.notes
+    assert (answer.request.gpus, answer.request.nodes) == (2, 1)
+    assert answer.notes == ()
 
 
 def test_a_launcher_asks_for_a_gpu_a_process_on_its_own_nodes(script):
     answer = filled(SAID, "Pitzer:gpu", "torchrun", "--nnodes=2", "--nproc_per_node=2", script)
-    assert (4, 2) == (answer.request.gpus, answer.request.nodes)
+    assert (answer.request.gpus, answer.request.nodes) == (4, 2)
     assert "one for each process that the command starts" in answer.notes[0]
 
 
@@ -93,16 +93,16 @@ def test_more_processes_than_a_node_has_gpus_are_refused_by_the_script(script):
 
 def test_a_command_that_cannot_be_predicted_leaves_the_rest_to_the_site():
     answer = filled(Request(), "Pitzer:gpu")
-    assert (None, None, None) == (answer.request.cores, answer.request.memory_bytes, answer.request.walltime_s)
+    assert (answer.request.cores, answer.request.memory_bytes, answer.request.walltime_s) == (None, None, None)
     assert "left to the site, as nothing could be predicted: './job' is no Python command" in answer.notes[-1]
 
 
 def test_a_script_brings_the_cores_the_memory_and_the_time_that_are_predicted(script):
     pytest.importorskip("torch")
     answer = filled(Request(cores=6), "Pitzer:gpu", sys.executable, script)
-    assert 6 == answer.request.cores
+    assert answer.request.cores == 6
     assert GIB <= answer.request.memory_bytes <= 8 * GIB
-    assert 300 == answer.request.walltime_s
+    assert answer.request.walltime_s == 300
     assert answer.notes[-1].startswith("asked for as predicted there, at a risk of 5%: ")
     assert "(--cores)" not in answer.notes[-1]
     assert "00:05:00 of walltime (--time)" in answer.notes[-1]
@@ -123,8 +123,8 @@ def test_a_job_too_large_for_the_device_is_said_to_be(script, tmp_path):
 
 def test_a_limit_below_the_one_asked_for_may_be_given_where_so_much_is_enough(script):
     answer = filled(Request(walltime_s=8 * 3600.0), "Pitzer:gpu", sys.executable, script)
-    assert 8 * 3600.0 == answer.request.walltime_s
+    assert answer.request.walltime_s == 8 * 3600.0
     assert answer.request.least_walltime_s < answer.request.walltime_s
     assert any("may be given it, if it then starts sooner" in note for note in answer.notes)
     least = Request(walltime_s=8 * 3600.0, least_walltime_s=7 * 3600.0)
-    assert 7 * 3600.0 == filled(least, "Pitzer:gpu", sys.executable, script).request.least_walltime_s
+    assert filled(least, "Pitzer:gpu", sys.executable, script).request.least_walltime_s == 7 * 3600.0

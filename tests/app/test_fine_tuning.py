@@ -22,7 +22,7 @@ def test_adapters_and_weights_in_four_bits_are_read(config):
 
 def test_without_a_rank_all_weights_are_trained(config):
     workload = read_workload(config)
-    assert (None, None) == (workload.adapters, workload.quantization)
+    assert (workload.adapters, workload.quantization) == (None, None)
 
 
 def test_the_rules_of_bitsandbytes_are_read(config):

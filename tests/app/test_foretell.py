@@ -30,7 +30,7 @@ class NoAccounting:
     where = "nowhere"
 
     def run(self, argv, *, stdin=None, env=None, timeout_s):  # noqa: ARG002 - the port's
-        assert "sacct" == argv[0]
+        assert argv[0] == "sacct"
         return Completed(1, "", "Slurm accounting storage is disabled\n")
 
 
@@ -44,14 +44,14 @@ def own_folder(monkeypatch, tmp_path):
 
 
 def test_a_partition_is_called_as_its_scheduler_calls_it():
-    assert "gpu" == queue_name(JobSpec("x", ("x",), ResourceSpec(), "reef", "gpu-a100"), Catalog())
-    assert "any" == queue_name(spec("any"), Catalog())
+    assert queue_name(JobSpec("x", ("x",), ResourceSpec(), "reef", "gpu-a100"), Catalog()) == "gpu"
+    assert queue_name(spec("any"), Catalog()) == "any"
 
 
 def test_why_nothing_is_known_is_told(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     found = foretell(Asked("slurm", (spec("short"),)), Catalog(), NoAccounting())
-    assert ((None,), (None,)) == (found.learned, found.planned_s)
+    assert (found.learned, found.planned_s) == ((None,), (None,))
     assert "accounting storage is disabled" in found.why
 
 
@@ -75,14 +75,14 @@ def test_on_a_real_slurm_waits_are_learned_and_where_nothing_ran_its_plan_is_tol
             folder.chmod(folder.stat().st_mode | stat.S_IXOTH | stat.S_IROTH)
     for at in range(ARRAYS):
         words = ["sbatch", "-p", "short", "-t", "2", "-a", f"1-{COUNT}", "-o", "/dev/null", "--wrap", "true"]
-        assert 0 == slurm.run([*words, "-J", f"a{at}"]).returncode
+        assert slurm.run([*words, "-J", f"a{at}"]).returncode == 0
         slurm.wait(lambda: has_started(slurm), "a job to start")
         time.sleep(2)
     slurm.wait(lambda: not slurm.run(["squeue", "-h", "-p", "short"]).stdout.strip(), "the jobs ran", most_s=120)
     time.sleep(3)
     found = foretold_apart(Asked("slurm", (spec("short"), spec("long"))))
-    assert "" == found.why
+    assert found.why == ""
     assert found.learned[0].wait_s.high < 600
     assert found.learned[0].wait_s.level == 0.9
-    assert (None, None) == (found.planned_s[0], found.learned[1])
+    assert (found.planned_s[0], found.learned[1]) == (None, None)
     assert 0 <= found.planned_s[1] < 60

@@ -84,7 +84,7 @@ def test_a_choice_that_nothing_judges_says_that_its_range_is_an_assumption(visio
     whole = TracedJob(OpGraph(tuple(replace(op, kind=OpKind.GEMM, dims={}) for op in vision.step.ops)))
     model = kernels_of(known("RTX 4090"), whole, EstimatorChoice.SPECS)
     assert "as asked: the range is an assumption" in model.reasons[0]
-    assert 0.4 == model.spread_of(whole.step)
+    assert model.spread_of(whole.step) == 0.4
 
 
 @pytest.mark.parametrize("choice", [EstimatorChoice.LAW, EstimatorChoice.NETWORK, EstimatorChoice.BLACK_BOX])
@@ -106,22 +106,22 @@ def test_a_calibrated_gpu_is_priced_by_its_own_sweep(bert):
     before = kernels_of(known("T4"), bert)
     device = calibrated(known("T4"), 2e12)
     model = kernels_of(device, bert)
-    assert ("learned kernels", "swept kernels", Tier.CALIBRATED) == (before.name, model.name, model.tier)
+    assert (before.name, model.name, model.tier) == ("learned kernels", "swept kernels", Tier.CALIBRATED)
     assert model.step_s(bert.step) > 1.3 * before.step_s(bert.step)  # a T4 usually reaches more than 2 TFLOP/s
     assert "on swept devices of which it knew no steps" in model.reasons[0]
 
 
 def test_a_calibrated_gpu_whose_steps_the_law_knows_is_priced_by_the_law_all_the_same(vision):
-    assert "op law" == kernels_of(calibrated(known("RTX 3090"), 2e13), vision).name
+    assert kernels_of(calibrated(known("RTX 3090"), 2e13), vision).name == "op law"
 
 
 def test_where_no_steps_judge_a_sweep_it_is_believed_more_than_the_maker(bert):
     device = calibrated(known("T4"), 2e12)
     plain = TracedJob(OpGraph(tuple(op for op in bert.step.ops if op.kind is OpKind.GEMM)))
     model = kernels_of(device, plain)
-    assert "swept kernels" == model.name
+    assert model.name == "swept kernels"
     assert model.reasons[0].startswith("the range is an assumption: no steps were measured like this job")
 
 
 def test_the_choice_of_kernels_is_the_sweep_where_there_is_one(bert):
-    assert "swept kernels" == kernels_of(calibrated(known("T4"), 2e12), bert, EstimatorChoice.KERNELS).name
+    assert kernels_of(calibrated(known("T4"), 2e12), bert, EstimatorChoice.KERNELS).name == "swept kernels"

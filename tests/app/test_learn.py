@@ -74,20 +74,20 @@ def test_a_model_is_replaced_and_the_older_one_kept_beside(home):
     path = home / "models" / "net.npz"
     before = path.read_bytes()
     (lesson,) = learn(folder=home)
-    assert (True, True, "net") == (lesson.replaced, lesson.drifted, lesson.application)
+    assert (lesson.replaced, lesson.drifted, lesson.application) == (True, True, "net")
     assert "replaced, elapsed_s drifted" in lesson.sentence
     assert before == Path(lesson.older).read_bytes()
     (line,) = models.load_model(path).card.refits
     assert line.older == f"older/{Path(lesson.older).name}"
     assert line.older in path.with_suffix(".md").read_text()
-    assert ["net.npz"] == [one.name for one in path.parent.glob("*.npz")]
+    assert [one.name for one in path.parent.glob("*.npz")] == ["net.npz"]
 
 
 def test_what_was_learned_is_not_learned_again(home):
     learn(folder=home)
     kept = (home / "models" / "net.npz").read_bytes()
     (lesson,) = learn(folder=home)
-    assert (False, 0) == (lesson.replaced, lesson.new_runs)
+    assert (lesson.replaced, lesson.new_runs) == (False, 0)
     assert kept == (home / "models" / "net.npz").read_bytes()
 
 
@@ -112,17 +112,17 @@ def test_a_model_that_is_kept_is_not_tried_again_at_every_run(home):
     (first,) = learn(folder=home)
     (second,) = learn(folder=home)
     assert "no better by more than chance and noise" in first.reason
-    assert "it was reconsidered with 55 of these 55 runs" == second.reason
+    assert second.reason == "it was reconsidered with 55 of these 55 runs"
 
 
 def test_an_application_without_a_model_is_corrected_and_estimates_say_so(tmp_path, quick):
     keep(tmp_path, predicted(100, 30, 2.5))
     (lesson,) = learn(folder=tmp_path)
-    assert (True, "roofline") == (lesson.replaced, lesson.estimator)
+    assert (lesson.replaced, lesson.estimator) == (True, "roofline")
     told, tags = corrected(estimate(100.0), "bare", folder=tmp_path)
-    assert 250 == pytest.approx(told.elapsed_s.point, rel=0.05)
+    assert pytest.approx(told.elapsed_s.point, rel=0.05) == 250
     assert told.elapsed_s.high / told.elapsed_s.low < 2
-    assert 2.5 == pytest.approx(float(tags[CORRECTED + "elapsed_s"]), rel=0.05)
+    assert pytest.approx(float(tags[CORRECTED + "elapsed_s"]), rel=0.05) == 2.5
     assert "as 30 runs of bare took" in told.notes[0]
     assert (estimate(100.0), {}) == corrected(estimate(100.0), "another", folder=tmp_path)
 
@@ -133,8 +133,9 @@ def test_predictions_that_were_corrected_are_counted_without_it(tmp_path, quick)
     keep(tmp_path, predicted(200, 30, 2.5, {CORRECTED + "elapsed_s": "2.5"}, told=2.5))
     (lesson,) = learn(folder=tmp_path)
     assert not lesson.replaced
-    assert 2.5 == pytest.approx(
-        float(corrected(estimate(1.0), "bare", folder=tmp_path)[1][CORRECTED + "elapsed_s"]), rel=0.05
+    assert (
+        pytest.approx(float(corrected(estimate(1.0), "bare", folder=tmp_path)[1][CORRECTED + "elapsed_s"]), rel=0.05)
+        == 2.5
     )
 
 

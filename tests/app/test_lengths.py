@@ -35,8 +35,8 @@ def test_the_mean_of_padded_batches_is_that_of_batches_drawn_from_the_data():
 
 def test_many_lengths_are_few_quantiles_that_keep_the_longest():
     found = quantiles_of(np.arange(1, 100_001))
-    assert 200 == len(found.quantiles)
-    assert (99_751, 100_000) == (found.quantiles[-1], found.longest)
+    assert len(found.quantiles) == 200
+    assert (found.quantiles[-1], found.longest) == (99_751, 100_000)
     assert pytest.approx(50_000, rel=0.01) == found.padded_mean(1)
 
 
@@ -46,8 +46,8 @@ def test_a_file_of_lengths_says_how_long_batches_are_and_the_limit_cuts_them(con
         read_workload([config], WorkloadOptions(lengths=str(tmp_path / "lengths.txt"), seq_max=most))
         for most in (None, 512)
     )
-    assert 900 == whole.longest
-    assert (512, (100, 300, 512)) == (cut.longest, cut.lengths.quantiles)
+    assert whole.longest == 900
+    assert (cut.longest, cut.lengths.quantiles) == (512, (100, 300, 512))
 
 
 def test_an_array_of_numpy_is_read_like_a_text(tmp_path):
@@ -58,12 +58,12 @@ def test_an_array_of_numpy_is_read_like_a_text(tmp_path):
 def test_a_workload_file_names_lengths_beside_itself(config, tmp_path):
     (tmp_path / "lengths.txt").write_text("7\n")
     (tmp_path / "job.toml").write_text(f'model = "{config}"\nlengths = "lengths.txt"\n')
-    assert 7 == read_workload([str(tmp_path / "job.toml")]).longest
+    assert read_workload([str(tmp_path / "job.toml")]).longest == 7
 
 
 def test_the_longest_alone_is_taken_for_every_batch(config):
     work = read_workload([config], WorkloadOptions(seq_max=700))
-    assert (700, 700) == (work.sequence, work.longest)
+    assert (work.sequence, work.longest) == (700, 700)
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ def test_a_short_run_is_told_in_a_sentence_and_in_numbers(tmp_path):
     assert found.in_file == sum(found.outcomes.values()) == len(seen) == path.read_text().count("\n") - 1 > 0
     assert list(range(1, found.in_file + 1)) == [in_file for _, in_file, _ in seen]
     assert f"{path} holds {found.in_file}; {found.left} of the design left" in found.sentence
-    assert ("energy is not measured: there is no meter for a CPU",) == found.notes
+    assert found.notes == ("energy is not measured: there is no meter for a CPU",)
 
 
 @pytest.mark.parametrize(
@@ -34,7 +34,7 @@ def test_what_cannot_be_done_is_refused_and_leaves_no_file(change, says, tmp_pat
         pytest.importorskip("torch")
     with pytest.raises(InvalidInput, match=says):
         measure(MeasureRequest(**{"out": tmp_path / "rows.jsonl", "device": "cpu", **change}))
-    assert [] == list(tmp_path.iterdir())
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_the_kit_is_written_whole_or_not_at_all(tmp_path):

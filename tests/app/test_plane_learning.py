@@ -76,8 +76,8 @@ def news(learning):
 def test_nothing_is_learned_of_fewer_runs_than_a_few_nor_of_what_failed(learning, school):
     learning.take_in(runs(FEWEST - 1))
     learning.take_in(runs(FEWEST, state=JobState.FAILED))
-    assert [] == news(learning)
-    assert [] == school.asked
+    assert news(learning) == []
+    assert school.asked == []
 
 
 def test_applications_with_new_runs_are_learned_from_and_what_was_found_out_is_told(learning, school, heard):
@@ -85,7 +85,7 @@ def test_applications_with_new_runs_are_learned_from_and_what_was_found_out_is_t
     learning.take_in([*runs(), *runs(name="infer"), *runs(1, name="once")])
     assert [BETTER.sentence] == news(learning)
     assert [BETTER.sentence] == heard
-    assert [("train", "infer")] == school.asked
+    assert school.asked == [("train", "infer")]
 
 
 def test_between_two_lessons_ten_minutes_pass(learning, school, clock):
@@ -94,10 +94,10 @@ def test_between_two_lessons_ten_minutes_pass(learning, school, clock):
     learning.take_in(runs())
     clock.sleep(AGAIN_S - 1.0)
     news(learning)
-    assert 1 == len(school.asked)
+    assert len(school.asked) == 1
     clock.sleep(1.0)
     news(learning)
-    assert 2 == len(school.asked)
+    assert len(school.asked) == 2
 
 
 def test_a_failure_is_told_once_and_learning_goes_on(learning, school, clock):
@@ -121,14 +121,14 @@ def test_the_plane_writes_lessons_into_its_journal_and_never_waits_for_them(tmp_
         learning.take_in(runs())
         plane.step()
         plane.step()
-        assert () == journal.events(kinds=[Kind.LEARNED])
+        assert journal.events(kinds=[Kind.LEARNED]) == ()
         school.open.set()
         learning.settle(10)
         plane.step()
         plane.step()
         told = journal.events(kinds=[Kind.LEARNED])
     assert [BETTER.sentence, "nothing could be learned of infer: no numpy"] == [one.said["why"] for one in told]
-    assert (0.5, 0.1, True) == tuple(told[0].said[name] for name in ("error_before", "error_after", "replaced"))
+    assert tuple(told[0].said[name] for name in ("error_before", "error_after", "replaced")) == (0.5, 0.1, True)
 
 
 def test_learning_in_a_process_of_its_own_corrects_what_predicts_an_application(tmp_path, monkeypatch):
@@ -141,9 +141,9 @@ def test_learning_in_a_process_of_its_own_corrects_what_predicts_an_application(
         for at, one in enumerate(runs(30))
     )  # fmt: skip
     taught = taught_apart(("train", "infer"))
-    assert () == taught.failures
-    assert [("train", "elapsed_s", True)] == [(one.application, one.quantity, one.replaced) for one in taught.lessons]
-    assert 250.0 == pytest.approx(corrected(told, "train")[0].elapsed_s.point, rel=0.05)
+    assert taught.failures == ()
+    assert [(one.application, one.quantity, one.replaced) for one in taught.lessons] == [("train", "elapsed_s", True)]
+    assert pytest.approx(corrected(told, "train")[0].elapsed_s.point, rel=0.05) == 250.0
 
 
 def test_the_last_lessons_stand_in_the_planes_status(tmp_path, monkeypatch, capsys):
@@ -151,9 +151,9 @@ def test_the_last_lessons_stand_in_the_planes_status(tmp_path, monkeypatch, caps
     with open_journal() as journal:
         journal.write(notes=[Note(Kind.LEARNED, said=said_of(BETTER))])
         journal.write(notes=[Note(Kind.LEARNED, said={"why": "nothing could be learned: no numpy", "failed": True})])
-    assert 0 == main(["plane", "status"])
+    assert main(["plane", "status"]) == 0
     out = capsys.readouterr().out
     assert f"learned: {BETTER.sentence}" in out
     assert "  nothing could be learned: no numpy" in out
-    assert 0 == main(["plane", "status", "--json"])
-    assert 0.1 == json.loads(capsys.readouterr().out)["learned"][0]["said"]["error_after"]
+    assert main(["plane", "status", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["learned"][0]["said"]["error_after"] == 0.1

@@ -73,8 +73,8 @@ def elsewhere(here=lambda: Machine(64 * GIB, 24 * GIB)):
 
 def test_places_that_would_take_the_job_are_told_with_wait_time_and_price():
     (found,) = elsewhere().alternatives(situation([SHORT, LONG]))
-    assert (LONG, ASKED, WAIT, TAKES) == (found.place, found.resources, found.wait_s, found.elapsed_s)
-    assert (0.04, "USD") == (pytest.approx(found.cost), found.currency)
+    assert (found.place, found.resources, found.wait_s, found.elapsed_s) == (LONG, ASKED, WAIT, TAKES)
+    assert (pytest.approx(found.cost), found.currency) == (0.04, "USD")
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,7 @@ def test_places_that_would_take_the_job_are_told_with_wait_time_and_price():
 )  # fmt: skip
 def test_a_place_that_would_refuse_the_job_is_none(place, asked):
     here = situation([SHORT, place], asked=asked, total=None)
-    assert () == elsewhere().alternatives(here)
+    assert elsewhere().alternatives(here) == ()
 
 
 def test_a_limit_is_lowered_to_what_is_allowed_where_the_job_needs_no_more_or_goes_on_by_itself():
@@ -102,7 +102,7 @@ def test_other_nodes_take_another_time_which_is_known_only_where_it_was_predicte
     known = Estimate(Target("x", "atoll", "cpu"), "roofline", Basis(Tier.SPECS), elapsed_s=Interval(9.0, 8.0, 10.0))
     at = Place("atoll", "cpu")
     (found,) = elsewhere().alternatives(situation([SHORT, at]))
-    assert (None, None) == (found.elapsed_s, found.cost), "another unit cannot be compared"
+    assert (found.elapsed_s, found.cost) == (None, None), "another unit cannot be compared"
     (found,) = elsewhere().alternatives(situation([SHORT, at], predicted=known))
     assert Interval(9.0, 8.0, 10.0) == found.elapsed_s
 
@@ -122,7 +122,7 @@ def test_a_job_that_ran_out_of_host_memory_moves_to_where_its_need_is_met():
                       node_memory_bytes=256 * GIB, cause=Cause.HOST_MEMORY)  # fmt: skip
     ended = replace(ended, alternatives=elsewhere().alternatives(ended))
     decided = decide(ended)
-    assert (Action.MOVE, LARGE_MEMORY) == (decided.action, decided.place)
+    assert (decided.action, decided.place) == (Action.MOVE, LARGE_MEMORY)
     assert decided.resources.memory_bytes_per_node >= 1.1 * 256 * GIB
 
 
@@ -132,7 +132,7 @@ def test_a_job_that_reached_the_longest_limit_moves_to_where_it_is_longer():
                       allowed_s=4.0 * HOUR_S, cause=Cause.WALLTIME)  # fmt: skip
     ended = replace(ended, alternatives=elsewhere().alternatives(ended))
     decided = decide(ended)
-    assert (Action.MOVE, LONG) == (decided.action, decided.place)
+    assert (decided.action, decided.place) == (Action.MOVE, LONG)
     assert decided.resources.walltime_s >= 1.1 * 4 * HOUR_S
 
 
@@ -141,7 +141,7 @@ def test_a_job_whose_gpu_was_too_small_moves_to_a_larger_one():
     ended = situation([AT_HOME, ABROAD], asked=asked, state=JobState.FAILED, cause=Cause.GPU_MEMORY,
                       gpu_memory_bytes=40 * GIB)  # fmt: skip
     found = elsewhere().alternatives(ended)
-    assert [(ABROAD, 80 * GIB)] == [(one.place, one.gpu_memory_bytes) for one in found]
+    assert [(one.place, one.gpu_memory_bytes) for one in found] == [(ABROAD, 80 * GIB)]
     assert Action.MOVE is decide(replace(ended, alternatives=found)).action
 
 
@@ -197,17 +197,17 @@ def test_what_a_gpu_and_a_node_have_here_and_at_a_place_is_expected_of_an_attemp
         one = situation([place], asked=replace(ASKED, gpus_per_node=1))
         expected = advisor.expect(one.job, one.attempt, None, now_s=NOW_S)
         figures.append((expected.node_memory_bytes, expected.gpu_memory_bytes))
-    assert [(64 * GIB, 24 * GIB), (256 * GIB, 40 * GIB)] == figures
+    assert figures == [(64 * GIB, 24 * GIB), (256 * GIB, 40 * GIB)]
 
 
 def test_the_smallest_gpu_of_this_machine_counts_and_none_where_there_is_no_driver():
     def driver(argv, **_):
-        assert "nvidia-smi" == argv[0]
+        assert argv[0] == "nvidia-smi"
         return Completed(0, "24576\n81559\n", "")
 
     def none(argv, **_):
         raise InvalidInput(argv[0])
 
-    assert 24576 * MIB == own_machine(driver).gpu_memory_bytes
+    assert own_machine(driver).gpu_memory_bytes == 24576 * MIB
     assert own_machine(none).gpu_memory_bytes is None
     assert math.inf > own_machine(none).memory_bytes > 0

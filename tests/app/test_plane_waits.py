@@ -81,15 +81,15 @@ def test_questions_of_half_a_minute_are_asked_together_and_the_system_only_twice
     waits.of(spec(BUSY), BUSY)
     waits.of(spec(IDLE), IDLE)
     told(waits, clock)
-    assert [("busy", "idle")] == [tuple(one.partition for one in each.jobs) for each in office.asked]
+    assert [tuple(one.partition for one in each.jobs) for each in office.asked] == [("busy", "idle")]
     waits.of(spec(BUSY, 2.0), BUSY)
     clock.sleep(AGAIN_S - 1.0)
     waits.of(spec(BUSY, 2.0), BUSY)
     waits.settle(10)
-    assert 1 == len(office.asked)
+    assert len(office.asked) == 1
     clock.sleep(1.0)
     assert WAIT.wait_s == told(waits, clock)
-    assert 2 == len(office.asked)
+    assert len(office.asked) == 2
 
 
 def test_what_only_the_scheduler_plans_is_mostly_sooner(waits, clock):
@@ -104,7 +104,7 @@ def test_an_old_answer_says_nothing_of_a_job_that_is_submitted_now(waits, office
     assert told(waits, clock) is None
     clock.sleep(AGAIN_S)
     told(waits, clock)
-    assert ["how long jobs wait at reef is not learned: no accounting"] == heard, "it is told once"
+    assert heard == ["how long jobs wait at reef is not learned: no accounting"], "it is told once"
     office.fails = ""
     clock.sleep(AGAIN_S)
     assert told(waits, clock) is not None
@@ -126,4 +126,4 @@ def test_an_attempt_waits_for_what_is_left_of_the_waits_that_were_foretold_of_it
 def test_of_this_machine_and_of_a_partition_that_is_not_named_nothing_is_asked(waits, office, clock):
     for place in (Place("local"), Place("reef")):
         assert told(waits, clock, place) is None
-    assert [] == office.asked
+    assert office.asked == []

@@ -31,10 +31,10 @@ def write(source):
 def test_a_few_steps_are_scaled_to_the_whole_job():
     found = probe(write(LOOP.format(epochs=1000)), ProbeLimits(time_s=1.0))
     assert not found.finished
-    assert 1000 == found.forecast.units
+    assert found.forecast.units == 1000
     assert 60 <= found.forecast.elapsed_s.point < 180
     assert found.forecast.elapsed_s.low < found.forecast.elapsed_s.point < found.forecast.elapsed_s.high
-    assert 0 == walltime_to_ask_s(found) % 60
+    assert walltime_to_ask_s(found) % 60 == 0
     assert found.measured["host_memory_bytes"].value > 0
 
 
@@ -49,7 +49,7 @@ def test_a_job_in_another_language_is_scaled_by_what_it_reports():
     loop = 'i=0; while :; do i=$((i+1)); sleep 0.05; echo "step=$i total_steps=2000" >> "$LEADLINE_PROGRESS"; done'
     found = probe(("sh", "-c", loop), ProbeLimits(units=20))
     assert JobState.CANCELLED is found.state
-    assert 2000 == found.forecast.units
+    assert found.forecast.units == 2000
     assert 100 <= found.forecast.elapsed_s.point < 300
 
 
@@ -75,10 +75,10 @@ def test_the_command_prints_one_document_and_the_jobs_own_words_go_to_stderr():
     command = write("print('hello')\n" + LOOP.format(epochs=1000))
     words = [sys.executable, "-P", "-m", "leadline", "probe", "--steps", "30", "--json", "--", *command]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
-    assert 0 == done.returncode, done.stderr
+    assert done.returncode == 0, done.stderr
     document = json.loads(done.stdout)
-    assert "leadline.probe/1" == document["schema"]
-    assert 1000 == document["forecast"]["passes"]
+    assert document["schema"] == "leadline.probe/1"
+    assert document["forecast"]["passes"] == 1000
     assert "hello" in done.stderr
 
 
@@ -91,10 +91,10 @@ def test_the_command_shows_what_was_seen_and_scaled_and_how_to_ask_for_it():
 
 
 def test_a_command_that_fails_ends_the_probe_with_its_reason(capfd):
-    assert 5 == main(["probe", "--", *write("import time\nfor i in range(9): time.sleep(0.01)\n1/0\n")])
+    assert main(["probe", "--", *write("import time\nfor i in range(9): time.sleep(0.01)\n1/0\n")]) == 5
     assert "the command failed (exit code 1)" in capfd.readouterr().err
 
 
 def test_without_a_command_the_probe_says_how_to_give_one(capfd):
-    assert 2 == main(["probe"])
+    assert main(["probe"]) == 2
     assert "give it after --" in capfd.readouterr().err

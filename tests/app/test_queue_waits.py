@@ -81,7 +81,7 @@ def test_nothing_is_said_of_a_partition_or_a_system_without_accounting():
     elsewhere = Candidate(System("Expanse", "SDSC", "hpc", "production", "slurm"), other.partition, other.device,
                           other.estimate, other.request)  # fmt: skip
     timed, notes = with_waits([candidate("unheard"), elsewhere], {"Pitzer": queue})
-    assert [None, None] == [one.wait for one in timed]
+    assert [one.wait for one in timed] == [None, None]
     assert notes == ("waits in unheard of Pitzer are not known: its accounting tells of no job that started there",)
 
 
@@ -157,7 +157,7 @@ def test_the_waits_of_a_real_slurm_are_learned_from_its_own_sacct():
     ]
     for _ in range(2):
         done = run_process([*array, "--array=0-139"], timeout_s=200)
-        assert 0 == done.returncode, done.stderr
+        assert done.returncode == 0, done.stderr
     deadline = time.monotonic() + 60
     while (
         sum(job.ended_s is not None for job in read_sacct(run_process(sacct_command(1), env=ENVIRONMENT).stdout)) < 280

@@ -69,10 +69,10 @@ def test_terms_become_the_policy_in_seconds_and_moments():
     terms = Terms(attempts=2, node_hours=1.5, cost=3.0, resumes=True, checkpoint_signal="sigusr1",
                   checkpoint_before="5m", deadline="6h", risk=0.1, resizes=False, measured=False)  # fmt: skip
     policy = policy_of(LOCAL, terms)
-    assert (2, 5400.0, 3.0, True, "USR1", 300.0) == (
+    assert (
         policy.attempts, policy.node_s, policy.cost, policy.resumes, policy.checkpoint_signal, policy.checkpoint_s,
-    )  # fmt: skip
-    assert (0.1, False, False) == (policy.risk, policy.resizes, policy.measured)
+    ) == (2, 5400.0, 3.0, True, "USR1", 300.0)  # fmt: skip
+    assert (policy.risk, policy.resizes, policy.measured) == (0.1, False, False)
     left = datetime.fromisoformat(policy.deadline_at) - datetime.now(UTC)
     assert timedelta(hours=5.9) < left < timedelta(hours=6.1)
     moment = policy_of(LOCAL, Terms(deadline="2100-01-01T08:00+02:00")).deadline_at
@@ -106,10 +106,10 @@ def test_what_is_handed_over_has_the_folder_at_hand_and_the_scripts_have_not(tmp
     terms = Terms(array="0-9:3", after_any=("ab12",))
     prepared = prepare(["./job"], ["slurm:batch", "local"], Request(cores=2), terms, toolbox())
     wanted = prepared.wanted
-    assert ((0, 3, 6, 9), ("ab12",), After.ANY) == (wanted.indices, wanted.after, wanted.after_kind)
+    assert (wanted.indices, wanted.after, wanted.after_kind) == ((0, 3, 6, 9), ("ab12",), After.ANY)
     assert (str(tmp_path), "slurm", "batch") == (wanted.spec.workdir, wanted.spec.system, wanted.spec.partition)
     ((place, _, script),) = prepared.scripts
-    assert "slurm:batch" == str(place)
+    assert str(place) == "slurm:batch"
     assert "cd --" not in script
 
 

@@ -44,16 +44,16 @@ def test_a_sweep_is_fitted_in_once_and_read_from_its_file_by_the_next_process(fi
     first = swept_kernels.swept_kernels(device)
     assert first is swept_kernels.swept_kernels(device)
     again = swept_kernels._swept(device)  # as a process would that remembers nothing
-    assert ["T4"] == fits
+    assert fits == ["T4"]
     assert first.near.keys() == again.near.keys()
     assert {"T4"} == {name for name, _ in again.near}
-    assert ["t4.npz"] == [one.name for one in (tmp_path / "swept").iterdir()]
+    assert [one.name for one in (tmp_path / "swept").iterdir()] == ["t4.npz"]
 
 
 def test_another_calibration_is_fitted_anew(fits):
     swept_kernels._swept(calibrated())
     swept_kernels._swept(calibrated(150e9))
-    assert ["T4", "T4"] == fits
+    assert fits == ["T4", "T4"]
 
 
 def test_a_damaged_file_is_made_anew(fits, tmp_path):
@@ -61,12 +61,12 @@ def test_a_damaged_file_is_made_anew(fits, tmp_path):
     file = tmp_path / "swept" / "t4.npz"
     file.write_bytes(file.read_bytes()[:1000])
     swept_kernels._swept(calibrated())
-    assert ["T4", "T4"] == fits
+    assert fits == ["T4", "T4"]
     swept_kernels._swept(calibrated())
-    assert ["T4", "T4"] == fits
+    assert fits == ["T4", "T4"]
 
 
 def test_a_folder_that_cannot_be_made_costs_a_fit_and_nothing_else(fits, monkeypatch):
     monkeypatch.setenv("LEADLINE_DATA_DIR", os.devnull)
     assert swept_kernels._swept(calibrated()).near.keys() == swept_kernels._swept(calibrated()).near.keys()
-    assert ["T4", "T4"] == fits
+    assert fits == ["T4", "T4"]

@@ -38,10 +38,10 @@ def folder(tmp_path, monkeypatch):
 
 
 def test_the_figures_are_those_of_a_step_and_of_the_loop_around_it():
-    assert {
+    assert figures_of(TracedJob(STEP, LoopFacts(steps_per_epoch=10, epochs=3.0))) == {
         "graph_flops": 300.0, "graph_bytes": 130.0, "graph_kernels": 7.0, "graph_parameters": 250.0,
         "graph_peak_bytes": 1500.0, "graph_steps": 30.0,
-    } == figures_of(TracedJob(STEP, LoopFacts(steps_per_epoch=10, epochs=3.0)))  # fmt: skip
+    }  # fmt: skip
 
 
 def test_what_the_loop_does_not_say_is_absent():
@@ -58,10 +58,10 @@ def test_a_command_is_traced_again_only_where_a_file_beside_its_script_has_chang
     command, source = Traceable(("python", "train.py"), str(folder)), Source()
     first = trace_figures([command, command], source, jobs=2)
     assert first == trace_figures([command, command], source, jobs=2)
-    assert 1 == len(source.asked)
+    assert len(source.asked) == 1
     (folder / "net.py").write_text("width = 1024\n")
     trace_figures([command], source, jobs=1)
-    assert 2 == len(source.asked)
+    assert len(source.asked) == 2
 
 
 def test_figures_that_were_cut_short_are_made_again(folder):
@@ -70,7 +70,7 @@ def test_figures_that_were_cut_short_are_made_again(folder):
     (kept,) = (folder / "data" / "traces").iterdir()
     kept.write_bytes(kept.read_bytes()[:-5])
     assert whole == trace_figures([command], source, jobs=1)
-    assert 2 == len(source.asked)
+    assert len(source.asked) == 2
 
 
 def test_what_cannot_be_traced_is_named_and_leaves_nothing(folder):

@@ -28,10 +28,10 @@ def test_a_launcher_says_how_many_gpus_unless_the_user_does(tmp_path):
     script = tmp_path / "train.py"
     script.write_text("")
     words = ["torchrun", "--nnodes=2", "--nproc_per_node=4", str(script)]
-    assert 8 == read_workload(words).gpus
-    assert 2 == read_workload(words, WorkloadOptions(gpus=2)).gpus
-    assert 1 == read_workload(["python", str(script)]).gpus
-    assert 1 == read_workload(["./not-python", "x"]).gpus
+    assert read_workload(words).gpus == 8
+    assert read_workload(words, WorkloadOptions(gpus=2)).gpus == 2
+    assert read_workload(["python", str(script)]).gpus == 1
+    assert read_workload(["./not-python", "x"]).gpus == 1
 
 
 def test_a_config_a_function_and_an_onnx_file_are_told_apart_by_their_form(tmp_path, config):
@@ -132,7 +132,7 @@ def test_a_model_is_divided_as_the_options_say(config):
     options = WorkloadOptions(gpus=64, tensor_parallel=8, pipeline_parallel=2, sharding="optimizer")
     divided = read_workload([str(config)], options).parallelism
     assert Parallelism(8, 2, Sharding.OPTIMIZER) == divided
-    assert 4 == divided.copies(64)
+    assert divided.copies(64) == 4
 
 
 def test_parameters_fill_the_command(tmp_path):
@@ -224,7 +224,7 @@ def test_the_batch_is_the_leading_dimension_of_the_inputs(tmp_path):
     script = tmp_path / "net.py"
     script.write_text("def build(): ...")
     shapes = WorkloadOptions(input=["64x3x8x8", "64x10"])
-    assert 64 == read_workload([f"{script}:build"], shapes).batch
+    assert read_workload([f"{script}:build"], shapes).batch == 64
 
 
 def test_only_the_configuration_of_a_language_model_generates(tmp_path):
@@ -238,4 +238,4 @@ def test_a_file_names_prompt_and_generated_tokens(tmp_path, config):
     job = tmp_path / "job.toml"
     job.write_text(f'model = "{config}"\nphase = "inference"\nseq = 128\ngenerate = 32\n')
     workload = read_workload([str(job)])
-    assert (128, 32) == (workload.sequence, workload.generated)
+    assert (workload.sequence, workload.generated) == (128, 32)

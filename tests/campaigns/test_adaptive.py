@@ -78,12 +78,12 @@ def test_what_is_proposed_is_expected_to_fit_what_is_left_and_no_run_is_made_twi
     assert sum(one.forecast_s.point for one in found) <= seconds
     assert not {key(one.configuration) for one in found} & {key(configuration_of(run)) for run in runs}
     assert found == propose(solver.campaign, runs, 100 - seconds)
-    assert () == propose(solver.campaign, runs, 100)
+    assert propose(solver.campaign, runs, 100) == ()
 
 
 def test_the_numbers_of_configurations_that_a_campaign_names_are_kept(classifier):
     runs = made(classifier.with_(scaled_down_runs=14, full_scale_runs=3, repeats=2, budget=None))
-    assert {Scale.SCALED_DOWN: 28, Scale.FULL_SCALE: 6} == Counter(run.scale for run in runs)
+    assert Counter(run.scale for run in runs) == {Scale.SCALED_DOWN: 28, Scale.FULL_SCALE: 6}
     assert {2} == set(Counter(key(configuration_of(run)) for run in runs).values())
 
 
@@ -112,7 +112,7 @@ def test_the_end_of_a_budget_is_not_spent_on_what_teaches_nothing(classifier):
     runs = [classifier.run_of(one, Scale.SCALED_DOWN) for one in at_random(campaign, Scale.SCALED_DOWN, 40)]
     runs += [classifier.run_of(one, Scale.FULL_SCALE) for one in at_random(campaign, Scale.FULL_SCALE, 8)]
     assert propose(campaign, runs, 300.0)
-    assert () == propose(campaign, runs, 597.0)
+    assert propose(campaign, runs, 597.0) == ()
 
 
 def test_where_all_of_the_start_failed_another_configuration_is_tried(classifier):

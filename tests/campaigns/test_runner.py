@@ -82,16 +82,16 @@ def test_every_planned_run_is_made_once_in_order_and_kept_in_the_history(tmp_pat
     runs = planned(3)
     report = run_campaign(a_campaign(tmp_path), file, runs)
     assert report.ending is Ending.DONE
-    assert (3, 3, 3) == (report.tally.planned, report.tally.completed, report.ended_here)
-    assert "0\n1\n2\n" == (tmp_path / "ran").read_text()
+    assert (report.tally.planned, report.tally.completed, report.ended_here) == (3, 3, 3)
+    assert (tmp_path / "ran").read_text() == "0\n1\n2\n"
     kept = {run.id: run for run in history(tmp_path)}
     assert {one.id for one in runs} == set(kept)
     first = kept[runs[0].id]
     assert Scale.SCALED_DOWN is first.scale
-    assert {"number": 0, "pause": 0.0} == first.parameters
-    assert "test" == first.tags["campaign"]
+    assert first.parameters == {"number": 0, "pause": 0.0}
+    assert first.tags["campaign"] == "test"
     assert first.measured["elapsed_s"].value > 0
-    assert "# as it was\n" == (find_folder("test", None) / "campaign.toml").read_text()
+    assert (find_folder("test", None) / "campaign.toml").read_text() == "# as it was\n"
 
 
 def test_the_runs_of_a_random_design_are_mixed_so_that_a_slow_hour_is_not_taken_for_scale(tmp_path, file):
@@ -117,19 +117,19 @@ def test_the_loops_of_a_python_script_are_timed_unless_the_campaign_says_no(tmp_
 def test_a_campaign_that_is_run_again_makes_only_what_is_new(tmp_path, file):
     run_campaign(a_campaign(tmp_path), file, planned(2))
     report = run_campaign(a_campaign(tmp_path), file, planned(3))
-    assert 1 == report.ended_here
-    assert "0\n1\n2\n" == (tmp_path / "ran").read_text()
+    assert report.ended_here == 1
+    assert (tmp_path / "ran").read_text() == "0\n1\n2\n"
 
 
 def test_so_many_runs_as_asked_for_are_made_and_no_more(tmp_path, file):
     report = run_campaign(a_campaign(tmp_path), file, planned(5), room=Room(slots=2), max_runs=3)
     assert Ending.MAX_RUNS is report.ending
-    assert 3 == len((tmp_path / "ran").read_text().splitlines())
+    assert len((tmp_path / "ran").read_text().splitlines()) == 3
 
 
 def test_without_a_history_nothing_enters_it(tmp_path, file):
     run_campaign(a_campaign(tmp_path), file, planned(1), history=False)
-    assert [] == history(tmp_path)
+    assert history(tmp_path) == []
 
 
 def test_a_run_has_its_cores_alone_and_its_threads_follow(tmp_path, file):
@@ -159,28 +159,28 @@ def test_failed_and_timed_out_runs_are_kept_as_such_and_setup_lines_come_first(t
     )
     campaign = a_campaign(tmp_path, code, walltime_s=1.0, setup=("export CODE=7",))
     report = run_campaign(campaign, file, planned(3))
-    assert (1, 2) == (report.tally.completed, report.tally.failed)
+    assert (report.tally.completed, report.tally.failed) == (1, 2)
     states = {run.parameters["number"]: (run.state, run.exit_code) for run in history(tmp_path)}
-    assert {0: (JobState.COMPLETED, 0), 1: (JobState.TIMEOUT, None), 2: (JobState.FAILED, 7)} == states
+    assert states == {0: (JobState.COMPLETED, 0), 1: (JobState.TIMEOUT, None), 2: (JobState.FAILED, 7)}
 
 
 def test_a_campaign_in_which_all_fails_ends_early_and_says_why(tmp_path, file):
     code = "import sys; sys.exit(f'no data set {sys.argv[1]} here')"
     report = run_campaign(a_campaign(tmp_path, code), file, planned(9))
     assert Ending.HOPELESS is report.ending
-    assert 3 == report.ended_here
+    assert report.ended_here == 3
     assert 'FAILED with exit code 1, having written "no data set 0 here"' in str(report.causes[0])
-    assert 3 == report.causes[0].count
+    assert report.causes[0].count == 3
 
 
 def test_runs_that_failed_are_made_again_only_if_asked_for(tmp_path, file):
     code = "import os, sys; sys.exit(not os.path.exists('mended'))"
     campaign = a_campaign(tmp_path, code)
-    assert 2 == run_campaign(campaign, file, planned(2)).tally.failed
+    assert run_campaign(campaign, file, planned(2)).tally.failed == 2
     (tmp_path / "mended").touch()
-    assert 0 == run_campaign(campaign, file, planned(2)).ended_here
-    assert 2 == run_campaign(campaign, file, planned(2), retry_failed=True).tally.completed
-    assert [JobState.COMPLETED] * 2 == [run.state for run in history(tmp_path)]
+    assert run_campaign(campaign, file, planned(2)).ended_here == 0
+    assert run_campaign(campaign, file, planned(2), retry_failed=True).tally.completed == 2
+    assert [run.state for run in history(tmp_path)] == [JobState.COMPLETED] * 2
 
 
 def test_no_run_starts_that_the_budget_does_not_cover(tmp_path, file):
@@ -188,21 +188,21 @@ def test_no_run_starts_that_the_budget_does_not_cover(tmp_path, file):
     runs = (*planned(1), *planned(1, first=1, forecast_s=11.0), *planned(1, first=2, forecast_s=2.0))
     report = run_campaign(a_campaign(tmp_path, budget=budget), file, runs)
     assert Ending.BUDGET is report.ending
-    assert "0\n2\n" == (tmp_path / "ran").read_text()
+    assert (tmp_path / "ran").read_text() == "0\n2\n"
     assert 0 < report.tally.spent < 10
 
 
 def test_the_time_that_is_left_follows_the_pace_of_the_runs_that_ended(tmp_path, file):
     report = run_campaign(a_campaign(tmp_path), file, planned(6, forecast_s=100.0), max_runs=3)
     assert 0 < report.tally.left_s < 30
-    assert 0 == report.tally.unknown
+    assert report.tally.unknown == 0
 
 
 def test_a_run_is_cut_where_the_budget_ends(tmp_path, file):
     campaign = a_campaign(tmp_path, budget=Budget(1.0 / 3600, BudgetUnit.CORE_HOURS))
     report = run_campaign(campaign, file, planned(2, pause=30.0))
     assert Ending.BUDGET is report.ending
-    assert [JobState.TIMEOUT] == [run.state for run in history(tmp_path)]
+    assert [run.state for run in history(tmp_path)] == [JobState.TIMEOUT]
 
 
 def test_money_counts_cores_by_their_price(tmp_path, file):
@@ -220,9 +220,9 @@ def test_an_adaptive_design_is_asked_for_more_until_it_has_none(tmp_path, file):
         return planned(1, first=len(finished)) if len(finished) < 4 else ()
 
     report = run_campaign(a_campaign(tmp_path), file, planned(2), propose=propose)
-    assert [(2, True), (3, True), (4, True)] == asked
+    assert asked == [(2, True), (3, True), (4, True)]
     assert Ending.DONE is report.ending
-    assert 4 == report.tally.completed
+    assert report.tally.completed == 4
 
 
 def test_another_command_under_the_same_name_is_refused(tmp_path, file):
@@ -289,15 +289,15 @@ def test_nothing_is_lost_or_repeated_when_runner_and_wrappers_are_killed_at_rand
         process.wait()
         assert process.returncode == -signal.SIGKILL, "the campaign is too short for the test"
     last = driven(20, 0.15)
-    assert 0 == last.wait(60), (tmp_path / "said").read_text()
+    assert last.wait(60) == 0, (tmp_path / "said").read_text()
     status = campaign_status(folder)
-    assert [JobState.COMPLETED] * 20 == [run.state for run in status.runs]
+    assert [run.state for run in status.runs] == [JobState.COMPLETED] * 20
     assert 20 == len(history(tmp_path)) == len({run.id for run in history(tmp_path)})
     ran = (tmp_path / "ran").read_text().split()
     assert {str(number) for number in range(20)} == set(ran)
     lost = sum(run.attempt - 1 for run in status.runs)
     assert len(ran) <= 20 + lost
-    assert [] == _marked(tmp_path)
+    assert _marked(tmp_path) == []
 
 
 def _count(tmp_path):
@@ -310,9 +310,9 @@ def test_a_wrapper_that_lives_on_is_waited_for_and_not_started_again(tmp_path, d
     process.kill()
     process.wait()
     report = run_campaign(a_campaign(tmp_path), file, planned(1, pause=2.0))
-    assert 1 == report.tally.completed
-    assert [1] == [run.attempt for run in campaign_status(tmp_path / "data" / "campaigns" / "test").runs]
-    assert "0\n" == (tmp_path / "ran").read_text()
+    assert report.tally.completed == 1
+    assert [run.attempt for run in campaign_status(tmp_path / "data" / "campaigns" / "test").runs] == [1]
+    assert (tmp_path / "ran").read_text() == "0\n"
 
 
 def test_a_second_runner_says_who_is_the_first(tmp_path, driven, file):
@@ -328,9 +328,9 @@ def test_a_campaign_is_stopped_from_another_process_and_resumed(tmp_path, driven
     folder = find_folder("test", None)
     assert f"process {process.pid} " in stop_campaign(folder)
     process.wait(30)
-    assert [] == _marked(tmp_path)
-    assert [JobState.PENDING] * 2 == [run.state for run in campaign_status(folder).runs]
-    assert [] == history(tmp_path)
+    assert _marked(tmp_path) == []
+    assert [run.state for run in campaign_status(folder).runs] == [JobState.PENDING] * 2
+    assert history(tmp_path) == []
 
 
 def test_what_outlived_its_runner_is_ended_by_stop(tmp_path, driven):
@@ -339,7 +339,7 @@ def test_what_outlived_its_runner_is_ended_by_stop(tmp_path, driven):
     process.kill()
     process.wait()
     assert "1 of its runs were still at work" in stop_campaign(find_folder("test", None))
-    assert [] == _marked(tmp_path)
+    assert _marked(tmp_path) == []
 
 
 def test_the_first_interrupt_lets_runs_end_and_the_second_ends_them(tmp_path, driven):
@@ -347,14 +347,14 @@ def test_the_first_interrupt_lets_runs_end_and_the_second_ends_them(tmp_path, dr
     _until(lambda: len(_marked(tmp_path)) >= 4)
     process.send_signal(signal.SIGINT)
     process.wait(30)
-    assert 2 == len((tmp_path / "ran").read_text().splitlines())
+    assert len((tmp_path / "ran").read_text().splitlines()) == 2
     process = driven(5, 30.0)
     _until(lambda: len(_marked(tmp_path)) >= 4)
     process.send_signal(signal.SIGINT)
     time.sleep(0.3)
     process.send_signal(signal.SIGINT)
     process.wait(20)
-    assert [] == _marked(tmp_path)
+    assert _marked(tmp_path) == []
 
 
 def test_a_campaign_that_was_never_run_is_unknown():

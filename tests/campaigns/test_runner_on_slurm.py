@@ -78,11 +78,11 @@ def test_a_campaign_that_is_killed_on_the_way_is_resumed_with_every_run_once(tmp
         until(lambda: len(runs(tmp_path)) >= 2)
         process.kill()
     report = go(tmp_path, 1.0)
-    assert (6, 0) == (report.tally.completed, report.tally.failed)
-    assert "012345" == "".join(sorted((tmp_path / "ran").read_text().split()))
-    assert [1] * 6 == [run.attempt for run in campaign_status(tmp_path / "campaign").runs]
+    assert (report.tally.completed, report.tally.failed) == (6, 0)
+    assert "".join(sorted((tmp_path / "ran").read_text().split())) == "012345"
+    assert [run.attempt for run in campaign_status(tmp_path / "campaign").runs] == [1] * 6
     kept = [*SqliteHistory(tmp_path / "data" / "history.sqlite").runs()]
-    assert 6 == len(kept)
+    assert len(kept) == 6
     assert {("slurm", "short")} == {(run.job.system, run.job.partition) for run in kept}
 
 
@@ -90,14 +90,14 @@ def test_a_campaign_is_stopped_with_a_runner_and_without_one(tmp_path):
     with driven(tmp_path, 60.0) as process:
         until(lambda: runs(tmp_path))
         assert f"process {process.pid} on" in stop_campaign(tmp_path / "campaign")
-        assert 0 == process.wait(30)
+        assert process.wait(30) == 0
     assert {JobState.PENDING} == {run.state for run in campaign_status(tmp_path / "campaign").runs}
     with driven(tmp_path, 60.0) as process:
         until(lambda: any("-2" in one.name for one in runs(tmp_path)))
         process.kill()
     assert "6 of its runs were still at work" in stop_campaign(tmp_path / "campaign")
     listed = subprocess.run(["squeue", "-h"], capture_output=True, text=True, check=True)
-    assert "" == "".join(line for line in listed.stdout.splitlines() if " CG " not in line)
+    assert "".join(line for line in listed.stdout.splitlines() if " CG " not in line) == ""
 
 
 def test_no_more_is_submitted_than_the_budget_covers(tmp_path):

@@ -43,21 +43,21 @@ def written(folder: Path, text: str) -> Path:
 
 def test_a_campaign_is_read_with_its_parameters_resources_and_budget(tmp_path):
     campaign = read_campaign(written(tmp_path, GOOD))
-    assert "fc-classifier" == campaign.name
+    assert campaign.name == "fc-classifier"
     assert Budget(1200, BudgetUnit.SECONDS) == campaign.budget
-    assert (600.0, 2.0) == (campaign.walltime_s, campaign.first_run_s)
-    assert ((1, 2), (2 * 2**30,), (0,)) == (campaign.cores, campaign.memory_bytes, campaign.gpus)
+    assert (campaign.walltime_s, campaign.first_run_s) == (600.0, 2.0)
+    assert (campaign.cores, campaign.memory_bytes, campaign.gpus) == ((1, 2), (2 * 2**30,), (0,))
     assert Design.ADAPTIVE is campaign.design
     assert str(tmp_path) == campaign.workdir
     dataset, epochs, width = campaign.parameters
-    assert ("mnist", "cifar10") == dataset.choices
+    assert dataset.choices == ("mnist", "cifar10")
     assert (Range(1, 3), Range(10, 60), True) == (epochs.scaled_down, epochs.full_scale, epochs.carries_scale)
     assert (ParameterKind.LOG_INTEGER, Range(64, 1024), False) == (width.kind, width.full_scale, width.carries_scale)
 
 
 def test_choices_are_names_also_where_they_look_like_numbers(tmp_path):
     campaign = read_campaign(written(tmp_path, GOOD.replace('["mnist", "cifar10"]', "[2, 3.5]")))
-    assert ("2", "3.5") == campaign.parameters[0].choices
+    assert campaign.parameters[0].choices == ("2", "3.5")
     with pytest.raises(InvalidInput, match="name '2' 2 times"):
         read_campaign(written(tmp_path, GOOD.replace('["mnist", "cifar10"]', '[2, "2"]')))
 
@@ -67,7 +67,7 @@ def test_a_job_has_every_placeholder_filled_in_and_the_limit_of_the_campaign(tmp
     resources = ResourceSpec(cores_per_task=2, memory_bytes_per_node=2 * 2**30)
     one = Configuration({"dataset": "my data", "epochs": 3, "width": 64}, resources)
     job = job_of(campaign, PlannedRun(campaign.name, one, Scale.SCALED_DOWN))
-    assert (
+    assert job.command == (
         "python",
         "train.py",
         "--dataset",
@@ -78,23 +78,23 @@ def test_a_job_has_every_placeholder_filled_in_and_the_limit_of_the_campaign(tmp
         "64",
         "--threads",
         "2",
-    ) == job.command
-    assert {"OMP_NUM_THREADS": "2", "MEMORY": "2048"} == job.environment
-    assert ("module load python", "export NAME='my data'") == job.setup
-    assert ("fc-classifier", 600.0, 2) == (job.name, job.resources.walltime_s, job.resources.cores_per_task)
+    )
+    assert job.environment == {"OMP_NUM_THREADS": "2", "MEMORY": "2048"}
+    assert job.setup == ("module load python", "export NAME='my data'")
+    assert (job.name, job.resources.walltime_s, job.resources.cores_per_task) == ("fc-classifier", 600.0, 2)
 
 
 def test_doubled_braces_are_the_commands_own_and_a_list_of_words_is_not_split(tmp_path):
     command = """command = ["awk", "{{print}} {n}", "a b"]\n[parameters.n]\nscaled_down = 1\nfull_scale = [10, 20]\n"""
     campaign = read_campaign(written(tmp_path, command))
     one = PlannedRun(campaign.name, Configuration({"n": 1}, ResourceSpec()), Scale.SCALED_DOWN)
-    assert ("awk", "{print} 1", "a b") == job_of(campaign, one).command
-    assert ("campaign", ParameterKind.INTEGER) == (campaign.name, campaign.parameters[0].kind)
+    assert job_of(campaign, one).command == ("awk", "{print} 1", "a b")
+    assert (campaign.name, campaign.parameters[0].kind) == ("campaign", ParameterKind.INTEGER)
 
 
 def test_explicit_values_give_the_range_and_must_lie_in_it(tmp_path):
     text = GOOD.replace("range = [64, 1024]", "values = [64, 256, 128]")
-    assert (64, 128, 256) == read_campaign(written(tmp_path, text)).parameters[2].values
+    assert read_campaign(written(tmp_path, text)).parameters[2].values == (64, 128, 256)
     assert Range(64, 256) == read_campaign(written(tmp_path, text)).parameters[2].full_scale
     with pytest.raises(InvalidInput, match=r"none of the values of width lies in full_scale = \[512, 600\]"):
         read_campaign(written(tmp_path, text.replace("values =", "full_scale = [512, 600]\nvalues =")))

@@ -56,15 +56,15 @@ def catalog(tmp_path):
 def test_additions_fill_in_and_replace_what_the_file_says(catalog):
     reef = catalog(OWN).system("Reef")
     batch, gpu, ours = reef.partitions
-    assert ("Our reef", 48, "AMD EPYC 7763") == (reef.site, batch.node.cores, batch.node.processor)
-    assert (28, 4, "A100 SXM4 80GB") == (gpu.node.cores, gpu.node.gpus, gpu.node.device)
-    assert (1.5, ("--account",)) == (gpu.billing.gpu_hour, gpu.rules.requires)
-    assert ("ours", 48) == (ours.name, ours.node.cores)
+    assert (reef.site, batch.node.cores, batch.node.processor) == ("Our reef", 48, "AMD EPYC 7763")
+    assert (gpu.node.cores, gpu.node.gpus, gpu.node.device) == (28, 4, "A100 SXM4 80GB")
+    assert (gpu.billing.gpu_hour, gpu.rules.requires) == (1.5, ("--account",))
+    assert (ours.name, ours.node.cores) == ("ours", 48)
 
 
 def test_additions_to_a_partition_that_is_gone_harm_nothing(catalog):
     reef = catalog(OWN.replace('name = "gpu", billing', 'name = "old", billing')).system("Reef")
-    assert ["batch", "gpu", "ours"] == [one.name for one in reef.partitions]
+    assert [one.name for one in reef.partitions] == ["batch", "gpu", "ours"]
 
 
 def test_a_mistake_in_the_additions_is_told_with_their_line(catalog):
@@ -79,4 +79,4 @@ def test_additions_without_a_file_of_that_name_are_nothing(tmp_path):
 
 
 def test_lists_without_names_are_replaced_whole():
-    assert {"a": [3], "b": 1} == laid_over({"a": [1, 2], "b": 1}, {"a": [3]})
+    assert laid_over({"a": [1, 2], "b": 1}, {"a": [3]}) == {"a": [3], "b": 1}

@@ -49,11 +49,11 @@ def test_the_largest_share_decides_in_gpu_hours():
 
 def test_a_minimum_charge_applies_once():
     expanse = Billing(BillingRule.CORE_HOURS, "SU", core_hour=1.0, minimum=1.0)
-    assert 1.0 == price(expanse, ask(1), 0.01, NODE)
+    assert price(expanse, ask(1), 0.01, NODE) == 1.0
 
 
 def test_a_free_queue_costs_nothing_and_an_unknown_rate_is_not_zero():
-    assert 0.0 == price(Billing(BillingRule.NODE_HOURS, "USD", free=True), ask(), 5.0, NODE)
+    assert price(Billing(BillingRule.NODE_HOURS, "USD", free=True), ask(), 5.0, NODE) == 0.0
     assert price(Billing(BillingRule.NODE_HOURS, "USD"), ask(), 5.0, NODE) is None
     assert price(Billing(BillingRule.CORES_AND_GPUS, "USD", core_hour=1.0), ask(1, gpus=1), 1.0, NODE) is None
 
@@ -85,22 +85,22 @@ def test_slurms_weights_are_summed_or_the_largest_is_taken(billing, units):
 
 
 def test_a_job_that_names_no_memory_is_billed_what_it_is_given():
-    assert 2 + 0.25 * 8 == price(replace(TRES, memory_bytes_per_core=4 * GIB), ask(2), 1.0, NODE)
-    assert 2 + 0.25 * 384 == price(TRES, ask(2), 1.0, NODE)
-    assert 48 + 0.25 * 384 == price(TRES, ask(), 1.0, NODE), "what is left open is the whole node"
+    assert price(replace(TRES, memory_bytes_per_core=4 * GIB), ask(2), 1.0, NODE) == 2 + 0.25 * 8
+    assert price(TRES, ask(2), 1.0, NODE) == 2 + 0.25 * 384
+    assert price(TRES, ask(), 1.0, NODE) == 48 + 0.25 * 384, "what is left open is the whole node"
 
 
 def test_what_has_a_weight_and_is_not_known_leaves_the_price_unknown():
     unknown = NodeType("n")
     assert price(TRES, ask(2), 1.0, unknown) is None
-    assert 2.0 == price(replace(TRES, gib_hour=None), ask(2), 1.0, unknown)
+    assert price(replace(TRES, gib_hour=None), ask(2), 1.0, unknown) == 2.0
 
 
 def test_a_price_is_said_as_its_rule_joins_it():
-    assert "1 a core + 0.25 a GiB + 15 a GPU (units)" == TRES.in_words()
-    assert "the most of 1 a core, 0.25 a GiB, 15 a GPU (units)" == LARGEST.in_words()
-    assert "the most of 1 a core, 0.25 a GiB + 15 a GPU (units)" == BOTH.in_words()
-    assert ("free", "not known") == (
+    assert TRES.in_words() == "1 a core + 0.25 a GiB + 15 a GPU (units)"
+    assert LARGEST.in_words() == "the most of 1 a core, 0.25 a GiB, 15 a GPU (units)"
+    assert BOTH.in_words() == "the most of 1 a core, 0.25 a GiB + 15 a GPU (units)"
+    assert (
         replace(TRES, free=True).in_words(),
         Billing(BillingRule.CORE_HOURS, "x").in_words(),
-    )
+    ) == ("free", "not known")

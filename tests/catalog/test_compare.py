@@ -29,77 +29,78 @@ def sentences(*partitions, **changes):
 
 
 def test_a_first_look_has_no_changes():
-    assert (None, ()) == (compare(None, REEF).before, compare(None, REEF).changes)
+    assert (compare(None, REEF).before, compare(None, REEF).changes) == (None, ())
 
 
 def test_nothing_is_said_of_a_system_that_is_as_it_was():
-    assert [] == sentences(BATCH, GPU)
-    assert [] == sentences(GPU, BATCH), "the order of partitions is no change"
+    assert sentences(BATCH, GPU) == []
+    assert sentences(GPU, BATCH) == [], "the order of partitions is no change"
 
 
 def test_limits_that_changed_are_said_with_both_values():
     shorter = replace(BATCH, limits=Limits(max_walltime_s=24 * HOUR_S))
-    assert [
+    assert sentences(shorter, GPU) == [
         "batch: the limit of walltime was 2d 00h, and is 1d 00h",
         "batch: the largest number of nodes was 8, and is none",
-    ] == sentences(shorter, GPU)
+    ]
 
 
 def test_partitions_that_came_and_went_are_said():
     other = replace(GPU, name="gpu2")
-    assert ["partition gpu is gone", "partition gpu2 is new"] == sentences(BATCH, other)
+    assert sentences(BATCH, other) == ["partition gpu is gone", "partition gpu2 is new"]
 
 
 def test_a_node_type_that_came_or_went_is_told_from_its_partition():
     new = replace(GPU, node=replace(FAT, name="8x-h100-96c-2048g", gpus=8, cores=96, memory_bytes=2048 * GIB))
-    assert [
+    assert sentences(BATCH, new) == [
         "gpu has no nodes of type 4x-a100-64c-512g (4 × GPU, 64 cores, 512 GiB) any more",
         "gpu has nodes of type 8x-h100-96c-2048g (8 × GPU, 96 cores, 2.00 TiB) now",
-    ] == sentences(BATCH, new)
+    ]
 
 
 def test_a_row_that_is_only_named_anew_is_no_change_of_nodes():
     both = [replace(GPU, name="gpu-a100", queue="gpu"), replace(GPU, name="gpu-cpu", queue="gpu", node=THIN)]
-    assert ["gpu has nodes of type 48c-186g (48 cores, 186 GiB) now"] == sentences(BATCH, *both)
+    assert sentences(BATCH, *both) == ["gpu has nodes of type 48c-186g (48 cores, 186 GiB) now"]
 
 
 def test_counts_prices_and_devices_that_changed_are_said():
     more = replace(BATCH, node=replace(THIN, count=12), billing=replace(PRICE, core_hour=2.0))
     known = replace(GPU, node=replace(FAT, device="A100 SXM4 80GB"))
-    assert [
+    assert sentences(more, known) == [
         "batch: the number of nodes was 10, and is 12",
         "batch: the price was the most of 1 a core, 15 a GPU (units), and is the most of 2 a core, 15 a GPU (units)",
         "gpu: the GPU was none, and is A100 SXM4 80GB",
-    ] == sentences(more, known)
+    ]
 
 
 def test_access_that_changed_is_said():
     closed = replace(BATCH, restricted=True, rules=SubmitRules(whole_nodes=True))
-    assert ["batch: closed to you was no, and is yes", "batch: whole nodes was no, and is yes"] == sentences(
-        closed, GPU
-    )
+    assert sentences(closed, GPU) == [
+        "batch: closed to you was no, and is yes",
+        "batch: whole nodes was no, and is yes",
+    ]
 
 
 def test_a_qos_that_lets_more_through_comes_and_goes():
     long = replace(BATCH, name="batch-long", queue="batch", rules=SubmitRules(qos="long"))
-    assert ["batch lets more through with QOS long now"] == sentences(BATCH, GPU, long)
+    assert sentences(BATCH, GPU, long) == ["batch lets more through with QOS long now"]
     back = compare(replace(REEF, partitions=(BATCH, GPU, long)), REEF).changes
-    assert ["batch lets no more through with QOS long"] == [one.sentence for one in back]
+    assert [one.sentence for one in back] == ["batch lets no more through with QOS long"]
 
 
 def test_nodes_that_are_hidden_now_are_not_said_to_be_gone():
     hidden = [replace(one, node=NodeType(NOT_SHOWN)) for one in (BATCH, GPU)]
-    assert [
+    assert sentences(*hidden) == [
         "batch: Slurm does not show its nodes any more",
         "gpu: Slurm does not show its nodes any more",
-    ] == sentences(*hidden)
+    ]
 
 
 def test_limits_are_not_compared_where_the_accounting_did_not_answer():
     wider = replace(BATCH, limits=Limits(max_walltime_s=168 * HOUR_S))
     said = sentences(wider, GPU, scheduling=Scheduling("23.11.3", accounting_answered=False))
-    assert [] == said
+    assert said == []
 
 
 def test_a_new_version_is_said():
-    assert ["Slurm's version was 23.11.3, and is 25.05.1"] == sentences(BATCH, GPU, scheduling=Scheduling("25.05.1"))
+    assert sentences(BATCH, GPU, scheduling=Scheduling("25.05.1")) == ["Slurm's version was 23.11.3, and is 25.05.1"]

@@ -24,7 +24,7 @@ def problems(devices, systems=()):
 
 
 def test_the_shipped_catalog_has_no_errors(catalog):
-    assert [] == problems(catalog.devices(), catalog.systems())
+    assert problems(catalog.devices(), catalog.systems()) == []
 
 
 def test_the_shipped_catalog_is_as_large_as_promised(catalog):
@@ -56,9 +56,9 @@ def test_a_zero_price_is_refused_unless_it_is_said_to_be_free(catalog):
     system = catalog.system("Pitzer")
     zero = Billing(BillingRule.CORES_AND_GPUS, "USD", core_hour=0.0)
     priced = replace(system, partitions=(replace(system.partitions[0], billing=zero),))
-    assert ["has a price of zero"] == problems(catalog.devices(), [priced])
+    assert problems(catalog.devices(), [priced]) == ["has a price of zero"]
     free = replace(system, partitions=(replace(system.partitions[0], billing=replace(zero, free=True)),))
-    assert [] == problems(catalog.devices(), [free])
+    assert problems(catalog.devices(), [free]) == []
 
 
 def test_an_unknown_device_and_a_double_name_are_refused(catalog):
@@ -78,7 +78,7 @@ def test_an_old_price_is_a_warning(catalog):
 
 @pytest.mark.parametrize("name", ["pitzer", "OSC-Pitzer", "PITZER"])
 def test_a_system_is_found_as_people_type_it(catalog, name):
-    assert "Pitzer" == catalog.system(name).name
+    assert catalog.system(name).name == "Pitzer"
 
 
 @pytest.mark.parametrize(
@@ -119,11 +119,11 @@ def test_a_users_device_wins_over_the_shipped_one(tmp_path):
         '[[devices]]\nname="T4"\nvendor="nvidia"\nkind="gpu"\nconfidence="measured"\nsource="me"\nmemory_gib=15\n'
     )
     catalog = TomlCatalog(tmp_path)
-    assert "me" == catalog.device("t4").source
+    assert catalog.device("t4").source == "me"
     assert len(TomlCatalog().devices()) == len(catalog.devices())
 
 
 def test_a_device_survives_being_written_as_a_row(catalog):
     row = device_row(catalog.device("A100 SXM4 80GB"))
-    assert "A100 SXM4 80GB" == row["name"]
-    assert 312 == pytest.approx(row["tflops"]["float16"])
+    assert row["name"] == "A100 SXM4 80GB"
+    assert pytest.approx(row["tflops"]["float16"]) == 312

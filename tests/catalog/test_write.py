@@ -70,4 +70,4 @@ def test_partitions_that_share_a_node_type_share_its_table():
     node = NodeType("thin", 4, cores=64)
     partitions = tuple(Partition(name, node) for name in ("a", "b"))
     text = site_text([System("X", "S", "cluster", "production", "slurm", partitions)], site="S", name="S")
-    assert (1, 2) == (text.count("[systems.nodes."), text.count('node = "thin"'))
+    assert (text.count("[systems.nodes."), text.count('node = "thin"')) == (1, 2)

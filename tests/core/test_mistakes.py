@@ -55,4 +55,4 @@ def test_a_mistake_is_said_with_its_line_value_reason_and_fix(old, new, says):
 def test_a_line_that_cannot_be_told_is_not_guessed():
     with pytest.raises(InvalidInput) as caught:
         load_toml(GOOD.replace("size = 1", "size = 'x'").replace("size = 2", "size = 'x'"), Tree, what="tree.toml")
-    assert "tree.toml: size is 'x' in 'one', but it must be a whole number" == str(caught.value)
+    assert str(caught.value) == "tree.toml: size is 'x' in 'one', but it must be a whole number"

@@ -34,5 +34,5 @@ def test_no_text_is_an_error(text):
 def test_the_innermost_level_is_the_unit():
     epoch, step = Level("epoch", 2, 20.0), Level("step", 10, 20.0, sampled_s=(1.0, 2.0, 9.0))
     assert step is Progress("test", (epoch, step)).unit
-    assert 2.0 == step.median_s
+    assert step.median_s == 2.0
     assert Progress("test").unit is None

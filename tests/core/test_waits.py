@@ -19,14 +19,14 @@ def test_of_a_wait_without_memory_the_rest_is_as_long_as_the_whole():
     whole = wait(*(-1000 * log(1 - (i + 0.5) / 400) for i in range(400)))
     for waited_s in (0.0, 300.0, 1500.0):
         rest = whole.remaining_s(waited_s)
-        assert 693.0 == pytest.approx(rest.point, rel=0.05)
-        assert 2996.0 == pytest.approx(rest.high, rel=0.1)
-        assert 51.0 == pytest.approx(rest.low, abs=20)
+        assert pytest.approx(rest.point, rel=0.05) == 693.0
+        assert pytest.approx(rest.high, rel=0.1) == 2996.0
+        assert pytest.approx(rest.low, abs=20) == 51.0
 
 
 def test_of_a_wait_of_a_known_length_what_is_over_is_taken_off():
     rest = wait(*[600.0] * 40).remaining_s(200.0)
-    assert (400.0, 400.0, 400.0) == (rest.low, rest.point, rest.high)
+    assert (rest.low, rest.point, rest.high) == (400.0, 400.0, 400.0)
 
 
 def test_nothing_is_said_of_a_job_that_has_waited_longer_than_was_foretold():

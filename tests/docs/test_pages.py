@@ -37,16 +37,16 @@ def test_every_command_of_a_page_does_what_is_shown_below_it(page, tmp_path):
     blocks = list(produce.work_through(page, tmp_path, quicker))
     assert blocks or page.stem in OF_A_SITE
     for block in blocks:
-        assert 0 == block.code, f"{block.command}: {block.printed}"
+        assert block.code == 0, f"{block.command}: {block.printed}"
         assert block.here or produce.likeness(block.shown, block.printed) >= ALIKE, (
             f"{block.command} prints other words than {page.name} shows: run docs/produce.py\n{block.printed}"
         )
 
 
 def test_figures_do_not_count_and_words_do():
-    assert 1 == produce.likeness("A100  47m 35s  24m 35s – 1h 32m  20.2 GiB", "A100  3.5 s  1.20 s – 9.1 s  512 MiB\n")
-    assert 0 == produce.likeness("note: assumed: batch 1", "note: assumed: sequence 1")
-    assert 1 == produce.likeness("0123456789ab train: 3 GPUs", "ba9876543210 train: 4 GPUs")
+    assert produce.likeness("A100  47m 35s  24m 35s – 1h 32m  20.2 GiB", "A100  3.5 s  1.20 s – 9.1 s  512 MiB\n") == 1
+    assert produce.likeness("note: assumed: batch 1", "note: assumed: sequence 1") == 0
+    assert produce.likeness("0123456789ab train: 3 GPUs", "ba9876543210 train: 4 GPUs") == 1
 
 
 def test_a_page_shows_output_below_every_command_that_prints():

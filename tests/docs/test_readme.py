@@ -85,7 +85,7 @@ def test_a_command_of_the_readme_does_what_it_is_shown_for(command, folder):
         env={**os.environ, "LEADLINE_DATA_DIR": str(folder / "data"), "HOME": str(folder), "PATH": path,
              "PYTHONPATH": python_path},
     )  # fmt: skip
-    assert 0 == done.returncode, done.stderr
+    assert done.returncode == 0, done.stderr
     assert done.stdout.strip() or done.stderr.strip()
 
 

@@ -35,7 +35,7 @@ def test_the_pages_build_without_a_warning_and_hold_the_reference(tmp_path):
          str(tmp_path / "html")],
         env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, check=False,
     )  # fmt: skip
-    assert 0 == done.returncode, done.stderr
+    assert done.returncode == 0, done.stderr
     page = (tmp_path / "html" / "cli.html").read_text(encoding="utf-8")
     assert "--held-in-memory" in page
     assert "<!-- reference -->" not in page

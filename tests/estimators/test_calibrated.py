@@ -35,7 +35,7 @@ def add(elements, stage=Stage.FORWARD):
 
 
 def test_a_measured_size_costs_what_was_measured_less_the_call():
-    assert 2**16 * 1e-9 == pytest.approx(CalibratedKernels(DEVICE).op_s(add(2**16)), rel=1e-6)
+    assert pytest.approx(CalibratedKernels(DEVICE).op_s(add(2**16)), rel=1e-6) == 2**16 * 1e-9
 
 
 @given(st.integers(2**8, 2**26), st.integers(2**8, 2**26))
@@ -48,7 +48,7 @@ def test_a_larger_pointwise_kernel_never_costs_less(one, other):
 def test_a_product_beside_a_measured_one_runs_at_nearly_its_rate():
     op = Op("aten.addmm", OpKind.GEMM, Stage.FORWARD, "float32", 2.0 * 1100 * 1024 * 1024, 1e7, 4e6,
             dims={"b": 1, "m": 1100, "n": 1024, "k": 1024})  # fmt: skip
-    assert 2 * 1100 * 1024 * 1024 / 1e11 == pytest.approx(CalibratedKernels(DEVICE).op_s(op), rel=0.1)
+    assert pytest.approx(CalibratedKernels(DEVICE).op_s(op), rel=0.1) == 2 * 1100 * 1024 * 1024 / 1e11
 
 
 def test_a_forward_pass_alone_pays_the_launches_of_inference():
@@ -90,4 +90,4 @@ def test_a_kind_of_kernel_that_the_sweep_missed_is_priced_by_its_bytes():
     op = Op("aten.gelu", OpKind.ELEMENTWISE, Stage.FORWARD, "bfloat16", 1e9, 2.0 * 2**20, 2.0 * 2**20, (spec,), (spec,))
     none = tuple(one for one in TIMINGS if one.kind == "addmm")
     kernels = CalibratedKernels(replace(DEVICE, calibration=replace(DEVICE.calibration, timings=none)))
-    assert 8.0 * 2**20 / 1e10 == pytest.approx(kernels.op_s(op), rel=0.01)
+    assert pytest.approx(kernels.op_s(op), rel=0.01) == 8.0 * 2**20 / 1e10

@@ -16,7 +16,7 @@ PCIE = Device("T4", "nvidia", DeviceKind.GPU, pcie_generation=3)
 
 
 def test_one_device_exchanges_nothing():
-    assert 0 == ring_of(NVLINK, 1).all_reduce_s(1e9)
+    assert ring_of(NVLINK, 1).all_reduce_s(1e9) == 0
 
 
 def test_a_large_all_reduce_moves_nearly_twice_the_data():
@@ -84,12 +84,12 @@ def test_a_node_that_was_measured_answers_with_the_measured_time():
 
 @pytest.mark.parametrize("other", [replace(SXM, form_factor="PCIe"), replace(SXM, link_bytes_per_s=400e9), PCIE])
 def test_another_link_is_not_taken_for_the_measured_one(other):
-    assert () == all_reduce_curve(other, 8)
+    assert all_reduce_curve(other, 8) == ()
 
 
 def test_measured_times_belong_to_their_number_of_devices():
     assert all_reduce_curve(SXM, 8)
-    assert () == all_reduce_curve(SXM, 6)
+    assert all_reduce_curve(SXM, 6) == ()
 
 
 @given(st.integers(2, 9), st.floats(1, 1e11), st.floats(1.01, 100))

@@ -28,23 +28,23 @@ def graph(*sizes):
 
 
 def test_small_tensors_share_a_segment_of_two_mebibytes():
-    assert 2 * MIB == peak_memory(graph(*[512] * 100)).reserved_bytes
+    assert peak_memory(graph(*[512] * 100)).reserved_bytes == 2 * MIB
 
 
 def test_middle_tensors_come_from_segments_of_twenty_mebibytes():
-    assert 20 * MIB == peak_memory(graph(3 * MIB, 3 * MIB)).reserved_bytes
+    assert peak_memory(graph(3 * MIB, 3 * MIB)).reserved_bytes == 20 * MIB
 
 
 def test_large_tensors_get_their_own_segment_rounded_to_two_mebibytes():
-    assert 32 * MIB == peak_memory(graph(31 * MIB)).reserved_bytes
+    assert peak_memory(graph(31 * MIB)).reserved_bytes == 32 * MIB
 
 
 def test_freed_memory_is_taken_again():
-    assert 32 * MIB == peak_memory(graph(32 * MIB, -1, 32 * MIB)).reserved_bytes
+    assert peak_memory(graph(32 * MIB, -1, 32 * MIB)).reserved_bytes == 32 * MIB
 
 
 def test_a_small_tensor_in_a_freed_large_block_leaves_the_rest_free():
-    assert 40 * MIB == peak_memory(graph(40 * MIB, -1, 12 * MIB, 28 * MIB)).reserved_bytes
+    assert peak_memory(graph(40 * MIB, -1, 12 * MIB, 28 * MIB)).reserved_bytes == 40 * MIB
 
 
 def test_the_peak_is_split_by_what_it_holds():
@@ -55,7 +55,7 @@ def test_the_peak_is_split_by_what_it_holds():
         StorageEvent(1, 3, 5 * MIB, StorageCategory.GRADIENT),
     )
     held = {kind: size for kind, size in peak_memory(OpGraph((), events)).by_category.items() if size}
-    assert {StorageCategory.PARAMETER: 10 * MIB, StorageCategory.ACTIVATION: 30 * MIB} == held
+    assert held == {StorageCategory.PARAMETER: 10 * MIB, StorageCategory.ACTIVATION: 30 * MIB}
 
 
 @given(SIZES)
@@ -68,7 +68,7 @@ def test_reserved_covers_allocated_and_everything_can_be_given_back(steps):
         assert allocator.allocated_bytes <= allocator.reserved_bytes
     for block in held:
         allocator.release(block)
-    assert 0 == allocator.allocated_bytes
+    assert allocator.allocated_bytes == 0
 
 
 @given(SIZES)
@@ -99,7 +99,7 @@ def test_growing_segments_keep_the_books_too(steps):
         assert allocator.allocated_bytes <= allocator.reserved_bytes
     for block in held:
         allocator.release(block)
-    assert 0 == allocator.allocated_bytes
+    assert allocator.allocated_bytes == 0
     allocator._flush()
     assert allocator.reserved_bytes < 22 * MIB  # less than a page of each pool
 
@@ -125,12 +125,12 @@ def test_a_step_runs_in_its_least_memory_and_never_in_less_than_its_tensors(step
 def test_short_of_memory_what_is_cached_is_given_back():
     step = graph(40 * MIB, -1, 60 * MIB)
     peak = peak_memory(step)
-    assert 100 * MIB == peak.reserved_bytes
+    assert peak.reserved_bytes == 100 * MIB
     assert least_memory(step, peak) < 61 * MIB
     allocator = CachingAllocator(limit_bytes=70 * MIB)
     allocator.release(allocator.allocate(40 * MIB))
     allocator.allocate(60 * MIB)
-    assert 1 == allocator.flushes
+    assert allocator.flushes == 1
     with pytest.raises(OutOfMemory):
         allocator.allocate(20 * MIB)
 
@@ -142,8 +142,8 @@ def test_the_timeline_shows_the_fullest_moment_of_each_part():
         events += [StorageEvent(number, number, -(1 + number % 7) * MIB, StorageCategory.ACTIVATION)]
     weights = StorageEvent(0, -1, 3 * MIB, StorageCategory.PARAMETER)
     moments = timeline(OpGraph((), (weights, *events)), 50)
-    assert 50 == len(moments)
-    assert all(10 * MIB == moment.total_bytes for moment in moments)
+    assert len(moments) == 50
+    assert all(moment.total_bytes == 10 * MIB for moment in moments)
     assert sorted(moment.share for moment in moments) == [moment.share for moment in moments]
     assert peak_memory(OpGraph((), (weights, *events))).allocated_bytes == max(moment.total_bytes for moment in moments)
 
@@ -158,8 +158,8 @@ def step(*sizes):
 
 def test_steps_that_follow_one_another_share_the_weights():
     both = peak_memory(successive((step(10 * MIB), step(30 * MIB))))
-    assert 38 * MIB == both.allocated_bytes
-    assert 8 * MIB == both.by_category[StorageCategory.PARAMETER]
+    assert both.allocated_bytes == 38 * MIB
+    assert both.by_category[StorageCategory.PARAMETER] == 8 * MIB
 
 
 def test_blocks_of_a_shorter_step_are_too_small_for_a_longer_one():
@@ -167,7 +167,7 @@ def test_blocks_of_a_shorter_step_are_too_small_for_a_longer_one():
     short, long = step(20 * MIB, 20 * MIB), step(30 * MIB, 30 * MIB)
     alone, after = (peak_memory(successive(one)) for one in ((long,), (short, long)))
     assert alone.allocated_bytes == after.allocated_bytes
-    assert 40 * MIB == after.reserved_bytes - alone.reserved_bytes
+    assert after.reserved_bytes - alone.reserved_bytes == 40 * MIB
 
 
 def test_a_shorter_step_after_a_longer_one_takes_its_blocks():
@@ -178,10 +178,10 @@ def test_a_shorter_step_after_a_longer_one_takes_its_blocks():
 def test_what_a_step_left_and_the_next_does_not_find_is_given_back():
     lost = OpGraph((), (*step(10 * MIB).events, StorageEvent(1, 9, 50 * MIB)))
     after = successive((lost, step(10 * MIB)))
-    assert 68 * MIB == peak_memory(lost).allocated_bytes + 10 * MIB
-    assert 58 * MIB == peak_memory(after).allocated_bytes
+    assert peak_memory(lost).allocated_bytes + 10 * MIB == 68 * MIB
+    assert peak_memory(after).allocated_bytes == 58 * MIB
 
 
 def test_a_job_of_batches_of_different_sizes_needs_the_largest():
     job = TracedJob(step(10 * MIB), longer=(step(20 * MIB), step(30 * MIB)))
-    assert [38 * MIB] == [peak_memory(one).allocated_bytes for one in fills_device(job, GPU)]
+    assert [peak_memory(one).allocated_bytes for one in fills_device(job, GPU)] == [38 * MIB]

@@ -29,7 +29,7 @@ def test_a_bare_context_is_as_large_as_was_published(device, published_mib):
 
 
 def test_half_of_an_a100s_bare_context_are_the_stacks_of_its_threads():
-    assert 2 * 216 * MIB == context_bytes(CATALOG.device("A100 SXM4 80GB")).point - KERNELS.point
+    assert context_bytes(CATALOG.device("A100 SXM4 80GB")).point - KERNELS.point == 2 * 216 * MIB
 
 
 def test_all_kernels_at_once_fit_below_the_high_end():
@@ -39,8 +39,8 @@ def test_all_kernels_at_once_fit_below_the_high_end():
 
 @pytest.mark.parametrize("name", ["MI300X", "Jetson AGX Xavier 32GB", "A10G"])
 def test_a_gpu_whose_threads_are_not_known_is_doubted_more(name):
-    assert UNKNOWN == context_bytes(CATALOG.device(name))
+    assert context_bytes(CATALOG.device(name)) == UNKNOWN
 
 
 def test_what_is_no_gpu_has_no_context():
-    assert 0 == context_bytes(CATALOG.device("Cloud TPU v4")).high
+    assert context_bytes(CATALOG.device("Cloud TPU v4")).high == 0

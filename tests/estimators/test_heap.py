@@ -73,7 +73,7 @@ def test_page_faults_of_real_allocations_are_foretold_within_two_fifths():
 
 def test_small_blocks_used_again_and_again_cost_no_page_faults():
     events = [(n, sign * 65536) for n in range(4) for sign in (1, -1)]
-    assert 0 == fresh_bytes(graph(events))
+    assert fresh_bytes(graph(events)) == 0
     assert 65536 <= resident_peak_bytes(graph(events)) <= 3 * 65536  # a hole now and then is too small
 
 
@@ -100,7 +100,7 @@ def test_a_convolution_holds_copies_of_its_operands_while_it_runs():
 
 def test_the_live_peak_is_the_highest_sum_held_at_once():
     events = (StorageEvent(0, 1, 100), StorageEvent(1, 2, 50), StorageEvent(2, 2, -50), StorageEvent(3, 3, 20))
-    assert 150 == live_peak_bytes(OpGraph((), events))
+    assert live_peak_bytes(OpGraph((), events)) == 150
 
 
 def test_what_is_freed_serves_the_smallest_request_that_it_fits_and_the_rest_stays_free():

@@ -19,14 +19,14 @@ def job(size):
 
 def test_on_a_cpu_the_tensors_live_on_the_host():
     small, large = (host_memory(Workload(MODEL), job(size), CPU).point for size in (0, 10**9))
-    assert 10**9 == pytest.approx(large - small, rel=1e-3)
+    assert pytest.approx(large - small, rel=1e-3) == 10**9
     assert sum(DEFAULTS[part] for part in ("interpreter_bytes", "framework_bytes", "first_step_bytes")) == small
 
 
 def test_what_the_script_imports_and_reads_is_added():
     traced = TracedJob(OpGraph(()), LoopFacts(script_bytes=7 * 10**7))
     bare = host_memory(Workload(MODEL), TracedJob(OpGraph(())), CPU).point
-    assert 7 * 10**7 == host_memory(Workload(MODEL), traced, CPU).point - bare
+    assert host_memory(Workload(MODEL), traced, CPU).point - bare == 7 * 10**7
 
 
 def test_inference_loads_fewer_kernels_than_training():
@@ -43,7 +43,7 @@ def test_workers_and_a_data_set_held_in_memory_are_counted():
     data = Dataset(samples=1000, bytes_per_sample=10**6, workers=2, held_in_memory=True)
     bare = host_memory(Workload(MODEL), job(0), CPU).point
     full = host_memory(Workload(MODEL, batch=8, dataset=data), job(0), CPU).point
-    assert 10**9 + 2 * (WORKER_BYTES + 2 * 8 * 10**6) == full - bare
+    assert full - bare == 10**9 + 2 * (WORKER_BYTES + 2 * 8 * 10**6)
 
 
 def test_a_larger_batch_of_evaluation_raises_the_peak():
@@ -51,7 +51,7 @@ def test_a_larger_batch_of_evaluation_raises_the_peak():
     passing = (StorageEvent(0, 1, 10**8), StorageEvent(1, 2, 4 * 10**8), StorageEvent(2, 2, -4 * 10**8))
     alone, both = TracedJob(step), TracedJob(step, evaluation=OpGraph((), passing))
     without, with_it = (host_memory(Workload(MODEL), one, CPU).point for one in (alone, both))
-    assert 3 * 10**8 == pytest.approx(with_it - without, rel=0.1)
+    assert pytest.approx(with_it - without, rel=0.1) == 3 * 10**8
 
 
 def test_what_building_the_model_took_counts_where_no_step_takes_more():
@@ -60,7 +60,7 @@ def test_what_building_the_model_took_counts_where_no_step_takes_more():
         host_memory(Workload(MODEL), replace(traced, loop=LoopFacts(built_bytes=size)), CPU).point
         for size in (None, 3 * 10**8)
     )
-    assert 2 * 10**8 == pytest.approx(built - plain, rel=0.01)
+    assert pytest.approx(built - plain, rel=0.01) == 2 * 10**8
     assert plain == host_memory(Workload(MODEL), replace(traced, loop=LoopFacts(built_bytes=5 * 10**7)), CPU).point
 
 
@@ -82,7 +82,7 @@ def test_weights_of_two_bytes_are_built_in_four_and_cast_one_after_another():
 
 def test_the_interval_is_one_sided_as_the_measured_processes_ask():
     told = host_memory(Workload(MODEL), job(10**9), CPU)
-    assert (LOW, HIGH) == pytest.approx((told.low / told.point, told.high / told.point))
+    assert pytest.approx((told.low / told.point, told.high / told.point)) == (LOW, HIGH)
     assert HIGH - 1 > 1 - LOW
 
 
@@ -93,30 +93,30 @@ def fed(**facts):
 def test_pinned_batches_are_rounded_to_powers_of_two_for_each_tensor():
     """Four workers with three batches ahead each, and the one in use; tensors of 2,000 and 1,000 bytes."""
     parts = data_parts(Workload(MODEL), fed(pinned=True, prefetch=3, batch_tensor_bytes=(2000, 1000)), on_gpu=True)
-    assert (4 * 3 + 1) * (2048 + 1024) == parts[PINNED]
+    assert parts[PINNED] == (4 * 3 + 1) * (2048 + 1024)
 
 
 def test_without_workers_the_batch_in_use_and_the_next_one_are_pinned():
     job = TracedJob(OpGraph(()), LoopFacts(batch=10, bytes_per_sample=300, batch_tensor_bytes=(3000,)))
-    assert 2 * 4096 == data_parts(Workload(MODEL), job, on_gpu=True)[PINNED]
+    assert data_parts(Workload(MODEL), job, on_gpu=True)[PINNED] == 2 * 4096
 
 
 @pytest.mark.parametrize(("pinned", "on_gpu"), [(False, True), (True, False), (None, False)])
 def test_nothing_is_pinned_without_a_gpu_or_where_the_script_does_not(pinned, on_gpu):
     parts = data_parts(Workload(MODEL), fed(pinned=pinned), on_gpu=on_gpu)
     assert PINNED not in parts
-    assert 4 * 2 * 3000 == parts["batches ahead"]
+    assert parts["batches ahead"] == 4 * 2 * 3000
 
 
 def test_workers_copy_the_python_objects_of_a_data_set():
     parts = data_parts(Workload(MODEL), fed(object_bytes=10**6), on_gpu=True)
-    assert 4 * 10**6 == parts["objects of the data set, copied by workers"]
+    assert parts["objects of the data set, copied by workers"] == 4 * 10**6
 
 
 def test_pinned_batches_are_as_large_as_those_of_the_largest_step():
     graphs = [OpGraph((), (StorageEvent(0, 1, size, StorageCategory.INPUT),)) for size in (100, 5000)]
     job = TracedJob(graphs[0], longer=(graphs[1],))
-    assert 2 * 8192 == data_parts(Workload(MODEL), job, on_gpu=True)[PINNED]
+    assert data_parts(Workload(MODEL), job, on_gpu=True)[PINNED] == 2 * 8192
 
 
 def saved(sharding=Sharding.NONE, phase=Phase.TRAINING):
@@ -130,11 +130,11 @@ def saved(sharding=Sharding.NONE, phase=Phase.TRAINING):
 
 
 def test_a_checkpoint_is_copied_to_the_host_storage_by_storage():
-    assert 800 == saved()
+    assert saved() == 800
 
 
 def test_weights_in_shards_are_gathered_to_be_saved_and_inference_saves_nothing():
-    assert (4000, 0) == (saved(Sharding.FULL), saved(phase=Phase.INFERENCE))
+    assert (saved(Sharding.FULL), saved(phase=Phase.INFERENCE)) == (4000, 0)
 
 
 def test_the_host_holds_the_weights_first_and_what_a_loader_keeps_later():

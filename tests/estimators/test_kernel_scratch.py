@@ -20,8 +20,8 @@ def with_sizes(**changed):
 
 
 def test_the_transforms_of_the_last_convolution_of_deeplab_take_six_hundred_mebibytes():
-    assert TRANSFORMED == scratch_bytes(CONVOLUTION, V100)
-    assert 612 == TRANSFORMED >> 20
+    assert scratch_bytes(CONVOLUTION, V100) == TRANSFORMED
+    assert TRANSFORMED >> 20 == 612
 
 
 @pytest.mark.parametrize(
@@ -33,7 +33,7 @@ def test_the_transforms_of_the_last_convolution_of_deeplab_take_six_hundred_mebi
     ],
 )  # fmt: skip
 def test_other_convolutions_take_none(other):
-    assert 0 == scratch_bytes(other, V100)
+    assert scratch_bytes(other, V100) == 0
 
 
 def test_odd_sizes_are_filled_up_to_whole_tiles():
@@ -52,7 +52,7 @@ def test_a_workspace_lies_beside_the_tensors_of_its_own_op_alone():
     assert small + 300 == peak_memory(early).allocated_bytes
     assert small + 300 + TRANSFORMED == peak_memory(with_scratch(early, V100)).allocated_bytes
     assert small + 100 + TRANSFORMED == peak_memory(with_scratch(late, V100)).allocated_bytes
-    assert TRANSFORMED == peak_memory(with_scratch(late, V100)).by_category[kinds.TEMPORARY]
+    assert peak_memory(with_scratch(late, V100)).by_category[kinds.TEMPORARY] == TRANSFORMED
 
 
 def test_a_graph_without_such_convolutions_stays_as_it_is():
@@ -62,7 +62,7 @@ def test_a_graph_without_such_convolutions_stays_as_it_is():
 
 
 def test_where_convolutions_are_not_transformed_they_take_none():
-    assert 0 == scratch_bytes(CONVOLUTION, A100)
+    assert scratch_bytes(CONVOLUTION, A100) == 0
 
 
 @pytest.mark.parametrize("dtype", [("float32", 4), ("bfloat16", 2)])
@@ -71,7 +71,7 @@ def test_softmax_takes_the_product_of_gradient_and_result_on_any_gpu(dtype):
     outputs = (TensorSpec((2, 8, 64, 64), name),)
     backward = Op("aten._softmax_backward_data", OpKind.SOFTMAX, Stage.BACKWARD, name, 1.0, 1.0, 1.0, outputs=outputs)
     assert width * 2 * 8 * 64 * 64 == scratch_bytes(backward, A100)
-    assert 0 == scratch_bytes(replace(backward, name="aten._log_softmax_backward_data"), V100)
+    assert scratch_bytes(replace(backward, name="aten._log_softmax_backward_data"), V100) == 0
 
 
 @pytest.mark.parametrize(

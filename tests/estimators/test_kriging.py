@@ -16,7 +16,7 @@ def test_a_smooth_surface_is_found_again_between_its_measurements(x, y):
 
 
 def test_one_measurement_is_all_there_is_to_say():
-    assert 0.7 == Surface(((1.0, 2.0),), (0.7,)).at((9.0, 9.0))
+    assert Surface(((1.0, 2.0),), (0.7,)).at((9.0, 9.0)) == 0.7
 
 
 @given(st.floats(-3, 3))
@@ -27,7 +27,7 @@ def test_a_constant_surface_stays_constant_near_its_measurements(value):
 
 def test_two_measurements_at_one_place_are_averaged():
     twice = Surface(((0.0,), (0.0,), (50.0,)), (1.0, 3.0, 2.0))
-    assert 2.0 == pytest.approx(twice.at((0.0,)), abs=0.1)
+    assert pytest.approx(twice.at((0.0,)), abs=0.1) == 2.0
 
 
 def test_far_from_all_measurements_the_prediction_is_near_their_mean_and_never_beyond_them():

@@ -19,10 +19,10 @@ def test_the_whole_is_startup_and_all_units_and_what_lies_between_them():
     steps = level("step", [2.0] + [1.0] * 21, length=10, passes=2)
     scaled = forecast(Progress("test", (epochs, steps), startup_s=5.0))
     between = 23 / 2 - 10 * (23 / 22)
-    assert 500 == scaled.units
-    assert 50 == scaled.passes
-    assert 1.0 == pytest.approx(scaled.unit_s.point)
-    assert 1.0 == pytest.approx(scaled.warmup_s)
+    assert scaled.units == 500
+    assert scaled.passes == 50
+    assert pytest.approx(scaled.unit_s.point) == 1.0
+    assert pytest.approx(scaled.warmup_s) == 1.0
     assert between == pytest.approx(scaled.between_s)
     assert 5 + 1 + 500 + 50 * between == pytest.approx(scaled.elapsed_s.point)
 
@@ -31,13 +31,13 @@ def test_outer_iterations_stand_for_the_whole_once_enough_were_seen():
     epochs = level("epoch", [3.0] * 9, length=100)
     steps = level("step", [0.1] * 200, length=20, passes=9)
     scaled = forecast(Progress("test", (epochs, steps), startup_s=1.0))
-    assert "epoch" == scaled.unit
-    assert 301 == pytest.approx(scaled.elapsed_s.point)
+    assert scaled.unit == "epoch"
+    assert pytest.approx(scaled.elapsed_s.point) == 301
 
 
 def test_an_epoch_that_was_not_seen_whole_is_an_assumption():
     scaled = forecast(Progress("test", (level("epoch", [], length=3), level("step", [1.0] * 6, length=9)), startup_s=0))
-    assert 27 == pytest.approx(scaled.elapsed_s.point)
+    assert pytest.approx(scaled.elapsed_s.point) == 27
     assert any("`epoch` was seen whole" in one for one in scaled.assumptions)
 
 
@@ -45,18 +45,18 @@ def test_a_loop_without_a_length_is_not_known_until_the_user_says_it():
     progress = Progress("test", (level("while True", [0.5] * 20),), startup_s=2.0)
     assert forecast(progress).elapsed_s is None
     assert "--steps-total N" in forecast(progress).unknown["elapsed_s"]
-    assert 0.5 == pytest.approx(forecast(progress).unit_s.point)
-    assert 502 == pytest.approx(forecast(progress, units=1000).elapsed_s.point)
+    assert pytest.approx(forecast(progress).unit_s.point) == 0.5
+    assert pytest.approx(forecast(progress, units=1000).elapsed_s.point) == 502
 
 
 def test_units_that_are_said_count_the_innermost_loop():
     epochs, steps = level("epoch", [10.0] * 8), level("step", [1.0] * 80, length=10, passes=8)
-    assert 1000 == pytest.approx(forecast(Progress("test", (epochs, steps), startup_s=0.0), units=1000).elapsed_s.point)
+    assert pytest.approx(forecast(Progress("test", (epochs, steps), startup_s=0.0), units=1000).elapsed_s.point) == 1000
 
 
 def test_an_inner_loop_of_unknown_length_leaves_the_outer_one_to_count():
     epochs, steps = level("epoch", [4.0, 4.0, 4.0], length=10), level("step", [1.0] * 12)
-    assert 40 == pytest.approx(forecast(Progress("test", (epochs, steps), startup_s=0.0)).elapsed_s.point)
+    assert pytest.approx(forecast(Progress("test", (epochs, steps), startup_s=0.0)).elapsed_s.point) == 40
 
 
 def test_nothing_seen_is_not_known_with_what_to_do():
@@ -74,8 +74,8 @@ def test_few_units_have_a_wide_range_and_say_so():
 
 def test_slow_first_units_are_warm_up():
     steady = steady_time(level("step", [9.0, 5.0, *[1.0] * 30]))
-    assert 1.0 == pytest.approx(steady.mean_s)
-    assert 12.0 == pytest.approx(steady.warmup_s)
+    assert pytest.approx(steady.mean_s) == 1.0
+    assert pytest.approx(steady.warmup_s) == 12.0
 
 
 def test_the_range_holds_the_truth_as_often_as_it_says_for_steps_that_depend_on_their_neighbours():

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from leadline.bench.fine_tunes import DEVICE
-from leadline.bench.memory.bound import factors
+from benchmarks.fine_tunes import DEVICE
+from benchmarks.memory.bound import factors
 from leadline.catalog.read import TomlCatalog
 from leadline.core.graph import Op, OpGraph, OpKind, Stage, StorageCategory
 from leadline.core.hardware import Device, DeviceKind
@@ -43,7 +43,7 @@ def test_what_was_not_measured_is_doubted_most():
 
 
 def test_a_device_without_a_driver_holds_no_context():
-    assert 10 * GIB == gpu_memory(PEAK, STEP, Domain.VISION, Device("a TPU", "google", DeviceKind.TPU)).point
+    assert gpu_memory(PEAK, STEP, Domain.VISION, Device("a TPU", "google", DeviceKind.TPU)).point == 10 * GIB
 
 
 @pytest.mark.parametrize("domain", Domain)
@@ -63,7 +63,7 @@ def test_the_weights_are_held_whatever_else_is_doubted():
 
 
 def details(bench):
-    results = Path(__file__).parents[2] / "bench" / "results"
+    results = Path(__file__).parents[2] / "benchmarks" / "results"
     return json.loads((results / f"{bench}.json").read_text(encoding="utf-8"))["details"]
 
 

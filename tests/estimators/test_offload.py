@@ -32,7 +32,7 @@ def test_activations_that_go_to_the_host_and_back_take_what_the_bus_takes():
 
 def test_a_transfer_that_hides_behind_the_kernels_takes_no_longer():
     kept = offloads(estimate(step_s=60.0), DEVICE, WORK)
-    assert 60.0 == next(one for one in kept if "activations" in one.what).step_s.point
+    assert next(one for one in kept if "activations" in one.what).step_s.point == 60.0
 
 
 def test_the_update_on_the_host_comes_on_top():
@@ -56,4 +56,4 @@ def test_inference_keeps_its_weights_on_the_host():
 
 
 def test_nothing_is_proposed_of_what_is_not_held():
-    assert [] == offloads(estimate(parts={}), DEVICE, WORK)
+    assert offloads(estimate(parts={}), DEVICE, WORK) == []

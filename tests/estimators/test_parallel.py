@@ -183,7 +183,7 @@ def updated_in_temporaries(activations):
 def test_the_temporaries_of_an_update_are_shared_out_with_its_state(activations, sharding, held):
     graph = updated_in_temporaries(activations)
     peak = peak_memory(graph)
-    assert 400 == peak.allocated_bytes
+    assert peak.allocated_bytes == 400
     found = divided_memory(peak, over(PLAIN, 4, sharding=sharding), graph)
     assert held == {kind.value: size for kind, size in found.by_category.items() if size}
     assert sum(held.values()) == found.allocated_bytes
@@ -210,7 +210,7 @@ def test_zero_holds_a_bucket_of_gradients_in_backward_alone(job, sharding):
     workload, traced = job
     divided = over(workload, 8, sharding=sharding)
     found = [exchange_buffers(divided, traced.step, stage).get(StorageCategory.GRADIENT) for stage in Stage]
-    assert [None, 10**9, None, None] == found
+    assert found == [None, 10**9, None, None]
 
 
 def test_units_of_frozen_weights_have_the_gradients_of_what_is_trained_in_them(job):
@@ -224,7 +224,7 @@ def test_what_is_taken_of_buckets_is_said(job):
     workload, traced = job
     box = WhiteBox(host_memory=host_memory)
     alone, copies = (box.estimate(over(workload, gpus), traced, A100).basis.reasons for gpus in (1, 8))
-    assert [False, True] == [any("gradient_as_bucket_view" in one for one in told) for told in (alone, copies)]
+    assert [any("gradient_as_bucket_view" in one for one in told) for told in (alone, copies)] == [False, True]
 
 
 def test_an_estimate_of_a_divided_model_needs_less_time_and_memory(job):

@@ -70,7 +70,7 @@ def test_a_job_that_would_come_now_is_told_what_it_would_be_told_had_it_come(job
 def test_a_job_that_has_not_ended_shows_its_requested_end_and_not_its_real_one():
     runs = job(0.0, 0.0, 600.0, cores=8)
     row = told([runs, job(300.0, cores=8)])
-    assert HOUR - 300.0 == row["site_planned_s"]
+    assert row["site_planned_s"] == HOUR - 300.0
 
 
 def test_a_queue_is_planned_in_turn_on_the_cores_that_were_ever_seen_used():
@@ -82,41 +82,41 @@ def test_a_queue_is_planned_in_turn_on_the_cores_that_were_ever_seen_used():
         job(40.0, cores=4, walltime_s=HOUR),
     ]
     row = told(jobs)
-    assert (3, 0.0) == (row["site_pending_jobs"], row["site_free_cores"])
+    assert (row["site_pending_jobs"], row["site_free_cores"]) == (3, 0.0)
     # the first job has 7160 s left, then one of an hour on all cores, then two side by side for an hour
-    assert 7160.0 + HOUR + HOUR == row["site_planned_s"]
-    assert (7160.0, 7160.0 - HOUR) == (row["hole_s"], row["hole_to_spare_s"])
+    assert row["site_planned_s"] == 7160.0 + HOUR + HOUR
+    assert (row["hole_s"], row["hole_to_spare_s"]) == (7160.0, 7160.0 - HOUR)
 
 
 def test_jobs_are_expected_to_use_as_much_of_their_walltimes_as_their_users_did():
     past = [job(100.0 * i, 100.0 * i, 100.0 * i + 60.0, cores=8, walltime_s=600.0) for i in range(40)]
     runs = job(5000.0, 5000.0, None, cores=8, walltime_s=600.0)
     row = told([*past, runs, job(5001.0, cores=8, walltime_s=600.0)])
-    assert 599.0 == row["site_planned_s"]
+    assert row["site_planned_s"] == 599.0
     assert row["site_expected_s"] == pytest.approx(0.1 * 599.0, rel=0.5)
 
 
 def test_a_job_that_was_cancelled_while_it_waited_is_gone_from_the_queue():
     jobs = [job(0.0, 0.0, None, cores=8), job(1.0, None, 100.0, cores=8), job(50.0), job(200.0)]
-    assert 1 == told(jobs, 2)["site_pending_jobs"]
-    assert 1 == told(jobs, 3)["site_pending_jobs"]
+    assert told(jobs, 2)["site_pending_jobs"] == 1
+    assert told(jobs, 3)["site_pending_jobs"] == 1
 
 
 def test_a_job_that_cannot_start_yet_stands_in_nobodys_way():
     jobs = [job(0.0, 0.0, None, cores=8), job(1.0, cores=8, eligible_s=inf), job(2.0, eligible_s=60.0), job(5.0)]
-    assert 0 == told(jobs)["site_pending_jobs"]
+    assert told(jobs)["site_pending_jobs"] == 0
 
 
 def test_waits_that_jobs_of_the_same_shape_and_partition_had_are_remembered():
     jobs = [job(0.0, 30.0, 40.0), job(10.0, 15.0, 20.0, cores=64), job(20.0, 90.0, 95.0, partition="q"), job(100.0)]
     row = told(jobs)
-    assert (30.0, 70.0, 17.5) == (row["same_shape_wait_s"], row["since_same_shape_s"], row["partition_recent_wait_s"])
+    assert (row["same_shape_wait_s"], row["since_same_shape_s"], row["partition_recent_wait_s"]) == (30.0, 70.0, 17.5)
 
 
 def test_what_the_scheduler_foretold_is_a_figure_where_it_was_asked():
     jobs = [job(0.0, 1.0, 2.0), job(5.0)]
     rows = queue_rows(jobs, forecasts={"5.0": 120.0})[:, FEATURES.index("forecast_s")]
-    assert [-1.0, 120.0] == rows.tolist()
+    assert rows.tolist() == [-1.0, 120.0]
 
 
 def test_beyond_the_jobs_that_are_planned_one_by_one_the_work_is_spread_over_all_cores(monkeypatch):

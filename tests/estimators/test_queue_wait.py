@@ -11,18 +11,18 @@ HALVES = np.array([[0.25, 0.5, 0.5, 1.0]])
 
 def test_waits_are_kept_in_doublings_of_a_minute_to_beyond_the_longest():
     grid = grid_to(500.0)
-    assert [5.0, 15.0, 60.0, 120.0, 240.0, 480.0, 960.0] == grid.tolist()
+    assert grid.tolist() == [5.0, 15.0, 60.0, 120.0, 240.0, 480.0, 960.0]
 
 
 def test_a_quantile_is_read_between_the_waits_of_the_grid_in_logarithms():
-    assert 2.5 == quantile(GRID, HALVES, np.array([0.125]))[0]
-    assert 60.0 == pytest.approx(quantile(GRID, HALVES, np.array([0.5]))[0])
-    assert 240.0 == pytest.approx(quantile(GRID, HALVES, np.array([0.75]))[0])
-    assert 480.0 == quantile(GRID, HALVES, np.array([1.0]))[0]
+    assert quantile(GRID, HALVES, np.array([0.125]))[0] == 2.5
+    assert pytest.approx(quantile(GRID, HALVES, np.array([0.5]))[0]) == 60.0
+    assert pytest.approx(quantile(GRID, HALVES, np.array([0.75]))[0]) == 240.0
+    assert quantile(GRID, HALVES, np.array([1.0]))[0] == 480.0
 
 
 def test_a_wait_beyond_the_grid_is_as_long_as_any():
-    assert [1.0] == probability(GRID, HALVES, np.array([1e6])).tolist()
+    assert probability(GRID, HALVES, np.array([1e6])).tolist() == [1.0]
 
 
 @given(st.lists(st.floats(0.01, 1), min_size=4, max_size=4), st.floats(0.001, 0.999))

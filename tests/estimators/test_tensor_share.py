@@ -42,7 +42,7 @@ def test_the_arithmetic_of_products_and_attention_is_shared_evenly(traced, phase
 def test_the_residual_stream_is_whole_on_every_gpu(traced):
     """4,096 wide: norms as Llama writes them, and the additions behind attention and the feed-forward block."""
     graph = traced["decoding"]
-    assert 4096 == residual_width(graph)
+    assert residual_width(graph) == 4096
     for name in ("aten.pow", "aten.rsqrt", "aten.mean"):
         kinds = (OpKind.ELEMENTWISE, OpKind.REDUCTION)
         assert total(graph, "bytes_written", *kinds, name=name) == total(

@@ -97,7 +97,7 @@ def test_full_sharding_gathers_once_more_than_sharded_gradients():
 
 def test_one_gpu_exchanges_nothing():
     alone = terms([step(gpus=1)])
-    assert (0.0, 0.0) == (alone.transfer_s[0], alone.hops_s[0])
+    assert (alone.transfer_s[0], alone.hops_s[0]) == (0.0, 0.0)
 
 
 def test_more_nodes_cost_more_hops():

@@ -18,34 +18,34 @@ def length(workload, **loop):
 
 def test_steps_are_samples_over_what_one_step_takes_in():
     workload = Workload(MODEL, batch=32, accumulation=2, gpus=4, epochs=3, dataset=Dataset(samples=1000))
-    assert 3 * 4 == length(workload).steps
+    assert length(workload).steps == 3 * 4
 
 
 def test_steps_that_were_asked_for_win():
-    assert 7 == length(Workload(MODEL, steps=7, epochs=3, dataset=Dataset(samples=1000))).steps
+    assert length(Workload(MODEL, steps=7, epochs=3, dataset=Dataset(samples=1000))).steps == 7
 
 
 def test_the_script_answers_what_the_user_left_open():
-    assert 5 * 40 == length(Workload(MODEL), steps_per_epoch=40, epochs=5).steps
+    assert length(Workload(MODEL), steps_per_epoch=40, epochs=5).steps == 5 * 40
 
 
 def test_the_user_overrides_the_scripts_epochs():
-    assert 2 * 40 == length(Workload(MODEL, epochs=2), steps_per_epoch=40, epochs=5).steps
+    assert length(Workload(MODEL, epochs=2), steps_per_epoch=40, epochs=5).steps == 2 * 40
 
 
 def test_another_batch_changes_the_scripts_steps():
-    assert 20 == length(Workload(MODEL, batch=64, epochs=1), steps_per_epoch=40, batch=32, samples=1280).steps
+    assert length(Workload(MODEL, batch=64, epochs=1), steps_per_epoch=40, batch=32, samples=1280).steps == 20
 
 
 def test_without_a_length_the_answer_is_one_step_and_says_so():
     answer = length(Workload(MODEL))
-    assert 1 == answer.steps
+    assert answer.steps == 1
     assert "--epochs" in answer.reasons[0]
 
 
 def test_inference_passes_the_data_once():
     workload = Workload(MODEL, phase=Phase.INFERENCE, batch=10, dataset=Dataset(samples=95))
-    assert 10 == length(workload).steps
+    assert length(workload).steps == 10
 
 
 def test_workers_share_the_loading():
@@ -68,8 +68,8 @@ def test_data_in_memory_is_not_read_again():
 
 def test_workers_hide_loading_behind_the_step_and_nothing_else_does():
     compute = Interval(1.0, 0.5, 2.0)
-    assert 1.0 == step_with_loading(compute, 0.4, workers=2).point
-    assert 3.0 == step_with_loading(compute, 3.0, workers=2).point
+    assert step_with_loading(compute, 0.4, workers=2).point == 1.0
+    assert step_with_loading(compute, 3.0, workers=2).point == 3.0
     assert pytest.approx(1.4) == step_with_loading(compute, 0.4, workers=0).point
 
 
@@ -85,15 +85,15 @@ def test_a_measured_import_narrows_the_start():
 def test_what_a_script_imports_itself_lengthens_the_start_in_proportion():
     figures = {"framework_import_s": 2.0, "first_step_s": 0.5}
     known = Device("CPU", "amd", DeviceKind.CPU, calibration=Calibration("now", "torch", 1, figures=figures))
-    assert 2.5 == start_up(known, LoopFacts()).point
-    assert 3.5 == start_up(known, LoopFacts(script_s=0.7, framework_s=1.4)).point
+    assert start_up(known, LoopFacts()).point == 2.5
+    assert start_up(known, LoopFacts(script_s=0.7, framework_s=1.4)).point == 3.5
 
 
 def test_what_the_scripts_own_loader_took_wins_over_the_assumption():
     job = TracedJob(OpGraph(()), LoopFacts(batch=8, load_s=0.4, loader_workers=2))
-    assert 0.2 == load_s(Workload(MODEL), job, CPU)
-    assert 0.4 == load_s(Workload(MODEL, batch=16), job, CPU)
-    assert 0.4 != load_s(Workload(MODEL, batch=16, dataset=Dataset(bytes_per_sample=10**7)), job, CPU)
+    assert load_s(Workload(MODEL), job, CPU) == 0.2
+    assert load_s(Workload(MODEL, batch=16), job, CPU) == 0.4
+    assert load_s(Workload(MODEL, batch=16, dataset=Dataset(bytes_per_sample=10**7)), job, CPU) != 0.4
 
 
 def test_a_calibrated_loader_is_priced_by_the_batch_and_by_the_sample():
@@ -101,4 +101,4 @@ def test_a_calibrated_loader_is_priced_by_the_batch_and_by_the_sample():
     known = Device("CPU", "amd", DeviceKind.CPU, calibration=Calibration("now", "torch", 1, figures=figures))
     job = TracedJob(OpGraph(()))
     assert pytest.approx(1e-4 + 32e-5) == load_s(Workload(MODEL, batch=32), job, known)
-    assert 0.0 == load_s(Workload(MODEL), job, known)
+    assert load_s(Workload(MODEL), job, known) == 0.0

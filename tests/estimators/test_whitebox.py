@@ -54,7 +54,7 @@ def test_an_h100_trains_two_to_three_times_as_fast(job):
 def test_a_7b_model_in_mixed_precision_with_adamw_does_not_fit_in_80_gb(job):
     workload, traced = job(LLAMA_7B, precision=Precision.AMP_BF16, sequence=512)
     estimate = BOX.estimate(workload, traced, A100)
-    assert 16 * 6.7e9 < estimate.gpu_memory_bytes.low
+    assert estimate.gpu_memory_bytes.low > 16 * 6.7e9
     assert any("does not fit" in reason for reason in estimate.basis.reasons)
 
 
@@ -109,7 +109,7 @@ def test_more_gpus_pay_for_their_gradients(job):
     workload, traced = job(SMALL)
     alone, four = (BOX.estimate(replace(workload, gpus=gpus), traced, A100) for gpus in (1, 4))
     assert alone.step_s.point < four.step_s.point
-    assert 0 < four.basis.breakdown_s["communication"]
+    assert four.basis.breakdown_s["communication"] > 0
 
 
 def test_the_memory_of_a_graph_is_simulated_for_that_graph(job):

@@ -32,7 +32,7 @@ def test_a_pass_forward_holds_one_workspace_of_its_device(device, expected):
 
 
 def test_training_holds_one_more_for_the_thread_of_the_backward_pass():
-    assert 2 * 32 * MIB == held(multiplying(Stage.FORWARD, Stage.BACKWARD), H100)
+    assert held(multiplying(Stage.FORWARD, Stage.BACKWARD), H100) == 2 * 32 * MIB
 
 
 @pytest.mark.parametrize("graph", [multiplying(), multiplying(Stage.FORWARD, kind=OpKind.CONV),
@@ -42,7 +42,7 @@ def test_without_products_of_pytorch_there_is_none(graph):
 
 
 def test_small_workspaces_share_a_segment():
-    assert 20 * MIB == peak_memory(with_workspaces(multiplying(Stage.FORWARD, Stage.BACKWARD), A100)).reserved_bytes
+    assert peak_memory(with_workspaces(multiplying(Stage.FORWARD, Stage.BACKWARD), A100)).reserved_bytes == 20 * MIB
 
 
 def test_a_gpu_without_tf32_takes_the_transforms_of_its_convolutions_beside():

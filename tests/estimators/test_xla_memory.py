@@ -27,14 +27,14 @@ LOWERED = OpGraph((), EVENTS, source="stablehlo")
 def test_what_the_compiler_planned_is_the_peak_and_scales_what_passes():
     compiled = replace(LOWERED, source="hlo", planned_bytes=30 * MIB)
     peak = assigned(compiled, peak_memory(compiled))
-    assert (30 * MIB, 30 * MIB) == (peak.allocated_bytes, peak.reserved_bytes)
-    assert [10 * MIB, 15 * MIB, 5 * MIB] == list(peak.by_category.values())
+    assert (peak.allocated_bytes, peak.reserved_bytes) == (30 * MIB, 30 * MIB)
+    assert list(peak.by_category.values()) == [10 * MIB, 15 * MIB, 5 * MIB]
 
 
 def test_without_a_plan_what_is_alive_is_all_there_is():
     odd = replace(LOWERED, events=(StorageEvent(0, 1, 11 * MIB + 5, StorageCategory.PARAMETER),))
-    assert 12 * MIB == peak_memory(odd).reserved_bytes
-    assert 11 * MIB + 5 == assigned(odd, peak_memory(odd)).reserved_bytes
+    assert peak_memory(odd).reserved_bytes == 12 * MIB
+    assert assigned(odd, peak_memory(odd)).reserved_bytes == 11 * MIB + 5
 
 
 def test_other_programs_keep_what_their_allocator_reserves():
@@ -54,5 +54,5 @@ def test_an_estimate_holds_a_step_of_jax_against_what_it_may_use():
     large = OpGraph((), (StorageEvent(0, 1, 85 * GIB, StorageCategory.ACTIVATION),), source="stablehlo")
     box = WhiteBox(host_memory=host_memory)
     told = box.estimate(STEP, TracedJob(large), A100)
-    assert 60 * GIB == told.device_memory_bytes
+    assert told.device_memory_bytes == 60 * GIB
     assert any("does not fit in 60.0 GiB" in reason for reason in told.basis.reasons)

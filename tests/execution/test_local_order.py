@@ -15,18 +15,18 @@ def stay(cores, lasts_s=math.inf):
 
 
 def test_jobs_start_in_their_order_when_what_runs_has_ended():
-    assert [10.0, 10.0, 15.0] == starts_s(Room(0, 0, 0, math.inf), [stay(2, 10)], [stay(1, 5), stay(1, 9), stay(1, 1)])
+    assert starts_s(Room(0, 0, 0, math.inf), [stay(2, 10)], [stay(1, 5), stay(1, 9), stay(1, 1)]) == [10.0, 10.0, 15.0]
 
 
 def test_a_small_job_goes_first_where_it_ends_in_time():
     free = Room(1, 0, 0, math.inf)
-    assert [10.0, 0.0] == starts_s(free, [stay(1, 10)], [stay(2, 5), stay(1, 10)])
-    assert [10.0, 15.0] == starts_s(free, [stay(1, 10)], [stay(2, 5), stay(1, 11)])
-    assert [10.0, 15.0] == starts_s(free, [stay(1, 10)], [stay(2, 5), stay(1)])
+    assert starts_s(free, [stay(1, 10)], [stay(2, 5), stay(1, 10)]) == [10.0, 0.0]
+    assert starts_s(free, [stay(1, 10)], [stay(2, 5), stay(1, 11)]) == [10.0, 15.0]
+    assert starts_s(free, [stay(1, 10)], [stay(2, 5), stay(1)]) == [10.0, 15.0]
 
 
 def test_a_long_job_goes_first_where_there_is_room_for_both():
-    assert [10.0, 0.0] == starts_s(Room(1, 0, 0, math.inf), [stay(2, 10)], [stay(2, 5), stay(1)])
+    assert starts_s(Room(1, 0, 0, math.inf), [stay(2, 10)], [stay(2, 5), stay(1)]) == [10.0, 0.0]
 
 
 def test_behind_a_job_whose_start_is_not_known_nobody_goes_first():
@@ -36,9 +36,9 @@ def test_behind_a_job_whose_start_is_not_known_nobody_goes_first():
 def test_gpus_memory_and_the_number_of_jobs_count_too():
     free = Room(8, 1, 10, 2)
     gpu, much, small = (Stay(Room(1, *asked), 5.0) for asked in ((1, 0), (0, 10), (0, 0)))
-    assert [0.0, 5.0] == starts_s(free, [], [gpu, gpu])
-    assert [0.0, 5.0] == starts_s(free, [], [much, much])
-    assert [0.0, 0.0, 5.0] == starts_s(free, [], [small, small, small])
+    assert starts_s(free, [], [gpu, gpu]) == [0.0, 5.0]
+    assert starts_s(free, [], [much, much]) == [0.0, 5.0]
+    assert starts_s(free, [], [small, small, small]) == [0.0, 0.0, 5.0]
 
 
 STAYS = st.lists(st.builds(stay, st.integers(1, 4), st.integers(1, 12).map(float)), max_size=12)
@@ -51,6 +51,6 @@ def test_there_is_always_room_and_nobody_is_delayed_by_who_came_later(running, w
     starts = starts_s(free, running, waiting)
     placed = [(0.0, one) for one in running] + list(zip(starts, waiting, strict=True))
     for second in range(int(max([0.0, *(start + one.lasts_s for start, one in placed)])) + 1):
-        assert 4 >= sum(one.room.cores for start, one in placed if start <= second < start + one.lasts_s)
+        assert sum(one.room.cores for start, one in placed if start <= second < start + one.lasts_s) <= 4
     for at in range(len(waiting)):
         assert starts[: at + 1] == starts_s(free, running, waiting[: at + 1])

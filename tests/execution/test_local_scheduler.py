@@ -81,18 +81,18 @@ def test_a_job_runs_to_its_end_and_is_accounted_for(local, tmp_path):
     number = local.submit(
         shell("one", "echo $MINE > made; echo said; exit 3", workdir=tmp_path, environment={"MINE": "yes"})
     )
-    assert {} == local.account([number])
+    assert local.account([number]) == {}
     status = until(local, [number])[number]
-    assert (JobState.FAILED, 3) == (status.state, status.exit_code)
-    assert "yes\n" == (tmp_path / "made").read_text()
+    assert (status.state, status.exit_code) == (JobState.FAILED, 3)
+    assert (tmp_path / "made").read_text() == "yes\n"
     assert status.submitted_s <= status.started_s <= status.ended_s
     assert status.memory_bytes > 0
     assert {number: status} == local.account([number])
     assert {"one": number} == local.find(["one", "two"])
     outcome = local.reports(["one", "two"])["one"]
     assert JobState.FAILED is outcome.state
-    assert {"one": "said\n"} == local.log_tails(["one", "two"], most_bytes=5)
-    assert {} == local.reports(["one"], since_s=time.time() + 1)
+    assert local.log_tails(["one", "two"], most_bytes=5) == {"one": "said\n"}
+    assert local.reports(["one"], since_s=time.time() + 1) == {}
 
 
 def test_a_key_is_taken_once_however_often_it_is_handed_over(local, tmp_path):
@@ -102,7 +102,7 @@ def test_a_key_is_taken_once_however_often_it_is_handed_over(local, tmp_path):
     until(local, [number])
     assert number == local.submit(submission)
     until(local, [number])
-    assert "ran\n" == (tmp_path / "made").read_text()
+    assert (tmp_path / "made").read_text() == "ran\n"
     local.submit(replace(submission, key="two-3"))
     with pytest.raises(Refused, match=r"job two-3 was submitted before"):
         local.submit(replace(submission, key="two", indices=(3,)))
@@ -115,7 +115,7 @@ def test_what_this_machine_can_never_run_is_refused(local):
         local.submit(job("empty"))
     with pytest.raises(Refused, match="job 77, and there is none"):
         local.submit(shell("late", "true", after=("77",)))
-    assert {} == local.find(["big", "empty", "late"])
+    assert local.find(["big", "empty", "late"]) == {}
 
 
 def test_slots_are_shared_out_and_a_job_that_names_no_cores_has_one(local, tmp_path):
@@ -137,8 +137,8 @@ def test_a_later_job_goes_first_only_if_it_delays_none(local):
     long = local.submit(shell("long", "true", walltime_s=100))
     short = local.submit(shell("short", "true", walltime_s=20))
     found = local.query([wide, long, short])
-    assert [JobState.PENDING, JobState.PENDING, JobState.RUNNING] == [found[one].state for one in (wide, long, short)]
-    assert "Resources" == found[wide].reason
+    assert [found[one].state for one in (wide, long, short)] == [JobState.PENDING, JobState.PENDING, JobState.RUNNING]
+    assert found[wide].reason == "Resources"
     assert 50 < found[wide].expected_start_s - time.time() < 60.5
     assert 110 < found[long].expected_start_s - time.time() < 120.5
     assert 210 < local.forecast_start_s(shell("next", "true", cores_per_task=2, walltime_s=1)) - time.time() < 220.5
@@ -160,8 +160,8 @@ def test_a_walltime_is_enforced_and_a_running_job_gets_more_of_it(local, tmp_pat
     with closing(LocalScheduler(local.folder, Slots((0, 1)))) as another:
         another.change_walltime(more, 30)
     found = until(local, [cut, more])
-    assert (JobState.TIMEOUT, JobState.COMPLETED) == (found[cut].state, found[more].state)
-    assert 30 == found[more].walltime_s
+    assert (found[cut].state, found[more].state) == (JobState.TIMEOUT, JobState.COMPLETED)
+    assert found[more].walltime_s == 30
     assert (tmp_path / "done").exists()
     with pytest.raises(Refused, match="has ended"):
         local.change_walltime(more, 60)
@@ -188,7 +188,7 @@ def test_a_checkpoint_is_written_before_the_limit_and_again_before_a_later_one(l
     local.change_walltime(number, 6)
     status = until(local, [number])[number]
     assert JobState.TIMEOUT is status.state
-    assert "xx" == (tmp_path / "saved").read_text()
+    assert (tmp_path / "saved").read_text() == "xx"
 
 
 def test_memory_is_held_to_what_was_asked_for(local):
@@ -214,7 +214,7 @@ def test_an_array_has_an_index_for_each_element_and_no_more_at_once_than_it_may(
     array = local.submit(shell("many", script, indices=(3, 5, 8), most=1, workdir=tmp_path))
     found = until(local, [f"{array}_{index}" for index in (3, 5, 8)])
     assert {f"{array}_3", f"{array}_5", f"{array}_8"} == set(found) == set(local.query([array]))
-    assert ["3 3\n", "5 5\n", "8 8\n"] == [(tmp_path / f"made-{index}").read_text() for index in (3, 5, 8)]
+    assert [(tmp_path / f"made-{index}").read_text() for index in (3, 5, 8)] == ["3 3\n", "5 5\n", "8 8\n"]
     times = sorted((one.started_s, one.ended_s) for one in found.values())
     assert all(end <= start for (_, end), (start, _) in pairwise(times))
     assert {"many-3", "many-8"} == set(local.reports(["many-3", "many-8"]))
@@ -228,11 +228,11 @@ def test_jobs_wait_for_those_before_and_end_where_these_end_otherwise(local):
     anyway = local.submit(shell("anyway", "true", after=(bad,), kind=After.ANY))
     mend = local.submit(shell("mend", "true", after=(bad,), kind=After.NOT_OK))
     needless = local.submit(shell("needless", "true", after=(first,), kind=After.NOT_OK))
-    assert "Dependency" == local.query([then])[then].reason
+    assert local.query([then])[then].reason == "Dependency"
     found = until(local, [first, bad, then, never, anyway, mend, needless])
     assert {JobState.COMPLETED} == {found[one].state for one in (first, then, anyway, mend)}
     assert {JobState.CANCELLED} == {found[one].state for one in (never, needless)}
-    assert "DependencyNeverSatisfied" == found[never].reason
+    assert found[never].reason == "DependencyNeverSatisfied"
     assert found[then].started_s >= found[first].ended_s
 
 
@@ -243,8 +243,8 @@ def test_a_job_whose_wrapper_is_killed_has_lost_its_node_and_is_not_run_again(lo
     wrapper = next(one for one in marked(mark) if "leadline.execution.wrapper" in one.cmdline())
     wrapper.kill()
     assert JobState.NODE_FAIL is until(local, [number])[number].state
-    assert [] == marked(mark)
-    assert "ran\n" == (tmp_path / "made").read_text()
+    assert marked(mark) == []
+    assert (tmp_path / "made").read_text() == "ran\n"
 
 
 def test_a_second_process_takes_up_where_the_first_one_ended(local, folder, tmp_path):
@@ -254,7 +254,7 @@ def test_a_second_process_takes_up_where_the_first_one_ended(local, folder, tmp_
     second = LocalScheduler(folder, Slots((0, 1), (), 4096 * MIB))
     assert dict(zip(("job0", "job1", "job2"), numbers, strict=True)) == second.find(["job0", "job1", "job2"])
     assert {JobState.COMPLETED} == {one.state for one in until(second, numbers).values()}
-    assert "ran\nran\nran\n" == (tmp_path / "made").read_text()
+    assert (tmp_path / "made").read_text() == "ran\nran\nran\n"
     second.close()
 
 
@@ -267,7 +267,7 @@ def test_two_that_drive_in_turn_start_nothing_twice_and_not_more_than_there_is_r
         assert time.monotonic() < deadline
         time.sleep(0.02)
     log, at_once = (tmp_path / "log").read_text().split(), 0
-    assert (8, 8) == (log.count("b"), log.count("e"))
+    assert (log.count("b"), log.count("e")) == (8, 8)
     for one in log:
         at_once += 1 if one == "b" else -1
         assert at_once <= 2
@@ -289,7 +289,7 @@ def test_a_clock_that_was_set_takes_no_running_job_for_a_lost_one(local, folder,
     with closing(LocalScheduler(folder, Slots((0, 1)))) as second:
         assert JobState.RUNNING is second.query([number])[number].state
         assert JobState.COMPLETED is until(second, [number])[number].state
-    assert "ran\n" == (tmp_path / "made").read_text()
+    assert (tmp_path / "made").read_text() == "ran\n"
 
 
 @pytest.fixture
@@ -313,14 +313,14 @@ def test_a_full_disk_loses_nothing_and_repeats_nothing(small_disk, tmp_path):
         fill(small_disk / "filling")
         with pytest.raises(Unsure, match="cannot be used"):
             local.submit(shell("two", "echo two >> made", workdir=tmp_path, environment={"LONG": "x" * 100_000}))
-        assert {} == local.find(["two"])
+        assert local.find(["two"]) == {}
         time.sleep(2.5)
         assert JobState.RUNNING is local.query([number])[number].state
         (small_disk / "filling").unlink()
         assert JobState.COMPLETED is until(local, [number])[number].state
         second = local.submit(shell("two", "echo two >> made", workdir=tmp_path))
         assert JobState.COMPLETED is until(local, [second])[second].state
-    assert "ran\ntwo\n" == (tmp_path / "made").read_text()
+    assert (tmp_path / "made").read_text() == "ran\ntwo\n"
 
 
 DIES = """
@@ -352,7 +352,7 @@ def test_a_driver_that_dies_around_any_of_its_steps_loses_and_repeats_nothing(fo
     with closing(LocalScheduler(folder, Slots((0, 1)))) as local:
         number = local.find(["one"])["one"]
         assert JobState.COMPLETED is until(local, [number])[number].state
-    assert "ran\n" == (tmp_path / "made").read_text()
+    assert (tmp_path / "made").read_text() == "ran\n"
 
 
 DRIVER = """
@@ -373,5 +373,5 @@ def test_nothing_is_lost_or_run_twice_when_the_driver_is_killed_at_random_moment
     assert sorted((tmp_path / "made").read_text().split(), key=int) == [str(at) for at in range(12)]
     local = LocalScheduler(folder, Slots((0, 1)))
     states = [one.state for one in local.query(list(local.find([f"job{at}" for at in range(12)]).values())).values()]
-    assert [JobState.COMPLETED] * 12 == states
+    assert states == [JobState.COMPLETED] * 12
     local.close()

@@ -40,25 +40,25 @@ def left(folder):
 
 def test_a_second_start_runs_nothing_and_ends_as_the_first(folder):
     text = script(folder, "sh", "-c", "echo ran; exit 3")
-    assert [(3, "ran\n", ""), (3, "", "")] == [bash(text), bash(text)]
-    assert (JobState.FAILED, 3) == (left(folder)["k1"].state, left(folder)["k1"].exit_code)
+    assert [bash(text), bash(text)] == [(3, "ran\n", ""), (3, "", "")]
+    assert (left(folder)["k1"].state, left(folder)["k1"].exit_code) == (JobState.FAILED, 3)
 
 
 def test_a_second_start_of_what_left_no_end_says_so_and_runs_nothing(folder):
     text = script(folder, "echo", "ran", in_place=True)
-    assert (0, "ran\n", "") == bash(text)
+    assert bash(text) == (0, "ran\n", "")
     code, out, said = bash(text)
-    assert (125, "") == (code, out)
+    assert (code, out) == (125, "")
     assert said.startswith("leadline: k1 was started before, and nothing tells how it ended")
 
 
 def test_where_no_file_can_be_left_the_command_runs_all_the_same(tmp_path):
-    assert (0, "ran\n") == bash(script(tmp_path / "nowhere", "echo", "ran"))[:2]
+    assert bash(script(tmp_path / "nowhere", "echo", "ran"))[:2] == (0, "ran\n")
 
 
 def test_setup_lines_that_end_at_the_first_failure_do_not_keep_the_end_from_being_written(folder):
-    assert 3 == bash("set -eo pipefail\n" + script(folder, "sh", "-c", "exit 3"))[0]
-    assert 3 == left(folder)["k1"].exit_code
+    assert bash("set -eo pipefail\n" + script(folder, "sh", "-c", "exit 3"))[0] == 3
+    assert left(folder)["k1"].exit_code == 3
 
 
 def test_a_command_that_is_told_to_end_may_do_so_in_its_own_way(folder):
@@ -68,11 +68,11 @@ def test_a_command_that_is_told_to_end_may_do_so_in_its_own_way(folder):
         ["bash", str(folder / "job.sh")], stdout=subprocess.PIPE, text=True, start_new_session=True
     ) as job:
         assert job.stdout is not None
-        assert "on\n" == job.stdout.readline()
+        assert job.stdout.readline() == "on\n"
         os.killpg(job.pid, signal.SIGTERM)
-        assert 7 == job.wait(10)
+        assert job.wait(10) == 7
     end = left(folder)["k1"]
-    assert (JobState.FAILED, 7, None) == (end.state, end.exit_code, end.signal)
+    assert (end.state, end.exit_code, end.signal) == (JobState.FAILED, 7, None)
     assert abs(time.time() - epoch_s(end.ended_at)) < 60
     assert epoch_s(end.started_at) <= epoch_s(end.ended_at)
 
@@ -87,4 +87,4 @@ def test_an_end_is_read_whole_or_not_at_all(text):
 @pytest.mark.parametrize("text", ["", "{", "0 1"])
 def test_what_is_damaged_says_nothing(folder, name, text):
     (folder / "runs" / name).write_text(text)
-    assert {} == left(folder)
+    assert left(folder) == {}

@@ -73,7 +73,7 @@ def echoed(transport, words):
     """Return the words as a program there got them."""
     code = "import sys; sys.stdout.buffer.write(b'\\0'.join(map(__import__('os').fsencode, sys.argv[1:])))"
     done = transport.run([sys.executable, "-c", code, *words], timeout_s=30)
-    assert 0 == done.returncode, done.stderr
+    assert done.returncode == 0, done.stderr
     return done.stdout.split("\0")
 
 
@@ -94,7 +94,7 @@ def test_words_arrive_over_ssh_as_they_are(ssh, words):
 
 def test_odd_words_are_no_commands(transport, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert ODD == echoed(transport, ODD)
+    assert echoed(transport, ODD) == ODD
     assert not list(tmp_path.iterdir())
 
 
@@ -108,7 +108,7 @@ def test_what_no_program_can_be_given_is_refused(word, transport):
 
 def test_a_command_has_its_input_its_variables_its_output_and_its_exit_code(transport):
     done = transport.run(["sh", "-c", "cat; echo $A >&2; exit 3"], stdin="in\n", env={"A": "x y"}, timeout_s=10)
-    assert (3, "in\n", "x y\n", False) == (done.returncode, done.stdout, done.stderr, done.timed_out)
+    assert (done.returncode, done.stdout, done.stderr, done.timed_out) == (3, "in\n", "x y\n", False)
     assert Completed(0, "", "") == transport.run(["cat"], timeout_s=10)
 
 
@@ -116,8 +116,8 @@ def test_what_takes_too_long_and_what_is_not_there_are_said(transport):
     began = time.monotonic()
     assert transport.run(["sleep", "30"], timeout_s=0.5).timed_out
     assert time.monotonic() - began < 10
-    assert 127 == transport.run(["no-such-program"], timeout_s=10).returncode
-    assert 255 == transport.run(["sh", "-c", "exit 255"], timeout_s=10).returncode
+    assert transport.run(["no-such-program"], timeout_s=10).returncode == 127
+    assert transport.run(["sh", "-c", "exit 255"], timeout_s=10).returncode == 255
 
 
 def test_a_file_is_written_whole_or_not_at_all(transport, tmp_path):
@@ -125,8 +125,8 @@ def test_a_file_is_written_whole_or_not_at_all(transport, tmp_path):
     transport.write(path, "ü\n" * 10_000)
     transport.write(path, "second 'one'\n$x")
     folder = tmp_path / "new folder"
-    assert "second 'one'\n$x" == (folder / "it's.sh").read_text()
-    assert ["it's.sh"] == [one.name for one in folder.iterdir()]
+    assert (folder / "it's.sh").read_text() == "second 'one'\n$x"
+    assert [one.name for one in folder.iterdir()] == ["it's.sh"]
     (tmp_path / "file").touch()
     with pytest.raises(LeadlineError, match="cannot be written"):
         transport.write(PurePosixPath(tmp_path / "file" / "below"), "x")
@@ -137,11 +137,11 @@ def test_the_files_that_changed_are_read_by_one_command(transport, tmp_path):
         (tmp_path / f"k{number}.json").write_text(f"{number} ü")
         os.utime(tmp_path / f"k{number}.json", (1000.0 + number, 1000.0 + number + 0.5))
     folder, names = PurePosixPath(tmp_path), [f"k{number}.json" for number in (0, 1, 3, 9)]
-    assert {"k1.json": "1 ü", "k3.json": "3 ü"} == transport.read_changed(folder, names, since_s=1000.5)
-    assert {"k3.json": "3 ü"} == transport.read_changed(folder, names, since_s=1003.4)
-    assert {} == transport.read_changed(folder, names, since_s=2000.0)
-    assert {} == transport.read_changed(folder / "nowhere", names, since_s=0.0)
-    assert {} == transport.read_changed(folder, [], since_s=0.0)
+    assert transport.read_changed(folder, names, since_s=1000.5) == {"k1.json": "1 ü", "k3.json": "3 ü"}
+    assert transport.read_changed(folder, names, since_s=1003.4) == {"k3.json": "3 ü"}
+    assert transport.read_changed(folder, names, since_s=2000.0) == {}
+    assert transport.read_changed(folder / "nowhere", names, since_s=0.0) == {}
+    assert transport.read_changed(folder, [], since_s=0.0) == {}
 
 
 @pytest.mark.parametrize("rsync", [True, False])
@@ -165,10 +165,10 @@ def test_a_folder_is_copied_there_and_back_and_the_copy_is_measured(transport, r
 
 
 def test_the_connection_is_shared_and_opened_once(ssh, server):
-    assert "over there" == ssh.run(["sh", "-c", "echo $PLACE"], timeout_s=20).stdout.strip()
+    assert ssh.run(["sh", "-c", "echo $PLACE"], timeout_s=20).stdout.strip() == "over there"
     accepted = (server.folder / "sshd.log").read_text().count("Accepted publickey")
     for _ in range(5):
-        assert 0 == ssh.run(["true"], timeout_s=20).returncode
+        assert ssh.run(["true"], timeout_s=20).returncode == 0
     assert accepted == (server.folder / "sshd.log").read_text().count("Accepted publickey") > 0
 
 
@@ -178,7 +178,7 @@ def test_a_cut_connection_is_told_from_a_command_that_failed_and_not_fought_for(
     now = [0.0]
     with ssh_server(tmp_path) as server:
         ssh = Ssh(HOST, config=server.config, sockets=sockets, clock=lambda: now[0])
-        assert 0 == ssh.run(["true"], timeout_s=20).returncode
+        assert ssh.run(["true"], timeout_s=20).returncode == 0
         cut = threading.Timer(1.0, server.stop)
         cut.start()
         with pytest.raises(CutOff, match="the connection to place broke"):
@@ -190,11 +190,11 @@ def test_a_cut_connection_is_told_from_a_command_that_failed_and_not_fought_for(
         with pytest.raises(SchedulerUnreachable, match="refused"):
             ssh.run(["true"], timeout_s=20)  # nothing is tried yet
         now[0] = 6.0
-        assert 0 == ssh.run(["true"], timeout_s=20).returncode
+        assert ssh.run(["true"], timeout_s=20).returncode == 0
         server.stop()
         server.start()
         time.sleep(0.2)
-        assert 0 == ssh.run(["true"], timeout_s=20).returncode  # nothing was sent, so it was opened anew
+        assert ssh.run(["true"], timeout_s=20).returncode == 0  # nothing was sent, so it was opened anew
         ssh.close()
 
 
@@ -214,7 +214,7 @@ def test_a_refused_login_is_the_users_to_make(tmp_path, sockets):
             ssh.run(["true"], timeout_s=20)
         login = str(ssh._failure).partition("log in once with ")[2]
         subprocess.run(["sh", "-c", login], check=True, stderr=subprocess.DEVNULL)
-        assert 0 == ssh.run(["true"], timeout_s=20).returncode
+        assert ssh.run(["true"], timeout_s=20).returncode == 0
         ssh.close()
 
 
@@ -226,11 +226,11 @@ def test_a_host_is_no_option_and_no_command(host):
 
 def test_a_pipe_has_the_exit_code_of_the_one_that_failed():
     assert Completed(0, "", "") == run_piped(["echo", "x"], ["cat"])
-    assert 3 == run_piped(["sh", "-c", "echo no >&2; exit 3"], ["cat"]).returncode
-    assert "no\n" == run_piped(["true"], ["sh", "-c", "echo no >&2; exit 3"]).stderr
+    assert run_piped(["sh", "-c", "echo no >&2; exit 3"], ["cat"]).returncode == 3
+    assert run_piped(["true"], ["sh", "-c", "echo no >&2; exit 3"]).stderr == "no\n"
     assert run_piped(["sleep", "30"], ["cat"], timeout_s=0.2).timed_out
 
 
 def test_a_process_reads_what_it_is_given():
-    assert "ü\n" == run_process(["cat"], stdin="ü\n").stdout
-    assert 0 == run_process(["true"], stdin="x" * 1_000_000).returncode
+    assert run_process(["cat"], stdin="ü\n").stdout == "ü\n"
+    assert run_process(["true"], stdin="x" * 1_000_000).returncode == 0

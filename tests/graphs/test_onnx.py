@@ -54,14 +54,14 @@ def read(path, **settings):
 
 def test_the_arithmetic_is_that_of_the_nodes_times_the_batch(network):
     ops = {op.kind: op for op in read(network, batch=8).step.ops}
-    assert 2 * 8 * 32 * 32 * 16 * 3 * 9 == ops[OpKind.CONV].flops
-    assert 2 * 8 * 16 * 10 == ops[OpKind.GEMM].flops
-    assert {"b": 1, "m": 8, "n": 10, "k": 16} == ops[OpKind.GEMM].dims
+    assert ops[OpKind.CONV].flops == 2 * 8 * 32 * 32 * 16 * 3 * 9
+    assert ops[OpKind.GEMM].flops == 2 * 8 * 16 * 10
+    assert ops[OpKind.GEMM].dims == {"b": 1, "m": 8, "n": 10, "k": 16}
 
 
 def test_parameters_are_the_initializers(network):
     step = read(network).step
-    assert 16 * 27 + 160 + 10 == step.parameters
+    assert step.parameters == 16 * 27 + 160 + 10
     assert 4 * step.parameters == step.parameter_bytes
 
 
@@ -74,7 +74,7 @@ def test_an_activation_goes_with_its_last_reader(network):
 
 def test_every_op_but_the_first_names_its_source(network):
     ops = read(network).step.ops
-    assert [(), (0,), (1,), (2,)] == [op.sources for op in ops]
+    assert [op.sources for op in ops] == [(), (0,), (1,), (2,)]
 
 
 def test_a_narrower_precision_halves_the_memory(network):
@@ -85,7 +85,7 @@ def test_a_narrower_precision_halves_the_memory(network):
 
 def test_given_input_shapes_decide_all_sizes(network):
     ops = read(network, inputs=(InputShape((4, 3, 32, 32)),)).step.ops
-    assert (4, 16, 32, 32) == ops[0].outputs[0].shape
+    assert ops[0].outputs[0].shape == (4, 16, 32, 32)
 
 
 def test_inputs_of_another_rank_are_refused(network):

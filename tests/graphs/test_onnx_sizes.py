@@ -61,12 +61,12 @@ def positions(tmp_path):
 
 def test_a_mask_as_long_as_the_input_has_its_size(positions):
     product = next(op for op in read(positions, batch=3, sequence=100).ops if op.kind is OpKind.GEMM)
-    assert {"b": 1, "m": 3, "n": 100, "k": 100} == product.dims
+    assert product.dims == {"b": 1, "m": 3, "n": 100, "k": 100}
 
 
 def test_long_ranges_are_sized_without_being_counted_up(positions):
     product = next(op for op in read(positions, batch=1, sequence=100_000).ops if op.kind is OpKind.GEMM)
-    assert 2 * 100_000**2 == product.flops
+    assert product.flops == 2 * 100_000**2
 
 
 def test_an_unknown_operator_is_named_with_the_size_that_is_missing(tmp_path):

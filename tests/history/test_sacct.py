@@ -23,11 +23,11 @@ def line(delimiter: str = DELIMITER, **changed: str) -> str:
 
 def test_a_job_is_read_with_what_it_asked_for_and_when_it_ran():
     (job,) = read_sacct(line() + "\n")
-    assert ("17", "ada", "research", "gpu", "normal", "train") == (
+    assert (
         job.id, job.user, job.account, job.partition, job.qos, job.name,
-    )  # fmt: skip
-    assert (2, 16, 4, 128 * 2**30, 7200.0) == (job.nodes, job.cores, job.gpus, job.memory_bytes, job.walltime_s)
-    assert (60.0, 3600.0, JobState.COMPLETED) == (job.wait_s, job.elapsed_s, job.state)
+    ) == ("17", "ada", "research", "gpu", "normal", "train")  # fmt: skip
+    assert (job.nodes, job.cores, job.gpus, job.memory_bytes, job.walltime_s) == (2, 16, 4, 128 * 2**30, 7200.0)
+    assert (job.wait_s, job.elapsed_s, job.state) == (60.0, 3600.0, JobState.COMPLETED)
 
 
 @pytest.mark.parametrize("unknown", ["Unknown", "None", ""])
@@ -37,34 +37,34 @@ def test_a_job_that_waits_has_no_start_and_one_that_cannot_start_yet_is_eligible
         + "\n"
         + line(State="PENDING", Start=unknown, End=unknown, Eligible=unknown, Submit="1700000001")
     )
-    assert (None, None, 1700000030.0) == (waits.started_s, waits.ended_s, waits.eligible_s)
+    assert (waits.started_s, waits.ended_s, waits.eligible_s) == (None, None, 1700000030.0)
     assert (None, math.inf) == (held.wait_s, held.eligible_s)
 
 
 def test_a_job_that_was_cancelled_while_it_waited_ended_without_a_start():
     (job,) = read_sacct(line(State="CANCELLED by 1000", Start="None"))
-    assert (JobState.CANCELLED, None, 1700003690.0) == (job.state, job.started_s, job.ended_s)
+    assert (job.state, job.started_s, job.ended_s) == (JobState.CANCELLED, None, 1700003690.0)
 
 
 def test_elements_of_an_array_that_pend_together_are_jobs_each():
     jobs = read_sacct(line(JobID="8_[1-3,7%2]", State="PENDING", Start="Unknown", End="Unknown"))
-    assert ["8_1", "8_2", "8_3", "8_7"] == [job.id for job in jobs]
+    assert [job.id for job in jobs] == ["8_1", "8_2", "8_3", "8_7"]
 
 
 def test_moments_that_are_written_out_are_read_in_their_zone():
     text = line("|", Submit="2023-11-14T23:13:20", Eligible="2023-11-14T23:13:20", Start="2023-11-14T23:14:20")
     (job,) = read_sacct(text, timezone(timedelta(hours=1)))
-    assert (1700000000.0, 60.0) == (job.submitted_s, job.wait_s)
+    assert (job.submitted_s, job.wait_s) == (1700000000.0, 60.0)
 
 
 def test_limits_and_sizes_that_are_not_told_are_not_invented():
     (job,) = read_sacct(line(TimelimitRaw="UNLIMITED", ReqTRES="", ReqNodes="", ReqCPUS=""))
-    assert (None, None, 0, 1, 1) == (job.walltime_s, job.memory_bytes, job.gpus, job.nodes, job.cores)
+    assert (job.walltime_s, job.memory_bytes, job.gpus, job.nodes, job.cores) == (None, None, 0, 1, 1)
 
 
 def test_gpus_that_are_told_by_type_alone_are_added_up():
     (job,) = read_sacct(line(ReqTRES="cpu=4,gres/gpu:a100=2,gres/gpu:v100=1,node=1"))
-    assert 3 == job.gpus
+    assert job.gpus == 3
 
 
 @given(st.lists(st.text(st.characters(exclude_characters=DELIMITER, exclude_categories=("Cs",)), max_size=30)))
@@ -85,7 +85,7 @@ def test_what_is_no_accounting_is_refused_with_the_command_that_gives_it():
 
 
 def test_an_empty_accounting_has_no_jobs():
-    assert [] == read_sacct("")
+    assert read_sacct("") == []
 
 
 def test_the_command_asks_for_the_fields_that_are_read():

@@ -50,7 +50,7 @@ def test_the_waits_of_jobs_that_had_to_queue_are_read_from_a_real_accounting():
     )
     said("scancel", held, array)
     asked = queued[first]
-    assert (KEPT, 2, 8, 120.0) == (asked.name, asked.nodes, asked.cores, asked.walltime_s)
+    assert (asked.name, asked.nodes, asked.cores, asked.walltime_s) == (KEPT, 2, 8, 120.0)
     assert queued[second].wait_s is None
     # sacct tells of no job before it could start
     assert held not in queued

@@ -92,10 +92,10 @@ def test_peaks_are_those_of_one_point(cuda):
     memory.model_is_there()
     cuda.take(300 * MIB)
     cuda.give(300 * MIB)
-    assert {
+    assert memory.figures() == {
         "before_bytes": 10 * MIB, "model_bytes": 100 * MIB, "peak_allocated_bytes": 410 * MIB,
         "peak_reserved_bytes": 410 * MIB, "outside_allocator_bytes": 500 * MIB, "peak_host_bytes": None,
-    } == memory.figures()  # fmt: skip
+    }  # fmt: skip
 
 
 def fail_with(bench, monkeypatch, error, before=lambda: None):
@@ -116,13 +116,13 @@ def test_out_of_memory_leaves_lower_bounds_and_a_process_of_use(cuda, monkeypatc
 
     error = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
     row = fail_with(bench, monkeypatch, error, fill)
-    assert ("oom", True, 39000 * MIB) == (
+    assert (
         row["outcome"],
         row["memory"]["censored"],
         row["memory"]["peak_allocated_bytes"],
-    )
+    ) == ("oom", True, 39000 * MIB)
     assert not bench.spent
-    assert 0 == cuda.reserved
+    assert cuda.reserved == 0
 
 
 def test_memory_that_stays_taken_ends_the_process(cuda, monkeypatch):
@@ -135,7 +135,7 @@ def test_a_device_that_failed_ends_the_process_after_its_row(cuda, monkeypatch):
     bench = Bench("cuda", None, Patience.of(quick=True), ops=False)
     error = RuntimeError("CUDA error: an illegal memory access was encountered")
     row = fail_with(bench, monkeypatch, error, lambda: setattr(cuda, "broken", True))
-    assert ("error", None) == (row["outcome"], row["memory"])
+    assert (row["outcome"], row["memory"]) == ("error", None)
     assert "illegal memory access" in row["reason"]
     assert bench.spent
 
@@ -152,19 +152,19 @@ def test_what_a_generation_has_no_units_for_is_not_measured(cuda, capability, dt
 
 def test_the_header_says_what_torch_says_of_the_gpu(cuda):
     found = machine._gpu()
-    assert ("cuda", "NVIDIA A100-SXM4-40GB", 40960 * MIB, 108, "8.0", None) == tuple(
+    assert tuple(
         found[name] for name in ("type", "name", "memory_bytes", "compute_units", "capability", "threads")
-    )
+    ) == ("cuda", "NVIDIA A100-SXM4-40GB", 40960 * MIB, 108, "8.0", None)
 
 
 def test_a_slice_of_a_gpu_has_no_meter(cuda):
     cuda.name = "NVIDIA A100-SXM4-40GB MIG 1g.5gb"
-    assert (None, "a MIG slice has no meter of its own") == machine.meters("cuda")
+    assert machine.meters("cuda") == (None, "a MIG slice has no meter of its own")
 
 
 def test_auto_takes_the_gpu_where_there_is_one(cuda):
     assert "cuda" == machine.require_device("auto") == machine.require_device("cuda")
     cuda.is_available = lambda: False
-    assert "cpu" == machine.require_device("auto")
+    assert machine.require_device("auto") == "cpu"
     with pytest.raises(KitError, match="sees no GPU here; give cpu"):
         machine.require_device("cuda")

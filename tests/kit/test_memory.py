@@ -24,8 +24,8 @@ def test_the_peak_of_a_point_is_its_own_and_not_that_of_the_one_before():
     small = memory.figures()
     if large["peak_host_bytes"] is None:
         pytest.skip("this system does not let a process reset its peak")
-    assert 200 * MIB == pytest.approx(large["model_bytes"], rel=0.05)
-    assert 200 * MIB == pytest.approx(large["peak_host_bytes"] - large["before_bytes"], rel=0.05)
+    assert pytest.approx(large["model_bytes"], rel=0.05) == 200 * MIB
+    assert pytest.approx(large["peak_host_bytes"] - large["before_bytes"], rel=0.05) == 200 * MIB
     assert small["peak_host_bytes"] - small["before_bytes"] < 20 * MIB
     assert large["peak_allocated_bytes"] is None
 
@@ -49,12 +49,12 @@ def test_a_point_that_does_not_fit_is_a_row_with_lower_bounds_and_the_next_one_i
         [sys.executable, "-c", LIMITED], capture_output=True, text=True, check=False,
         env={"PYTHONPATH": ":".join(path for path in sys.path if path), "OMP_NUM_THREADS": "1"},
     )  # fmt: skip
-    assert 0 == done.returncode, done.stderr
+    assert done.returncode == 0, done.stderr
     large, small = json.loads(done.stdout)
-    assert "oom" == large["outcome"], large["reason"]
+    assert large["outcome"] == "oom", large["reason"]
     assert large["memory"]["censored"]
     assert "step_s" not in large
-    assert "ok" == small["outcome"], small["reason"]
+    assert small["outcome"] == "ok", small["reason"]
     assert not small["memory"]["censored"]
 
 

@@ -79,11 +79,11 @@ def libraries(request, tmp_path_factory):
 def test_the_board_is_asked_for_what_it_knows(libraries):
     cuda, nvml_library, counts = libraries
     nvml, reason = open_nvml(0, cuda, nvml_library)
-    assert "" == reason
-    assert {"sm_mhz": 1755, "memory_mhz": 2619, "temperature_c": 61,
-            "throttled": ["power cap", "thermal, by software"]} == nvml.state()  # fmt: skip
-    assert {"max_sm_mhz": 1980, "max_memory_mhz": 2619, "power_limit_w": 700.0} == nvml.limits()
-    assert (312.5, "570.86.15") == (nvml.power_w(), nvml.driver())
+    assert reason == ""
+    assert nvml.state() == {"sm_mhz": 1755, "memory_mhz": 2619, "temperature_c": 61,
+            "throttled": ["power cap", "thermal, by software"]}  # fmt: skip
+    assert nvml.limits() == {"max_sm_mhz": 1980, "max_memory_mhz": 2619, "power_limit_w": 700.0}
+    assert (nvml.power_w(), nvml.driver()) == (312.5, "570.86.15")
     assert counts == (nvml.energy_j() is not None)
 
 
@@ -99,17 +99,17 @@ def test_energy_is_that_of_the_timed_steps_however_the_board_tells_it(libraries)
     found = meter.figures(steps=4)
     assert ("counter" if counts else "samples") == found["method"]
     if counts:
-        assert 4 * 1.5 / 4 == pytest.approx(found["step_j"])  # four readings after the first, 1.5 J each
-        assert 6.0 == pytest.approx(found["mean_w"] * found["window_s"])
+        assert pytest.approx(found["step_j"]) == 4 * 1.5 / 4  # four readings after the first, 1.5 J each
+        assert pytest.approx(found["mean_w"] * found["window_s"]) == 6.0
     else:
-        assert 312.5 == found["mean_w"]
+        assert found["mean_w"] == 312.5
         assert 312.5 * found["window_s"] / 4 == pytest.approx(found["step_j"])
 
 
 def test_what_is_not_there_is_said_once_and_is_no_error(libraries, tmp_path):
     cuda, nvml_library, _ = libraries
-    assert (None, "NVML knows no GPU at 0000:AF:00.0 (code 6)") == open_nvml(1, cuda, nvml_library)
-    assert (None, "the CUDA driver does not say where GPU 2 is (code 101)") == open_nvml(2, cuda, nvml_library)
+    assert open_nvml(1, cuda, nvml_library) == (None, "NVML knows no GPU at 0000:AF:00.0 (code 6)")
+    assert open_nvml(2, cuda, nvml_library) == (None, "the CUDA driver does not say where GPU 2 is (code 101)")
     for paths in ((cuda, str(tmp_path / "none.so")), (str(tmp_path / "none.so"), nvml_library)):
         nvml, reason = open_nvml(0, *paths)
         assert nvml is None

@@ -19,7 +19,7 @@ def test_a_product_on_the_cpu_is_found_with_its_shapes_and_calls():
     left, right = torch.randn(64, 32), torch.randn(32, 16)
     found = profiled(lambda: [left @ right for _ in range(3)], "cpu", lambda: None)
     (product,) = [row for row in rows(found) if row["op"] == "aten::mm"]
-    assert ([[64, 32], [32, 16]], 3) == (product["shapes"], product["count"])
+    assert (product["shapes"], product["count"]) == ([[64, 32], [32, 16]], 3)
     assert product["host_s"] > 0
     assert product["device_s"] is None
     assert 0.99 <= found["ops_share"] <= 1
@@ -54,29 +54,29 @@ def gpu_events():
 def test_kernels_on_a_gpu_count_for_the_op_that_started_them():
     found = summary(gpu_events(), on_device=True)
     product, added = rows(found)
-    assert ("aten::mm", [[4, 8], [8, 2]], 2, 4, "gemm_tn") == (
+    assert (
         product["op"], product["shapes"], product["count"], product["kernels"], product["kernel"],
-    )  # fmt: skip
-    assert 240e-6 == pytest.approx(product["device_s"])
-    assert 20e-6 == pytest.approx(product["host_s"])
-    assert ("aten::add", 5e-6) == (added["op"], pytest.approx(added["device_s"]))
-    assert 5 == found["kernels"]
+    ) == ("aten::mm", [[4, 8], [8, 2]], 2, 4, "gemm_tn")  # fmt: skip
+    assert pytest.approx(product["device_s"]) == 240e-6
+    assert pytest.approx(product["host_s"]) == 20e-6
+    assert (added["op"], pytest.approx(added["device_s"])) == ("aten::add", 5e-6)
+    assert found["kernels"] == 5
 
 
 def test_what_no_op_started_and_what_only_marks_a_span_is_not_shared_out():
     found = summary(gpu_events(), on_device=True)
-    assert 275e-6 == pytest.approx(found["device_busy_s"])
-    assert 245 / 275 == pytest.approx(found["ops_share"])
+    assert pytest.approx(found["device_busy_s"]) == 275e-6
+    assert pytest.approx(found["ops_share"]) == 245 / 275
 
 
 def test_only_the_longest_ops_are_kept_and_the_share_says_how_much_that_is():
     events = [event(at, f"aten::op{at}", 0, at + 1) for at in range(MOST + 20)]
     found = summary(events, on_device=False)
-    assert MOST == len(found["ops"])
+    assert len(found["ops"]) == MOST
     whole = sum(range(1, MOST + 21))
     assert (whole - sum(range(1, 21))) / whole == pytest.approx(found["ops_share"])
 
 
 def test_products_are_counted_as_two_operations_a_multiply_add():
     left, right = torch.randn(64, 32), torch.randn(32, 16)
-    assert 2 * 64 * 32 * 16 == counted_flops(lambda: left @ right)
+    assert counted_flops(lambda: left @ right) == 2 * 64 * 32 * 16

@@ -37,7 +37,7 @@ def reopened(path, header=HERE):
 
 def keys(path):
     header, *rows = [json.loads(line) for line in path.read_text().splitlines()]
-    assert "leadline.measure/1" == header["schema"]
+    assert header["schema"] == "leadline.measure/1"
     return [row["key"] for row in rows]
 
 
@@ -106,7 +106,7 @@ def test_two_runs_never_write_one_file(path):
     with pytest.raises(KitError, match="is being written by another run"):
         RowFile(str(path)).open()
     first.close()
-    assert "new" == reopened(path)[-1]
+    assert reopened(path)[-1] == "new"
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="the superuser may write everywhere")

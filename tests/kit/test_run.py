@@ -69,9 +69,9 @@ def quick(tmp_path_factory):
 def test_a_run_writes_a_header_and_the_first_points_of_the_design(quick):
     asked, told, announced = quick
     header, rows = read(asked.out)
-    assert ("leadline.measure/1", "cpu") == (header["schema"], header["device"]["type"])
+    assert (header["schema"], header["device"]["type"]) == ("leadline.measure/1", "cpu")
     assert header["rates"]["float32"] > 1e8
-    assert "there is no meter for a CPU" == header["energy"]["reason"]
+    assert header["energy"]["reason"] == "there is no meter for a CPU"
     assert announced == rows
     expected = [point.key for point in design(Settings(**header["design"]))]
     assert expected[:6] == [row["key"] for row in rows]
@@ -83,7 +83,7 @@ def test_a_run_ends_when_its_time_is_up(quick, tmp_path):
     again = tmp_path / "again.jsonl"
     again.write_bytes(Path(quick[0].out).read_bytes())
     told = run(replace(quick[0], out=str(again), minutes=0.001, ops=False))
-    assert (6, {}) == (told.in_file, told.outcomes)
+    assert (told.in_file, told.outcomes) == (6, {})
     assert told.left == quick[1].left
 
 
@@ -146,7 +146,7 @@ def test_no_row_is_lost_or_doubled_by_kills_at_random_moments(tmp_path):
         assert len(rows) > len(kept)
         kept = rows
     done = subprocess.run(command(out, "--minutes", "0.3", "--json"), env=ENVIRONMENT, capture_output=True, check=False)
-    assert 0 == done.returncode, done.stderr
+    assert done.returncode == 0, done.stderr
     header, rows = read(out)
     keys = [row["key"] for row in rows]
     assert kept == rows[: len(kept)]
@@ -165,8 +165,8 @@ def test_a_hang_is_ended_and_noted_and_larger_batches_are_passed_over(tmp_path):
 
     with pytest.raises(KeyboardInterrupt):
         run(Asked(str(out), device="cpu", quick=True, point_s=0.01), stop_after_two)
-    assert ["timeout", "timeout"] == [row["outcome"] for row in rows]
-    assert "it took longer than 0.01 s" == rows[0]["reason"]
+    assert [row["outcome"] for row in rows] == ["timeout", "timeout"]
+    assert rows[0]["reason"] == "it took longer than 0.01 s"
     assert rows == read(out)[1]
 
 
@@ -218,7 +218,7 @@ def test_what_cannot_be_done_is_refused_in_one_sentence_and_leaves_nothing(chang
     with pytest.raises(KitError) as caught:
         run(asked)
     assert says in str(caught.value)
-    assert [] == list(tmp_path.iterdir())
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_no_gpu_is_said_where_there_is_none(tmp_path):
@@ -241,7 +241,7 @@ def test_the_kit_travels_as_one_file_that_needs_torch_alone(tmp_path):
         [sys.executable, "-I", str(kit), "--out", str(out), "--device", "cpu", "--quick", "--minutes", "0.6", "--json"],
         env={**bare, "OMP_NUM_THREADS": "1"}, cwd=tmp_path, capture_output=True, text=True, check=False,
     )  # fmt: skip
-    assert 0 == done.returncode, done.stderr
+    assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
     assert told["in_file"] == len(read(out)[1]) > 0
     assert "ok" in told["outcomes"]
@@ -256,7 +256,7 @@ def test_every_module_of_the_kit_comes_from_the_file_alone(tmp_path):
         "'torch' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-I", "-c", program], capture_output=True, text=True, check=True)
-    assert "['.pyz'] False" == done.stdout.strip()
+    assert done.stdout.strip() == "['.pyz'] False"
 
 
 def test_the_same_version_packs_to_the_same_bytes(tmp_path):
@@ -275,6 +275,6 @@ def test_an_interrupted_run_says_how_to_go_on(tmp_path):
         time.sleep(0.1)
     process.send_signal(signal.SIGTERM)
     _, said = process.communicate(timeout=20)
-    assert 130 == process.returncode
+    assert process.returncode == 130
     assert f"measure: interrupted; the same command goes on with {out}" == said.splitlines()[-1]
     assert read(out)[1]

@@ -58,24 +58,24 @@ def steady(step_s, first_s=2.0):
 
 def test_a_steady_step_is_its_median_and_the_slow_first_one_is_told_apart():
     found, timer = timed(Device(1e-4, steady(0.02)), Patience(1.0, 0.5, 5))
-    assert 0.02 == pytest.approx(found["step_s"], rel=0.01)
-    assert 2.0 == pytest.approx(found["first_step_s"], rel=0.01)
-    assert (3, True, 25) == (found["warm_up_steps"], found["steady"], found["samples"])
-    assert 0.5 == pytest.approx(found["timed_s"], rel=0.02)
-    assert 2.0 + 2 * 0.02 + 0.5 == pytest.approx(timer.stepping_s, rel=0.02)
+    assert pytest.approx(found["step_s"], rel=0.01) == 0.02
+    assert pytest.approx(found["first_step_s"], rel=0.01) == 2.0
+    assert (found["warm_up_steps"], found["steady"], found["samples"]) == (3, True, 25)
+    assert pytest.approx(found["timed_s"], rel=0.02) == 0.5
+    assert pytest.approx(timer.stepping_s, rel=0.02) == 2.0 + 2 * 0.02 + 0.5
 
 
 def test_the_host_is_timed_apart_from_the_device():
     found, _ = timed(Device(1e-3, steady(0.02)), Patience(1.0, 0.5, 5))
-    assert 1e-3 == pytest.approx(found["host_step_s"], rel=0.01)
+    assert pytest.approx(found["host_step_s"], rel=0.01) == 1e-3
     bound, _ = timed(Device(0.02, steady(1e-3)), Patience(1.0, 0.5, 5))
-    assert 0.02 == pytest.approx(bound["step_s"], rel=0.06)  # the device waits for the host
+    assert pytest.approx(bound["step_s"], rel=0.06) == 0.02  # the device waits for the host
 
 
 def test_steps_too_short_for_the_clock_are_timed_many_at_once():
     found, _ = timed(Device(1e-6, steady(1e-5, first_s=1e-4)), Patience(1.0, 0.1, 5))
-    assert 91 == found["steps_a_sample"]  # 1 ms of a step and its launch
-    assert 1e-5 == pytest.approx(found["step_s"], rel=0.01)
+    assert found["steps_a_sample"] == 91  # 1 ms of a step and its launch
+    assert pytest.approx(found["step_s"], rel=0.01) == 1e-5
 
 
 @pytest.mark.parametrize(("step_s", "samples"), [(0.1, 5), (0.7, 5), (0.9, 3), (10.0, 3)])
@@ -92,8 +92,8 @@ def test_a_step_that_never_settles_says_so():
 
     found, _ = timed(Device(1e-4, wavering()), Patience(1.0, 0.5, 5))
     assert not found["steady"]
-    assert 0.1 == pytest.approx(found["step_quantiles_s"][0], rel=0.01)
-    assert 0.3 == pytest.approx(found["step_quantiles_s"][-1], rel=0.01)
+    assert pytest.approx(found["step_quantiles_s"][0], rel=0.01) == 0.1
+    assert pytest.approx(found["step_quantiles_s"][-1], rel=0.01) == 0.3
 
 
 def test_a_cpu_is_timed_by_the_clock_of_the_host():
@@ -108,8 +108,8 @@ def test_meters_are_read_before_the_first_sample_and_after_each_block():
     timer.event, timer.wait = device.event, device.wait
     steps = []
     timer.time(device.step, lambda: steps.append(device.steps))
-    assert [3, 8, 13, 18, 23, 28] == steps
+    assert steps == [3, 8, 13, 18, 23, 28]
 
 
 def test_quantiles_lie_between_the_nearest_two():
-    assert [1, 1.5, 2, 3] == [quantile([1, 2, 3], share) for share in (0, 0.25, 0.5, 1)]
+    assert [quantile([1, 2, 3], share) for share in (0, 0.25, 0.5, 1)] == [1, 1.5, 2, 3]

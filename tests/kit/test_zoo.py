@@ -53,7 +53,7 @@ def test_a_small_model_takes_every_kind_of_step(spec):
     ]
     for point in points:
         row = bench.measure(point)
-        assert ("ok", None) == (row["outcome"], row["reason"]), point.key
+        assert (row["outcome"], row["reason"]) == ("ok", None), point.key
         assert 0 < row["step_quantiles_s"][0] <= row["step_s"] <= row["step_quantiles_s"][-1]
         assert row["ops"]
         assert row["flops"] > 0 or spec.family == "lstm"
@@ -113,7 +113,7 @@ def test_a_named_model_is_built_with_random_weights_and_stepped(spec):
     pytest.importorskip(spec.package, reason=f"{spec.package} is not installed", exc_type=ImportError)
     size = 32 if spec.kind == "tokens" else min(spec.work)
     row = Bench("cpu", None, Patience(0.0, 0.0, 1), ops=False).measure(Point(spec.name, size, "inference", "fp32", 1))
-    assert "ok" == row["outcome"], row["reason"]
+    assert row["outcome"] == "ok", row["reason"]
     assert SPECS[spec.name] is spec
 
 
@@ -145,6 +145,6 @@ def test_a_step_whose_ops_cannot_be_told_keeps_its_time(monkeypatch):
     monkeypatch.setattr(measure, "profiled", refuse)
     bench = Bench("cpu", None, Patience(0.0, 0.0, 1), ops=True)
     row = bench.measure(Point("mlp-mini", 64, "inference", "fp32", 2))
-    assert ("ok", None) == (row["outcome"], row["ops"])
+    assert (row["outcome"], row["ops"]) == ("ok", None)
     assert row["step_s"] > 0
-    assert "RuntimeError: CUPTI_ERROR_INSUFFICIENT_PRIVILEGES" == row["ops_reason"]
+    assert row["ops_reason"] == "RuntimeError: CUPTI_ERROR_INSUFFICIENT_PRIVILEGES"

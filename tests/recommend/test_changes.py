@@ -36,7 +36,7 @@ def every(workload, dtypes=BF16, batch=8):
 def test_the_samples_of_a_step_stay_the_same():
     for one in every(CONFIG):
         work = one.workload
-        assert 8 == work.batch * work.accumulation * work.parallelism.copies(work.gpus), one.options
+        assert work.batch * work.accumulation * work.parallelism.copies(work.gpus) == 8, one.options
 
 
 def test_passes_get_smaller_down_to_one_sample():
@@ -58,7 +58,7 @@ def test_what_is_done_already_is_not_proposed_again():
         Workload(CONFIG.model, batch=1, precision=Precision.BF16, checkpointing=True, optimizer=Optimizer.SGD,
                  adapters=Adapters(16), quantization=Quantization.NF4), 1
     )  # fmt: skip
-    assert [] == [one for one in every(done, batch=1) if one.asks is not Cost.HARDWARE]
+    assert [one for one in every(done, batch=1) if one.asks is not Cost.HARDWARE] == []
 
 
 def test_a_configuration_without_a_precision_is_in_bfloat16_already():
@@ -119,7 +119,7 @@ def test_nothing_is_adapted_in_inference_in_a_function_or_across_stages():
 
 def test_gpus_share_out_the_batch_and_the_weights():
     one = next(one for one in every(CONFIG) if one.options[:2] == ("--gpus", "4"))
-    assert (4, 2, Sharding.FULL) == (one.workload.gpus, one.workload.batch, one.workload.parallelism.sharding)
+    assert (one.workload.gpus, one.workload.batch, one.workload.parallelism.sharding) == (4, 2, Sharding.FULL)
     assert Cost.HARDWARE is one.asks
     shared = Workload(CONFIG.model, batch=8, gpus=4, parallelism=Parallelism(sharding=Sharding.FULL))
     assert not any("--gpus" in one.options for one in every(shared))
@@ -136,10 +136,10 @@ def test_inference_answers_in_smaller_batches_or_shares_layers():
 
 @pytest.mark.parametrize("kind", [ModelKind.COMMAND, ModelKind.ONNX, ModelKind.HLO])
 def test_what_stands_in_a_file_or_a_script_is_not_changed(kind):
-    assert [] == every(Workload(ModelSource(kind, "it"), batch=8))
+    assert every(Workload(ModelSource(kind, "it"), batch=8)) == []
 
 
 def test_the_inputs_of_a_function_follow_the_batch():
     work = Workload(ModelSource(ModelKind.FUNCTION, "a.py:f"), batch=8, inputs=(InputShape((8, 3, 4, 4)),))
     changed = at_batch(work, 2)
-    assert (2, (2, 3, 4, 4)) == (changed.batch, changed.inputs[0].shape)
+    assert (changed.batch, changed.inputs[0].shape) == (2, (2, 3, 4, 4))

@@ -27,7 +27,7 @@ def spread_by(spread, point=100.0):
 
 def test_the_spread_of_an_interval_is_read_back():
     assert pytest.approx((0.3, 0.3)) == spreads(spread_by(0.3))
-    assert (0.0, 0.0) == spreads(Interval(5.0, 5.0, 5.0))
+    assert spreads(Interval(5.0, 5.0, 5.0)) == (0.0, 0.0)
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ def test_a_distribution_has_the_limit_of_the_interval_that_it_stands_for():
 
 
 def test_an_interval_without_width_is_asked_for_as_it_is():
-    assert 60.0 == limit_for(Interval(60, 60, 60), 0.05, EVEN).value
+    assert limit_for(Interval(60, 60, 60), 0.05, EVEN).value == 60.0
 
 
 def test_expected_loss_is_what_many_runs_lose_on_average():

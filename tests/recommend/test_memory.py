@@ -43,12 +43,12 @@ def test_a_straight_line_takes_few_tries():
         asked.append(batch)
         return 2 * GIB + batch * 0.037 * GIB
 
-    assert 378 == largest_batch(needed, 16 * GIB, 16)
+    assert largest_batch(needed, 16 * GIB, 16) == 378
     assert len(asked) <= 6
 
 
 def test_what_needs_hardly_any_memory_ends_at_the_largest_that_is_asked():
-    assert LARGEST == largest_batch(lambda _: 1.0, 2.0, 4)
+    assert largest_batch(lambda _: 1.0, 2.0, 4) == LARGEST
 
 
 def test_the_check_says_what_is_needed_at_the_risk_and_how_likely_it_is_not_enough():

@@ -42,14 +42,14 @@ HARP = [candidate(48, 180), candidate(28, 95), candidate(10, 103)]
 
 def test_under_harps_time_limit_the_cheapest_that_qualifies_is_ten_cores():
     answer = choose(HARP, Constraints(deadline_s=120))
-    assert [10, 28] == [option.resources.cores_per_task for option in answer.options]
-    assert ["deadline"] == [rejection.kind for rejection in answer.rejections]
+    assert [option.resources.cores_per_task for option in answer.options] == [10, 28]
+    assert [rejection.kind for rejection in answer.rejections] == ["deadline"]
 
 
 def test_under_harps_cost_limit_the_fastest_that_is_affordable_is_twenty_eight_cores():
     answer = choose(HARP, Constraints(budget=0.01))
-    assert [28, 10] == [option.resources.cores_per_task for option in answer.options]
-    assert ["budget"] == [rejection.kind for rejection in answer.rejections]
+    assert [option.resources.cores_per_task for option in answer.options] == [28, 10]
+    assert [rejection.kind for rejection in answer.rejections] == ["budget"]
 
 
 def test_harps_predicted_costs_are_reproduced():
@@ -59,30 +59,30 @@ def test_harps_predicted_costs_are_reproduced():
 
 def test_without_limits_the_front_comes_first_and_holds_no_dominated_option():
     answer = choose(HARP, Constraints())
-    assert [True, True, False] == [option.on_front for option in answer.options]
+    assert [option.on_front for option in answer.options] == [True, True, False]
     assert {28, 10} == {option.resources.cores_per_task for option in answer.options if option.on_front}
 
 
 def test_when_nothing_fits_the_smallest_change_is_named():
     answer = choose(HARP, Constraints(deadline_s=90))
-    assert () == answer.options
-    assert "a deadline of 1m 35s would make Pitzer:gpu-28 fit" == answer.smallest_change
+    assert answer.options == ()
+    assert answer.smallest_change == "a deadline of 1m 35s would make Pitzer:gpu-28 fit"
 
 
 def test_amounts_in_different_currencies_are_never_compared():
     units = Billing(BillingRule.CORES_AND_GPUS, "Expanse SU", core_hour=0.0, gpu_hour=0.001)
     answer = choose([candidate(10, 200, billing=units), candidate(48, 400)], Constraints())
-    assert ["USD", "Expanse SU"] == [option.estimate.currency for option in answer.options]
+    assert [option.estimate.currency for option in answer.options] == ["USD", "Expanse SU"]
     assert all(option.on_front for option in answer.options)
     rejected = choose([candidate(10, 200, billing=units)], Constraints(budget=100.0)).rejections
-    assert ["currency"] == [one.kind for one in rejected]
+    assert [one.kind for one in rejected] == ["currency"]
 
 
 def test_a_place_without_a_price_is_kept_last_and_refused_under_a_budget():
     unpriced = candidate(10, 50, billing=None)
     answer = choose([unpriced, candidate(48, 400)], Constraints())
-    assert [48, 10] == [option.resources.cores_per_task for option in answer.options]
-    assert ["price-unknown"] == [one.kind for one in choose([unpriced], Constraints(budget=1.0)).rejections]
+    assert [option.resources.cores_per_task for option in answer.options] == [48, 10]
+    assert [one.kind for one in choose([unpriced], Constraints(budget=1.0)).rejections] == ["price-unknown"]
 
 
 def test_a_job_too_large_for_the_device_is_refused_with_both_figures():
@@ -93,13 +93,13 @@ def test_a_job_too_large_for_the_device_is_refused_with_both_figures():
 
 def test_a_walltime_above_the_partitions_limit_is_refused():
     answer = choose([candidate(10, 7200, limit_s=3600)], Constraints())
-    assert "walltime" == answer.rejections[0].kind
+    assert answer.rejections[0].kind == "walltime"
 
 
 def test_a_deadline_is_held_at_the_chosen_risk_and_not_only_at_the_point():
     wide = candidate(10, 100, spread=2.0)
-    assert () == choose([wide], Constraints(deadline_s=150, risk=0.05)).options
-    assert 1 == len(choose([wide], Constraints(deadline_s=150, risk=0.4)).options)
+    assert choose([wide], Constraints(deadline_s=150, risk=0.05)).options == ()
+    assert len(choose([wide], Constraints(deadline_s=150, risk=0.4)).options) == 1
 
 
 @pytest.mark.parametrize(
@@ -141,7 +141,7 @@ def test_a_risk_outside_its_range_is_refused(risk):
 
 def test_a_gpu_job_asks_for_the_cores_that_go_with_its_gpus():
     one = HARP[0]
-    assert 24 == request_for(one.estimate, one.partition, 0.05).cores_per_task
+    assert request_for(one.estimate, one.partition, 0.05).cores_per_task == 24
 
 
 def waiting(one, *quantiles_s):
@@ -152,32 +152,32 @@ def waiting(one, *quantiles_s):
 def test_under_a_deadline_the_wait_counts_where_it_is_known():
     quick, slow = candidate(28, 95), candidate(10, 110)
     answer = choose([waiting(quick, 60.0), slow], Constraints(deadline_s=120))
-    assert [10] == [option.resources.cores_per_task for option in answer.options]
+    assert [option.resources.cores_per_task for option in answer.options] == [10]
     (lost,) = answer.rejections
-    assert "deadline: waits and runs for up to 2m 35s at 5% risk" == lost.reason
+    assert lost.reason == "deadline: waits and runs for up to 2m 35s at 5% risk"
 
 
 def test_the_first_result_is_the_fastest_once_all_waits_are_known():
     quick, slow = waiting(candidate(28, 95), 600.0), waiting(candidate(10, 110), 5.0)
-    assert [10, 28] == [one.resources.cores_per_task for one in choose([quick, slow], Constraints(budget=1.0)).options]
+    assert [one.resources.cores_per_task for one in choose([quick, slow], Constraints(budget=1.0)).options] == [10, 28]
     best = choose([quick, slow], Constraints(budget=1.0)).options[0]
-    assert (5.0, 115.0) == (best.wait_s.point, best.result_s.point)
+    assert (best.wait_s.point, best.result_s.point) == (5.0, 115.0)
 
 
 def test_a_wait_that_is_not_known_is_not_taken_for_none():
     quick, slow = waiting(candidate(28, 95), 600.0), candidate(10, 110)
     options = choose([quick, slow], Constraints(budget=1.0)).options
-    assert [28, 10] == [one.resources.cores_per_task for one in options]
-    assert [True, False] == [one.wait_s is not None for one in options]
-    assert [True, False] == [one.result_s is not None for one in options]
+    assert [one.resources.cores_per_task for one in options] == [28, 10]
+    assert [one.wait_s is not None for one in options] == [True, False]
+    assert [one.result_s is not None for one in options] == [True, False]
 
 
 def test_the_front_is_of_results_where_all_waits_are_known():
     # alone the quicker one is dearer and stays; behind its queue it is beaten in both
     quick, slow = candidate(48, 90), candidate(10, 103)
-    assert [True, True] == [one.on_front for one in choose([quick, slow], Constraints()).options]
+    assert [one.on_front for one in choose([quick, slow], Constraints()).options] == [True, True]
     known = choose([waiting(quick, 3600.0), waiting(slow, 0.0)], Constraints()).options
-    assert [(10, True), (48, False)] == [(one.resources.cores_per_task, one.on_front) for one in known]
+    assert [(one.resources.cores_per_task, one.on_front) for one in known] == [(10, True), (48, False)]
 
 
 def test_gpus_of_a_model_that_is_not_known_are_not_said_to_be_missing():

@@ -57,7 +57,7 @@ def test_a_limit_that_was_lowered_breaks_the_jobs_beyond_it(limits, asked, reaso
 
 def test_a_job_exactly_at_the_limit_still_runs():
     after = changed(BATCH, replace(BATCH, limits=Limits(max_walltime_s=24 * HOUR_S)))
-    assert [] == reasons(after, job("batch", walltime_s=24 * HOUR_S))
+    assert reasons(after, job("batch", walltime_s=24 * HOUR_S)) == []
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def test_nodes_that_shrank_break_the_jobs_that_filled_them(node, asked, reason):
 
 def test_a_partition_that_is_gone_breaks_all_of_its_jobs():
     after = without(BATCH)
-    assert ["train cannot run in batch any more: Reef has no partition batch any more"] == reasons(after, job("batch"))
+    assert reasons(after, job("batch")) == ["train cannot run in batch any more: Reef has no partition batch any more"]
 
 
 def test_a_node_type_that_is_gone_is_told_from_its_partition():
@@ -87,10 +87,10 @@ def test_a_node_type_that_is_gone_is_told_from_its_partition():
 
 def test_a_job_of_a_queue_runs_while_one_of_its_node_types_takes_it():
     large = job("gpu", memory_bytes_per_node=300 * GIB)
-    assert [] == reasons(without(GPU_THIN), large)
-    assert ["train cannot run in gpu any more: memory: asks for 300 GiB a node, has 180 GiB"] == reasons(
-        without(GPU_FAT), large
-    )
+    assert reasons(without(GPU_THIN), large) == []
+    assert reasons(without(GPU_FAT), large) == [
+        "train cannot run in gpu any more: memory: asks for 300 GiB a node, has 180 GiB"
+    ]
 
 
 def test_gpus_that_are_gone_break_the_jobs_that_ask_for_them():
@@ -100,37 +100,37 @@ def test_gpus_that_are_gone_break_the_jobs_that_ask_for_them():
 
 def test_a_job_that_could_not_run_before_is_not_broken_by_the_change():
     after = changed(BATCH, replace(BATCH, limits=Limits(max_walltime_s=24 * HOUR_S)))
-    assert [] == reasons(after, job("batch", walltime_s=100 * HOUR_S))
+    assert reasons(after, job("batch", walltime_s=100 * HOUR_S)) == []
 
 
 def test_without_an_earlier_look_all_that_cannot_run_are_named():
-    assert 1 == len(broken_by(compare(None, REEF), [job("batch", walltime_s=100 * HOUR_S), job("batch")]))
+    assert len(broken_by(compare(None, REEF), [job("batch", walltime_s=100 * HOUR_S), job("batch")])) == 1
 
 
 def test_jobs_of_other_systems_are_none_of_its_business():
-    assert [] == reasons(without(BATCH), job("batch", system="Other"))
+    assert reasons(without(BATCH), job("batch", system="Other")) == []
 
 
 def test_a_job_that_names_no_partition_breaks_when_none_takes_it():
     anywhere = job(None, memory_bytes_per_node=400 * GIB)
-    assert [] == reasons(without(BATCH), anywhere)
-    assert 1 == len(reasons(without(GPU_FAT), anywhere))
+    assert reasons(without(BATCH), anywhere) == []
+    assert len(reasons(without(GPU_FAT), anywhere)) == 1
 
 
 def test_nodes_that_are_only_hidden_break_nothing():
     hidden = Partition("gpu", NodeType(NOT_SHOWN), limits=Limits(max_walltime_s=24 * HOUR_S))
     after = replace(REEF, partitions=(BATCH, hidden))
-    assert [] == reasons(after, job("gpu-fat", gpus_per_node=4, memory_bytes_per_node=300 * GIB))
-    assert 1 == len(reasons(replace(after, partitions=(BATCH, replace(hidden, limits=Limits(max_walltime_s=60)))),
-                            job("gpu-fat", walltime_s=HOUR_S)))  # fmt: skip
+    assert reasons(after, job("gpu-fat", gpus_per_node=4, memory_bytes_per_node=300 * GIB)) == []
+    assert len(reasons(replace(after, partitions=(BATCH, replace(hidden, limits=Limits(max_walltime_s=60)))),
+                            job("gpu-fat", walltime_s=HOUR_S))) == 1  # fmt: skip
 
 
 def test_what_is_not_known_refuses_nothing():
     nothing = Partition("x", NodeType("n"))
-    assert () == refuse_request(nothing, ResourceSpec(64, 8, 12, 0, 400 * GIB, 1e9))
+    assert refuse_request(nothing, ResourceSpec(64, 8, 12, 0, 400 * GIB, 1e9)) == ()
 
 
 def test_every_limit_that_is_broken_is_named():
     asked = ResourceSpec(nodes=9, cores_per_task=64, memory_bytes_per_node=400 * GIB, walltime_s=100 * HOUR_S)
     kinds = [one.kind for one in refuse_request(BATCH, asked)]
-    assert ["walltime", "too-many-nodes", "too-few-cores", "host-memory"] == kinds
+    assert kinds == ["walltime", "too-many-nodes", "too-few-cores", "host-memory"]

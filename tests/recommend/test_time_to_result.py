@@ -22,12 +22,12 @@ def wait(*quantiles_s):
 def test_of_a_wait_that_is_known_the_result_is_the_run_later_by_it():
     run = Interval(100.0, 80.0, 130.0)
     found = time_to_result(wait(50.0), run).interval(0.9)
-    assert (150.0, 130.0, 180.0) == pytest.approx((found.point, found.low, found.high), rel=0.02)
+    assert pytest.approx((found.point, found.low, found.high), rel=0.02) == (150.0, 130.0, 180.0)
 
 
 def test_of_a_run_that_is_known_the_result_is_the_wait_later_by_it():
     found = time_to_result(wait(0.0, 10.0, 1000.0, 5000.0), Interval(60.0, 60.0, 60.0))
-    assert [60.0, 70.0, 1060.0, 5060.0] == [found.quantile(p) for p in (0.2, 0.5, 0.75, 0.99)]
+    assert [found.quantile(p) for p in (0.2, 0.5, 0.75, 0.99)] == [60.0, 70.0, 1060.0, 5060.0]
 
 
 def test_quantiles_of_the_sum_are_those_of_many_draws():

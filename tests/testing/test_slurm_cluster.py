@@ -61,7 +61,7 @@ def test_daemons_are_stopped_and_started_and_jobs_outlive_them(tmp_path):
         (node,) = cluster.nodes
         visible = tmp_path / "visible"
         submit(cluster, f"echo $CUDA_VISIBLE_DEVICES > {visible}; sync", "--gres=gpu:2", "--wait")
-        assert "0,1\n" == visible.read_text()
+        assert visible.read_text() == "0,1\n"
         long = submit(cluster, "sleep 12", "--partition=long")
         until(cluster, long, "RUNNING")
         time.sleep(6)  # what a controller took in its last five seconds dies with it
@@ -71,7 +71,7 @@ def test_daemons_are_stopped_and_started_and_jobs_outlive_them(tmp_path):
         assert cluster.run(["sacct", "-n"]).returncode != 0
         cluster.start("slurmdbd")
         cluster.start("slurmctld")
-        assert "COMPLETED" == until(cluster, long, "COMPLETED")
+        assert until(cluster, long, "COMPLETED") == "COMPLETED"
         spare = submit(cluster, "sleep 60", "--partition=spare", "--exclusive")
         until(cluster, spare, "RUNNING")
         submit(cluster, "sleep 3", "--exclusive")
@@ -85,8 +85,8 @@ def test_daemons_are_stopped_and_started_and_jobs_outlive_them(tmp_path):
         cluster.crash(node)
         assert not daemon.is_running()
         assert not script.is_running()
-        assert "NODE_FAIL" == until(cluster, lost, "NODE_FAIL", most_s=90.0)
-    assert [] == daemons_of(tmp_path)
+        assert until(cluster, lost, "NODE_FAIL", most_s=90.0) == "NODE_FAIL"
+    assert daemons_of(tmp_path) == []
 
 
 @needs_slurm
@@ -101,11 +101,11 @@ def test_a_cluster_does_not_outlive_the_process_that_started_it(tmp_path):
     died = run_process(
         [sys.executable, "-c", code, str(tmp_path)], env={"PYTHONPATH": ":".join(filter(None, sys.path))}
     )
-    assert -signal.SIGKILL == died.returncode, died.stderr
+    assert died.returncode == -signal.SIGKILL, died.stderr
     deadline = time.monotonic() + 20
     while (left := daemons_of(tmp_path)) and time.monotonic() < deadline:
         time.sleep(0.2)
-    assert [] == left
+    assert left == []
 
 
 @needs_slurm
@@ -121,7 +121,7 @@ def test_two_clusters_run_side_by_side_and_memory_is_held_to(tmp_path):
         eats = "python3 -c 'import time; x = bytearray(b\"x\") * (300 << 20); time.sleep(5)'"
         eater = submit(first, eats)
         other = submit(second, "sleep 0.1")
-        assert "OUT_OF_MEMORY" == until(first, eater, "OUT_OF_MEMORY", "COMPLETED", "FAILED")
+        assert until(first, eater, "OUT_OF_MEMORY", "COMPLETED", "FAILED") == "OUT_OF_MEMORY"
         second.wait(lambda: not second.run(["squeue", "-h"]).stdout, "the other cluster's job to end")
         assert other in second.run(["squeue", "-h", "-t", "all", "-o", "%i"]).stdout.split()
         assert "disabled" in second.run(["sacct"]).stderr

@@ -15,16 +15,16 @@ def run(number, command, **parameters):
 def test_words_that_follow_a_parameter_become_its_placeholder():
     runs = [run(n, f"python t.py --epochs {e} --lr=0.1 --width={w}", epochs=e, width=w)
             for n, (e, w) in enumerate([(1, 64), (2, 128), (30, 64)])]  # fmt: skip
-    assert ("python", "t.py", "--epochs", "{epochs}", "--lr=0.1", "--width={width}") == command_of(runs)
+    assert command_of(runs) == ("python", "t.py", "--epochs", "{epochs}", "--lr=0.1", "--width={width}")
 
 
 def test_a_parameter_that_never_varied_has_its_place_too():
     runs = [run(n, f"solve --grid {g} --method cg", grid=g, method="cg") for n, g in enumerate((64, 128))]
-    assert ("solve", "--grid", "{grid}", "--method", "{method}") == command_of(runs)
+    assert command_of(runs) == ("solve", "--grid", "{grid}", "--method", "{method}")
 
 
 def test_commands_that_no_parameter_explains_have_no_template():
-    assert () == command_of([])
-    assert () == command_of([run(1, "solve a", grid=1), run(2, "solve b", grid=2)])
-    assert () == command_of([run(1, "solve", grid=1), run(2, "solve fast", grid=2)])
-    assert () == command_of([run(1, "solve", grid=1), run(2, "solve", grid=2)])
+    assert command_of([]) == ()
+    assert command_of([run(1, "solve a", grid=1), run(2, "solve b", grid=2)]) == ()
+    assert command_of([run(1, "solve", grid=1), run(2, "solve fast", grid=2)]) == ()
+    assert command_of([run(1, "solve", grid=1), run(2, "solve", grid=2)]) == ()

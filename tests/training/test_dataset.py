@@ -20,15 +20,15 @@ def data_of(runs, target="elapsed_s", **more):
 
 def test_parameters_and_resources_are_features_and_those_that_never_vary_are_marked():
     data = data_of(campaign())
-    assert ["epochs", "samples", "kind", "cores"] == [one.name for one in data.features if one.used]
-    assert ["nodes", "gpus", "partition"] == [one.name for one in data.features if not one.used]
-    assert [Role.PARAMETER] * 3 + [Role.RESOURCE] * 4 == [one.role for one in data.features]
-    assert ("net", "elapsed_s", 150) == (data.dataset.application, data.dataset.target, len(data.dataset.samples))
+    assert [one.name for one in data.features if one.used] == ["epochs", "samples", "kind", "cores"]
+    assert [one.name for one in data.features if not one.used] == ["nodes", "gpus", "partition"]
+    assert [one.role for one in data.features] == [Role.PARAMETER] * 3 + [Role.RESOURCE] * 4
+    assert (data.dataset.application, data.dataset.target, len(data.dataset.samples)) == ("net", "elapsed_s", 150)
 
 
 def test_scale_is_carried_by_what_lies_beyond_the_scaled_down_values():
     assert {"epochs", "samples"} == set(data_of(campaign()).dataset.scale_features)
-    assert ("epochs",) == data_of(campaign(), scale_features=["epochs"]).dataset.scale_features
+    assert data_of(campaign(), scale_features=["epochs"]).dataset.scale_features == ("epochs",)
 
 
 @pytest.mark.parametrize(
@@ -45,7 +45,7 @@ def test_numbers_that_are_but_names_are_categories():
     samples = next(one for one in data.features if one.name == "samples")
     assert samples.categorical
     assert all(isinstance(one.features["samples"], str) for one in data.dataset.samples)
-    assert ("epochs",) == data.dataset.scale_features
+    assert data.dataset.scale_features == ("epochs",)
     with pytest.raises(UnknownName, match="did you mean 'samples'"):
         data_of(campaign(), categories=["sample"])
 
@@ -55,18 +55,18 @@ def test_a_run_cut_off_at_the_targets_limit_is_a_bound_and_another_failure_is_no
     runs += [make_run(100, epochs=9, state=JobState.TIMEOUT), make_run(101, epochs=8, state=JobState.OUT_OF_MEMORY),
              make_run(102, epochs=7, state=JobState.FAILED)]  # fmt: skip
     data = data_of(runs)
-    assert 1 == data.censored
-    assert {"FAILED": 1, "OUT_OF_MEMORY": 1} == data.failures
+    assert data.censored == 1
+    assert data.failures == {"FAILED": 1, "OUT_OF_MEMORY": 1}
     memory = data_of(runs, "host_memory_bytes")
-    assert {"FAILED": 1, "TIMEOUT": 1} == memory.failures
-    assert [1e8 + 400.0 * 1000] == [sample.value for sample in memory.dataset.samples if sample.censored]
+    assert memory.failures == {"FAILED": 1, "TIMEOUT": 1}
+    assert [sample.value for sample in memory.dataset.samples if sample.censored] == [1e8 + 400.0 * 1000]
 
 
 def test_a_bound_that_was_not_measured_is_the_limit_that_was_asked_for():
     cut = make_run(100, epochs=9, state=JobState.TIMEOUT)
     cut = replace(cut, measured={}, job=replace(cut.job, resources=ResourceSpec(cores_per_task=1, walltime_s=60)))
     data = data_of([*campaign(10, 0), cut])
-    assert [60] == [sample.value for sample in data.dataset.samples if sample.censored]
+    assert [sample.value for sample in data.dataset.samples if sample.censored] == [60]
 
 
 def test_the_times_of_the_start_and_of_the_work_go_with_a_sample():
@@ -77,7 +77,7 @@ def test_the_times_of_the_start_and_of_the_work_go_with_a_sample():
 
 def test_a_start_up_in_seconds_says_nothing_of_memory():
     sample = data_of([make_run(n, epochs=n + 1) for n in range(6)], "host_memory_bytes").dataset.samples[0]
-    assert (None, None) == (sample.startup_s, sample.work_s)
+    assert (sample.startup_s, sample.work_s) == (None, None)
 
 
 def test_a_gpu_brings_its_figures_from_the_catalog_and_only_to_jobs_that_have_it():
@@ -87,15 +87,15 @@ def test_a_gpu_brings_its_figures_from_the_catalog_and_only_to_jobs_that_have_it
     with_gpu = replace(one, job=replace(one.job, resources=ResourceSpec(gpus_per_node=1)))
     asked = {"Tesla V100": card}.get
     first, second = records_of([one, with_gpu], device_of=asked)
-    assert 40 == first.features["node_cores"]
+    assert first.features["node_cores"] == 40
     assert "node_gpu" not in first.features
-    assert 15e12 == second.features["node_gpu_float32_flops_per_s"]
+    assert second.features["node_gpu_float32_flops_per_s"] == 15e12
 
 
 def test_figures_of_the_op_graph_are_features():
     runs = [make_run(n, epochs=n + 1) for n in range(6)]
     records = records_of(runs, graph_features={run.id: {"graph_flops": 1e9 * n} for n, run in enumerate(runs)})
-    assert 5e9 == make_dataset(records).dataset.samples[5].features["graph_flops"]
+    assert make_dataset(records).dataset.samples[5].features["graph_flops"] == 5e9
 
 
 def test_a_parameter_of_a_part_of_the_runs_is_an_error_that_names_a_run():
@@ -123,7 +123,7 @@ def test_one_run_twice_is_an_error_by_its_id_and_by_all_that_is_known_of_it():
 
 def test_repeats_of_a_configuration_are_no_duplicates():
     data = data_of(campaign(10, 0, repeats=3))
-    assert 30 == len(data.dataset.samples)
+    assert len(data.dataset.samples) == 30
 
 
 def test_an_impossible_figure_names_its_run():
@@ -156,5 +156,5 @@ def test_what_ended_well_without_a_figure_is_counted():
     runs = campaign(10, 0)
     runs[4] = replace(runs[4], measured={})
     data = data_of(runs)
-    assert (1, 9, 10) == (data.unmeasured, len(data.dataset.samples), data.runs)
+    assert (data.unmeasured, len(data.dataset.samples), data.runs) == (1, 9, 10)
     assert Scale.SCALED_DOWN is data.dataset.samples[0].scale

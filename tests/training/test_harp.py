@@ -36,15 +36,15 @@ def values(samples):
 
 
 def test_the_adjustment_is_the_mean_shortfall_to_two_digits():
-    assert 1.31 == adjustment(np.array([10.0, 10.0, 10.0, 10.0]), np.array([5.0, 8.76, 10.0, 20.0]))
-    assert 1.0 == adjustment(np.array([10.0]), np.array([11.0]))
-    assert 1.0 == adjustment(np.empty(0), np.empty(0))
+    assert adjustment(np.array([10.0, 10.0, 10.0, 10.0]), np.array([5.0, 8.76, 10.0, 20.0])) == 1.31
+    assert adjustment(np.array([10.0]), np.array([11.0])) == 1.0
+    assert adjustment(np.empty(0), np.empty(0)) == 1.0
 
 
 def test_three_regressors_four_training_sets_and_two_adjustments_make_24_models():
     small, full = history()
     names = [one.name for one in build_harp(small + full[:8], full[8:]).models]
-    assert 24 == len(set(names))
+    assert len(set(names)) == 24
     assert "net SD+75%FS adjusted" in names
 
 
@@ -56,13 +56,13 @@ def test_trees_on_scaled_down_runs_alone_know_nothing_longer_than_those():
     small, full = history()
     full = [one for one in full if one.value > max(values(small))]
     tree = named(build_harp(small, full), "tree SD raw")
-    assert 100.0 == underprediction(values(full), list(tree.predicted))
+    assert underprediction(values(full), list(tree.predicted)) == 100.0
 
 
 def test_without_full_scale_runs_there_is_one_training_set_and_nothing_to_adjust_by():
     small, full = history()
     models = build_harp(small, full).models
-    assert 6 == len(models)
+    assert len(models) == 6
     assert {1.0} == {one.adjustment for one in models}
 
 
@@ -70,7 +70,7 @@ def test_the_published_policy_is_scored_on_the_test_itself_and_the_clean_one_is_
     small, full = history()
     assert values(full[8:]) == list(build_harp(small + full[:8], full[8:]).judged_by)
     judged_by = build_harp(small + full[:8], full[8:], faithful=False).judged_by
-    assert 2 == len(judged_by)
+    assert len(judged_by) == 2
     assert set(judged_by) <= set(values(full[:8]))
 
 

@@ -39,33 +39,35 @@ def written(folder, *rows, header=HEADER, end="\n"):
 
 def test_a_file_is_read_with_its_device_points_and_ops(tmp_path):
     found = read_measurements(written(tmp_path, OK, OOM))
-    assert ("NVIDIA A100", 108, "2.9.0") == (found.device.name, found.device.compute_units, found.software["torch"])
+    assert (found.device.name, found.device.compute_units, found.software["torch"]) == ("NVIDIA A100", 108, "2.9.0")
     fine, failed = found.points
-    assert (Ending.OK, 0.02, 8, 2**31) == (fine.outcome, fine.step_s, fine.point.batch, fine.memory.peak_reserved_bytes)
-    assert ("aten::mm", [[4, 8], [8, 2]], 2, 1e-4) == (
+    assert (fine.outcome, fine.step_s, fine.point.batch, fine.memory.peak_reserved_bytes) == (Ending.OK, 0.02, 8, 2**31)
+    assert (
         fine.ops[0].op, fine.ops[0].shapes, fine.ops[0].count, fine.ops[0].device_s,
-    )  # fmt: skip
-    assert (Ending.OOM, None, True) == (failed.outcome, failed.step_s, failed.memory.censored)
+    ) == ("aten::mm", [[4, 8], [8, 2]], 2, 1e-4)  # fmt: skip
+    assert (failed.outcome, failed.step_s, failed.memory.censored) == (Ending.OOM, None, True)
     assert not found.cut
 
 
 def test_a_line_cut_by_a_kill_is_left_out_and_said(tmp_path):
     found = read_measurements(written(tmp_path, OK, end='\n{"kind": "poi'))
-    assert (1, True) == (len(found.points), found.cut)
+    assert (len(found.points), found.cut) == (1, True)
 
 
 def test_out_of_memory_is_a_lower_bound_and_not_a_time(tmp_path):
     fine, failed = measured_records(read_measurements(written(tmp_path, OK, OOM)))
-    assert (JobState.COMPLETED, JobState.OUT_OF_MEMORY) == (fine.state, failed.state)
-    assert {
+    assert (fine.state, failed.state) == (JobState.COMPLETED, JobState.OUT_OF_MEMORY)
+    assert fine.figures == {
         "step_s": 0.02,
         "gpu_memory_bytes": 2**30,
         "gpu_reserved_bytes": 2**31,
         "step_energy_j": 6.0,
-    } == fine.figures
-    assert {"gpu_memory_bytes": 39 * 2**30, "gpu_reserved_bytes": 2**31} == failed.figures
-    assert ("resnet18", 512, "NVIDIA A100") == tuple(
-        failed.features[name] for name in ("model", "batch", "node_device")
+    }
+    assert failed.figures == {"gpu_memory_bytes": 39 * 2**30, "gpu_reserved_bytes": 2**31}
+    assert tuple(failed.features[name] for name in ("model", "batch", "node_device")) == (
+        "resnet18",
+        512,
+        "NVIDIA A100",
     )
     assert "node_device" not in failed.parameters
 
@@ -126,7 +128,7 @@ def test_what_the_kit_writes_here_is_read_whole(tmp_path):
     with pytest.raises(KeyboardInterrupt):
         run(Asked(str(path), minutes=10, device="cpu", quick=True), stop_after_six)
     found = read_measurements(path)
-    assert (6, "cpu") == (len(found.points), found.device.type)
+    assert (len(found.points), found.device.type) == (6, "cpu")
     fine = [point for point in found.points if point.outcome is Ending.OK]
     assert fine
     profiled = [point for point in fine if not point.ops_reason]

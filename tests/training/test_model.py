@@ -37,14 +37,14 @@ def test_a_model_read_back_answers_the_same_and_has_the_same_card(path, built):
     assert built[0].card == model.card
     for target in ("elapsed_s", "host_memory_bytes"):
         assert built[0].predict(target, [ROW, {**ROW, "cores": 1}]) == model.predict(target, [ROW, {**ROW, "cores": 1}])
-    assert ["net.npz"] == [one.name for one in path.parent.iterdir()]
+    assert [one.name for one in path.parent.iterdir()] == ["net.npz"]
 
 
 def test_an_answer_holds_the_truth_between_its_ends(path):
     said = load_model(path).predict("elapsed_s", [ROW])
     assert said.low[0] <= walltime_s(30, 50000, 2, "b") <= said.high[0]
     assert said.low[0] < said.point[0] < said.high[0]
-    assert [0.0] == said.beyond
+    assert said.beyond == [0.0]
 
 
 def test_a_question_far_beyond_what_was_run_has_a_wide_interval_and_a_sentence(path):
@@ -59,7 +59,7 @@ def test_a_question_far_beyond_what_was_run_has_a_wide_interval_and_a_sentence(p
     ) == model.beyond(far)
     new = {**ROW, "kind": "c"}
     assert model.predict("elapsed_s", [new]).high[0] > 2 * near.high[0] / near.point[0]
-    assert ("kind = c was never run; runs had a, b",) == model.beyond(new)
+    assert model.beyond(new) == ("kind = c was never run; runs had a, b",)
 
 
 def test_the_upper_bound_of_a_risk_rises_as_the_risk_falls(path):
@@ -144,7 +144,7 @@ def test_a_model_that_cannot_be_written_leaves_the_old_one_whole(path, built, mo
     with pytest.raises(LeadlineError, match="No space left on device"):
         save_model(built[0], path)
     assert held == path.read_bytes()
-    assert ["net.npz"] == [one.name for one in path.parent.iterdir()]
+    assert [one.name for one in path.parent.iterdir()] == ["net.npz"]
 
 
 def test_asking_needs_neither_scipy_nor_scikit_learn_and_starts_fast(path):

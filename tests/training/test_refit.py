@@ -42,7 +42,7 @@ def decide(model, runs, asked, **more):
 
 def test_runs_like_those_it_learned_from_leave_a_model_alone(built, asked):
     better, decided = decide(built[0], later(40), asked)
-    assert (False, False) == (decided.replaced, decided.drift.found)
+    assert (decided.replaced, decided.drift.found) == (False, False)
     assert better.card == built[0].card
     assert "no better by more than chance and noise" in decided.reason
 
@@ -51,12 +51,12 @@ def test_a_machine_that_became_slower_is_found_and_the_model_follows(built, aske
     """Early runs are as before: the drift is one of the stream, and what is learned is of the runs since."""
     runs = [*later(30), *later(40, 1.3, seed=4, first=2000)]
     better, decided = decide(built[0], runs, asked)
-    assert (True, Change.MORE) == (decided.replaced, decided.drift.change)
-    assert 1.3 == pytest.approx(decided.drift.ratio, rel=0.05)
+    assert (decided.replaced, decided.drift.change) == (True, Change.MORE)
+    assert pytest.approx(decided.drift.ratio, rel=0.05) == 1.3
     assert decided.judged.after < 0.05
     assert decided.judged.before > 0.2
     fresh = outcomes_of(better, "elapsed_s", records_of(later(40, 1.3, seed=5)))
-    assert 0.75 <= sum(one.predicted.low <= one.measured <= one.predicted.high for one in fresh) / 40
+    assert sum(one.predicted.low <= one.measured <= one.predicted.high for one in fresh) / 40 >= 0.75
     assert better.predict("host_memory_bytes", [runs[0].parameters]) == built[0].predict(
         "host_memory_bytes", [runs[0].parameters]
     )
@@ -65,7 +65,7 @@ def test_a_machine_that_became_slower_is_found_and_the_model_follows(built, aske
 def test_the_card_says_when_and_why_and_how_far_off_both_were(built, asked):
     better, decided = decide(built[0], [*later(30), *later(40, 1.3, seed=4, first=2000)], asked)
     (line,) = better.card.refits
-    assert ("2026-03-01T00:00:00+00:00", "elapsed_s") == (line.at, line.target)
+    assert (line.at, line.target) == ("2026-03-01T00:00:00+00:00", "elapsed_s")
     assert "drifted: since run" in line.why
     assert (line.before, line.after) == (decided.judged.before, decided.judged.after)
     assert "## What was learned since" in markdown(better.card)
@@ -76,7 +76,7 @@ def test_what_was_just_learned_is_not_learned_again(built, asked):
     runs = [*later(30), *later(40, 1.3, seed=4, first=2000)]
     better, _ = decide(built[0], runs, asked)
     again, decided = decide(better, runs, asked)
-    assert (0, False) == (decided.new, decided.replaced)
+    assert (decided.new, decided.replaced) == (0, False)
     assert again.card == better.card
 
 
@@ -88,7 +88,7 @@ def test_few_runs_are_too_few_to_judge_by(built, asked):
 
 def test_what_was_tried_in_vain_waits_for_a_quarter_more_runs(built, asked):
     _, decided = decide(built[0], later(40), asked, tried={"elapsed_s": 35})
-    assert (None, "it was reconsidered with 35 of these 40 runs") == (decided.judged, decided.reason)
+    assert (decided.judged, decided.reason) == (None, "it was reconsidered with 35 of these 40 runs")
 
 
 def test_jobs_that_reach_their_limit_count_as_lower_bounds(built, asked):
@@ -100,4 +100,4 @@ def test_jobs_that_reach_their_limit_count_as_lower_bounds(built, asked):
     outcomes = outcomes_of(built[0], "elapsed_s", records_of(cut))
     assert all(one.censored and one.measured == pytest.approx(1.2 * one.predicted.point) for one in outcomes)
     _, decided = decide(built[0], [*later(30), *cut], asked)
-    assert (True, True) == (decided.drift.found, decided.drift.at_least)
+    assert (decided.drift.found, decided.drift.at_least) == (True, True)

@@ -58,10 +58,10 @@ def recipes(dataset, **factors):
 
 
 def test_the_training_sets_are_those_that_the_scales_allow(dataset):
-    assert (TrainingSet.SCALED_DOWN, TrainingSet.BOTH, TrainingSet.UP_SAMPLED) == training_sets(dataset.samples)
-    assert (TrainingSet.ALL,) == training_sets(dataset.at(Scale.FULL_SCALE))
+    assert training_sets(dataset.samples) == (TrainingSet.SCALED_DOWN, TrainingSet.BOTH, TrainingSet.UP_SAMPLED)
+    assert training_sets(dataset.at(Scale.FULL_SCALE)) == (TrainingSet.ALL,)
     as_many = (*dataset.at(Scale.FULL_SCALE), *dataset.at(Scale.SCALED_DOWN)[:12])
-    assert (TrainingSet.SCALED_DOWN, TrainingSet.BOTH) == training_sets(as_many)
+    assert training_sets(as_many) == (TrainingSet.SCALED_DOWN, TrainingSet.BOTH)
 
 
 def test_an_up_sampled_set_has_as_many_full_scale_runs_as_scaled_down_ones_and_all_of_them(dataset):
@@ -75,8 +75,8 @@ def test_an_up_sampled_set_has_as_many_full_scale_runs_as_scaled_down_ones_and_a
 
 
 def test_the_adjustment_is_the_mean_relative_error_of_what_was_under_predicted():
-    assert 1.3 == adjustment(np.array([10.0, 10.0, 10.0]), np.array([8.0, 6.0, 20.0]))
-    assert 1.0 == adjustment(np.array([10.0]), np.array([10.0]))
+    assert adjustment(np.array([10.0, 10.0, 10.0]), np.array([8.0, 6.0, 20.0])) == 1.3
+    assert adjustment(np.array([10.0]), np.array([10.0])) == 1.0
 
 
 def test_mae_takes_the_closest_and_wtm_the_one_that_is_never_short(dataset):
@@ -84,18 +84,18 @@ def test_mae_takes_the_closest_and_wtm_the_one_that_is_never_short(dataset):
     parts = folds(dataset.samples, 4, seed=0)
     chosen = select(parts, tried, "mape")
     # adjusted, the short one is 1.01 times as long: as close, to a hundredth
-    assert "short" == chosen.winner.estimator
+    assert chosen.winner.estimator == "short"
     chosen = select(parts, recipes(dataset, short=0.8, long=1.1), "wtm")
     assert Candidate("short", TrainingSet.SCALED_DOWN) != chosen.winner
-    assert 0 == chosen.scores[0].upp
+    assert chosen.scores[0].upp == 0
     assert "0 % under-predicted" in chosen.reason
     assert "the next" in chosen.reason
 
 
 def test_judged_are_the_full_scale_runs_where_there_are_any(dataset):
     chosen = select(folds(dataset.samples, 4, seed=0), recipes(dataset, one=1.2), "mape")
-    assert "12 full-scale runs that its fits did not see" == chosen.judged_on
-    assert [20.0] * 3 == [pytest.approx(one.mape) for one in chosen.scores if not one.candidate.adjusted]
+    assert chosen.judged_on == "12 full-scale runs that its fits did not see"
+    assert [pytest.approx(one.mape) for one in chosen.scores if not one.candidate.adjusted] == [20.0] * 3
     down = dataset.at(Scale.SCALED_DOWN)
     parts = blocked(down, dataset.scale_features, (0.5, 0.75))
     chosen = select(parts, recipes(dataset, one=1.2), "mape")
@@ -114,7 +114,7 @@ def test_no_fit_ever_sees_a_configuration_that_it_predicts(dataset):
 def test_what_cannot_be_fitted_is_listed_with_its_reason_and_never_wins(dataset):
     tried = {"refusing": Refusing(), "singular": Singular(), **recipes(dataset, one=1.5)}
     chosen = select(folds(dataset.samples, 4, seed=0), tried, "cost")
-    assert "one" == chosen.winner.estimator
+    assert chosen.winner.estimator == "one"
     assert {"refusing needs 1000 samples", "Matrix is not positive definite"} == {
         one.why_not for one in chosen.scores if one.why_not
     }
@@ -125,11 +125,11 @@ def test_what_cannot_be_fitted_is_listed_with_its_reason_and_never_wins(dataset)
 def test_one_that_is_far_worse_than_the_best_is_given_up_once_enough_runs_were_judged(dataset):
     tried = recipes(dataset, good=1.05, bad=3.0)
     chosen = select(folds(dataset.samples, 4, seed=0), tried, "mape")
-    assert "good" == chosen.winner.estimator
-    assert (12, 9) == (len(tried["good"].seen), len(tried["bad"].seen))
+    assert chosen.winner.estimator == "good"
+    assert (len(tried["good"].seen), len(tried["bad"].seen)) == (12, 9)
     why = {one.candidate.estimator: one.why_not for one in chosen.scores if one.why_not}
-    assert {"bad": "given up: 23 times as far off as the best"} == why
-    assert 200 == pytest.approx(chosen.scores[-1].mape)
+    assert why == {"bad": "given up: 23 times as far off as the best"}
+    assert pytest.approx(chosen.scores[-1].mape) == 200
 
 
 def test_the_upper_bound_and_not_the_point_is_judged_by_cost_and_pinball(dataset):
@@ -150,7 +150,7 @@ def test_by_few_full_scale_runs_extrapolations_are_judged_too_and_fewer_candidat
     beyond = blocked(down, dataset.scale_features, (0.5, 0.75))
     tried = recipes(dataset, good=1.05, fair=1.2, bad=3.0)
     chosen = select(folds(dataset.samples, 4, seed=0), tried, "mape", few=True, extrapolations=beyond)
-    assert "good" == chosen.winner.estimator
+    assert chosen.winner.estimator == "good"
     assert {TrainingSet.BOTH} == {one.candidate.training_set for one in chosen.scores}
     assert not any(one.candidate.adjusted for one in chosen.scores)
     assert len(tried["bad"].seen) == len(beyond)  # given up before the folds
@@ -189,13 +189,13 @@ def test_where_only_smaller_runs_judge_an_ensemble_that_is_hardly_worse_is_taken
     tried = members | {"both": Ensemble("both", tuple(members.values()))}
     beyond = blocked(small.samples, ("epochs",), (0.5, 0.75))
     chosen = select(beyond, tried, "mape")
-    assert "both" == chosen.winner.estimator
+    assert chosen.winner.estimator == "both"
     assert "low on all is hardly better" in chosen.reason
     worse = members | {
         "both": Ensemble("both", (members["high"], members["higher"], *recipes(small, far=1.3).values()))
     }
-    assert "low" == select(beyond, worse, "mape").winner.estimator
-    assert "low" == select(folds(small.samples, 4, seed=0), tried, "mape").winner.estimator
+    assert select(beyond, worse, "mape").winner.estimator == "low"
+    assert select(folds(small.samples, 4, seed=0), tried, "mape").winner.estimator == "low"
 
 
 def test_where_few_full_scale_runs_judge_an_ensemble_that_is_hardly_worse_is_taken_too():
@@ -204,8 +204,8 @@ def test_where_few_full_scale_runs_judge_an_ensemble_that_is_hardly_worse_is_tak
     members = recipes(dataset, low=0.9, high=1.105, higher=1.12)
     tried = members | {"both": Ensemble("both", tuple(members.values()))}
     parts = folds(dataset.samples, 4, seed=0)
-    assert "both" == select(parts, tried, "mape", few=True, extrapolations=beyond).winner.estimator
-    assert "low" == select(parts, tried, "mape").winner.estimator
+    assert select(parts, tried, "mape", few=True, extrapolations=beyond).winner.estimator == "both"
+    assert select(parts, tried, "mape").winner.estimator == "low"
 
 
 def test_several_processes_choose_as_one_does(dataset):
@@ -226,5 +226,5 @@ def test_an_ensemble_of_which_a_member_is_not_compared_is_that_of_the_others(dat
     recipe = Ensemble("all", (*members.values(), *recipes(dataset, absent=9.0).values()))
     parts = folds(dataset.samples, 4, seed=0)
     chosen = select(parts, {**members, "all": recipe}, "mape")
-    assert [] == recipe.members[-1].seen
-    assert 0.0 == pytest.approx(min(one.mape for one in chosen.scores if one.candidate.estimator == "all"), abs=1e-9)
+    assert recipe.members[-1].seen == []
+    assert pytest.approx(min(one.mape for one in chosen.scores if one.candidate.estimator == "all"), abs=1e-9) == 0.0

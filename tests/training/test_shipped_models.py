@@ -47,7 +47,7 @@ def device(name):
 
 def test_the_card_says_what_was_learned_and_how_far_off_it_was():
     card = shipped_card()
-    assert "leadline.shipped/1" == card.schema
+    assert card.schema == "leadline.shipped/1"
     assert {*NAMES, SweptKernels.name} == set(card.learned_from) == {one.estimator for one in card.records}
     for one in card.records:
         assert 0 < one.error < one.within * 1.2
@@ -96,7 +96,7 @@ def test_what_no_step_was_measured_of_has_an_assumed_range(job):
 
 def test_what_is_no_gpu_is_priced_by_its_figures(job):
     cpu = next(one for one in TomlCatalog().devices() if one.kind is DeviceKind.CPU and one.memory_bytes_per_s)
-    assert () == kernels_of(cpu, job()).reasons
+    assert kernels_of(cpu, job()).reasons == ()
 
 
 def test_an_estimator_that_refuses_is_passed_over_and_the_reason_is_told():
@@ -129,5 +129,5 @@ def test_estimates_need_numpy_alone(tmp_path):
         f"sys.exit(main({asked!r}))\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert 0 == done.returncode, done.stderr
+    assert done.returncode == 0, done.stderr
     assert "priced by the learned kernels" in done.stdout

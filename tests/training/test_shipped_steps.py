@@ -149,11 +149,11 @@ def test_the_optimizer_of_a_trace_does_not_change_what_is_read_off_it(asked):
 
 def test_the_card_says_how_far_off_it_was_and_what_is_out_of_range():
     card, model = shipped_card(), shipped_steps()
-    assert 216 == card.rows
+    assert card.rows == 216
     assert {"64 and more GPUs from fewer", "H100 from A100", "random by configuration"} <= set(card.errors)
     assert all(0 < one["median"] <= one["mape"] < 5 for one in card.errors.values())
     assert set(card.errors) == set(card.coverage)
-    assert (8.0, 512.0) == card.ranges["GPUs"]
+    assert card.ranges["GPUs"] == (8.0, 512.0)
     assert set(model.law.generations) == {"Ampere 8.0", "Hopper 9.0"}
     assert card.licence.startswith("Apache-2.0")
     assert card.refused

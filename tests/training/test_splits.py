@@ -55,7 +55,7 @@ def test_a_bound_is_learned_from_and_never_scored():
 def test_blocked_by_scale_everything_held_out_is_larger_than_all_that_is_fitted():
     found = dataset(60, 0)
     parts = blocked(found.samples, ("epochs", "samples"), (0.5, 0.75))
-    assert [True, True] == [part.blocked for part in parts]
+    assert [part.blocked for part in parts] == [True, True]
     for part in parts:
         largest = max(size_of(one, ("epochs", "samples")) for one in part.fitted)
         assert largest < min(size_of(one, ("epochs", "samples")) for one in part.held_out)
@@ -64,9 +64,9 @@ def test_blocked_by_scale_everything_held_out_is_larger_than_all_that_is_fitted(
 
 def test_without_a_scale_nothing_can_be_blocked():
     samples = dataset(60, 0).samples
-    assert () == blocked(samples, (), (0.5,))
-    assert () == blocked(samples, ("nodes",), (0.5,))
-    assert 1 == len(blocked(dataset(14, 0).samples, ("epochs", "samples"), (0.3, 0.75)))
+    assert blocked(samples, (), (0.5,)) == ()
+    assert blocked(samples, ("nodes",), (0.5,)) == ()
+    assert len(blocked(dataset(14, 0).samples, ("epochs", "samples"), (0.3, 0.75))) == 1
 
 
 @pytest.mark.parametrize("most", [40, 100])

@@ -34,32 +34,32 @@ def test_an_exported_history_is_read_as_the_history_itself(tmp_path):
 def test_a_figure_that_only_some_runs_have_is_absent_of_the_others(tmp_path):
     text = "id,campaign,scale,measured_elapsed_s,measured_startup_s,parameter_n\na,fft,SD,2,0.5,1\nb,fft,FS,4,,2\n"
     first, second = table(tmp_path, text)
-    assert {"elapsed_s": 2.0, "startup_s": 0.5} == first.figures
-    assert {"elapsed_s": 4.0} == second.figures
+    assert first.figures == {"elapsed_s": 2.0, "startup_s": 0.5}
+    assert second.figures == {"elapsed_s": 4.0}
 
 
 def test_a_folder_of_compressed_tables_is_one_history(tmp_path):
     runs = campaign(10, 4)
     for number, part in enumerate((runs[:6], runs[6:])):
         (tmp_path / f"part{number}.csv.gz").write_bytes(gzip.compress(to_csv(part).encode()))
-    assert 14 == len(read_tables(tmp_path))
+    assert len(read_tables(tmp_path)) == 14
 
 
 def test_any_table_with_the_target_will_do_and_measured_columns_are_no_features(tmp_path):
     first, second = table(
         tmp_path, "epochs;loss;elapsed_s;cpu_s;state;scale\n1;mse;3.5;3;;SD\n2;mae;4.5;4;TIMEOUT;FS\n"
     )
-    assert {"epochs": 1, "loss": "mse"} == first.features
-    assert {"elapsed_s": 3.5, "cpu_s": 3.0} == first.figures
-    assert (JobState.COMPLETED, Scale.SCALED_DOWN) == (first.state, first.scale)
-    assert (JobState.TIMEOUT, Scale.FULL_SCALE, "line 3 of runs.csv") == (second.state, second.scale, second.where)
+    assert first.features == {"epochs": 1, "loss": "mse"}
+    assert first.figures == {"elapsed_s": 3.5, "cpu_s": 3.0}
+    assert (first.state, first.scale) == (JobState.COMPLETED, Scale.SCALED_DOWN)
+    assert (second.state, second.scale, second.where) == (JobState.TIMEOUT, Scale.FULL_SCALE, "line 3 of runs.csv")
 
 
 def test_a_column_with_one_unit_is_read_in_seconds_or_bytes(tmp_path):
     first, _ = table(tmp_path, "block,elapsed_s\n2 GiB,3 min\n4GiB,4min\n")
-    assert 180 == first.figures["elapsed_s"]
-    assert 2 * 2**30 == first.features["block"]
-    assert {"block": "bytes", "elapsed_s": "s"} == first.units
+    assert first.figures["elapsed_s"] == 180
+    assert first.features["block"] == 2 * 2**30
+    assert first.units == {"block": "bytes", "elapsed_s": "s"}
 
 
 @pytest.mark.parametrize(
@@ -91,12 +91,12 @@ def test_a_table_that_cannot_be_used_says_where_and_why(tmp_path, text, why):
 
 def test_no_target_is_taken_for_a_parameter(tmp_path):
     one, _ = table(tmp_path, "a,elapsed_s,energy_j\n1,10,100\n2,11,110\n", targets=["elapsed_s", "energy_j"])
-    assert {"a": 1} == one.features
-    assert {"elapsed_s": 10.0, "energy_j": 100.0} == one.figures
+    assert one.features == {"a": 1}
+    assert one.figures == {"elapsed_s": 10.0, "energy_j": 100.0}
 
 
 def test_an_empty_column_can_be_left_out_by_name(tmp_path):
-    assert 2 == len(table(tmp_path, "a,b,elapsed_s\n1,,10\n2,,11\n", without=["b"]))
+    assert len(table(tmp_path, "a,b,elapsed_s\n1,,10\n2,,11\n", without=["b"])) == 2
     with pytest.raises(InvalidInput, match="no column 'c' to leave out"):
         table(tmp_path, "a,b,elapsed_s\n1,,10\n", without=["c"])
 

@@ -75,9 +75,9 @@ def test_few_normal_errors_are_covered_by_students_t():
 def test_the_rank_is_that_of_a_finite_sample():
     errors = np.arange(1, 20) / 100  # with 19 errors the largest is exceeded by the next with probability 1 in 20
     calibration = calibrate(Residuals.of(np.exp(errors), np.ones(19)))
-    assert 0.19 == pytest.approx(np.log(calibration.upper(np.ones(1), [np.nan], [0.0], "", 0.05)[0]))
-    assert 0.18 == pytest.approx(np.log(calibration.upper(np.ones(1), [np.nan], [0.0], "", 0.10)[0]))
-    assert 0.01 == pytest.approx(np.log(calibration.interval(np.ones(1), [np.nan], [0.0], "", 0.9)[0][0]))
+    assert pytest.approx(np.log(calibration.upper(np.ones(1), [np.nan], [0.0], "", 0.05)[0])) == 0.19
+    assert pytest.approx(np.log(calibration.upper(np.ones(1), [np.nan], [0.0], "", 0.10)[0])) == 0.18
+    assert pytest.approx(np.log(calibration.interval(np.ones(1), [np.nan], [0.0], "", 0.9)[0][0])) == 0.01
 
 
 def test_where_the_rank_is_beyond_the_sample_students_t_stands_in():
@@ -86,7 +86,7 @@ def test_where_the_rank_is_beyond_the_sample_students_t_stands_in():
     expected = 0.1 * t.ppf(0.95, 4)
     assert expected == pytest.approx(np.log(calibration.upper(np.ones(1), [np.nan], [0.0], "", 0.05)[0]), rel=1e-3)
     low, high = calibration.interval(np.ones(1), [np.nan], [0.0], "", 0.9)
-    assert 1.0 == pytest.approx(low[0] * high[0])
+    assert pytest.approx(low[0] * high[0]) == 1.0
 
 
 def test_each_scale_has_errors_of_its_own():
@@ -208,4 +208,4 @@ def test_less_risk_never_asks_for_less(errors, one, other):
 
 def test_less_risk_never_asks_for_less_where_one_run_was_far_off():
     calibration = calibrate(Residuals.of(np.exp([0.0] * 19 + [1.0]), np.ones(20)))
-    assert 1.0 <= np.log(calibration.upper(np.ones(1), [np.nan], [0.0], "", 0.01)[0])
+    assert np.log(calibration.upper(np.ones(1), [np.nan], [0.0], "", 0.01)[0]) >= 1.0

@@ -47,11 +47,11 @@ def test_a_shift_of_a_fifth_is_found_within_some_runs(spread, soon):
         errors = [source.gauss(0, spread) for _ in range(50)]
         errors += [source.gauss(math.log(1.2), spread) for _ in range(100)]
         found = find_drift([outcome(error) for error in errors], seed=seed)
-        assert (True, Change.MORE) == (found.found, found.change)
+        assert (found.found, found.change) == (True, Change.MORE)
         delays.append(found.noticed - 49)
         ratios.append(found.ratio)
     assert 0 < median(delays) <= soon
-    assert 1.2 == pytest.approx(median(ratios), abs=0.03)
+    assert pytest.approx(median(ratios), abs=0.03) == 1.2
 
 
 def test_a_reference_lets_a_wrong_predictor_be_found_from_its_first_runs():
@@ -60,7 +60,7 @@ def test_a_reference_lets_a_wrong_predictor_be_found_from_its_first_runs():
     shifted = [outcome(source.gauss(-0.3, 0.05)) for _ in range(30)]
     assert not find_drift(shifted).found
     found = find_drift(shifted, reference=reference)
-    assert (Change.LESS, 0) == (found.change, found.since)
+    assert (found.change, found.since) == (Change.LESS, 0)
     assert found.noticed < 10
 
 
@@ -69,7 +69,7 @@ def test_jobs_that_all_reach_their_limit_are_a_drift_and_their_ratio_a_lower_bou
     before = [outcome(source.gauss(0, 0.1), 0.5) for _ in range(60)]
     after = [outcome(1.0, 0.5) for _ in range(20)]
     found = find_drift([*before, *after])
-    assert (Change.MORE, True) == (found.change, found.at_least)
+    assert (found.change, found.at_least) == (Change.MORE, True)
     assert math.exp(0.5) == pytest.approx(found.ratio)
     assert "at least 1.65 times" in found.sentence()
 
@@ -77,7 +77,7 @@ def test_jobs_that_all_reach_their_limit_are_a_drift_and_their_ratio_a_lower_bou
 def test_errors_that_grow_both_ways_are_less_predictable():
     source = random.Random(8)  # noqa: S311
     errors = [source.gauss(0, 0.05) for _ in range(150)] + [source.gauss(0, 0.4) for _ in range(100)]
-    assert Change.WIDER == find_drift([outcome(error) for error in errors]).change
+    assert find_drift([outcome(error) for error in errors]).change == Change.WIDER
 
 
 def test_without_a_change_the_sentence_says_how_much_there_was_to_see():
@@ -91,7 +91,7 @@ def test_what_is_paid_has_the_mean_one_also_where_runs_are_cut_off(bound, shift)
     end = normal.inv_cdf(bound)
     places = [end - step * (place + 0.5) for place in range(int((end + 8) / step))]
     seen = sum(_payment(normal.cdf(place), shift, censored=False) * normal.pdf(place) for place in places) * step
-    assert 1.0 == pytest.approx(seen + (1 - bound) * _payment(bound, shift, censored=True), rel=0.01)
+    assert pytest.approx(seen + (1 - bound) * _payment(bound, shift, censored=True), rel=0.01) == 1.0
 
 
 def test_the_median_of_runs_counts_those_cut_off_as_longer():

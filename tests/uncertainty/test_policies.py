@@ -33,12 +33,12 @@ def test_the_published_walltime_metric_is_right_where_nothing_ties():
 
 
 def test_of_equals_the_first_is_kept():
-    assert "a" == choose("mae", MEASURED, {"a": MEASURED, "b": MEASURED})
+    assert choose("mae", MEASURED, {"a": MEASURED, "b": MEASURED}) == "a"
 
 
 def test_a_far_short_prediction_costs_more_than_one_as_far_too_long_by_pinball():
     models = {"short": [8.0] * 4, "long": [12.0] * 4}
-    assert "long" == choose("pinball", MEASURED, models)
+    assert choose("pinball", MEASURED, models) == "long"
 
 
 @pytest.mark.parametrize(
@@ -70,4 +70,4 @@ def test_an_unknown_policy_is_answered_with_what_was_meant():
 
 @pytest.mark.parametrize("policy", POLICIES)
 def test_no_policy_prefers_another_model_to_a_perfect_one(policy):
-    assert "perfect" == choose(policy, MEASURED, {**MODELS, "perfect": MEASURED})
+    assert choose(policy, MEASURED, {**MODELS, "perfect": MEASURED}) == "perfect"

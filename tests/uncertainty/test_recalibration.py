@@ -6,8 +6,8 @@ from leadline.uncertainty.recalibration import Recalibration
 
 def test_levels_of_a_model_that_was_right_stay_about_as_they_are():
     right = Recalibration.of(np.linspace(0.0005, 0.9995, 1000))
-    assert 0.95 == pytest.approx(right.upper(0.95), abs=0.002)
-    assert 0.05 == pytest.approx(right.lower(0.05), abs=0.002)
+    assert pytest.approx(right.upper(0.95), abs=0.002) == 0.95
+    assert pytest.approx(right.lower(0.05), abs=0.002) == 0.05
 
 
 def test_a_new_measurement_stays_below_as_often_as_was_asked_for_however_wrong_the_model_is():
@@ -25,13 +25,13 @@ def test_a_new_measurement_stays_below_as_often_as_was_asked_for_however_wrong_t
 
 def test_where_too_few_were_seen_the_ends_are_those_of_the_distribution():
     few = Recalibration.of([0.4, 0.6])
-    assert (1.0, 0.0) == (few.upper(0.95), few.lower(0.05))
+    assert (few.upper(0.95), few.lower(0.05)) == (1.0, 0.0)
 
 
 def test_a_transform_that_weighs_more_counts_as_more():
     heavy = Recalibration.of([0.1, 0.9], [3.0, 1.0])
-    assert 0.1 == heavy.upper(0.5)
-    assert 0.9 == Recalibration.of([0.1, 0.9], [1.0, 3.0]).upper(0.5)
+    assert heavy.upper(0.5) == 0.1
+    assert Recalibration.of([0.1, 0.9], [1.0, 3.0]).upper(0.5) == 0.9
 
 
 def test_a_recalibration_is_kept_as_arrays():

@@ -70,15 +70,15 @@ class SchedulerContract(ABC):
     def test_a_job_runs_to_its_end(self, scheduler: Scheduler) -> None:
         status = self.ended(scheduler, scheduler.submit(self.job(1)))
 
-        assert JobState.COMPLETED == status.state
-        assert 0 == status.exit_code
+        assert status.state == JobState.COMPLETED
+        assert status.exit_code == 0
         assert _seconds(status.submitted_s) <= _seconds(status.started_s) + 1.0
         assert _seconds(status.ended_s) >= _seconds(status.started_s)
 
     def test_a_job_that_fails_tells_its_exit_code(self, scheduler: Scheduler) -> None:
         status = self.ended(scheduler, scheduler.submit(self.job(0, 7)))
 
-        assert (JobState.FAILED, 7) == (status.state, status.exit_code)
+        assert (status.state, status.exit_code) == (JobState.FAILED, 7)
 
     def test_a_submission_is_found_by_its_key_alive_and_ended_and_by_another_adapter(
         self, scheduler: Scheduler
@@ -95,7 +95,7 @@ class SchedulerContract(ABC):
 
         assert "99999999" not in scheduler.query([one, "99999999"])
         assert "99999999" not in scheduler.account([one, "99999999"])
-        assert {} == dict(scheduler.reports(["never-submitted"]))
+        assert dict(scheduler.reports(["never-submitted"])) == {}
 
     def test_only_those_who_were_asked_for_are_told_of(self, scheduler: Scheduler) -> None:
         ids = [scheduler.submit(self.job(1)) for _ in range(3)]
@@ -134,7 +134,7 @@ class SchedulerContract(ABC):
         array = scheduler.submit(submission)
         scheduler.cancel([f"{array}_1"])
 
-        assert JobState.COMPLETED == self.ended(scheduler, f"{array}_0").state
+        assert self.ended(scheduler, f"{array}_0").state == JobState.COMPLETED
         self.pass_time(1)
         told = {**scheduler.query([f"{array}_1"]), **scheduler.account([f"{array}_1"])}
         assert {JobState.CANCELLED} >= {one.state for one in told.values()}
@@ -146,7 +146,7 @@ class SchedulerContract(ABC):
         after = scheduler.submit(replace(self.job(0), after=(before,), after_kind=After.OK))
 
         ended = self.until(scheduler, [before, after], _final)
-        assert JobState.COMPLETED == ended[after].state
+        assert ended[after].state == JobState.COMPLETED
         assert _seconds(ended[after].started_s) >= _seconds(ended[before].ended_s)
 
     def test_a_job_does_not_run_after_one_that_failed_unless_it_was_to(self, scheduler: Scheduler) -> None:
@@ -155,7 +155,7 @@ class SchedulerContract(ABC):
         other = scheduler.submit(replace(self.job(0), after=(failing,), after_kind=After.NOT_OK))
 
         ended = self.until(scheduler, [failing, other], _final)
-        assert (JobState.FAILED, JobState.COMPLETED) == (ended[failing].state, ended[other].state)
+        assert (ended[failing].state, ended[other].state) == (JobState.FAILED, JobState.COMPLETED)
         assert all(one.started_s is None for one in scheduler.query([never]).values())
         scheduler.cancel([never])
 
@@ -164,14 +164,14 @@ class SchedulerContract(ABC):
 
         with pytest.raises((Refused, InvalidInput)):
             scheduler.submit(submission)
-        assert {} == dict(scheduler.find([submission.key]))
+        assert dict(scheduler.find([submission.key])) == {}
 
     def test_a_name_is_only_a_name(self, scheduler: Scheduler) -> None:
         plain = self.job(0)
         named = replace(plain, spec=replace(plain.spec, name=HOSTILE))
         one = scheduler.submit(named)
 
-        assert JobState.COMPLETED == self.ended(scheduler, one).state
+        assert self.ended(scheduler, one).state == JobState.COMPLETED
         assert {named.key: one} == dict(scheduler.find([named.key]))
 
     def test_the_wrapper_reports_how_a_measured_job_ended(self, scheduler: Scheduler) -> None:
@@ -179,8 +179,8 @@ class SchedulerContract(ABC):
         self.ended(scheduler, scheduler.submit(submission))
 
         (outcome,) = scheduler.reports(submission.keys).values()
-        assert (JobState.FAILED, 3) == (outcome.state, outcome.exit_code)
-        assert {} == dict(scheduler.reports(submission.keys, since_s=4_000_000_000.0))
+        assert (outcome.state, outcome.exit_code) == (JobState.FAILED, 3)
+        assert dict(scheduler.reports(submission.keys, since_s=4_000_000_000.0)) == {}
 
     def test_a_held_job_runs_without_beginning_until_it_is_let(self, scheduler: Scheduler) -> None:
         submission = replace(self.job(1, 3), held=True)
@@ -189,16 +189,16 @@ class SchedulerContract(ABC):
         self.pass_time(4)
 
         assert {JobState.RUNNING} == {status.state for status in scheduler.query([one]).values()}
-        assert {} == dict(scheduler.reports(submission.keys))
+        assert dict(scheduler.reports(submission.keys)) == {}
         for _ in range(2):
             self.again(scheduler).let_begin(submission.keys)
-        assert (JobState.FAILED, 3) == (self.ended(scheduler, one).state, self.ended(scheduler, one).exit_code)
+        assert (self.ended(scheduler, one).state, self.ended(scheduler, one).exit_code) == (JobState.FAILED, 3)
 
     def test_a_held_job_that_is_let_before_it_starts_does_not_wait(self, scheduler: Scheduler) -> None:
         submission = replace(self.job(1), held=True)
         scheduler.let_begin(submission.keys)
 
-        assert JobState.COMPLETED == self.ended(scheduler, scheduler.submit(submission)).state
+        assert self.ended(scheduler, scheduler.submit(submission)).state == JobState.COMPLETED
 
     def test_a_held_job_that_is_taken_back_never_begins(self, scheduler: Scheduler) -> None:
         submission = replace(self.job(100), held=True)
@@ -206,10 +206,10 @@ class SchedulerContract(ABC):
         self.until(scheduler, [one], lambda status: status.state is JobState.RUNNING)
         scheduler.cancel([one])
 
-        assert JobState.CANCELLED == self.ended(scheduler, one).state
+        assert self.ended(scheduler, one).state == JobState.CANCELLED
         scheduler.let_begin(submission.keys)
         self.pass_time(2)
-        assert {} == dict(scheduler.reports(submission.keys))
+        assert dict(scheduler.reports(submission.keys)) == {}
 
     def test_a_limit_may_be_lowered(self, scheduler: Scheduler) -> None:
         one = scheduler.submit(self.job(2))
@@ -226,13 +226,13 @@ class SchedulerContract(ABC):
         forecast_s = scheduler.forecast_start_s(submission)
 
         assert forecast_s is None or forecast_s > 0
-        assert {} == dict(scheduler.find([submission.key]))
+        assert dict(scheduler.find([submission.key])) == {}
 
     def test_another_adapter_takes_up_where_one_ended(self, scheduler: Scheduler) -> None:
         one = scheduler.submit(self.job(2))
         other = self.again(scheduler)
 
-        assert JobState.COMPLETED == self.ended(other, one).state
+        assert self.ended(other, one).state == JobState.COMPLETED
 
 
 def _final(status: Status) -> bool:

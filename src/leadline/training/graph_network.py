@@ -90,7 +90,7 @@ def _session(content: bytes, name: str) -> Session:
     if set(known) != set(INPUTS):
         raise InvalidInput(
             f"{name} has the inputs {', '.join(known)}, not {', '.join(INPUTS)}: give a network that "
-            "leadline.bench.dnn.train_gnn made"
+            "benchmarks.dnn.train_gnn made"
         )
 
     def run(inputs: Mapping[str, npt.NDArray[np.generic]]) -> npt.NDArray[np.generic]:

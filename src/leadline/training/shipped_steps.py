@@ -111,7 +111,7 @@ def steps_of(content: bytes, name: str) -> StepModel:
             return load(dict(state))
     except (ValueError, KeyError, OSError, EOFError, BadZipFile) as error:
         raise InvalidInput(
-            f"{name} holds no model of training steps ({error}): fit it again with leadline.bench.dnn.fit_llm_training"
+            f"{name} holds no model of training steps ({error}): fit it again with benchmarks.dnn.fit_llm_training"
         ) from error
 
 

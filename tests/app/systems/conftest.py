@@ -39,7 +39,7 @@ class Probed:
     def say(self, *words):
         """Run a command of Slurm's; it must succeed."""
         done = self.cluster.run(words)
-        assert 0 == done.returncode, done.stderr
+        assert done.returncode == 0, done.stderr
         return done.stdout
 
     def configure(self, change):
@@ -59,7 +59,7 @@ class Probed:
             if daemon == "slurmctld":
                 self.say("scontrol", "reconfigure")
                 self.cluster.wait(lambda: self.cluster.idle() == 2, "the nodes to be idle")
-            self.cluster.wait(lambda: 0 == self.cluster.run(["sacctmgr", "-n", "show", "qos"]).returncode, "sacctmgr")
+            self.cluster.wait(lambda: self.cluster.run(["sacctmgr", "-n", "show", "qos"]).returncode == 0, "sacctmgr")
 
 
 @pytest.fixture(scope="module")

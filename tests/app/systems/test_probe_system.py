@@ -58,8 +58,8 @@ def test_a_probed_system_is_in_the_catalog_at_once(probe, tmp_path):
     found = probe()
     assert (found.system, "reef") == (TomlCatalog(tmp_path).system("REEF"), found.system.name)
     assert (str(tmp_path / "sites" / "reef.toml"), None) == (found.file, found.kept)
-    assert ["batch", "batch-free", "gpu", "gpu-free"] == [one.name for one in found.system.partitions]
-    assert (None, ()) == (found.change.before, found.change.changes)
+    assert [one.name for one in found.system.partitions] == ["batch", "batch-free", "gpu", "gpu-free"]
+    assert (found.change.before, found.change.changes) == (None, ())
 
 
 def test_nothing_is_asked_for_as_json_or_in_a_format_that_cuts(tmp_path):
@@ -71,7 +71,7 @@ def test_nothing_is_asked_for_as_json_or_in_a_format_that_cuts(tmp_path):
 
 def test_it_gets_the_name_that_the_user_gives_it(probe, tmp_path):
     found = probe("Our Reef/2")
-    assert "Our Reef/2" == TomlCatalog(tmp_path).system("our reef/2").name
+    assert TomlCatalog(tmp_path).system("our reef/2").name == "Our Reef/2"
     assert str(tmp_path / "sites" / "Our-Reef-2.toml") == found.file
 
 
@@ -79,7 +79,7 @@ def test_a_cluster_that_is_known_already_takes_its_place(probe, tmp_path):
     found = probe(**{"scontrol show config": outputs.config("20.11.8", cluster="pitzer")})
     catalog = TomlCatalog(tmp_path)
     assert found.system == catalog.system("osc-pitzer")
-    assert ["Pitzer"] == [one.name for one in catalog.systems() if one.name.casefold() == "pitzer"]
+    assert [one.name for one in catalog.systems() if one.name.casefold() == "pitzer"] == ["Pitzer"]
     assert any("Pitzer stands before the one of OSC" in note for note in found.notes)
 
 
@@ -91,7 +91,7 @@ def test_a_name_of_the_same_file_does_not_write_over_another_system(probe):
 
 def test_a_dry_run_writes_nothing(probe, tmp_path):
     found = probe(save=False)
-    assert [] == list(tmp_path.iterdir())
+    assert list(tmp_path.iterdir()) == []
     assert "[[systems]]" in found.text
 
 
@@ -100,18 +100,18 @@ def test_a_second_probe_says_what_changed_and_keeps_the_older_file(probe, tmp_pa
     shorter = outputs.V20_11_PARTITIONS.replace("MaxTime=2-00:00:00", "MaxTime=12:00:00")
     found = probe(**{"scontrol -a -o show partition": shorter})
     (change,) = found.change.changes
-    assert "batch: the limit of walltime was 2d 00h, and is 12h 00m" == change.sentence
-    assert ("limit", "batch", "max_walltime_s", 172800.0, 43200.0) == (
+    assert change.sentence == "batch: the limit of walltime was 2d 00h, and is 12h 00m"
+    assert (
         change.kind, change.place, change.field, change.before, change.after,
-    )  # fmt: skip
+    ) == ("limit", "batch", "max_walltime_s", 172800.0, 43200.0)  # fmt: skip
     kept = tmp_path / "sites" / "reef.toml.bak"
     assert (str(kept), first) == (found.kept, kept.read_text())
 
 
 def test_a_probe_that_finds_nothing_new_keeps_no_copy(probe, tmp_path):
     probe()
-    assert ((), None) == ((found := probe()).change.changes, found.kept)
-    assert ["reef.toml"] == [one.name for one in (tmp_path / "sites").iterdir()]
+    assert ((found := probe()).change.changes, found.kept) == ((), None)
+    assert [one.name for one in (tmp_path / "sites").iterdir()] == ["reef.toml"]
 
 
 def test_what_the_user_added_outlives_every_probe(probe, tmp_path):
@@ -121,9 +121,9 @@ def test_what_the_user_added_outlives_every_probe(probe, tmp_path):
     (tmp_path / "additions" / "reef.toml").write_text(own)
     asked = {"partition": outputs.V20_11_PARTITIONS, "node": outputs.V20_11_NODES}
     found = probe(**{f"scontrol -a -o show {key}": said.replace("=batch", "=main") for key, said in asked.items()})
-    assert "AMD EPYC 7763" == found.system.partition("main").node.processor
+    assert found.system.partition("main").node.processor == "AMD EPYC 7763"
     assert own == (tmp_path / "additions" / "reef.toml").read_text()
-    assert ["partition batch is gone", "partition main is new"] == [one.sentence for one in found.change.changes]
+    assert [one.sentence for one in found.change.changes] == ["partition batch is gone", "partition main is new"]
 
 
 def test_additions_to_what_is_gone_are_told(probe, tmp_path):
@@ -139,7 +139,7 @@ def test_additions_that_cannot_be_read_stop_the_probe_before_it_writes(probe, tm
     (tmp_path / "additions" / "reef.toml").write_text('[[systems]]\nname = "reef"\nkind = 3\n')
     with pytest.raises(InvalidInput, match=r"additions/reef\.toml: line 3"):
         probe()
-    assert [] == list((tmp_path / "sites").glob("*")) if (tmp_path / "sites").exists() else True
+    assert list((tmp_path / "sites").glob("*")) == [] if (tmp_path / "sites").exists() else True
 
 
 def test_a_probed_file_that_was_edited_is_never_lost(probe, tmp_path):
@@ -174,7 +174,7 @@ def test_a_system_that_the_user_wrote_by_hand_is_not_touched(probe, tmp_path, na
     with pytest.raises(InvalidInput, match="describes reef by hand"):
         probe()
     assert own == (tmp_path / "sites" / name).read_text()
-    assert "reef2" == probe("reef2").system.name
+    assert probe("reef2").system.name == "reef2"
 
 
 # What does not answer
@@ -184,7 +184,7 @@ def test_without_slurm_it_says_where_to_go(probe):
     missing = InvalidInput("'scontrol' cannot be started: there is no such program")
     with pytest.raises(SchedulerUnreachable, match="there is no Slurm here") as raised:
         probe(**{"scontrol show config": missing})
-    assert 4 == raised.value.exit_code
+    assert raised.value.exit_code == 4
 
 
 @pytest.mark.parametrize(
@@ -203,7 +203,7 @@ def test_a_controller_that_does_not_answer_is_one_sentence(probe, tmp_path, comm
 def test_what_scontrol_may_not_show_sinfo_may(probe):
     listing = "batch|2-00:00:00|1-infinite|2|48|190000|(null)|cascade|c[001-002]\n"
     found = probe(**{"scontrol -a -o show node": DENIED, "sinfo": listing})
-    assert 48 == found.system.partition("batch").node.cores
+    assert found.system.partition("batch").node.cores == 48
     assert any("scontrol show node is refused (Access/permission denied)" in note for note in found.notes)
 
 
@@ -211,7 +211,7 @@ def test_a_cluster_that_shows_its_partitions_to_nobody_is_said(probe):
     denied = {"scontrol -a -o show partition": DENIED, "scontrol -a -o show node": DENIED, "sinfo": DENIED}
     with pytest.raises(LeadlineError, match="PrivateData") as raised:
         probe(**denied)
-    assert 1 == raised.value.exit_code
+    assert raised.value.exit_code == 1
 
 
 @pytest.mark.parametrize(
@@ -226,7 +226,7 @@ def test_a_cluster_that_shows_its_partitions_to_nobody_is_said(probe):
 )
 def test_a_refusing_accounting_leaves_its_limits_unknown_and_the_rest_known(probe, answer, said):
     found = probe(sacctmgr=answer, **{"sacctmgr -n -P show qos": answer, "sacctmgr -n -P show assoc": answer})
-    assert ["batch", "gpu"] == [one.name for one in found.system.partitions]
+    assert [one.name for one in found.system.partitions] == ["batch", "gpu"]
     assert any(said in note for note in found.notes)
     assert any("limits of your accounts are not known" in note for note in found.notes)
     assert found.system.scheduling.accounting_answered is False
@@ -243,8 +243,8 @@ def test_a_cluster_without_accounting_is_not_asked_for_it(tmp_path):
 
 def test_gpus_of_the_machine_at_hand_are_told_by_its_driver(probe):
     found = probe(**{"nvidia-smi": "NVIDIA A100-SXM4-40GB\nNVIDIA A100-SXM4-40GB\n"})
-    assert ("NVIDIA A100-SXM4-40GB", "NVIDIA A100-SXM4-40GB") == found.here.gpus
-    assert () == probe(**{"nvidia-smi": Completed(9, "", "no driver")}).here.gpus
+    assert found.here.gpus == ("NVIDIA A100-SXM4-40GB", "NVIDIA A100-SXM4-40GB")
+    assert probe(**{"nvidia-smi": Completed(9, "", "no driver")}).here.gpus == ()
 
 
 def test_a_place_whose_gpus_are_not_known_says_so_when_it_is_asked_about(probe, tmp_path):

@@ -56,17 +56,17 @@ def as_nobody(argv, **options):
 
 def test_the_cluster_is_read_as_it_is_configured(probe, here):
     found = probe()
-    assert NAMES == [one.name for one in found.system.partitions]
+    assert [one.name for one in found.system.partitions] == NAMES
     cpu, *_, gpu = found.system.partitions
-    assert (1, 4, 64000 * MIB, None) == (cpu.node.count, cpu.node.cores, cpu.node.memory_bytes, cpu.node.device)
-    assert (1, "L40S", 2) == (gpu.node.count, gpu.node.device, gpu.node.gpus)
-    assert (HOUR_S, 2 * HOUR_S) == (cpu.limits.max_walltime_s, gpu.limits.max_walltime_s)
-    assert 1000 * MIB == gpu.default_memory_bytes_per_core
-    assert WEIGHED == gpu.billing.in_words()
+    assert (cpu.node.count, cpu.node.cores, cpu.node.memory_bytes, cpu.node.device) == (1, 4, 64000 * MIB, None)
+    assert (gpu.node.count, gpu.node.device, gpu.node.gpus) == (1, "L40S", 2)
+    assert (cpu.limits.max_walltime_s, gpu.limits.max_walltime_s) == (HOUR_S, 2 * HOUR_S)
+    assert gpu.default_memory_bytes_per_core == 1000 * MIB
+    assert gpu.billing.in_words() == WEIGHED
     setting = found.system.scheduling
-    assert ("22.05", True, 1001, 1.0) == (
+    assert (
         setting.version[:5], setting.rejects_beyond_limits, setting.max_array_size, setting.sampling_interval_s,
-    )  # fmt: skip
+    ) == ("22.05", True, 1001, 1.0)  # fmt: skip
     assert not [note for note in found.notes if "doubtful" in note], "Slurm's own billing of each partition is ours"
     assert [found.system] == [one for one in TomlCatalog(here / "data" / "catalog").systems() if one.name == "test"]
 
@@ -81,7 +81,7 @@ def test_the_command_line_shows_and_recommends_what_was_probed(here, capsys):
     toolbox.cache_clear()
     asked = ["recommend", str(here / "config.json"), "--batch", "8", "--steps", "2000", "--on", "test:gpu", "--json"]
     (option, *_) = json.loads(run(capsys, *asked).out)["options"]
-    assert ("test", "gpu") == (option["system"], option["partition"])
+    assert (option["system"], option["partition"]) == ("test", "gpu")
     assert option["estimate"]["currency"] == "test billing units"
 
 
@@ -96,7 +96,7 @@ def test_a_changed_cluster_is_told_in_sentences_and_as_one_document(gpu_cluster,
         gpu_cluster.say("scontrol", "delete", "PartitionName=new")
         gpu_cluster.say("scontrol", "update", "PartitionName=gpu", "MaxTime=120",
                         "TRESBillingWeights=CPU=1.0,Mem=0.25G,GRES/gpu=15.0")  # fmt: skip
-    assert ("leadline.system_probe/1", False) == (document["schema"], document["first"])
+    assert (document["schema"], document["first"]) == ("leadline.system_probe/1", False)
     assert [
         "partition new is new",
         "gpu: the limit of walltime was 2h 00m, and is 30m 00s",
@@ -120,8 +120,8 @@ def test_a_lowered_limit_names_the_queued_jobs_that_it_breaks(gpu_cluster, probe
             ("other", "short", HOUR_S),
         )
     ]
-    assert ["long cannot run in gpu any more: walltime: asks for 1h 00m, the limit is 30m 00s"] == [
-        one.sentence for one in broken_by(change, queued)
+    assert [one.sentence for one in broken_by(change, queued)] == [
+        "long cannot run in gpu any more: walltime: asks for 1h 00m, the limit is 30m 00s"
     ]
 
 
@@ -155,13 +155,13 @@ def test_limits_of_qos_and_accounts_are_those_that_slurm_enforces(gpu_cluster, p
     gpu_cluster.say(*change, "modify", "account", *LIMITED)
     try:
         gpu, long = (probe().system.partition(name) for name in ("gpu", "gpu-long"))
-        assert (1200.0, 1) == (gpu.limits.max_walltime_s, gpu.limits.max_gpus)
-        assert (3 * HOUR_S, "gpu", "long", 2.0) == (
+        assert (gpu.limits.max_walltime_s, gpu.limits.max_gpus) == (1200.0, 1)
+        assert (
             long.limits.max_walltime_s, long.queue, long.rules.qos, long.billing.charge_factor,
-        )  # fmt: skip
+        ) == (3 * HOUR_S, "gpu", "long", 2.0)  # fmt: skip
         for qos, most in (("normal", 20), ("long", 180)):
             ask = ("-p", "gpu", "-q", qos, "-t")
-            assert (True, False) == tuple(_starts(gpu_cluster, *ask, str(minutes)) for minutes in (most, most + 1)), qos
+            assert tuple(_starts(gpu_cluster, *ask, str(minutes)) for minutes in (most, most + 1)) == (True, False), qos
     finally:
         gpu_cluster.say(*change, "modify", "account", *FREED)
         gpu_cluster.say(*change, "delete", "qos", "long")
@@ -195,12 +195,12 @@ def test_a_user_whom_the_cluster_hides_its_nodes_from_gets_what_is_left(gpu_clus
         found = probe(as_nobody)
     finally:
         gpu_cluster.configure(lambda text: text.replace("PrivateData=nodes\n", ""))
-    assert ["short", "long", "gpu"] == [one.name for one in found.system.partitions]
+    assert [one.name for one in found.system.partitions] == ["short", "long", "gpu"]
     gpu = found.system.partition("gpu")
-    assert (2 * HOUR_S, None) == (gpu.limits.max_walltime_s, gpu.node.cores)
+    assert (gpu.limits.max_walltime_s, gpu.node.cores) == (2 * HOUR_S, None)
     assert any("show node is refused" in note for note in found.notes)
     assert any("you have no account" in note for note in found.notes)
-    assert [] == broken_by(found.change, [JobSpec("a", ("true",), ResourceSpec(gpus_per_node=2), "test", "short-l40s")])
+    assert broken_by(found.change, [JobSpec("a", ("true",), ResourceSpec(gpus_per_node=2), "test", "short-l40s")]) == []
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root may act as another user")
@@ -231,9 +231,9 @@ def test_a_machine_without_slurm_says_so(here, capsys, monkeypatch):
 def test_an_accounting_that_is_down_leaves_its_limits_unknown(gpu_cluster, probe):
     with gpu_cluster.without("slurmdbd"):
         found = probe()
-    assert NAMES == [one.name for one in found.system.partitions]
+    assert [one.name for one in found.system.partitions] == NAMES
     assert any("QOS cannot be asked for: sacctmgr says" in note for note in found.notes)
     assert found.system.scheduling.accounting_answered is False
     again = probe()
     assert again.system.scheduling.accounting_answered is True
-    assert () == again.change.changes, "limits that were not known did not change"
+    assert again.change.changes == (), "limits that were not known did not change"

@@ -11,7 +11,7 @@ from leadline.catalog.probes.sampling import spread
 
 def test_sizes_stay_within_their_bounds_and_reach_near_both():
     points = list(spread(64, (2, 16384), (4, 4096)))
-    assert 64 == len(points)
+    assert len(points) == 64
     assert all(2 <= m <= 16384 and 4 <= n <= 4096 for m, n in points)
     assert min(m for m, _ in points) <= 3
     assert max(n for _, n in points) >= 3000
@@ -39,5 +39,5 @@ def test_a_streaming_kernel_takes_other_operands_at_every_call():
     call = Case("add", {"elements": 2**20}, prepare, bytes_moved=12.0 * 2**20, streams=True).call()
     for _ in range(6):
         call()
-    assert 3 == len(made)
+    assert len(made) == 3
     assert {0, 1, 2} == set(used[:3]) == set(used[3:])

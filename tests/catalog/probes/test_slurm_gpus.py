@@ -39,7 +39,7 @@ def test_a_name_that_leaves_one_device_is_that_device(said, device):
 )
 def test_a_name_that_leaves_several_is_none_and_says_which(said):
     (gpus,) = gpus_of([Gres("gpu", said, 4)], (), DEVICES)
-    assert (None, 4) == (gpus.device, gpus.count)
+    assert (gpus.device, gpus.count) == (None, 4)
     assert " or " in gpus.why
 
 
@@ -50,7 +50,7 @@ def test_a100_may_be_any_of_its_boards():
 
 def test_the_features_of_a_node_may_tell_which_of_them_it_is():
     (gpus,) = gpus_of([Gres("gpu", "a100", 4)], ["icelake", "a100_80gb_sxm4", "rack1"], DEVICES)
-    assert "A100 SXM4 80GB" == gpus.device
+    assert gpus.device == "A100 SXM4 80GB"
 
 
 def test_features_of_another_device_do_not_count_where_a_type_is_named():
@@ -59,10 +59,10 @@ def test_features_of_another_device_do_not_count_where_a_type_is_named():
 
 
 def test_without_a_type_only_a_feature_that_names_one_device_counts():
-    assert ["L40S"] == [one.device for one in gpus_of([Gres("gpu", None, 4)], ["l40s", "gpu"], DEVICES)]
-    assert [None] == [one.device for one in gpus_of([Gres("gpu", None, 4)], ["a100"], DEVICES)]
-    assert [None] == [one.device for one in gpus_of([Gres("gpu", None, 4)], ["l40s", "rtx3090"], DEVICES)]
-    assert [None] == [one.device for one in gpus_of([Gres("gpu", None, 4)], ["l4", "p4"], DEVICES)], "may be racks"
+    assert [one.device for one in gpus_of([Gres("gpu", None, 4)], ["l40s", "gpu"], DEVICES)] == ["L40S"]
+    assert [one.device for one in gpus_of([Gres("gpu", None, 4)], ["a100"], DEVICES)] == [None]
+    assert [one.device for one in gpus_of([Gres("gpu", None, 4)], ["l40s", "rtx3090"], DEVICES)] == [None]
+    assert [one.device for one in gpus_of([Gres("gpu", None, 4)], ["l4", "p4"], DEVICES)] == [None], "may be racks"
 
 
 @pytest.mark.parametrize("kind", ["1g.10gb", "a100_3g.20gb", "nvidia_a100_1g.5gb"])
@@ -74,17 +74,17 @@ def test_a_slice_of_a_gpu_is_no_device(kind):
 
 def test_whole_gpus_come_before_slices_and_other_resources_are_none():
     found = gpus_of(read_gres("gpu:1g.10gb:7,gpu:l40s:2,shard:16,mps:400"), (), DEVICES)
-    assert [("l40s", 2), ("1g.10gb", 7)] == [(one.kind, one.count) for one in found]
+    assert [(one.kind, one.count) for one in found] == [("l40s", 2), ("1g.10gb", 7)]
 
 
 def test_what_the_driver_says_tells_which_board_it_is():
     (gpus,) = gpus_of([Gres("gpu", "a100", 4)], (), DEVICES, seen="NVIDIA A100-SXM4-40GB")
-    assert "A100 SXM4 40GB" == gpus.device
+    assert gpus.device == "A100 SXM4 40GB"
 
 
 def test_a_device_that_the_catalog_lacks_is_said():
     (gpus,) = gpus_of([Gres("gpu", "titan_v", 1)], (), DEVICES)
-    assert "the catalog has no device called titan_v" == gpus.why
+    assert gpus.why == "the catalog has no device called titan_v"
 
 
 @pytest.mark.parametrize(

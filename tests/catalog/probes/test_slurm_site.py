@@ -55,7 +55,7 @@ NEWEST = (outputs.V25_05_PARTITIONS, outputs.V25_05_NODES, "25.05.2")
 
 
 def test_the_fixtures_of_the_accounting_have_the_fields_that_are_asked_for():
-    assert (5, 2) == (len(read_rows(outputs.QOS, QOS)), len(read_rows(outputs.ASSOCIATIONS, ASSOCIATION)))
+    assert (len(read_rows(outputs.QOS, QOS)), len(read_rows(outputs.ASSOCIATIONS, ASSOCIATION))) == (5, 2)
 
 
 @pytest.mark.parametrize("cluster", [OLD, LAB, NEW, LATER, NEWEST], ids=["20.11", "22.05", "23.11", "24.05", "25.05"])
@@ -67,40 +67,40 @@ def test_what_is_written_reads_again_as_what_was_probed_and_can_be_true(cluster)
 
 def test_an_old_cluster_is_read_whole():
     batch, gpu = probe(*OLD, enforce="associations").system.partitions
-    assert ("batch", 2, 48, 190000 * MIB) == (batch.name, batch.node.count, batch.node.cores, batch.node.memory_bytes)
-    assert (2 * DAY_S, 3800 * MIB) == (batch.limits.max_walltime_s, batch.default_memory_bytes_per_core)
-    assert ("K80 (one of two dies)", 8, 1) == (gpu.node.device, gpu.node.gpus, gpu.limits.max_nodes)
+    assert (batch.name, batch.node.count, batch.node.cores, batch.node.memory_bytes) == ("batch", 2, 48, 190000 * MIB)
+    assert (batch.limits.max_walltime_s, batch.default_memory_bytes_per_core) == (2 * DAY_S, 3800 * MIB)
+    assert (gpu.node.device, gpu.node.gpus, gpu.limits.max_nodes) == ("K80 (one of two dies)", 8, 1)
     assert gpu.rules.whole_nodes
     assert not batch.rules.whole_nodes
 
 
 def test_a_partition_of_two_node_types_becomes_a_row_of_each():
     system = probe(*LAB, enforce="none").system
-    assert ["short-cpu", "short-a100", "gpu"] == [one.name for one in system.partitions]
-    assert ["short", "short", None] == [one.queue for one in system.partitions]
-    assert [1, 1, 1] == [one.node.count for one in system.partitions]
+    assert [one.name for one in system.partitions] == ["short-cpu", "short-a100", "gpu"]
+    assert [one.queue for one in system.partitions] == ["short", "short", None]
+    assert [one.node.count for one in system.partitions] == [1, 1, 1]
 
 
 def test_gpus_of_several_boards_are_left_open_and_said():
     found = probe(*LAB, enforce="none")
-    assert (None, 2) == (found.system.partitions[1].node.device, found.system.partitions[1].node.gpus)
+    assert (found.system.partitions[1].node.device, found.system.partitions[1].node.gpus) == (None, 2)
     assert any("a100 may be" in note for note in found.notes)
 
 
 def test_what_the_system_keeps_for_itself_is_not_for_jobs():
     (h100,) = probe(*NEW, enforce="none").system.partitions
-    assert (124, 1547000 * MIB) == (h100.node.cores, h100.node.memory_bytes)
-    assert 124 * 12000 * MIB == h100.node.usable_memory_bytes, "MaxMemPerCPU gives less than the node has"
+    assert (h100.node.cores, h100.node.memory_bytes) == (124, 1547000 * MIB)
+    assert h100.node.usable_memory_bytes == 124 * 12000 * MIB, "MaxMemPerCPU gives less than the node has"
     unbounded = outputs.V23_11_PARTITIONS.replace("MaxMemPerCPU=12000", "MaxMemPerNode=UNLIMITED")
     (h100,) = probe(unbounded, *NEW[1:], enforce="none").system.partitions
-    assert (1547000 - 16000) * MIB == h100.node.usable_memory_bytes
-    assert "H100 SXM5 80GB" == h100.node.device
+    assert h100.node.usable_memory_bytes == (1547000 - 16000) * MIB
+    assert h100.node.device == "H100 SXM5 80GB"
 
 
 def test_a_type_of_gpu_is_asked_for_by_name_where_a_node_has_several():
     found = probe(*NEWEST, enforce="none")
     (h100,) = found.system.partitions
-    assert "--gpus-per-node=nvidia_h100_80gb_hbm3:{gpus}" == h100.rules.gpu_option
+    assert h100.rules.gpu_option == "--gpus-per-node=nvidia_h100_80gb_hbm3:{gpus}"
     assert any("7 × 1g.10gb besides" in note for note in found.notes)
     assert any("hardware threads" in note for note in found.notes)
 
@@ -108,11 +108,11 @@ def test_a_type_of_gpu_is_asked_for_by_name_where_a_node_has_several():
 def test_how_the_scheduler_is_set_is_kept():
     setting = probe(*LAB, array="4001", frequency="task=15,energy=60", part_limits="NO", preempt_type="preempt/qos",
                     preempt_mode="REQUEUE").system.scheduling  # fmt: skip
-    assert ("22.05.8", False, 4001, 15.0, "qos (requeue)") == (
+    assert (
         setting.version, setting.rejects_beyond_limits, setting.max_array_size, setting.sampling_interval_s,
         setting.preemption,
-    )  # fmt: skip
-    assert 30.0 == probe(*LAB).system.scheduling.sampling_interval_s
+    ) == ("22.05.8", False, 4001, 15.0, "qos (requeue)")  # fmt: skip
+    assert probe(*LAB).system.scheduling.sampling_interval_s == 30.0
 
 
 # Limits
@@ -124,28 +124,28 @@ def rows(*cluster, **options):
 
 def test_limits_of_the_accounting_hold_only_where_they_are_enforced():
     found = probe(*OLD, enforce="associations")
-    assert 2 * DAY_S == found.system.partitions[0].limits.max_walltime_s
+    assert found.system.partitions[0].limits.max_walltime_s == 2 * DAY_S
     assert not ENFORCED & {"associations"}
     assert any("does not enforce" in note for note in found.notes)
     assert found.system.scheduling.accounting_answered is None
 
 
 def test_the_partition_bounds_time_and_nodes_of_a_wider_account():
-    assert (2 * DAY_S, 2) == (rows(*OLD)["batch"].limits.max_walltime_s, rows(*OLD)["batch"].limits.max_nodes)
+    assert (rows(*OLD)["batch"].limits.max_walltime_s, rows(*OLD)["batch"].limits.max_nodes) == (2 * DAY_S, 2)
 
 
 def test_the_first_limit_in_slurms_order_holds():
     batch = rows(*OLD)["batch"]
-    assert (512, 1000) == (batch.limits.max_cores, batch.limits.max_submitted_jobs), "the QOS before the account's 50"
-    assert 6 == rows(*OLD)["gpu"].limits.max_gpus, "what the account may hold at once bounds each job"
+    assert (batch.limits.max_cores, batch.limits.max_submitted_jobs) == (512, 1000), "the QOS before the account's 50"
+    assert rows(*OLD)["gpu"].limits.max_gpus == 6, "what the account may hold at once bounds each job"
 
 
 def test_a_qos_that_lets_more_through_is_a_row_of_its_own():
     found = rows(*OLD)
     assert "batch-free" in found, "QOS free has no limit of cores"
-    assert ("batch", "free") == (found["batch-free"].queue, found["batch-free"].rules.qos)
+    assert (found["batch-free"].queue, found["batch-free"].rules.qos) == ("batch", "free")
     assert found["batch-free"].billing.free
-    assert 12 * HOUR_S == found["batch-free"].limits.max_walltime_s
+    assert found["batch-free"].limits.max_walltime_s == 12 * HOUR_S
     assert "batch-long" not in found, "the partition's two days bound it, and it has fewer cores"
 
 
@@ -154,35 +154,35 @@ def test_the_name_of_a_row_is_never_that_of_another_partition():
     nodes = outputs.V20_11_NODES.replace("Partitions=gpu", "Partitions=batch-free")
     found = rows(partitions, nodes, "20.11.8")
     assert {"batch", "batch-free-2", "batch-free", "batch-free-free"} == set(found)
-    assert ("free", None) == (found["batch-free-2"].rules.qos, found["batch-free"].rules.qos)
+    assert (found["batch-free-2"].rules.qos, found["batch-free"].rules.qos) == ("free", None)
 
 
 def test_a_qos_may_lift_the_partitions_own_limit_of_time():
     wide = outputs.ASSOCIATIONS.replace("free,long,normal|normal", "normal,wide|normal")
-    assert 30 * DAY_S == rows(*OLD, associations=wide)["batch-wide"].limits.max_walltime_s
+    assert rows(*OLD, associations=wide)["batch-wide"].limits.max_walltime_s == 30 * DAY_S
 
 
 def test_a_qos_that_the_partition_does_not_allow_makes_no_row():
     partitions = outputs.V20_11_PARTITIONS.replace("AllowQos=ALL", "AllowQos=normal")
-    assert ["batch", "gpu"] == list(rows(partitions, *OLD[1:]))
+    assert list(rows(partitions, *OLD[1:])) == ["batch", "gpu"]
 
 
 def test_the_qos_of_a_partition_comes_before_the_jobs():
     partitions = outputs.V20_11_PARTITIONS.replace("QoS=N/A", "QoS=long", 1)
     limits = rows(partitions, *OLD[1:])["batch"].limits
-    assert (128, 10, 2) == (limits.max_cores, limits.max_submitted_jobs, limits.max_gpus)
+    assert (limits.max_cores, limits.max_submitted_jobs, limits.max_gpus) == (128, 10, 2)
 
 
 def test_the_widest_of_several_accounts_counts():
     two = outputs.ASSOCIATIONS + "open|ada||normal|normal|||||\n"
-    assert 6 == rows(*OLD)["gpu"].limits.max_gpus
+    assert rows(*OLD)["gpu"].limits.max_gpus == 6
     assert rows(*OLD, associations=two)["gpu"].limits.max_gpus is None
 
 
 def test_what_a_parent_of_the_account_may_hold_bounds_a_job_too():
     parents = "science|||||||gres/gpu=4,cpu=300||root\nroot|||||||||root\n"
     limits = rows(*OLD, associations=outputs.ASSOCIATIONS + parents)["gpu"].limits
-    assert (4, 300) == (limits.max_gpus, limits.max_cores)
+    assert (limits.max_gpus, limits.max_cores) == (4, 300)
 
 
 def test_what_a_qos_demands_is_said():
@@ -203,20 +203,20 @@ def test_a_partition_of_other_groups_accounts_or_of_reservations_is_restricted()
         ("ReqResv=NO", "ReqResv=YES"),
     ):
         found = rows(outputs.V20_11_PARTITIONS.replace(old, new, 1), *OLD[1:])
-        assert (True, False) == (found["batch"].restricted, found["gpu"].restricted), new
+        assert (found["batch"].restricted, found["gpu"].restricted) == (True, False), new
     own = outputs.V20_11_PARTITIONS.replace("AllowGroups=ALL", "AllowGroups=staff,users")
     assert not rows(own, *OLD[1:])["batch"].restricted
 
 
 def test_jobs_of_a_lower_tier_on_shared_nodes_may_be_preempted():
     found = rows(*LAB, enforce="none", preempt_type="preempt/partition_prio", preempt_mode="REQUEUE")
-    assert (True, False) == (found["short-a100"].preemptible, found["gpu"].preemptible)
+    assert (found["short-a100"].preemptible, found["gpu"].preemptible) == (True, False)
     assert not rows(*LAB, enforce="none")["short-a100"].preemptible
 
 
 def test_jobs_of_a_qos_that_another_preempts_may_be_preempted():
     found = rows(*OLD, preempt_type="preempt/qos", preempt_mode="REQUEUE")
-    assert (False, True) == (found["batch"].preemptible, found["batch-free"].preemptible)
+    assert (found["batch"].preemptible, found["batch-free"].preemptible) == (False, True)
 
 
 def test_a_partition_that_is_not_up_says_so():
@@ -234,15 +234,15 @@ def units(partition, hours=1.0, **asked):
 def test_the_weights_of_a_partition_are_summed_unless_the_cluster_takes_the_largest():
     """The example of slurm.conf: 1 CPU and 8 GB at CPU=1.0,Mem=0.25G,GRES/gpu=2.0 are 3.0, or 2.0 with MAX_TRES."""
     asked = {"cores_per_task": 1, "memory_bytes_per_node": 8 * GIB}
-    assert 3.0 == units(rows(*OLD)["gpu"], **asked)
-    assert 2.0 == units(rows(*OLD, flags="CALCULATE_RUNNING,MAX_TRES")["gpu"], **asked)
+    assert units(rows(*OLD)["gpu"], **asked) == 3.0
+    assert units(rows(*OLD, flags="CALCULATE_RUNNING,MAX_TRES")["gpu"], **asked) == 2.0
     asked["gpus_per_node"] = 1
-    assert 2.0 + 2.0 == units(rows(*OLD, flags="MAX_TRES_GRES")["gpu"], **asked)
+    assert units(rows(*OLD, flags="MAX_TRES_GRES")["gpu"], **asked) == 2.0 + 2.0
 
 
 def test_without_weights_slurm_bills_the_cpus():
     batch = rows(*OLD)["batch"]
-    assert (8.0, "reef billing units") == (units(batch, hours=2.0, cores_per_task=4), batch.billing.currency)
+    assert (units(batch, hours=2.0, cores_per_task=4), batch.billing.currency) == (8.0, "reef billing units")
 
 
 def test_slurms_own_billing_of_whole_partitions_is_what_its_weights_give():
@@ -265,14 +265,14 @@ def test_the_weight_of_a_type_of_gpu_is_that_of_its_nodes_alone():
     partitions = outputs.V22_05_PARTITIONS.replace("GRES/gpu=15.0", "GRES/gpu:a100=20,GRES/gpu:t4=5,license/x=3")
     tracked = "cpu,mem,node,billing,gres/gpu,gres/gpu:a100,gres/gpu:t4"
     found = probe(partitions, *LAB[1:], enforce="none", tres=tracked)
-    assert 20.0 == found.system.partitions[-1].billing.gpu_hour
+    assert found.system.partitions[-1].billing.gpu_hour == 20.0
     assert any("license/x is billed too" in note for note in found.notes)
 
 
 def test_a_partition_whose_weights_are_zero_is_free():
     partitions = outputs.V20_11_PARTITIONS.replace("CPU=1.0,Mem=0.25G,GRES/gpu=2.0", "CPU=0.0,Mem=0.0G")
     gpu = rows(partitions, *OLD[1:])["gpu"]
-    assert (True, 0.0) == (gpu.billing.free, units(gpu, cores_per_task=4))
+    assert (gpu.billing.free, units(gpu, cores_per_task=4)) == (True, 0.0)
 
 
 def test_the_factor_of_a_qos_multiplies_the_price():
@@ -284,7 +284,7 @@ def test_the_factor_of_a_qos_multiplies_the_price():
 
 def test_a_rule_is_named_by_what_slurm_does():
     rules = [rows(*OLD, flags=flags)["gpu"].billing.rule for flags in ("", "MAX_TRES", "MAX_TRES_GRES")]
-    assert [BillingRule.TRES_SUM, BillingRule.TRES_MAX, BillingRule.TRES_MAX_AND_GPUS] == rules
+    assert rules == [BillingRule.TRES_SUM, BillingRule.TRES_MAX, BillingRule.TRES_MAX_AND_GPUS]
 
 
 # What is not said
@@ -292,9 +292,9 @@ def test_a_rule_is_named_by_what_slurm_does():
 
 def test_a_cluster_that_hides_its_nodes_leaves_them_unknown():
     found = probe(outputs.V22_05_PARTITIONS, "", "22.05.8", enforce="none")
-    assert [NOT_SHOWN, NOT_SHOWN] == [one.node.name for one in found.system.partitions]
-    assert [2, 1] == [one.node.count for one in found.system.partitions]
-    assert [None, None] == [one.node.cores for one in found.system.partitions]
+    assert [one.node.name for one in found.system.partitions] == [NOT_SHOWN, NOT_SHOWN]
+    assert [one.node.count for one in found.system.partitions] == [2, 1]
+    assert [one.node.cores for one in found.system.partitions] == [None, None]
     assert any("does not show its nodes" in note for note in found.notes)
 
 
@@ -302,7 +302,7 @@ def test_an_accounting_that_does_not_answer_is_said():
     found = probe(*OLD, qos=None, associations=None)
     assert {"the limits of your accounts are not known, and hold here"} <= set(found.notes)
     assert found.system.scheduling.accounting_answered is False
-    assert 2 * DAY_S == found.system.partitions[0].limits.max_walltime_s
+    assert found.system.partitions[0].limits.max_walltime_s == 2 * DAY_S
 
 
 def test_a_user_without_an_account_is_told():
@@ -313,25 +313,25 @@ def test_what_sinfo_alone_tells_is_a_system_too():
     partitions, nodes = from_sinfo("short|1:00:00|1-infinite|2|4|4000|gpu:l40s:2|l40s|two,three\n")
     told = replace(said(*OLD, enforce="none"), partitions=partitions, nodes=nodes)
     (short,) = read_site(told, DEVICES, name="Reef", site="REEF", as_of="2026").system.partitions
-    assert (HOUR_S, 2, 4, "L40S", 2) == (
+    assert (
         short.limits.max_walltime_s, short.node.count, short.node.cores, short.node.device, short.node.gpus,
-    )  # fmt: skip
+    ) == (HOUR_S, 2, 4, "L40S", 2)  # fmt: skip
 
 
 def test_the_machine_at_hand_tells_processor_and_gpus_of_the_nodes_like_it():
     here = Machine("c001", "AMD EPYC 7763 64-Core Processor", 48, 190 * GIB)
-    assert "AMD EPYC 7763" == rows(*OLD, here=here)["batch"].node.processor
+    assert rows(*OLD, here=here)["batch"].node.processor == "AMD EPYC 7763"
     assert rows(*OLD, here=replace(here, host="login1"))["batch"].node.processor is None
     other = probe(*OLD, here=replace(here, cpus=96))
     assert other.system.partitions[0].node.processor is None
     assert any("Slurm gives c001 48 CPUs, and the machine has 96" in note for note in other.notes)
     mine = Machine("vm", "", 4, GIB, ("NVIDIA A100-SXM4-40GB", "NVIDIA A100-SXM4-40GB"))
-    assert "A100 SXM4 40GB" == rows(*LAB, enforce="none", here=mine)["gpu"].node.device
+    assert rows(*LAB, enforce="none", here=mine)["gpu"].node.device == "A100 SXM4 40GB"
 
 
 def test_nodes_whose_memory_hardly_differs_are_of_one_type():
     nodes = outputs.V20_11_NODES.replace("RealMemory=190000", "RealMemory=189500", 1)
-    assert 189500 * MIB == rows(outputs.V20_11_PARTITIONS, nodes, OLD[2])["batch"].node.memory_bytes
+    assert rows(outputs.V20_11_PARTITIONS, nodes, OLD[2])["batch"].node.memory_bytes == 189500 * MIB
     nodes = outputs.V20_11_NODES.replace("RealMemory=190000", "RealMemory=380000", 1)
     found = rows(outputs.V20_11_PARTITIONS, nodes, OLD[2], enforce="none")
     assert {"batch-48c-186g", "batch-48c-371g", "gpu"} == set(found)
@@ -343,4 +343,4 @@ def test_a_feature_of_one_node_type_alone_asks_for_it():
         "cascade", "cascade,fat", 2
     )
     found = rows(outputs.V20_11_PARTITIONS, nodes, OLD[2], enforce="none")
-    assert ("fat", None) == (found["batch-48c-371g"].rules.constraint, found["batch-48c-186g"].rules.constraint)
+    assert (found["batch-48c-371g"].rules.constraint, found["batch-48c-186g"].rules.constraint) == ("fat", None)

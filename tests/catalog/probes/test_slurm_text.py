@@ -49,14 +49,14 @@ def test_the_nodes_of_every_version_are_read(listing, cpus, memory):
 
 def test_a_reason_and_a_comment_that_look_like_keys_tell_nothing():
     one, two = read_nodes(outputs.V22_05_NODES)
-    assert ("4000", "IDLE+DRAIN", "4") == (one["RealMemory"], one["State"], one["CPUTot"])
-    assert ("gpu:a100:2", "short,gpu") == (two["Gres"], two["Partitions"])
+    assert (one["RealMemory"], one["State"], one["CPUTot"]) == ("4000", "IDLE+DRAIN", "4")
+    assert (two["Gres"], two["Partitions"]) == ("gpu:a100:2", "short,gpu")
     assert not {"Reason", "Comment", "Extra"} & (one.keys() | two.keys())
 
 
 def test_a_value_with_spaces_ends_where_the_next_key_begins():
     (node,) = read_nodes(outputs.V25_05_NODES)
-    assert "Linux 7.0.0-22-generic #22-Ubuntu SMP PREEMPT_DYNAMIC Mon May 25 15:54:34 UTC 2026" == node["OS"]
+    assert node["OS"] == "Linux 7.0.0-22-generic #22-Ubuntu SMP PREEMPT_DYNAMIC Mon May 25 15:54:34 UTC 2026"
 
 
 @given(system=TEXT, reason=TEXT | LIKE_KEYS, comment=TEXT | LIKE_KEYS)
@@ -68,9 +68,9 @@ def test_no_free_text_changes_what_is_read_of_a_node(system, reason, comment):
         f"CfgTRES=cpu=64,gres/gpu=4 AllocTRES= Reason={reason} [root@2026] Comment={comment}"
     )
     (node,) = read_nodes(f"{line}\n")
-    assert ("64", "gpu:h100:4(S:0,2-3)", "515000", "IDLE", "a,b", "") == (
+    assert (
         node["CPUTot"], node["Gres"], node["RealMemory"], node["State"], node["Partitions"], node["AllocTRES"],
-    )  # fmt: skip
+    ) == ("64", "gpu:h100:4(S:0,2-3)", "515000", "IDLE", "a,b", "")  # fmt: skip
 
 
 @given(
@@ -80,7 +80,7 @@ def test_no_free_text_changes_what_is_read_of_a_node(system, reason, comment):
 )
 def test_a_line_end_in_a_comment_neither_adds_nor_loses_a_node(comment):
     listing = f"NodeName=a CPUTot=1 Reason={comment}\nNodeName=b CPUTot=2\n"
-    assert [("a", "1"), ("b", "2")] == [(node["NodeName"], node["CPUTot"]) for node in read_nodes(listing)]
+    assert [(node["NodeName"], node["CPUTot"]) for node in read_nodes(listing)] == [("a", "1"), ("b", "2")]
 
 
 @given(st.text(max_size=300))
@@ -108,18 +108,18 @@ def test_the_partitions_of_every_version_are_read(listing, names, limit):
 
 def test_weights_are_not_cut_at_their_equals_signs():
     (_, gpu) = read_partitions(outputs.V22_05_PARTITIONS)
-    assert "CPU=1.0,Mem=0.25G,GRES/gpu=15.0" == gpu["TRESBillingWeights"]
-    assert {"cpu": 1.0, "mem": 0.25 / 1024, "gres/gpu": 15.0} == read_weights(gpu["TRESBillingWeights"])
+    assert gpu["TRESBillingWeights"] == "CPU=1.0,Mem=0.25G,GRES/gpu=15.0"
+    assert read_weights(gpu["TRESBillingWeights"]) == {"cpu": 1.0, "mem": 0.25 / 1024, "gres/gpu": 15.0}
 
 
 def test_a_weight_of_memory_without_a_suffix_is_of_a_mebibyte():
     """The example of slurm.conf: 8 GB at mem=.25 are 2048 units, at mem=.25G they are 2."""
-    assert (2048, 2) == tuple(8192 * read_weights(said)["mem"] for said in ("mem=.25", "mem=.25G"))
+    assert tuple(8192 * read_weights(said)["mem"] for said in ("mem=.25", "mem=.25G")) == (2048, 2)
 
 
 def test_settings_without_a_value_are_left_out():
     config = read_config(outputs.config("23.11.3"))
-    assert ("23.11.3", "reef", "") == (config["SLURM_VERSION"], config["ClusterName"], config["PowerPlugin"])
+    assert (config["SLURM_VERSION"], config["ClusterName"], config["PowerPlugin"]) == ("23.11.3", "reef", "")
     assert "CommunicationParameters" not in config
 
 
@@ -141,8 +141,8 @@ def test_generic_resources_are_read_with_and_without_type_and_sockets(said, foun
 
 
 def test_tres_are_read_in_bytes_and_counts():
-    assert {"cpu": 64, "mem": 100 * GIB, "gres/gpu:a100": 8} == read_tres("cpu=64,mem=100G,gres/gpu:a100=8")
-    assert {"mem": 4000 * MIB} == read_tres("mem=4000M")
+    assert read_tres("cpu=64,mem=100G,gres/gpu:a100=8") == {"cpu": 64, "mem": 100 * GIB, "gres/gpu:a100": 8}
+    assert read_tres("mem=4000M") == {"mem": 4000 * MIB}
 
 
 @pytest.mark.parametrize(
@@ -156,13 +156,15 @@ def test_a_limit_of_time_is_read_as_sinfo_scontrol_and_sacctmgr_write_it(said, l
 def test_what_sinfo_tells_reads_like_what_scontrol_does():
     short = "short|1:00:00|1-infinite|2|4+|4000+|gpu:a100:2|a100,big|two,three\n"
     partitions, nodes = from_sinfo(f"{short}big|infinite|2-8|9|64|500000|(null)|(null)|c[1-9]\n")
-    assert [("short", "1", "infinite"), ("big", "2", "8")] == [
-        (one["PartitionName"], one["MinNodes"], one["MaxNodes"]) for one in partitions
+    assert [(one["PartitionName"], one["MinNodes"], one["MaxNodes"]) for one in partitions] == [
+        ("short", "1", "infinite"),
+        ("big", "2", "8"),
     ]
-    assert [("short", "4", "4000", "2"), ("big", "64", "500000", "9")] == [
-        (one["Partitions"], one["CPUTot"], one["RealMemory"], one["Nodes"]) for one in nodes
+    assert [(one["Partitions"], one["CPUTot"], one["RealMemory"], one["Nodes"]) for one in nodes] == [
+        ("short", "4", "4000", "2"),
+        ("big", "64", "500000", "9"),
     ]
 
 
 def test_a_row_of_another_length_is_no_row():
-    assert [{"a": "1", "b": ""}] == read_rows("1|\nerror: no\n1|2|3\n", ("a", "b"))
+    assert read_rows("1|\nerror: no\n1|2|3\n", ("a", "b")) == [{"a": "1", "b": ""}]

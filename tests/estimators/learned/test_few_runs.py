@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from tests.estimators.learned.test_law_kernels import KNOWN, NEW, SEEN, add, conv, law
 
 from leadline.core.errors import InvalidInput
 from leadline.core.graph import OpGraph, Stage
@@ -10,6 +9,7 @@ from leadline.estimators.learned.few_runs import LEAST, FewRuns, by_factor, by_l
 from leadline.estimators.learned.law_kernels import LawKernels, StepLaws, StepSetting
 from leadline.estimators.roofline import SpecsKernels
 from leadline.estimators.scaled import Scaled
+from tests.estimators.learned.test_law_kernels import KNOWN, NEW, SEEN, add, conv, law
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ def test_a_factor_is_found_and_its_error_is_that_of_models_left_out():
     assert pytest.approx(1.8, rel=0.02) == found.factor
     assert pytest.approx(1 - 1 / 1.8, abs=0.01) == found.before
     assert found.error < 0.03
-    assert 12 == found.runs
+    assert found.runs == 12
     assert found.laws is None
 
 
@@ -78,5 +78,5 @@ def test_every_time_of_a_scaled_list_is_scaled_and_its_spread_is_told():
     assert pytest.approx(2 * plain.step_s(graph)) == model.step_s(graph)
     assert pytest.approx([2 * one for one in plain.ops_s(graph.ops)]) == model.ops_s(graph.ops)
     assert pytest.approx(2 * plain.launch_s(graph.ops[0])) == model.launch_s(graph.ops[0])
-    assert (0.05, 0.40) == (model.spread_of(graph), Scaled(plain, 2.0).spread_of(graph))
-    assert "maker's figures, adapted" == model.name
+    assert (model.spread_of(graph), Scaled(plain, 2.0).spread_of(graph)) == (0.05, 0.40)
+    assert model.name == "maker's figures, adapted"

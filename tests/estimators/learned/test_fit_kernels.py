@@ -5,7 +5,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from tests.estimators.learned.conftest import DEVICES, LAUNCH_S, NAMES, add, gemm, marked_s, timings_on, true_s
 
 from leadline.core.errors import InvalidInput
 from leadline.core.graph import Op, OpKind, Stage, TensorSpec
@@ -16,6 +15,7 @@ from leadline.estimators.learned.kernel_law import COMPUTING_LAW, NORMALISING_LA
 from leadline.estimators.learned.kernel_sweep import with_sweep
 from leadline.estimators.learned.kernel_table import NORM
 from leadline.estimators.learned.kernels import LearnedKernels
+from tests.estimators.learned.conftest import DEVICES, LAUNCH_S, NAMES, add, gemm, marked_s, timings_on, true_s
 
 UNSEEN = DEVICES[3]
 LARGE = [gemm(m, n, k) for m in (700, 1500, 3000) for n in (900, 2500) for k in (300, 2000)]

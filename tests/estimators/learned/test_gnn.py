@@ -38,12 +38,12 @@ def view(sources):
 
 def test_edges_go_past_views():
     _, edges = connected([[add(100), view((0,)), view((1,)), add(200, (2,))]])
-    assert ([0], [1]) == (edges.source.tolist(), edges.target.tolist())
+    assert (edges.source.tolist(), edges.target.tolist()) == ([0], [1])
 
 
 def test_equal_ops_are_one_with_their_counts_and_all_their_edges():
     table, edges = connected([[add(100), add(200, (0,)), add(100, (1,), count=3), add(300, (2,))]])
-    assert [4.0, 1.0, 1.0] == table.count.tolist()
+    assert table.count.tolist() == [4.0, 1.0, 1.0]
     assert {(0, 1), (1, 0), (0, 2)} == set(zip(edges.source.tolist(), edges.target.tolist(), strict=True))
 
 
@@ -55,18 +55,18 @@ def test_a_merged_graph_keeps_the_edges_that_lead_back():
 
 def test_no_edge_joins_two_graphs():
     table, edges = connected([[add(100), add(200, (0,))], [add(100), add(200, (0,)), add(300, (0, 1))]])
-    assert [0, 2, 5] == table.first.tolist()
+    assert table.first.tolist() == [0, 2, 5]
     assert (table.owner[edges.source] == table.owner[edges.target]).all()
-    assert 4 == len(edges.source)
+    assert len(edges.source) == 4
 
 
 def test_a_batch_has_the_shapes_that_the_network_reads():
     table, edges = connected([[add(100), add(200, (0,))], [add(300)]])
     inputs = GraphBatch.of(Basis.of(table, DEVICE), edges, DEVICE, SETTING_OF).inputs()
     assert set(INPUTS) == set(inputs)
-    assert (3, COLUMNS) == inputs["node"].shape
-    assert (2, SETTING) == inputs["setting"].shape
-    assert [0, 0, 1] == inputs["owner"].tolist()
+    assert inputs["node"].shape == (3, COLUMNS)
+    assert inputs["setting"].shape == (2, SETTING)
+    assert inputs["owner"].tolist() == [0, 0, 1]
     assert all(np.isfinite(one).all() for one in inputs.values())
     assert (inputs["kind"] >= len(CLASSES)).all(), "channels last has kinds of its own"
     assert (inputs["kind"] < KINDS).all()

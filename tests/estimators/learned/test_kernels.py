@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.estimators.learned.conftest import DEVICES, add, device, gemm
 
 from leadline.core.errors import InvalidInput
 from leadline.core.estimate import Tier
@@ -15,6 +14,7 @@ from leadline.core.graph import Op, OpGraph, OpKind, Stage
 from leadline.core.hardware import Calibration, DeviceKind
 from leadline.estimators.learned.kernel_table import kernels_of
 from leadline.estimators.learned.kernels import LearnedKernels, steps_s
+from tests.estimators.learned.conftest import DEVICES, add, device, gemm
 
 UNSEEN = DEVICES[3]
 VIEW = Op("aten.view", OpKind.COPY, Stage.FORWARD, "float32", 0.0, 0.0, 0.0)
@@ -58,7 +58,7 @@ def test_many_ops_are_priced_like_each_by_itself(fitted):
     ops = [gemm(512, 512, 512), add(4096, 512), gemm(512, 512, 512), VIEW, gemm(64, 64, 64, b=16)]
     model = LearnedKernels(fitted, UNSEEN)
     assert pytest.approx([model.op_s(op) for op in ops], rel=1e-12) == model.ops_s(ops)
-    assert 0.0 == model.op_s(VIEW)
+    assert model.op_s(VIEW) == 0.0
 
 
 def test_many_configurations_are_priced_like_each_by_itself(fitted):
@@ -87,7 +87,7 @@ def test_a_step_of_views_takes_its_launches(fitted):
 
 def test_a_measured_launch_is_taken(fitted):
     measured = replace(UNSEEN, calibration=Calibration("2026-01-01", "torch", 1, figures={"launch_s": 3e-6}))
-    assert 3e-6 == LearnedKernels(fitted, measured).launch_s(VIEW)
+    assert LearnedKernels(fitted, measured).launch_s(VIEW) == 3e-6
 
 
 def test_a_graph_takes_the_sum_of_its_kernels_where_they_outlast_the_launches(fitted):

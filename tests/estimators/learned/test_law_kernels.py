@@ -97,7 +97,7 @@ def test_channels_last_have_a_law_of_their_own_and_fall_back_to_the_other(laws):
 def test_each_op_is_priced_in_its_place_and_views_take_nothing(laws):
     model = LawKernels(laws, KNOWN, GRAPH, devices=DEVICES.get)
     seconds = model.ops_s(GRAPH.ops)
-    assert 0.0 == seconds[2]
+    assert seconds[2] == 0.0
     assert seconds[0] == seconds[3]
     assert seconds[4] > seconds[0] > seconds[1] > 0
     kernels_s = sum(one * op.count for one, op in zip(seconds, GRAPH.ops, strict=True))
@@ -108,8 +108,8 @@ def test_each_op_is_priced_in_its_place_and_views_take_nothing(laws):
 
 def test_rows_of_the_table_are_told_for_each_op():
     table, where = indexed(GRAPH.ops)
-    assert [0, 1, -1, 0, 2] == where.tolist()
-    assert [4.0, 1.0, 1.0] == table.count.tolist()
+    assert where.tolist() == [0, 1, -1, 0, 2]
+    assert table.count.tolist() == [4.0, 1.0, 1.0]
 
 
 def test_a_phase_that_was_not_learned_is_refused(laws):
@@ -120,7 +120,7 @@ def test_a_phase_that_was_not_learned_is_refused(laws):
     assert laws.knows(KNOWN, training=False)
     assert not laws.knows(KNOWN, training=True)
     assert not laws.knows(NEW, training=False)
-    assert ["Known|inference|nchw|1.13", "Known|inference|nchw|2.4"] == [str(one) for one in sorted(laws.laws)][:2]
+    assert [str(one) for one in sorted(laws.laws)][:2] == ["Known|inference|nchw|1.13", "Known|inference|nchw|2.4"]
 
 
 def test_time_in_kernels_never_learned_widens_the_interval_and_then_refuses(laws):
@@ -133,7 +133,7 @@ def test_time_in_kernels_never_learned_widens_the_interval_and_then_refuses(laws
 
 def test_a_graph_farther_from_the_learned_ones_is_less_sure(laws):
     unsure = StepLaws({one: law(0.2, 4.0) for one in laws.laws}, laws.usual, laws.seen)
-    assert 0.1 == LawKernels(laws, KNOWN, GRAPH, spread=0.1, devices=DEVICES.get).spread_of(GRAPH)
+    assert LawKernels(laws, KNOWN, GRAPH, spread=0.1, devices=DEVICES.get).spread_of(GRAPH) == 0.1
     assert LawKernels(unsure, KNOWN, GRAPH, spread=0.1, devices=DEVICES.get).spread_of(GRAPH) > 0.2
 
 

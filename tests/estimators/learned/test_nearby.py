@@ -1,10 +1,10 @@
 """What measured kernels say of others of similar sizes."""
 
 import numpy as np
-from tests.estimators.learned.conftest import gemm
 
 from leadline.estimators.learned.kernel_table import PRODUCT, kernels_of
 from leadline.estimators.learned.nearby import Grown, Nearby, nearby_of, placed_at
+from tests.estimators.learned.conftest import gemm
 
 
 def test_a_smooth_surface_is_followed_between_its_points():
@@ -17,7 +17,7 @@ def test_a_smooth_surface_is_followed_between_its_points():
 def test_a_size_that_does_not_matter_gets_the_least_scale():
     points = np.random.default_rng(5).uniform(0, 6, (150, 3))
     surface = nearby_of(points, 0.3 * np.sin(points[:, 1]))
-    assert 1 == int(np.argmax(surface.scales))
+    assert int(np.argmax(surface.scales)) == 1
     assert surface.scales[[0, 2]].max() < surface.scales[1] / 2
 
 
@@ -77,4 +77,4 @@ def test_a_surface_is_kept_as_arrays():
 
 def test_half_a_tile_left_over_sets_products_apart():
     placed = placed_at(PRODUCT, kernels_of([gemm(128, 192, 64), gemm(129, 64, 63)]))
-    assert [[0.0, 1.0, 1.0], [1.0, 1.0, 0.0]] == placed[:, 4:].tolist()
+    assert placed[:, 4:].tolist() == [[0.0, 1.0, 1.0], [1.0, 1.0, 0.0]]

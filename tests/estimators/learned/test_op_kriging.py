@@ -87,6 +87,6 @@ def test_steps_of_small_ops_alone_tell_nothing():
     table = OpTable.of([[add(8, 8)]])
     entries = np.zeros(1, np.int64)
     found = krige(Shares(table, entries, entries, np.array([0.001])), np.array([0.5]))
-    assert 0 == len(found.weight)
+    assert len(found.weight) == 0
     assert isinstance(found, Departures)
-    assert [0.0] == found.of(table).tolist()
+    assert found.of(table).tolist() == [0.0]

@@ -44,26 +44,26 @@ def test_a_kernel_is_told_by_kind_name_and_stage(expected, given):
 def test_views_are_left_out_and_equal_ops_counted():
     view = op("aten.view", OpKind.OTHER, bytes_read=0.0, bytes_written=0.0)
     table = OpTable.of([[op(), view, op(count=3)], [view], [op(shape=(4, 4))]])
-    assert [4.0, 1.0] == table.count.tolist()
-    assert [0, 1, 1, 2] == table.first.tolist()
-    assert [4.0, 0.0, 1.0] == table.launches.tolist()
-    assert [0, 2] == table.owner.tolist()
+    assert table.count.tolist() == [4.0, 1.0]
+    assert table.first.tolist() == [0, 1, 1, 2]
+    assert table.launches.tolist() == [4.0, 0.0, 1.0]
+    assert table.owner.tolist() == [0, 2]
 
 
 def test_graphs_are_taken_in_the_order_asked():
     table = OpTable.of([[op(shape=(size, 2))] for size in (2, 4, 8)])
     picked = table.taken([2, 0])
-    assert 2 == picked.graphs
+    assert picked.graphs == 2
     assert table.sizes[[2, 0]].tolist() == picked.sizes.tolist()
 
 
 def test_what_picks_another_kernel_is_marked():
     odd_width, even_width = (OpTable.of([[convolution(c, c, 4)]]).sizes[0] for c in (4 * 72, 4 * 64))
-    assert (1.0, 0.0) == (odd_width[15], even_width[15])
+    assert (odd_width[15], even_width[15]) == (1.0, 0.0)
     odd_channels, even_channels = (OpTable.of([[convolution(c, c, c)]]).sizes[0] for c in (36, 32))
-    assert (1.0, 0.0) == (odd_channels[6], even_channels[6])
+    assert (odd_channels[6], even_channels[6]) == (1.0, 0.0)
     long = OpTable.of([[op(shape=(LARGEST_INDEX // 4, 4))]]).sizes[0]
-    assert 1.0 == long[14]
+    assert long[14] == 1.0
 
 
 def test_counted_graphs_are_the_same_table():

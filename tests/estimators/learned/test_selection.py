@@ -46,10 +46,10 @@ def test_a_group_has_the_phase_and_the_precision_of_most_arithmetic():
     training = OpGraph((CONV, op(OpKind.CONV, stage=Stage.BACKWARD), op(OpKind.GEMM, 1e6, "float32")))
     assert Group(Domain.VISION, "half", "training") == group_of(training, OLD)
     single = OpGraph((op(OpKind.CONV, dtype="float32"),))
-    assert "single" == group_of(single, OLD).precision
-    assert "TF32" == group_of(single, AMPERE).precision
+    assert group_of(single, OLD).precision == "single"
+    assert group_of(single, AMPERE).precision == "TF32"
     language = OpGraph((WORDS, op(OpKind.GEMM, dtype="float32"), op(OpKind.SOFTMAX)))
-    assert "single" == group_of(language, AMPERE).precision
+    assert group_of(language, AMPERE).precision == "single"
 
 
 def record(name, error, *, known=False, group=VISION):
@@ -64,17 +64,17 @@ RECORDS = (
 
 
 def test_the_least_error_comes_first_by_what_each_knows_of_the_device():
-    assert ["kernels", "law", "specs"] == [one.estimator for one in ranked(RECORDS, VISION, NAMES, ())]
-    assert ["law", "kernels", "specs"] == [one.estimator for one in ranked(RECORDS, VISION, NAMES, ("law",))]
-    assert [] == ranked(RECORDS, replace(VISION, precision="TF32"), NAMES, ("law",))
+    assert [one.estimator for one in ranked(RECORDS, VISION, NAMES, ())] == ["kernels", "law", "specs"]
+    assert [one.estimator for one in ranked(RECORDS, VISION, NAMES, ("law",))] == ["law", "kernels", "specs"]
+    assert ranked(RECORDS, replace(VISION, precision="TF32"), NAMES, ("law",)) == []
 
 
 def test_the_reason_names_the_choice_its_error_and_the_others():
     first, *rest = ranked(RECORDS, VISION, NAMES, ("law",))
-    assert (
+    assert reason(first, rest) == (
         "priced by the law: 6% off on 100 steps of vision inference in half precision on devices that it had learned "
         "from (somebody's steps); the kernels 10%, the specs 40%"
-    ) == reason(first, rest)
+    )
     assert reason(rest[-1], []).endswith("on devices that it had not seen (somebody's steps)")
 
 
@@ -90,16 +90,16 @@ def test_another_maker_is_as_unsure_as_if_nothing_was_measured_and_another_archi
     assert plain.spread < wider < 0.2
     assert "none of those steps ran on New (but on Old)" in why
     assumed, (why,) = plain.spread_on(replace(alike, vendor="somebody"))
-    assert 0.40 == assumed
-    assert "none of those steps ran on a device of somebody: the range is an assumption" == why
+    assert assumed == 0.40
+    assert why == "none of those steps ran on a device of somebody: the range is an assumption"
 
 
 def test_the_last_lists_of_ops_are_remembered_and_older_ones_made_again():
     made = []
     remembered = Remembered(lambda ops: made.append(ops) or len(made))
     lists = [(CONV,) * (n + 1) for n in range(KEPT + 1)]
-    assert [1, 1, 2] == [remembered(lists[0]), remembered(lists[0]), remembered(lists[1])]
-    assert 3 == remembered(list(lists[0]))
+    assert [remembered(lists[0]), remembered(lists[0]), remembered(lists[1])] == [1, 1, 2]
+    assert remembered(list(lists[0])) == 3
     for one in lists[1:]:
         remembered(one)
     calls = len(made)

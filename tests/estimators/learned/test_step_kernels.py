@@ -43,8 +43,11 @@ def test_a_step_stands_in_the_table_as_what_it_does_and_where():
     flops, moved = 2.0 * 1024**3 + 1024**2, 12.0 * 1024**2
     expected_s = flops / device.peak_flops_per_s["float16"] + moved / device.memory_bytes_per_s + 2 * LAUNCH_S
     assert pytest.approx([expected_s]) == ideal_s
-    assert {"phase": "inference", "layout": "nchw", "release": "2.4", "launches": 2.0} == {
-        name: rows[0][name] for name in ("phase", "layout", "release", "launches")
+    assert {name: rows[0][name] for name in ("phase", "layout", "release", "launches")} == {
+        "phase": "inference",
+        "layout": "nchw",
+        "release": "2.4",
+        "launches": 2.0,
     }
     assert (pytest.approx(0.5), pytest.approx(0.5)) == (rows[0]["share_gemm"], rows[0]["share_add"])
     assert not any(name.startswith("share_conv") for name in rows[0])

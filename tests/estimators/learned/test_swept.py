@@ -4,7 +4,6 @@ from dataclasses import fields, replace
 
 import numpy as np
 import pytest
-from tests.estimators.learned.conftest import DEVICES, NAMES, add, gemm, timings_on, true_s
 
 from leadline.core.errors import InvalidInput
 from leadline.core.estimate import Tier
@@ -14,6 +13,7 @@ from leadline.estimators.learned.fit_kernels import tabulate
 from leadline.estimators.learned.kernel_table import CONVOLUTION, NORM, SOFTMAX, STREAM, kernels_of
 from leadline.estimators.learned.kernels import LearnedKernels
 from leadline.estimators.learned.swept import SweptKernels, op_of, swept, timings_of
+from tests.estimators.learned.conftest import DEVICES, NAMES, add, gemm, timings_on, true_s
 
 UNSEEN = DEVICES[3]
 SLOWER = 1.6
@@ -57,7 +57,7 @@ def test_each_kind_of_kernel_follows_its_law(kind, dims, law):
     op = op_of(KernelTiming(kind, "float32", {**dims, "elements": dims.get("elements", 1000)}, 1e-3, 1e9, 80e3))
     table = kernels_of([op])
     assert [law] == table.law.tolist()
-    assert 80e3 == op.bytes_read + op.bytes_written
+    assert op.bytes_read + op.bytes_written == 80e3
     assert (Stage.BACKWARD if "backward" in kind else Stage.FORWARD) is op.stage
     if "rows" in dims:
         assert (64, dims["columns"]) == (table.rows[0], table.columns[0])
@@ -65,7 +65,7 @@ def test_each_kind_of_kernel_follows_its_law(kind, dims, law):
 
 def test_a_recurrent_layer_and_attention_amount_to_the_products_of_a_traced_graph():
     lstm = op_of(KernelTiming("lstm", "float32", {"b": 8, "q": 20, "c": 32, "k": 64, "elements": 9}, 1e-3, 1e9, 1e6))
-    assert {"batch": 8, "seq": 20, "input": 32, "hidden": 64} == lstm.dims
+    assert lstm.dims == {"batch": 8, "seq": 20, "input": 32, "hidden": 64}
     sizes = {"b": 2, "h": 4, "q": 128, "kv": 128, "d": 64}
     attention = op_of(KernelTiming("attention", "float32", {**sizes, "elements": 9}, 1e-3, 1e9, 1e6))
     traced = Op("aten._scaled_dot_product_efficient_attention", OpKind.ATTENTION, Stage.FORWARD, "float32", 1e9, 5e5,
@@ -81,7 +81,7 @@ def test_a_sweep_tells_that_the_device_is_slower_than_its_figures_say(fitted):
     truth = SLOWER * np.array([true_s(op, UNSEEN) for op in ops])
     assert np.mean(np.abs(model.ops_s(ops) / truth - 1)) < 0.15
     assert np.mean(np.abs(LearnedKernels(fitted, UNSEEN).ops_s(ops) / truth - 1)) > 0.25
-    assert (Tier.CALIBRATED, 0.0) == (model.tier, model.host_spread)
+    assert (model.tier, model.host_spread) == (Tier.CALIBRATED, 0.0)
 
 
 def test_what_a_sweep_says_of_one_device_says_nothing_of_the_others(fitted):
@@ -105,5 +105,5 @@ def test_a_device_that_was_not_calibrated_is_refused():
 
 def test_the_op_of_a_streaming_kernel_reads_and_writes_what_was_moved():
     op = op_of(KernelTiming("add", "float32", {"elements": 4096}, 1e-5, 4096.0, 3 * 4.0 * 4096), NAMES)
-    assert ("aten.add.Tensor", 8.0 * 4096, 4.0 * 4096) == (op.name, op.bytes_read, op.bytes_written)
+    assert (op.name, op.bytes_read, op.bytes_written) == ("aten.add.Tensor", 8.0 * 4096, 4.0 * 4096)
     assert (TensorSpec((4, 1024), "float32"),) == op.inputs

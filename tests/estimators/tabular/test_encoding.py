@@ -13,11 +13,11 @@ ROWS = [
 
 def test_numbers_above_zero_become_logarithms_and_categories_a_column_each_by_name():
     known = encoding.learn(ROWS, ["epochs"])
-    assert ("epochs", "offset", "width", "device=a", "device=b", "device=c") == known.columns
+    assert known.columns == ("epochs", "offset", "width", "device=a", "device=b", "device=c")
     x, beyond = known.encode(ROWS)
-    assert [1, 0, 0, 0, 0, 0] == known.scales.tolist()
+    assert known.scales.tolist() == [1, 0, 0, 0, 0, 0]
     assert x[:, 0] == pytest.approx((np.log2([1, 2, 4, 8, 16]) - 2) / math.sqrt(2))
-    assert [0.0] * 5 == beyond.tolist()
+    assert beyond.tolist() == [0.0] * 5
 
 
 def test_a_feature_that_never_varied_has_no_column_but_another_value_of_it_lies_beyond():
@@ -29,7 +29,7 @@ def test_a_feature_that_never_varied_has_no_column_but_another_value_of_it_lies_
 def test_features_that_say_the_same_become_one():
     known = encoding.learn([{**row, "steps": 50 * row["epochs"], "left": -row["offset"]} for row in ROWS], ["epochs"])
     assert "epochs + steps" in known.columns
-    assert 1 == known.scales[known.columns.index("epochs + steps")]
+    assert known.scales[known.columns.index("epochs + steps")] == 1
     assert "left + offset" in known.columns
 
 
@@ -39,8 +39,8 @@ def test_a_missing_number_has_its_own_column_and_stands_at_the_mean():
     x, beyond = known.encode(rows)
     gap = x[:, known.columns.index("width?")]
     assert gap[5] > gap[0]
-    assert 0.0 == pytest.approx(x[5, known.columns.index("width")], abs=1e-12)
-    assert 0.0 == beyond[5]
+    assert pytest.approx(x[5, known.columns.index("width")], abs=1e-12) == 0.0
+    assert beyond[5] == 0.0
 
 
 def test_a_number_that_was_never_missing_lies_beyond_where_it_is():
@@ -51,14 +51,14 @@ def test_a_number_that_was_never_missing_lies_beyond_where_it_is():
 
 def test_beyond_is_counted_in_fitted_ranges():
     known = encoding.learn(ROWS)
-    assert 1.0 == pytest.approx(known.encode([{**ROWS[0], "epochs": 256}])[1][0])
-    assert 0.5 == pytest.approx(known.encode([{**ROWS[0], "offset": 9}])[1][0])
+    assert pytest.approx(known.encode([{**ROWS[0], "epochs": 256}])[1][0]) == 1.0
+    assert pytest.approx(known.encode([{**ROWS[0], "offset": 9}])[1][0]) == 0.5
 
 
 def test_a_category_never_seen_stands_between_those_seen_and_lies_infinitely_beyond():
     known = encoding.learn(ROWS)
     x, beyond = known.encode([{**ROWS[0], "device": "z"}])
-    assert [0.0, 0.0, 0.0] == pytest.approx(x[0, -3:].tolist(), abs=1e-12)
+    assert pytest.approx(x[0, -3:].tolist(), abs=1e-12) == [0.0, 0.0, 0.0]
     assert math.inf == beyond[0]
 
 
@@ -72,9 +72,9 @@ def test_a_value_that_cannot_be_taken_stands_at_an_end_of_the_range(value, end):
 
 def test_counts_with_zero_are_taken_by_their_logarithm_and_one():
     known = encoding.learn([{"gpus": gpus} for gpus in (0, 1, 3, 7)])
-    assert [encoding.COUNT] == known.numbers.kinds.tolist()
+    assert known.numbers.kinds.tolist() == [encoding.COUNT]
     x, _ = known.encode([{"gpus": gpus} for gpus in (0, 1, 3, 7)])
-    assert [1.0, 1.0, 1.0] == pytest.approx((np.diff(x[:, 0]) / np.diff(x[:2, 0])).tolist())
+    assert pytest.approx((np.diff(x[:, 0]) / np.diff(x[:2, 0])).tolist()) == [1.0, 1.0, 1.0]
 
 
 def test_it_is_the_same_after_dump_and_load():

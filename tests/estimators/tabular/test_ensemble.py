@@ -17,14 +17,14 @@ def said(*points, spread=0.1, beyond=0.0):
 
 def test_a_member_that_goes_astray_moves_the_spread_and_not_the_point():
     together = median_of([said(10.0), said(11.0), said(1000.0, beyond=2.0)])
-    assert 11.0 == pytest.approx(together.point[0])
+    assert pytest.approx(together.point[0]) == 11.0
     assert together.spread[0] > 2.0
-    assert 2.0 == together.beyond[0]
+    assert together.beyond[0] == 2.0
 
 
 def test_members_that_agree_are_as_sure_as_they_say():
     together = median_of([said(10.0, spread=0.05), said(10.0, spread=0.1), said(10.0, spread=0.4)])
-    assert 0.1 == pytest.approx(together.spread[0])
+    assert pytest.approx(together.spread[0]) == 0.1
 
 
 class Refusing:

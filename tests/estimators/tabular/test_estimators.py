@@ -48,7 +48,7 @@ def test_the_same_seed_gives_the_same_estimator(name, fitted, history):
 
 @every
 def test_an_empty_question_has_an_empty_answer(name, fitted, history):
-    assert (0,) == fitted[name].predict([]).point.shape
+    assert fitted[name].predict([]).point.shape == (0,)
 
 
 @every

@@ -83,7 +83,7 @@ def test_runs_that_are_all_the_same_are_predicted_as_they_were(name):
     features = {"size": 5, "kind": "a"}
     runs = [Sample(features, 12.0, Scale.SCALED_DOWN, startup_s=4.0, units=4, unit_s=1.5) for _ in range(8)]
     fitted = ESTIMATORS[name].fit(runs, scale_features=["size"])
-    assert 12.0 == pytest.approx(fitted.predict([{"size": 5, "kind": "a"}]).point[0], rel=0.05)
+    assert pytest.approx(fitted.predict([{"size": 5, "kind": "a"}]).point[0], rel=0.05) == 12.0
 
 
 @pytest.mark.parametrize("name", ESTIMATORS)

@@ -182,7 +182,7 @@ def test_a_module_runs_as_without_the_hook_and_is_watched(folder):
     write(folder, source, "pkg/run.py")
     plain, watched, outcome = both(folder, sys.executable, "-m", "pkg.run", "x")
     assert plain.stdout == watched.stdout
-    assert [("for row in rows(30)", 30, 30)] == [(one.name, one.count, one.length) for one in outcome.progress.levels]
+    assert [(one.name, one.count, one.length) for one in outcome.progress.levels] == [("for row in rows(30)", 30, 30)]
 
 
 def test_a_terminated_script_runs_its_own_handler(folder):
@@ -214,21 +214,21 @@ NESTED = """
 def test_the_loops_of_a_plain_script_are_found_with_their_lengths_and_times(folder):
     _, outcome = watch(folder, sys.executable, write(folder, NESTED.format(epochs=4)))
     epochs, batches = outcome.progress.levels
-    assert ("for epoch in range(epochs)", 4, 4) == (epochs.name, epochs.count, epochs.length)
-    assert (40, 10, 4, "train.py:5") == (batches.count, batches.length, batches.passes, batches.where)
+    assert (epochs.name, epochs.count, epochs.length) == ("for epoch in range(epochs)", 4, 4)
+    assert (batches.count, batches.length, batches.passes, batches.where) == (40, 10, 4, "train.py:5")
     assert 0.004 <= outcome.measured["unit_s"].value < 0.02
     assert 0.2 <= outcome.measured["startup_s"].value < 2
     assert 4 * 10 * 0.004 <= epochs.inside_s < epochs.total_s
-    assert 4 == outcome.measured["epochs"].value
+    assert outcome.measured["epochs"].value == 4
 
 
 def test_a_probe_ends_a_plain_script_at_a_boundary_with_its_handlers_run(folder):
     source = NESTED.format(epochs=10**6) + "    print('never')\n"
     source = "    import atexit; atexit.register(print, 'goodbye')\n" + source
     ended, outcome = watch(folder, sys.executable, write(folder, source), options=["--stop-time-s", "0.3"])
-    assert "goodbye\n" == ended.stdout
+    assert ended.stdout == "goodbye\n"
     assert outcome.progress.stopped
-    assert 10**6 == outcome.progress.levels[0].length
+    assert outcome.progress.levels[0].length == 10**6
 
 
 def test_a_script_that_catches_everything_is_ended_all_the_same(folder):
@@ -244,10 +244,10 @@ def test_a_script_that_catches_everything_is_ended_all_the_same(folder):
         again()
         """
     _, outcome = watch(folder, sys.executable, write(folder, source), options=["--stop-units", "20"])
-    assert "the probe has seen enough of it" == outcome.reason
-    assert signal.SIGTERM == outcome.signal
+    assert outcome.reason == "the probe has seen enough of it"
+    assert outcome.signal == signal.SIGTERM
     assert outcome.progress.stopped
-    assert 20 == outcome.progress.unit.count
+    assert outcome.progress.unit.count == 20
 
 
 @pytest.mark.parametrize(
@@ -272,7 +272,7 @@ def test_the_length_of_a_loop_is_read_where_it_can_be(folder, source, length):
 def test_a_python_script_that_a_shell_script_starts_is_watched_too(folder):
     write(folder, NESTED.format(epochs=2))
     _, outcome = watch(folder, "sh", "-c", f"{sys.executable} train.py")
-    assert 20 == outcome.progress.unit.count
+    assert outcome.progress.unit.count == 20
 
 
 def test_a_torch_loop_is_the_one_around_the_optimizer_step(folder):
@@ -289,10 +289,10 @@ def test_a_torch_loop_is_the_one_around_the_optimizer_step(folder):
                 optimizer.step()
         """
     _, outcome = watch(folder, sys.executable, write(folder, source), options=["--stop-units", "25"])
-    assert ["for epoch in range(1000)", "for x in loader"] == [one.name for one in outcome.progress.levels]
-    assert [1000, 10] == [one.length for one in outcome.progress.levels]
+    assert [one.name for one in outcome.progress.levels] == ["for epoch in range(1000)", "for x in loader"]
+    assert [one.length for one in outcome.progress.levels] == [1000, 10]
     assert 25 <= outcome.measured["steps"].value <= 27
-    assert "PyTorch's optimizer steps" == outcome.progress.source
+    assert outcome.progress.source == "PyTorch's optimizer steps"
 
 
 def test_a_compiler_sees_nothing_of_the_hook(folder):
@@ -310,8 +310,8 @@ def test_a_compiler_sees_nothing_of_the_hook(folder):
         print(once(torch.ones(2)))
         """
     ended, outcome = watch(folder, sys.executable, write(folder, source))
-    assert "tensor([8., 8.])\n" == ended.stdout, ended.stderr
-    assert () == outcome.progress.remarks
+    assert ended.stdout == "tensor([8., 8.])\n", ended.stderr
+    assert outcome.progress.remarks == ()
 
 
 @pytest.mark.parametrize("path", [*Path(hook.__file__).parent.rglob("*.py"), Path(leadline.progress.__file__)], ids=str)
@@ -331,8 +331,8 @@ def test_a_keras_fit_is_seen_by_epochs_and_batches(folder):
         model.fit(numpy.ones((64, 4)), numpy.ones((64, 8)), batch_size=8, epochs=500, verbose=0)
         """
     _, outcome = watch(folder, sys.executable, write(folder, source), options=["--stop-units", "20"])
-    assert "Keras" == outcome.progress.source
-    assert [500, 8] == [one.length for one in outcome.progress.levels]
+    assert outcome.progress.source == "Keras"
+    assert [one.length for one in outcome.progress.levels] == [500, 8]
     assert 20 <= outcome.progress.unit.count <= 21
 
 
@@ -343,7 +343,7 @@ def test_a_report_that_cannot_be_written_is_a_remark(folder):
         print("fine")
         """
     ended, outcome = watch(folder, sys.executable, write(folder, source))
-    assert (0, "fine\n", "") == (ended.returncode, ended.stdout, ended.stderr)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "fine\n", "")
     (remark,) = outcome.progress.remarks
     assert "could not be watched (TypeError" in remark
 
@@ -353,7 +353,7 @@ def test_a_hook_that_cannot_start_is_a_remark_and_the_job_runs(folder, monkeypat
     monkeypatch.setenv("LEADLINE_HOOK", str(folder))
     monkeypatch.setenv("LEADLINE_HOOK_UNITS", "many")
     ended = subprocess.run([sys.executable, "-c", "print('fine')"], capture_output=True, text=True, check=False)
-    assert (0, "fine\n", "") == (ended.returncode, ended.stdout, ended.stderr)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "fine\n", "")
     assert "ValueError: invalid literal" in read_hook(folder, 0.0).remarks[0]
 
 
@@ -368,8 +368,8 @@ def test_a_fault_of_the_hook_is_a_remark_and_not_the_jobs_affair(folder):
         print("fine")
         """
     ended, outcome = watch(folder, sys.executable, write(folder, source))
-    assert (0, "fine\n", "") == (ended.returncode, ended.stdout, ended.stderr)
-    assert 3 == outcome.progress.unit.count
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "fine\n", "")
+    assert outcome.progress.unit.count == 3
     assert outcome.progress.unit.length is None
 
 

@@ -58,19 +58,19 @@ def test_jobs_are_submitted_found_again_and_followed_to_their_reports(pbs, tmp_p
     good = pbs.submit(job("k1", f"echo made > {tmp_path}/made"))
     bad = pbs.submit(job("k2", "echo wrong; exit 3"))
     assert {"k1": good, "k2": bad} == pbs.find(["k1", "k2", "k3"])
-    assert 300.0 == pbs.query([good, "999999"])[good].walltime_s
+    assert pbs.query([good, "999999"])[good].walltime_s == 300.0
     outcomes = until(pbs, lambda: reported(pbs, "k1", "k2"))
-    assert (JobState.COMPLETED, JobState.FAILED, 3) == (
+    assert (
         outcomes["k1"].state,
         outcomes["k2"].state,
         outcomes["k2"].exit_code,
-    )
-    assert {} == pbs.reports(["k1", "k3"], since_s=time.time() + 5)
-    assert {"k2": "wrong\n"} == pbs.log_tails(["k1", "k2", "k3"])
+    ) == (JobState.COMPLETED, JobState.FAILED, 3)
+    assert pbs.reports(["k1", "k3"], since_s=time.time() + 5) == {}
+    assert pbs.log_tails(["k1", "k2", "k3"]) == {"k2": "wrong\n"}
     until(pbs, lambda: pbs.query([good, bad]) == {})
     told = pbs.account([good, bad, "999999"])
-    assert (JobState.COMPLETED, JobState.FAILED, 3) == (told[good].state, told[bad].state, told[bad].exit_code)
-    assert "made\n" == (tmp_path / "made").read_text()
+    assert (told[good].state, told[bad].state, told[bad].exit_code) == (JobState.COMPLETED, JobState.FAILED, 3)
+    assert (tmp_path / "made").read_text() == "made\n"
 
 
 def test_a_job_is_cancelled_and_its_limit_is_not_changed_where_qalter_cannot(pbs):
@@ -89,20 +89,20 @@ def test_a_job_waits_for_those_before_it(pbs, tmp_path):
     then = pbs.submit(replace(job("k7", f"echo then >> {tmp_path}/order"), after=(first,)))
     assert JobState.PENDING is pbs.query([then])[then].state
     until(pbs, lambda: reported(pbs, "k6", "k7"))
-    assert "first\nthen\n" == (tmp_path / "order").read_text()
+    assert (tmp_path / "order").read_text() == "first\nthen\n"
 
 
 def test_an_attempt_that_is_submitted_twice_runs_once(pbs, tmp_path):
     pbs.submit(job("k9", f"echo ran >> {tmp_path}/ran"))
     second = pbs.submit(job("k9", f"echo ran >> {tmp_path}/ran"))
     until(pbs, lambda: reported(pbs, "k9") and pbs.query([second]) == {})
-    assert "ran\n" == (tmp_path / "ran").read_text()
+    assert (tmp_path / "ran").read_text() == "ran\n"
 
 
 def test_what_pbs_refuses_is_said(pbs):
     with pytest.raises(Refused, match="PBS refused job 'job k8'"):
         pbs.submit(replace(job("k8", "true"), spec=replace(job("k8", "true").spec, partition="nowhere")))
-    assert {} == pbs.find(["k8"])
+    assert pbs.find(["k8"]) == {}
 
 
 class Played:
@@ -135,11 +135,11 @@ def over(**answers):
 def test_pbs_professional_is_asked_for_json_and_history_and_elements_of_whole_arrays():
     scheduler, played = over(qstat=Completed(0, (SAID / "pro-history.json").read_text(), ""))
     found = scheduler.query(["4732778.pbs01", "4732779[].pbs01_1", "4732779[].pbs01_0"])
-    assert [["qstat", "-x", "-t", "-f", "-F", "json", "4732778.pbs01", "4732779[].pbs01"]] == played.asked
+    assert played.asked == [["qstat", "-x", "-t", "-f", "-F", "json", "4732778.pbs01", "4732779[].pbs01"]]
     assert {"4732778.pbs01", "4732779[].pbs01_0", "4732779[].pbs01_1"} == set(found)
     assert {"4732779[].pbs01_0", "4732779[].pbs01_1", "4732779[].pbs01_2"} == set(scheduler.query(["4732779[].pbs01"]))
     assert {"4732779[].pbs01_0"} == set(scheduler.account(["4732779[].pbs01"]))
-    assert {"77aa": "4732779[].pbs01", "4f2a90": "4732778.pbs01"} == scheduler.find(["77aa", "4f2a90", "none"])
+    assert scheduler.find(["77aa", "4f2a90", "none"]) == {"77aa": "4732779[].pbs01", "4f2a90": "4732778.pbs01"}
 
 
 def test_json_that_cannot_be_read_is_asked_for_as_text():
@@ -148,13 +148,13 @@ def test_json_that_cannot_be_read_is_asked_for_as_text():
         qstat=[Completed(0, '{"Jobs": {"9.pbs01": {"A": "say "hi""}}}', ""), Completed(0, text, "")]
     )
     assert JobState.COMPLETED is scheduler.query(["9.pbs01"])["9.pbs01"].state
-    assert ["qstat", "-x", "-f", "9.pbs01"] == played.asked[1]
+    assert played.asked[1] == ["qstat", "-x", "-f", "9.pbs01"]
 
 
 def test_a_job_that_qstat_does_not_know_is_absent_beside_those_that_it_knows():
     said = "qstat: Unknown Job Id 8.pbs01\n"
     scheduler, _ = over(qstat=Completed(153, '{"Jobs": {"9.pbs01": {"job_state": "R"}}}', said))
-    assert ["9.pbs01"] == list(scheduler.query(["8.pbs01", "9.pbs01"]))
+    assert list(scheduler.query(["8.pbs01", "9.pbs01"])) == ["9.pbs01"]
 
 
 @pytest.mark.parametrize(
@@ -190,7 +190,7 @@ def test_a_submission_that_may_have_been_taken_is_told_from_one_that_was_not():
 def test_jobs_that_ended_are_passed_over_when_they_are_cancelled_and_others_are_not():
     scheduler, played = over(qdel=Completed(35, "", "qdel: Job has finished 9.pbs01\n"))
     scheduler.cancel(["9.pbs01", "12[].pbs01_3"])
-    assert [["qdel", "12[3].pbs01", "9.pbs01"]] == played.asked
+    assert played.asked == [["qdel", "12[3].pbs01", "9.pbs01"]]
     with pytest.raises(SchedulerUnreachable, match="Unauthorized Request"):
         over(qdel=Completed(159, "", "qdel: Unauthorized Request  9.pbs01\n"))[0].cancel(["9.pbs01"])
 
@@ -198,4 +198,4 @@ def test_jobs_that_ended_are_passed_over_when_they_are_cancelled_and_others_are_
 def test_a_limit_is_asked_for_in_pbs_own_words():
     scheduler, played = over(qalter=Completed(0, "", ""))
     scheduler.change_walltime("9.pbs01", 7200)
-    assert [["qalter", "-l", "walltime=02:00:00", "9.pbs01"]] == played.asked
+    assert played.asked == [["qalter", "-l", "walltime=02:00:00", "9.pbs01"]]

@@ -42,35 +42,35 @@ def option(words, name):
 
 def test_pbs_professional_is_asked_for_chunks():
     words = qsub_options(submission(), Flavour.PRO, OUT)
-    assert "select=2:ncpus=32:mpiprocs=4:ngpus=1:mem=65536mb,walltime=25:01:01" == option(words, "-l")
-    assert ["-N", "train-mnist.k1"] == words[:2]
+    assert option(words, "-l") == "select=2:ncpus=32:mpiprocs=4:ngpus=1:mem=65536mb,walltime=25:01:01"
+    assert words[:2] == ["-N", "train-mnist.k1"]
     assert ["-q", "gpu", "-A", "physics", "-r", "n", "-j", "oe", "-o", str(OUT)] == words[4:]
 
 
 def test_torque_is_asked_for_nodes_and_for_the_memory_of_all_of_them():
     words = qsub_options(submission(), Flavour.TORQUE, OUT)
-    assert "nodes=2:ppn=32:gpus=1,mem=131072mb,walltime=25:01:01" == option(words, "-l")
+    assert option(words, "-l") == "nodes=2:ppn=32:gpus=1,mem=131072mb,walltime=25:01:01"
 
 
 def test_what_is_not_asked_for_is_not_written():
     plain = submission(JobSpec("x", ("true",), ResourceSpec()))
-    assert "select=1:ncpus=1:mpiprocs=1" == option(qsub_options(plain, Flavour.PRO, OUT), "-l")
-    assert "nodes=1:ppn=1" == option(qsub_options(plain, Flavour.TORQUE, OUT), "-l")
+    assert option(qsub_options(plain, Flavour.PRO, OUT), "-l") == "select=1:ncpus=1:mpiprocs=1"
+    assert option(qsub_options(plain, Flavour.TORQUE, OUT), "-l") == "nodes=1:ppn=1"
 
 
 def test_pbs_professional_takes_one_range_of_indices_and_torque_a_list():
-    assert "0-9:3%2" == option(qsub_options(array(0, 3, 6, 9, most=2), Flavour.PRO, OUT), "-J")
-    assert "0-3" == option(qsub_options(array(0, 1, 3), Flavour.PRO, OUT), "-J")
-    assert "5-6" == option(qsub_options(array(5), Flavour.PRO, OUT), "-J")
-    assert "0,1,7%2" == option(qsub_options(array(0, 1, 7, most=2), Flavour.TORQUE, OUT), "-t")
+    assert option(qsub_options(array(0, 3, 6, 9, most=2), Flavour.PRO, OUT), "-J") == "0-9:3%2"
+    assert option(qsub_options(array(0, 1, 3), Flavour.PRO, OUT), "-J") == "0-3"
+    assert option(qsub_options(array(5), Flavour.PRO, OUT), "-J") == "5-6"
+    assert option(qsub_options(array(0, 1, 7, most=2), Flavour.TORQUE, OUT), "-t") == "0,1,7%2"
     with pytest.raises(InvalidInput, match="too far apart"):
         qsub_options(array(0, 1, 100), Flavour.PRO, OUT)
 
 
 def test_jobs_are_waited_for_in_each_flavours_words():
     after = submission(after=("3.srv", "4[].srv"), after_kind=After.ANY)
-    assert "depend=afterany:3.srv:4[].srv" == option(qsub_options(after, Flavour.PRO, OUT), "-W")
-    assert "depend=afteranyarray:4[].srv,afterany:3.srv" == option(qsub_options(after, Flavour.TORQUE, OUT), "-W")
+    assert option(qsub_options(after, Flavour.PRO, OUT), "-W") == "depend=afterany:3.srv:4[].srv"
+    assert option(qsub_options(after, Flavour.TORQUE, OUT), "-W") == "depend=afteranyarray:4[].srv,afterany:3.srv"
 
 
 @pytest.mark.parametrize("value", ["a b", "x;rm -rf /", "$HOME", "", "a'b", 'a"b', "a\nb"])
@@ -88,13 +88,13 @@ def test_any_name_becomes_one_that_pbs_takes_and_keeps_the_key(name):
     made = job_name(name, "5f0c2ab91d44")
     assert made[0].isalpha()
     assert made.endswith(".5f0c2ab91d44")
-    assert 1 == made.count(".")
+    assert made.count(".") == 1
     assert len(made) <= NAME_MOST
     assert not set(made) - set("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.")
 
 
 def test_a_limit_is_written_whole_and_nonsense_is_refused():
-    assert ["00:00:01", "00:10:00", "120:00:00"] == [clock(one) for one in (0.2, 600, 5 * 86400)]
+    assert [clock(one) for one in (0.2, 600, 5 * 86400)] == ["00:00:01", "00:10:00", "120:00:00"]
     for wrong in (0, -1, float("inf"), float("nan")):
         with pytest.raises(InvalidInput):
             clock(wrong)
@@ -115,43 +115,43 @@ def test_the_script_runs_the_command_measured_with_its_words_and_variables(tmp_p
     (tmp_path / "work here").mkdir()
     spec = JobSpec("x", (sys.executable, "-c", code, AWKWARD), ResourceSpec(), workdir=str(tmp_path / "work here"),
                    environment={"MINE": AWKWARD})  # fmt: skip
-    assert 3 == run(tmp_path, submission(spec))
+    assert run(tmp_path, submission(spec)) == 3
     outcome = read_outcome(tmp_path / "runs" / "k1.json")
-    assert (JobState.FAILED, 3) == (outcome.state, outcome.exit_code)
+    assert (outcome.state, outcome.exit_code) == (JobState.FAILED, 3)
     assert f"{AWKWARD} {AWKWARD} {tmp_path}/work here\n" == (tmp_path / "runs" / "k1.log").read_text()
 
 
 def test_a_job_without_a_folder_of_its_own_works_where_it_was_submitted(tmp_path):
     (tmp_path / "submitted from").mkdir()
     made = submission(JobSpec("x", ("pwd",), ResourceSpec()))
-    assert 0 == run(tmp_path, made, PBS_O_WORKDIR=str(tmp_path / "submitted from"))
+    assert run(tmp_path, made, PBS_O_WORKDIR=str(tmp_path / "submitted from")) == 0
     assert f"{tmp_path}/submitted from\n" == (tmp_path / "runs" / "k1.log").read_text()
 
 
 def test_an_element_knows_its_index_and_one_that_nobody_wants_ends_at_once(tmp_path):
     made = array(2, 4, spec=JobSpec("x", ("sh", "-c", "echo $LEADLINE_INDEX"), ResourceSpec()))
-    assert [0, 0, 0] == [run(tmp_path, made, PBS_ARRAY_INDEX="2"), run(tmp_path, made, PBS_ARRAYID="4"),
-                         run(tmp_path, made, PBS_ARRAY_INDEX="3")]  # fmt: skip
+    assert [run(tmp_path, made, PBS_ARRAY_INDEX="2"), run(tmp_path, made, PBS_ARRAYID="4"),
+                         run(tmp_path, made, PBS_ARRAY_INDEX="3")] == [0, 0, 0]  # fmt: skip
     assert {"k1-2", "k1-4"} == {one.stem for one in (tmp_path / "runs").iterdir()}
     assert JobState.COMPLETED is read_outcome(tmp_path / "runs" / "k1-2.json").state
-    assert "4\n" == (tmp_path / "runs" / "k1-4.log").read_text()
+    assert (tmp_path / "runs" / "k1-4.log").read_text() == "4\n"
 
 
 def test_setup_lines_come_first_and_an_unmeasured_job_leaves_its_end(tmp_path):
     spec = JobSpec("x", ("sh", "-c", "echo $SET; exit 3"), ResourceSpec(), setup=("export SET=up",))
-    assert 3 == run(tmp_path, submission(spec, measured=False))
+    assert run(tmp_path, submission(spec, measured=False)) == 3
     assert {"k1.log", "k1.started", "k1.ended"} == {one.name for one in (tmp_path / "runs").iterdir()}
-    assert "up\n" == (tmp_path / "runs" / "k1.log").read_text()
+    assert (tmp_path / "runs" / "k1.log").read_text() == "up\n"
     (tmp_path / "runs" / "k1.started").unlink()
-    assert 3 == run(tmp_path, submission(spec))
-    assert "up\nup\n" == (tmp_path / "runs" / "k1.log").read_text()
+    assert run(tmp_path, submission(spec)) == 3
+    assert (tmp_path / "runs" / "k1.log").read_text() == "up\nup\n"
 
 
 @pytest.mark.parametrize("measured", [False, True])
 def test_a_command_that_pbs_starts_again_has_run_already(tmp_path, measured):
     spec = JobSpec("x", ("sh", "-c", "echo ran; exit 3"), ResourceSpec())
-    assert [3, 3] == [run(tmp_path, submission(spec, measured=measured)) for _ in range(2)]
-    assert 1 == (tmp_path / "runs" / "k1.log").read_text().splitlines().count("ran")
+    assert [run(tmp_path, submission(spec, measured=measured)) for _ in range(2)] == [3, 3]
+    assert (tmp_path / "runs" / "k1.log").read_text().splitlines().count("ran") == 1
 
 
 def test_a_checkpoint_comes_from_the_wrapper_for_pbs_sends_none():

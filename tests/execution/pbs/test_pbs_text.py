@@ -35,20 +35,20 @@ def epoch(text):
 
 def test_values_that_qstat_wrapped_are_joined_and_what_they_hold_is_no_attribute():
     jobs = read_text(said("torque-wrapped.txt"))
-    assert ["9.head01.hpc.example.org", "48[].head01.hpc.example.org_1", "50.head01.hpc.example.org"] == list(jobs)
+    assert list(jobs) == ["9.head01.hpc.example.org", "48[].head01.hpc.example.org_1", "50.head01.hpc.example.org"]
     first = jobs["9.head01.hpc.example.org"]
-    assert "C" == first["job_state"]
-    assert "login01.hpc.example.org:/home/ada/a rather long path that is broken/jobs/9.e" == first["error_path"]
+    assert first["job_state"] == "C"
+    assert first["error_path"] == "login01.hpc.example.org:/home/ada/a rather long path that is broken/jobs/9.e"
     assert first["comment"].endswith("its last words were = 42")
-    assert "train-mnist.5f0c2ab91d44" == first["job_name"]
-    assert ("5f0c2ab91d44", "77aa01", "") == tuple(key_of(job) for job in jobs.values())
+    assert first["job_name"] == "train-mnist.5f0c2ab91d44"
+    assert tuple(key_of(job) for job in jobs.values()) == ("5f0c2ab91d44", "77aa01", "")
 
 
 def test_a_job_that_torque_completed_says_all_of_itself():
     status = status_of(read_text(said("torque-wrapped.txt"))["9.head01.hpc.example.org"])
-    assert (JobState.COMPLETED, 0, None) == (status.state, status.exit_code, status.signal)
-    assert ("node07,node08", 2) == (status.node, status.nodes)
-    assert (60.0, 3600.0, 3624 * 1024) == (status.elapsed_s, status.walltime_s, status.memory_bytes)
+    assert (status.state, status.exit_code, status.signal) == (JobState.COMPLETED, 0, None)
+    assert (status.node, status.nodes) == ("node07,node08", 2)
+    assert (status.elapsed_s, status.walltime_s, status.memory_bytes) == (60.0, 3600.0, 3624 * 1024)
     assert epoch("2018-05-29 09:37:00") == status.submitted_s
     assert epoch("2018-05-29 09:37:01") == status.started_s
     assert epoch("2018-05-29 09:38:01") == status.ended_s
@@ -57,39 +57,39 @@ def test_a_job_that_torque_completed_says_all_of_itself():
 def test_an_element_that_was_deleted_is_cancelled_and_says_why():
     jobs = read_text(said("torque-wrapped.txt"))
     status = status_of(jobs["48[].head01.hpc.example.org_1"])
-    assert (JobState.CANCELLED, 15) == (status.state, status.signal)
+    assert (status.state, status.signal) == (JobState.CANCELLED, 15)
     assert status.reason.endswith("its dependency of array 43[].head01.hpc.example.org can never be satisfied")
     assert JobState.PENDING is status_of(jobs["50.head01.hpc.example.org"]).state
 
 
 def test_json_with_a_line_end_in_a_value_is_read_and_elements_are_told_apart():
     jobs = read_json(said("pro-history.json"))
-    assert "48:00:00" == jobs["4732778.pbs01"]["resource_list.walltime"]
+    assert jobs["4732778.pbs01"]["resource_list.walltime"] == "48:00:00"
     states = {number: status_of(job).state for number, job in jobs.items() if number != "4732779[].pbs01"}
-    assert {
+    assert states == {
         "4732778.pbs01": JobState.COMPLETED,
         "4732779[].pbs01_0": JobState.FAILED,
         "4732779[].pbs01_1": JobState.RUNNING,
         "4732779[].pbs01_2": JobState.PENDING,
-    } == states
+    }
     waits = status_of(jobs["4732779[].pbs01_2"])
     assert epoch("2024-03-12 15:00:00") == waits.expected_start_s
     assert "Insufficient amount of resource: ncpus" in waits.reason
-    assert 1622428 * 1024 == status_of(jobs["4732778.pbs01"]).memory_bytes
+    assert status_of(jobs["4732778.pbs01"]).memory_bytes == 1622428 * 1024
 
 
 def test_what_is_no_json_is_left_to_the_text():
     assert read_json('{"Jobs": {"1.s": {"Variable_List": {"A": "say "hi""}}}}') is None
-    assert {} == read_json('{"timestamp": 1, "pbs_version": "22"}')
+    assert read_json('{"timestamp": 1, "pbs_version": "22"}') == {}
 
 
 def test_slurms_imitation_indents_by_tabs_and_does_not_say_how_a_job_ended():
     (job,) = read_text(said("slurm-torque.txt")).values()
-    assert "k1" == key_of(job)
+    assert key_of(job) == "k1"
     status = status_of(job)
     assert JobState.UNKNOWN is status.state
     assert "PBS does not say how" in status.reason
-    assert (60.0, "one", None) == (status.walltime_s, status.node, status.started_s)
+    assert (status.walltime_s, status.node, status.started_s) == (60.0, "one", None)
 
 
 @pytest.mark.parametrize(
@@ -124,9 +124,9 @@ def test_every_letter_is_a_state_and_an_unknown_one_is_kept(letters, state):
 
 
 def test_ids_are_found_among_what_else_a_site_prints():
-    assert "12.pbs01" == job_id("Welcome to the centre\n12.pbs01\n")
-    assert "12[].pbs01" == job_id("12[].pbs01\n")
-    assert "7" == job_id("7\n")
+    assert job_id("Welcome to the centre\n12.pbs01\n") == "12.pbs01"
+    assert job_id("12[].pbs01\n") == "12[].pbs01"
+    assert job_id("7\n") == "7"
     assert job_id("qsub: unknown queue 7\n") is None
 
 
@@ -142,5 +142,5 @@ def test_an_elements_id_has_two_forms_of_the_same(number, index, server):
 
 
 def test_sizes_and_times_are_read_and_others_are_not_known():
-    assert [1024, 2**30, 5, 3, None, None] == [size_bytes(one) for one in ("1kb", "1gb", "5b", "3", "x", None)]
-    assert [90061.0, 61.0, 5.0, None, None] == [seconds(one) for one in ("25:01:01", "1:01", "5", "1:x", None)]
+    assert [size_bytes(one) for one in ("1kb", "1gb", "5b", "3", "x", None)] == [1024, 2**30, 5, 3, None, None]
+    assert [seconds(one) for one in ("25:01:01", "1:01", "5", "1:x", None)] == [90061.0, 61.0, 5.0, None, None]

@@ -186,13 +186,13 @@ def asked(name):
 
 def test_after_its_limit_the_next_comes_of_the_forecast_or_of_what_it_outlived():
     assert 6600 <= asked("its limit, with a forecast").walltime_s <= 7200
-    assert 4 * H == asked("its limit").walltime_s
+    assert asked("its limit").walltime_s == 4 * H
 
 
 def test_after_its_memory_the_next_comes_of_the_forecast_or_of_what_it_had():
     assert 13 * GIB <= asked("memory, with a forecast").memory_bytes_per_node <= 14 * GIB
-    assert 16 * GIB == asked("memory").memory_bytes_per_node
-    assert 12 * GIB == asked("memory, nearly the node's").memory_bytes_per_node
+    assert asked("memory").memory_bytes_per_node == 16 * GIB
+    assert asked("memory, nearly the node's").memory_bytes_per_node == 12 * GIB
 
 
 def test_a_job_that_resumes_asks_for_what_is_left():
@@ -200,14 +200,14 @@ def test_a_job_that_resumes_asks_for_what_is_left():
 
 
 def test_what_is_left_to_spend_is_the_limit():
-    assert 2 * H == asked("its limit, what is left may do").walltime_s
+    assert asked("its limit, what is left may do").walltime_s == 2 * H
 
 
 def test_a_failed_node_is_named_and_the_next_attempt_is_delayed_longer_each_time():
     found = decide(TABLE["the node"][0])
-    assert "n7" == found.evidence["avoid_node"]
+    assert found.evidence["avoid_node"] == "n7"
     delays = [decide(situation("PREEMPTED", before=["PREEMPTED"] * times)).delay_s for times in range(3)]
-    assert [60.0, 120.0, 240.0] == delays
+    assert delays == [60.0, 120.0, 240.0]
 
 
 def test_after_its_memory_a_limit_that_is_too_low_is_raised_too():
@@ -218,7 +218,7 @@ def test_after_its_memory_a_limit_that_is_too_low_is_raised_too():
 def test_of_two_better_places_the_sooner_one_is_taken():
     places = (other(run_s=4000), other(AWAY, run_s=2000))
     found = decide(waiting(about(3000), remaining_wait_s=about(20000, 0.3), alternatives=places))
-    assert AWAY == found.place
+    assert found.place == AWAY
 
 
 def test_the_sizing_that_is_handed_in_chooses_the_limit():
@@ -228,20 +228,20 @@ def test_the_sizing_that_is_handed_in_chooses_the_limit():
 
 def test_the_evidence_tells_how_it_ended_and_what_was_spent():
     found = decide(situation("TIMEOUT", elapsed_s=H, spent_node_s=3600.0, evidence=("DUE TO TIME LIMIT",)))
-    assert ("DUE TO TIME LIMIT", 3600.0) == (found.evidence["ended"], found.evidence["spent_node_s"])
+    assert (found.evidence["ended"], found.evidence["spent_node_s"]) == ("DUE TO TIME LIMIT", 3600.0)
     assert Place("here", "short") == found.place
 
 
 def test_what_earlier_attempts_outlived_is_not_forgotten():
     earlier = attempt(1, "TIMEOUT", walltime_s=9000.0)
     found = decide(situation("TIMEOUT", elapsed_s=H, others=(earlier,)))
-    assert 4 * 9000 == found.resources.walltime_s
+    assert found.resources.walltime_s == 4 * 9000
     elsewhere = decide(situation("TIMEOUT", elapsed_s=H, others=(replace(earlier, place=AWAY),)))
-    assert 4 * H == elsewhere.resources.walltime_s
+    assert elsewhere.resources.walltime_s == 4 * H
 
 
 def test_no_more_memory_is_asked_for_than_a_vague_forecast_is_good_for():
     vague = Interval(10.0 * GIB, 9.0 * GIB, 900.0 * GIB)
     decided = decide(situation("OUT_OF_MEMORY", cause=Cause.HOST_MEMORY, memory_bytes=vague, elapsed_s=60.0))
     assert Action.RESUBMIT is decided.action
-    assert 20 * GIB == decided.resources.memory_bytes_per_node
+    assert decided.resources.memory_bytes_per_node == 20 * GIB

@@ -172,7 +172,7 @@ def test_no_log_whatever_it_holds_breaks_it_and_nothing_is_ended_by_it(log, stat
 @given(st.lists(st.text(st.characters(blacklist_categories=("Cs", "Cc", "Zl", "Zp")), max_size=30), max_size=30))
 def test_signs_are_found_wherever_they_stand(lines):
     found = read_signs("\n".join([*lines, CUDA]))
-    assert (Cause.GPU_MEMORY, 0) == (found[-1].cause, found[-1].before_end)
+    assert (found[-1].cause, found[-1].before_end) == (Cause.GPU_MEMORY, 0)
 
 
 @pytest.mark.parametrize(("withdrawn", "cause"), [(False, C.TRANSIENT), (True, C.PLANE)])

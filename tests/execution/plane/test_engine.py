@@ -151,16 +151,16 @@ def test_what_a_killed_controller_forgot_runs_again_and_its_id_is_not_taken_for_
     assert forgotten == world.here.only()
     world.here.run(forgotten)
     world.step(every_s=5.0)
-    assert (JobState.PENDING, JobState.RUNNING) == (world.job("a").standing, world.job("b").standing)
+    assert (world.job("a").standing, world.job("b").standing) == (JobState.PENDING, JobState.RUNNING)
     world.here.end(forgotten, JobState.FAILED)
     world.step(every_s=5.0)
-    assert (JobState.PENDING, JobState.FAILED) == (world.job("a").state, world.job("b").state)
+    assert (world.job("a").state, world.job("b").state) == (JobState.PENDING, JobState.FAILED)
     world.step(3)
     world.here.run(world.here.only())
     world.here.end(world.here.only(), JobState.COMPLETED)
     world.step()
     assert JobState.COMPLETED is world.job("a").state
-    assert [JobState.NODE_FAIL, JobState.COMPLETED] == [one.state for one in world.job("a").attempts]
+    assert [one.state for one in world.job("a").attempts] == [JobState.NODE_FAIL, JobState.COMPLETED]
 
 
 def test_a_clock_that_jumps_makes_no_submission_one_that_never_arrived(world):
@@ -747,7 +747,7 @@ def test_a_decision_about_a_waiting_job_rests_on_its_schedulers_plan_where_no_mo
     assert 0.0 == waits[-1].low < waits[-1].point < waits[-1].high < 7200.0
     world.here.run(world.here.only())
     world.step(12)
-    assert (JobState.RUNNING, None) == seen[-1]
+    assert seen[-1] == (JobState.RUNNING, None)
 
 
 def test_a_plan_that_wavers_at_every_look_is_not_written_down(world):
@@ -760,7 +760,7 @@ def test_a_plan_that_wavers_at_every_look_is_not_written_down(world):
         world.step()
     new = world.journal.events(since=before)
     assert not [one for one in new if one.kind is Kind.STATE]
-    assert all(0 == one.said["changed"] for one in new if one.kind is Kind.POLL)
+    assert all(one.said["changed"] == 0 for one in new if one.kind is Kind.POLL)
 
 
 def test_what_could_not_be_written_of_the_news_is_written_at_the_next_step(world, monkeypatch):
@@ -770,9 +770,9 @@ def test_what_could_not_be_written_of_the_news_is_written_at_the_next_step(world
         broken.setattr(world.journal, "write", full_disk)
         with pytest.raises(LeadlineError):
             world.plane.step()
-    assert () == world.journal.events(kinds=[Kind.LEARNED])
+    assert world.journal.events(kinds=[Kind.LEARNED]) == ()
     world.step(2)
-    assert [{"why": "it is better"}] == [one.said for one in world.journal.events(kinds=[Kind.LEARNED])]
+    assert [one.said for one in world.journal.events(kinds=[Kind.LEARNED])] == [{"why": "it is better"}]
 
 
 def full_disk(**_):

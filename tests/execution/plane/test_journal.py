@@ -61,4 +61,4 @@ def test_silences_are_told_with_their_ends_and_without_polls(journal):
             Note(Kind.POLL, said={"system": "here", "answers": "again"}),
         ]
     )
-    assert [Kind.FAULT, Kind.POLL] == [one.kind for one in journal.silences()]
+    assert [one.kind for one in journal.silences()] == [Kind.FAULT, Kind.POLL]

@@ -59,7 +59,7 @@ def folder(tmp_path, monkeypatch):
 
 def test_jobs_that_a_plane_takes_in_run_here_and_are_settled(folder):
     drive(folder)
-    assert [JobState.COMPLETED] * COUNT == [job.state for job in settled(folder)]
+    assert [job.state for job in settled(folder)] == [JobState.COMPLETED] * COUNT
     assert sorted((folder / "made").read_text().split(), key=int) == [str(at) for at in range(COUNT)]
 
 
@@ -67,5 +67,5 @@ def test_a_plane_that_is_killed_at_random_moments_loses_and_repeats_nothing(fold
     words = [sys.executable, "-c", DRIVER, str(Path(__file__).parent), str(folder)]
     kill_at_random(words, seed=5, within_s=(0.4, 1.0))
     ended = settled(folder)
-    assert [(JobState.COMPLETED, 1)] * COUNT == [(job.state, len(job.attempts)) for job in ended]
+    assert [(job.state, len(job.attempts)) for job in ended] == [(JobState.COMPLETED, 1)] * COUNT
     assert sorted((folder / "made").read_text().split(), key=int) == [str(at) for at in range(COUNT)]

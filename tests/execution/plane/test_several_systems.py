@@ -92,10 +92,10 @@ def test_a_job_that_could_start_at_two_systems_begins_at_one(folder, dies):
         for key in jobs:
             ended = both.journal.get(key)
             assert ended.state is JobState.COMPLETED
-            assert [1, 2] == sorted(one.number for one in ended.attempts)
-            assert 1 == sum(one.begins for one in ended.attempts)
+            assert sorted(one.number for one in ended.attempts) == [1, 2]
+            assert sum(one.begins for one in ended.attempts) == 1
         time.sleep(3)  # longer than a copy that was let begin would need
-        assert ["0", "1", "2", "3"] == sorted(began.read_text().split())
+        assert sorted(began.read_text().split()) == ["0", "1", "2", "3"]
 
 
 @pytest.mark.slow
@@ -106,7 +106,7 @@ def test_both_copies_stand_at_their_gates_and_one_word_lets_one_begin(folder):
         spec = JobSpec("j", ("sh", "-c", f"echo $LEADLINE_KEY >> {began}; sleep 1"), ASKED)
         both.journal.add([Job("j", spec, Policy((HERE, CLUSTER), copies=2))])
         both.plane.book.load()
-        assert 2 == both.plane.submitter.start()
+        assert both.plane.submitter.start() == 2
         attempts = both.journal.get("j").attempts
         deadline_s = time.monotonic() + 60
         while time.monotonic() < deadline_s:
@@ -114,7 +114,7 @@ def test_both_copies_stand_at_their_gates_and_one_word_lets_one_begin(folder):
                 *both.local.query([one.scheduler_id for one in attempts if one.place == HERE]).values(),
                 *both.cluster.query([one.scheduler_id for one in attempts if one.place == CLUSTER]).values(),
             ]
-            if [JobState.RUNNING] * 2 == [one.state for one in told]:
+            if [one.state for one in told] == [JobState.RUNNING] * 2:
                 break
             time.sleep(0.2)
         else:
@@ -123,7 +123,7 @@ def test_both_copies_stand_at_their_gates_and_one_word_lets_one_begin(folder):
         assert not began.exists()
         both.until(lambda: both.plane.idle)
         assert JobState.COMPLETED is both.journal.get("j").state
-        assert 1 == len(began.read_text().splitlines())
+        assert len(began.read_text().splitlines()) == 1
 
 
 @pytest.mark.slow
@@ -142,12 +142,12 @@ def test_a_job_moves_from_here_to_a_cluster_with_its_checkpoint(folder):
         both.until(lambda: both.journal.get("a").closed)
         ended = both.journal.get("a")
         assert JobState.COMPLETED is ended.state
-        assert [HERE, CLUSTER] == [one.place for one in ended.attempts]
+        assert [one.place for one in ended.attempts] == [HERE, CLUSTER]
         log = both.cluster.log_tails([ended.attempts[1].key])[ended.attempts[1].key]
         left_at = int((folder / "here" / "kept" / "step").read_text())
         assert f"begins at {left_at}" in log
         assert 4 <= left_at < 40
-        assert "40" == (Path(both.cluster.folder) / "kept" / "step").read_text()
+        assert (Path(both.cluster.folder) / "kept" / "step").read_text() == "40"
         (said,) = [event.said for event in both.journal.events(job="a", kinds=[Kind.STAGED])]
-        assert ("local", "cluster") == (said["from"], said["to"])
+        assert (said["from"], said["to"]) == ("local", "cluster")
         assert said["moved_bytes"] >= 1

@@ -78,7 +78,7 @@ def test_the_checkpoint_is_there_before_the_job_is_submitted(moving):
     (said,) = moving.said(Kind.STAGED)
     assert (said["from"], said["to"], said["moved_bytes"]) == ("here", "there", MIB + 1)
     assert said["elapsed_s"] > 0
-    assert ["kept"] == [path.name for path in moving.target.iterdir()]
+    assert [path.name for path in moving.target.iterdir()] == ["kept"]
 
 
 def test_an_older_checkpoint_there_gives_way_whole(moving):
@@ -88,8 +88,8 @@ def test_an_older_checkpoint_there_gives_way_whole(moving):
     (moving.target / f".kept.{source}.another.arriving").mkdir()  # of a process that was killed
     moving.leave()
     assert moving.arrive()
-    assert ["deep", "step"] == sorted(path.name for path in (moving.target / "kept").iterdir())
-    assert ["kept"] == [path.name for path in moving.target.iterdir()]
+    assert sorted(path.name for path in (moving.target / "kept").iterdir()) == ["deep", "step"]
+    assert [path.name for path in moving.target.iterdir()] == ["kept"]
 
 
 def test_a_copy_that_breaks_off_is_never_used_and_is_made_again(moving):
@@ -167,7 +167,7 @@ def test_where_there_is_no_checkpoint_the_job_goes_without(tmp_path):
     world = Moving(tmp_path, policy=Policy((HERE, THERE), resumes=True, checkpoint_folder="none"))
     world.leave()
     assert world.arrive()
-    assert [0] == [said["moved_bytes"] for said in world.said(Kind.STAGED)]
+    assert [said["moved_bytes"] for said in world.said(Kind.STAGED)] == [0]
     world.journal.close()
 
 
@@ -240,5 +240,5 @@ def test_a_checkpoint_goes_over_ssh_whole_with_its_bytes_and_seconds(far, tmp_pa
     assert (copied.moved_bytes, again.moved_bytes) == (MIB, MIB)
     assert copied.elapsed_s > 0
     assert (new / "weights").read_bytes() == b"w" * MIB
-    assert ["kept a"] == [path.name for path in new.parent.iterdir()]
+    assert [path.name for path in new.parent.iterdir()] == ["kept a"]
     assert not (tmp_path / "between").exists()

@@ -104,7 +104,7 @@ def test_a_job_may_be_given_the_time_that_is_left_before_a_promise():
     queue.submit("wants too much", Ask(1, 2), 500, least_s=120)
     queue.submit("modest", Ask(1, 2), 500, least_s=60)
 
-    assert [("first", 100), ("modest", 100)] == [(one.key, one.until_s) for one in queue.start(0)]
+    assert [(one.key, one.until_s) for one in queue.start(0)] == [("first", 100), ("modest", 100)]
 
 
 @settings(deadline=None)
@@ -142,14 +142,14 @@ def test_a_short_job_slips_in_before_a_wide_one_and_a_long_one_does_not():
     jobs = [job(0, 0, 6, 100, 100), job(1, 1, 8, 10, 10), job(2, 2, 2, 50, 50), job(3, 3, 2, 200, 200)]
     started = {one.job: one.started_s for one in replay(jobs, pool(), Given())}
 
-    assert {0: 0, 1: 100, 2: 2, 3: 110} == started
+    assert started == {0: 0, 1: 100, 2: 2, 3: 110}
 
 
 def test_a_long_job_may_run_on_what_the_promise_leaves_over():
     jobs = [job(0, 0, 6, 100, 100), job(1, 1, 7, 10, 10), job(2, 2, 1, 500, 500)]
     started = {one.job: one.started_s for one in replay(jobs, pool(), Given())}
 
-    assert {0: 0, 1: 100, 2: 2} == started
+    assert started == {0: 0, 1: 100, 2: 2}
 
 
 def test_gpus_and_memory_are_counted_on_each_node():
@@ -161,9 +161,9 @@ def test_gpus_and_memory_are_counted_on_each_node():
         queue.submit(key, Ask(1, 1, memory_bytes=60), 5)
     queue.submit("too much memory", Ask(1, 1, memory_bytes=50), 5)
 
-    assert [("gpu", (0,)), ("a", (0,)), ("b", (1,))] == [(one.key, one.nodes) for one in queue.start(0)]
+    assert [(one.key, one.nodes) for one in queue.start(0)] == [("gpu", (0,)), ("a", (0,)), ("b", (1,))]
     queue.remove("gpu")
-    assert [("wide", (0, 1))] == [(one.key, one.nodes) for one in queue.start(1)]
+    assert [(one.key, one.nodes) for one in queue.start(1)] == [("wide", (0, 1))]
 
 
 def test_the_forecast_is_when_the_job_starts_if_all_take_their_time():
@@ -173,8 +173,8 @@ def test_the_forecast_is_when_the_job_starts_if_all_take_their_time():
         queue.submit(one.id, Ask(1, one.cores), one.walltime_s)
     queue.start(0)
 
-    assert 110 == queue.forecast_s(Ask(1, 8), 10, 0)
-    assert 0 == queue.forecast_s(Ask(1, 2), 100, 0)
+    assert queue.forecast_s(Ask(1, 8), 10, 0) == 110
+    assert queue.forecast_s(Ask(1, 2), 100, 0) == 0
     assert {"1"} == set(queue.waiting)
 
 
@@ -184,10 +184,10 @@ def test_who_outruns_what_was_expected_still_holds_its_cores():
     queue.start(0)
     queue.submit("second", Ask(1, 8), 10)
 
-    assert [] == queue.start(10)
+    assert queue.start(10) == []
     queue.change("first", 30)
-    assert [] == queue.start(20)
-    assert 30 == queue.promises[""].at_s
+    assert queue.start(20) == []
+    assert queue.promises[""].at_s == 30
 
 
 def test_what_can_never_run_is_refused():

@@ -45,32 +45,33 @@ def test_a_killed_job_is_told_of_as_cut_off_and_comes_again_at_once():
     watching = Watching()
     attempts = replay([job(0, 5, 2, 30, 20)], pool(), watching)
 
-    assert [(5, 25, 20, True), (25, 55, 40, False)] == [
-        (one.started_s, one.ended_s, one.limit_s, one.killed) for one in attempts
+    assert [(one.started_s, one.ended_s, one.limit_s, one.killed) for one in attempts] == [
+        (5, 25, 20, True),
+        (25, 55, 40, False),
     ]
-    assert [JobState.TIMEOUT, JobState.COMPLETED] == [one.state for what, _, one in watching.told if what == "ended"]
+    assert [one.state for what, _, one in watching.told if what == "ended"] == [JobState.TIMEOUT, JobState.COMPLETED]
 
 
 def test_the_scores_of_two_jobs_are_those_worked_out_by_hand():
     jobs = [job(0, 0, 8, 100, 150), job(1, 10, 4, 30, 20)]
     scores = score(jobs, replay(jobs, pool(), Given()), CORES)
 
-    assert 2 == scores.jobs
-    assert (0 + 90) / 2 == scores.wait_s
-    assert (1 + 140 / 30) / 2 == pytest.approx(scores.slowdown)
-    assert 0.5 == scores.killed
-    assert (8 * 50 + 4 * 10) / (800 + 120) == pytest.approx(scores.unused)
-    assert 4 * 20 / (800 + 120) == pytest.approx(scores.lost)
-    assert 1.0 == scores.utilisation
-    assert 150 == scores.makespan_s
+    assert scores.jobs == 2
+    assert scores.wait_s == (0 + 90) / 2
+    assert pytest.approx(scores.slowdown) == (1 + 140 / 30) / 2
+    assert scores.killed == 0.5
+    assert pytest.approx(scores.unused) == (8 * 50 + 4 * 10) / (800 + 120)
+    assert pytest.approx(scores.lost) == 4 * 20 / (800 + 120)
+    assert scores.utilisation == 1.0
+    assert scores.makespan_s == 150
 
 
 def test_scores_of_some_jobs_leave_the_others_out():
     jobs = [job(0, 0, 8, 100, 100), job(1, 0, 8, 100, 100)]
     attempts = replay(jobs, pool(), Given())
 
-    assert 0 == score(jobs, attempts, CORES, scored=[0]).wait_s
-    assert 100 == score(jobs, attempts, CORES, scored=[1]).wait_s
+    assert score(jobs, attempts, CORES, scored=[0]).wait_s == 0
+    assert score(jobs, attempts, CORES, scored=[1]).wait_s == 100
     with pytest.raises(InvalidInput, match="no job to score"):
         score(jobs, attempts, CORES, scored=[])
 
@@ -89,7 +90,7 @@ def test_what_is_expected_lets_others_in_without_killing_who_outruns_it():
     jobs = [job(0, 0, 6, 90, 100), job(1, 1, 8, 10, 10), job(2, 2, 2, 30, 60)]
     started = {one.job: (one.started_s, one.killed) for one in replay(jobs, pool(), Hinting())}
 
-    assert {0: (0, False), 2: (2, False), 1: (90, False)} == started
+    assert started == {0: (0, False), 2: (2, False), 1: (90, False)}
 
 
 @given(workloads())

@@ -78,7 +78,7 @@ def test_time_passes_as_the_clock_is_turned(scheduler, clock):
     one = scheduler.submit(job("one", cores_per_task=4, nodes=2))
     two = scheduler.submit(job("two", nodes=2, cores_per_task=4))
 
-    assert [JobState.RUNNING, JobState.PENDING] == [state(scheduler, one), state(scheduler, two)]
+    assert [state(scheduler, one), state(scheduler, two)] == [JobState.RUNNING, JobState.PENDING]
     assert begin_s + 300 == scheduler.query([two])[two].expected_start_s
     clock.sleep(1000)
     ended = scheduler.account([one, two])
@@ -105,7 +105,7 @@ def test_what_is_refused_is_not_there(scheduler, failures):
         scheduler.submit(job("one"))
     failures.refuses = ""
 
-    assert {} == scheduler.find(["one"])
+    assert scheduler.find(["one"]) == {}
     with pytest.raises(Refused, match="at most 3600 s"):
         scheduler.submit(job("long", walltime_s=4000.0))
 
@@ -137,7 +137,7 @@ def test_a_lost_answer_leaves_one_job_that_is_found_by_its_key(scheduler, failur
     found = scheduler.find(["now", "late"])
     assert {"now", "late"} == set(found)
     assert found["late"] == scheduler.submit(job("late"))
-    assert 2 == len(scheduler.site.jobs)
+    assert len(scheduler.site.jobs) == 2
 
 
 def test_a_job_that_needs_more_memory_than_it_asked_for_is_ended_halfway(scheduler, does, clock):
@@ -147,10 +147,10 @@ def test_a_job_that_needs_more_memory_than_it_asked_for_is_ended_halfway(schedul
     clock.sleep(50)
     plain, hidden = (scheduler.query(ids)[one] for one in ids)
 
-    assert (JobState.OUT_OF_MEMORY, 125, 50.0, GIB) == (
+    assert (
         plain.state, plain.signal, plain.elapsed_s, plain.memory_bytes
-    )  # fmt: skip
-    assert (JobState.FAILED, 1) == (hidden.state, hidden.exit_code)
+    ) == (JobState.OUT_OF_MEMORY, 125, 50.0, GIB)  # fmt: skip
+    assert (hidden.state, hidden.exit_code) == (JobState.FAILED, 1)
     assert "OUT_OF_MEMORY" in hidden.evidence[0]
     assert JobState.RUNNING is scheduler.reports(["hidden"])["hidden"].state
 
@@ -160,7 +160,7 @@ def test_a_job_is_killed_at_its_limit(scheduler, does, clock):
     one = scheduler.submit(job("one"))
     clock.sleep(300)
 
-    assert (JobState.TIMEOUT, 300.0) == (scheduler.query([one])[one].state, scheduler.query([one])[one].elapsed_s)
+    assert (scheduler.query([one])[one].state, scheduler.query([one])[one].elapsed_s) == (JobState.TIMEOUT, 300.0)
 
 
 def test_a_node_that_fails_takes_its_jobs_with_it_and_runs_none_until_it_is_repaired(scheduler, clock):
@@ -170,13 +170,13 @@ def test_a_node_that_fails_takes_its_jobs_with_it_and_runs_none_until_it_is_repa
     four = scheduler.submit(job("four", cores_per_task=4))
     both = scheduler.submit(job("both", nodes=2, cores_per_task=4))
 
-    assert [JobState.NODE_FAIL, JobState.RUNNING] == [state(scheduler, one), state(scheduler, two)]
+    assert [state(scheduler, one), state(scheduler, two)] == [JobState.NODE_FAIL, JobState.RUNNING]
     assert JobState.RUNNING is scheduler.reports(["one"])["one"].state
     clock.sleep(60)
-    assert ["two", None] == [scheduler.query([each])[each].node for each in (three, four)]
+    assert [scheduler.query([each])[each].node for each in (three, four)] == ["two", None]
     assert scheduler.forecast_start_s(job("wide", nodes=2, cores_per_task=4)) is None
     scheduler.site.repair_node("one")
-    assert "one" == scheduler.query([four])[four].node
+    assert scheduler.query([four])[four].node == "one"
     clock.sleep(200)
     assert JobState.COMPLETED is state(scheduler, both)
 
@@ -185,21 +185,21 @@ def test_a_preempted_job_says_so(scheduler):
     one = scheduler.submit(job("one"))
     scheduler.site.end(scheduler.site.of([one]), JobState.PREEMPTED, "a better one came")
 
-    assert (JobState.PREEMPTED, "a better one came") == (state(scheduler, one), scheduler.query([one])[one].reason)
+    assert (state(scheduler, one), scheduler.query([one])[one].reason) == (JobState.PREEMPTED, "a better one came")
 
 
 def test_the_accounting_may_be_late_or_away(scheduler, failures, clock):
     failures.accounting_late_s = 400
     one = scheduler.submit(job("one"))
     clock.sleep(60)
-    assert {} == scheduler.account([one])
+    assert scheduler.account([one]) == {}
     clock.sleep(310)
-    assert {} == {**scheduler.query([one]), **scheduler.account([one]), **scheduler.find(["one"])}
+    assert {**scheduler.query([one]), **scheduler.account([one]), **scheduler.find(["one"])} == {}
     clock.sleep(100)
     assert JobState.COMPLETED is scheduler.account([one])[one].state
     failures.no_accounting = True
 
-    assert {} == {**scheduler.account([one]), **scheduler.find(["one"])}
+    assert {**scheduler.account([one]), **scheduler.find(["one"])} == {}
     two = scheduler.submit(job("two"))
     clock.sleep(60)
     assert JobState.COMPLETED is scheduler.account([two])[two].state
@@ -216,8 +216,8 @@ def test_a_user_may_lower_a_running_limit_and_raise_a_waiting_one_only(scheduler
     clock.sleep(100)
     scheduler.change_walltime(one, 50.0)
 
-    assert (JobState.TIMEOUT, 100.0) == (scheduler.query([one])[one].state, scheduler.query([one])[one].elapsed_s)
-    assert (JobState.RUNNING, 1200.0) == (state(scheduler, two), scheduler.query([two])[two].walltime_s)
+    assert (scheduler.query([one])[one].state, scheduler.query([one])[one].elapsed_s) == (JobState.TIMEOUT, 100.0)
+    assert (state(scheduler, two), scheduler.query([two])[two].walltime_s) == (JobState.RUNNING, 1200.0)
     failures.fixed_limits = True
     with pytest.raises(Refused):
         scheduler.change_walltime(two, 60.0)
@@ -225,10 +225,12 @@ def test_a_user_may_lower_a_running_limit_and_raise_a_waiting_one_only(scheduler
 
 def test_no_more_elements_of_an_array_run_at_once_than_it_may(scheduler, clock):
     array = scheduler.submit(job("array", indices=(3, 5, 8), most=2))
-    assert [JobState.RUNNING, JobState.RUNNING, JobState.PENDING] == [
-        one.state for one in scheduler.query([array]).values()
+    assert [one.state for one in scheduler.query([array]).values()] == [
+        JobState.RUNNING,
+        JobState.RUNNING,
+        JobState.PENDING,
     ]
-    assert "JobArrayTaskLimit" == scheduler.query([f"{array}_8"])[f"{array}_8"].reason
+    assert scheduler.query([f"{array}_8"])[f"{array}_8"].reason == "JobArrayTaskLimit"
     clock.sleep(60)
 
     assert JobState.RUNNING is state(scheduler, f"{array}_8")

@@ -71,13 +71,30 @@ CONTROLLER = (
 def test_the_queue_is_read_with_reasons_that_hold_anything():
     found = read_queue(QUEUE, ["1", "2_3", "3", "4", "5", "6"])
     waits = found["2_3"]
-    assert (JobState.PENDING, REASON, 300.0) == (waits.state, waits.reason, waits.walltime_s)
-    assert Status(JobState.PENDING, "BeginTime", 1795349354.0, expected_start_s=1795352954.0, walltime_s=86700.0,
-                  elapsed_s=0.0, nodes=1) == found["3"]  # fmt: skip
-    assert Status(JobState.RUNNING, "", 1795349353.0, 1795349354.0, elapsed_s=93784.0, nodes=2,
-                  node="n[1,3-4]", name="nap-k") == found["1"]  # fmt: skip
-    assert (JobState.UNKNOWN, "LAUNCH_FAILED: a|b", None) == (
-        found["4"].state, found["4"].reason, found["4"].walltime_s)  # fmt: skip
+    assert (waits.state, waits.reason, waits.walltime_s) == (JobState.PENDING, REASON, 300.0)
+    assert (
+        Status(
+            JobState.PENDING,
+            "BeginTime",
+            1795349354.0,
+            expected_start_s=1795352954.0,
+            walltime_s=86700.0,
+            elapsed_s=0.0,
+            nodes=1,
+        )
+        == found["3"]
+    )
+    assert (
+        Status(
+            JobState.RUNNING, "", 1795349353.0, 1795349354.0, elapsed_s=93784.0, nodes=2, node="n[1,3-4]", name="nap-k"
+        )
+        == found["1"]
+    )
+    assert (found["4"].state, found["4"].reason, found["4"].walltime_s) == (
+        JobState.UNKNOWN,
+        "LAUNCH_FAILED: a|b",
+        None,
+    )
     assert JobState.PENDING is found["5"].state
     assert "6" not in found
     assert {"3"} == set(read_queue(QUEUE, ["3"]))
@@ -89,17 +106,17 @@ def test_what_is_said_under_an_id_is_known_for_another_jobs():
     assert not found["1"].bears("other")
     assert not found["2_3"].bears("other")
     accounted = read_accounting(SACCT_22, ["1"])["1"]
-    assert (True, False) == (accounted.bears("k"), accounted.bears("other"))
+    assert (accounted.bears("k"), accounted.bears("other")) == (True, False)
 
 
 def test_a_hundred_thousand_jobs_are_read_in_two_seconds():
     lines = [f"{number}|PENDING|1795349354|N/A|5:00|0:00|1||leadline:k|nap-k|Priority" for number in range(100_000)]
     listing, ids = "\n".join(lines), [str(number) for number in range(100_000)]
     began = time.process_time()
-    assert 100_000 == len(read_queue(listing, ids))
+    assert len(read_queue(listing, ids)) == 100_000
     assert time.process_time() - began < 2.0
     began = time.process_time()
-    assert 5000 == len(read_queue(listing, ids[:5000]))
+    assert len(read_queue(listing, ids[:5000])) == 5000
     assert time.process_time() - began < 0.5
 
 
@@ -117,34 +134,46 @@ def test_what_nobody_expects_is_no_error(text):
 
 def test_out_of_memory_is_told_by_the_steps_though_the_job_is_said_to_have_failed():
     found = read_accounting(SACCT_22, ["1", "2", "3", "15"])
-    assert (JobState.OUT_OF_MEMORY, 0) == (found["1"].state, found["1"].exit_code)
+    assert (found["1"].state, found["1"].exit_code) == (JobState.OUT_OF_MEMORY, 0)
     assert "step 1.0 ran out of memory" in found["1"].evidence
     assert "step 1.batch ended FAILED with exit code 1:0" in found["1"].evidence
     assert int(101.5 * MIB) == found["1"].memory_bytes
-    assert (JobState.COMPLETED, ("step 2.0 ran out of memory",)) == (found["2"].state, found["2"].evidence[:1])
-    assert (JobState.FAILED, 9, None) == (found["3"].state, found["3"].signal, found["3"].exit_code)
+    assert (found["2"].state, found["2"].evidence[:1]) == (JobState.COMPLETED, ("step 2.0 ran out of memory",))
+    assert (found["3"].state, found["3"].signal, found["3"].exit_code) == (JobState.FAILED, 9, None)
     assert "one of its tasks used 99.0 MiB of the 100 MiB asked for" in found["3"].evidence
-    assert (JobState.OUT_OF_MEMORY, None, None) == (found["15"].state, found["15"].signal, found["15"].memory_bytes)
+    assert (found["15"].state, found["15"].signal, found["15"].memory_bytes) == (JobState.OUT_OF_MEMORY, None, None)
 
 
 def test_the_last_incarnation_of_a_requeued_job_holds_without_the_steps_of_the_earlier():
     status = read_accounting(SACCT_22, ["12"])["12"]
-    assert Status(JobState.CANCELLED, "by 1000", 1795349385.0, None, 1795349386.0, walltime_s=300.0, elapsed_s=0.0,
-                  nodes=1, name="nap-k") == status  # fmt: skip
+    assert (
+        Status(
+            JobState.CANCELLED,
+            "by 1000",
+            1795349385.0,
+            None,
+            1795349386.0,
+            walltime_s=300.0,
+            elapsed_s=0.0,
+            nodes=1,
+            name="nap-k",
+        )
+        == status
+    )
 
 
 def test_nodes_that_fail_and_jobs_that_are_preempted_are_told_apart():
     found = read_accounting(SACCT_22, ["13", "14", "16", "99"])
-    assert (JobState.NODE_FAIL, JobState.PREEMPTED) == (found["13"].state, found["14"].state)
-    assert (None, None) == (found["13"].walltime_s, found["14"].walltime_s)
-    assert (JobState.PENDING, None) == (found["16"].state, found["16"].nodes)  # not all of it is there yet
+    assert (found["13"].state, found["14"].state) == (JobState.NODE_FAIL, JobState.PREEMPTED)
+    assert (found["13"].walltime_s, found["14"].walltime_s) == (None, None)
+    assert (found["16"].state, found["16"].nodes) == (JobState.PENDING, None)  # not all of it is there yet
     assert "99" not in found
 
 
 def test_elements_of_an_array_have_rows_of_their_own_or_share_one():
     ids = ["7_0", "7_1", "7_2", *(f"7_{index}" for index in range(4, 9)), "8_1", "9_3"]
     found = read_accounting(SACCT_22, ids)
-    assert (JobState.COMPLETED, JobState.FAILED) == (found["7_0"].state, found["7_1"].state)
+    assert (found["7_0"].state, found["7_1"].state) == (JobState.COMPLETED, JobState.FAILED)
     assert {JobState.CANCELLED} == {found[f"7_{index}"].state for index in range(4, 9)}
     assert "7_2" not in found
     assert "8_1" not in found  # which element of array 8 failed is not known yet
@@ -160,46 +189,67 @@ def test_an_older_slurm_is_read_too():
 
 def test_a_newer_slurm_is_read_too():
     found = read_accounting(SACCT_24, ["1", "2", "3", "4"])
-    assert (JobState.RUNNING, JobState.UNKNOWN, JobState.TIMEOUT, JobState.NODE_FAIL) == tuple(
-        found[number].state for number in ("1", "2", "3", "4")
+    assert tuple(found[number].state for number in ("1", "2", "3", "4")) == (
+        JobState.RUNNING,
+        JobState.UNKNOWN,
+        JobState.TIMEOUT,
+        JobState.NODE_FAIL,
     )
-    assert "LAUNCH_FAILED" == found["2"].reason
+    assert found["2"].reason == "LAUNCH_FAILED"
 
 
 def test_the_controller_tells_of_one_job():
     (status,) = read_controller(CONTROLLER, ["10_2"]).values()
-    assert (JobState.OUT_OF_MEMORY, 3, 86700.0, 62.0) == (
-        status.state, status.exit_code, status.walltime_s, status.elapsed_s)  # fmt: skip
-    assert (1795349353.0, 1795349354.0, 1795349416.0, "n1", 1) == (
-        status.submitted_s, status.started_s, status.ended_s, status.node, status.nodes)  # fmt: skip
-    assert {} == read_controller("slurm_load_jobs error: Invalid job id specified", ["10_2"])
+    assert (status.state, status.exit_code, status.walltime_s, status.elapsed_s) == (
+        JobState.OUT_OF_MEMORY,
+        3,
+        86700.0,
+        62.0,
+    )
+    assert (status.submitted_s, status.started_s, status.ended_s, status.node, status.nodes) == (
+        1795349353.0,
+        1795349354.0,
+        1795349416.0,
+        "n1",
+        1,
+    )
+    assert read_controller("slurm_load_jobs error: Invalid job id specified", ["10_2"]) == {}
 
 
 def test_the_controller_tells_of_an_arrays_elements():
-    lines = [f"JobId={9 + at} ArrayJobId=9 ArrayTaskId={at} JobName=a JobState={said} ExitCode=0:0"
-             for at, said in enumerate(["COMPLETED", "RUNNING", "COMPLETED"])]  # fmt: skip
+    lines = [
+        f"JobId={9 + at} ArrayJobId=9 ArrayTaskId={at} JobName=a JobState={said} ExitCode=0:0"
+        for at, said in enumerate(["COMPLETED", "RUNNING", "COMPLETED"])
+    ]
     waiting = "JobId=9 ArrayJobId=9 ArrayTaskId=3-7%2 JobName=a JobState=PENDING"
     found = read_controller("\n".join([*lines, waiting]), ["9_0", "9_1", "9_3"])
-    assert {"9_0": JobState.COMPLETED, "9_1": JobState.RUNNING} == {one: it.state for one, it in found.items()}
+    assert {one: it.state for one, it in found.items()} == {"9_0": JobState.COMPLETED, "9_1": JobState.RUNNING}
 
 
 def test_names_that_hold_anything_are_not_taken_for_others():
     mark = "<7f3a>"
-    rows = [("12_[0-3]", "PENDING", "", "leadline:a", "x\n9|y"), ("13", "RUNNING", "n1", "(null)", "nap-b"),
-            ("14", "RUNNING", "n1", "leadline:other", "nap-c"), ("11", "COMPLETED", "n1", "", "again-b"),
-            ("15", "FAILED", "None assigned", "", "nap-d"), ("16", "FAILED", "", "leadline:e", "nap-e"),
-            ("17", "FAILED", "n1", "\n", "nap-f-g\n")]  # fmt: skip
+    rows = [
+        ("12_[0-3]", "PENDING", "", "leadline:a", "x\n9|y"),
+        ("13", "RUNNING", "n1", "(null)", "nap-b"),
+        ("14", "RUNNING", "n1", "leadline:other", "nap-c"),
+        ("11", "COMPLETED", "n1", "", "again-b"),
+        ("15", "FAILED", "None assigned", "", "nap-d"),
+        ("16", "FAILED", "", "leadline:e", "nap-e"),
+        ("17", "FAILED", "n1", "\n", "nap-f-g\n"),
+    ]
     listing = "\n".join("".join(f"{mark}{one}" for one in row) for row in rows)
     keys = ["a", "b", "c", "d", "e", "g", "f-g", "9"]
-    assert {"a": "12", "b": "11", "f-g": "17"} == read_names(listing, mark, keys)
+    assert read_names(listing, mark, keys) == {"a": "12", "b": "11", "f-g": "17"}
 
 
 @pytest.mark.parametrize(
     ("said", "moment"),
-    [("sbatch: Job 5 to start at 1795349658 using 1 processors on nodes n1 in partition short", 1795349658.0),
-     ("sbatch: Job 5 to start at 2026-01-02T10:00:00 using 1 processors", moment_s("2026-01-02T10:00:00")),
-     ("allocation failure: Requested node configuration is not available", None)],
-)  # fmt: skip
+    [
+        ("sbatch: Job 5 to start at 1795349658 using 1 processors on nodes n1 in partition short", 1795349658.0),
+        ("sbatch: Job 5 to start at 2026-01-02T10:00:00 using 1 processors", moment_s("2026-01-02T10:00:00")),
+        ("allocation failure: Requested node configuration is not available", None),
+    ],
+)
 def test_a_forecast_is_a_moment(said, moment):
     assert moment == forecast(said)
 
@@ -225,5 +275,5 @@ def test_indices_are_written_and_read_again(indices):
 
 
 def test_indices_with_steps_and_throttles_are_read():
-    assert [0, 4, 8, 11] == indices_of("[0-8:4,11%2]")
-    assert [] == indices_of("N/A")
+    assert indices_of("[0-8:4,11%2]") == [0, 4, 8, 11]
+    assert indices_of("N/A") == []

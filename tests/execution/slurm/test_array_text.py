@@ -65,7 +65,7 @@ def test_the_rules_of_the_partition_hold_for_arrays_too():
 def test_jobs_of_one_shape_share_an_array_that_is_no_longer_than_slurm_takes():
     other = JobSpec("fft", ("python", "other.py"), ResourceSpec(cores_per_task=8))
     many = [*((f"a{n}", SPEC) for n in range(ARRAY_MOST + 1)), ("b", other)]
-    assert [ARRAY_MOST, 1, 1] == [len(keys) for _, keys in shapes(many)]
+    assert [len(keys) for _, keys in shapes(many)] == [ARRAY_MOST, 1, 1]
 
 
 @pytest.mark.parametrize(
@@ -81,7 +81,7 @@ def test_the_queue_is_read_with_reasons_that_hold_spaces_and_commas():
         "8|[2-3,5%1]|PENDING|\n9|N/A|PENDING|x\n"
     )
     assert Queued(JobState.RUNNING, "None") == found["7", 0]
-    assert "Nodes required for job are DOWN, DRAINED" == found["7", 1].reason
+    assert found["7", 1].reason == "Nodes required for job are DOWN, DRAINED"
     assert {("8", 2), ("8", 3), ("8", 5)} == {one for one in found if one[0] == "8"}
     assert ("9", 0) not in found
 
@@ -93,14 +93,14 @@ def test_a_state_that_is_not_known_is_unknown():
 def test_the_accounting_is_read_with_its_steps():
     found = read_sacct(SACCT)
     assert JobState.COMPLETED is found["7", 0].state
-    assert (JobState.OUT_OF_MEMORY, 86401.0) == (found["7", 1].state, found["7", 1].elapsed_s)
-    assert (JobState.CANCELLED, None, None) == (found["7", 2].state, found["7", 2].node, found["7", 2].start)
-    assert (JobState.FAILED, 9, "two") == (found["7", 3].state, found["7", 3].signal, found["7", 3].node)
+    assert (found["7", 1].state, found["7", 1].elapsed_s) == (JobState.OUT_OF_MEMORY, 86401.0)
+    assert (found["7", 2].state, found["7", 2].node, found["7", 2].start) == (JobState.CANCELLED, None, None)
+    assert (found["7", 3].state, found["7", 3].signal, found["7", 3].node) == (JobState.FAILED, 9, "two")
     assert {JobState.CANCELLED} == {found["7", index].state for index in range(4, 10)}
-    assert (JobState.CANCELLED, 11) == (found["12", WHOLE].state, len(found))  # 13 may be any of its elements
+    assert (found["12", WHOLE].state, len(found)) == (JobState.CANCELLED, 11)  # 13 may be any of its elements
 
 
 def test_an_array_is_found_by_the_ids_of_its_elements():
-    assert "12" == ids_named("12_3\n")
-    assert "12" == ids_named("12_[0-3]")
+    assert ids_named("12_3\n") == "12"
+    assert ids_named("12_[0-3]") == "12"
     assert None is ids_named("")

@@ -88,13 +88,13 @@ def test_each_shape_is_one_array_and_every_element_is_measured(queue, journal, t
     threads = "import os, sys; open(f'threads{sys.argv[1]}', 'w').write(os.environ['OMP_NUM_THREADS'])"
     journal.add(jobs(tmp_path, 3) + [(f"big{key}", spec, "") for key, spec, _ in
                                      jobs(tmp_path, 2, resources=bigger, code=threads)])  # fmt: skip
-    assert 5 == queue.start(journal.entries())
+    assert queue.start(journal.entries()) == 5
     ended = until_all_ended(queue)
     assert {JobState.COMPLETED} == {entry.state for entry in ended.values()}
     assert all(entry.outcome.measured["elapsed_s"].value > 0 for entry in ended.values())
-    assert "012" == "".join(sorted((tmp_path / "ran").read_text()))
-    assert "2" == (tmp_path / "threads1").read_text()
-    assert 2 == len(arrays(tmp_path))
+    assert "".join(sorted((tmp_path / "ran").read_text())) == "012"
+    assert (tmp_path / "threads1").read_text() == "2"
+    assert len(arrays(tmp_path)) == 2
 
 
 def test_failures_and_limits_end_a_job_as_what_they_are(queue, journal, tmp_path):
@@ -111,8 +111,8 @@ def test_failures_and_limits_end_a_job_as_what_they_are(queue, journal, tmp_path
     queue.start(journal.entries())
     ended = until_all_ended(queue, 120)
     failed, timed_out, killed, too_big = (ended[f"job{number}"] for number in range(4))
-    assert (JobState.FAILED, 1) == (failed.state, failed.outcome.exit_code)
-    assert "no data\n" == (tmp_path / "runs" / "job0-1.log").read_text()
+    assert (failed.state, failed.outcome.exit_code) == (JobState.FAILED, 1)
+    assert (tmp_path / "runs" / "job0-1.log").read_text() == "no data\n"
     assert JobState.TIMEOUT is timed_out.state
     assert JobState.FAILED is killed.state
     assert "Slurm ended it" in killed.outcome.reason
@@ -126,14 +126,14 @@ def test_no_more_elements_run_at_once_than_asked_for(journal, tmp_path):
     journal.add(jobs(tmp_path, 3, code=code))
     queue.start(journal.entries())
     until_all_ended(queue)
-    assert "()()()" == (tmp_path / "log").read_text()
+    assert (tmp_path / "log").read_text() == "()()()"
 
 
 @pytest.mark.parametrize(("moment", "arrays_left"), [("before", 0), ("after", 1)])
 def test_an_array_is_submitted_once_though_its_submission_is_killed(moment, arrays_left, journal, tmp_path):
     journal.add(jobs(tmp_path, 2))
     died = subprocess.run([sys.executable, "-c", DIES, str(tmp_path), moment], check=False)
-    assert -signal.SIGKILL == died.returncode
+    assert died.returncode == -signal.SIGKILL
     assert {JobState.RUNNING} == {entry.state for entry in journal.entries()}
     assert arrays_left == len(arrays(tmp_path))
     queue = SlurmArrays(journal, tmp_path, run_process, patience=QUICK)
@@ -141,8 +141,8 @@ def test_an_array_is_submitted_once_though_its_submission_is_killed(moment, arra
     assert 2 * arrays_left == len(queue.running)
     queue.start(entry for entry in journal.entries() if entry.state is JobState.PENDING)
     until_all_ended(queue)
-    assert "01" == "".join(sorted((tmp_path / "ran").read_text()))
-    assert 1 == len(arrays(tmp_path))
+    assert "".join(sorted((tmp_path / "ran").read_text())) == "01"
+    assert len(arrays(tmp_path)) == 1
 
 
 def test_the_end_cancels_what_runs_and_what_waits_and_puts_it_back(journal, tmp_path):
@@ -180,17 +180,17 @@ def test_without_accounting_a_lost_element_is_tried_again_and_fails_in_the_end(j
         ended = until_all_ended(queue)
     assert JobState.FAILED is ended["job0"].state
     assert "Slurm lost sight of it 3 times" in ended["job0"].outcome.reason
-    assert 3 == ended["job0"].attempt
+    assert ended["job0"].attempt == 3
 
 
 def test_what_slurm_refuses_is_said_and_can_be_tried_again(queue, journal, tmp_path):
     journal.add((key, replace(spec, partition="nowhere"), note) for key, spec, note in jobs(tmp_path, 1))
     with pytest.raises(LeadlineError, match=r"Slurm refused the array \(.*[Ii]nvalid partition.*its script is"):
         queue.start(journal.entries())
-    assert [JobState.PENDING] == [entry.state for entry in journal.entries()]
+    assert [entry.state for entry in journal.entries()] == [JobState.PENDING]
     script = next((tmp_path / "arrays").glob("*.sh")).read_text()
     assert "#SBATCH --partition=nowhere\n" in script
-    assert 1 == len(json.loads(next((tmp_path / "arrays").glob("*.json")).read_text()))
+    assert len(json.loads(next((tmp_path / "arrays").glob("*.json")).read_text())) == 1
 
 
 def test_jobs_of_this_machine_are_not_taken_for_slurms(queue, journal, tmp_path):

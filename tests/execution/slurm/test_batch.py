@@ -42,7 +42,7 @@ class Answers(Here):
 
 def test_options_stand_on_the_command_line_and_an_attempt_is_never_requeued():
     words = sbatch_words(ONE, None, FOLDER)
-    assert ["sbatch", "--parsable", "--no-requeue", "--job-name=fft-k1", "--comment=leadline:k1"] == words[:5]
+    assert words[:5] == ["sbatch", "--parsable", "--no-requeue", "--job-name=fft-k1", "--comment=leadline:k1"]
     assert {"--output=/my jobs/50%%/runs/k1.log", "--chdir=/my jobs/50%", "--time=01:00:00"} <= set(words)
     assert "--signal=B:USR1@180" in words
     assert not any(word.startswith(("--array", "--dependency")) for word in words)
@@ -51,7 +51,7 @@ def test_options_stand_on_the_command_line_and_an_attempt_is_never_requeued():
 def test_an_array_has_its_own_indices_and_a_file_for_each_element():
     words = sbatch_words(ARRAY, None, FOLDER)
     assert {"--array=3,5%2", "--output=/my jobs/50%%/runs/b1-%a.log"} <= set(words)
-    assert ("b1-3", "b1-5") == ARRAY.keys
+    assert ARRAY.keys == ("b1-3", "b1-5")
     says = replace(ARRAY, spec=replace(SPEC, command=("env",)), measured=False)
     said = subprocess.run(
         ["bash"], input=batch_script(says, None, FOLDER, None), env={"SLURM_ARRAY_TASK_ID": "5"},
@@ -69,7 +69,7 @@ def test_an_unmeasured_command_runs_once_and_a_second_start_ends_as_the_first(tm
     script = batch_script(replace(ONE, spec=spec, measured=False), Partition("p", NodeType("n"), rules=rules),
                           PurePosixPath(tmp_path), None)  # fmt: skip
     answers = [subprocess.run(["bash"], input=script, capture_output=True, text=True, check=False) for _ in range(2)]
-    assert [(3, "ran\n"), (3, "")] == [(one.returncode, one.stdout) for one in answers]
+    assert [(one.returncode, one.stdout) for one in answers] == [(3, "ran\n"), (3, "")]
 
 
 def test_a_command_that_is_warned_stands_in_the_shells_place():
@@ -85,7 +85,7 @@ def test_a_copy_is_held_before_anything_of_its_own_runs(tmp_path):
     script = batch_script(held, None, FOLDER, MEASURER)
     assert script.index("wrapper.gate") < script.index("echo own")
     answer = subprocess.run(["bash"], input=script, capture_output=True, text=True, check=False)
-    assert (125, "") == (answer.returncode, answer.stdout)
+    assert (answer.returncode, answer.stdout) == (125, "")
     assert "own" not in answer.stderr.split()
     assert "a copy of a job cannot be held, and does not begin" in answer.stderr
     with pytest.raises(Refused, match="it is not installed there"):
@@ -207,4 +207,4 @@ def test_a_connection_that_breaks_while_sbatch_runs_leaves_it_unsure():
 
 
 def test_words_that_sbatch_warns_with_are_not_its_id():
-    assert "77" == Commands(Answers(Completed(0, "77;cluster\n", "sbatch: note 12\n"))).submit(["sbatch"], "")
+    assert Commands(Answers(Completed(0, "77;cluster\n", "sbatch: note 12\n"))).submit(["sbatch"], "") == "77"

@@ -46,7 +46,7 @@ def test_a_job_that_a_killed_controller_forgot_is_told_from_the_one_that_has_its
         forgets.wait(lambda: state.stat().st_mtime != before_s, "a job to be saved; the next is after some seconds")
         lost = {key: scheduler.submit(submission(key, "true", indices=at)) for key, at in (("a", ()), ("b", (3, 4)))}
         keys = {"runs": "runs", "a": "a", "b-3": "b", "b-4": "b"}
-        assert [] == list(scheduler.never_began(keys))
+        assert list(scheduler.never_began(keys)) == []
         forgets.stop("slurmctld", sign=signal.SIGKILL)
         forgets.start("slurmctld")
         assert {"a", "b-3", "b-4"} == set(scheduler.never_began(keys))
@@ -54,7 +54,7 @@ def test_a_job_that_a_killed_controller_forgot_is_told_from_the_one_that_has_its
             "the id is not given again: the test shows nothing"
         )
         said = scheduler.query([lost["a"]])[lost["a"]]
-        assert (True, False) == (said.bears("c"), said.bears("a"))
+        assert (said.bears("c"), said.bears("a")) == (True, False)
         scheduler.cancel([runs])
         forgets.wait(lambda: not scheduler.query([lost["a"]]), "the other job to end")
         forgets.wait(lambda: _ended_as(scheduler, lost["a"], "c"), "the accounting to know it by its name")

@@ -33,8 +33,14 @@ KEYS = (f"key{number}-{time.time_ns() % 10**9}" for number in itertools.count())
 def submission(*command, indices=(), resources=ASKED, name="nap it's", **options):
     key = next(KEYS)
     partition = options.pop("partition", "short")
-    spec = JobSpec(name, tuple(map(str, command)) or ("true",), resources, partition=partition,
-                   environment=options.pop("environment", {}), workdir=options.pop("workdir", None))  # fmt: skip
+    spec = JobSpec(
+        name,
+        tuple(map(str, command)) or ("true",),
+        resources,
+        partition=partition,
+        environment=options.pop("environment", {}),
+        workdir=options.pop("workdir", None),
+    )
     return Submission(key, spec, indices, **options)
 
 
@@ -124,18 +130,23 @@ def ended(scheduler, job):
 
 
 def test_a_job_runs_measured_and_is_told_of_from_submission_to_its_end(scheduler, cluster, tmp_path):
-    sent = python("import os, sys; print(os.environ['A'], sys.argv[1:])", "$x 'y'", "a\nb", environment={"A": "it's"},
-                  workdir=str(tmp_path))  # fmt: skip
+    sent = python(
+        "import os, sys; print(os.environ['A'], sys.argv[1:])",
+        "$x 'y'",
+        "a\nb",
+        environment={"A": "it's"},
+        workdir=str(tmp_path),
+    )
     before = time.time()
     job = scheduler.submit(sent)
     status = ended(scheduler, job)
-    assert (JobState.COMPLETED, 0, None) == (status.state, status.exit_code, status.signal)
+    assert (status.state, status.exit_code, status.signal) == (JobState.COMPLETED, 0, None)
     assert before - 2 <= status.submitted_s <= status.started_s <= status.ended_s <= time.time() + 2
-    assert (1, True) == (status.nodes, status.node in cluster.nodes)
+    assert (status.nodes, status.node in cluster.nodes) == (1, True)
     outcome = scheduler.reports(sent.keys)[sent.key]
     assert JobState.COMPLETED is outcome.state
     assert outcome.measured["elapsed_s"].value > 0
-    assert {} == scheduler.reports(sent.keys, since_s=time.time() + 5)
+    assert scheduler.reports(sent.keys, since_s=time.time() + 5) == {}
     assert {sent.key: "it's [\"$x 'y'\", 'a\\nb']\n"} == scheduler.log_tails([sent.key, "never-sent"])
     assert {sent.key: job} == scheduler.find([sent.key, "never-sent"])
 
@@ -146,10 +157,10 @@ def test_an_array_is_one_submission_of_elements_with_keys_of_their_own(scheduler
     job = scheduler.submit(sent)
     ids = [f"{job}_{index}" for index in sent.indices]
     states = [ended(scheduler, one).state for one in ids]
-    assert [JobState.COMPLETED, JobState.FAILED, JobState.COMPLETED] == states
-    assert 1 == scheduler.account(ids)[ids[1]].exit_code
+    assert states == [JobState.COMPLETED, JobState.FAILED, JobState.COMPLETED]
+    assert scheduler.account(ids)[ids[1]].exit_code == 1
     assert set(sent.keys) == set(scheduler.reports(sent.keys))
-    assert 1 == scheduler.reports(sent.keys)[sent.keys[1]].exit_code
+    assert scheduler.reports(sent.keys)[sent.keys[1]].exit_code == 1
     assert {key: f"{key}\n" for key in sent.keys} == scheduler.log_tails(sent.keys)
     assert {key: f"{key[-3:]}\n" for key in sent.keys} == scheduler.log_tails(sent.keys, most_bytes=4)
     assert {sent.key: job} == scheduler.find([sent.key])
@@ -163,7 +174,8 @@ def test_what_completed_at_once_needs_no_accounting_and_what_failed_does(transpo
     mute = SlurmScheduler("mute", scheduler.folder, Mute(transport, ""), python=sys.executable)
     found = mute.account(ends["true"])
     assert {(one, JobState.COMPLETED, 0) for one in ends["true"]} == {
-        (one, status.state, status.exit_code) for one, status in found.items()}  # fmt: skip
+        (one, status.state, status.exit_code) for one, status in found.items()
+    }
     with pytest.raises(SchedulerUnreachable):
         mute.account(ends["false"])
 
@@ -174,7 +186,7 @@ def test_an_attempt_that_was_submitted_twice_runs_once(scheduler, tmp_path):
     codes = [ended(scheduler, one).exit_code for one in (first, second)]
     assert set(codes) <= {0, 125}, "what is started once more ends as the first did, if that has ended"
     assert 0 in codes
-    assert "ran\n" == (tmp_path / "ran").read_text()
+    assert (tmp_path / "ran").read_text() == "ran\n"
     assert {sent.key: first} == scheduler.find([sent.key])
 
 
@@ -187,20 +199,19 @@ def test_the_queue_tells_what_waits_what_runs_and_why(scheduler):
     assert running.node
     found = scheduler.query([runs, waits, f"{array}_7", "999999"])
     assert {runs, waits, f"{array}_7"} == set(found)
-    assert (JobState.PENDING, "Dependency", None) == (
-        found[waits].state, found[waits].reason, found[waits].started_s)  # fmt: skip
+    assert (found[waits].state, found[waits].reason, found[waits].started_s) == (JobState.PENDING, "Dependency", None)
     scheduler.cancel([runs, waits, array, "999999"])
     assert JobState.CANCELLED is ended(scheduler, runs).state
     assert JobState.CANCELLED is ended(scheduler, waits).state
     assert JobState.CANCELLED is ended(scheduler, f"{array}_7").state
     scheduler.cancel([runs])  # it ended already
-    assert {} == scheduler.query([runs, waits])
+    assert scheduler.query([runs, waits]) == {}
 
 
 def test_what_can_never_start_is_cancelled_by_slurm(scheduler):
     fails = scheduler.submit(submission("false"))
     follows = scheduler.submit(submission("true", after=(fails,)))
-    assert (JobState.FAILED, 1) == (ended(scheduler, fails).state, ended(scheduler, fails).exit_code)
+    assert (ended(scheduler, fails).state, ended(scheduler, fails).exit_code) == (JobState.FAILED, 1)
     assert JobState.CANCELLED is ended(scheduler, follows).state
 
 
@@ -225,39 +236,46 @@ def test_a_limit_is_shortened_and_the_warning_before_it_reaches_the_command(sche
         "signal.signal(signal.SIGUSR1, lambda *_: (open(sys.argv[1], 'w').write('saved'), sys.exit(0)))\n"
         "time.sleep(200)"
     )
-    sent = python(code, tmp_path / "checkpoint", checkpoint_signal="SIGUSR1", checkpoint_s=55.0,
-                  resources=replace(ASKED, walltime_s=60.0))  # fmt: skip
+    sent = python(
+        code,
+        tmp_path / "checkpoint",
+        checkpoint_signal="SIGUSR1",
+        checkpoint_s=55.0,
+        resources=replace(ASKED, walltime_s=60.0),
+    )
     job = scheduler.submit(sent)
     long = scheduler.submit(submission("sleep", 100))
     until(scheduler, long, JobState.RUNNING)
     scheduler.change_walltime(long, 61.0)
-    assert 120.0 == scheduler.query([long])[long].walltime_s
+    assert scheduler.query([long])[long].walltime_s == 120.0
     with pytest.raises(Refused, match=r"keeps the limit of job 999999 .*Invalid job id"):
         scheduler.change_walltime("999999", 60.0)
     scheduler.cancel([long])
     assert JobState.COMPLETED is ended(scheduler, job).state
-    assert "saved" == (tmp_path / "checkpoint").read_text()
+    assert (tmp_path / "checkpoint").read_text() == "saved"
 
 
 @pytest.mark.parametrize(
     ("changes", "why"),
-    [({"partition": "nowhere"}, "nvalid partition"),
-     ({"resources": replace(ASKED, walltime_s=1e6)}, "time limit"),
-     ({"resources": replace(ASKED, memory_bytes_per_node=2**50)}, "node configuration is not available")],
-)  # fmt: skip
+    [
+        ({"partition": "nowhere"}, "nvalid partition"),
+        ({"resources": replace(ASKED, walltime_s=1e6)}, "time limit"),
+        ({"resources": replace(ASKED, memory_bytes_per_node=2**50)}, "node configuration is not available"),
+    ],
+)
 def test_what_slurm_refuses_is_said_in_its_words_and_nothing_is_left(changes, why, scheduler):
     sent = submission("true", **changes)
     with pytest.raises(Refused, match=f"refused the job .*{why}"):
         scheduler.submit(sent)
     time.sleep(1.5)  # by then the accounting has what Slurm keeps of some that it refused
-    assert {} == scheduler.find([sent.key])
+    assert scheduler.find([sent.key]) == {}
     assert scheduler.forecast_start_s(sent) is None
 
 
 def test_a_start_is_forecast_without_a_job(scheduler):
     sent = submission("true")
     assert abs(scheduler.forecast_start_s(sent) - time.time()) < 3600
-    assert {} == scheduler.find([sent.key])
+    assert scheduler.find([sent.key]) == {}
 
 
 @pytest.mark.parametrize(("mode", "there"), [("before", False), ("after", True)])
@@ -277,9 +295,9 @@ def test_odd_names_and_comments_of_other_jobs_are_not_taken_for_ours(scheduler, 
     odd = [f"x\n77|leadline:{wanted}|a", f"a\"b'|c-{wanted}x", "x" * 300, f"y\n99-{wanted}\nz"]
     for name in odd:
         done = cluster.run(["sbatch", "-o", "/dev/null", f"--job-name={name}", f"--comment={name}", "--wrap", "true"])
-        assert 0 == done.returncode, done.stderr
+        assert done.returncode == 0, done.stderr
     mine = scheduler.submit(submission("true"))
-    assert {} == scheduler.find([wanted])
+    assert scheduler.find([wanted]) == {}
     assert mine
     # A job of the same name whose comment the site does not keep is found by its name.
     cluster.run(["sbatch", "-o", "/dev/null", f"--job-name=some-{wanted}", "--wrap", "true"])
@@ -304,9 +322,9 @@ def test_where_leadline_is_not_a_job_runs_all_the_same(transport, tmp_path, slur
     sent = submission("echo", "done")
     assert JobState.COMPLETED is ended(scheduler, scheduler.submit(sent)).state
     left = scheduler.reports(sent.keys)[sent.key]
-    assert (JobState.COMPLETED, 0, {}) == (left.state, left.exit_code, left.measured)
+    assert (left.state, left.exit_code, left.measured) == (JobState.COMPLETED, 0, {})
     said = scheduler.log_tails(sent.keys)[sent.key]
-    assert "leadline is not installed here: the job runs unmeasured\ndone\n" == said
+    assert said == "leadline is not installed here: the job runs unmeasured\ndone\n"
 
 
 @pytest.mark.parametrize("folder", ["relative", "/a$HOME", "/a\\b", "/a\nb"])
@@ -328,7 +346,7 @@ def test_without_accounting_the_controller_tells_and_without_it_nothing_is_concl
         sent = submission("false")
         job = scheduler.submit(sent)
         status = ended(scheduler, job)
-        assert (JobState.FAILED, 1) == (status.state, status.exit_code)
+        assert (status.state, status.exit_code) == (JobState.FAILED, 1)
         assert status.started_s <= status.ended_s
         array = scheduler.submit(submission("true", indices=(2, 3)))
         assert JobState.COMPLETED is ended(scheduler, f"{array}_3").state
@@ -338,14 +356,18 @@ def test_without_accounting_the_controller_tells_and_without_it_nothing_is_concl
         time.sleep(6)  # what a controller took in its last five seconds dies with it
         bare.stop("slurmctld", sign=signal.SIGKILL)
         lost = submission("true")
-        for ask in (lambda: scheduler.query([lives]), lambda: scheduler.account([lives]),
-                    lambda: scheduler.find([lost.key]), lambda: scheduler.cancel([lives]),
-                    lambda: scheduler.submit(lost)):  # fmt: skip
+        for ask in (
+            lambda: scheduler.query([lives]),
+            lambda: scheduler.account([lives]),
+            lambda: scheduler.find([lost.key]),
+            lambda: scheduler.cancel([lives]),
+            lambda: scheduler.submit(lost),
+        ):
             with pytest.raises(SchedulerUnreachable):
                 ask()
         bare.start("slurmctld")
         assert JobState.RUNNING is until(scheduler, lives, JobState.RUNNING).state
-        assert {} == scheduler.find([lost.key])
+        assert scheduler.find([lost.key]) == {}
         scheduler.cancel([lives])
 
 
@@ -384,7 +406,7 @@ def test_where_a_user_may_not_ask_for_all_times_less_is_asked_for():
             mark = argv[argv.index("-u") + 2].partition("=")[2]
             return Completed(0, mark.join(["12", "COMPLETED", "n1", "", "nap-key"]) + "\n", "")
 
-    assert {"key": "12"} == SlurmScheduler("test", PurePosixPath("/x"), Bounded()).find(["key"])
+    assert SlurmScheduler("test", PurePosixPath("/x"), Bounded()).find(["key"]) == {"key": "12"}
 
 
 def test_ten_thousand_commands_are_never_on_one_line():
@@ -399,7 +421,7 @@ def test_ten_thousand_commands_are_never_on_one_line():
     scheduler.account([f"{number}_1" for number in range(10_000)])
     scheduler.cancel([str(number) for number in range(10_000)])
     # what no element is known of, its array may tell of
-    assert 20_000 == sum(len(words[words.index("-j") + 1].split(",")) for words in asked if words[0] == "sacct")
-    assert 10_000 == sum(len(words) - 1 for words in asked if words[0] == "scancel")
+    assert sum(len(words[words.index("-j") + 1].split(",")) for words in asked if words[0] == "sacct") == 20_000
+    assert sum(len(words) - 1 for words in asked if words[0] == "scancel") == 10_000
     assert max(len(word) for words in asked for word in words) < 10_000
     assert all(re.fullmatch(r"\d+", word) for words in asked if words[0] == "scancel" for word in words[1:])

@@ -43,9 +43,9 @@ def test_a_node_says_its_processor_cache_memory_and_gpus(tmp_path):
 
 def test_the_rate_is_the_highest_that_is_known_and_not_the_one_of_the_moment(tmp_path):
     write(tmp_path, {"proc/cpuinfo": INTEL})
-    assert "2400000000" == describe_node(tmp_path)["node_hz"]
+    assert describe_node(tmp_path)["node_hz"] == "2400000000"
     write(tmp_path, {"proc/cpuinfo": "model name : AMD EPYC\ncpu MHz : 2249.998\n"})
-    assert "2200000000" == describe_node(tmp_path)["node_hz"]
+    assert describe_node(tmp_path)["node_hz"] == "2200000000"
 
 
 def test_what_a_node_does_not_say_is_absent(tmp_path):

@@ -46,10 +46,10 @@ def write(file, *lines):
 def test_a_shell_job_that_echoes_its_steps_is_measured_without_an_import(measure):
     loop = 'sleep 0.3; for i in 1 2 3 4 5; do sleep 0.1; echo "step=$i t=$(date +%s.%N)" >> "$LEADLINE_PROGRESS"; done'
     ended, outcome = measure("sh", "-c", loop)
-    assert 0 == ended.returncode
+    assert ended.returncode == 0
     assert 0.25 <= outcome.measured["startup_s"].value < 2  # a unit is taken off the first report, by the median
     assert 0.1 <= outcome.measured["unit_s"].value < 0.5
-    assert 5 == outcome.measured["steps"].value
+    assert outcome.measured["steps"].value == 5
     assert "timed by the job" in outcome.measured["unit_s"].method
 
 
@@ -75,11 +75,11 @@ def test_a_job_is_ended_once_it_has_shown_enough(measure):
 def test_the_helper_writes_and_does_nothing_outside_and_needs_only_its_own_file(measure, tmp_path):
     shutil.copy(leadline.progress.__file__, tmp_path / "progress.py")
     code = "from progress import report\nfor i in range(4): report(step=i, epoch=0, note='a b', total_steps=9)"
-    assert 0 == subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=False).returncode
+    assert subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=False).returncode == 0
     _, outcome = measure(sys.executable, "-c", code)
-    assert 4 == outcome.measured["steps"].value
-    assert 9 == outcome.progress.total
-    assert () == outcome.progress.remarks
+    assert outcome.measured["steps"].value == 4
+    assert outcome.progress.total == 9
+    assert outcome.progress.remarks == ()
 
 
 def test_steps_that_begin_anew_in_each_epoch_are_counted_on(file):
@@ -87,28 +87,28 @@ def test_steps_that_begin_anew_in_each_epoch_are_counted_on(file):
         write(file, *(f"epoch={epoch} step={step} t={100 * epoch + 10 * step + 10}" for step in range(10)))
     progress = file.progress()
     epochs, steps = progress.levels
-    assert ("epoch", 2, 2) == (epochs.name, epochs.count, round(epochs.total_s / 100))
-    assert (29, 10, 2) == (steps.count, steps.length, steps.passes)
-    assert 10 == pytest.approx(steps.median_s)
-    assert (30, 3) == (progress.steps, progress.epochs)
+    assert (epochs.name, epochs.count, round(epochs.total_s / 100)) == ("epoch", 2, 2)
+    assert (steps.count, steps.length, steps.passes) == (29, 10, 2)
+    assert pytest.approx(steps.median_s) == 10
+    assert (progress.steps, progress.epochs) == (30, 3)
 
 
 def test_every_hundredth_step_gives_the_time_of_one(file):
     write(file, *(f"step={step} t={5 + step / 10}" for step in range(100, 1000, 100)))
-    assert 0.1 == pytest.approx(file.progress().unit.median_s)
-    assert 800 == file.progress().unit.count
+    assert pytest.approx(file.progress().unit.median_s) == 0.1
+    assert file.progress().unit.count == 800
 
 
 def test_start_up_ends_where_training_begins_and_phases_are_added_up(file):
     write(file, "phase=load t=1", "phase=train t=7", "step=1 t=9", "phase=evaluate t=10", "phase=train t=14")
     progress = file.progress()
-    assert 7 == progress.startup_s
-    assert {"load": 6, "train": 3, "evaluate": 4} == progress.phases
+    assert progress.startup_s == 7
+    assert progress.phases == {"load": 6, "train": 3, "evaluate": 4}
 
 
 def test_malformed_lines_are_counted_and_passed_over(file):
     write(file, "step=1 t=1", "loss is 3", "\x00\xff", "step=one", "x" * 5000, "step=2 t=2")
-    assert 2 == file.progress().steps
+    assert file.progress().steps == 2
     assert "4 lines of the progress file were passed over" in file.progress().remarks[0]
 
 
@@ -124,9 +124,9 @@ def test_a_huge_file_is_read_in_bounded_pieces_into_bounded_memory(file):
     while file.poll():
         pass
     unit = file.progress().unit
-    assert 199_999 == unit.count
+    assert unit.count == 199_999
     assert len(unit.sampled_s) <= 1001
-    assert 0.001 == pytest.approx(unit.median_s)
+    assert pytest.approx(unit.median_s) == 0.001
 
 
 def test_a_file_that_has_gone_is_a_remark(file):

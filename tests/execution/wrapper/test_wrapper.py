@@ -178,7 +178,7 @@ def test_a_job_is_not_begun_where_its_starter_died_before_it_was_noted(tmp_path)
     ended = subprocess.run(command, pass_fds=(reading,), env=env, check=False)
     os.close(reading)
     assert ended.returncode == 125
-    assert ["result.json"] == [path.name for path in tmp_path.iterdir()]
+    assert [path.name for path in tmp_path.iterdir()] == ["result.json"]
     assert read_outcome(tmp_path / "result.json").state is JobState.PENDING
 
 
@@ -194,7 +194,7 @@ def test_a_copy_that_is_never_let_begin_does_not(tmp_path):
     ended = read_outcome(tmp_path / "a.json")
     assert ended.never_let
     assert (ended.state, ended.exit_code) == (JobState.CANCELLED, 125)
-    assert ["a.json"] == [path.name for path in tmp_path.iterdir()]
+    assert [path.name for path in tmp_path.iterdir()] == ["a.json"]
 
 
 def test_a_copy_begins_when_it_is_let_and_a_warning_before_that_is_not_its_own(tmp_path):
@@ -270,7 +270,7 @@ def test_a_kill_for_memory_that_the_exit_code_hides_is_seen(measure):
     hides = f"{shlex.join([sys.executable, '-c', HOLD, '200'])} || true"
     _, outcome = measure("sh", "-c", hides, options=["--memory-bytes", str(100 * MIB)])
     assert outcome.state is JobState.OUT_OF_MEMORY
-    assert "the kernel killed a process that would use more than the 100 MiB asked for" == outcome.reason
+    assert outcome.reason == "the kernel killed a process that would use more than the 100 MiB asked for"
     assert outcome.measured["cgroup_memory_bytes"].value <= 100 * MIB
     assert not group.made.exists()
 
@@ -281,15 +281,15 @@ def test_of_two_submissions_of_one_attempt_only_the_first_starts(tmp_path):
         "sh", "-c", f"echo ran >> {tmp_path / 'ran'}; exit 3",
     ]  # fmt: skip
     answers = [subprocess.run(argv, capture_output=True, text=True, check=False) for _ in range(2)]
-    assert [3, 3] == [one.returncode for one in answers]
-    assert "leadline: a ran before and ended as FAILED: it is not started again\n" == answers[1].stderr
+    assert [one.returncode for one in answers] == [3, 3]
+    assert answers[1].stderr == "leadline: a ran before and ended as FAILED: it is not started again\n"
     outcome = read_outcome(tmp_path / "a.json")
     write_outcome(replace(outcome, state=JobState.RUNNING), tmp_path / "a.json")
     unknown = subprocess.run(argv, capture_output=True, text=True, check=False)
-    assert 125 == unknown.returncode
-    assert "leadline: a was started before, and nothing tells how it ended: it is not started again\n" == unknown.stderr
-    assert [Cause.NODE] == [one.cause for one in read_signs(unknown.stderr)]
-    assert "ran\n" == (tmp_path / "ran").read_text()
+    assert unknown.returncode == 125
+    assert unknown.stderr == "leadline: a was started before, and nothing tells how it ended: it is not started again\n"
+    assert [one.cause for one in read_signs(unknown.stderr)] == [Cause.NODE]
+    assert (tmp_path / "ran").read_text() == "ran\n"
 
 
 @pytest.mark.parametrize(("age_s", "due_s"), [(0.0, 5.0), (20.0, 10.0), (3600.0, 30.0)])

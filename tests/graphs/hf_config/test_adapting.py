@@ -4,11 +4,11 @@ import json
 import sys
 
 import pytest
-from tests.graphs.hf_config.conftest import LLAMA_7B, SMALL, flops, peak
 
 from leadline.core.errors import InvalidInput
 from leadline.core.graph import OpKind, Stage, StorageCategory
 from leadline.core.workload import Adapters, ModelKind, ModelSource, Optimizer, Precision, Quantization, Workload
+from tests.graphs.hf_config.conftest import LLAMA_7B, SMALL, flops, peak
 
 LAYERS_7B = 32 * (4 * 4096 * 4096 + 3 * 4096 * 11008)
 LORA = Adapters(8)
@@ -45,7 +45,7 @@ def test_embedding_and_output_layer_are_copied_to_be_trained(expanded):
     assert tables == more.parameters - plain.parameters
     assert 2 * tables == more.trained_bytes - plain.trained_bytes
     looked_up = "aten.embedding_dense_backward"
-    assert [False, True] == [any(op.name == looked_up for op in step.ops) for step in (plain, more)]
+    assert [any(op.name == looked_up for op in step.ops) for step in (plain, more)] == [False, True]
 
 
 def test_four_bit_weights_take_4_127_bits_each_and_the_rest_is_in_float32(expanded):
@@ -84,7 +84,7 @@ def test_a_state_in_eight_bits_takes_a_byte_and_a_scale_for_256(expanded):
 
 def test_a_paged_state_is_not_on_the_device_and_said_to_move(expanded):
     job = expanded(SMALL, optimizer=Optimizer.PAGED_ADAMW_8BIT)
-    assert 0 == taken(job.step, StorageCategory.OPTIMIZER_STATE)
+    assert taken(job.step, StorageCategory.OPTIMIZER_STATE) == 0
     assert any("paged" in note for note in job.notes)
     assert any(op.stage is Stage.OPTIMIZER for op in job.step.ops)
 

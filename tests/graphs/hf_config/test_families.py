@@ -29,7 +29,7 @@ def test_an_unknown_family_is_answered_with_all_that_are_known_and_what_to_do():
 
 def test_sizes_that_a_file_leaves_out_are_remembered_once():
     _, left_out = read_shape({**LLAMA, "model_type": "gemma2"}, "config.json")
-    assert ("max_position_embeddings = 2048",) == left_out
+    assert left_out == ("max_position_embeddings = 2048",)
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ def test_the_head_is_that_of_the_class_whose_weights_the_file_describes(architec
 def test_the_layers_that_the_file_makes_dense_have_no_experts():
     config = {**LLAMA, "model_type": "qwen3_moe", "num_hidden_layers": 4, "moe_intermediate_size": 32,
               "mlp_only_layers": [0], "decoder_sparse_step": 2}  # fmt: skip
-    assert [0, 128, 0, 128] == [layer.feed_forward.experts for layer in read(config).layers]
+    assert [layer.feed_forward.experts for layer in read(config).layers] == [0, 128, 0, 128]
 
 
 @pytest.mark.parametrize(

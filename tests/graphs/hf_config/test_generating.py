@@ -158,15 +158,15 @@ LLAMA = {"model_type": "llama", **GROUPED}
 
 def test_one_token_is_the_prompts_own_pass(expanded):
     job = expanded(LLAMA, generated=1)
-    assert () == job.generation.stretches
-    assert 0 == job.generation.total(flops)
-    assert 2 * 2 * BATCH * PROMPT * 32 * 4 == job.generation.cache_bytes
+    assert job.generation.stretches == ()
+    assert job.generation.total(flops) == 0
+    assert job.generation.cache_bytes == 2 * 2 * BATCH * PROMPT * 32 * 4
 
 
 def test_every_further_token_is_a_step_one_longer(expanded):
     job = expanded(LLAMA)
-    assert [PROMPT + 1, PROMPT + GENERATED - 1] == sorted(steps_of(job))[:: len(steps_of(job)) - 1]
-    assert GENERATED - 1 == job.generation.total(lambda _: 1.0)
+    assert sorted(steps_of(job))[:: len(steps_of(job)) - 1] == [PROMPT + 1, PROMPT + GENERATED - 1]
+    assert job.generation.total(lambda _: 1.0) == GENERATED - 1
 
 
 @pytest.mark.parametrize("family", ["llama", "mistral"])
@@ -209,7 +209,7 @@ def test_memory_taken_within_a_decode_step_is_held_once_and_never_below_nothing(
 
 def test_the_prompts_pass_scores_its_last_token_alone(expanded):
     scores = [op.dims["m"] for op in expanded(LLAMA).step.ops if op.dims.get("n") == SMALL["vocab_size"]]
-    assert [BATCH] == scores
+    assert scores == [BATCH]
 
 
 @pytest.mark.parametrize(
@@ -230,13 +230,13 @@ def test_a_model_that_does_not_generate_is_refused_in_one_sentence(expanded, con
 
 def test_positions_beyond_those_learned_are_refused_and_the_last_token_needs_none(expanded):
     gpt2 = {"model_type": "gpt2", **GPT, "n_positions": 32}
-    assert 32 == max(steps_of(expanded(gpt2, generated=9)))
+    assert max(steps_of(expanded(gpt2, generated=9))) == 32
     with pytest.raises(InvalidInput, match=r"feed 33 tokens.*32 positions"):
         expanded(gpt2, generated=10)
 
 
 def test_a_prompt_that_is_not_given_leaves_room_for_what_is_generated(expanded):
-    assert 24 == expanded({"model_type": "gpt2", **GPT, "n_positions": 32}, sequence=None).generation.prompt
+    assert expanded({"model_type": "gpt2", **GPT, "n_positions": 32}, sequence=None).generation.prompt == 24
 
 
 def cached(graph):

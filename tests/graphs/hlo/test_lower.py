@@ -121,7 +121,7 @@ def test_the_arithmetic_is_what_xla_counts_where_there_is_no_loop(tmp_path):
     import sys
 
     counted = run_process([sys.executable, str(step)], env={"JAX_PLATFORMS": "cpu"}, timeout_s=120)
-    assert 0 == counted.returncode, counted.stderr
+    assert counted.returncode == 0, counted.stderr
     lowered = lower_function(
         Workload(ModelSource(ModelKind.JAX_FUNCTION, f"{step}:build"), phase=Phase.INFERENCE), runner=run_process
     )
@@ -130,16 +130,16 @@ def test_the_arithmetic_is_what_xla_counts_where_there_is_no_loop(tmp_path):
 
 def test_a_scan_counts_its_body_once_a_trip():
     graph = lower("scanned").step
-    assert 5 * 2 * 32 * 64 * 64 == sum(op.flops * op.count for op in graph.ops if op.kind is OpKind.GEMM)
-    assert 5 * 64 * 64 == graph.parameters
-    assert {} == graph.fallbacks
+    assert sum(op.flops * op.count for op in graph.ops if op.kind is OpKind.GEMM) == 5 * 2 * 32 * 64 * 64
+    assert graph.parameters == 5 * 64 * 64
+    assert graph.fallbacks == {}
 
 
 def test_a_module_of_nnx_is_trained_with_the_optimizer_that_is_named():
     job = lower("perceptron", Phase.TRAINING, (16, 64), Optimizer.ADAMW)
     weights = 64 * 128 + 128 + 128 * 32 + 32
     assert weights == job.step.parameters
-    assert 16 == job.loop.batch
+    assert job.loop.batch == 16
     assert {Stage.FORWARD, Stage.BACKWARD, Stage.OPTIMIZER} == {op.stage for op in job.step.ops}
     backward = 64 * 128 + 2 * 128 * 32
     assert 2 * 16 * (64 * 128 + 128 * 32 + backward) == products(job.step)
@@ -175,7 +175,7 @@ def test_a_gpu_that_is_not_here_is_compiled_for(name):
     lowered = lower_function(asked, runner=run_process).step
     assert lowered.flops == pytest.approx(compiled.flops, rel=0.02)
     assert lowered.bytes_moved == pytest.approx(compiled.bytes_moved, rel=0.3)
-    assert 1 == pytest.approx(peak_memory(lowered).allocated_bytes / peak_memory(compiled).allocated_bytes, rel=0.3)
-    assert 1 == pytest.approx(peak_memory(compiled).allocated_bytes / compiled.planned_bytes, rel=0.1)
+    assert pytest.approx(peak_memory(lowered).allocated_bytes / peak_memory(compiled).allocated_bytes, rel=0.3) == 1
+    assert pytest.approx(peak_memory(compiled).allocated_bytes / compiled.planned_bytes, rel=0.1) == 1
     assert lowered.parameters == compiled.parameters
     assert math.isclose(len(lowered.ops), len(compiled.ops), rel_tol=0.5)

@@ -33,60 +33,60 @@ def loop(start="0", step="1", limit="%c_1"):
 def test_a_product_has_its_sizes_and_a_called_function_is_put_in_place():
     graph = job(texts.MLP).step
     product, activation = graph.ops
-    assert {"b": 1, "m": 32, "n": 128, "k": 64} == product.dims
-    assert 2 * 32 * 64 * 128 == product.flops
+    assert product.dims == {"b": 1, "m": 32, "n": 128, "k": 64}
+    assert product.flops == 2 * 32 * 64 * 128
     assert OpKind.ELEMENTWISE is activation.kind
-    assert (0,) == activation.sources
+    assert activation.sources == (0,)
 
 
 def test_a_fused_chain_reads_what_it_is_given_and_writes_its_end():
     chain = job(texts.MLP).step.ops[1]
-    assert 4 * (32 * 128 + 128) == chain.bytes_read
-    assert 4 * 32 * 128 == chain.bytes_written
+    assert chain.bytes_read == 4 * (32 * 128 + 128)
+    assert chain.bytes_written == 4 * 32 * 128
 
 
 def test_unfused_every_operation_without_a_place_in_the_program_writes_its_result():
     graph = job(texts.MLP, form=Form.EAGER).step
-    assert [OpKind.GEMM, OpKind.ELEMENTWISE, OpKind.ELEMENTWISE] == kinds(graph)
-    assert 4 * 32 * 128 == graph.ops[1].bytes_written
+    assert kinds(graph) == [OpKind.GEMM, OpKind.ELEMENTWISE, OpKind.ELEMENTWISE]
+    assert graph.ops[1].bytes_written == 4 * 32 * 128
 
 
 def test_float32_products_take_tf32_on_a_gpu_unless_the_text_asks_for_more():
-    assert "tf32" == job(texts.MLP).step.ops[0].dtype
-    assert "float32" == job(texts.MLP, device_type="cpu").step.ops[0].dtype
-    assert "float32" == job(texts.MLP.replace("DEFAULT, DEFAULT", "HIGHEST, HIGHEST")).step.ops[0].dtype
+    assert job(texts.MLP).step.ops[0].dtype == "tf32"
+    assert job(texts.MLP, device_type="cpu").step.ops[0].dtype == "float32"
+    assert job(texts.MLP.replace("DEFAULT, DEFAULT", "HIGHEST, HIGHEST")).step.ops[0].dtype == "float32"
 
 
 def test_weights_are_the_floating_arguments_that_are_not_on_the_left_of_a_product():
     graph = job(texts.MLP).step
-    assert 64 * 128 + 128 == graph.parameters
+    assert graph.parameters == 64 * 128 + 128
     assert 4 * graph.parameters == graph.parameter_bytes
 
 
 def test_the_batch_is_what_the_inputs_begin_with_where_samples_are_divided_by_it():
     assert job(texts.MLP).loop.batch is None
-    assert 32 == job(texts.MLP, samples=1000).loop.batch
+    assert job(texts.MLP, samples=1000).loop.batch == 32
 
 
 def test_the_generic_form_is_read_alike_and_rows_are_summed_within_a_kernel():
     graph = job(texts.GENERIC).step
-    assert [OpKind.GEMM, OpKind.REDUCTION] == kinds(graph)
-    assert 2 * 8 * 16 * 16 == graph.ops[0].flops
-    assert 8 * 15 + 8 * 16 == graph.ops[1].flops
-    assert 4 * 8 * 16 == graph.ops[1].bytes_read
+    assert kinds(graph) == [OpKind.GEMM, OpKind.REDUCTION]
+    assert graph.ops[0].flops == 2 * 8 * 16 * 16
+    assert graph.ops[1].flops == 8 * 15 + 8 * 16
+    assert graph.ops[1].bytes_read == 4 * 8 * 16
 
 
 @pytest.mark.parametrize(("start", "step", "trips"), [("0", "1", 10), ("4", "1", 6), ("0", "3", 4), ("10", "1", 0)])
 def test_a_loop_counts_its_body_once_a_trip(start, step, trips):
     graph = job(loop(start, step)).step
     assert trips * 2 * 32 * 64 * 64 == graph.flops
-    assert {} == graph.fallbacks
+    assert graph.fallbacks == {}
 
 
 def test_a_loop_that_data_ends_counts_once_and_says_so():
     found = job(loop(limit="%arg2"))
-    assert 2 * 32 * 64 * 64 == found.step.flops
-    assert 1 == sum(found.step.fallbacks.values())
+    assert found.step.flops == 2 * 32 * 64 * 64
+    assert sum(found.step.fallbacks.values()) == 1
     assert any("depends on data" in note for note in found.notes)
 
 
@@ -96,38 +96,38 @@ def test_a_loop_that_counts_down_to_a_value_never_reached_is_not_counted_for_eve
 
 def test_a_convolution_counts_each_tap_and_zeros_between_elements_are_not_multiplied():
     once = job(texts.CONV.replace("OUT", "8x16x16x64").replace("D, D", "1, 1")).step.ops[0]
-    assert 2 * 8 * 16 * 16 * 64 * 32 * 9 == once.flops
+    assert once.flops == 2 * 8 * 16 * 16 * 64 * 32 * 9
     sizes = {"n": 8, "c": 32, "k": 64, "h": 16, "w": 16, "r": 3, "s": 3, "groups": 1, "stride": 1, "dilation": 1}
     assert sizes == once.dims
     spread = job(texts.CONV.replace("OUT", "8x31x31x64").replace("D, D", "2, 2")).step.ops[0]
     assert once.flops == spread.flops
-    assert 2 == spread.dims["stride"]
+    assert spread.dims["stride"] == 2
 
 
 def test_the_gradient_of_a_convolutions_weights_has_the_sizes_of_the_convolution():
     gradient = job(texts.WEIGHT_GRADIENT).step.ops[0]
     sizes = {"n": 8, "c": 16, "k": 64, "h": 16, "w": 16, "r": 3, "s": 3, "groups": 1, "stride": 2, "dilation": 1}
     assert sizes == gradient.dims
-    assert 2 * 8 * 16 * 16 * 64 * 16 * 9 == gradient.flops
+    assert gradient.flops == 2 * 8 * 16 * 16 * 64 * 16 * 9
 
 
 def test_a_compiled_module_is_taken_kernel_by_kernel():
     graph = job(texts.COMPILED, Phase.TRAINING).step
-    assert [OpKind.GEMM, OpKind.COMMUNICATION, OpKind.COPY, OpKind.OPTIMIZER] == kinds(graph)
-    assert [Stage.BACKWARD, Stage.FORWARD, Stage.FORWARD, Stage.OPTIMIZER] == [op.stage for op in graph.ops]
-    assert 2 * 256 * 256 * 64 == graph.ops[0].flops
-    assert {"bytes": 4 * 256 * 256, "ranks": 4} == graph.ops[1].dims
-    assert "xla.all_reduce" == graph.ops[1].name
-    assert 2 * 256 * 256 == graph.ops[3].flops
+    assert kinds(graph) == [OpKind.GEMM, OpKind.COMMUNICATION, OpKind.COPY, OpKind.OPTIMIZER]
+    assert [op.stage for op in graph.ops] == [Stage.BACKWARD, Stage.FORWARD, Stage.FORWARD, Stage.OPTIMIZER]
+    assert graph.ops[0].flops == 2 * 256 * 256 * 64
+    assert graph.ops[1].dims == {"bytes": 4 * 256 * 256, "ranks": 4}
+    assert graph.ops[1].name == "xla.all_reduce"
+    assert graph.ops[3].flops == 2 * 256 * 256
 
 
 def test_a_librarys_workspace_is_no_traffic():
-    assert 4 * 256 * 256 == job(texts.COMPILED, Phase.TRAINING).step.ops[0].bytes_written
+    assert job(texts.COMPILED, Phase.TRAINING).step.ops[0].bytes_written == 4 * 256 * 256
 
 
 def test_what_is_only_sliced_is_read_by_its_slice():
     copy = job(texts.COMPILED, Phase.TRAINING).step.ops[2]
-    assert 4 * 256 * 256 == pytest.approx(copy.bytes_read, abs=8)
+    assert pytest.approx(copy.bytes_read, abs=8) == 4 * 256 * 256
 
 
 def test_a_part_of_several_devices_asks_for_them():
@@ -136,8 +136,8 @@ def test_a_part_of_several_devices_asks_for_them():
 
 def test_a_collective_within_one_devices_part_has_its_bytes_and_ranks():
     product, reduced = job(texts.DIVIDED).step.ops
-    assert 2 * 64 * 64 * 16 == product.flops
-    assert {"bytes": 4 * 64 * 64, "ranks": 4} == reduced.dims
+    assert product.flops == 2 * 64 * 64 * 16
+    assert reduced.dims == {"bytes": 4 * 64 * 64, "ranks": 4}
     assert any("--gpus 4" in note for note in job(texts.DIVIDED).notes)
     named = texts.DIVIDED.replace("(%arg1: tensor<64x16xf32>)", '(%arg1: tensor<64x16xf32> loc("x"))')
     assert product.flops == job(named).step.ops[0].flops
@@ -150,23 +150,23 @@ def test_a_module_that_is_not_yet_divided_says_so():
 
 def test_the_larger_branch_of_a_choice_is_counted_and_said():
     found = job(texts.CHOICE)
-    assert 2 * 64**3 == found.step.flops
+    assert found.step.flops == 2 * 64**3
     assert any("branch" in note for note in found.notes)
 
 
 def test_results_of_several_names_are_told_apart():
     graph = job(texts.TOP).step
-    assert 1 == len(graph.ops)
-    assert 4 * 64 * (5 + 5) == graph.ops[0].bytes_written
+    assert len(graph.ops) == 1
+    assert graph.ops[0].bytes_written == 4 * 64 * (5 + 5)
 
 
 def test_attention_and_convolution_calls_are_known_and_a_strange_call_is_named():
     found = job(texts.ATTENTION)
     attention, strange, convolution = found.step.ops
-    assert {"b": 2, "h": 12, "q": 512, "kv": 512, "d": 64} == attention.dims
-    assert 4 * 2 * 12 * 512 * 512 * 64 == attention.flops
+    assert attention.dims == {"b": 2, "h": 12, "q": 512, "kv": 512, "d": 64}
+    assert attention.flops == 4 * 2 * 12 * 512 * 512 * 64
     assert OpKind.OTHER is strange.kind
-    assert 2 * 8 * 16 * 16 * 64 * 32 * 9 == convolution.flops
+    assert convolution.flops == 2 * 8 * 16 * 16 * 64 * 32 * 9
     assert any("my_kernel" in note for note in found.notes)
     assert not any("fmha" in note for note in found.notes)
 
@@ -178,14 +178,14 @@ def test_what_a_tpu_keeps_beside_its_units_costs_no_traffic():
     assert (size, 0) == (fetch.bytes_read, fetch.bytes_written)
     assert (0, size) == (negate.bytes_read, negate.bytes_written)
     assert (size, size) == (add.bytes_read, add.bytes_written)
-    assert 0 == product.bytes_written
+    assert product.bytes_written == 0
 
 
 def test_a_convolution_that_stands_for_a_product_of_several_batches_is_one():
     product = job(texts.TPU).step.ops[2]
     assert OpKind.GEMM is product.kind
-    assert {"b": 8, "m": 32, "n": 128, "k": 64} == product.dims
-    assert 2 * 8 * 32 * 128 * 64 == product.flops
+    assert product.dims == {"b": 8, "m": 32, "n": 128, "k": 64}
+    assert product.flops == 2 * 8 * 32 * 128 * 64
 
 
 def test_state_that_no_product_reads_is_the_optimizers_and_its_update_is_one_kernel():
@@ -195,7 +195,7 @@ def test_state_that_no_product_reads_is_the_optimizers_and_its_update_is_one_ker
     assert OpKind.OPTIMIZER is update.kind
     assert 3 * size == update.bytes_read
     assert 2 * size == update.bytes_written
-    assert 1024 * 256 == graph.parameters
+    assert graph.parameters == 1024 * 256
     held = peak_memory(graph).by_category
     assert size == held[StorageCategory.PARAMETER]
     assert size == held[StorageCategory.OPTIMIZER_STATE]
@@ -204,8 +204,8 @@ def test_state_that_no_product_reads_is_the_optimizers_and_its_update_is_one_ker
 def test_memory_taken_is_given_back_but_for_arguments_and_results():
     graph = job(texts.MLP).step
     left = sum(event.size_bytes for event in graph.events)
-    assert 4 * (64 * 128 + 128 + 32 * 64) + 4 * 32 * 128 == left
-    assert 4 * (64 * 128 + 128 + 32 * 64 + 2 * 32 * 128) == peak_memory(graph).allocated_bytes
+    assert left == 4 * (64 * 128 + 128 + 32 * 64) + 4 * 32 * 128
+    assert peak_memory(graph).allocated_bytes == 4 * (64 * 128 + 128 + 32 * 64 + 2 * 32 * 128)
 
 
 def test_a_forward_pass_is_not_taken_for_training():

@@ -14,12 +14,12 @@ def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_plain_command_is_one_process() -> None:
     found = parse_command(("python3", "-u", "train.py", "--batch-size", "64"))
-    assert ("train.py", ("--batch-size", "64"), 1) == (found.target, found.argv, found.local_processes)
+    assert (found.target, found.argv, found.local_processes) == ("train.py", ("--batch-size", "64"), 1)
 
 
 def test_a_module_is_run_as_one() -> None:
     found = parse_command(("python3", "-m", "package.train", "x"))
-    assert (True, "package.train", ("x",)) == (found.is_module, found.target, found.argv)
+    assert (found.is_module, found.target, found.argv) == (True, "package.train", ("x",))
 
 
 @pytest.mark.parametrize(
@@ -33,7 +33,7 @@ def test_a_module_is_run_as_one() -> None:
 )
 def test_launchers_tell_how_many_processes_there_are(launcher: tuple[str, ...]) -> None:
     found = parse_command((*launcher, "train.py", "--lr", "0.1"))
-    assert (4, 2, "train.py", ("--lr", "0.1")) == (found.local_processes, found.nodes, found.target, found.argv)
+    assert (found.local_processes, found.nodes, found.target, found.argv) == (4, 2, "train.py", ("--lr", "0.1"))
 
 
 def test_a_missing_script_is_named() -> None:

@@ -57,12 +57,12 @@ def trace(folder: Path, code: str, arguments: str = "", python: str = sys.execut
 def test_an_unmodified_loop_gives_its_step_and_its_evaluation(tmp_path: Path) -> None:
     job = trace(tmp_path, LOOP)
     linear = [op.dims for op in job.step.ops if op.kind is OpKind.GEMM and op.stage is Stage.FORWARD]
-    assert [{"b": 1, "m": 8, "n": 32, "k": 48}, {"b": 1, "m": 8, "n": 10, "k": 32}] == linear
+    assert linear == [{"b": 1, "m": 8, "n": 32, "k": 48}, {"b": 1, "m": 8, "n": 10, "k": 32}]
     assert {"float16"} == {op.dtype for op in job.step.ops if op.kind is OpKind.GEMM}
     assert job.evaluation is not None
     seen = [op.dims["m"] for op in job.evaluation.ops if op.kind is OpKind.GEMM]
-    assert [12, 12] == seen
-    assert 2 == job.loop.evaluation_batches_per_epoch
+    assert seen == [12, 12]
+    assert job.loop.evaluation_batches_per_epoch == 2
     assert not (tmp_path / "model.pt").exists()
 
 
@@ -80,7 +80,7 @@ def test_a_step_ends_with_the_rarest_of_two_optimizers(tmp_path: Path) -> None:
             oa.step()
         """,
     )
-    assert 2 == sum(op.name == "aten.addmm" for op in job.step.ops)
+    assert sum(op.name == "aten.addmm" for op in job.step.ops) == 2
 
 
 def test_a_loop_without_an_optimizer_object_ends_and_counts_its_updates(tmp_path: Path) -> None:
@@ -98,7 +98,7 @@ def test_a_loop_without_an_optimizer_object_ends_and_counts_its_updates(tmp_path
         """,
     )
     assert {Stage.FORWARD, Stage.BACKWARD, Stage.OPTIMIZER} == {op.stage for op in job.step.ops}
-    assert 15 == job.step.parameters
+    assert job.step.parameters == 15
 
 
 def test_data_parallel_ranks_sum_their_gradients(tmp_path: Path) -> None:
@@ -119,8 +119,8 @@ def test_data_parallel_ranks_sum_their_gradients(tmp_path: Path) -> None:
         python=f"{sys.executable} -m torch.distributed.run --nproc_per_node=4",
     )
     sent = [op for op in job.step.ops if op.kind is OpKind.COMMUNICATION]
-    assert [{"bytes": 4 * 72, "ranks": 4}] == [op.dims for op in sent]
-    assert 4 == job.loop.world_size
+    assert [op.dims for op in sent] == [{"bytes": 4 * 72, "ranks": 4}]
+    assert job.loop.world_size == 4
 
 
 def test_a_failing_script_is_untraceable_with_the_users_line(tmp_path: Path) -> None:
@@ -146,7 +146,7 @@ def test_a_script_that_only_knows_the_cpu_is_traced_as_such(tmp_path: Path) -> N
             optimizer.step()
         """,
     )
-    assert "cpu" == job.step.device_type
+    assert job.step.device_type == "cpu"
     assert any("trains on the CPU" in note for note in job.notes)
 
 

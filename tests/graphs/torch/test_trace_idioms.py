@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from leadline.bench.corpus import CORPUS
-from leadline.bench.trace import wrong_facts
+from benchmarks.corpus import CORPUS
+from benchmarks.trace import wrong_facts
 from leadline.core.errors import Untraceable
 from leadline.core.graph import OpKind, Stage, StorageCategory, TracedJob
 from leadline.core.workload import ModelKind, ModelSource, Workload
@@ -21,9 +21,9 @@ from leadline.graphs.torch.trace import trace_command
 def test_a_script_is_traced_with_every_fact_right_and_its_evaluation(tmp_path: Path, name: str) -> None:
     script = next(script for script in CORPUS if script.name == name)
     job = _run(script.command(), tmp_path)
-    assert [] == wrong_facts(script, job)
+    assert wrong_facts(script, job) == []
     assert (script.evaluation_batches is not None) == (job.evaluation is not None and bool(job.evaluation.ops))
-    assert [] == list(tmp_path.iterdir())
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_sparse_gradients_are_traced_as_dense_with_low_confidence(tmp_path: Path) -> None:
@@ -41,7 +41,7 @@ def test_sparse_gradients_are_traced_as_dense_with_low_confidence(tmp_path: Path
     )
     assert job.low_confidence
     assert any("sparse gradients" in note for note in job.notes)
-    assert 800 == job.step.parameters
+    assert job.step.parameters == 800
 
 
 def test_synchronised_batch_norm_sends_its_statistics_both_ways(tmp_path: Path) -> None:
@@ -80,7 +80,7 @@ def test_values_sent_to_the_device_come_back_as_they_were(tmp_path: Path) -> Non
             optimizer.step()
         """,
     )
-    assert 20 == job.step.parameters
+    assert job.step.parameters == 20
 
 
 def test_values_on_the_device_are_known_through_views(tmp_path: Path) -> None:
@@ -99,7 +99,7 @@ def test_values_on_the_device_are_known_through_views(tmp_path: Path) -> None:
             optimizer.step()
         """,
     )
-    assert 20 == job.step.parameters
+    assert job.step.parameters == 20
 
 
 LOOP = """
@@ -130,12 +130,12 @@ def test_old_types_make_tensors_on_the_device_and_tell_them_by_isinstance(tmp_pa
             optimizer.zero_grad()
         """,
     )
-    assert 12 == job.step.parameters
+    assert job.step.parameters == 12
 
 
 def test_an_error_after_the_traced_steps_is_a_note_that_names_its_line(tmp_path: Path) -> None:
     job = _trace(tmp_path, LOOP + "raise ValueError('no score')\n")
-    assert 20 == job.step.parameters
+    assert job.step.parameters == 20
     found = [note for note in job.notes if "not traced" in note]
     assert [f"what comes after training is not traced: {tmp_path}/train.py:9 raised ValueError: no score"] == found
 
@@ -168,10 +168,10 @@ def test_a_trainer_that_stops_early_and_keeps_the_best_is_traced_with_its_evalua
         trainer.save_model("final")
         """,
     )
-    assert (10, 3, 2) == (job.loop.steps_per_epoch, job.loop.epochs, job.loop.evaluation_batches_per_epoch)
+    assert (job.loop.steps_per_epoch, job.loop.epochs, job.loop.evaluation_batches_per_epoch) == (10, 3, 2)
     assert not any("not traced" in note for note in job.notes)
     _same_kernels_forward(job)
-    assert ["train.py"] == [path.name for path in tmp_path.iterdir()]
+    assert [path.name for path in tmp_path.iterdir()] == ["train.py"]
 
 
 def test_a_lightning_trainer_that_stops_early_is_traced_with_its_validation(tmp_path: Path) -> None:
@@ -202,10 +202,10 @@ def test_a_lightning_trainer_that_stops_early_is_traced_with_its_validation(tmp_
         trainer.fit(Net(), data(320), data(64))
         """,
     )
-    assert (10, 4, 2) == (job.loop.steps_per_epoch, job.loop.epochs, job.loop.evaluation_batches_per_epoch)
+    assert (job.loop.steps_per_epoch, job.loop.epochs, job.loop.evaluation_batches_per_epoch) == (10, 4, 2)
     assert not any("not traced" in note for note in job.notes)
     _same_kernels_forward(job)
-    assert ["train.py"] == [path.name for path in tmp_path.iterdir()]
+    assert [path.name for path in tmp_path.iterdir()] == ["train.py"]
 
 
 def _same_kernels_forward(job: TracedJob) -> None:
@@ -251,7 +251,7 @@ def test_the_longest_of_padded_batches_is_traced_beside_a_mean_one(tmp_path: Pat
         next(op.outputs[0].shape for op in step.ops if "embedding" in op.name and op.stage is Stage.FORWARD)
         for step in (job.step, job.largest)
     ]
-    assert (2, 40, 64) == looked_up[1]
+    assert looked_up[1] == (2, 40, 64)
     assert looked_up[0][1] <= 7
     assert any("the largest of all 12" in note and "2 × 40" in note for note in job.notes)
 
@@ -259,7 +259,7 @@ def test_the_longest_of_padded_batches_is_traced_beside_a_mean_one(tmp_path: Pat
 def test_the_longest_batch_may_be_the_first_that_was_drawn(tmp_path: Path) -> None:
     job = _trace(tmp_path, PADDED.replace("[3, 5, 4, 6, 5, 40, 7,", "[40, 5, 4, 6, 5, 3, 7,").replace("* 2\n", "\n"))
     assert any("the largest of all 6 (2 × 40)" in note for note in job.notes)
-    assert any((2, 40, 64) == output.shape for op in job.largest.ops for output in op.outputs)
+    assert any(output.shape == (2, 40, 64) for op in job.largest.ops for output in op.outputs)
 
 
 AHEAD = """
@@ -293,14 +293,14 @@ def test_a_loop_that_fetches_a_batch_ahead_trains_on_the_longest_all_the_same(tm
 
 def test_batches_of_one_size_have_no_longest(tmp_path: Path) -> None:
     job = _trace(tmp_path, PADDED.replace("[3, 5, 4, 6, 5, 40, 7, 5, 4, 6, 5, 3] * 2", "[5] * 25"))
-    assert () == job.longer
+    assert job.longer == ()
 
 
 def test_a_loader_says_what_it_keeps_on_the_host(tmp_path: Path) -> None:
     keeps = "num_workers=3, prefetch_factor=5, pin_memory=True, collate_fn"
     loop = _trace(tmp_path, PADDED.replace("collate_fn", keeps)).loop
-    assert (3, 5, True) == (loop.loader_workers, loop.prefetch, loop.pinned)
-    assert (2 * 5 * 8,) == loop.batch_tensor_bytes
+    assert (loop.loader_workers, loop.prefetch, loop.pinned) == (3, 5, True)
+    assert loop.batch_tensor_bytes == (2 * 5 * 8,)
     assert 24 * 50 < (loop.object_bytes or 0) < 24 * 500
 
 

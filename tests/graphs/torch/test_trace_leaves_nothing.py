@@ -140,7 +140,7 @@ WRITERS = {
 @pytest.mark.parametrize("kind", WRITERS)
 def test_what_a_script_writes_is_readable_and_gone_afterwards(tmp_path: Path, kind: str) -> None:
     before = _prepare(tmp_path, "import os, torch\n" + textwrap.dedent(WRITERS[kind]) + TRAIN)
-    assert 110 == _trace(tmp_path).step.parameters
+    assert _trace(tmp_path).step.parameters == 110
     assert before == _content(tmp_path)
 
 

@@ -30,8 +30,8 @@ for step in range(9):
 )
 def test_a_converted_model_is_counted_once(tmp_path: Path, conversion: str, dtype: str) -> None:
     job = _trace(tmp_path, CONVERTED.format(conversion=conversion, dtype=dtype))
-    assert 11110 == job.step.parameters
-    assert 22220 == job.step.parameter_bytes
+    assert job.step.parameters == 11110
+    assert job.step.parameter_bytes == 22220
 
 
 def test_tied_weights_stay_tied_when_the_model_moves_twice(tmp_path: Path) -> None:
@@ -49,7 +49,7 @@ def test_tied_weights_stay_tied_when_the_model_moves_twice(tmp_path: Path) -> No
             optimizer.step()
         """,
     )
-    assert (240, 480) == (job.step.parameters, job.step.parameter_bytes)
+    assert (job.step.parameters, job.step.parameter_bytes) == (240, 480)
 
 
 def test_bare_tensors_on_the_cpu_are_traced_as_they_run(tmp_path: Path) -> None:
@@ -69,11 +69,11 @@ def test_bare_tensors_on_the_cpu_are_traced_as_they_run(tmp_path: Path) -> None:
                 b.grad.zero_()
         """,
     )
-    assert "cpu" == job.step.device_type
-    assert 11 == job.step.parameters
-    assert 500 == job.loop.steps_per_epoch
-    assert [{"b": 1, "m": 64, "n": 1, "k": 10}] == [
-        op.dims for op in job.step.ops if op.name == "aten.mm" and op.stage is Stage.FORWARD
+    assert job.step.device_type == "cpu"
+    assert job.step.parameters == 11
+    assert job.loop.steps_per_epoch == 500
+    assert [op.dims for op in job.step.ops if op.name == "aten.mm" and op.stage is Stage.FORWARD] == [
+        {"b": 1, "m": 64, "n": 1, "k": 10}
     ]
 
 
@@ -159,8 +159,10 @@ fully_shard(model, mesh=mesh)
 """
     job = _trace(tmp_path, SHARDED.format(wrap=wrap), ranks=8)
     sent = [op for op in job.step.ops if op.kind is OpKind.COMMUNICATION]
-    assert {"_allgather_base_": 4, "_reduce_scatter_base_": 4, "all_reduce": 2} == {
-        op.name.rpartition(".")[2]: op.dims["ranks"] for op in sent
+    assert {op.name.rpartition(".")[2]: op.dims["ranks"] for op in sent} == {
+        "_allgather_base_": 4,
+        "_reduce_scatter_base_": 4,
+        "all_reduce": 2,
     }
 
 
@@ -185,7 +187,7 @@ def test_parameters_whose_data_is_replaced_stay_the_same_objects(tmp_path: Path,
             optimizer.step()
         """,
     )
-    assert (110, 220) == (job.step.parameters, job.step.parameter_bytes)
+    assert (job.step.parameters, job.step.parameter_bytes) == (110, 220)
     assert any("norm" in op.name for op in job.step.ops)
 
 

@@ -31,13 +31,13 @@ def test_generation_is_told_by_token_in_the_document(capsys, config):
     code, out, err = run(capsys, "estimate", config, "--on", "A100 SXM4 80GB", *asked)
     document = json.loads(out)
     told = document["token_times"]
-    assert (0, "") == (code, err)
-    assert (512, 64) == (told["prompt_tokens"], told["generated_tokens"])
-    assert 2 * 4 * 512 * 4 * 4 * (512 + 63) == told["kv_cache_bytes"]
+    assert (code, err) == (0, "")
+    assert (told["prompt_tokens"], told["generated_tokens"]) == (512, 64)
+    assert told["kv_cache_bytes"] == 2 * 4 * 512 * 4 * 4 * (512 + 63)
     for quantity in ("time_to_first_token_s", "time_per_output_token_s", "first_decode_step_s", "last_decode_step_s",
                      "output_tokens_per_s"):  # fmt: skip
         assert 0 < told[quantity]["low"] < told[quantity]["point"] < told[quantity]["high"]
-    assert 64 == document["workload"]["generated"]
+    assert document["workload"]["generated"] == 64
 
 
 def test_generation_has_a_table_of_its_own_with_a_row_for_each_place(capsys, config):
@@ -46,50 +46,50 @@ def test_generation_has_a_table_of_its_own_with_a_row_for_each_place(capsys, con
     code, out, _ = run(capsys, "estimate", config, *asked, *places)
     lines = out.splitlines()
     (head,) = (place for place, line in enumerate(lines) if "first token" in line)
-    assert 0 == code
+    assert code == 0
     assert all(word in lines[head] for word in ("per token", "tokens/s", "KV cache"))
     assert [place for place in places if place != "--on"] == [line[:14] for line in lines[head + 1 : head + 3]]
     code, out, _ = run(capsys, "estimate", config, "--phase", "inference", *places)
-    assert (0, False) == (code, "first token" in out)
+    assert (code, "first token" in out) == (0, False)
 
 
 def test_a_device_of_several_systems_is_told_by_token_once(capsys, config):
     _, out, _ = run(capsys, "estimate", config, "--phase", "inference", "--generate", "64", "--all")
     table = out[out.index("first token") :].splitlines()[1:]
     rows = [line for line in table if "H100 SXM5 80GB" in line]
-    assert 1 == len(rows)
+    assert len(rows) == 1
 
 
 def test_an_encoder_that_is_asked_to_generate_is_answered_in_one_sentence(capsys, tmp_path):
     path = tmp_path / "bert.json"
     path.write_text(json.dumps({"model_type": "bert"}))
     code, out, err = run(capsys, "estimate", str(path), "--phase", "inference", "--generate", "8")
-    assert (2, "") == (code, out)
+    assert (code, out) == (2, "")
     assert "is an encoder (bert), which cannot generate: leave --generate out" in " ".join(err.split())
 
 
 def test_an_estimate_for_one_place_is_one_flat_document(capsys, config):
     code, out, _ = run(capsys, "estimate", config, "--on", "A100 SXM4 80GB", "--steps", "100", "--json")
     document = json.loads(out)
-    assert 0 == code
-    assert "leadline.estimate/1" == document["schema"]
+    assert code == 0
+    assert document["schema"] == "leadline.estimate/1"
     for quantity in ("elapsed_s", "step_s", "gpu_memory_bytes", "host_memory_bytes"):
         interval = document[quantity]
         assert {"point", "low", "high", "level"} == set(interval)
         assert interval["low"] <= interval["point"] <= interval["high"]
     assert document["cost"] is None
     assert "price" in document["unknown"]["cost"]
-    assert "specs" == document["basis"]["tier"]
-    assert "white-box, maker's figures" == document["estimator"]
+    assert document["basis"]["tier"] == "specs"
+    assert document["estimator"] == "white-box, maker's figures"
 
 
 def test_an_estimate_for_the_catalog_lists_every_place_and_names_the_defaults(capsys, config):
     code, out, _ = run(capsys, "estimate", config, "--json")
     document = json.loads(out)
-    assert 0 == code
+    assert code == 0
     assert len(document["estimates"]) > 120
     assert "batch" in document["workload"]["defaulted"]
-    assert ("1", "bf16", "adamw") == tuple(document["assumed"][name] for name in ("batch", "precision", "optimizer"))
+    assert tuple(document["assumed"][name] for name in ("batch", "precision", "optimizer")) == ("1", "bf16", "adamw")
 
 
 def test_more_steps_take_longer_and_cost_more_on_the_same_place(capsys, config):
@@ -106,14 +106,14 @@ def test_more_steps_take_longer_and_cost_more_on_the_same_place(capsys, config):
     ("choice", "name"), [("law", "op law"), ("kernels", "learned kernels"), ("specs", "maker's figures")]
 )
 def test_the_estimator_that_was_asked_for_answers(capsys, config, choice, name):
-    assert 0 == main(["estimate", config, "--batch", "4", "--on", "L40S", "--estimator", choice, "--json"])
+    assert main(["estimate", config, "--batch", "4", "--on", "L40S", "--estimator", choice, "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert document["estimator"].endswith(f", {name}")
     assert f"priced by the {name}, as asked" in document["basis"]["reasons"][0]
 
 
 def test_an_estimator_that_there_is_not_is_refused_with_those_that_there_are(capsys, config):
-    assert 2 == main(["estimate", config, "--on", "T4", "--estimator", "oracle"])
+    assert main(["estimate", config, "--on", "T4", "--estimator", "oracle"]) == 2
     said = capsys.readouterr().err
     assert "oracle" in said
     assert "law" in said
@@ -122,7 +122,7 @@ def test_an_estimator_that_there_is_not_is_refused_with_those_that_there_are(cap
 
 def test_the_table_says_what_the_figure_rests_on(capsys, config):
     code, out, _ = run(capsys, "estimate", config, "--on", "Perlmutter:regular-gpu80")
-    assert 0 == code
+    assert code == 0
     assert "specs tier" in out
     assert "by default or from the model: phase training, batch 1, precision bf16, optimizer adamw" in out
 
@@ -130,7 +130,7 @@ def test_the_table_says_what_the_figure_rests_on(capsys, config):
 def test_recommend_asks_for_the_cheapest_within_the_deadline(capsys, config):
     code, out, _ = run(capsys, "recommend", config, "--steps", "1000", "--deadline", "1h", "--json")
     document = json.loads(out)
-    assert 0 == code
+    assert code == 0
     dollars = [one["estimate"]["cost"]["point"] for one in document["options"] if one["estimate"]["currency"] == "USD"]
     assert sorted(dollars) == dollars
     assert all(one["resources"]["walltime_s"] >= one["estimate"]["elapsed_s"]["point"] for one in document["options"])
@@ -139,8 +139,8 @@ def test_recommend_asks_for_the_cheapest_within_the_deadline(capsys, config):
 
 def test_when_nothing_fits_the_exit_code_is_3_and_the_smallest_change_is_named(capsys, config):
     code, out, err = run(capsys, "recommend", config, "--steps", "100000000", "--deadline", "1m", "--json")
-    assert 3 == code
-    assert [] == json.loads(out)["options"]
+    assert code == 3
+    assert json.loads(out)["options"] == []
     assert "would make" in err
 
 
@@ -157,24 +157,24 @@ def test_when_nothing_fits_the_exit_code_is_3_and_the_smallest_change_is_named(c
 )
 def test_bad_input_ends_in_one_sentence_and_exit_code_2(capsys, config, arguments, says):
     code, out, err = run(capsys, "estimate", config, *arguments)
-    assert 2 == code
-    assert "" == out
+    assert code == 2
+    assert out == ""
     assert says in err
-    assert 1 == len([line for line in err.splitlines() if line.startswith("leadline")])
+    assert len([line for line in err.splitlines() if line.startswith("leadline")]) == 1
 
 
 def test_a_configuration_of_an_unknown_architecture_is_refused(capsys, tmp_path):
     path = tmp_path / "config.json"
     path.write_text('{"model_type": "llamma"}')
     code, _, err = run(capsys, "estimate", str(path))
-    assert 2 == code
+    assert code == 2
     assert "llama" in err
 
 
 def test_systems_are_listed_in_one_document(capsys):
     code, out, _ = run(capsys, "systems", "list", "--json")
     document = json.loads(out)
-    assert 0 == code
+    assert code == 0
     assert {"schema", "systems"} == set(document)
     assert len(document["systems"]) >= 20
 
@@ -191,16 +191,16 @@ def test_systems_are_listed_in_one_document(capsys):
 )
 def test_the_catalog_is_shown(capsys, arguments):
     code, out, _ = run(capsys, *arguments)
-    assert 0 == code
+    assert code == 0
     assert len(out.splitlines()) > 5
 
 
 def test_check_says_of_every_place_whether_the_workload_fits(capsys, config):
     code, out, _ = run(capsys, "systems", "check", config, "--json")
     places = json.loads(out)["places"]
-    assert 0 == code
+    assert code == 0
     assert (
-        151 == len({(one["system"], one["partition"]) for one in places}) + 2
+        len({(one["system"], one["partition"]) for one in places}) + 2 == 151
     )  # two partitions belong to a system that is gone
     assert all(one["fits"] or one["reason"] for one in places)
 
@@ -208,13 +208,13 @@ def test_check_says_of_every_place_whether_the_workload_fits(capsys, config):
 @pytest.mark.parametrize("command", sorted(COMMANDS))
 def test_every_command_explains_itself(capsys, command):
     code, out, _ = run(capsys, command, "--help")
-    assert 0 == code
+    assert code == 0
     assert "Usage" in out
 
 
 def test_an_option_before_the_double_dash_is_answered_with_where_it_goes(capsys):
     code, _, err = run(capsys, "estimate", "python", "train.py", "--batch-size", "3")
-    assert 2 == code
+    assert code == 2
     assert "after --" in err
 
 
@@ -232,9 +232,9 @@ def test_what_a_traced_script_says_stays_out_of_the_answer(capfd, tmp_path):
         "    print(step, flush=True)\n"
     )
     code, out, err = run(capfd, "estimate", "--on", "A100 SXM4 80GB", "--json", "--", sys.executable, str(script))
-    assert 0 == code
-    assert "leadline.estimate/1" == json.loads(out)["schema"]
-    assert "" == err
+    assert code == 0
+    assert json.loads(out)["schema"] == "leadline.estimate/1"
+    assert err == ""
 
 
 def test_a_saved_module_is_estimated_without_jax(capsys, tmp_path):
@@ -249,11 +249,11 @@ def test_a_saved_module_is_estimated_without_jax(capsys, tmp_path):
     )
     before = set(sys.modules)
     code, out, err = run(capsys, "estimate", str(step), "--phase", "inference", "--on", "A100 SXM4 80GB", "--json")
-    assert 0 == code, err
+    assert code == 0, err
     document = json.loads(out)
     least_s = 2 * 512 * 4096**2 / 312e12
     assert least_s < document["step_s"]["point"] < 100 * least_s
     assert not {"jax", "torch"} & (set(sys.modules) - before)
     code, _, err = run(capsys, "estimate", str(step), "--on", "A100 SXM4 80GB")
-    assert 2 == code
+    assert code == 2
     assert "add --phase inference" in err

@@ -34,8 +34,8 @@ def refused(capsys, words, code=2):
     """Run a command line that must be refused, and return its sentence."""
     assert code == main(words)
     printed = capsys.readouterr()
-    assert "" == printed.out
-    assert 1 == printed.err.count("\n"), printed.err
+    assert printed.out == ""
+    assert printed.err.count("\n") == 1, printed.err
     assert printed.err.startswith(f"leadline {words[0]}: ")
     return printed.err
 
@@ -172,7 +172,7 @@ def test_nothing_is_measured_or_run_whose_outcome_could_not_be_kept(capsys, fold
     toolbox.cache_clear()
     said = refused(capsys, ["calibrate", "--budget", "10"], code=1)
     assert f"{folder}/file is a file): make it writable, or name another folder with LEADLINE_DATA_DIR" in said
-    assert 1 == main(["submit", "-y", "--", "touch", "ran"])
+    assert main(["submit", "-y", "--", "touch", "ran"]) == 1
     assert "is a file): make it writable" in capsys.readouterr().err
     assert not (folder / "ran").exists()
-    assert "" == (folder / "file").read_text()
+    assert (folder / "file").read_text() == ""

@@ -22,7 +22,7 @@ def calibrated(tmp_path_factory):
         env={**os.environ, "LEADLINE_DATA_DIR": str(folder), "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
         capture_output=True, text=True, check=False,
     )  # fmt: skip
-    assert 0 == done.returncode, done.stderr
+    assert done.returncode == 0, done.stderr
     return folder, done
 
 
@@ -38,8 +38,8 @@ def home(calibrated, monkeypatch):
 def test_a_sweep_is_one_document_on_stdout_and_one_record_in_the_catalog(calibrated):
     folder, done = calibrated
     document = json.loads(done.stdout)
-    assert "leadline.device/1" == document["schema"]
-    assert "cpu" == document["kind"]
+    assert document["schema"] == "leadline.device/1"
+    assert document["kind"] == "cpu"
     assert document["calibration"]["timings"]
     assert f"calibrated {document['name']}, record kept in your catalog" in done.stderr
     (record,) = folder.glob("catalog/devices/*")
@@ -48,20 +48,20 @@ def test_a_sweep_is_one_document_on_stdout_and_one_record_in_the_catalog(calibra
 
 @pytest.mark.slow
 def test_the_calibrated_device_leads_the_list_and_answers_for_this_machine(home, capsys, tmp_path):
-    assert 0 == main(["devices", "list"])
+    assert main(["devices", "list"]) == 0
     header, first, *_ = capsys.readouterr().out.splitlines()
     assert header.startswith("device")
     assert "measured here" in first
     config = tmp_path / "config.json"
     config.write_text('{"model_type": "gpt2", "n_embd": 64, "n_layer": 2, "n_head": 4, "vocab_size": 1000}')
-    assert 0 == main(["estimate", str(config), "--on", "local", "--batch", "2", "--seq", "64", "--json"])
-    assert "calibrated" == json.loads(capsys.readouterr().out)["basis"]["tier"]
+    assert main(["estimate", str(config), "--on", "local", "--batch", "2", "--seq", "64", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["basis"]["tier"] == "calibrated"
 
 
 @pytest.mark.slow
 def test_a_calibrated_device_is_shown_with_its_date_and_software(home, capsys):
     (record,) = home.glob("catalog/devices/*")
-    assert 0 == main(["devices", "show", json.loads(record.read_text())["name"]])
+    assert main(["devices", "show", json.loads(record.read_text())["name"]]) == 0
     assert "torch" in capsys.readouterr().out
 
 
@@ -94,8 +94,8 @@ def test_a_figure_is_written_with_the_unit_that_its_name_ends_in(name, value, wo
 def test_what_cannot_be_measured_is_refused_at_once(words, says, capsys, tmp_path, monkeypatch):
     pytest.importorskip("torch")
     monkeypatch.setenv("LEADLINE_DATA_DIR", str(tmp_path / "data"))
-    assert 2 == main(["calibrate", *words])
+    assert main(["calibrate", *words]) == 2
     printed = capsys.readouterr()
-    assert ("", 1) == (printed.out, printed.err.count("\n"))
+    assert (printed.out, printed.err.count("\n")) == ("", 1)
     assert says in printed.err
     assert not (tmp_path / "data").exists()

@@ -38,15 +38,15 @@ def file(tmp_path):
 
 
 def shown(capsys, *arguments):
-    assert 0 == main(["campaign", "plan", *arguments])
+    assert main(["campaign", "plan", *arguments]) == 0
     return capsys.readouterr().out
 
 
 def test_the_runs_stand_in_a_table_with_their_forecast_and_nothing_is_started(file, capsys, tmp_path):
     text = shown(capsys, file)
     assert text.startswith("classifier: adaptive design, budget 20m 00s of run time, each run at most 10m 00s\n")
-    assert ["scale", "dataset", "epochs", "width", "cores", "forecast"] == text.splitlines()[1].split()[:6]
-    assert 9 == text.count("\nSD ")
+    assert text.splitlines()[1].split()[:6] == ["scale", "dataset", "epochs", "width", "cores", "forecast"]
+    assert text.count("\nSD ") == 9
     assert "As many runs at full scale: " in text
     assert "chosen on the way        19m 24s kept" in text
     assert "your guess of 2.00 s for the cheapest run" in text
@@ -63,7 +63,7 @@ def test_another_design_budget_and_seed_may_be_asked_for(file, capsys):
     assert "random design, budget $0.020" in dollars
     assert "42 more with --all" in dollars
     assert "e-0" not in dollars
-    assert 60 == shown(capsys, file, "--design", "random", "--all").count("\nSD ")
+    assert shown(capsys, file, "--design", "random", "--all").count("\nSD ") == 60
 
 
 def test_where_nothing_is_known_work_is_relative_and_the_page_says_how_to_know_more(file, capsys, tmp_path):
@@ -77,9 +77,9 @@ def test_where_nothing_is_known_work_is_relative_and_the_page_says_how_to_know_m
 
 def test_the_document_has_every_run_with_its_unit(file, capsys):
     document = json.loads(shown(capsys, file, "--json", "--design", "space-filling", "--budget", "1 core-hour"))
-    assert "leadline.campaign-plan/1" == document["schema"]
-    assert ("core-hours", 1.0, "space-filling") == (document["unit"], document["budget"], document["design"])
-    assert 66 == len(document["runs"])
+    assert document["schema"] == "leadline.campaign-plan/1"
+    assert (document["unit"], document["budget"], document["design"]) == ("core-hours", 1.0, "space-filling")
+    assert len(document["runs"]) == 66
     cost = sum(row["cost"] for row in document["runs"])
     assert cost == pytest.approx(sum(total["cost"] for total in document["totals"]))
     assert cost + document["kept"] == pytest.approx(1.0)
@@ -94,21 +94,21 @@ def test_the_document_has_every_run_with_its_unit(file, capsys):
     ],
 )
 def test_a_wrong_option_is_one_sentence(file, capsys, arguments, says):
-    assert 2 == main(["campaign", "plan", file, *arguments])
+    assert main(["campaign", "plan", file, *arguments]) == 2
     said = capsys.readouterr().err
     assert says in said
-    assert 1 == said.count("\n")
+    assert said.count("\n") == 1
 
 
 def test_runs_that_ended_are_marked_and_the_forecast_rests_on_them(file, capsys, tmp_path):
     (tmp_path / "train.py").write_text("")
     (tmp_path / "classifier.toml").write_text(CAMPAIGN.replace("python", f"'{sys.executable}'"))
-    assert 0 == main(["campaign", "run", file, "-y", "--max-runs", "4"])
+    assert main(["campaign", "run", file, "-y", "--max-runs", "4"]) == 0
     capsys.readouterr()
     text = shown(capsys, file)
-    assert 4 == text.count("made\n") + text.count("made \n")
+    assert text.count("made\n") + text.count("made \n") == 4
     assert "The forecast rests on 4 runs of this campaign." in text
     assert " spent, each run at most" in text.splitlines()[0]
     document = json.loads(shown(capsys, file, "--json"))
     ahead = sum(row["cost"] for row in document["runs"] if not row["made"])
-    assert 1200 == pytest.approx(document["spent"] + ahead + document["kept"])
+    assert pytest.approx(document["spent"] + ahead + document["kept"]) == 1200

@@ -41,31 +41,31 @@ def file(tmp_path):
 
 
 def test_a_campaign_is_made_and_shown_and_made_no_second_time(file, capsys):
-    assert 0 == main(["campaign", "run", str(file), "-y", "--max-runs", "2"])
+    assert main(["campaign", "run", str(file), "-y", "--max-runs", "2"]) == 0
     printed = capsys.readouterr()
     assert printed.out.startswith("naps: 2 of 5 runs · ")
     assert f"leadline campaign run {file} goes on from here" in printed.err
-    assert 0 == main(["campaign", "run", str(file), "-y"])
+    assert main(["campaign", "run", str(file), "-y"]) == 0
     assert capsys.readouterr().out.startswith("naps: 5 of 5 runs · ")
-    assert 0 == main(["campaign", "run", str(file), "-y", "--json"])
+    assert main(["campaign", "run", str(file), "-y", "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
-    assert "leadline.campaign-run/1" == document["schema"]
-    assert (5, 0) == (document["tally"]["completed"], document["ended_here"])
-    assert 0 == main(["campaign", "status", str(file)])
+    assert document["schema"] == "leadline.campaign-run/1"
+    assert (document["tally"]["completed"], document["ended_here"]) == (5, 0)
+    assert main(["campaign", "status", str(file)]) == 0
     shown = capsys.readouterr().out
-    assert 5 == shown.count("COMPLETED")
+    assert shown.count("COMPLETED") == 5
     assert "kind=good" in shown
-    assert 0 == main(["campaign", "status", "naps", "--json"])
-    assert ["COMPLETED"] * 5 == [run["state"] for run in json.loads(capsys.readouterr().out)["runs"]]
-    assert 0 == main(["campaign", "status"])
+    assert main(["campaign", "status", "naps", "--json"]) == 0
+    assert [run["state"] for run in json.loads(capsys.readouterr().out)["runs"]] == ["COMPLETED"] * 5
+    assert main(["campaign", "status"]) == 0
     assert "naps" in capsys.readouterr().out
-    assert 0 == main(["campaign", "stop", "naps"])
+    assert main(["campaign", "stop", "naps"]) == 0
     assert "is not being run" in capsys.readouterr().err
 
 
 def test_a_campaign_in_which_everything_fails_ends_with_the_reason(file, capsys):
     file.write_text(CAMPAIGN.replace("CODE", "'no data'"))
-    assert 1 == main(["campaign", "run", str(file), "-y"])
+    assert main(["campaign", "run", str(file), "-y"]) == 1
     printed = capsys.readouterr().err
     assert "no run of campaign 'naps' succeeded: each FAILED with exit code 1, having written \"no data\"" in printed
     assert "--retry-failed" in printed
@@ -86,7 +86,7 @@ def test_a_campaign_in_which_everything_fails_ends_with_the_reason(file, capsys)
 def test_bad_input_is_one_sentence_and_nothing_written(words, code, reason, file, capsys, tmp_path):
     assert code == main(["campaign", *(str(file) if word == "FILE" else word for word in words)])
     printed = capsys.readouterr()
-    assert "" == printed.out
+    assert printed.out == ""
     assert reason in printed.err
-    assert 1 == printed.err.count("\n")
+    assert printed.err.count("\n") == 1
     assert not (tmp_path / "data").exists()

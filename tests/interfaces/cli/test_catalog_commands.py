@@ -70,7 +70,7 @@ def test_a_site_of_the_users_own_is_one_file_and_no_code(own_site, capsys, tmp_p
     assert "1.5 a GPU (USD)" in shown
     work = ["--steps", "100", "--on", "Bench", "--json"]
     answer = json.loads(run(capsys, "recommend", str(tmp_path / "config.json"), *work).out)
-    assert ("Bench", "gpu") == (answer["options"][0]["system"], answer["options"][0]["partition"])
+    assert (answer["options"][0]["system"], answer["options"][0]["partition"]) == ("Bench", "gpu")
     script = run(capsys, "submit", "--on", "Bench:gpu", "--time", "1h", "--memory", "4G", "--cores", "8", "--dry-run",
                  "--", "python", "train.py").out  # fmt: skip
     assert "#SBATCH --gpus-per-node=1\n" in script
@@ -107,7 +107,7 @@ def test_findings_are_one_document_too(own_site, capsys):
     own_site.write_text(SITE.replace("gpu_hour = 1.5", "gpu_hour = 0"))
     printed = run(capsys, "systems", "validate", str(own_site), "--json", code=2)
     document = json.loads(printed.out)
-    assert "leadline.findings/1" == document["schema"]
+    assert document["schema"] == "leadline.findings/1"
     assert {"entry", "problem", "fix", "error"} == set(document["findings"][0])
 
 
@@ -121,7 +121,7 @@ def test_a_system_is_shown_with_its_partitions_prices_and_source(capsys):
     assert "gpu-quad" in shown
     assert "source: " in shown
     document = json.loads(run(capsys, "systems", "show", "Pitzer", "--json").out)
-    assert ("leadline.system/1", "Pitzer") == (document["schema"], document["name"])
+    assert (document["schema"], document["name"]) == ("leadline.system/1", "Pitzer")
 
 
 def test_a_device_is_shown_with_every_known_figure_and_its_source(capsys):
@@ -129,10 +129,10 @@ def test_a_device_is_shown_with_every_known_figure_and_its_source(capsys):
     assert "memory_bytes" in shown
     assert "source" in shown
     document = json.loads(run(capsys, "devices", "show", "H200", "--json").out)
-    assert "leadline.device/1" == document["schema"]
+    assert document["schema"] == "leadline.device/1"
     assert document["peak_flops_per_s"]["bfloat16"] > 9e14
     listed = json.loads(run(capsys, "devices", "list", "--json").out)
-    assert "leadline.devices/1" == listed["schema"]
+    assert listed["schema"] == "leadline.devices/1"
     assert document["name"] in [one["name"] for one in listed["devices"]]
 
 
@@ -158,7 +158,7 @@ def test_the_check_names_what_a_large_model_does_not_fit_and_why(capsys, tmp_pat
 )
 def test_what_is_not_there_is_named_with_near_ones(capsys, words, says):
     printed = run(capsys, *words, code=2)
-    assert ("", 1) == (printed.out, printed.err.count("\n"))
+    assert (printed.out, printed.err.count("\n")) == ("", 1)
     assert says in printed.err
 
 

@@ -6,10 +6,10 @@ import json
 import pytest
 
 from leadline.app.composition import toolbox
+from leadline.app.demo import SITES, DemoJob
 from leadline.app.recommend import recommend
 from leadline.app.workload_options import WorkloadOptions
 from leadline.app.workloads import read_workload
-from leadline.bench.demo import SITES, DemoJob
 from leadline.core.documents import dump, load
 from leadline.core.estimate import Basis, Estimate, Interval, Target, Tier
 from leadline.core.jobs import JobSpec, JobState, ResourceSpec
@@ -55,9 +55,9 @@ def job(tmp_path):
     ],
 )
 def test_what_the_demo_cannot_do_is_said_before_anything_runs(words, says, capsys, tmp_path):
-    assert 2 == main(["demo", *words])
+    assert main(["demo", *words]) == 2
     printed = capsys.readouterr()
-    assert "" == printed.out
+    assert printed.out == ""
     assert says in printed.err
     assert not (tmp_path / "data").exists()
 
@@ -65,8 +65,8 @@ def test_what_the_demo_cannot_do_is_said_before_anything_runs(words, says, capsy
 def test_the_comparison_shows_each_quantity_that_is_known_on_both_sides(job, capsys):
     out().print(demo._comparison([job]))
     header, time, memory = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
-    assert ["job", "quantity", "predicted", "90", "%", "range", "measured", "error"] == header.split()
-    assert ["digits_cnn", "elapsed", "11.0", "s", "8.00", "s", "–", "16.0", "s", "10.0", "s", "+10%"] == time.split()
+    assert header.split() == ["job", "quantity", "predicted", "90", "%", "range", "measured", "error"]
+    assert time.split() == ["digits_cnn", "elapsed", "11.0", "s", "8.00", "s", "–", "16.0", "s", "10.0", "s", "+10%"]
     assert memory.split()[:3] == ["digits_cnn", "host", "memory"]
     assert memory.endswith("-20%")
 

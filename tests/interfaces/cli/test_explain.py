@@ -36,7 +36,7 @@ def story(written):
 
 
 def told(capsys, *words):
-    assert 0 == main(["explain", *words])
+    assert main(["explain", *words]) == 0
     return capsys.readouterr().out
 
 
@@ -66,16 +66,16 @@ def test_polls_and_what_concerns_others_are_not_in_it(story, capsys):
     text = told(capsys, "b1c2", "--all")
     assert "live" not in text
     assert "Elsewhere" not in text
-    assert 5 == text.count("left alone")
+    assert text.count("left alone") == 5
 
 
 def test_the_document_has_every_sentence_with_its_figures(story, capsys):
     document = json.loads(told(capsys, "b1c2", "--json"))
-    assert "leadline.story/1" == document["schema"]
-    assert ["TIMEOUT", "RUNNING"] == [one["state"] for one in document["job"]["attempts"]]
+    assert document["schema"] == "leadline.story/1"
+    assert [one["state"] for one in document["job"]["attempts"]] == ["TIMEOUT", "RUNNING"]
     (kept,) = [one for one in document["told"] if one["said"].get("action") == "keep"]
-    assert (5, 0.31) == (kept["times"], kept["said"]["late"])
-    assert 2.0**33 == document["used"][0]["measured"]["host_memory_bytes"]
+    assert (kept["times"], kept["said"]["late"]) == (5, 0.31)
+    assert document["used"][0]["measured"]["host_memory_bytes"] == 2.0**33
 
 
 def test_lines_fit_eighty_columns(story, capsys, monkeypatch):
@@ -87,7 +87,7 @@ def test_an_array_is_asked_which_of_its_elements(written, capsys):
     for at in range(3):
         job = written.job(f"e{at:011}", group="3f2a91b4c0de", index=at)
         written.closes(job, JobState.FAILED if at == 2 else JobState.COMPLETED, "exit code 1" if at == 2 else "")
-    assert 2 == main(["explain", "3f2a91"])
+    assert main(["explain", "3f2a91"]) == 2
     assert "of its 1 that did not complete, such as 3f2a91b4c0de_2\n" in capsys.readouterr().err
     assert "FAILED" in told(capsys, "3f2a91_2")
 
@@ -96,10 +96,10 @@ def test_a_name_that_fits_none_or_several_is_one_sentence(written, capsys):
     written.job("aa0000000001")
     written.job("aa0000000002")
     for name in ("aa", "nothing"):
-        assert 2 == main(["explain", name])
+        assert main(["explain", name]) == 2
         printed = capsys.readouterr()
-        assert "" == printed.out
-        assert 1 == printed.err.count("\n")
+        assert printed.out == ""
+        assert printed.err.count("\n") == 1
 
 
 def test_a_figure_that_nobody_named_is_still_written_with_its_unit():
@@ -111,6 +111,11 @@ def test_a_figure_that_nobody_named_is_still_written_with_its_unit():
         "tries": 2,
         "seen": True,
     }
-    assert ("backlog: 1m 30s", "scratch: 1.00 MiB", "held: 1 node-hours", "cause: node", "tries: 2", "seen: yes") == (
-        figures(said)
+    assert (figures(said)) == (
+        "backlog: 1m 30s",
+        "scratch: 1.00 MiB",
+        "held: 1 node-hours",
+        "cause: node",
+        "tries: 2",
+        "seen: yes",
     )

@@ -30,11 +30,11 @@ def asked(capsys, *words):
 
 def test_a_job_that_fits_says_by_how_much_and_the_largest_batch(capsys, config):
     code, document, _ = asked(capsys, config, "--batch", "4", "--seq", "1024", "--on", "A100 SXM4 80GB")
-    assert (0, "leadline.fit/1", True) == (code, document["schema"], document["fits"])
+    assert (code, document["schema"], document["fits"]) == (0, "leadline.fit/1", True)
     assert document["checks"][0]["needed_bytes"] < document["checks"][0]["there_bytes"] == 80 * 2**30
     assert document["checks"][0]["risk"] < 0.05
     assert 8 < document["largest_batch"] < 400
-    assert [] == document["changes"]
+    assert document["changes"] == []
 
 
 def test_the_largest_batch_fits_and_one_more_does_not(capsys, config):
@@ -42,14 +42,14 @@ def test_the_largest_batch_fits_and_one_more_does_not(capsys, config):
         "largest_batch"
     ]
     words = ("--seq", "1024", "--on", "T4", "--precision", "fp16", "--no-changes")
-    assert 0 == asked(capsys, config, "--batch", str(most), *words)[0]
-    assert 3 == asked(capsys, config, "--batch", str(most + 1), *words)[0]
+    assert asked(capsys, config, "--batch", str(most), *words)[0] == 0
+    assert asked(capsys, config, "--batch", str(most + 1), *words)[0] == 3
 
 
 def test_what_does_not_fit_ends_with_code_3_and_changes_that_really_fit(capsys, config):
     words = (config, "--batch", "32", "--seq", "2048", "--on", "L4")
     code, document, said = asked(capsys, *words)
-    assert 3 == code
+    assert code == 3
     assert not document["fits"]
     assert "leadline fit: does not fit on L4; it would with --" in said
     fitting = [one for one in document["changes"] if one["check"]["needed_bytes"] <= one["check"]["there_bytes"]]
@@ -60,7 +60,7 @@ def test_what_does_not_fit_ends_with_code_3_and_changes_that_really_fit(capsys, 
             base = [config, "--seq", "2048", "--on", "L4", "--no-changes"]
             base += [] if "--batch" in given else ["--batch", "32"]
             again = asked(capsys, *base, *one["options"])
-            assert 0 == again[0], one["options"]
+            assert again[0] == 0, one["options"]
             assert pytest.approx(one["check"]["needed_bytes"]) == again[1]["checks"][0]["needed_bytes"]
 
 
@@ -78,7 +78,7 @@ def test_a_larger_device_is_named_as_on_takes_it(capsys, config):
     larger = next(one for one in changes if one["options"][:1] == ["--on"])
     device = shlex.split(" ".join(larger["options"]))
     code, document, _ = asked(capsys, config, "--batch", "32", "--seq", "2048", *device, "--no-changes")
-    assert 0 == code
+    assert code == 0
     assert pytest.approx(larger["check"]["needed_bytes"]) == document["checks"][0]["needed_bytes"]
 
 
@@ -95,12 +95,12 @@ def test_a_smaller_risk_asks_for_more(capsys, config):
 
 def test_a_node_s_memory_is_checked_beside_its_gpu(capsys, config):
     _, document, _ = asked(capsys, config, "--batch", "1", "--seq", "512", "--on", "Pitzer:gpu-quad", "--no-changes")
-    assert ["GPU", "host"] == [one["kind"] for one in document["checks"]]
+    assert [one["kind"] for one in document["checks"]] == ["GPU", "host"]
     assert document["checks"][1]["there_bytes"] > 300 * 2**30
 
 
 def test_the_text_draws_what_is_held(capsys, config):
-    assert 3 == main(["fit", config, "--batch", "32", "--seq", "2048", "--on", "L4"])
+    assert main(["fit", config, "--batch", "32", "--seq", "2048", "--on", "L4"]) == 3
     shown = capsys.readouterr().out
     assert shown.startswith("L4: does not fit\n")
     assert "activation" in shown
@@ -117,10 +117,10 @@ def test_the_text_draws_what_is_held(capsys, config):
     ],
 )
 def test_bad_input_ends_in_one_sentence(capsys, config, words, says):
-    assert 2 == main(["fit", config, *words])
+    assert main(["fit", config, *words]) == 2
     said = capsys.readouterr().err
     assert says in said
-    assert 1 == said.count("\n")
+    assert said.count("\n") == 1
 
 
 def test_a_device_without_a_memory_figure_is_told_apart_from_one_that_suffices(capsys, config, tmp_path):
@@ -135,7 +135,7 @@ def test_a_device_without_a_memory_figure_is_told_apart_from_one_that_suffices(c
     toolbox.cache_clear()
     code, document, _ = asked(capsys, config, "--batch", "4", "--on", "Mystery")
     toolbox.cache_clear()
-    assert 0 == code
+    assert code == 0
     assert document["fits"] is None
     assert document["checks"][0]["risk"] is None
     assert "the memory of Mystery is not in the catalog" in document["notes"][0]
@@ -144,10 +144,10 @@ def test_a_device_without_a_memory_figure_is_told_apart_from_one_that_suffices(c
 
 def test_the_timeline_is_drawn_in_the_terminal_by_what_is_held(capsys, config):
     words = ["fit", config, "--batch", "4", "--seq", "1024", "--on", "L4", "--no-changes", "--timeline"]
-    assert 0 == main(words)
+    assert main(words) == 0
     shown = capsys.readouterr().out
     chart = shown[shown.index("memory over one step") :].splitlines()
-    assert 15 == len(chart)
+    assert len(chart) == 15
     assert "forward" in chart[-2]
     assert "backward" in chart[-2]
     assert all(letter in chart[-1] for letter in ("W weights", "A activations", "O optimizer state"))
@@ -162,7 +162,7 @@ def test_the_timeline_is_drawn_into_a_file(capsys, config, tmp_path, ending):
     pytest.importorskip("matplotlib")
     path = tmp_path / f"memory.{ending}"
     words = ["fit", config, "--batch", "4", "--seq", "1024", "--on", "L4", "--no-changes", "--plot", str(path)]
-    assert 0 == main(words)
+    assert main(words) == 0
     assert f"drawn into {path}" in capsys.readouterr().err.replace("\n", "")
     content = path.read_bytes()
     if ending == "png":
@@ -179,14 +179,14 @@ def test_the_timeline_is_drawn_into_a_file(capsys, config, tmp_path, ending):
 
 
 def test_a_picture_of_another_kind_is_refused_before_anything_is_estimated(capsys, config, tmp_path):
-    assert 2 == main(["fit", config, "--on", "L4", "--plot", str(tmp_path / "memory.gif")])
+    assert main(["fit", config, "--on", "L4", "--plot", str(tmp_path / "memory.gif")]) == 2
     assert "only .svg and .png files can be drawn" in capsys.readouterr().err
     assert not (tmp_path / "memory.gif").exists()
 
 
 def test_the_document_holds_the_moments_where_they_were_asked_for(capsys, config):
     words = (config, "--batch", "4", "--seq", "1024", "--on", "L4", "--no-changes")
-    assert [] == asked(capsys, *words)[1]["moments"]
+    assert asked(capsys, *words)[1]["moments"] == []
     moments = asked(capsys, *words, "--timeline")[1]["moments"]
     assert 100 < len(moments) <= 200
     assert {"forward", "backward", "optimizer"} == {one["stage"] for one in moments}
@@ -202,7 +202,7 @@ def test_what_a_trace_had_to_assume_is_said(capsys, tmp_path, monkeypatch):
     )
     model = f"{tmp_path / 'model.py'}:build"
     code, document, _ = asked(capsys, model, "--input", "4x8", "--on", "T4", "--no-changes")
-    assert (0, True) == (code, document["fits"])
+    assert (code, document["fits"]) == (0, True)
     assert "depends on the data: all was assumed" in document["notes"][0]
 
 
@@ -232,12 +232,12 @@ def test_a_paged_cache_says_how_many_sequences_fit(capsys, config):
 
 
 def test_a_paged_cache_needs_tokens_to_be_generated(capsys, config):
-    assert 2 == main(["fit", config, "--phase", "inference", "--paged", "--on", "T4"])
+    assert main(["fit", config, "--phase", "inference", "--paged", "--on", "T4"]) == 2
     assert "--generate" in capsys.readouterr().err
 
 
 def test_why_no_time_is_known_is_said_once_here_and_in_an_estimate(capsys, config):
     main(["fit", config, "--batch", "1", "--seq", "128", "--on", "V100 SXM2 16GB", "--no-changes"])
-    assert 1 == capsys.readouterr().out.count("no bfloat16 peak in the catalog")
+    assert capsys.readouterr().out.count("no bfloat16 peak in the catalog") == 1
     main(["estimate", config, "--batch", "1", "--seq", "128", "--on", "V100 SXM2 16GB"])
-    assert 1 == capsys.readouterr().out.count("no bfloat16 peak in the catalog")
+    assert capsys.readouterr().out.count("no bfloat16 peak in the catalog") == 1

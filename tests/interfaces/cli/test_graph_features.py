@@ -50,41 +50,41 @@ def remember(folder, words=("train.py",), **parameters):
 def test_white_box_figures_are_learned_from_and_traced_for_what_is_asked(folder, capsys):
     remember(folder)
     model = folder / "net.npz"
-    assert 0 == main(["train", "net", "--graphs", "--to", str(model), "--json"])
+    assert main(["train", "net", "--graphs", "--to", str(model), "--json"]) == 0
     card = json.loads(capsys.readouterr().out)
     graph = {one["name"]: one for one in card["features"] if one["role"] == "graph"}
     assert {"graph_flops", "graph_bytes", "graph_kernels", "graph_parameters", "graph_peak_bytes"} <= set(graph)
-    assert (16 * 10 + 1, 128 * 10 + 1) == (graph["graph_parameters"]["low"], graph["graph_parameters"]["high"])
+    assert (graph["graph_parameters"]["low"], graph["graph_parameters"]["high"]) == (16 * 10 + 1, 128 * 10 + 1)
     assert "--graphs" in card["reproduce"]
     traced = folder / "data" / "traces"
     before = len(list(traced.iterdir()))
     asked = ["--set", "width=100", "--set", "steps=30"]
-    assert 0 == main(["estimate", str(model), *asked, "--json"])
+    assert main(["estimate", str(model), *asked, "--json"]) == 0
     said = json.loads(capsys.readouterr().out)
     assert 2 < said["elapsed_s"]["point"] < 8
     assert not [name for name in said["parameters"] if name.startswith("graph_")]
     assert before + 1 == len(list(traced.iterdir()))
-    assert 0 == main(["estimate", str(model), "--set", "width=64", "--set", "steps=20"])
+    assert main(["estimate", str(model), "--set", "width=64", "--set", "steps=20"]) == 0
     assert before + 1 == len(list(traced.iterdir()))  # a run's own command, traced before
     (folder / "train.py").unlink()
-    assert 2 == main(["estimate", str(model), *asked])
+    assert main(["estimate", str(model), *asked]) == 2
     assert "train.py 100 30: 'train.py' cannot be traced: there is no such file" in capsys.readouterr().err
 
 
 def test_a_table_has_no_commands_to_trace(folder, capsys):
     (folder / "runs.csv").write_text("width,elapsed_s\n1,2\n")
-    assert 2 == main(["train", "runs.csv", "--graphs"])
+    assert main(["train", "runs.csv", "--graphs"]) == 2
     assert "the table runs.csv has none" in capsys.readouterr().err
 
 
 def test_a_script_that_is_gone_is_named(folder, capsys):
     remember(folder, ("other.py",))
-    assert 2 == main(["train", "net", "--graphs"])
+    assert main(["train", "net", "--graphs"]) == 2
     assert "no white-box figures of " in (said := capsys.readouterr().err)
     assert "there is no such file; check the path" in said
 
 
 def test_a_parameter_that_no_command_shows_could_not_be_traced_later(folder, capsys):
     remember(folder, seed=7)
-    assert 2 == main(["train", "net", "--graphs"])
+    assert main(["train", "net", "--graphs"]) == 2
     assert "have no command in common" in capsys.readouterr().err

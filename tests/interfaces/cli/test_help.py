@@ -35,7 +35,7 @@ def test_every_option_says_what_it_is_and_what_holds_without_it(words):
 
 @pytest.mark.parametrize("words", EVERY)
 def test_help_shows_every_option_with_its_default_and_no_type_of_python(words, capsys):
-    assert 0 == main([*words.split(), "--help"])
+    assert main([*words.split(), "--help"]) == 0
     printed = " ".join(capsys.readouterr().out.split())
     for option in EVERY[words].params:
         if option.param_type_name == "option":
@@ -62,7 +62,7 @@ def test_help_groups_the_options_of_a_workload(capsys):
 
 @pytest.mark.parametrize("words", [["-h"], ["help"], []])
 def test_the_first_help_lists_every_command(words, capsys):
-    assert 0 == main(words)
+    assert main(words) == 0
     printed = capsys.readouterr().out
     assert all(f"\n  {name} " in printed for name in COMMANDS)
 
@@ -88,4 +88,4 @@ def test_start_up_imports_nothing_that_is_not_needed(words, heavy):
         f"sys.exit(' '.join(name for name in {heavy!r} if name in sys.modules))"
     )
     done = subprocess.run([sys.executable, "-c", program, *words], capture_output=True, text=True, check=False)
-    assert "" == done.stderr.strip()
+    assert done.stderr.strip() == ""

@@ -65,22 +65,24 @@ def test_a_run_that_was_cut_off_says_why_and_has_no_error(capsys):
 
 def test_one_run_is_one_document_with_its_comparison(capsys):
     document = json.loads(run(capsys, "show", "abc123", "--json").out)
-    assert ("leadline.run/1", "abc123") == (document["schema"], document["id"])
-    assert [("elapsed_s", True), ("host_memory_bytes", False)] == [
-        (one["quantity"], one["within"]) for one in document["comparison"]
+    assert (document["schema"], document["id"]) == ("leadline.run/1", "abc123")
+    assert [(one["quantity"], one["within"]) for one in document["comparison"]] == [
+        ("elapsed_s", True),
+        ("host_memory_bytes", False),
     ]
 
 
 def test_the_list_has_the_newest_first_and_may_be_cut(capsys):
-    assert ["abd456", "abc123"] == [line.split()[0] for line in run(capsys, "list").out.splitlines()[1:]]
-    assert ["abd456"] == [one["id"] for one in json.loads(run(capsys, "list", "--limit", "1", "--json").out)["runs"]]
+    assert [line.split()[0] for line in run(capsys, "list").out.splitlines()[1:]] == ["abd456", "abc123"]
+    assert [one["id"] for one in json.loads(run(capsys, "list", "--limit", "1", "--json").out)["runs"]] == ["abd456"]
 
 
 def test_the_export_has_a_line_a_run_under_one_header(capsys):
     rows = list(csv.DictReader(io.StringIO(run(capsys, "export").out)))
-    assert ["abd456", "abc123"] == [row["id"] for row in rows]
-    assert ["abd456", "abc123"] == [
-        one["id"] for one in json.loads(run(capsys, "export", "--format", "json").out)["runs"]
+    assert [row["id"] for row in rows] == ["abd456", "abc123"]
+    assert [one["id"] for one in json.loads(run(capsys, "export", "--format", "json").out)["runs"]] == [
+        "abd456",
+        "abc123",
     ]
 
 
@@ -96,7 +98,7 @@ def test_the_export_has_a_line_a_run_under_one_header(capsys):
 )
 def test_what_is_not_there_is_refused_in_one_sentence(capsys, words, code, says):
     printed = run(capsys, *words, code=code)
-    assert ("", 1) == (printed.out, printed.err.count("\n"))
+    assert (printed.out, printed.err.count("\n")) == ("", 1)
     assert says in printed.err
 
 
@@ -104,4 +106,4 @@ def test_a_damaged_history_is_named_and_left_as_it_is(capsys):
     settings.history_path().write_bytes(b"not a database" * 100)
     printed = run(capsys, "list", code=1)
     assert "is damaged or no history" in printed.err
-    assert b"not a database" * 100 == settings.history_path().read_bytes()
+    assert settings.history_path().read_bytes() == b"not a database" * 100

@@ -25,19 +25,20 @@ def test_a_job_that_runs_shows_how_far_it_is_and_until_when(written, capsys):
     written.tells(Kind.PROGRESS, {"steps": 430, "total": 1000}, attempt)
     written.tells(Kind.DECISION, {"action": "keep", "total_s": 9000.0, "total_low_s": 8000.0, "total_high_s": 9500.0},
                   attempt)  # fmt: skip
-    assert 0 == main(["jobs"])
+    assert main(["jobs"]) == 0
     head, row = lines(capsys)
     assert head.split() == ["job", "name", "where", "state", "done", "time", "took"]
     assert row.startswith("b1c2d3  train  Pitzer:gpu  RUNNING  43 %  1h 5")
     assert "/ 2h 00m" in row
     assert "430 of 1000 steps · ends " in row
-    assert 0 == main(["jobs", "--json"])
+    assert main(["jobs", "--json"]) == 0
     (found,) = json.loads(capsys.readouterr().out)["jobs"]
     began = datetime.fromisoformat(attempt.started_at)
-    assert 8000.0 == pytest.approx(
-        (datetime.fromisoformat(found["expected_end"]["earliest"]) - began).total_seconds(), abs=1e-2
+    assert (
+        pytest.approx((datetime.fromisoformat(found["expected_end"]["earliest"]) - began).total_seconds(), abs=1e-2)
+        == 8000.0
     )
-    assert 0.43 == found["shown"]["done"] / found["shown"]["total"]
+    assert found["shown"]["done"] / found["shown"]["total"] == 0.43
     assert found["spent"]["currency"] == "USD"
 
 
@@ -78,7 +79,7 @@ def test_an_array_is_one_row_with_its_elements_counted_and_each_has_its_own_if_w
     main(["jobs", "--each"])
     assert {"3f2a91_0", "3f2a91_1", "3f2a91_2"} == {row.split()[0] for row in lines(capsys)[1:]}
     main(["jobs", "3f2a91_1", "--json"])
-    assert [1] == [one["index"] for one in json.loads(capsys.readouterr().out)["jobs"]]
+    assert [one["index"] for one in json.loads(capsys.readouterr().out)["jobs"]] == [1]
 
 
 def test_those_that_ended_are_listed_when_asked_for_with_how_they_ended(written, capsys):
@@ -86,12 +87,12 @@ def test_those_that_ended_are_listed_when_asked_for_with_how_they_ended(written,
     written.closes(
         job, written.ends(written.attempt(job, state=JobState.RUNNING), JobState.FAILED).state, "exit code 3"
     )
-    assert 0 == main(["jobs"])
+    assert main(["jobs"]) == 0
     printed = capsys.readouterr()
-    assert "" == printed.out
+    assert printed.out == ""
     assert "leadline jobs --all shows those that ended" in printed.err
     for words in (["--all"], ["solver"], ["aa00"], ["4001"], ["--limit", "1"]):
-        assert 0 == main(["jobs", *words])
+        assert main(["jobs", *words]) == 0
         assert lines(capsys)[1].endswith("exit code 3"), words
 
 
@@ -102,24 +103,24 @@ def test_a_system_that_does_not_answer_is_told_until_it_answers_again(written, c
     assert "note: Pitzer has not answered since" in capsys.readouterr().err
     written.tells(Kind.POLL, {"system": "Pitzer", "answers": "again"})
     main(["jobs"])
-    assert "" == capsys.readouterr().err
+    assert capsys.readouterr().err == ""
 
 
 def test_without_any_job_it_says_how_one_is_handed_over(capsys):
-    assert 0 == main(["jobs", "--all"])
+    assert main(["jobs", "--all"]) == 0
     printed = capsys.readouterr()
-    assert "" == printed.out
+    assert printed.out == ""
     assert "leadline submit" in printed.err
-    assert 2 == main(["jobs", "nothing"])
+    assert main(["jobs", "nothing"]) == 2
     assert "unknown job 'nothing': no job was handed over yet" in capsys.readouterr().err
 
 
 def test_no_name_breaks_the_table(written, capsys):
     written.attempt(written.job("aa0000000001", name=EVIL), reason=EVIL)
     main(["jobs"])
-    assert 2 == len(lines(capsys))
-    assert 'a "job" [31m $(true)' == plain(EVIL)
-    assert 40 == len(plain("x" * 100))
+    assert len(lines(capsys)) == 2
+    assert plain(EVIL) == 'a "job" [31m $(true)'
+    assert len(plain("x" * 100)) == 40
 
 
 @pytest.mark.parametrize("width", [80, 60])
@@ -135,14 +136,14 @@ def test_rows_fit_a_narrow_terminal(width):
 
 
 def test_keys_are_as_short_as_tells_them_apart():
-    assert {"aaaaaa1": "aaaaaa1", "aaaaaa2": "aaaaaa2"} == short_keys(["aaaaaa1", "aaaaaa2"])
-    assert {"bbbbbb1": "bbbbbb"} == short_keys(["bbbbbb1", "bbbbbb1"])
+    assert short_keys(["aaaaaa1", "aaaaaa2"]) == {"aaaaaa1": "aaaaaa1", "aaaaaa2": "aaaaaa2"}
+    assert short_keys(["bbbbbb1", "bbbbbb1"]) == {"bbbbbb1": "bbbbbb"}
 
 
 def test_times_and_what_was_spent_are_written_as_people_do():
     now = datetime.fromisoformat("2026-11-22T12:00:00").astimezone()
-    assert "14:05" == clock("2026-11-22T14:05:00", now)
-    assert "24 Nov 14:05" == clock("2026-11-24T14:05:00", now)
+    assert clock("2026-11-22T14:05:00", now) == "14:05"
+    assert clock("2026-11-24T14:05:00", now) == "24 Nov 14:05"
     written = [format_spent(Spent(3600.0, *more)) for more in ((), (0.004, "USD"), (1.5, "USD"), (2.0, "SU"))]
-    assert ["1 node-h", "<$0.01", "$1.50", "2 SU"] == written
-    assert "" == format_spent(Spent())
+    assert written == ["1 node-h", "<$0.01", "$1.50", "2 SU"]
+    assert format_spent(Spent()) == ""

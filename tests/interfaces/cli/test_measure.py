@@ -15,13 +15,13 @@ def test_a_file_is_begun_and_gone_on_with_by_the_same_command(tmp_path, capfd):
     pytest.importorskip("torch")
     path = tmp_path / "rows.jsonl"
     words = ["measure", "--out", str(path), "--quick", "--no-ops", "--device", "cpu", "--minutes", "0.3", "--json"]
-    assert 0 == main(words)
+    assert main(words) == 0
     first = capfd.readouterr()
     document = json.loads(first.out)
     assert ("leadline.measured/1", str(path)) == (document["schema"], document["path"])
     assert f"[{document['in_file']}, " in first.err
     assert "note: energy is not measured: there is no meter for a CPU" in first.err
-    assert 0 == main(words)
+    assert main(words) == 0
     again = json.loads(capfd.readouterr().out)
     assert again["in_file"] == document["in_file"] + sum(again["outcomes"].values())
     assert again["in_file"] == path.read_text().count("\n") - 1
@@ -30,13 +30,13 @@ def test_a_file_is_begun_and_gone_on_with_by_the_same_command(tmp_path, capfd):
 def test_the_kit_is_written_and_runs_without_leadline(tmp_path, capsys):
     pytest.importorskip("torch")
     kit = tmp_path / "kit.pyz"
-    assert 0 == main(["measure", "--kit", str(kit)])
+    assert main(["measure", "--kit", str(kit)]) == 0
     assert "where torch is: python kit.pyz --out rows.jsonl --minutes 20" in capsys.readouterr().out
     bare = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     done = subprocess.run(
         [sys.executable, "-I", str(kit), "--help"], env=bare, capture_output=True, text=True, check=False
     )
-    assert 0 == done.returncode, done.stderr
+    assert done.returncode == 0, done.stderr
     assert "Needs torch and nothing else" in " ".join(done.stdout.split())
 
 
@@ -56,12 +56,12 @@ def test_what_cannot_be_measured_is_refused_in_one_sentence(words, says, tmp_pat
     pytest.importorskip("torch")
     monkeypatch.chdir(tmp_path)
     (tmp_path / "thesis.txt").write_text("unsaved elsewhere")
-    assert 2 == main(["measure", *words])
+    assert main(["measure", *words]) == 2
     printed = capsys.readouterr()
-    assert ("", 1) == (printed.out, printed.err.count("\n"))
+    assert (printed.out, printed.err.count("\n")) == ("", 1)
     assert says in printed.err
-    assert ["thesis.txt"] == [one.name for one in tmp_path.iterdir()]
-    assert "unsaved elsewhere" == (tmp_path / "thesis.txt").read_text()
+    assert [one.name for one in tmp_path.iterdir()] == ["thesis.txt"]
+    assert (tmp_path / "thesis.txt").read_text() == "unsaved elsewhere"
 
 
 @pytest.mark.slow
@@ -69,8 +69,8 @@ def test_a_model_is_trained_on_a_file_of_measurements(tmp_path, capfd):
     pytest.importorskip("torch")
     pytest.importorskip("sklearn")
     path = tmp_path / "rows.jsonl"
-    assert 0 == main(["measure", "--out", str(path), "--quick", "--no-ops", "--device", "cpu", "--minutes", "0.8"])
+    assert main(["measure", "--out", str(path), "--quick", "--no-ops", "--device", "cpu", "--minutes", "0.8"]) == 0
     capfd.readouterr()
-    assert 0 == main(["train", str(path), "--target", "step_s", "--to", str(tmp_path / "model.npz"), "--json"])
+    assert main(["train", str(path), "--target", "step_s", "--to", str(tmp_path / "model.npz"), "--json"]) == 0
     card = json.loads(capfd.readouterr().out)
     assert "step_s" in json.dumps(card)

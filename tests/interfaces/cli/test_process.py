@@ -30,7 +30,7 @@ def test_a_reader_who_has_seen_enough_ends_the_command_quietly(words, environmen
         ["bash", "-c", f"{command} | head -1; exit ${{PIPESTATUS[0]}}"], env=environment, capture_output=True,
         text=True, check=False,
     )  # fmt: skip
-    assert (0, 1, "") == (done.returncode, done.stdout.count("\n"), done.stderr)
+    assert (done.returncode, done.stdout.count("\n"), done.stderr) == (0, 1, "")
 
 
 def test_a_reader_who_was_gone_before_the_first_line_ends_it_quietly_too(environment):
@@ -40,14 +40,14 @@ def test_a_reader_who_was_gone_before_the_first_line_ends_it_quietly_too(environ
         [*LEADLINE, "devices", "list"], env=environment, stdout=writing, stderr=subprocess.PIPE, check=False
     )
     os.close(writing)
-    assert (0, b"") == (done.returncode, done.stderr)
+    assert (done.returncode, done.stderr) == (0, b"")
 
 
 @pytest.mark.parametrize("redirect", [">&-", "2>&-"])
 def test_a_stream_that_is_closed_from_the_start_does_no_harm(redirect, environment):
     command = " ".join([*LEADLINE, "devices", "list", redirect])
     done = subprocess.run(["bash", "-c", command], env=environment, capture_output=True, text=True, check=False)
-    assert 0 == done.returncode
+    assert done.returncode == 0
     assert "Traceback" not in done.stderr
 
 
@@ -56,8 +56,8 @@ def test_a_stream_that_is_closed_from_the_start_does_no_harm(redirect, environme
 def test_a_full_disk_is_a_failure_that_is_named(words, environment):
     with Path("/dev/full").open("wb") as full:
         done = subprocess.run([*LEADLINE, *words], env=environment, stdout=full, stderr=subprocess.PIPE, check=False)
-    assert 1 == done.returncode
-    assert b"leadline: the output cannot be written: No space left on device\n" == done.stderr
+    assert done.returncode == 1
+    assert done.stderr == b"leadline: the output cannot be written: No space left on device\n"
 
 
 def test_a_fault_of_our_own_is_one_sentence_and_shows_its_place_when_asked(environment):
@@ -67,9 +67,9 @@ def test_a_fault_of_our_own_is_one_sentence_and_shows_its_place_when_asked(envir
         "main.main = broken\nmain.run()"
     )
     done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=False)
-    assert 1 == done.returncode
+    assert done.returncode == 1
     assert "leadline: a fault of Leadline's own, KeyError: 'missing': LEADLINE_DEBUG=1 shows where" in done.stderr
-    assert 1 == done.stderr.count("\n")
+    assert done.stderr.count("\n") == 1
     shown = subprocess.run(
         [sys.executable, "-c", program], env={**environment, "LEADLINE_DEBUG": "1"}, capture_output=True, check=False
     )
@@ -111,12 +111,12 @@ def test_an_interrupt_while_a_script_is_traced_ends_everything_it_started(enviro
         return workers and workers[0].cpu_times().user > 4.0
 
     code, said = interrupted(["estimate", "--", sys.executable, str(script)], environment, once=started)
-    assert (130, "leadline estimate: interrupted\n") == (code, said)
+    assert (code, said) == (130, "leadline estimate: interrupted\n")
     until = time.monotonic() + 10
     while workers[0].is_running() and time.monotonic() < until:
         time.sleep(0.05)
     assert not workers[0].is_running()
-    assert [] == list(tmp_path.glob("leadline-trace-*"))
+    assert list(tmp_path.glob("leadline-trace-*")) == []
     assert not (tmp_path / "data").exists()
 
 
@@ -124,7 +124,7 @@ def test_an_interrupt_while_a_job_runs_reaches_the_job_and_is_remembered(environ
     begun = tmp_path / "begun"
     words = ["submit", "-y", "--", "bash", "-c", f"touch {begun}; sleep 100"]
     code, said = interrupted(words, environment, once=begun.exists)
-    assert 5 == code
+    assert code == 5
     assert "CANCELLED" in said
     assert "Traceback" not in said
     shown = subprocess.run([*LEADLINE, "history", "list"], env=environment, capture_output=True, text=True, check=False)

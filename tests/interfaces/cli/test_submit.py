@@ -95,7 +95,7 @@ def test_bad_input_is_one_sentence_and_nothing_written(words, code, reason, caps
 
 def test_a_cluster_that_is_not_here_is_refused_with_the_way_out(monkeypatch, tmp_path, capsys):
     monkeypatch.setenv("PATH", "/nonexistent")
-    assert 4 == main(["submit", "--on", "slurm:gpu", "-y", "--", "true"])
+    assert main(["submit", "--on", "slurm:gpu", "-y", "--", "true"]) == 4
     said = capsys.readouterr().err
     assert "no sbatch" in said
     assert "--dry-run prints the script" in said
@@ -123,7 +123,7 @@ def test_a_dry_run_of_several_places_prints_a_script_of_each_and_says_what_the_p
     assert "it goes on from its checkpoint" in printed.err
     assert main(["submit", *words, "--dry-run", "--json", "--", "python", "train.py"]) == 0
     document = json.loads(capsys.readouterr().out)
-    assert ["slurm:long"] == [one["place"] for one in document["others"]]
+    assert [one["place"] for one in document["others"]] == ["slurm:long"]
     assert document["policy"]["copies"] == 2
     assert not (tmp_path / "data").exists()
 

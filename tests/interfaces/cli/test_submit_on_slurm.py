@@ -24,29 +24,29 @@ def nodes_see_it(tmp_path):
 
 def test_a_job_goes_to_slurm_and_its_story_is_told(capsys, tmp_path):
     words = ["--on", "slurm", "--time", "5m", "--name", 'a "b"\nc', "-y", "--workdir", str(tmp_path)]
-    assert 0 == main(["submit", *words, "--", sys.executable, "-c", "print('from Slurm'); open('done', 'w')"])
+    assert main(["submit", *words, "--", sys.executable, "-c", "print('from Slurm'); open('done', 'w')"]) == 0
     printed = capsys.readouterr()
     (job,) = jobs_of(everything=True)
     number = job.attempts[0].scheduler_id
     assert number.isdecimal()
     assert f"next: leadline watch {job.key}" in printed.err
-    assert 0 == main(["watch", number])
+    assert main(["watch", number]) == 0
     assert (tmp_path / "done").exists()
     capsys.readouterr()
-    assert 0 == main(["explain", number])
+    assert main(["explain", number]) == 0
     story = capsys.readouterr().out
     assert f"taken by the scheduler as {number}" in story
     assert "COMPLETED, exit code 0" in story
-    assert 0 == main(["jobs", number, "--json"])
-    assert "COMPLETED" == json.loads(capsys.readouterr().out)["jobs"][0]["state"]
+    assert main(["jobs", number, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["jobs"][0]["state"] == "COMPLETED"
 
 
 def test_an_array_on_slurm_is_one_row_and_is_taken_back_whole(capsys, tmp_path):
     words = ["--on", "slurm", "--time", "5m", "--array", "1-3", "-y", "--workdir", str(tmp_path)]
-    assert 0 == main(["submit", *words, "--", "sleep", "300"])
+    assert main(["submit", *words, "--", "sleep", "300"]) == 0
     row = capsys.readouterr().out.splitlines()[1]
     assert "sleep[3]" in row
     group = jobs_of()[0].group
-    assert 0 == main(["cancel", group[:8], "-y"])
+    assert main(["cancel", group[:8], "-y"]) == 0
     assert "3 of 3 jobs ended: CANCELLED" in capsys.readouterr().err
     assert {JobState.CANCELLED} == {one.state for one in jobs_of([group])}

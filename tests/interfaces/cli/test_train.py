@@ -50,10 +50,10 @@ def remember(name="net"):
 
 def test_a_table_becomes_a_model_a_card_and_plots(table, tmp_path, capsys):
     to, plots = tmp_path / "made" / "net.npz", tmp_path / "plots"
-    assert 0 == main(["train", str(table), "--to", str(to), "--plots", str(plots)])
+    assert main(["train", str(table), "--to", str(to), "--plots", str(plots)]) == 0
     printed = capsys.readouterr().out
     assert "runs: elapsed_s" in printed
-    assert 1 == sum(line.startswith("* ") for line in printed.splitlines())
+    assert sum(line.startswith("* ") for line in printed.splitlines()) == 1
     assert "scaling_law on SD" in printed
     assert "boosting on SD" in printed
     assert "chosen by mape: " in printed
@@ -62,27 +62,27 @@ def test_a_table_becomes_a_model_a_card_and_plots(table, tmp_path, capsys):
     names = {f"runs-elapsed_s-{kind}.{form}" for kind in ("predicted", "error") for form in ("png", "svg")}
     assert names <= {one.name for one in plots.iterdir()}
     assert all(one.stat().st_size > 5000 for one in plots.iterdir())
-    assert 0 == main(["model", "show", str(to)])
+    assert main(["model", "show", str(to)]) == 0
     assert to.with_suffix(".md").read_text() == capsys.readouterr().out
-    assert 0 == main(["model", "show", str(to), "--json"])
+    assert main(["model", "show", str(to), "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
-    assert ("leadline.model/1", "runs") == (document["schema"], document["application"])
+    assert (document["schema"], document["application"]) == ("leadline.model/1", "runs")
 
 
 def test_a_campaign_of_the_history_is_trained_by_its_name_and_kept_with_the_users_models(tmp_path, capsys):
     remember()
-    assert 0 == main(["train", "net", "--policy", "wtm", "--json"])
+    assert main(["train", "net", "--policy", "wtm", "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert str(tmp_path / "data" / "models" / "net.npz") == document["model"]
-    assert ["net", "--epochs", "{epochs}", "--width={width}"] == document["command"]
-    assert "leadline train net --policy wtm --seed 0" == document["reproduce"]
-    assert ["epochs"] == document["targets"][0]["scale_features"]
-    assert 0 == main(["model", "show", "net"])
+    assert document["command"] == ["net", "--epochs", "{epochs}", "--width={width}"]
+    assert document["reproduce"] == "leadline train net --policy wtm --seed 0"
+    assert document["targets"][0]["scale_features"] == ["epochs"]
+    assert main(["model", "show", "net"]) == 0
     assert "# Model of net" in capsys.readouterr().out
     (tmp_path / "data" / "models" / "broken.npz").write_text("no model")
-    assert 0 == main(["model", "list"])
+    assert main(["model", "list"]) == 0
     printed = capsys.readouterr()
-    assert ["net", "net", "elapsed_s", "24"] == printed.out.splitlines()[1].split()[:4]
+    assert printed.out.splitlines()[1].split()[:4] == ["net", "net", "elapsed_s", "24"]
     assert "broken.npz is no model of Leadline" in printed.err
 
 
@@ -103,23 +103,23 @@ def test_a_campaign_of_the_history_is_trained_by_its_name_and_kept_with_the_user
 def test_what_cannot_be_trained_is_one_sentence(words, why, table, capsys):
     remember()
     remember("fft")
-    assert 2 == main(["train", *(word.format(table=table) for word in words)])
+    assert main(["train", *(word.format(table=table) for word in words)]) == 2
     printed = capsys.readouterr()
-    assert "" == printed.out
+    assert printed.out == ""
     assert why in printed.err
-    assert 1 == len(printed.err.splitlines())
+    assert len(printed.err.splitlines()) == 1
 
 
 def test_without_models_a_list_says_what_makes_one(capsys):
-    assert 0 == main(["model", "list"])
+    assert main(["model", "list"]) == 0
     assert "leadline train CAMPAIGN makes one" in capsys.readouterr().err
 
 
 def test_an_empty_history_says_what_makes_runs(capsys):
-    assert 2 == main(["train"])
+    assert main(["train"]) == 2
     assert "there are no runs to learn from" in capsys.readouterr().err
 
 
 def test_a_file_that_is_no_model_is_one_sentence(table, capsys):
-    assert 2 == main(["model", "show", str(table)])
+    assert main(["model", "show", str(table)]) == 2
     assert "is no model of Leadline" in capsys.readouterr().err

@@ -54,9 +54,9 @@ def run(capsys, *arguments):
 def test_one_configuration_is_estimated_with_its_interval_and_what_it_rests_on(capsys, model):
     code, out, _ = run(capsys, "estimate", model, *ASK, "--set", "cores=4", "--json")
     document = json.loads(out)
-    assert 0 == code
+    assert code == 0
     said = (document["schema"], document["application"], document["basis"]["tier"])
-    assert ("leadline.estimate/1", "solver", "learned") == said
+    assert said == ("leadline.estimate/1", "solver", "learned")
     assert pytest.approx(15.0, rel=0.2) == document["elapsed_s"]["point"]
     assert document["elapsed_s"]["low"] < document["elapsed_s"]["point"] < document["elapsed_s"]["high"]
     assert any("linear" in reason for reason in document["basis"]["reasons"])
@@ -65,31 +65,31 @@ def test_one_configuration_is_estimated_with_its_interval_and_what_it_rests_on(c
 
 def test_several_configurations_are_a_table_with_what_varies(capsys, model):
     code, out, _ = run(capsys, "estimate", model, *ASK, "--vary", "cores=1,2", "--on", "Pitzer:cpu")
-    assert 0 == code
+    assert code == 0
     assert "solver: steps 4000, kind b" in out
-    assert ["cores", "Pitzer:cpu", "Pitzer:cpu"] == [word for word in out.split() if word in ("cores", "Pitzer:cpu")]
+    assert [word for word in out.split() if word in ("cores", "Pitzer:cpu")] == ["cores", "Pitzer:cpu", "Pitzer:cpu"]
 
 
 def test_a_model_is_asked_by_its_option_or_by_its_file_alike(capsys, model):
     words = (*ASK, "--on", "Pitzer:cpu", "--json")
     named, alone = (run(capsys, "recommend", *how, *words) for how in (("--model", model), (model,)))
-    assert 0 == named[0]
+    assert named[0] == 0
     assert named[1] == alone[1]
 
 
 def test_the_recommendation_is_a_configuration_with_its_request_its_reason_and_its_command(capsys, model):
     code, out, _ = run(capsys, "recommend", model, *ASK, "--on", "Pitzer", "--deadline", "1h")
-    assert 0 == code
+    assert code == 0
     lines = out.splitlines()
     assert lines[0].startswith("Ask for Pitzer:")
-    assert "Why: the cheapest in USD within the deadline." == lines[1]
+    assert lines[1] == "Why: the cheapest in USD within the deadline."
     assert "decides the walltime" in lines[2]
     assert any(line.startswith("Run: solve --steps 4000 --kind b --threads ") for line in lines)
 
 
 def test_hardware_that_no_run_had_is_marked(capsys, model):
     code, out, _ = run(capsys, "recommend", model, *ASK, "--on", "Expanse")
-    assert 0 == code
+    assert code == 0
     assert "Beware: no run had its processor (AMD EPYC 7742), but Intel(R) Xeon(R) Gold 6148" in out
     assert "? no run had this hardware: the range is wider for it" in out
 
@@ -105,9 +105,9 @@ def test_hardware_that_no_run_had_is_marked(capsys, model):
 )
 def test_a_question_that_cannot_be_answered_is_one_sentence(capsys, model, verb, words, says):
     code, out, err = run(capsys, verb, model, *words)
-    assert (2, "") == (code, out)
+    assert (code, out) == (2, "")
     assert says in err
-    assert 1 == len(err.strip().splitlines())
+    assert len(err.strip().splitlines()) == 1
 
 
 @pytest.mark.parametrize(
@@ -120,13 +120,13 @@ def test_a_question_that_cannot_be_answered_is_one_sentence(capsys, model, verb,
 )
 def test_a_model_that_is_not_there_or_not_alone_is_one_sentence(capsys, words, says):
     code, _, err = run(capsys, "recommend", *words)
-    assert 2 == code
+    assert code == 2
     assert says in err
 
 
 def test_when_nothing_fits_the_reasons_and_the_smallest_change_are_said(capsys, model):
     code, _, err = run(capsys, "recommend", model, *ASK, "--on", "Pitzer:cpu", "--vary", "cores=4", "--deadline", "1s")
-    assert 3 == code
+    assert code == 3
     assert "rejected Pitzer:cpu" in err
     assert "a deadline of" in err
 
@@ -139,4 +139,4 @@ def test_asking_loads_no_library_that_only_training_needs(model):
         "sys.exit(code or ', '.join(heavy) or 0)"
     )
     done = subprocess.run([sys.executable, "-c", script, *asked], capture_output=True, text=True, check=False)
-    assert (0, "") == (done.returncode, done.stderr)
+    assert (done.returncode, done.stderr) == (0, "")

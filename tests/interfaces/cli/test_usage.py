@@ -10,7 +10,7 @@ OPTIONS = ["--on", "--gpus", "--time", "--memory", "--yes", "--batch", "--seq", 
 
 @pytest.mark.parametrize("given", ["--system", "--device", "--target", "--cluster", "--partition", "-p"])
 def test_every_way_to_say_where_means_on(given):
-    assert ["--on"] == meant(given, OPTIONS)
+    assert meant(given, OPTIONS) == ["--on"]
 
 
 @pytest.mark.parametrize(
@@ -42,7 +42,7 @@ def test_no_option_is_given_as_another_way_to_say_itself():
 
 
 def test_time_means_the_deadline_where_a_command_has_no_time():
-    assert ["--deadline"] == meant("--time-limit", ["--deadline", "--budget"])
+    assert meant("--time-limit", ["--deadline", "--budget"]) == ["--deadline"]
 
 
 @pytest.mark.parametrize(
@@ -68,16 +68,16 @@ def test_time_means_the_deadline_where_a_command_has_no_time():
     ],
 )  # fmt: skip
 def test_a_wrong_command_line_is_answered_in_one_sentence(words, says, capsys):
-    assert 2 == main(words)
+    assert main(words) == 2
     printed = capsys.readouterr()
-    assert "" == printed.out
+    assert printed.out == ""
     assert says in printed.err
-    assert 1 == printed.err.count("\n")
+    assert printed.err.count("\n") == 1
 
 
 @pytest.mark.parametrize("group", ["systems", "devices", "history"])
 def test_a_group_without_a_command_explains_itself(group, capsys):
-    assert 0 == main([group])
+    assert main([group]) == 0
     printed = capsys.readouterr()
     assert printed.out.startswith("Usage: ")
-    assert "" == printed.err
+    assert printed.err == ""

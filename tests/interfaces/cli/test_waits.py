@@ -55,7 +55,7 @@ def test_waits_are_told_beside_the_time_where_the_accounting_knows_them(capsys, 
     words = ("recommend", config, "--steps", "1000", "--on", "Pitzer", "--waits", f"pitzer={sacct}", "--json")
     code, out, _ = run(capsys, *words)
     found = by_partition(json.loads(out)["options"])
-    assert 0 == code
+    assert code == 0
     assert HOUR <= found["cpu"]["wait_s"]["point"] <= 2 * HOUR
     assert found["cpu-exp"]["wait_s"]["point"] <= 60
     run_s, result_s = found["cpu"]["estimate"]["elapsed_s"], found["cpu"]["result_s"]
@@ -80,7 +80,7 @@ def test_a_deadline_counts_the_wait(capsys, config, sacct):
     _, without, _ = run(capsys, *words, "--json")
     code, out, err = run(capsys, *words, "--waits", f"Pitzer={sacct}", "--all")
     assert {"cpu", "cpu-exp"} == set(by_partition(json.loads(without)["options"]))
-    assert 0 == code
+    assert code == 0
     assert "Ask for Pitzer:cpu-exp" in out
     assert "rejected Pitzer:cpu (" in err
     assert "deadline: waits and runs for up to" in err
@@ -102,6 +102,6 @@ def test_the_table_shows_waits_only_where_they_were_asked_for(capsys, config, sa
 )
 def test_an_accounting_that_cannot_be_read_ends_in_one_sentence(capsys, config, shown, says):
     code, out, err = run(capsys, "recommend", config, "--steps", "10", "--waits", shown)
-    assert (2, "") == (code, out)
+    assert (code, out) == (2, "")
     assert says in err
-    assert 1 == len(err.strip().splitlines())
+    assert len(err.strip().splitlines()) == 1

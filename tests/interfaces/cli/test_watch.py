@@ -24,7 +24,7 @@ for at in range({n}):
 
 
 def submit(*command, words=()):
-    assert 0 == main(["submit", "--on", "local", "--detach", "-y", *words, "--", *command])
+    assert main(["submit", "--on", "local", "--detach", "-y", *words, "--", *command]) == 0
     return jobs_of()[0] if jobs_of() else jobs_of(everything=True)[0]
 
 
@@ -44,15 +44,15 @@ def until(holds, timeout_s=30.0):
 def test_a_job_is_handed_over_watched_to_its_end_and_remembered(capsys):
     job = submit(sys.executable, "-c", WORK.format(n=10), words=["--name", "steps", "--time", "5m"])
     capsys.readouterr()
-    assert 0 == main(["watch"])
+    assert main(["watch"]) == 0
     printed = capsys.readouterr()
     assert f"{job.key} steps RUNNING at local" in printed.out
     assert f"{job.key} steps COMPLETED at local" in printed.out
     ended = jobs_of([job.key])[0]
-    assert (JobState.COMPLETED, 1) == (ended.state, len(ended.attempts))
-    assert 0 == main(["history", "show", ended.attempts[0].key, "--json"])
+    assert (ended.state, len(ended.attempts)) == (JobState.COMPLETED, 1)
+    assert main(["history", "show", ended.attempts[0].key, "--json"]) == 0
     run = json.loads(capsys.readouterr().out)
-    assert ("steps", "COMPLETED") == (run["job"]["name"], run["state"])
+    assert (run["job"]["name"], run["state"]) == ("steps", "COMPLETED")
     main(["explain", "steps"])
     assert "memory" in capsys.readouterr().out.partition("Attempts")[2]
 
@@ -60,9 +60,9 @@ def test_a_job_is_handed_over_watched_to_its_end_and_remembered(capsys):
 def test_a_job_that_fails_gives_five_and_its_story_ends_with_its_log(capsys):
     job = submit(sys.executable, "-c", "import sys; print('no such grid'); sys.exit('it broke')")
     capsys.readouterr()
-    assert 5 == main(["watch", job.key])
+    assert main(["watch", job.key]) == 5
     assert f"job {job.key} ended FAILED" in capsys.readouterr().err
-    assert 0 == main(["explain", job.key])
+    assert main(["explain", job.key]) == 0
     story = capsys.readouterr().out
     assert "exit code 1" in story
     assert story.rstrip().endswith("it broke")
@@ -76,25 +76,25 @@ def test_each_change_is_one_document_on_a_line(capsys):
     capsys.readouterr()
     code = main(["watch", "--json"])
     seen = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert 0 == code
+    assert code == 0
     assert all(one["schema"] in ("leadline.job/1", "leadline.jobs/1") for one in seen)
 
 
 def test_cancel_ends_a_running_job_at_once_where_nobody_runs_the_plane(capsys):
     job = submit("sleep", "300")
-    assert 2 == main(["cancel", job.key])
+    assert main(["cancel", job.key]) == 2
     assert "add -y" in capsys.readouterr().err
-    assert 0 == main(["cancel", job.key, "-y"])
+    assert main(["cancel", job.key, "-y"]) == 0
     assert f"job {job.key} ended: CANCELLED\n" in capsys.readouterr().err
     ended = jobs_of([job.key])[0]
-    assert (JobState.CANCELLED, JobState.CANCELLED) == (ended.state, ended.attempts[0].state)
-    assert 0 == main(["cancel", job.key, "-y"])
+    assert (ended.state, ended.attempts[0].state) == (JobState.CANCELLED, JobState.CANCELLED)
+    assert main(["cancel", job.key, "-y"]) == 0
     assert "nothing is left to cancel" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("words", [[], ["a", "--all"]])
 def test_what_is_to_be_cancelled_must_be_said_and_once(words, capsys):
-    assert 2 == main(["cancel", *words])
+    assert main(["cancel", *words]) == 2
     assert "name the jobs to cancel, or write --all" in capsys.readouterr().err
 
 
@@ -102,14 +102,14 @@ def test_the_plane_is_run_by_one_process_which_says_who_it_is_and_ends_when_told
     job = submit("sleep", "300")
     plane = started("plane")
     until(lambda: main(["plane", "status"]) == 0 and f"process {plane.pid} on" in capsys.readouterr().out)
-    assert 1 == main(["plane"])
+    assert main(["plane"]) == 1
     assert f"the plane is run already, by process {plane.pid} on" in capsys.readouterr().err
-    assert 0 == main(["plane", "status", "--json"])
-    assert {"RUNNING": 1, "PENDING": 0} == json.loads(capsys.readouterr().out)["jobs"]
-    assert 0 == main(["cancel", job.key, "-y"])  # it is the other process that carries it out
+    assert main(["plane", "status", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["jobs"] == {"RUNNING": 1, "PENDING": 0}
+    assert main(["cancel", job.key, "-y"]) == 0  # it is the other process that carries it out
     plane.send_signal(signal.SIGTERM)
     _, said = plane.communicate(timeout=30)
-    assert 0 == plane.returncode
+    assert plane.returncode == 0
     assert "the plane ended; no job at work" in said
     main(["plane", "status"])
     assert "nobody" in capsys.readouterr().out
@@ -117,10 +117,10 @@ def test_the_plane_is_run_by_one_process_which_says_who_it_is_and_ends_when_told
 
 def test_the_plane_ends_by_itself_when_nothing_is_left(capsys):
     submit("true")
-    assert 0 == main(["plane", "--until-idle"])
+    assert main(["plane", "--until-idle"]) == 0
     assert jobs_of() == ()
-    assert 0 == main(["plane", "--once"])
-    assert 2 == main(["plane", "stat"])
+    assert main(["plane", "--once"]) == 0
+    assert main(["plane", "stat"]) == 2
     assert "write leadline plane, or leadline plane status" in capsys.readouterr().err
 
 
@@ -131,7 +131,7 @@ def test_interrupting_the_view_leaves_the_job_running(capsys):
     until(lambda: "RUNNING" in view.stdout.readline())
     view.send_signal(signal.SIGINT)
     _, said = view.communicate(timeout=30)
-    assert 130 == view.returncode
+    assert view.returncode == 130
     assert "the job goes on, and nobody looks after what waits or fails until" in said
     assert JobState.RUNNING is jobs_of([job.key])[0].standing
     main(["cancel", "--all", "-y"])
@@ -142,13 +142,13 @@ def test_one_look_ends_whoever_runs_the_plane(capsys):
     capsys.readouterr()
     with only_one(plane_dir() / "lock") as mine:
         assert mine
-        assert 0 == main(["watch", "--once"])
+        assert main(["watch", "--once"]) == 0
     assert "RUNNING" in capsys.readouterr().out
     main(["cancel", "--all", "-y"])
 
 
 def test_without_a_job_at_work_there_is_nothing_to_watch(capsys):
-    assert 0 == main(["watch"])
+    assert main(["watch"]) == 0
     assert "no job is at work" in capsys.readouterr().err
 
 
@@ -157,7 +157,7 @@ def test_an_array_and_what_follows_it_run_in_order(tmp_path, capsys):
     submit(sys.executable, "-c", code, words=["--array", "1,5-7:2", "--name", "sweep"])
     group = next(one.group for one in jobs_of(["sweep"]))
     submit("ls", str(tmp_path / "5"), words=["--after", group[:8], "--name", "then"])
-    assert 0 == main(["watch", "sweep", "then"])
+    assert main(["watch", "sweep", "then"]) == 0
     assert {"1", "5", "7"} <= {one.name for one in tmp_path.iterdir()}
-    assert 0 == main(["explain", "then"])
+    assert main(["explain", "then"]) == 0
     assert "after" in capsys.readouterr().out

@@ -5,8 +5,8 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
+from leadline.app.demo import CALIBRATION_S, JOBS, DemoJob, calibrate_here, run_job
 from leadline.app.history import compare
-from leadline.bench.demo import CALIBRATION_S, JOBS, DemoJob, calibrate_here, run_job
 from leadline.core.units import format_bytes, format_clock, format_duration
 from leadline.interfaces.cli.face import err, format_cost, out
 from leadline.interfaces.cli.verb import Verb

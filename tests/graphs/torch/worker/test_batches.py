@@ -40,5 +40,5 @@ def test_a_batch_comes_back_as_it_was_whatever_the_script_did_with_it():
     batches.ask(2)
     draws = iter([{"ids": tokens()}, {"ids": tokens()}])
     given = [batches.next(draws)["ids"] for _ in range(4)]
-    assert [(3, 4), (3, 4), (4, 10), (4, 10)] == [tuple(one.shape) for one in given]
+    assert [tuple(one.shape) for one in given] == [(3, 4), (3, 4), (4, 10), (4, 10)]
     assert torch.arange(40).tolist() == given[-1].flatten().tolist()

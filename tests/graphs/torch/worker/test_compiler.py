@@ -33,7 +33,7 @@ def test_the_compiler_is_there_as_soon_as_it_is_asked_for(use):
     code = f"{POSTPONED}\n{USES[use]}\nassert 'torch._dynamo.eval_frame' in sys.modules\n"
     code += "assert type(sys.modules['torch._dynamo']) is types.ModuleType"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert 0 == done.returncode, done.stderr
+    assert done.returncode == 0, done.stderr
 
 
 PREPARED = """
@@ -54,4 +54,4 @@ import torch._dynamo.eval_frame
 def test_the_compiler_still_loads_once_a_device_is_pretended(policy):
     code = PREPARED.format(policy=policy)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert 0 == done.returncode, done.stderr
+    assert done.returncode == 0, done.stderr

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from leadline.bench.corpus import CORPUS
+from benchmarks.corpus import CORPUS
 
 SOURCES = Path(__file__).parents[4] / "src"
 PLAIN = [script for script in CORPUS if not script.processes and not script.missing()]
@@ -32,7 +32,7 @@ def really(tmp_path_factory):
 @pytest.mark.parametrize("script", PLAIN, ids=lambda script: script.name)
 def test_what_is_said_after_three_steps_is_what_the_table_and_the_whole_run_say(really, script):
     run = really[script.name]
-    assert 0 == run["status"], run["said"]
+    assert run["status"] == 0, run["said"]
     facts = run["facts"]
     said = {
         "batch": facts.get("batch"),
@@ -50,12 +50,12 @@ def test_what_is_said_after_three_steps_is_what_the_table_and_the_whole_run_say(
 
 
 def test_bytes_of_a_sample_are_those_of_the_collated_batch(really):
-    assert 8 * 8 * 4 + 8 == really["digits_cnn"]["facts"]["bytes_per_sample"]
-    assert 3 * 64 * 64 * 4 + 64 * 64 * 8 == really["unet"]["facts"]["bytes_per_sample"]
+    assert really["digits_cnn"]["facts"]["bytes_per_sample"] == 8 * 8 * 4 + 8
+    assert really["unet"]["facts"]["bytes_per_sample"] == 3 * 64 * 64 * 4 + 64 * 64 * 8
 
 
 def test_workers_optimizer_and_precision_are_read_off_the_script(really):
     facts = really["resnet_amp"]["facts"]
-    assert (2, "momentum", "amp-bf16") == (facts["loader_workers"], facts["optimizer"], facts["precision"])
-    assert "sgd" == really["word_lm"]["facts"]["optimizer"]
+    assert (facts["loader_workers"], facts["optimizer"], facts["precision"]) == (2, "momentum", "amp-bf16")
+    assert really["word_lm"]["facts"]["optimizer"] == "sgd"
     assert any("by hand" in note for note in really["word_lm"]["facts"]["notes"])

@@ -1,0 +1,89 @@
+"""``python -m benchmarks.dnn.fit_llm_training DATA FOLDER``: fit the model of training steps, to be shipped.
+
+It learns from all steps of llm-foundry; the card tells the errors of the bench's splits, where it had not seen them.
+"""
+
+import platform
+import sys
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.dnn.asked import Asked
+from benchmarks.dnn.data import read
+from benchmarks.dnn.llm_training import DEVICES, Mask, Steps, asked, steps_of
+from leadline.core.errors import InvalidInput, LeadlineError
+from leadline.estimators.transformer_step import NAMES
+from leadline.estimators.transformer_terms import MAGNITUDES
+from leadline.training.shipped_steps import CARD, STATE, StepCard, write
+from leadline.training.step_model import StepModel, fit_steps
+
+REFUSED = (
+    "inference, compiled steps, single precision",
+    "tensor and pipeline parallelism; several GPUs that share out neither gradients nor weights",
+    "mixtures of experts, encoders, sliding windows, attention that is written out op by op",
+    "devices other than NVIDIA's GPUs, or without bandwidth, multiprocessors, clock or a half-precision peak",
+)
+LIMITS = (
+    "decoders with gated blocks or fewer key-value heads were not measured: 5 % of doubt is added, an assumption",
+    "a generation of GPUs that was not measured is doubted by 10 % in products and 20 % in attention, an assumption",
+    "more than 32 times beyond the ranges, each e-fold adds 20 % of doubt, an assumption",
+    "six of the steps take 17 to 30 % longer than their like for no reason that the table shows: the tails are theirs",
+    "loading data, checkpoints, failures and congestion of a shared network are not in it",
+)
+
+
+def tries(table: Steps) -> list[tuple[Mask, Mask]]:
+    """Return the extrapolations that are tried within all steps: more GPUs, longer sequences, the other A100."""
+    found = [(table.gpus <= most, table.gpus > most) for most in (8, 16, 32)]
+    found += [(table.sequence <= most, table.sequence >= 4 * most) for most in (512, 1024, 2048, 4096)]
+    ampere = table.generation == "A100"
+    return found + [((table.gpu == one) | ~ampere, ampere & (table.gpu != one)) for one in ("a100_40gb", "a100_80gb")]
+
+
+def fitted(table: Steps) -> StepModel:
+    """Return the model of all steps."""
+    return fit_steps(table.steps, table.elapsed_s, table.configuration.tolist(), tries(table))
+
+
+def card_of(table: Steps, model: StepModel, splits: Sequence[Asked]) -> StepCard:
+    """Return the card of a model that was fitted on all steps; ``splits`` are those of the bench."""
+    law, told = model.law, [(one.split, one.document()) for one in splits]
+    ranges = zip(MAGNITUDES, np.exp(law.least).tolist(), np.exp(law.most).tolist(), strict=True)
+    return StepCard(
+        schema="leadline.llm-training/1",
+        made_on=datetime.now(UTC).date().isoformat(),
+        sources=("llm-foundry's tables of training throughput (mosaicml/llm-foundry, scripts/train/benchmarking)",),
+        licence="Apache-2.0, as the tables it learned from",
+        rows=len(table.steps),
+        devices=tuple(DEVICES.values()),
+        ranges={name: (float(f"{low:.6g}"), float(f"{high:.6g}")) for name, low, high in ranges},
+        errors={split: document["methods"]["Leadline"] for split, document in told},  # type: ignore[index]
+        coverage={split: document["coverage"] for split, document in told},  # type: ignore[misc]
+        coefficients={name: float(f"{value:.4g}") for name, value in zip(NAMES, np.exp(law.theta), strict=True)},
+        refused=REFUSED,
+        limits=LIMITS,
+        versions={"python": platform.python_version(), "numpy": np.__version__},
+    )
+
+
+def main(arguments: list[str]) -> int:
+    """Fit, ask the splits, and write both files; return the exit status."""
+    try:
+        if len(arguments) != 2:
+            raise InvalidInput(f"{len(arguments)} arguments were given, not a folder of data and one to fill")
+        data, folder = (Path(one) for one in arguments)
+        table = steps_of(read(data, "llm_foundry_train"))
+        model = fitted(table)
+        write(folder, model, card_of(table, model, asked(data, quick=False)))
+    except LeadlineError as error:
+        sys.stderr.write(f"{error}\n")
+        return 1
+    sys.stdout.write(f"{folder / STATE}: {(folder / STATE).stat().st_size / 1e6:.2f} MB, with its card {CARD}\n")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))

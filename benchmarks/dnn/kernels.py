@@ -1,0 +1,296 @@
+"""Single kernels on a device that the model never saw: from its specifications, and with a short sweep on it."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from benchmarks.dnn import kernel_baselines as baselines
+from benchmarks.dnn.asked import LEVEL, Array, Asked
+from benchmarks.dnn.kernel_data import DRIFTING, FAMILIES, NAMES, half_timings, timings
+from benchmarks.dnn.kernel_sweeps import HALF_PLAN, swept
+from leadline.estimators.learned.fit_kernels import Timings, learn, tabulate
+from leadline.estimators.learned.fitted_kernels import GROUPS, FittedKernels, group_of, law_of
+from leadline.estimators.learned.kernel_law import together_s
+from leadline.estimators.learned.kernel_sweep import with_sweep
+from leadline.estimators.learned.nearby import coordinates
+from leadline.uncertainty.conformal import Residuals, calibrate
+
+Whole = npt.NDArray[np.int64]
+
+MOST = {"pointwise": 300}
+"""Kernels that are taken of each device and table; 1,500 where a family is not named."""
+SPECS_TARGETS = {"bmm": 20.0, "linear": 20.0, "conv": 20.0, "norm": 12.0, "softmax": 12.0, "pointwise": 12.0}
+SWEEP_TARGET = 10.0
+TRUSTED = (0.25, 0.5, 1.0)
+SHARES = (0.0, 0.5, 1.0)
+"""How far trees may be trusted on a new device, and how far it may be taken to be what the median of the known devices
+is apart in."""
+LEVELS = (0.9, 0.92, 0.94, 0.96, 0.98, 0.99)
+"""Levels that are tried for intervals on an unseen device."""
+INNER_ROWS = {"law_rows": 250, "tree_rows": 500}
+"""Kernels of each device, of a fixed seed, for fits that only choose forms and intervals: those without two devices."""
+UNSEEN = "unseen device"
+HALF = "half-precision linear"
+"""Products of matrix units, as profiled by Vidur; NeuSight's kernels are of single precision."""
+
+
+def asked(data: Path, *, quick: bool = False) -> list[Asked]:
+    """Return, for each family of kernels, the devices left out in turn without and with a sweep, and sizes left out."""
+    found: list[Asked] = []
+    for family in (*FAMILIES, HALF):
+        left_out = LeftOut(family, table_of(data, family, quick=quick))
+        found += [left_out.from_specs(), left_out.with_sweeps(), _sizes_left_out(family, left_out.timings)]
+    return found
+
+
+def table_of(data: Path, family: str, *, quick: bool = False) -> Timings:
+    """Return the measured kernels of a family, from all its devices."""
+    most = MOST.get(family, 1500) // (4 if quick else 1)
+    if family == HALF:
+        return tabulate(half_timings(data, most), NAMES)
+    return tabulate([one for table in FAMILIES[family] for one in timings(data, table, most)], NAMES)
+
+
+@dataclass(frozen=True, slots=True)
+class Suit:
+    """What suits new devices: trust in trees, and share of what the median of the known devices is apart in."""
+
+    trusted: float = 1.0
+    share: float = 0.0
+
+
+@dataclass(slots=True)
+class LeftOut:
+    """One family with each device left out in turn; fits are shared by the devices that they leave out."""
+
+    family: str
+    timings: Timings
+    fitted: dict[frozenset[int], FittedKernels] = field(default_factory=dict)
+
+    @property
+    def devices(self) -> range:
+        """Return the positions of the devices in ``timings.boards``."""
+        return range(len(self.timings.boards.names))
+
+    def from_specs(self) -> Asked:
+        """Ask for each device from its specifications alone."""
+        parts, chosen = [], {}
+        for out in self.devices:
+            model, residuals, suit = self._chosen(out)
+            rows = self.rows(out)
+            point = seconds_of(model, rows)
+            parts.append(_Part(rows, point, *_interval(residuals, point, np.full(len(point), np.nan))))
+            chosen[self.timings.boards.names[out]] = suit
+        answers = {
+            name: np.concatenate([ask(self.others(out), self.rows(out)) for out in self.devices])
+            for name, ask in baselines.METHODS.items()
+        }
+        measured = np.concatenate([part.rows.seconds for part in parts])
+        named = list(enumerate(self.timings.boards.names))
+        known = np.concatenate([self._launch_known(out, chosen[name]) for out, name in named])
+        floor = 100 * float(np.mean(np.abs(known / measured - 1)))
+        told = f"{len(self.devices)} devices, each left out; forms and intervals chosen by leaving out among the others"
+        found = _as_asked(
+            self.family, "device left out, specs", parts, answers, SPECS_TARGETS.get(self.family), told,
+            {name: asdict(suit) for name, suit in chosen.items()},
+        )  # fmt: skip
+        limits = f"what no specification says: with the launch as measured on the host {floor:.1f} %"
+        return replace(found, limits=limits, more={**found.more, "launch_known_mape": round(floor, 2)})
+
+    def with_sweeps(self) -> Asked:
+        """Ask for each device with the kernels of a sweep on it known; they are not asked about."""
+        parts, took = [], {}
+        for out in self.devices:
+            one = self.swept((out,), out)
+            inner = []
+            for other in self.devices:
+                if other != out:
+                    known = self.swept((out, other), other)
+                    inner.append(Residuals.of(known.rows.seconds, known.point, spread=known.spread, scale=UNSEEN))
+            parts.append(_Part(one.rows, one.point, *_interval(inner, one.point, one.spread)))
+            took[self.timings.boards.names[out]] = {"kernels": one.measured, "seconds": round(one.took_s, 1)}
+        asked_without = zip(self.devices, parts, strict=True)
+        answers = {"specs": np.concatenate([seconds_of(self.model((out,)), part.rows) for out, part in asked_without])}
+        longest = max(took.values(), key=lambda one: one["seconds"])
+        how = f"at most {longest['seconds']:.0f} s of a sweep on the device: {longest['kernels']} of its kernels"
+        return _as_asked(self.family, "device left out, sweep on it", parts, answers, SWEEP_TARGET, how, took)
+
+    def model(self, out: tuple[int, ...]) -> FittedKernels:
+        """Return the model that was fitted without these devices."""
+        key = frozenset(out)
+        if key not in self.fitted:
+            keep = ~np.isin(self.timings.device, out)
+            most = {"tree_rows": 1500} if len(out) == 1 else INNER_ROWS
+            self.fitted[key] = learn(self.timings.at(np.flatnonzero(keep)), **most)
+        return self.fitted[key]
+
+    def rows(self, device: int) -> Timings:
+        """Return the kernels of a device."""
+        return self.timings.at(np.flatnonzero(self.timings.device == device))
+
+    def others(self, device: int) -> Timings:
+        """Return the kernels of the other devices."""
+        return self.timings.at(np.flatnonzero(self.timings.device != device))
+
+    def swept(self, out: tuple[int, ...], device: int) -> "_SweptDevice":
+        """Return the kernels of ``device`` that its sweep did not measure, with their answers."""
+        rows, model = self.rows(device), self.model(out)
+        sweep, took_s = swept(rows, seconds_of(model, rows), HALF_PLAN if self.family == HALF else None)
+        model = with_sweep(model, rows.at(sweep))
+        rest = rows.at(np.setdiff1d(np.arange(len(rows)), sweep))
+        known = [
+            one.surface.error
+            for (name, _), one in model.near.items()
+            if name == self.timings.boards.names[device] and one.surface
+        ]
+        spread = np.full(len(rest), known[-1] if known else np.nan)
+        return _SweptDevice(rest, seconds_of(model, rest), spread, len(sweep), took_s)
+
+    def _launch_known(self, out: int, suit: Suit) -> Array:
+        """Return the answers of the specs, with the launch as measured by the smallest kernels of each operator."""
+        rows, model = self.rows(out), suited(self.model((out,)), suit)
+        kernel_s, launch_s = model.price(rows.kernels, rows.boards, rows.device)
+        for name in np.unique(rows.kernels.name):
+            own = rows.kernels.name == name
+            launch_s[own] = np.quantile(rows.seconds[own], 0.02)
+        return together_s(kernel_s, launch_s * rows.launched, waits_of(rows))
+
+    def suiting(self, out: tuple[int, ...]) -> Suit:
+        """Return what suits new devices, by leaving out each but ``out``."""
+        others = [one for one in self.devices if one not in out]
+        suits = [Suit(trusted, share) for trusted in TRUSTED for share in SHARES]
+        return min(suits, key=lambda suit: float(np.mean([self._inner(out, one, suit) for one in others])))
+
+    def _chosen(self, out: int) -> tuple[FittedKernels, list[Residuals], Suit]:
+        """Return the model as the other devices want it, and its errors on those, each left out in turn."""
+        suit = self.suiting((out,))
+        errors = []
+        for one in self.devices:
+            if one != out:
+                rows = self.rows(one)
+                point = seconds_of(suited(self.model((out, one)), suit), rows)
+                errors.append(Residuals.of(rows.seconds, point, scale=UNSEEN))
+        return suited(self.model((out,)), suit), errors, suit
+
+    def _inner(self, out: tuple[int, ...], one: int, suit: Suit) -> float:
+        """Return the mean absolute percentage error on a device by the model that was fitted without it and ``out``."""
+        rows = self.rows(one)
+        point = seconds_of(suited(self.model((*out, one)), suit), rows)
+        return 100 * float(np.mean(np.abs(point / rows.seconds - 1)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    rows: Timings
+    point: Array
+    low: Array
+    high: Array
+
+
+@dataclass(frozen=True, slots=True)
+class _SweptDevice:
+    """Kernels that a sweep left, the answers for them, how unsure they are, and what the sweep measured and took."""
+
+    rows: Timings
+    point: Array
+    spread: Array
+    measured: int
+    took_s: float
+
+
+def suited(fitted: FittedKernels, suit: Suit) -> FittedKernels:
+    """Return the model as it suits new devices."""
+    laws = {
+        number: replace(law, trusted=suit.trusted, typical=suit.share * fitted.middle(number))
+        for number, law in fitted.laws.items()
+    }
+    return replace(fitted, laws=laws)
+
+
+def seconds_of(fitted: FittedKernels, rows: Timings) -> Array:
+    """Return the answers for measured kernels, launch included where it was measured."""
+    kernel_s, launch_s = fitted.price(rows.kernels, rows.boards, rows.device)
+    return together_s(kernel_s, launch_s * rows.launched, waits_of(rows))
+
+
+def waits_of(rows: Timings) -> Array:
+    """Return the share of each kernel's launch after which it starts."""
+    group = group_of(rows.placed())
+    return np.array([law_of(number).wait for number in range(len(GROUPS))])[group]
+
+
+def _interval(inner: Sequence[Residuals], point: Array, spread: Array) -> tuple[Array, Array]:
+    """Return 90 % intervals at the level that held 90 % of each inner device's kernels by the errors on the others.
+
+    Errors on one device have a common part, so that intervals from the others' errors would hold too few.
+    """
+    level = LEVELS[-1]
+    for tried in LEVELS:
+        held = []
+        for left in range(len(inner)):
+            others = Residuals.joined(*(one for i, one in enumerate(inner) if i != left))
+            low, high = _ends(others, np.ones(len(inner[left].log_error)), inner[left].spread, tried)
+            held.append(
+                float(np.mean((np.log(low) <= inner[left].log_error) & (inner[left].log_error <= np.log(high))))
+            )
+        if float(np.mean(held)) >= LEVEL:
+            level = tried
+            break
+    return _ends(Residuals.joined(*inner), point, spread, level)
+
+
+def _ends(residuals: Residuals, point: Array, spread: Array, level: float) -> tuple[Array, Array]:
+    return calibrate(residuals).interval(point, spread, np.zeros(len(point)), UNSEEN, level)
+
+
+def _as_asked(
+    family: str,
+    split: str,
+    parts: Sequence[_Part],
+    others: Mapping[str, Array],
+    target: float | None,
+    how: str,
+    chosen: Mapping[str, object],
+) -> Asked:
+    if family in DRIFTING:
+        how += "; less the drift of the table's rows"
+    measured = np.concatenate([one.rows.seconds for one in parts])
+    point = np.concatenate([one.point for one in parts])
+    low, high = (np.concatenate([getattr(one, end) for one in parts]) for end in ("low", "high"))
+    devices = np.concatenate([np.array(one.rows.boards.names)[one.rows.device] for one in parts])
+    by_device = {}
+    for name in np.unique(devices).tolist():
+        own = devices == name
+        held = (low[own] <= measured[own]) & (measured[own] <= high[own])
+        error = 100 * np.abs(point[own] / measured[own] - 1)
+        by_device[name] = {"mape": round(float(error.mean()), 2), "coverage": round(100 * float(held.mean()), 1)}
+    return Asked(
+        f"{family} kernels",
+        split,
+        measured,
+        {"leadline": point, **others},
+        low,
+        high,
+        np.full(len(measured), family),
+        mape=target,
+        how=how,
+        more={"by_device": by_device, "chosen": dict(chosen)},
+    )
+
+
+def _sizes_left_out(family: str, timings_: Timings) -> Asked:
+    """Ask for a fifth of the sizes, on devices whose other kernels were learned."""
+    where = np.column_stack([coordinates(0, timings_.kernels), timings_.kernels.rows, timings_.kernels.columns])
+    _, size = np.unique(where, axis=0, return_inverse=True)
+    fold = np.random.default_rng(0).integers(0, 5, size.max() + 1)[size.ravel()]
+    inner = learn(timings_.at(np.flatnonzero(fold > 1)), **INNER_ROWS)
+    held = timings_.at(np.flatnonzero(fold == 1))
+    residuals = Residuals.of(held.seconds, seconds_of(inner, held), scale=UNSEEN)
+    rest, rows = timings_.at(np.flatnonzero(fold > 0)), timings_.at(np.flatnonzero(fold == 0))
+    point = seconds_of(learn(rest, tree_rows=1000), rows)
+    part = _Part(rows, point, *_ends(residuals, point, np.full(len(point), np.nan), LEVEL))
+    answers = {name: ask(rest, rows) for name, ask in baselines.METHODS.items()}
+    return _as_asked(family, "sizes left out, seen devices", [part], answers, None, "a random fifth of the sizes", {})

@@ -1,0 +1,229 @@
+"""Training steps of MPT models, 125M to 70B, on 8 to 512 A100s and H100s (llm-foundry's tables, Apache-2.0)."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from benchmarks.dnn.asked import LEVEL, Array, Asked, joined
+from benchmarks.dnn.data import Columns, read
+from benchmarks.dnn.plain_methods import boosting, nearest
+from leadline.catalog.read import TomlCatalog
+from leadline.core.workload import Sharding
+from leadline.estimators.transformer_step import fit
+from leadline.estimators.transformer_terms import TransformerStep
+from leadline.training.step_model import fit_steps
+from leadline.uncertainty.metrics import best_constant
+
+Mask = npt.NDArray[np.bool_]
+Texts = npt.NDArray[np.str_]
+
+TABLE = "LLM training"
+SHAPES = {
+    "125m": (12, 768), "350m": (24, 1024), "760m": (24, 1536), "1b": (24, 2048), "3b": (32, 2560), "7b": (32, 4096),
+    "13b": (40, 5120), "30b": (48, 7168), "70b": (80, 8192),
+}  # fmt: skip
+"""Layers and width of each model, by the published configurations."""
+VOCABULARY = 50_368
+PER_NODE = 8
+DEVICES = {"a100_40gb": "A100 SXM4 40GB", "a100_80gb": "A100 SXM4 80GB", "h100_80gb": "H100 SXM5 80GB"}
+NETWORKS = {"a100_40gb": "8x 200 Gb/s", "a100_80gb": "8x 200 Gb/s", "h100_80gb": "8x 400 Gb/s"}
+"""The A100s' as the tables say; the H100s' is that of the usual node, as the tables do not say it."""
+SHARDINGS = {"FULL_SHARD": Sharding.FULL, "SHARD_GRAD_OP": Sharding.GRADIENTS}
+DRAWS, FEW = 5, 20
+SEED = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """The n steps as nouns, their seconds, the column of the GPU, and plain features (n, columns)."""
+
+    steps: Sequence[TransformerStep]
+    elapsed_s: Array
+    gpu: Texts
+    features: Array
+
+    def at(self, chosen: Mask) -> "Steps":
+        """Return the rows where ``chosen`` is true."""
+        kept = [self.steps[int(i)] for i in np.flatnonzero(chosen)]
+        return Steps(kept, self.elapsed_s[chosen], self.gpu[chosen], self.features[chosen])
+
+    @property
+    def sequence(self) -> Array:
+        """Tokens of each sequence."""
+        return np.array([step.sequence for step in self.steps], float)
+
+    @property
+    def gpus(self) -> Array:
+        """GPUs of each job."""
+        return np.array([step.gpus for step in self.steps], float)
+
+    @property
+    def generation(self) -> Texts:
+        """The generation of the GPUs, as people call it."""
+        return np.array([one[:4].upper() for one in self.gpu])
+
+    @property
+    def configuration(self) -> Texts:
+        """What runs of one model at one length share."""
+        return np.array([f"{step.width} {step.sequence} {gpu}" for step, gpu in zip(self.steps, self.gpu, strict=True)])
+
+    @property
+    def float8(self) -> Mask:
+        """Where products are in float8."""
+        return np.array([step.dtype == "float8" for step in self.steps])
+
+
+def asked(data: Path, *, quick: bool) -> list[Asked]:
+    """Return the splits of the table; ``quick`` draws the 20 rows once instead of five times."""
+    table = steps_of(read(data, "llm_foundry_train"))
+    splits = [_more_gpus(table), _longer(table, 2048, 8192, 10.0), _longer(table, 4096, 16384, 9.0)]
+    return [*splits, _other_generation(table), _few_rows(table, 1 if quick else DRAWS), _random(table)]
+
+
+def steps_of(columns: Columns) -> Steps:
+    """Return the steps of llm-foundry's table."""
+    catalog = TomlCatalog()
+    devices = {name: catalog.device(device) for name, device in DEVICES.items()}
+    steps = []
+    for i, model in enumerate(columns["model"]):
+        layers, width = SHAPES[str(model)]
+        gpu, gpus = str(columns["gpu"][i]), int(columns["gpus"][i])
+        steps.append(
+            TransformerStep(
+                device=devices[gpu], gpus=gpus, nodes=max(1, gpus // PER_NODE), interconnect=NETWORKS[gpu],
+                layers=layers, width=width, vocabulary=VOCABULARY, block_weights=12.0 * layers * width**2,
+                parameters=float(columns["numparams"][i]), sequence=int(columns["seqlen_t"][i]),
+                microbatch=int(columns["microbatchsize"][i]), microbatches=int(columns["gradaccum"][i]),
+                checkpointing=bool(columns["activation_checkpointing"][i]),
+                dtype="float8" if columns["precision"][i] == "amp_fp8" else "bfloat16",
+                reduced_bytes=2 if columns["mp_mode"][i] == "PURE" else 4,
+                sharding=SHARDINGS[str(columns["sharding_strategy"][i])],
+            )
+        )  # fmt: skip
+    elapsed_s = np.asarray(columns["globalbatchsize_t"] / columns["throughput_t_s"], float)
+    return Steps(steps, elapsed_s, columns["gpu"].astype(np.str_), _features(steps))
+
+
+def _features(steps: Sequence[TransformerStep]) -> Array:
+    return np.array(
+        [
+            [np.log(s.parameters), np.log(s.sequence), np.log(s.microbatch), np.log(s.microbatches), np.log(s.gpus),
+             np.log(s.device.peak_flops_per_s[s.dtype]), np.log(s.device.memory_bytes_per_s or 1), s.checkpointing]
+            for s in steps
+        ], float,
+    )  # fmt: skip
+
+
+def _more_gpus(table: Steps) -> Asked:
+    """Learn below 64 GPUs, ask from 64 on; intervals from asking 16 and 32 of what 8 taught, and 32 of 8 and 16."""
+    learned, held = table.at(table.gpus < 64), table.at(table.gpus >= 64)
+    tried = [(learned.gpus <= least, learned.gpus > least) for least in (8, 16)]
+    group = np.where(held.gpus >= 256, "256 and 512 GPUs", "64 and 128 GPUs")
+    return _asked("64 and more GPUs from fewer", learned, held, tried, group, 3.5, "fewer than 64 GPUs")
+
+
+def _longer(table: Steps, most: int, least: int, mape: float) -> Asked:
+    """Learn sequences up to ``most``, ask from ``least``; intervals from the same ratio within the learned ones."""
+    learned, held = table.at(table.sequence <= most), table.at(table.sequence >= least)
+    ratio = least / most
+    ends = [end for end in (512, 1024) if end * ratio <= most]
+    tried = [(learned.sequence <= end, learned.sequence >= ratio * end) for end in ends]
+    return _asked(
+        f"from {least} tokens of up to {most}", learned, held, tried, held.generation, mape,
+        f"sequences of up to {most} tokens",
+    )  # fmt: skip
+
+
+def _other_generation(table: Steps) -> Asked:
+    """Learn A100s, ask H100s (float8 aside, which no A100 has); intervals from one A100 asked of the other."""
+    learned, held = table.at(table.generation == "A100"), table.at((table.generation == "H100") & ~table.float8)
+    tried = [(learned.gpu == one, learned.gpu != one) for one in ("a100_40gb", "a100_80gb")]
+    eight = table.at(table.float8)
+    point = fit(learned.steps, learned.elapsed_s.tolist()).predict(eight.steps).point
+    told = float(np.mean(100 * np.abs(point - eight.elapsed_s) / eight.elapsed_s))
+    more = {"float8 rows, of which no A100 tells": {"n": len(point), "mape": round(told, 3)}}
+    found = _asked("H100 from A100", learned, held, tried, held.generation, 12.0, "A100s of 40 and 80 GB")
+    return replace(found, more=more)
+
+
+def _few_rows(table: Steps, draws: int) -> Asked:
+    """Learn A100s and 20 rows of H100s, ask the other H100s; several draws as one."""
+    parts, rng = [], np.random.default_rng(SEED)
+    for _ in range(draws):
+        few = rng.permutation(np.flatnonzero(table.generation == "H100"))[:FEW]
+        known = table.generation == "A100"
+        known[few] = True
+        learned, held = table.at(known), table.at(~known)
+        new = learned.generation == "H100"
+        folds = rng.integers(0, 4, len(new))
+        tried = [(~(new & (folds == fold)), new & (folds == fold)) for fold in range(4)]
+        part = _asked("", learned, held, tried, held.generation, None, "")
+        parts.append(replace(part, unit=np.flatnonzero(~known).astype(str)))
+    return joined(
+        TABLE, "other H100 from A100 and 20 H100", parts, mape=6.0,
+        how=f"A100s and {FEW} steps of H100s; {draws} draws together",
+    )  # fmt: skip
+
+
+def _random(table: Steps) -> Asked:
+    """Hold out each fifth of the configurations in turn."""
+    names, which = np.unique(table.configuration, return_inverse=True)
+    folds = np.random.default_rng(SEED).integers(0, 5, len(names))[which]
+    parts = []
+    for fold in range(5):
+        learned, held = table.at(folds != fold), table.at(folds == fold)
+        parts.append(_asked("", learned, held, [], held.generation, None, ""))
+    return joined(TABLE, "random by configuration", parts, how="four fifths of model × length × GPU, in turn")
+
+
+def _asked(
+    split: str, learned: Steps, held: Steps, tried: Sequence[tuple[Mask, Mask]], group: Texts, mape: float | None,
+    how: str,
+) -> Asked:  # fmt: skip
+    """Return the answers to ``held``; ``tried`` are extrapolations within the learned rows, whose errors count too."""
+    model = fit_steps(learned.steps, learned.elapsed_s, learned.configuration.tolist(), tried)
+    point, low, high = model.predict(held.steps, LEVEL)
+    answers = {"Leadline": point, **_others(learned, held)}
+    return Asked(TABLE, split, held.elapsed_s, answers, low, high, group, mape=mape, how=how)
+
+
+def _others(learned: Steps, held: Steps) -> dict[str, Array]:
+    """Return the answers of plain methods."""
+    simple = [_six_n_d(part) for part in (learned, held)]
+    constant = best_constant(list(learned.elapsed_s), list(simple[0]))
+    roofs = [_roofs(part) for part in (learned, held)]
+    two = _two_roofs(roofs[0], learned.elapsed_s) @ roofs[1].T
+    ideal = [one[:, 0] for one in roofs]
+    return {
+        "6·N·D": simple[1] * constant,
+        "two-parameter roofline": two,
+        "nearest neighbour's utilisation": ideal[1]
+        * nearest(learned.features, learned.elapsed_s / ideal[0], held.features),
+        "boosting": boosting(learned.features, learned.elapsed_s, held.features),
+    }
+
+
+def _six_n_d(part: Steps) -> Array:
+    return np.array(
+        [6 * s.parameters * s.tokens * s.microbatches / s.device.peak_flops_per_s[s.dtype] for s in part.steps]
+    )
+
+
+def _roofs(part: Steps) -> Array:
+    """Return the seconds of arithmetic at the peak and of activations at the bandwidth (n, 2)."""
+    return np.array(
+        [
+            [s.model_flops / s.device.peak_flops_per_s[s.dtype],
+             s.microbatches * s.tokens * s.layers * s.width * 2 / (s.device.memory_bytes_per_s or 1)]
+            for s in part.steps
+        ]
+    )  # fmt: skip
+
+
+def _two_roofs(roofs: Array, elapsed_s: Array) -> Array:
+    from scipy.optimize import nnls  # noqa: PLC0415 - needed to fit alone
+
+    return np.asarray(nnls(roofs / elapsed_s[:, None], np.ones(len(elapsed_s)))[0], np.float64)

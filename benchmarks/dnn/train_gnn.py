@@ -1,0 +1,153 @@
+"""``python -m benchmarks.dnn.train_gnn DATA FOLDER``: train the graph neural network on all steps."""
+
+import platform
+import sys
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from benchmarks.dnn.gnn_data import GraphRows
+from benchmarks.dnn.gnn_network import StepNetwork, exported, tensors
+from benchmarks.dnn.vision_data import vision_steps
+from benchmarks.dnn.vision_lab import FOLDS, Lab, parts_of
+from leadline.core.errors import InvalidInput, LeadlineError
+from leadline.training.graph_network import NetworkCard
+
+Array = npt.NDArray[np.float64]
+Whole = npt.NDArray[np.int64]
+
+ODD = 0.08
+"""Errors of the logarithm below this count by their square, others by their size."""
+
+
+@dataclass(frozen=True, slots=True)
+class Training:
+    """How the network is trained: passes over the rows, graphs in a step, the peak of the learning rate, its decay."""
+
+    epochs: int = 6
+    batch: int = 32
+    rate: float = 4e-3
+    decay: float = 0.1
+    seed: int = 0
+
+
+def trained(rows: GraphRows, learn: Whole, how: Training) -> StepNetwork:
+    """Return the network trained on the rows ``learn``, on one thread; the same seed gives the same network."""
+    torch.set_num_threads(1)
+    torch.manual_seed(how.seed)
+    chance = np.random.default_rng(how.seed)
+    sample = rows.batch(chance.permutation(learn)[:400]).node
+    network = StepNetwork(sample.mean(0), np.maximum(sample.std(0), 0.3))
+    steps = how.epochs * -(-len(learn) // how.batch)
+    descent = torch.optim.AdamW(network.parameters(), lr=how.rate, weight_decay=how.decay)
+    rate = torch.optim.lr_scheduler.OneCycleLR(descent, how.rate, total_steps=steps, pct_start=0.1)
+    for _ in range(how.epochs):
+        for chosen, batch in rows.batches(chance.permutation(learn), how.batch):
+            measured = torch.from_numpy(np.log(rows.steps.step_s[chosen] * 1e6).astype(np.float32))
+            error = torch.log(network(*tensors(batch))) - measured
+            loss = torch.nn.functional.smooth_l1_loss(error, torch.zeros_like(error), beta=ODD)
+            descent.zero_grad()
+            (loss + network.penalty()).backward()
+            torch.nn.utils.clip_grad_norm_(network.parameters(), 1.0)
+            descent.step()
+            rate.step()
+    network.eval()
+    return network
+
+
+def answered(rows: GraphRows, network: StepNetwork, ask: Whole) -> Array:
+    """Return the step of each row in seconds."""
+    with torch.no_grad():
+        found = [network(*tensors(batch)).numpy() for _, batch in rows.batches(ask, 64)]
+    return np.concatenate(found).astype(float) * 1e-6
+
+
+def held_out(rows: GraphRows, how: Training) -> Array:
+    """Return the step of each row in seconds, by a network trained on the families of the other folds."""
+    folds, said = parts_of(rows.steps.family, FOLDS, 0), np.empty(len(rows.steps.step_s))
+    for fold in range(FOLDS):
+        said[folds == fold] = answered(
+            rows, trained(rows, np.flatnonzero(folds != fold), how), np.flatnonzero(folds == fold)
+        )
+    return said
+
+
+def held_out_by_law(data: Path) -> Array:
+    """Return the step of the same rows by laws of ops learned from the other families."""
+    lab = Lab(data)
+    folds, said = parts_of(lab.steps.family, FOLDS, 0), np.empty(len(lab.steps.step_s))
+    for fold in range(FOLDS):
+        ask = np.flatnonzero(folds == fold)
+        said[ask] = lab.answered(ask, lab.laws(np.flatnonzero(folds != fold)))[0]
+    return said
+
+
+def figures(measured: Array, said: Array) -> dict[str, float]:
+    """Return MAPE, median and P90 of the errors in percent, and how many there are."""
+    errors = 100 * np.abs(said / measured - 1)
+    found = {"mape": np.mean(errors), "median": np.median(errors), "p90": np.quantile(errors, 0.9)}
+    return {name: round(float(one), 2) for name, one in found.items()} | {"n": float(len(errors))}
+
+
+def card_of(rows: GraphRows, how: Training, network: Array, law: Array) -> NetworkCard:
+    """Return the card of a network trained on all rows; ``network`` and ``law`` (rows,) are what held out ones take."""
+    phase = np.array([str(one).split()[0] for one in rows.steps.setting])
+
+    def told(said: Array) -> dict[str, dict[str, float]]:
+        return {
+            f"unseen families, {name}": figures(rows.steps.step_s[phase == short], said[phase == short])
+            for short, name in (("infer", "inference"), ("train", "training"))
+            if (phase == short).any()
+        }
+
+    return NetworkCard(
+        schema="leadline.gnn/1",
+        made_on=datetime.now(UTC).date().isoformat(),
+        sources=(
+            "timm's benchmark results of inference and training steps (huggingface/pytorch-image-models, results/)",
+            "op graphs of timm's models, traced by Leadline",
+        ),
+        licence="Apache-2.0, as the results it learned from",
+        rows=len(rows.steps.step_s),
+        graphs=rows.steps.table.graphs,
+        devices=tuple(device.name for device in rows.devices.values()),
+        settings=tuple(str(one) for one in np.unique(rows.names)),
+        training={name: float(value) for name, value in asdict(how).items()},
+        errors=told(network),
+        law=told(law),
+        versions={"python": platform.python_version(), "torch": str(torch.__version__), "numpy": np.__version__},
+        limits="two GPUs and eager vision models in half precision: another device is an extrapolation from two points",
+    )
+
+
+def main(arguments: list[str]) -> int:
+    """Train, ask the folds of families that were held out, and write both files; return the exit status."""
+    try:
+        if len(arguments) != 2:
+            raise InvalidInput(f"{len(arguments)} arguments were given, not a folder of data and one to fill")
+        data, folder = (Path(one) for one in arguments)
+        rows, how = GraphRows(vision_steps(data)), Training()
+        said, law = held_out(rows, how), held_out_by_law(data)
+        everything = np.arange(len(rows.steps.step_s))
+        write(folder, exported(trained(rows, everything, how), rows.batch(everything[:4])),
+              card_of(rows, how, said, law))  # fmt: skip
+    except LeadlineError as error:
+        sys.stderr.write(f"{error}\n")
+        return 1
+    return 0
+
+
+def write(folder: Path, network: bytes, card: NetworkCard) -> None:
+    """Write ``gnn.onnx`` and ``gnn.json``."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "gnn.onnx").write_bytes(network)
+    (folder / "gnn.json").write_bytes(msgspec.json.format(msgspec.json.encode(card), indent=2) + b"\n")
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))

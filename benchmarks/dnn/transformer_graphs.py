@@ -1,0 +1,191 @@
+"""Transformers as they were traced op by op for public timings, as op graphs of the product."""
+
+import ast
+import re
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.dnn.data import Columns, read, rows
+from benchmarks.dnn.kernel_data import product, streamed
+from leadline.core.errors import InvalidInput
+from leadline.core.graph import Op, OpGraph, OpKind
+
+Shape = tuple[int, ...]
+
+LAYER = re.compile(r"\b(?:h|layer|layers)\.0\.")
+"""Marks a module of the one layer that the trace holds; the others are alike."""
+
+VIEWS = frozenset(
+    (
+        "view",
+        "permute",
+        "transpose",
+        "size",
+        "getitem",
+        "getattr",
+        "split",
+        "unsqueeze",
+        "expand",
+        "dim",
+        "finfo",
+        "type",
+    )
+) | {"type_as", "eq", "reshape"}
+MAPS = {
+    "add": "aten.add", "sub": "aten.add", "mul": "aten.mul", "truediv": "aten.div", "pow": "aten.pow",
+    "tanh": "aten.tanh", "gelu": "aten.gelu", "relu": "aten.relu", "where": "aten.mul", "max": "aten.mul",
+    "masked_fill": "aten.mul", "masked_fill_": "aten.mul", "contiguous": "aten.clone", "lt": "aten.add",
+    "bool": "aten.clone", "to": "aten.clone",
+}  # fmt: skip
+"""Functions that work element by element → the operator whose measured kernels are like theirs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Traced:
+    """One measured run: the graph, the seconds of the run, and the sum of its ops measured one by one."""
+
+    device: str
+    name: str
+    training: bool
+    graph: OpGraph
+    elapsed_s: float
+    summed_s: float
+
+
+def traced(data: Path) -> list[Traced]:
+    """Return the measured runs of whole models whose ops were traced, those of split or fused models left out."""
+    runs, labels = read(data, "neusight_e2e"), read(data, "neusight_op_labels")
+    found = []
+    for i in range(len(runs["name"])):
+        own = np.flatnonzero((labels["device"] == runs["device"][i]) & (labels["run"] == runs["name"][i]))
+        if runs["option"][i] or not len(own):
+            continue
+        training = str(runs["mode"][i]) == "train"
+        ops, summed_ms = _graph(rows(labels, own), int(runs["num_layer"][i]), training=training)
+        name = f"{runs['name'][i]}"
+        found.append(
+            Traced(
+                str(runs["device"][i]).replace("_", " ", 2),
+                name,
+                training,
+                OpGraph(tuple(ops), source="trace"),
+                float(runs["e2e_latency"][i]) / 1e3,
+                summed_ms / 1e3,
+            )
+        )
+    return found
+
+
+def layer_ops(labels: Columns, row: int) -> list[Op]:
+    """Return the kernels of the forward pass of one traced row of the table of op labels."""
+    return _ops(_Row.of(labels, row), training=False)
+
+
+def _graph(labels: Columns, layers: int, *, training: bool) -> tuple[list[Op], float]:
+    """Return the ops of a run, and the sum of their measured milliseconds; those of the layer count for all layers."""
+    order = np.argsort(labels["idx"])
+    labels = rows(labels, order)
+    marked = [i for i, target in enumerate(labels["target"]) if LAYER.search(f"{target}.")]
+    if not marked:
+        raise InvalidInput("a traced graph names no layer: fetch the table of op labels again")
+    first, last = marked[0], marked[-1]
+    while last + 1 < len(labels["op"]) and labels["op"][last + 1] != "call_module":
+        last += 1
+    ops: list[Op] = []
+    summed_ms = 0.0
+    for i in range(len(labels["op"])):
+        count = layers if first <= i <= last else 1
+        made = _ops(_Row.of(labels, i), training=training)
+        ops += [replace(op, count=count) for op in made]
+        summed_ms += count * float(labels["fw_latency"][i] + labels["bw_latency"][i] + labels["acc_latency"][i])
+    return ops, summed_ms
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    kind: str
+    target: str
+    inputs: tuple[Shape, ...]
+    output: Shape
+    dtype: str
+
+    @classmethod
+    def of(cls, labels: Columns, i: int) -> "_Row":
+        inputs = tuple(tuple(shape) for shape in ast.literal_eval(str(labels["input_shapes"][i])))
+        text = str(labels["output_shape"][i])
+        output = ast.literal_eval(text) if text.startswith("(") else ()
+        shape = tuple(output) if all(isinstance(size, int) for size in output) else ()
+        target = str(labels["target"][i])
+        named = re.search(r"(?:built-in (?:function|method)|function|class) '?([\w.]+)", target)
+        return cls(str(labels["op"][i]), named.group(1) if named else target, inputs, shape, str(labels["dtype"][i]))
+
+
+def _ops(row: _Row, *, training: bool) -> list[Op]:
+    """Return the kernels of a row, backward ones after forward ones; none for what runs on the host alone."""
+    size = int(np.prod(row.output)) if row.output else 0
+    same = row.target == "to" and row.dtype == "torch.float32"  # nothing is cast
+    if size <= 1 or same or not row.kind.startswith("call") or row.target in VIEWS:
+        return []
+    if row.kind == "call_module" or row.target in ("dropout", "embedding"):
+        return _module(row, training=training)
+    if row.target in ("addmm", "matmul", "bmm"):
+        left, right = row.inputs[-2:]
+        return _matrix(left, right, training=training, weights=row.target == "addmm")
+    if row.target == "softmax":
+        return _mapped("aten._softmax", OpKind.SOFTMAX, row.output, 1, backward=2 if training else 0)
+    return _by_element(row, size, training=training) if row.target in MAPS else []
+
+
+def _by_element(row: _Row, size: int, *, training: bool) -> list[Op]:
+    operands = max(sum(np.prod(shape) == size for shape in row.inputs), 1)
+    name = MAPS[row.target]
+    kind = OpKind.COPY if name == "aten.clone" else OpKind.ELEMENTWISE
+    if name in ("aten.add", "aten.mul", "aten.div"):
+        name += ".Scalar" if operands == 1 else ".Tensor"
+    passes = _backward_passes(row.target, operands) if training else 0
+    return _mapped(name, kind, row.output, operands, backward=passes)
+
+
+def _backward_passes(function: str, operands: int) -> int:
+    """Return how many tensors beside the written one the backward of a function reads, all its kernels together."""
+    if function in ("add", "sub", "contiguous", "bool", "to", "lt"):
+        return 0
+    if function == "pow":
+        return 5
+    return 1 if function in ("where", "max", "masked_fill", "truediv") else 2 * operands - (operands == 1)
+
+
+def _module(row: _Row, *, training: bool) -> list[Op]:
+    name = row.target.rsplit(".", maxsplit=1)[-1].lower()
+    if "drop" in name:
+        return _mapped("aten.native_dropout", OpKind.ELEMENTWISE, row.output, 1, backward=2) if training else []
+    if "norm" in name or name.startswith("ln_"):
+        return _mapped("aten.native_layer_norm", OpKind.NORM, row.output, 1, backward=2 if training else 0)
+    if "embed" in name or name in ("wte", "wpe"):
+        return _mapped("aten.embedding", OpKind.EMBEDDING, row.output, 1, backward=1 if training else 0)
+    if name.startswith("act"):
+        return _mapped("aten.gelu", OpKind.ELEMENTWISE, row.output, 1, backward=2 if training else 0)
+    left = row.inputs[0]
+    return _matrix(left, (left[-1], row.output[-1]), training=training, weights=True)
+
+
+def _matrix(left: Shape, right: Shape, *, training: bool, weights: bool) -> list[Op]:
+    """Return a product, those of its two gradients, and the sum that adds the weights' to what is held."""
+    n, k = right[-1], left[-1]
+    b = 1 if weights else int(np.prod(left[:-2]))
+    m = int(np.prod(left[:-1])) // b
+    found = [product(m, n, k, b=b)]
+    if training:
+        found += [product(m, k, n, b=b), product(n, k, m, b=b)]
+    if training and weights:
+        found.append(streamed("aten.add.Tensor", OpKind.ELEMENTWISE, (k, n), 2))
+    return found
+
+
+def _mapped(name: str, kind: OpKind, shape: Shape, operands: int, *, backward: int) -> list[Op]:
+    found = [streamed(name, kind, shape, operands)]
+    if backward:
+        found.append(streamed(name, kind, shape, backward))
+    return found

@@ -1,0 +1,124 @@
+"""Measured steps of vision models on GPUs, each with the op graph that was run."""
+
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from benchmarks.dnn.data import Columns, read, rows
+from benchmarks.dnn.vision_graphs import VisionGraphs, vision_graphs
+from leadline.core.graph import Op
+from leadline.estimators.learned.op_table import OpTable
+
+Texts = npt.NDArray[np.str_]
+Whole = npt.NDArray[np.int64]
+
+SAME = 0.005
+"""A graph whose number of weights is off by more than this share is of another version, and left out."""
+FUSED_SINCE = 200
+"""Releases of PyTorch (1.13 is 113) before this were measured with attention written out."""
+EXACT_MATH_SINCE = 250
+"""Since this release attention that no fused kernel takes is computed in float32; before, as if written out."""
+
+REWRITTEN = "tresnet"
+"""Before ``FUSED_SINCE`` timm ran these models' norms by InplaceABN, kernels of its own that no later graph holds (timm
+0.4.12 and 0.6.13 import it, 0.9.16 does not)."""
+
+
+@dataclass(frozen=True, slots=True)
+class VisionSteps:
+    """m measured steps; ``graph`` (m,) is the place of each in ``table``, ``setting`` its phase, layout and release.
+
+    ``traced`` (g,) is the number among ``vision_graphs`` of each graph of ``table``, whose ops stand in the same order.
+    """
+
+    table: OpTable
+    traced: Whole
+    graph: Whole
+    step_s: npt.NDArray[np.float64]
+    model: Texts
+    family: Texts
+    device: Texts
+    setting: Texts
+    columns: Columns
+
+    def taken(self, chosen: npt.NDArray[np.int64] | npt.NDArray[np.bool_]) -> "VisionSteps":
+        """Return the rows that ``chosen`` names, over the same table."""
+        return VisionSteps(
+            self.table, self.traced, self.graph[chosen], self.step_s[chosen], self.model[chosen], self.family[chosen],
+            self.device[chosen], self.setting[chosen], rows(self.columns, chosen),
+        )  # fmt: skip
+
+
+@lru_cache(maxsize=1)
+def vision_steps(data: Path) -> VisionSteps:
+    """Return the eager steps on GPUs of models whose graph is at hand."""
+    columns = read(data, "timm_steps")
+    on_gpu = np.array([name.startswith("rtx") for name in columns["hardware"]])
+    columns = rows(columns, on_gpu & ~columns["dynamo"].astype(bool) & np.isfinite(columns["batch_size"]))
+    graphs = vision_graphs()
+    places: dict[tuple[int, int], int] = {}
+    kept, graph = [], []
+    for row in range(len(columns["model"])):
+        found = graph_of(columns, row, graphs)
+        if found is None:
+            continue
+        key = (found, int(columns["batch_size"][row]))
+        graph.append(places.setdefault(key, len(places)))
+        kept.append(row)
+    columns = rows(columns, np.array(kept, np.int64))
+    setting = [
+        f"{mode} {layout} {release}"
+        for mode, layout, release in zip(columns["mode"], columns["layout"], columns["torch"], strict=True)
+    ]
+    family = np.array([family_of(str(model)) for model in columns["model"]])
+    return VisionSteps(
+        _table(graphs, list(places)), np.array([number for number, _ in places], np.int64),
+        np.array(graph, np.int64), columns["step_time"] / 1e3, columns["model"], family,
+        columns["hardware"], np.array(setting), columns,
+    )  # fmt: skip
+
+
+def family_of(model: str) -> str:
+    """Return the letters a model's name begins with: ``resnet101d`` is a ``resnet``."""
+    match = re.match(r"[a-z]+", model)
+    return match[0] if match else model
+
+
+def graph_of(columns: Columns, row: int, graphs: VisionGraphs) -> int | None:
+    """Return the number of the graph that a row measured; ``None`` where there is none of that version."""
+    release = int(columns["torch"][row])
+    model, image = str(columns["model"][row]), int(columns["img_size"][row])
+    phase = "training" if columns["mode"][row] == "train" else "inference"
+    explicit = release < FUSED_SINCE
+    if explicit and model.startswith(REWRITTEN):
+        return None
+    found = graphs.find(model, image, phase, explicit=explicit)
+    if found is None:
+        return None
+    if not explicit and release < EXACT_MATH_SINCE and graphs.falls_back(found):
+        found = graphs.find(model, image, phase, explicit=True) or found
+    if abs(found.parameters / 1e6 / columns["param_count"][row] - 1) > SAME:
+        return None
+    return graphs.number(found)
+
+
+def _table(graphs: VisionGraphs, places: list[tuple[int, int]]) -> OpTable:
+    """Return the table of graphs at batches, each op at a batch made once."""
+    packed = graphs.packed
+    numbers: dict[tuple[int, int], int] = {}
+    ops: list[Op] = []
+    counted: list[dict[int, float]] = []
+    for number, batch in places:
+        counts: dict[int, float] = {}
+        graph = packed.graphs[number]
+        for op, count in zip(graph.ops, graph.counts, strict=True):
+            place = numbers.setdefault((op, batch), len(ops))
+            if place == len(ops):
+                ops.append(packed.ops[op].at(batch, 1, ()))
+            counts[place] = counts.get(place, 0.0) + count
+        counted.append(counts)
+    return OpTable.counted(ops, counted)

@@ -1,0 +1,117 @@
+"""The op graphs of vision models, as Leadline traced them, for any batch: one packed file beside this module.
+
+``python -m benchmarks.dnn.trace_vision`` makes the file again where timm is installed. An op keeps what it does for
+one sample apart from what it does whatever the batch, and a size that grows with the batch is kept below zero.
+"""
+
+import lzma
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import msgspec
+
+from leadline.core.graph import Op, OpGraph, OpKind, Stage, TensorSpec
+
+PACKED = Path(__file__).with_name("vision_graphs.msgpack.xz")
+
+
+class PackedOp(msgspec.Struct, array_like=True, frozen=True):
+    """An op at any batch: a pair is (for each sample, whatever the batch)."""
+
+    name: str
+    kind: OpKind
+    stage: Stage
+    dtype: str
+    flops: tuple[float, float]
+    read: tuple[float, float]
+    written: tuple[float, float]
+    kernels: int
+    dims: dict[str, int]
+    inputs: tuple[tuple[tuple[int, ...], str], ...]
+    outputs: tuple[tuple[tuple[int, ...], str], ...]
+
+    def at(self, batch: int, count: int, sources: tuple[int, ...]) -> Op:
+        """Return the op at that batch."""
+        return Op(
+            self.name, self.kind, self.stage, self.dtype,
+            self.flops[0] * batch + self.flops[1],
+            self.read[0] * batch + self.read[1],
+            self.written[0] * batch + self.written[1],
+            tuple(TensorSpec(_sizes(shape, batch), dtype) for shape, dtype in self.inputs),
+            tuple(TensorSpec(_sizes(shape, batch), dtype) for shape, dtype in self.outputs),
+            {name: -size * batch if size < 0 else size for name, size in self.dims.items()},
+            sources, count, self.kernels,
+        )  # fmt: skip
+
+
+class PackedGraph(msgspec.Struct, array_like=True, frozen=True):
+    """One traced model: its ops by number, how often each is repeated, and which ops each reads (by position here).
+
+    ``attention`` is ``fused`` where the model calls PyTorch's own, ``explicit`` where it writes products and softmax.
+    """
+
+    model: str
+    image: int
+    phase: str
+    attention: str
+    parameters: int
+    ops: tuple[int, ...]
+    counts: tuple[int, ...]
+    sources: tuple[tuple[int, ...], ...]
+
+
+class Packed(msgspec.Struct, array_like=True, frozen=True):
+    """All traced models over one list of ops, and the versions that traced them."""
+
+    versions: dict[str, str]
+    ops: tuple[PackedOp, ...]
+    graphs: tuple[PackedGraph, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class VisionGraphs:
+    """The traced models by (model, image size, phase, attention)."""
+
+    packed: Packed
+    numbers: dict[tuple[str, int, str, str], int]
+
+    def find(self, model: str, image: int, phase: str, *, explicit: bool) -> PackedGraph | None:
+        """Return the graph of a model, with explicit attention where that is asked and makes a difference."""
+        ways = ("explicit", "fused") if explicit else ("fused",)
+        found = (self.numbers.get((model, image, phase, one)) for one in ways)
+        return next((self.packed.graphs[one] for one in found if one is not None), None)
+
+    def number(self, graph: PackedGraph) -> int:
+        """Return the place of a graph in the file."""
+        return self.numbers[graph.model, graph.image, graph.phase, graph.attention]
+
+    def falls_back(self, graph: PackedGraph) -> bool:
+        """Tell whether no fused kernel takes the attention of this graph, so that PyTorch computes it by products."""
+        return any(self.packed.ops[one].name == "aten._safe_softmax" for one in graph.ops)
+
+    def graph(self, graph: PackedGraph, batch: int) -> OpGraph:
+        """Return the op graph at that batch, equal ops as one with their count."""
+        ops = self.packed.ops
+        found = tuple(
+            ops[number].at(batch, count, sources)
+            for number, count, sources in zip(graph.ops, graph.counts, graph.sources, strict=True)
+        )
+        return OpGraph(found, parameters=graph.parameters, source="torch")
+
+
+@cache
+def vision_graphs(path: Path = PACKED) -> VisionGraphs:
+    """Return the shipped graphs."""
+    packed = msgspec.msgpack.decode(lzma.decompress(path.read_bytes()), type=Packed)
+    names = [(one.model, one.image, one.phase, one.attention) for one in packed.graphs]
+    return VisionGraphs(packed, {name: number for number, name in enumerate(names)})
+
+
+def pack(packed: Packed, path: Path) -> None:
+    """Write the graphs."""
+    path.write_bytes(lzma.compress(msgspec.msgpack.encode(packed), preset=9 | lzma.PRESET_EXTREME))
+
+
+def _sizes(shape: tuple[int, ...], batch: int) -> tuple[int, ...]:
+    return tuple(-size * batch if size < 0 else size for size in shape)

@@ -1,0 +1,289 @@
+"""Whole runs to a target quality: later rounds of MLPerf Training from earlier ones (MLCommons, Apache-2.0)."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from benchmarks.dnn.asked import LEVEL, Array, Asked, joined
+from benchmarks.dnn.data import Columns, read
+from benchmarks.dnn.data import rows as rows_of
+from benchmarks.dnn.plain_methods import boosting, nearest
+from leadline.catalog.read import TomlCatalog
+from leadline.core.errors import UnknownName
+from leadline.core.hardware import Device
+from leadline.estimators.run_similarity import WholeRun
+from leadline.estimators.whole_runs import fit
+from leadline.uncertainty.absolute import Scores
+
+Mask = npt.NDArray[np.bool_]
+Texts = npt.NDArray[np.str_]
+
+TABLE = "whole runs"
+ROUNDS = ["0.5", "0.6", "0.7", "1.0", "1.1", "2.0", "2.1", "3.0", "3.1", "4.0", "4.1"]
+ASKED = ROUNDS[4:]
+"""Rounds that are asked of those before; three rounds must have been, for intervals."""
+FIRST_TRIED = 2
+PARTS = 5
+ENOUGH = 19
+"""Intervals come from the latest rounds that have so many errors of a kind, and no more: benchmarks mature, so that
+older rounds were harder to tell."""
+REDEFINED = {"resnet": "0.6", "ssd": "0.6", "gnmt": "0.6", "maskrcnn": "0.6"}
+"""Benchmarks whose target quality rose in a round: what ran before is another workload …"""
+NEW_MODEL = {"ssd": "2.0"}
+"""… as is what ran before the model and data set were replaced (SSD-ResNet34 on COCO by RetinaNet on OpenImages)."""
+DEVICES = {
+    "V100": "V100", "A100": "A100", "A30": "A30", "H100": "H100", "H200": "H200", "L40S": "L40S", "B200": "B200",
+    "other:NVIDIA A40": "A40", "other:NVIDIA L4": "L4", "other:NVIDIA RTX A5000": "RTX A5000", "RTX4090": "RTX 4090",
+    "Gaudi2": "Gaudi 2", "TPUv4": "TPU v4", "TPUv5p": "TPU v5p", "A10": "A10",
+}  # fmt: skip
+FORMS = {
+    ("A100", "PCIe"): "A100 PCIe 80GB", ("A100", "SXM"): "A100 SXM4 80GB", ("H100", "PCIe"): "H100 PCIe 80GB",
+    ("H100", "NVL"): "H100 NVL", ("H100", "SXM"): "H100 SXM5 80GB",
+}  # fmt: skip
+"""Accelerator and form → the device of the catalog, where the form matters."""
+NEAREST = np.array([1e-6, 1e-3, 0.5, 0.3, 2.0, 2.0, 1e3, 1e3, 4.0, 1e4])
+"""What one unit of each plain feature is divided by where the nearest run is sought."""
+_SOFTWARE = re.compile(r"_?ngc[\d.]+|_?(pytorch|mxnet|tensorflow|tf|merlin|hugectr|dgl|nemo|paddlepaddle).*")
+
+
+@dataclass(frozen=True, slots=True)
+class Runs:
+    """The n runs as nouns, their seconds, the place of their round in ``ROUNDS``, plain features (n, columns)."""
+
+    runs: Sequence[WholeRun]
+    elapsed_s: Array
+    round: npt.NDArray[np.int64]
+    features: Array
+
+    def at(self, chosen: Mask) -> "Runs":
+        """Return the rows where ``chosen`` is true."""
+        kept = [self.runs[int(i)] for i in np.flatnonzero(chosen)]
+        return Runs(kept, self.elapsed_s[chosen], self.round[chosen], self.features[chosen])
+
+    @property
+    def workload(self) -> Texts:
+        """The workload of each run."""
+        return np.array([run.workload for run in self.runs], np.str_)
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """What one round was answered by those before: the runs, the answers of all methods, the spread, what is new."""
+
+    held: Runs
+    answers: dict[str, Array]
+    spread: Array
+    group: Texts
+
+
+def asked(data: Path, *, quick: bool) -> list[Asked]:
+    """Return the splits of the table; ``quick`` asks the last two rounds only."""
+    table = _runs(read(data, "mlperf_training"))
+    first = len(ROUNDS) - 2 if quick else ROUNDS.index(ASKED[0])
+    rounds = [_round(table, number) for number in range(first - 2 if quick else FIRST_TRIED, len(ROUNDS))]
+    parts = []
+    for number in range(2, len(rounds)):
+        name = f"round {ROUNDS[rounds[number].held.round[0]]}"
+        parts.append(_split(name, rounds[number], _latest(rounds[:number])))
+    later = joined(
+        TABLE, "later rounds from earlier", parts, median=8.0,
+        how="each round from all before it; intervals from the latest rounds asked before",
+    )  # fmt: skip
+    return [later, _random(table, 1 if quick else PARTS)]
+
+
+def _runs(columns: Columns) -> Runs:
+    """Return the runs of the closed division on accelerators; a CPU's sockets are not in the table."""
+    closed = np.array([one.lower() != "open" for one in columns["sys_division"]])
+    columns = rows_of(columns, closed & (columns["n_accel"] > 0))
+    catalog = TomlCatalog()
+    runs = []
+    for i, name in enumerate(columns["system"]):
+        round_ = str(columns["round"][i]).removeprefix("train_v")
+        form, accelerator = _form(str(name)), str(columns["accel"][i])
+        device = _device(catalog, accelerator, form)
+        batch, nodes = float(columns["global_batch_size"][i]), float(columns["sys_nodes"][i])
+        runs.append(
+            WholeRun(
+                workload=_workload(str(columns["benchmark"][i]), round_), device=accelerator,
+                devices=int(columns["n_accel"][i]), nodes=int(nodes) if nodes >= 1 else 1,
+                batch=batch if batch > 0 else None, when=float(ROUNDS.index(round_)),
+                form=form, system=_system(str(name)),
+                site=str(columns["submitter_dir"][i]).lower(), host=str(columns["host_processor_model_name"][i]),
+                peak_flops_per_s=_peak(device), memory_bytes_per_s=device.memory_bytes_per_s if device else None,
+            )
+        )  # fmt: skip
+    numbers = [ROUNDS.index(str(one).removeprefix("train_v")) for one in columns["round"]]
+    return Runs(runs, columns["run_time_olympic_s"].astype(float), np.array(numbers), _features(runs))
+
+
+def _workload(benchmark: str, round_: str) -> str:
+    name = "maskrcnn" if benchmark == "mask" else benchmark
+    number = ROUNDS.index(round_)
+    if number < ROUNDS.index(REDEFINED.get(name, ROUNDS[0])):
+        return f"{name}, first target"
+    if name in NEW_MODEL and number >= ROUNDS.index(NEW_MODEL[name]):
+        return f"{name}, new model"
+    return name
+
+
+def _form(system: str) -> str:
+    folded = system.lower()
+    if "pci" in folded:
+        return "PCIe"
+    if "nvl" in folded:
+        return "NVL"
+    return "SXM" if any(word in folded for word in ("sxm", "dgx", "nd96")) else ""
+
+
+def _system(name: str) -> str:
+    """Return a system's name without the software that its submitter put behind it."""
+    return re.sub(r"[-_ .]", "", _SOFTWARE.sub("", name.lower()))
+
+
+def _device(catalog: TomlCatalog, accelerator: str, form: str) -> Device | None:
+    name = FORMS.get((accelerator, form), DEVICES.get(accelerator, accelerator))
+    try:
+        return catalog.device(name)
+    except UnknownName:  # an accelerator of which the catalog has no figures: its runs speak for it
+        return None
+
+
+def _peak(device: Device | None) -> float | None:
+    if device is None:
+        return None
+    return device.peak_flops_per_s.get("bfloat16") or device.peak_flops_per_s.get("float16")
+
+
+def _features(runs: Sequence[WholeRun]) -> Array:
+    """Return plain features: codes of what is text, logarithms of what is a size."""
+    codes: dict[str, int] = {}
+
+    def code(text: str) -> int:
+        return codes.setdefault(text, len(codes))
+
+    return np.array(
+        [
+            [code(run.workload), code(run.device), code(run.form), np.log(run.devices), np.log(run.nodes),
+             np.log(run.batch or 1), np.log(run.peak_flops_per_s or 2e14), np.log(run.memory_bytes_per_s or 1e12),
+             run.when, code(run.system)]
+            for run in runs
+        ], float,
+    )  # fmt: skip
+
+
+def _round(table: Runs, number: int) -> Round:
+    learned = table.at(table.round < number)
+    return _answered(learned, table.at((table.round == number) & np.isin(table.workload, learned.workload)))
+
+
+def _answered(learned: Runs, held: Runs) -> Round:
+    """Return what all methods answer; workloads that nobody ran before are left out ahead of this."""
+    told = fit(learned.runs, list(learned.elapsed_s)).predict(held.runs)
+    answers = {
+        "Leadline": told.point,
+        "nearest neighbour": _nearest(learned, held),
+        "boosting": boosting(learned.features, learned.elapsed_s, held.features),
+        "constant work per accelerator": _constant_work(learned, held),
+    }
+    return Round(held, answers, told.spread, _new(learned, held))
+
+
+def _new(learned: Runs, held: Runs) -> Texts:
+    """Return what of each run was not seen with its workload."""
+    counts = {(run.workload, run.device, run.devices) for run in learned.runs}
+    devices = {(run.workload, run.device) for run in learned.runs}
+    return np.array(
+        [
+            "same accelerator and count"
+            if (run.workload, run.device, run.devices) in counts
+            else "other count"
+            if (run.workload, run.device) in devices
+            else "other accelerator"
+            for run in held.runs
+        ]
+    )
+
+
+def _latest(rounds: Sequence[Round]) -> Mapping[str, Scores]:
+    """Return the scores of the latest rounds by kind of question, of each kind ``ENOUGH`` where there are as many."""
+    parts: dict[str, list[tuple[Array, Array]]] = {}
+    for one in reversed(rounds):
+        for name in np.unique(one.group):
+            known = parts.setdefault(str(name), [])
+            if sum(len(errors) for errors, _ in known) < ENOUGH:
+                known.append(_errors(one, one.group == name))
+    return {name: _scores(known) for name, known in parts.items()}
+
+
+def _errors(one: Round, chosen: Mask) -> tuple[Array, Array]:
+    """Return the errors ln(measured ÷ predicted) of the chosen runs, and how unsure the forecast was of each."""
+    return np.log(one.held.elapsed_s / one.answers["Leadline"])[chosen], one.spread[chosen]
+
+
+def _scores(parts: Sequence[tuple[Array, Array]]) -> Scores:
+    errors, doubts = (np.concatenate(one) for one in zip(*parts, strict=True))
+    return Scores.of(errors, doubts)
+
+
+def _split(split: str, one: Round, scores: Mapping[str, Scores]) -> Asked:
+    """Return the answers to a round with intervals; a kind that was never asked has the widest of the others."""
+    low, high = np.empty(len(one.group)), np.empty(len(one.group))
+    widest = max(scores.values(), key=lambda known: known.factor(LEVEL))
+    for name in np.unique(one.group):
+        own = one.group == name
+        known = scores.get(str(name), widest)
+        low[own], high[own] = known.interval(one.answers["Leadline"][own], one.spread[own], LEVEL)
+    return Asked(TABLE, split, one.held.elapsed_s, one.answers, low, high, one.group)
+
+
+def _random(table: Runs, folds: int) -> Asked:
+    """Hold out the first ``folds`` of five parts of the configurations in turn; errors from a further one left out."""
+    unique, which = np.unique(_configurations(table.runs), return_inverse=True)
+    part = np.random.default_rng(0).integers(0, PARTS, len(unique))[which]
+    pairs = [pair for pair in combinations(range(PARTS), 2) if pair[0] < folds]
+    tried = {pair: _without(table, part, pair) for pair in pairs}
+    found = []
+    for fold in range(folds):
+        known: dict[str, list[tuple[Array, Array]]] = {}
+        for pair in (one for one in pairs if fold in one):
+            other = tried[pair][pair[pair[0] == fold]]
+            for name in np.unique(other.group):
+                known.setdefault(str(name), []).append(_errors(other, other.group == name))
+        answered = _without(table, part, (fold,))[fold]
+        split = _split(f"part {fold}", answered, {name: _scores(parts) for name, parts in known.items()})
+        found.append(replace(split, unit=np.array(_configurations(answered.held.runs))))
+    return joined(TABLE, "random by configuration", found, how="four fifths of workload × system × count, in turn")
+
+
+def _without(table: Runs, part: npt.NDArray[np.int64], left_out: tuple[int, ...]) -> dict[int, Round]:
+    """Return what each of the parts is answered that are left out together, new workloads aside."""
+    learned, found = table.at(~np.isin(part, left_out)), {}
+    for one in left_out:
+        held = table.at(part == one)
+        found[one] = _answered(learned, held.at(np.isin(held.workload, learned.workload)))
+    return found
+
+
+def _configurations(runs: Sequence[WholeRun]) -> list[str]:
+    return [f"{run.workload} {run.system} {run.devices}" for run in runs]
+
+
+def _nearest(learned: Runs, held: Runs) -> Array:
+    """Return the time of the nearest run: of the same workload, then of the same accelerator, count, form and batch."""
+    return nearest(learned.features, learned.elapsed_s, held.features, NEAREST)
+
+
+def _constant_work(learned: Runs, held: Runs) -> Array:
+    """Return the median of devices × seconds of the same workload on the same device, else of the workload."""
+    work: dict[tuple[str, ...], list[float]] = {}
+    for run, seconds in zip(learned.runs, learned.elapsed_s, strict=True):
+        for key in ((run.workload, run.device), (run.workload,)):
+            work.setdefault(key, []).append(seconds * run.devices)
+    found = [work.get((run.workload, run.device)) or work[run.workload,] for run in held.runs]
+    return np.array([np.median(one) for one in found]) / [run.devices for run in held.runs]

@@ -1,0 +1,209 @@
+"""The faults of the campaign: which there are, when each strikes, and how it is brought about and healed."""
+
+import random
+import signal
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from heapq import heappop, heappush
+from itertools import count
+from pathlib import Path
+
+from benchmarks.plane.fault_disk import Disk
+from benchmarks.plane.fault_plane import PlaneProcess
+from benchmarks.plane.fault_shims import SACCT_FAULTS, SBATCH_FAULTS, Shims
+from benchmarks.plane.fault_tally import Death
+from benchmarks.plane.host import OFFSET
+from leadline.core.units import HOUR_S
+from leadline.testing.slurm_cluster import Cluster, NoCluster
+from leadline.testing.ssh_server import SshServer
+
+
+class Fault(StrEnum):
+    """What goes wrong."""
+
+    PLANE = "plane killed"
+    CONTROLLER = "slurmctld down"
+    DATABASE = "slurmdbd down"
+    NODE = "node lost"
+    SLURMD = "slurmd killed"
+    SBATCH = "sbatch hangs or dies"
+    SACCT = "accounting missing"
+    DISK = "disk full"
+    CLOCK = "clock jumps"
+    SSH = "SSH cut"
+
+
+FULL = {
+    Fault.PLANE: 26, Fault.CONTROLLER: 8, Fault.DATABASE: 8, Fault.NODE: 8, Fault.SLURMD: 8, Fault.SBATCH: 22,
+    Fault.SACCT: 10, Fault.DISK: 8, Fault.CLOCK: 16, Fault.SSH: 10,
+}  # fmt: skip
+QUICK = dict.fromkeys(Fault, 1) | {Fault.PLANE: 3, Fault.SBATCH: 3, Fault.CLOCK: 2, Fault.NODE: 2, Fault.CONTROLLER: 0}
+"""A killed controller forgets what it took in its last seconds, and aborts what began in them: to settle that takes
+longer than a quick campaign lasts."""
+SSH_PART = (0.35, 0.7)
+"""The part of the campaign in which the plane goes over SSH."""
+DOWN_S = (1.0, 20.0)
+SLURMD_S = (0.5, 3.0)
+"""A slurmd is back before the controller (SlurmdTimeout 10 s) takes its node for lost, and its jobs with it."""
+NODE_S = (2.0, 30.0)
+SHORT_S = (2.0, 12.0)
+CUT_S = (0.5, 4.0)
+RETRY_S = (1.0, 2.0)
+SUPERVISED_S = 1.0
+
+
+def when(numbers: Mapping[Fault, int], lasts_s: float, rng: random.Random) -> list[tuple[float, Fault]]:
+    """Return when which fault strikes, in seconds from the beginning, those of SSH while the plane goes over it."""
+    struck = []
+    for fault, number in numbers.items():
+        low, high = SSH_PART if fault is Fault.SSH else (0.05, 1.0)
+        struck += [(rng.uniform(low, high) * lasts_s, fault) for _ in range(number)]
+    return sorted(struck)
+
+
+@dataclass(slots=True)
+class Injector:
+    """Brings faults about, and heals each when its time is over; ``struck`` counts those that came about."""
+
+    cluster: Cluster
+    plane: PlaneProcess
+    shims: Shims
+    disk: Disk
+    ssh: SshServer
+    rng: random.Random
+    struck: "Counter[Fault]" = field(default_factory=Counter)
+    deaths: list[Death] = field(default_factory=list)
+    log: list[tuple[float, str]] = field(default_factory=list)
+    _due: list[tuple[float, int, Callable[[], None]]] = field(default_factory=list)
+    _numbers: "count[int]" = field(default_factory=count)
+    _down: set[str] = field(default_factory=set)
+    _looks_s: float = 0.0
+
+    def strike(self, fault: Fault) -> None:
+        """Bring a fault about; one that is there already is not counted twice."""
+        if detail := self._bring(fault):
+            self.struck[fault] += 1
+            self.log.append((time.time(), f"{fault}: {detail}"))
+
+    def supervise(self) -> None:
+        """Start the plane again if it has ended by itself, as whoever looks after a service does."""
+        if "plane" not in self._down and time.monotonic() > self._looks_s:
+            self.plane.start()
+            self._looks_s = time.monotonic() + SUPERVISED_S
+
+    def heal(self, *, everything: bool = False) -> None:
+        """Heal what is due, or all."""
+        while self._due and (everything or self._due[0][0] <= time.monotonic()):
+            _, _, healed = heappop(self._due)
+            healed()
+            if everything and self._due:
+                time.sleep(0.1)
+        if everything:
+            self.shims.withdraw()
+
+    def _bring(self, fault: Fault) -> str:
+        """Bring a fault about, and say of what kind; nothing if it is there already."""
+        ways: Mapping[Fault, Callable[[], str]] = {
+            Fault.PLANE: self._plane,
+            Fault.CONTROLLER: lambda: self._daemon("slurmctld"),
+            Fault.DATABASE: lambda: self._daemon("slurmdbd"),
+            Fault.NODE: self._node,
+            Fault.SLURMD: self._slurmd,
+            Fault.SBATCH: self._sbatch,
+            Fault.SACCT: self._sacct,
+            Fault.DISK: self._disk,
+            Fault.CLOCK: self._clock,
+            Fault.SSH: self._ssh,
+        }
+        return ways[fault]()
+
+    def _later(self, span_s: tuple[float, float], healed: Callable[[], None]) -> float:
+        lasts_s = self.rng.uniform(*span_s)
+        heappush(self._due, (time.monotonic() + lasts_s, next(self._numbers), healed))
+        return lasts_s
+
+    def _lock(self, what: str) -> bool:
+        if what in self._down:
+            return False
+        self._down.add(what)
+        return True
+
+    def _plane(self) -> str:
+        if not self._lock("plane") or not self.plane.kill():
+            self._down.discard("plane")
+            return ""
+        return f"for {self._later((0.0, 3.0), self._again('plane', self.plane.start)):.1f} s"
+
+    def _daemon(self, daemon: str) -> str:
+        if not self._lock(daemon):
+            return ""
+        sign = self.rng.choice([signal.SIGKILL, signal.SIGTERM])
+        self.cluster.stop(daemon, sign=sign)
+        lasts_s = self._later(DOWN_S, self._again(daemon, lambda: self.cluster.start(daemon)))
+        return f"{sign.name} for {lasts_s:.1f} s"
+
+    def _node(self) -> str:
+        node = self.rng.choice(self.cluster.nodes)
+        if not self._lock(node):
+            return ""
+        self.cluster.crash(node)
+        self.deaths.append(Death(node, time.time()))
+        return f"{node} for {self._later(NODE_S, self._again(node, lambda: self.cluster.start(node))):.1f} s"
+
+    def _slurmd(self) -> str:
+        node = self.rng.choice(self.cluster.nodes)
+        if not self._lock(node):
+            return ""
+        self.cluster.stop(node, sign=signal.SIGKILL)
+        return f"{node} for {self._later(SLURMD_S, self._again(node, lambda: self.cluster.start(node))):.1f} s"
+
+    def _sbatch(self) -> str:
+        fault = self.rng.choice(SBATCH_FAULTS)
+        self.shims.order_sbatch(fault)
+        return fault
+
+    def _sacct(self) -> str:
+        if not self._lock("sacct"):
+            return ""
+        fault = self.rng.choice(SACCT_FAULTS)
+        self.shims.order_sacct(fault)
+        healed = self._again("sacct", lambda: self.shims.order_sacct(None))
+        return f"{fault} for {self._later(SHORT_S, healed):.1f} s"
+
+    def _disk(self) -> str:
+        if not self._lock("disk"):
+            return ""
+        process = self.plane.pid
+        self.disk.fill(process)
+        return f"for {self._later(SHORT_S, self._again('disk', lambda: self.disk.free(process))):.1f} s"
+
+    def _clock(self) -> str:
+        offset_s = self.rng.choice([0.0, self.rng.uniform(-12.0, 12.0) * HOUR_S, self.rng.uniform(-1.0, 1.0) * HOUR_S])
+        file: Path = self.plane.folder / OFFSET
+        new = file.with_name(f".{OFFSET}")
+        new.write_text(f"{offset_s:.3f}", encoding="ascii")
+        new.replace(file)
+        return f"to {offset_s / HOUR_S:+.2f} h"
+
+    def _ssh(self) -> str:
+        if not self._lock("ssh"):
+            return ""
+        self.ssh.stop()
+        return f"for {self._later(CUT_S, self._again('ssh', self.ssh.start)):.1f} s"
+
+    def _again(self, what: str, heal: Callable[[], None]) -> Callable[[], None]:
+        """Return what heals a fault; a daemon that does not start without another one is started again later."""
+
+        def healed() -> None:
+            try:
+                heal()
+            except NoCluster as error:
+                self.log.append((time.time(), str(error)))
+                self._later(RETRY_S, healed)
+            else:
+                self._down.discard(what)
+
+        return healed

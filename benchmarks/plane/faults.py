@@ -1,0 +1,212 @@
+"""Jobs on a real Slurm while everything around the plane fails: none lost, none run twice, none with a wrong end."""
+
+import os
+import random
+import shutil
+import sys
+import tempfile
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+
+from benchmarks.plane.fault_disk import journal_disk
+from benchmarks.plane.fault_jobs import Design, designs, read_ledger
+from benchmarks.plane.fault_kinds import FULL, QUICK, SSH_PART, Fault, Injector, when
+from benchmarks.plane.fault_plane import PlaneProcess
+from benchmarks.plane.fault_shims import first_on_path, make_shims
+from benchmarks.plane.fault_tally import Tally, tally
+from benchmarks.plane.host import JOURNAL, Settings
+from benchmarks.rows import BenchRow, at_least, at_most
+from leadline.core.errors import LeadlineError
+from leadline.core.jobs import JobState
+from leadline.execution.clock import iso
+from leadline.execution.plane.journal import PlaneJournal
+from leadline.execution.plane.patience import USUAL
+from leadline.testing.slurm_cluster import slurm_cluster
+from leadline.testing.slurm_plan import ClusterPlan
+from leadline.testing.ssh_server import HOST, ssh_server
+
+NODES = 4
+COMMAND_S = 5.0
+"""How long a command of Slurm may take; a tenth of what is usual, so that more of them are cut off."""
+PATIENCE = {"last": 4.0, "unreachable": 5.0, "delay": 5.0}
+"""Only pauses are shorter than usual; what is concluded of silence takes as long as ever, if the campaign is full."""
+LEAST_FAULTS = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """How many jobs are handed over while how many faults strike, and how long it all may take then.
+
+    ``grace_s`` is how long a submission without an answer may still arrive.
+    """
+
+    jobs: int
+    lasts_s: float
+    settles_s: float
+    numbers: dict[Fault, int]
+    grace_s: float
+
+
+SIZES = {True: Size(40, 20.0, 120.0, QUICK, 25.0), False: Size(300, 270.0, 200.0, FULL, USUAL.grace)}
+
+
+@dataclass(slots=True)
+class Campaign:
+    """What was handed over, how it went, and how long it took."""
+
+    designs: list[Design] = field(default_factory=list)
+    struck: "Counter[Fault]" = field(default_factory=Counter)
+    tally: Tally = field(default_factory=lambda: Tally((), (), ()))
+    ends: list[str] = field(default_factory=list)
+    starts: int = 0
+    attempts: int = 0
+    log: list[tuple[float, str]] = field(default_factory=list)
+    refused: int = 0
+    disk: str = ""
+    elapsed_s: float = 0.0
+    settled_s: float = 0.0
+
+
+def faults(folder: Path, *, quick: bool, seed: int) -> list[BenchRow]:
+    """Return the rows of a campaign of faults on a Slurm of its own, in an empty folder that stays for a look at it."""
+    done = run(folder, SIZES[quick], seed)
+    return rows_of(done, quick=quick)
+
+
+def rows_of(done: Campaign, *, quick: bool) -> list[BenchRow]:
+    """Return what became of a campaign as rows."""
+    count, struck = len(done.designs), sum(done.struck.values())
+    least = 0 if quick else LEAST_FAULTS
+    kinds = ", ".join(f"{fault.value} {done.struck[fault]}" for fault in Fault)
+    return [
+        at_least("faults injected", struck, least, "faults", n=count,
+                 how=f"{kinds}; the disk is {done.disk}; {done.elapsed_s:.0f} s in all"),
+        at_most("jobs lost under faults", len(done.tally.lost), 0, "jobs", n=count, how=_some(done.tally.lost)),
+        at_most("jobs run twice under faults", len(done.tally.twice), 0, "jobs", n=count,
+                how=_some(done.tally.twice) or f"{done.starts} starts of {done.attempts} attempts, by their own word"),
+        at_most("wrong final states under faults", len(done.tally.wrong), 0, "jobs", n=count,
+                how=_some(done.tally.wrong)),
+        at_most("planes that ended by themselves", len(done.ends), 0, "times",
+                how=_some(done.ends) or f"{done.refused} could not begin, as their disk was full, and said so"),
+        BenchRow("until all was settled, after the last fault", done.settled_s, "s", n=count),
+    ]  # fmt: skip
+
+
+def run(folder: Path, size: Size, seed: int) -> Campaign:
+    """Run a campaign and count what became of its jobs."""
+    began_s = time.monotonic()
+    with _stage(folder, size, random.Random(seed)) as (injector, settings):  # noqa: S311 - not secret
+        rng = random.Random(seed + 1)  # noqa: S311 - not secret
+        ledger = folder / "ledger"
+        waves = list(designs(size.jobs, ledger, rng, memory_held=injector.cluster.layout.cgroups))
+        _strike(injector, settings, waves, size, rng)
+        began_to_settle_s = time.monotonic()
+        injector.heal(everything=True)
+        states = _settled(injector, Path(settings.journal or ""), size.settles_s)
+        done = Campaign([one for wave in waves for one in wave], injector.struck, log=injector.log)
+        done.settled_s = time.monotonic() - began_to_settle_s
+        injector.plane.kill()
+        _keep(folder, done)
+        runs = read_ledger(ledger)
+        done.tally = tally(done.designs, states, runs, injector.deaths)
+        done.starts, done.attempts = len(runs), len({run.attempt for run in runs})
+        done.struck[Fault.SBATCH] = injector.shims.used()["sbatch"]  # an order that nobody took is no fault
+        done.ends, done.disk, done.refused = injector.plane.ends, injector.disk.how, injector.plane.refused
+    done.elapsed_s = time.monotonic() - began_s
+    return done
+
+
+@contextmanager
+def _stage(folder: Path, size: Size, rng: random.Random) -> Iterator[tuple[Injector, Settings]]:
+    """Yield what faults are brought about with, on a cluster of its own, and how its plane is run."""
+    with ExitStack() as stack:
+        for name in ("cluster", "ledger", "sshd", "jobs"):
+            (folder / name).mkdir(parents=True)
+        plan = ClusterPlan(name="faults", nodes=NODES, cores=4, memory_mib=4000)
+        cluster = stack.enter_context(slurm_cluster(folder / "cluster", plan))
+        cluster.stop("slurmctld")  # only one that ended well has left all of its state to the one that is killed
+        cluster.start("slurmctld")
+        shims = make_shims(folder / "shims", cluster.environment["PATH"])
+        path = first_on_path(shims.folder, cluster.environment["PATH"])
+        environment = {**cluster.environment, "PATH": path, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        server = stack.enter_context(ssh_server(folder / "sshd", environment))
+        disk = stack.enter_context(journal_disk(folder / "disk"))
+        sockets = stack.enter_context(tempfile.TemporaryDirectory(prefix="leadline-"))
+        plane = PlaneProcess(folder / "plane", environment)
+        stack.callback(plane.kill)
+        patience = {**PATIENCE, "grace": size.grace_s}
+        settings = Settings(
+            ssh_config=str(server.config), timeout_s=COMMAND_S, patience=patience, jobs=str(folder / "jobs"),
+            sockets=sockets, journal=str(folder / "disk" / JOURNAL),
+        )  # fmt: skip
+        yield Injector(cluster, plane, shims, disk, server, rng), settings
+
+
+def _strike(injector: Injector, settings: Settings, waves: list[list[Design]], size: Size, rng: random.Random) -> None:
+    """Hand jobs over at random moments while faults strike; for a part of the time the plane goes over SSH."""
+    low, high = (share * size.lasts_s for share in SSH_PART)
+    events: list[tuple[float, Callable[[], None]]] = [
+        (low, lambda: _change(injector, replace(settings, ssh=HOST))),
+        (high, lambda: _change(injector, settings)),
+        *((at_s, partial(injector.strike, fault)) for at_s, fault in when(size.numbers, size.lasts_s, rng)),
+    ]
+    handed = sorted(rng.uniform(0.0, 0.95) * size.lasts_s for _ in waves)
+    handing = deque(zip(handed, waves, strict=True))
+    coming = deque(sorted(events, key=lambda event: event[0]))
+    _change(injector, settings)
+    began_s = time.monotonic()
+    while coming or handing:
+        now_s = time.monotonic() - began_s
+        injector.heal()
+        injector.supervise()
+        if coming and coming[0][0] <= now_s:
+            coming.popleft()[1]()
+        if handing and handing[0][0] <= now_s and _hand_over(Path(settings.journal or ""), handing[0][1]):
+            handing.popleft()
+        time.sleep(0.02)
+        if now_s > size.lasts_s + size.settles_s:
+            raise LeadlineError(f"{len(handing)} waves of jobs could not be handed over: see {injector.plane.folder}")
+
+
+def _change(injector: Injector, settings: Settings) -> None:
+    """Kill the plane and start it again with other settings."""
+    injector.plane.kill()
+    injector.plane.settle_for(settings)
+    injector.plane.start()
+
+
+def _hand_over(path: Path, wave: list[Design]) -> bool:
+    """Hand jobs over as ``leadline submit`` does; ``False`` if the disk is full, and the user has to try again."""
+    try:
+        with PlaneJournal(path) as journal:
+            journal.add(one.job for one in wave)
+    except LeadlineError:
+        return False
+    return True
+
+
+def _settled(injector: Injector, path: Path, most_s: float) -> dict[str, JobState]:
+    """Wait until nothing is left to do, but not longer than ``most_s``; return the states of all jobs."""
+    until_s = time.monotonic() + most_s
+    while True:
+        injector.supervise()
+        with PlaneJournal(path) as journal:
+            if not journal.open_jobs() or time.monotonic() > until_s:
+                return {job.key: job.state for job in journal.newest()}
+        time.sleep(0.5)
+
+
+def _keep(folder: Path, done: Campaign) -> None:
+    """Keep the journal, whose disk is taken away, and when which fault struck."""
+    shutil.copytree(folder / "disk", folder / "kept")
+    told = "".join(f"{iso(at_s)} {what}\n" for at_s, what in done.log)
+    (folder / "kept" / "faults.log").write_text(told, encoding="utf-8")
+
+
+def _some(sentences: Sequence[str]) -> str:
+    return "; ".join(sentences[:5]) + (f"; and {len(sentences) - 5} more" if len(sentences) > 5 else "")

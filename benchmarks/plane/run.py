@@ -1,0 +1,73 @@
+"""``leadline bench plane``: the Intelligence Plane on a real Slurm, and on published traces."""
+
+import platform
+import shutil
+import tempfile
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+import psutil
+
+from benchmarks.plane.faults import faults
+from benchmarks.plane.live import rows as live_rows
+from benchmarks.plane.loop import loop
+from benchmarks.plane.rates import rates
+from benchmarks.plane.replay import rows as replay_rows
+from benchmarks.plane.waits import rows as wait_rows
+from benchmarks.rows import BenchResult, BenchRow
+from leadline.core.errors import InvalidInput, UnknownName
+from leadline.testing.slurm_cluster import missing, slurm_cluster
+from leadline.testing.slurm_plan import ClusterPlan
+
+SEED = 1
+ON_SLURM, ON_TRACE = ("rates", "faults", "loop"), ("replay", "waits")
+PARTS = (*ON_SLURM, "live", *ON_TRACE)
+PLAN = ClusterPlan(name="bench", nodes=2, cores=64, memory_mib=64_000, remembered_s=60)
+"""So many cores are declared that jobs of `true` wait for Slurm itself alone, not for a free one."""
+
+
+def run(*, quick: bool = False, data: Path | None = None, only: str | None = None) -> BenchResult:
+    """Measure the plane, or one of ``PARTS``; ``data`` is a folder with the trace of MetaCentrum.
+
+    Raises:
+        UnknownName: there is no such part.
+        InvalidInput: Slurm's daemons are not installed, or a part is asked for that needs the trace.
+    """
+    if only is not None and only not in PARTS:
+        raise UnknownName("part of bench plane", only, PARTS, fix=f"it has {', '.join(PARTS)}")
+    if only in ON_TRACE and data is None:
+        raise InvalidInput(f"--only {only} replays a published trace: name its folder with --data")
+    parts = [only] if only else [one for one in PARTS if data is not None or one not in ON_TRACE]
+    if (why := missing()) and not set(parts).isdisjoint(ON_SLURM):
+        raise InvalidInput(f"{why}; python3 dev test installs what is needed where it may")
+    folder = Path(tempfile.mkdtemp(prefix="leadline-plane-"))
+    try:
+        rows = [row for part in parts for row in _part(part, folder, quick=quick, data=data)]
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    machine = {"system": platform.platform(), "cores": str(psutil.cpu_count())}
+    return BenchResult("plane", tuple(rows), datetime.now(UTC).date().isoformat(), machine)
+
+
+def _part(part: str, folder: Path, *, quick: bool, data: Path | None) -> Sequence[BenchRow]:
+    measure: dict[str, Callable[[], Sequence[BenchRow]]] = {
+        "rates": lambda: _rates(folder, quick=quick),
+        "faults": lambda: faults(_made(folder / "faults"), quick=quick, seed=SEED),
+        "loop": lambda: loop(_made(folder / "loop"), quick=quick, seed=SEED),
+        "live": live_rows,
+    }
+    if data is not None:
+        measure |= {"replay": lambda: replay_rows(data, quick=quick), "waits": lambda: wait_rows(data, quick=quick)}
+    return measure[part]()
+
+
+def _rates(folder: Path, *, quick: bool) -> list[BenchRow]:
+    (folder / "cluster").mkdir()
+    with slurm_cluster(folder / "cluster", PLAN) as cluster:
+        return rates(cluster, folder / "rates", quick=quick)
+
+
+def _made(folder: Path) -> Path:
+    folder.mkdir()
+    return folder

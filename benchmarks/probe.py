@@ -1,0 +1,190 @@
+"""``leadline bench probe``: forecasts from a few steps against whole runs, and what watching a script costs it."""
+
+import importlib.util
+import os
+import platform
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from statistics import fmean, median
+
+from benchmarks.rows import BenchResult, BenchRow, at_least, at_most
+from leadline.app import demo
+from leadline.app.probe import ProbeLimits, probe
+from leadline.core.errors import LeadlineError
+from leadline.core.probe import Probe
+from leadline.execution.processes import run_process
+from leadline.execution.wrapper.instruments import HOOK
+
+HERE = Path(__file__).parent
+DEMO_JOBS = Path(demo.__file__).with_name("demo_jobs")
+"""The scripts of ``leadline demo``; recorded runs name them ``jobs/NAME.py``."""
+MEDIAN_ERROR_PERCENT, WORST_ERROR_PERCENT = 10.0, 25.0
+WITHIN = 0.7
+"""Share of the 90 % ranges that must hold the truth; one of few may be missed."""
+OVERHEAD_PERCENT = 3.0
+STARTUP_MS = 50.0
+REPEATS = 11
+TIMEOUT_S = 600.0
+PROBE_S = 4.0
+
+
+def script_file(name: str) -> Path:
+    """Return the file of a script named relative to this folder, or ``jobs/NAME.py`` for a script of the demo."""
+    folder, _, rest = name.partition("/")
+    return DEMO_JOBS / rest if folder == "jobs" else HERE / name
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One unmodified job: its words after the interpreter, and how long it is probed."""
+
+    name: str
+    words: tuple[str, ...]
+    needs: str = ""
+    program: str = sys.executable
+
+    def command(self) -> tuple[str, ...]:
+        """Return the command line."""
+        return (self.program, str(script_file(self.words[0])), *self.words[1:])
+
+
+JOBS = (
+    Job("numpy, loops by hand", ("probed/numpy_mlp.py", "--epochs", "400"), "numpy"),
+    Job("scikit-learn, partial_fit", ("probed/partial_fit.py", "--passes", "60"), "sklearn"),
+    Job("shell, reported steps", ("probed/steps.sh", "200"), program="sh"),
+    Job("Keras 3 on PyTorch", ("probed/keras_dense.py", "--epochs", "60"), "keras"),
+    Job("PyTorch, MLP", ("jobs/tumour_mlp.py", "--epochs", "150"), "torch"),
+    Job("PyTorch, CNN", ("jobs/digits_cnn.py",), "torch"),
+    Job("PyTorch, transformer", ("jobs/text_transformer.py",), "torch"),
+    Job("PyTorch, while True", ("scripts/char_gpt.py", "--max_iters", "600"), "torch"),
+)
+QUICK = ("numpy, loops by hand", "scikit-learn, partial_fit", "shell, reported steps")
+
+
+def run(*, quick: bool = False) -> BenchResult:
+    """Probe each job and run it whole, and time one of short loops with and without the hook; ``quick``: three jobs."""
+    chosen = [job for job in JOBS if not quick or job.name in QUICK]
+    present = [job for job in chosen if not job.needs or importlib.util.find_spec(job.needs)]
+    rows, details = [], []
+    for job in present:
+        found = compare(job)
+        details.append(found)
+        rows.append(_row(job, found))
+    repeats = 5 if quick else REPEATS
+    rows += [_loops_overhead(repeats), _startup_overhead(repeats)]
+    absent = [
+        BenchRow(job.name, None, "%", how=f"not measured: {job.needs} is not installed")
+        for job in chosen
+        if job not in present
+    ]
+    return BenchResult(
+        "probe",
+        (*summary(details), *rows, *absent),
+        date=datetime.now(UTC).strftime("%Y-%m-%d"),
+        machine={"system": platform.platform(), "python": platform.python_version()},
+        details=tuple(details),
+    )
+
+
+def compare(job: Job, *, time_s: float = PROBE_S) -> dict[str, object]:
+    """Probe a job for ``time_s`` of its work, run it whole, probe it again, and return how far forecast and time are.
+
+    The two forecasts are averaged, so that a machine that grows slower or faster meanwhile is not taken for an error.
+
+    Raises:
+        LeadlineError: the whole run failed.
+    """
+    with tempfile.TemporaryDirectory(prefix="leadline-bench-") as folder:
+        found = [_probed(job, folder, time_s)]
+        whole_s = _timed(job.command(), Path(folder))
+        found.append(_probed(job, folder, time_s))
+    ranges = [one.forecast.elapsed_s for one in found if one.forecast.elapsed_s is not None and not one.finished]
+    probe_s = max(one.measured["elapsed_s"].value for one in found)
+    said: dict[str, object] = {"name": job.name, "whole_s": whole_s, "probe_s": probe_s}
+    if len(ranges) < len(found):
+        unknown = found[0].forecast.unknown.get("elapsed_s", "not measured: the job ended within the probe")
+        return said | {"how": unknown}
+    point, low, high = (fmean(figures) for figures in zip(*((r.point, r.low, r.high) for r in ranges), strict=True))
+    return said | {
+        "forecast_s": [one.point for one in ranges], "low_s": low, "high_s": high, "within": low <= whole_s <= high,
+        "error_percent": 100 * (point / whole_s - 1),
+        "how": f"{point:.1f} s ({low:.1f} – {high:.1f}) forecast before and after, {whole_s:.1f} s measured; "
+        f"by `{found[0].forecast.unit}`",
+    }  # fmt: skip
+
+
+def _probed(job: Job, folder: str, time_s: float) -> Probe:
+    before = Path.cwd()
+    os.chdir(folder)
+    with open(os.devnull, "wb") as nothing:  # noqa: PTH123 - a device, not a path
+        try:
+            return probe(job.command(), ProbeLimits(time_s=time_s), output=nothing.fileno())
+        finally:
+            os.chdir(before)
+
+
+def _timed(command: Sequence[str], folder: Path) -> float:
+    start = time.perf_counter()
+    done = run_process(command, cwd=folder, timeout_s=TIMEOUT_S)
+    took_s = time.perf_counter() - start
+    if done.returncode:
+        last = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
+        raise LeadlineError(f"{command[1]} did not run: {last}")
+    return took_s
+
+
+def _row(job: Job, found: dict[str, object]) -> BenchRow:
+    error = found.get("error_percent")
+    return BenchRow(f"forecast, {job.name}", error if isinstance(error, float) else None, "%", how=str(found["how"]))
+
+
+def summary(details: list[dict[str, object]]) -> list[BenchRow]:
+    """Return the rows over all jobs that were forecast: the median and the worst error, and how many ranges held."""
+    figures = [one.get("error_percent") for one in details]
+    errors = [abs(one) for one in figures if isinstance(one, float)]
+    if not errors:
+        return []
+    held = sum(bool(one["within"]) for one in details if "within" in one)
+    n = len(errors)
+    return [
+        at_most("median error of the forecasts", median(errors), MEDIAN_ERROR_PERCENT, "%", n=n),
+        at_most("worst error of the forecasts", max(errors), WORST_ERROR_PERCENT, "%", n=n),
+        at_least("ranges that hold the measured time", held / n, WITHIN, "", n=n, how="90 % ranges"),
+    ]
+
+
+def _loops_overhead(repeats: int) -> BenchRow:
+    """Compare the medians of two million short iterations with and without the hook, run in turn."""
+    plain, watched = _in_turn(Job("short loops", ("probed/short_loop.py",)), repeats, lambda said, _: float(said))
+    percent = 100 * (median(watched) / median(plain) - 1)
+    how = f"2 million iterations of 0.3 µs to 0.5 µs: {median(watched):.3f} s watched, {median(plain):.3f} s plain"
+    return at_most("hook, short iterations", percent, OVERHEAD_PERCENT, "%", baseline=median(plain), n=repeats, how=how)
+
+
+def _startup_overhead(repeats: int) -> BenchRow:
+    """Compare the medians of a script that does nearly nothing with and without the hook, run in turn."""
+    plain, watched = _in_turn(Job("start", ("probed/nothing.py",)), repeats, lambda _, took_s: took_s)
+    how = "a script of one line, whole processes"
+    return at_most(
+        "hook, start-up", 1e3 * (median(watched) - median(plain)), STARTUP_MS, "ms", baseline=1e3 * median(plain),
+        n=repeats, how=how,
+    )  # fmt: skip
+
+
+def _in_turn(job: Job, repeats: int, figure: Callable[[str, float], float]) -> tuple[list[float], list[float]]:
+    """Run a job plainly and under the hook in turn; ``figure`` makes one of what it printed and how long it took."""
+    found: tuple[list[float], list[float]] = ([], [])
+    with tempfile.TemporaryDirectory(prefix="leadline-bench-") as folder:
+        paths = [str(HOOK), *filter(None, [os.environ.get("PYTHONPATH")])]
+        hook = {"LEADLINE_HOOK": folder, "PYTHONPATH": os.pathsep.join(paths)}
+        for _ in range(repeats):
+            for figures, env in zip(found, ({}, hook), strict=True):
+                start = time.perf_counter()
+                done = run_process(job.command(), cwd=Path(folder), env=env, timeout_s=TIMEOUT_S)
+                figures.append(figure(done.stdout.strip(), time.perf_counter() - start))
+    return found

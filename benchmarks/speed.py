@@ -1,0 +1,118 @@
+"""How quick Leadline answers: start-up, a 7B configuration, and the alternatives in the same run."""
+
+import json
+import shutil
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from benchmarks.rows import BenchResult, BenchRow, at_least, at_most
+from leadline.app.composition import process_runner
+from leadline.core.errors import LeadlineError
+
+LLAMA_7B = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "hidden_act": "silu",
+    "hidden_size": 4096,
+    "intermediate_size": 11008,
+    "max_position_embeddings": 4096,
+    "num_attention_heads": 32,
+    "num_hidden_layers": 32,
+    "num_key_value_heads": 32,
+    "rms_norm_eps": 1e-05,
+    "tie_word_embeddings": False,
+    "vocab_size": 32000,
+}
+"""The published configuration of Llama-2-7B."""
+
+_ACCELERATE = """
+import sys
+from accelerate import init_empty_weights
+from accelerate.utils import calculate_maximum_sizes
+from transformers import AutoConfig, AutoModelForCausalLM
+config = AutoConfig.from_pretrained(sys.argv[1])
+with init_empty_weights():
+    model = AutoModelForCausalLM.from_config(config)
+print(calculate_maximum_sizes(model))
+"""
+"""What ``accelerate estimate-memory`` does once it has the configuration, without asking the hub for it."""
+
+
+def run(*, quick: bool = False) -> BenchResult:
+    """Measure start-up and the 7B configuration; medians of several whole processes, interleaved."""
+    repeats = 3 if quick else 7
+    with tempfile.TemporaryDirectory() as folder:
+        config = Path(folder) / "config.json"
+        config.write_text(json.dumps(LLAMA_7B))
+        rows = [_help_row(repeats), *_llama_rows(config, repeats)]
+    return BenchResult("speed", tuple(rows))
+
+
+def _help_row(repeats: int) -> BenchRow:
+    ours, bare = _interleaved(
+        [[sys.executable, "-m", "leadline", "--help"], [sys.executable, "-c", "pass"]], repeats * 3
+    )
+    return at_most(
+        "leadline --help ÷ bare python",
+        ours / bare,
+        8.0,
+        "×",
+        baseline=bare,
+        n=repeats * 3,
+        how="medians of whole processes, interleaved; baseline in seconds",
+    )
+
+
+def _llama_rows(config: Path, repeats: int) -> list[BenchRow]:
+    ours = [
+        sys.executable, "-m", "leadline", "estimate", str(config), "--steps", "1", "--on", "A100 SXM4 80GB", "--json",
+    ]  # fmt: skip
+    theirs = [sys.executable, "-c", _ACCELERATE, str(config.parent)]
+    if not _can(theirs):
+        own_s = _interleaved([ours], repeats)[0]
+        why = "accelerate could not read the configuration here (is it installed?), so the ratio is not measured"
+        return [
+            BenchRow("Llama-7B config, whole process", own_s, "s", n=repeats, how="median"),
+            BenchRow("accelerate's estimate ÷ ours", None, "×", target=5.0, how=why),
+        ]
+    own_s, their_s = _interleaved([ours, theirs], repeats)
+    return [
+        BenchRow("Llama-7B config, whole process", own_s, "s", baseline=their_s, n=repeats, how="median"),
+        at_least(
+            "accelerate's estimate ÷ ours",
+            their_s / own_s,
+            5.0,
+            "×",
+            baseline=their_s,
+            n=repeats,
+            how="whole processes on the same config.json, interleaved; ours gives time and memory, theirs memory",
+        ),
+    ]
+
+
+def _can(argv: Sequence[str]) -> bool:
+    return shutil.which(argv[0]) is not None and process_runner()(argv, timeout_s=120).returncode == 0
+
+
+def _interleaved(commands: Sequence[Sequence[str]], repeats: int) -> list[float]:
+    """Return the median seconds of each command, run in turn after one warm-up each."""
+    samples: list[list[float]] = [[] for _ in commands]
+    for round_number in range(repeats + 1):
+        for argv, own in zip(commands, samples, strict=True):
+            elapsed_s = _timed(lambda argv=argv: process_runner()(argv, timeout_s=300))  # type: ignore[misc]
+            if round_number:
+                own.append(elapsed_s)
+    return [statistics.median(own) for own in samples]
+
+
+def _timed(action: Callable[[], object]) -> float:
+    begun = time.perf_counter()
+    ended = action()
+    elapsed_s = time.perf_counter() - begun
+    if getattr(ended, "returncode", 0) != 0:
+        raise LeadlineError(f"a measured command failed: {getattr(ended, 'stderr', '').strip()[-500:]}")
+    return elapsed_s

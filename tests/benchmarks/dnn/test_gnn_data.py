@@ -1,0 +1,46 @@
+"""Rows become the same batches of graphs as one would make of their ops by hand."""
+
+import numpy as np
+import pytest
+
+from benchmarks.dnn.vision_graphs import vision_graphs
+from leadline.catalog.read import TomlCatalog
+from leadline.estimators.learned.gnn import INPUTS, GraphBatch, Setting, connected
+from leadline.estimators.learned.op_law import Basis
+
+BATCH = 32
+
+
+def by_hand(traced, name, phase, layout, release):
+    device = TomlCatalog(None).device(name)
+    table, edges = connected([vision_graphs().graph(traced, BATCH).ops])
+    return GraphBatch.of(Basis.of(table, device), edges, device, Setting(phase, layout, release))
+
+
+@pytest.mark.parametrize(
+    ("row", "asked"),
+    [(0, ("RTX 3090", "infer", "nhwc", 240)), (1, ("RTX 3090", "train", "nchw", 112)),
+     (2, ("RTX 4090", "infer", "nchw", 291))],
+)  # fmt: skip
+def test_what_is_learned_from_is_what_is_asked_with(graph_rows, traced_models, row, asked):
+    expected, found = by_hand(traced_models[row], *asked), graph_rows.batch(np.array([row]))
+    for name in INPUTS:
+        if name not in {"source", "target"}:
+            assert pytest.approx(getattr(expected, name), rel=1e-6) == getattr(found, name), name
+    pairs = [set(zip(one.source.tolist(), one.target.tolist(), strict=True)) for one in (expected, found)]
+    assert pairs[0] == pairs[1]
+    assert len(pairs[0]) > 20
+
+
+def test_a_batch_is_its_rows_one_after_another(graph_rows):
+    whole, parts = graph_rows.batch(np.array([2, 0])), [graph_rows.batch(np.array([one])) for one in (2, 0)]
+    first = len(parts[0].kind)
+    assert (np.concatenate([one.node for one in parts]) == whole.node).all()
+    assert (np.concatenate([parts[0].source, parts[1].source + first]) == whole.source).all()
+    assert (whole.owner[whole.source] == whole.owner[whole.target]).all()
+    assert [first, len(parts[1].kind)] == np.bincount(whole.owner).tolist()
+
+
+def test_batches_hold_every_row_once(graph_rows):
+    seen = [row for chosen, _ in graph_rows.batches(np.array([2, 0, 1]), 2) for row in chosen]
+    assert seen == [2, 0, 1]

@@ -1,0 +1,75 @@
+"""The closed loop: what rules cost is arithmetic, and the plane brings jobs through on a real Slurm."""
+
+import math
+from pathlib import PurePosixPath
+
+import pytest
+
+from benchmarks.plane.loop import OwnersSlurm, loop
+from benchmarks.plane.loop_jobs import trials
+from benchmarks.plane.loop_rules import NODE, Spent, Truth, enlarged_on_failure, oracle, whole_node
+from leadline.core.jobs import JobSpec, JobState, ResourceSpec
+from leadline.core.units import GIB, MIB
+from leadline.execution.scheduler import Refused, Submission
+from leadline.execution.transport import Here
+from leadline.testing.slurm_cluster import missing
+
+GROWS = Truth(400.0, 2 * GIB, ((100.0, 1 * GIB), (200.0, 2 * GIB), (400.0, 2 * GIB)))
+"""Its memory comes in a straight line within the first half."""
+
+
+def test_memory_runs_out_between_two_looks_in_a_straight_line():
+    assert GROWS.runs_out_s(1.5 * GIB) == 150.0
+    assert GROWS.runs_out_s(0.25 * GIB) == 25.0
+    assert GROWS.runs_out_s(2 * GIB) == math.inf
+
+
+def test_an_oracle_pays_for_what_a_job_takes_and_a_whole_node_for_all_of_it():
+    assert (400.0, pytest.approx(400.0 * 2 / 4)) == (oracle(GROWS).node_s, oracle(GROWS).cost_s)
+    assert Spent(400.0, 400.0) == whole_node(GROWS)
+
+
+def test_a_request_that_grows_on_failure_pays_for_each_failure():
+    asked = GROWS.wrong(0.3, 0.5)
+    assert (asked.walltime_s, asked.memory_bytes_per_node) == (120.0, 1 * GIB)
+    # 1 GiB runs out at 100 s; then 1.5 GiB, where 120 s end it before 150 s; then 180 s, in which 1.5 GiB run out; then
+    # 2.25 GiB, where 180, 300 (of 270) and then 480 s (of 450) are the limits
+    assert enlarged_on_failure(GROWS, asked).node_s == 100 + 120 + 150 + 180 + 300 + 400
+
+
+def test_what_resumes_pays_once_for_what_it_did_within_its_limits():
+    small = Truth(400.0, 1 * GIB, ((400.0, 1 * GIB),), resumes=True)
+    assert enlarged_on_failure(small, small.wrong(0.3, 1.0)).node_s == 400.0
+
+
+def test_the_same_seed_draws_the_same_jobs_and_all_programs_are_there():
+    assert trials(20, 3) == trials(20, 3) != trials(20, 4)
+    assert len({one.command[1] for one in trials(20, 3)}) == 5
+
+
+def test_an_owner_may_shorten_the_limit_of_a_job_that_runs_but_not_lengthen_it(slurm, tmp_path):
+    asked = ResourceSpec(cores_per_task=1, memory_bytes_per_node=50 * MIB, walltime_s=600.0)
+    spec = JobSpec("nap", ("sleep", "60"), asked, partition="short")
+    scheduler = OwnersSlurm("cluster", PurePosixPath(tmp_path), Here())
+    own = scheduler.submit(Submission("owners-nap", spec, measured=False))
+    slurm.wait(lambda: scheduler.query([own])[own].state is JobState.RUNNING, "the job to run")
+    with pytest.raises(Refused, match="lengthen"):
+        scheduler.change_walltime(own, 1200.0)
+    scheduler.change_walltime(own, 300.0)
+    assert scheduler.query([own])[own].walltime_s == 300.0
+    scheduler.cancel([own])
+
+
+@pytest.mark.slow
+def test_the_plane_brings_jobs_through_whose_first_requests_are_too_small(tmp_path):
+    if reason := missing():
+        pytest.skip(reason)
+    pytest.importorskip("torch")
+    pytest.importorskip("sklearn")
+    rows = {row.name: row for row in loop(tmp_path, quick=True, seed=1)}
+    completed = rows["loop: jobs that complete without help"]
+    assert completed.value == 100.0
+    assert "OUT_OF_MEMORY" in completed.how
+    assert rows["loop: node-time ÷ an oracle's, the plane"].value > 1.0
+    assert rows["loop: cost saved against partition's maximum and a full node"].value > 0.0
+    assert 1.0 < rows["loop: cost ÷ an oracle's, partition's maximum and a full node"].value <= NODE.cores
