@@ -3,7 +3,7 @@
 import sys
 
 from benchmarks.command import app
-from leadline.interfaces.cli.face import run_command
+from leadline.interfaces.cli.output import run_command
 
 if __name__ == "__main__":
     sys.exit(run_command(app, "bench", sys.argv[1:]))

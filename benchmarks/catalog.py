@@ -8,13 +8,13 @@ from dataclasses import dataclass, replace
 from json import dumps
 from pathlib import Path
 
-from benchmarks.rows import BenchResult, at_least, at_most
+from benchmarks.results import BenchmarkResult, at_least, at_most
 from benchmarks.speed import LLAMA_7B
 from leadline.app.composition import toolbox
-from leadline.app.estimate import Toolbox
-from leadline.app.recommend import recommend
-from leadline.app.workload_options import WorkloadOptions
-from leadline.app.workloads import read_workload
+from leadline.app.estimate.estimate import Toolbox
+from leadline.app.estimate.recommend import recommend
+from leadline.app.workloads.options import WorkloadOptions
+from leadline.app.workloads.read import read_workload
 from leadline.core.hardware import Device
 from leadline.core.ports import Catalog
 from leadline.core.recommendation import Constraints
@@ -48,7 +48,7 @@ class RepeatedCatalog:
         return _copied(self.base.system(base), int(copy))
 
 
-def run(*, quick: bool = False) -> BenchResult:
+def run(*, quick: bool = False) -> BenchmarkResult:
     """Measure in one process, interleaved; what start-up costs is not counted, as the target says."""
     repeats = 3 if quick else 9
     tools = toolbox()
@@ -65,7 +65,7 @@ def run(*, quick: bool = False) -> BenchResult:
     places = sum(len(system.partitions) for system in tools.catalog.systems())
     how = f"{places} places, a Llama-7B configuration expanded, estimated, priced and ranked; median in one process"
     ratio = statistics.median(tenfold) / statistics.median(once)
-    return BenchResult(
+    return BenchmarkResult(
         "catalog",
         (
             at_least("devices", len(tools.catalog.devices()), 60, "", how="shipped, and the user's own"),

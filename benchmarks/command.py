@@ -10,14 +10,14 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from benchmarks.rows import BenchResult, BenchRow, missed, side
+from benchmarks.results import BenchmarkResult, BenchmarkRow, missed_targets, target_sign
 from leadline.core.documents import dump, to_document
 from leadline.core.errors import InvalidInput, UnknownName
-from leadline.interfaces.cli.face import err, out
-from leadline.interfaces.cli.verb import Verb
+from leadline.interfaces.cli.command import CommandApp
+from leadline.interfaces.cli.output import err, out
 
 BENCHES: dict[str, tuple[str, str]] = {
-    "local": ("benchmarks.local", "small models predicted from the calibration, then measured here"),
+    "local": ("benchmarks.local.run", "small models predicted from the calibration, then measured here"),
     "trace": ("benchmarks.trace", "unmodified training scripts: traced, how fast, and with which peak of memory"),
     "probe": (
         "benchmarks.probe",
@@ -25,7 +25,7 @@ BENCHES: dict[str, tuple[str, str]] = {
     ),
     "speed": ("benchmarks.speed", "how long estimates and start-up take beside the alternatives"),
     "harp": (
-        "benchmarks.harp",
+        "benchmarks.harp.run",
         "configurations never run, predicted as HARP does, by plain boosting and by Leadline",
     ),
     "dnn": (
@@ -36,7 +36,7 @@ BENCHES: dict[str, tuple[str, str]] = {
         "benchmarks.memory.run",
         "peaks of memory of real steps, foretold, and their bound, beside the alternatives",
     ),
-    "fine-tunes": ("benchmarks.fine_tunes", "published fine-tunes: memory with adapters and without"),
+    "fine-tunes": ("benchmarks.memory.fine_tunes", "published fine-tunes: memory with adapters and without"),
     "detectors": (
         "benchmarks.detectors.run",
         "published peaks of GPU memory of segmenters and detectors in training",
@@ -51,7 +51,7 @@ BENCHES: dict[str, tuple[str, str]] = {
 
 SCHEMA = "leadline.bench/1"
 
-app = Verb()
+app = CommandApp()
 
 
 @app.command(epilog="Benches:\n" + "\n".join(f"  {name:<10} {summary}" for name, (_, summary) in BENCHES.items()))
@@ -82,13 +82,13 @@ def bench(
     if json_file is not None:
         json_file.write_text(dump(to_document(result, SCHEMA)) + "\n", encoding="utf-8")
         err().print(f"written to {json_file}")
-    if names := missed(result.rows):
+    if names := missed_targets(result.rows):
         sys.stderr.write(f"leadline bench: {len(names)} of {len(result.rows)} rows missed: {', '.join(names)}\n")
         raise typer.Exit(1)
 
 
 def _options(
-    name: str, run: Callable[..., BenchResult], *, quick: bool, data: Path | None, only: str | None
+    name: str, run: Callable[..., BenchmarkResult], *, quick: bool, data: Path | None, only: str | None
 ) -> dict[str, object]:
     """Return what a bench is called with; what it does not take is refused."""
     options: dict[str, object] = {"quick": quick}
@@ -106,7 +106,7 @@ def _options(
     return options
 
 
-def _run(run: Callable[..., BenchResult], options: dict[str, object], name: str) -> BenchResult:
+def _run(run: Callable[..., BenchmarkResult], options: dict[str, object], name: str) -> BenchmarkResult:
     """Run a bench; one that takes long and counts its steps shows how far it is."""
     if "progress" not in inspect.signature(run).parameters:
         return run(**options)
@@ -116,7 +116,7 @@ def _run(run: Callable[..., BenchResult], options: dict[str, object], name: str)
         )
 
 
-def _table(result: BenchResult) -> Table:
+def _table(result: BenchmarkResult) -> Table:
     """Return the rows as a table; what was not measured says why."""
     table = Table(title=f"leadline bench {result.bench}", title_justify="left", box=None, pad_edge=False)
     table.add_column("figure")
@@ -136,16 +136,16 @@ def _figure(value: float | None, unit: str) -> str:
     return "" if value is None else f"{value:.4g} {unit}".rstrip()
 
 
-def _target(row: BenchRow) -> str:
+def _target(row: BenchmarkRow) -> str:
     """Write the target with the side it bounds."""
     if row.target is None:
         return ""
     if row.target_high is not None:
         return f"{row.target:.4g} – {row.target_high:.4g}"
-    return f"{side(row.value, row.target, row.met)}{row.target:.4g}"
+    return f"{target_sign(row.value, row.target, row.met)}{row.target:.4g}"
 
 
-def _met(row: BenchRow) -> str:
+def _met(row: BenchmarkRow) -> str:
     if row.value is None:
         return "not measured"
     return "" if row.met is None else "yes" if row.met else "NO"

@@ -13,7 +13,7 @@ from typing import Any
 Answer = dict[str, Any]
 
 
-def traced(
+def trace_in_forks(
     target: Path, builder: Path, shape: Sequence[int], *, phase: str = "training", autocast: str = "",
     timeout_s: float, prepare: Callable[[], None], told: Callable[[Answer], Answer] = lambda answer: answer,
 ) -> None:  # fmt: skip
@@ -48,12 +48,12 @@ def traced(
 def _answer(request: dict[str, Any]) -> Answer:
     """Return the worker's answer, or its failure."""
     from leadline.graphs.torch.worker import main as worker  # noqa: PLC0415 - the tracer's own imports come first
-    from leadline.graphs.torch.worker.session import Session  # noqa: PLC0415
+    from leadline.graphs.torch.worker.session import TraceSession  # noqa: PLC0415
 
-    session = Session(policy="cuda")
+    session = TraceSession(policy="cuda")
     session.deadline = time.monotonic() + request["timeout_s"]
     try:
-        answer: Answer = worker._trace(session, request)  # noqa: SLF001 - the worker's own entry ends the process
+        answer: Answer = worker.trace_request(session, request)  # noqa: SLF001 - the worker's own entry ends the process
     except Exception as error:  # noqa: BLE001 - whatever a model raises is its answer
-        return {"failure": worker.failure(error)}
+        return {"failure": worker.failure_document(error)}
     return answer

@@ -13,7 +13,7 @@ from leadline.core.jobs import JobState
 from leadline.core.runs import Scale
 from leadline.core.samples import Sample
 from leadline.training.dataset import TrainingData, make_dataset
-from leadline.training.records import Record
+from leadline.training.records import RunRecord
 from leadline.training.tables import read_tables
 
 SHIPPED = Path(__file__).parent / "histories"
@@ -23,19 +23,19 @@ ENDING = ".csv.gz"
 
 
 @dataclass(frozen=True, slots=True)
-class History:
+class MeasuredHistory:
     """All runs that one campaign made.
 
     ``scale_features`` carry scale, ``work`` is the one that counts repeats, and ``categories`` have choices.
     """
 
     name: str
-    records: tuple[Record, ...]
+    records: tuple[RunRecord, ...]
     scale_features: tuple[str, ...]
     work: str | None
     categories: tuple[str, ...] = ()
 
-    def at(self, scale: Scale) -> tuple[Record, ...]:
+    def at(self, scale: Scale) -> tuple[RunRecord, ...]:
         """Return the runs of one scale."""
         return tuple(record for record in self.records if record.scale is scale)
 
@@ -48,7 +48,7 @@ class History:
         """
         off: list[float] = []
         for group in _by_configuration(self.at(Scale.FULL_SCALE), seed=0):
-            logs = [math.log(one.figures["elapsed_s"]) for one in group if one.state is JobState.COMPLETED]
+            logs = [math.log(one.metrics["elapsed_s"]) for one in group if one.state is JobState.COMPLETED]
             if len(logs) > 1:
                 middle, drawn = sum(logs) / len(logs), math.sqrt(len(logs) / (len(logs) - 1))
                 off += [drawn * abs(one - middle) for one in logs]
@@ -62,12 +62,12 @@ class History:
 
 
 @dataclass(frozen=True, slots=True)
-class Split:
+class HistorySplit:
     """Runs to learn from, and the full-scale runs of other configurations that are asked about."""
 
-    history: History
-    learned: tuple[Record, ...]
-    asked: tuple[Record, ...]
+    history: MeasuredHistory
+    learned: tuple[RunRecord, ...]
+    asked: tuple[RunRecord, ...]
 
     @property
     def cheaper(self) -> float:
@@ -84,12 +84,12 @@ class Split:
         asked = {record.id for record in self.asked}
         return tuple(one for one in data.dataset.samples if one.run_id in asked and not one.censored)
 
-    def _data(self, records: Sequence[Record], target: str) -> TrainingData:
+    def _data(self, records: Sequence[RunRecord], target: str) -> TrainingData:
         history = self.history
         return make_dataset(records, target, scale_features=history.scale_features, categories=history.categories)
 
 
-def read_histories(folder: Path | None = None) -> tuple[History, ...]:
+def read_histories(folder: Path | None = None) -> tuple[MeasuredHistory, ...]:
     """Read every ``NAME.csv.gz`` of a folder with the campaign ``NAME.toml`` beside it; by default the shipped ones.
 
     Raises:
@@ -102,32 +102,32 @@ def read_histories(folder: Path | None = None) -> tuple[History, ...]:
     return tuple(_read(table) for table in tables)
 
 
-def split(history: History, full_scale: int, seed: int, *, scaled_down: int | None = None) -> Split:
+def split_history(history: MeasuredHistory, full_scale: int, seed: int, *, scaled_down: int | None = None) -> HistorySplit:
     """Learn from ``scaled_down`` configurations (all by default) and ``full_scale`` ones, and ask about the rest.
 
     Which ones is drawn by ``seed`` alone, and a larger number holds the smaller ones: campaigns that grow.
     """
     small, full = (_by_configuration(history.at(scale), seed) for scale in (Scale.SCALED_DOWN, Scale.FULL_SCALE))
-    return Split(
+    return HistorySplit(
         history,
         tuple(record for group in [*small[:scaled_down], *full[:full_scale]] for record in group),
         tuple(record for group in full[full_scale:] for record in group),
     )
 
 
-def cost_s(records: Sequence[Record]) -> float:
+def cost_s(records: Sequence[RunRecord]) -> float:
     """Return how long runs took together, failed ones too; seconds."""
-    return sum(record.figures.get("elapsed_s", 0.0) for record in records)
+    return sum(record.metrics.get("elapsed_s", 0.0) for record in records)
 
 
-def _read(table: Path) -> History:
+def _read(table: Path) -> MeasuredHistory:
     name = table.name.removesuffix(ENDING)
     described = (APPLICATIONS if table.parent == SHIPPED else table.parent) / f"{name}.toml"
     if not described.is_file():
         raise InvalidInput(f"{table} has no campaign beside it: put {described.name} there")
     parameters = read_campaign(described).parameters
     carries = [one for one in parameters if one.carries_scale]
-    return History(
+    return MeasuredHistory(
         name,
         read_tables(table, targets=("elapsed_s",)),
         tuple(one.name for one in carries),
@@ -136,8 +136,8 @@ def _read(table: Path) -> History:
     )
 
 
-def _by_configuration(records: Sequence[Record], seed: int) -> list[list[Record]]:
-    groups: dict[tuple[tuple[str, object], ...], list[Record]] = {}
+def _by_configuration(records: Sequence[RunRecord], seed: int) -> list[list[RunRecord]]:
+    groups: dict[tuple[tuple[str, object], ...], list[RunRecord]] = {}
     for record in records:
         groups.setdefault(tuple(sorted(record.features.items())), []).append(record)
     found = [groups[key] for key in sorted(groups, key=repr)]

@@ -12,13 +12,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from statistics import fmean, median
 
-from benchmarks.rows import BenchResult, BenchRow, at_least, at_most
-from leadline.app import demo
-from leadline.app.probe import ProbeLimits, probe
+from benchmarks.results import BenchmarkResult, BenchmarkRow, at_least, at_most
+from leadline.app.demo import run as demo
+from leadline.app.jobs.probe import ProbeLimits, probe
 from leadline.core.errors import LeadlineError
 from leadline.core.probe import Probe
 from leadline.execution.processes import run_process
-from leadline.execution.wrapper.instruments import HOOK
+from leadline.execution.wrapper.instruments import HOOK_FOLDER
 
 HERE = Path(__file__).parent
 DEMO_JOBS = Path(demo.__file__).with_name("demo_jobs")
@@ -40,7 +40,7 @@ def script_file(name: str) -> Path:
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class ProbeJob:
     """One unmodified job: its words after the interpreter, and how long it is probed."""
 
     name: str
@@ -54,35 +54,35 @@ class Job:
 
 
 JOBS = (
-    Job("numpy, loops by hand", ("probed/numpy_mlp.py", "--epochs", "400"), "numpy"),
-    Job("scikit-learn, partial_fit", ("probed/partial_fit.py", "--passes", "60"), "sklearn"),
-    Job("shell, reported steps", ("probed/steps.sh", "200"), program="sh"),
-    Job("Keras 3 on PyTorch", ("probed/keras_dense.py", "--epochs", "60"), "keras"),
-    Job("PyTorch, MLP", ("jobs/tumour_mlp.py", "--epochs", "150"), "torch"),
-    Job("PyTorch, CNN", ("jobs/digits_cnn.py",), "torch"),
-    Job("PyTorch, transformer", ("jobs/text_transformer.py",), "torch"),
-    Job("PyTorch, while True", ("scripts/char_gpt.py", "--max_iters", "600"), "torch"),
+    ProbeJob("numpy, loops by hand", ("probed/numpy_mlp.py", "--epochs", "400"), "numpy"),
+    ProbeJob("scikit-learn, partial_fit", ("probed/partial_fit.py", "--passes", "60"), "sklearn"),
+    ProbeJob("shell, reported steps", ("probed/steps.sh", "200"), program="sh"),
+    ProbeJob("Keras 3 on PyTorch", ("probed/keras_dense.py", "--epochs", "60"), "keras"),
+    ProbeJob("PyTorch, MLP", ("jobs/tumour_mlp.py", "--epochs", "150"), "torch"),
+    ProbeJob("PyTorch, CNN", ("jobs/digits_cnn.py",), "torch"),
+    ProbeJob("PyTorch, transformer", ("jobs/text_transformer.py",), "torch"),
+    ProbeJob("PyTorch, while True", ("scripts/char_gpt.py", "--max_iters", "600"), "torch"),
 )
 QUICK = ("numpy, loops by hand", "scikit-learn, partial_fit", "shell, reported steps")
 
 
-def run(*, quick: bool = False) -> BenchResult:
+def run(*, quick: bool = False) -> BenchmarkResult:
     """Probe each job and run it whole, and time one of short loops with and without the hook; ``quick``: three jobs."""
     chosen = [job for job in JOBS if not quick or job.name in QUICK]
     present = [job for job in chosen if not job.needs or importlib.util.find_spec(job.needs)]
     rows, details = [], []
     for job in present:
-        found = compare(job)
+        found = compare_probe(job)
         details.append(found)
         rows.append(_row(job, found))
     repeats = 5 if quick else REPEATS
     rows += [_loops_overhead(repeats), _startup_overhead(repeats)]
     absent = [
-        BenchRow(job.name, None, "%", how=f"not measured: {job.needs} is not installed")
+        BenchmarkRow(job.name, None, "%", how=f"not measured: {job.needs} is not installed")
         for job in chosen
         if job not in present
     ]
-    return BenchResult(
+    return BenchmarkResult(
         "probe",
         (*summary(details), *rows, *absent),
         date=datetime.now(UTC).strftime("%Y-%m-%d"),
@@ -91,7 +91,7 @@ def run(*, quick: bool = False) -> BenchResult:
     )
 
 
-def compare(job: Job, *, time_s: float = PROBE_S) -> dict[str, object]:
+def compare_probe(job: ProbeJob, *, time_s: float = PROBE_S) -> dict[str, object]:
     """Probe a job for ``time_s`` of its work, run it whole, probe it again, and return how far forecast and time are.
 
     The two forecasts are averaged, so that a machine that grows slower or faster meanwhile is not taken for an error.
@@ -118,7 +118,7 @@ def compare(job: Job, *, time_s: float = PROBE_S) -> dict[str, object]:
     }  # fmt: skip
 
 
-def _probed(job: Job, folder: str, time_s: float) -> Probe:
+def _probed(job: ProbeJob, folder: str, time_s: float) -> Probe:
     before = Path.cwd()
     os.chdir(folder)
     with open(os.devnull, "wb") as nothing:  # noqa: PTH123 - a device, not a path
@@ -138,12 +138,12 @@ def _timed(command: Sequence[str], folder: Path) -> float:
     return took_s
 
 
-def _row(job: Job, found: dict[str, object]) -> BenchRow:
+def _row(job: ProbeJob, found: dict[str, object]) -> BenchmarkRow:
     error = found.get("error_percent")
-    return BenchRow(f"forecast, {job.name}", error if isinstance(error, float) else None, "%", how=str(found["how"]))
+    return BenchmarkRow(f"forecast, {job.name}", error if isinstance(error, float) else None, "%", how=str(found["how"]))
 
 
-def summary(details: list[dict[str, object]]) -> list[BenchRow]:
+def summary(details: list[dict[str, object]]) -> list[BenchmarkRow]:
     """Return the rows over all jobs that were forecast: the median and the worst error, and how many ranges held."""
     figures = [one.get("error_percent") for one in details]
     errors = [abs(one) for one in figures if isinstance(one, float)]
@@ -158,17 +158,17 @@ def summary(details: list[dict[str, object]]) -> list[BenchRow]:
     ]
 
 
-def _loops_overhead(repeats: int) -> BenchRow:
+def _loops_overhead(repeats: int) -> BenchmarkRow:
     """Compare the medians of two million short iterations with and without the hook, run in turn."""
-    plain, watched = _in_turn(Job("short loops", ("probed/short_loop.py",)), repeats, lambda said, _: float(said))
+    plain, watched = _in_turn(ProbeJob("short loops", ("probed/short_loop.py",)), repeats, lambda said, _: float(said))
     percent = 100 * (median(watched) / median(plain) - 1)
     how = f"2 million iterations of 0.3 µs to 0.5 µs: {median(watched):.3f} s watched, {median(plain):.3f} s plain"
     return at_most("hook, short iterations", percent, OVERHEAD_PERCENT, "%", baseline=median(plain), n=repeats, how=how)
 
 
-def _startup_overhead(repeats: int) -> BenchRow:
+def _startup_overhead(repeats: int) -> BenchmarkRow:
     """Compare the medians of a script that does nearly nothing with and without the hook, run in turn."""
-    plain, watched = _in_turn(Job("start", ("probed/nothing.py",)), repeats, lambda _, took_s: took_s)
+    plain, watched = _in_turn(ProbeJob("start", ("probed/nothing.py",)), repeats, lambda _, took_s: took_s)
     how = "a script of one line, whole processes"
     return at_most(
         "hook, start-up", 1e3 * (median(watched) - median(plain)), STARTUP_MS, "ms", baseline=1e3 * median(plain),
@@ -176,11 +176,11 @@ def _startup_overhead(repeats: int) -> BenchRow:
     )  # fmt: skip
 
 
-def _in_turn(job: Job, repeats: int, figure: Callable[[str, float], float]) -> tuple[list[float], list[float]]:
+def _in_turn(job: ProbeJob, repeats: int, figure: Callable[[str, float], float]) -> tuple[list[float], list[float]]:
     """Run a job plainly and under the hook in turn; ``figure`` makes one of what it printed and how long it took."""
     found: tuple[list[float], list[float]] = ([], [])
     with tempfile.TemporaryDirectory(prefix="leadline-bench-") as folder:
-        paths = [str(HOOK), *filter(None, [os.environ.get("PYTHONPATH")])]
+        paths = [str(HOOK_FOLDER), *filter(None, [os.environ.get("PYTHONPATH")])]
         hook = {"LEADLINE_HOOK": folder, "PYTHONPATH": os.pathsep.join(paths)}
         for _ in range(repeats):
             for figures, env in zip(found, ({}, hook), strict=True):

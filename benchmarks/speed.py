@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from benchmarks.rows import BenchResult, BenchRow, at_least, at_most
+from benchmarks.results import BenchmarkResult, BenchmarkRow, at_least, at_most
 from leadline.app.composition import process_runner
 from leadline.core.errors import LeadlineError
 
@@ -42,17 +42,17 @@ print(calculate_maximum_sizes(model))
 """What ``accelerate estimate-memory`` does once it has the configuration, without asking the hub for it."""
 
 
-def run(*, quick: bool = False) -> BenchResult:
+def run(*, quick: bool = False) -> BenchmarkResult:
     """Measure start-up and the 7B configuration; medians of several whole processes, interleaved."""
     repeats = 3 if quick else 7
     with tempfile.TemporaryDirectory() as folder:
         config = Path(folder) / "config.json"
         config.write_text(json.dumps(LLAMA_7B))
         rows = [_help_row(repeats), *_llama_rows(config, repeats)]
-    return BenchResult("speed", tuple(rows))
+    return BenchmarkResult("speed", tuple(rows))
 
 
-def _help_row(repeats: int) -> BenchRow:
+def _help_row(repeats: int) -> BenchmarkRow:
     ours, bare = _interleaved(
         [[sys.executable, "-m", "leadline", "--help"], [sys.executable, "-c", "pass"]], repeats * 3
     )
@@ -67,7 +67,7 @@ def _help_row(repeats: int) -> BenchRow:
     )
 
 
-def _llama_rows(config: Path, repeats: int) -> list[BenchRow]:
+def _llama_rows(config: Path, repeats: int) -> list[BenchmarkRow]:
     ours = [
         sys.executable, "-m", "leadline", "estimate", str(config), "--steps", "1", "--on", "A100 SXM4 80GB", "--json",
     ]  # fmt: skip
@@ -76,12 +76,12 @@ def _llama_rows(config: Path, repeats: int) -> list[BenchRow]:
         own_s = _interleaved([ours], repeats)[0]
         why = "accelerate could not read the configuration here (is it installed?), so the ratio is not measured"
         return [
-            BenchRow("Llama-7B config, whole process", own_s, "s", n=repeats, how="median"),
-            BenchRow("accelerate's estimate ÷ ours", None, "×", target=5.0, how=why),
+            BenchmarkRow("Llama-7B config, whole process", own_s, "s", n=repeats, how="median"),
+            BenchmarkRow("accelerate's estimate ÷ ours", None, "×", target=5.0, how=why),
         ]
     own_s, their_s = _interleaved([ours, theirs], repeats)
     return [
-        BenchRow("Llama-7B config, whole process", own_s, "s", baseline=their_s, n=repeats, how="median"),
+        BenchmarkRow("Llama-7B config, whole process", own_s, "s", baseline=their_s, n=repeats, how="median"),
         at_least(
             "accelerate's estimate ÷ ours",
             their_s / own_s,

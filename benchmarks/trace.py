@@ -10,14 +10,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median
 
-from benchmarks import seven_billion
+from benchmarks import llama_7b
 from benchmarks.corpus import CORPUS, Script
-from benchmarks.rows import BenchResult, BenchRow, at_least, at_most
+from benchmarks.results import BenchmarkResult, BenchmarkRow, at_least, at_most
 from leadline.core.errors import LeadlineError
 from leadline.core.graph import TracedJob
 from leadline.core.workload import ModelKind, ModelSource, Workload
-from leadline.estimators.heap import live_peak_bytes
-from leadline.estimators.onednn import Processor
+from leadline.estimators.memory.heap import live_peak_bytes
+from leadline.estimators.memory.onednn import Processor
 from leadline.execution.processes import run_process
 from leadline.graphs.torch.trace import trace_command
 
@@ -31,21 +31,21 @@ SLOWEST_RATIO, PEAK_ERROR_PERCENT = 3.0, 3.0
 SCRIPT_REPEATS = 1
 
 
-def run(*, quick: bool = False) -> BenchResult:
+def run(*, quick: bool = False) -> BenchmarkResult:
     """Trace the corpus, time it against bare runs, compare peaks with real ones, and time a 7B model.
 
     ``quick`` takes six scripts, each timed once, and leaves out MemTracker.
     """
     chosen = [script for script in CORPUS if not quick or script.name in QUICK]
     present = [script for script in chosen if not script.missing()]
-    model_rows = seven_billion.rows(quick=quick)
+    model_rows = llama_7b.llama_rows(quick=quick)
     details = [_script(script, repeats=1 if quick else SCRIPT_REPEATS) for script in present]
     absent = [
-        BenchRow(f"script {one.name}", None, "", how=f"not measured: {', '.join(one.missing())} is not installed")
+        BenchmarkRow(f"script {one.name}", None, "", how=f"not measured: {', '.join(one.missing())} is not installed")
         for one in chosen
         if one.missing()
     ]
-    return BenchResult(
+    return BenchmarkResult(
         "trace",
         (*_script_rows(details), *_peak_rows(details), *model_rows, *absent),
         date=datetime.now(UTC).strftime("%Y-%m-%d"),
@@ -122,7 +122,7 @@ def _real_peak(script: Script) -> tuple[int, Processor]:
     return int(said["peak_bytes"]), Processor.of({"vector_bytes": said["vector_bytes"], "threads": 1})
 
 
-def _script_rows(details: list[dict[str, object]]) -> list[BenchRow]:
+def _script_rows(details: list[dict[str, object]]) -> list[BenchmarkRow]:
     traced = [one for one in details if one["traced"]]
     failed = [f"{one['name']} ({one['error']})" for one in details if not one["traced"]]
     wrong = [f"{one['name']} ({', '.join(map(str, one['wrong']))})" for one in traced if one["wrong"]]  # type: ignore[call-overload]
@@ -145,7 +145,7 @@ def _script_rows(details: list[dict[str, object]]) -> list[BenchRow]:
     return rows
 
 
-def _peak_rows(details: list[dict[str, object]]) -> list[BenchRow]:
+def _peak_rows(details: list[dict[str, object]]) -> list[BenchmarkRow]:
     errors = {
         str(one["name"]): 100 * abs(_number(one, "peak_bytes") / _number(one, "real_peak_bytes") - 1)
         for one in details

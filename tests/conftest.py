@@ -4,13 +4,13 @@ import sys
 
 import pytest
 
-from leadline.testing.slurm_cluster import missing, slurm_cluster
+from leadline.testing.slurm_cluster import slurm_cluster, why_no_slurm
 
 
 @pytest.fixture(scope="session")
 def cluster(tmp_path_factory):
     """Start a Slurm, or skip the test with the reason why there can be none."""
-    if reason := missing():
+    if reason := why_no_slurm():
         pytest.skip(reason)
     with slurm_cluster(tmp_path_factory.mktemp("slurm")) as running:
         yield running

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.detectors.measured import Measured, number
+from benchmarks.detectors.published import PublishedPeak, parse_number
 
 ACCURACY = re.compile(r"^(?!TTA)(.*\bAP\b.*|AR.*|mIoU|Dice)$")
 SCHEDULE = re.compile(r"\d+(x|e|k|ki)|\d+x\d+|coco|mstrain")
@@ -49,7 +49,7 @@ OTHERS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Listed:
+class ListedModel:
     """One model of an index: its ``file`` below the folder of the package, and the figures it is told with."""
 
     package: str
@@ -60,7 +60,7 @@ class Listed:
     memory_gb: float | None
 
 
-def index_of(folder: Path, package: str) -> Iterator[Listed]:
+def listed_models(folder: Path, package: str) -> Iterator[ListedModel]:
     """Yield the models that the index of a package lists, and the configurations of families that have no index.
 
     ``folder`` holds the package's ``configs``.
@@ -70,34 +70,34 @@ def index_of(folder: Path, package: str) -> Iterator[Listed]:
     for path in sorted((folder / "configs").glob("*/*.yml")):
         told = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
         for model in told if isinstance(told, list) else told.get("Models", ()):
-            yield listed(model, package, path.parent.name)
+            yield listed_model(model, package, path.parent.name)
     for path in sorted((folder / "configs").glob("[a-z]*/*.py")):
         if not list(path.parent.glob("*.yml")):
             file = path.relative_to(folder).as_posix()
-            yield Listed(package, path.parent.name, path.stem, file, frozenset(), None)
+            yield ListedModel(package, path.parent.name, path.stem, file, frozenset(), None)
 
 
-def listed(model: dict[str, Any], package: str, family: str) -> Listed:
+def listed_model(model: dict[str, Any], package: str, family: str) -> ListedModel:
     """Return one entry of an index."""
     results = model.get("Results") or ()
-    figures = {number(value) for one in results for value in (one.get("Metrics") or {}).values()}
-    memory = number((model.get("Metadata") or {}).get("Training Memory (GB)", ""))
+    figures = {parse_number(value) for one in results for value in (one.get("Metrics") or {}).values()}
+    memory = parse_number((model.get("Metadata") or {}).get("Training Memory (GB)", ""))
     known = frozenset(round(one, 2) for one in figures if one is not None)
-    return Listed(package, family, model["Name"], model["Config"], known, memory)
+    return ListedModel(package, family, model["Name"], model["Config"], known, memory)
 
 
-def configuration(row: Measured, models: Sequence[Listed]) -> Listed | None:
+def matching_model(row: PublishedPeak, models: Sequence[ListedModel]) -> ListedModel | None:
     """Return the configuration of a row; ``None`` if there is none, or no telling which of several."""
     folders = ALIKE.get(row.family, (row.family,))
     own = [one for one in models if one.package == row.package and one.family in folders]
-    told = {number(text) for name, text in row.cells.items() if ACCURACY.match(name)} - {None}
+    told = {parse_number(text) for name, text in row.cells.items() if ACCURACY.match(name)} - {None}
     found = [one for one in own if told and {round(figure, 2) for figure in told if figure} <= one.accuracies]
     if len(found) > 1:
-        found = [one for one in found if one.memory_gb == number(row.cells.get("Mem (GB)", ""))] or found
+        found = [one for one in found if one.memory_gb == parse_number(row.cells.get("Mem (GB)", ""))] or found
     return _only(found or [one for one in own if _is_named(one, row)])
 
 
-def zoo_name(row: Measured) -> str | None:
+def zoo_name(row: PublishedPeak) -> str | None:
     """Return the name in detectron2's zoo of a row of its table; ``None`` if there is none."""
     section, name, schedule = (row.cells[one] for one in ("Section", "Backbone", "Lr schd"))
     backbone = re.sub(r"^([RX])(\d+)", r"\1_\2", name).replace("-", "_").replace("X_101_", "X_101_32x8d_")
@@ -108,13 +108,13 @@ def zoo_name(row: Measured) -> str | None:
     return other.format(schedule=schedule) if other else None
 
 
-def _only(found: list[Listed]) -> Listed | None:
+def _only(found: list[ListedModel]) -> ListedModel | None:
     """Return the first of some that differ in nothing but how long they train."""
     names = {tuple(part for part in one.name.split("_") if not SCHEDULE.fullmatch(part)) for one in found}
     return found[0] if len(names) == 1 else None
 
 
-def _is_named(one: Listed, row: Measured) -> bool:
+def _is_named(one: ListedModel, row: PublishedPeak) -> bool:
     """Tell whether a name is made of the words of the row: backbone, style and schedule, and of the family's own."""
     words = set(one.name.lower().split("_"))
     cells = row.cells

@@ -35,7 +35,7 @@ class RoiAlign(torch.autograd.Function):  # type: ignore[misc]
         return gradient.new_zeros(ctx.shape), None, None, None, None, None
 
 
-class Step(torch.nn.Module):  # type: ignore[misc]
+class DetectronStep(torch.nn.Module):  # type: ignore[misc]
     """The model on one batch: images in, the sum of its losses out."""
 
     def __init__(self, model: Any, config: Any) -> None:
@@ -79,7 +79,7 @@ def build() -> torch.nn.Module:
     heads = config.MODEL.ROI_HEADS
     most = int(heads.BATCH_SIZE_PER_IMAGE * heads.POSITIVE_FRACTION)
     roi_heads.select_foreground_proposals = _at_most(roi_heads.select_foreground_proposals, most)
-    return Step(META_ARCH_REGISTRY.get(config.MODEL.META_ARCHITECTURE)(config), config)
+    return DetectronStep(META_ARCH_REGISTRY.get(config.MODEL.META_ARCHITECTURE)(config), config)
 
 
 def configured(name: str) -> Any:

@@ -15,17 +15,17 @@ from typing import Any
 import msgspec
 
 from leadline.core.graph import Op, OpGraph, OpKind, Stage, StorageCategory, StorageEvent
-from leadline.estimators.kernel_scratch import Kernels, scratch_bytes
+from leadline.estimators.memory.workspaces import ScratchKernels, scratch_bytes
 
-PACKED = Path(__file__).with_name("graphs.msgpack.xz")
-V100 = Kernels(transformed=True)
+DETECTOR_GRAPHS = Path(__file__).with_name("graphs.msgpack.xz")
+V100 = ScratchKernels(transformed=True)
 """What all of them were trained on."""
 
 Event = tuple[int, int, int, str]
 """Number of the op that is about to run, name of the piece, bytes taken or given back, category."""
 
 
-class PackedOp(msgspec.Struct, array_like=True, frozen=True):
+class DetectorOp(msgspec.Struct, array_like=True, frozen=True):
     """An op between events: a convolution with its sizes, or whatever begins a stage, without any."""
 
     name: str
@@ -38,7 +38,7 @@ class PackedOp(msgspec.Struct, array_like=True, frozen=True):
         return Op(self.name, kind, self.stage, "float32", 0.0, 0.0, 0.0, dims=dict(self.dims))
 
 
-class PackedGraph(msgspec.Struct, array_like=True, frozen=True):
+class DetectorGraph(msgspec.Struct, array_like=True, frozen=True):
     """One step: its ``ops`` by number, how many events come ``before`` each, and the ``events``.
 
     An event that takes memory is the number of its piece (size and category) plus one; one that gives it back is minus
@@ -56,16 +56,16 @@ class PackedGraph(msgspec.Struct, array_like=True, frozen=True):
     events: tuple[int, ...]
 
 
-class Packed(msgspec.Struct, array_like=True, frozen=True):
+class PackedDetectors(msgspec.Struct, array_like=True, frozen=True):
     """All steps over one list of ops and one of pieces.
 
     ``rows`` names the graph of each row of the tables; ``failed`` says of others why there is none.
     """
 
     versions: dict[str, str]
-    ops: tuple[PackedOp, ...]
+    ops: tuple[DetectorOp, ...]
     pieces: tuple[tuple[int, str], ...]
-    graphs: tuple[PackedGraph, ...]
+    graphs: tuple[DetectorGraph, ...]
     rows: dict[str, tuple[str, int]]
     failed: dict[str, str]
 
@@ -81,7 +81,7 @@ class Packed(msgspec.Struct, array_like=True, frozen=True):
             source="torch",
         )
 
-    def _events(self, one: PackedGraph) -> Iterator[StorageEvent]:
+    def _events(self, one: DetectorGraph) -> Iterator[StorageEvent]:
         live: list[tuple[int, int, StorageCategory]] = []
         op = left = 0
         waiting = iter(one.before)
@@ -99,13 +99,13 @@ class Packed(msgspec.Struct, array_like=True, frozen=True):
                 yield StorageEvent(op, storage, -size, kind)
 
 
-class Packer:
+class DetectorPacker:
     """Gathers traced steps over one list of ops and one of pieces, equal ones once."""
 
     def __init__(self) -> None:
-        self._ops: dict[PackedOp, int] = {}
+        self._ops: dict[DetectorOp, int] = {}
         self._pieces: dict[tuple[int, str], int] = {}
-        self._graphs: dict[PackedGraph, int] = {}
+        self._graphs: dict[DetectorGraph, int] = {}
 
     def add(self, step: dict[str, Any], size: tuple[int, int, int]) -> int:
         """Take a step as ``trace.py`` writes it, of so many images of a height and width; return its number."""
@@ -113,12 +113,12 @@ class Packer:
         ops = tuple(self._ops.setdefault(op, len(self._ops)) for op in kept.values())
         before, events = self._coded(step["events"], list(kept))
         trained = sum(size for place, _, size, kind in step["events"] if place == 0 and kind == "gradient" and size > 0)
-        graph = PackedGraph(step["parameters"], step["parameter_bytes"], trained, *size, ops, before, events)
+        graph = DetectorGraph(step["parameters"], step["parameter_bytes"], trained, *size, ops, before, events)
         return self._graphs.setdefault(graph, len(self._graphs))
 
-    def packed(self, versions: dict[str, str], rows: dict[str, tuple[str, int]], failed: dict[str, str]) -> Packed:
+    def packed(self, versions: dict[str, str], rows: dict[str, tuple[str, int]], failed: dict[str, str]) -> PackedDetectors:
         """Return all that was taken."""
-        return Packed(versions, tuple(self._ops), tuple(self._pieces), tuple(self._graphs), rows, failed)
+        return PackedDetectors(versions, tuple(self._ops), tuple(self._pieces), tuple(self._graphs), rows, failed)
 
     def _coded(self, events: Iterable[Event], places: list[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Return how many events come before each kept op, and the events."""
@@ -143,7 +143,7 @@ class Packer:
         return tuple(before), tuple(coded)
 
 
-def _kept(step: dict[str, Any]) -> Iterator[tuple[int, PackedOp]]:
+def _kept(step: dict[str, Any]) -> Iterator[tuple[int, DetectorOp]]:
     """Yield the ops that are kept, by their place: the first of each stage, and those that take a workspace."""
     begun, stages = 0, []
     for stage, count in step["stages"]:
@@ -153,19 +153,19 @@ def _kept(step: dict[str, Any]) -> Iterator[tuple[int, PackedOp]]:
     for first, end, stage in stages:
         for place in sorted({first, *(one for one in sizes if first <= one < end)}):
             name, dims = sizes.get(place, ("", {}))
-            op = PackedOp(name, stage, tuple((key, size) for key, size in sorted(dims.items()) if key != "gradients"))
+            op = DetectorOp(name, stage, tuple((key, size) for key, size in sorted(dims.items()) if key != "gradients"))
             if scratch_bytes(op.op(), V100):
                 yield place, op
             elif place == first:
-                yield place, PackedOp("", stage, ())
+                yield place, DetectorOp("", stage, ())
 
 
 @cache
-def packed_graphs(path: Path = PACKED) -> Packed:
+def packed_graphs(path: Path = DETECTOR_GRAPHS) -> PackedDetectors:
     """Return the shipped steps."""
-    return msgspec.msgpack.decode(lzma.decompress(path.read_bytes()), type=Packed)
+    return msgspec.msgpack.decode(lzma.decompress(path.read_bytes()), type=PackedDetectors)
 
 
-def pack(packed: Packed, path: Path) -> None:
+def pack_detectors(packed: PackedDetectors, path: Path) -> None:
     """Write the steps."""
     path.write_bytes(lzma.compress(msgspec.msgpack.encode(packed), preset=9 | lzma.PRESET_EXTREME))

@@ -15,7 +15,7 @@ OBJECTS = 93
 """Objects in the fullest image of COCO's training set (issue 499 of YOLOX speaks of more than 90)."""
 
 
-class Step(torch.nn.Module):  # type: ignore[misc]
+class OpenMMLabStep(torch.nn.Module):  # type: ignore[misc]
     """The model on one batch: images in, its loss out."""
 
     def __init__(self, model: Any, package: str, keys: set[str]) -> None:
@@ -45,7 +45,7 @@ def build() -> torch.nn.Module:
     if package == "mmdet":
         _something_is_there()
         _images_are_few()
-    return Step(_builder(package)(config), package, given(config.data.train))
+    return OpenMMLabStep(_builder(package)(config), package, given(config.data.train))
 
 
 def given(data: Any) -> set[str]:
@@ -151,7 +151,7 @@ def _segmenter_labels(images: torch.Tensor) -> dict[str, Any]:
     return {"gt_semantic_seg": torch.zeros((batch, 1, height, width), dtype=torch.int64, device=images.device)}
 
 
-def _detector_labels(step: Step, images: torch.Tensor) -> dict[str, Any]:
+def _detector_labels(step: OpenMMLabStep, images: torch.Tensor) -> dict[str, Any]:
     """Return as many boxes and classes as the fullest image has, and bitmaps on the host where masks are learned."""
     batch, _, height, width = images.shape
     found: dict[str, Any] = {

@@ -33,18 +33,18 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from benchmarks.detectors.graphs import V100, Packed, PackedGraph, packed_graphs
-from benchmarks.detectors.measured import Measured, measured
-from benchmarks.detectors.plain import BOOSTING, WEIGHTS, said
-from benchmarks.dnn.asked import Array
-from benchmarks.memory.bound import factors
-from benchmarks.rows import BenchResult, BenchRow, at_most
+from benchmarks.detectors.baselines import BOOSTING, WEIGHTS, baseline_peaks
+from benchmarks.detectors.graphs import V100, DetectorGraph, PackedDetectors, packed_graphs
+from benchmarks.detectors.published import PublishedPeak, published_peaks
+from benchmarks.dnn.splits import Array
+from benchmarks.memory.bound import bound_factors
+from benchmarks.results import BenchmarkResult, BenchmarkRow, at_most
 from leadline.core.errors import InvalidInput
 from leadline.core.units import GIB
 from leadline.core.workload import ModelKind, ModelSource, Optimizer, Precision, Workload
-from leadline.estimators.device_memory import peak_memory
-from leadline.estimators.kernel_scratch import with_scratch
-from leadline.estimators.parallel import divided_memory
+from leadline.estimators.memory.device import peak_memory
+from leadline.estimators.memory.workspaces import add_scratch
+from leadline.estimators.parallelism.division import divide_memory
 
 MEDIAN, BEYOND = 10.0, 6.0
 """Targets in percent: median error of the point, and the share of rows above the bound."""
@@ -59,17 +59,17 @@ NOTABLE = 0.05
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class PeakPrediction:
     """One row beside its prediction in bytes: ``point``, and without workspaces and buckets (``tensors``)."""
 
-    row: Measured
+    row: PublishedPeak
     model: str
-    graph: PackedGraph
+    graph: DetectorGraph
     point: float
     tensors: float
 
 
-def run(*, quick: bool = False, data: Path | None = None) -> BenchResult:
+def run(*, quick: bool = False, data: Path | None = None) -> BenchmarkResult:
     """Predict every row, or one of four if ``quick``.
 
     Raises:
@@ -78,20 +78,20 @@ def run(*, quick: bool = False, data: Path | None = None) -> BenchResult:
     if data is None:
         raise InvalidInput("bench detectors needs measured data: give their folder with --data")
     packed = packed_graphs()
-    rows, others = measured(data)
+    rows, others = published_peaks(data)
     unknown = [row.key for row in rows if row.key not in packed.rows]
     others.update(packed.failed.get(key, "not in the table that was traced") for key in unknown)
     known = [row for row in rows if row.key in packed.rows][:: QUICK_EVERY if quick else 1]
     if not known:
         raise InvalidInput(f"{data} tells of none of the models that were traced: fetch the table again")
-    told = list(map(predictor(packed), known))
+    told = list(map(peak_predictor(packed), known))
     date = datetime.now(UTC).isoformat(timespec="seconds")
-    return BenchResult(
+    return BenchmarkResult(
         "detectors", tuple(_rows(told, others)), date, {"system": platform.platform()}, tuple(_details(told))
     )
 
 
-def predictor(packed: Packed) -> Callable[[Measured], Told]:
+def peak_predictor(packed: PackedDetectors) -> Callable[[PublishedPeak], PeakPrediction]:
     """Return the function that predicts a row; rows of one graph are predicted once."""
 
     @cache
@@ -101,17 +101,17 @@ def predictor(packed: Packed) -> Callable[[Measured], Told]:
             ModelSource(ModelKind.FUNCTION, ""), precision=Precision.FP32, optimizer=Optimizer.MOMENTUM,
             gpus=GPUS[package],
         )  # fmt: skip
-        whole = divided_memory(peak_memory(with_scratch(graph, V100)), workload, graph)
+        whole = divide_memory(peak_memory(add_scratch(graph, V100)), workload, graph)
         return float(whole.allocated_bytes), float(peak_memory(graph).allocated_bytes)
 
-    def told(row: Measured) -> Told:
+    def told(row: PublishedPeak) -> PeakPrediction:
         model, number = packed.rows[row.key]
-        return Told(row, model, packed.graphs[number], *peaks(number, row.package))
+        return PeakPrediction(row, model, packed.graphs[number], *peaks(number, row.package))
 
     return told
 
 
-def bounds(told: Sequence[Told]) -> Array:
+def peak_bounds(told: Sequence[PeakPrediction]) -> Array:
     """Return for each row what 5 % exceed: the point, times the factor of other families.
 
     They are those of the same package, or of all where it has too few.
@@ -125,23 +125,23 @@ def bounds(told: Sequence[Told]) -> Array:
     return found
 
 
-def _factor(told: Sequence[Told], package: str, family: str) -> float:
+def _factor(told: Sequence[PeakPrediction], package: str, family: str) -> float:
     others = [one for one in told if one.row.family != family]
     alike = [one for one in others if one.row.package == package]
     kept = alike if len(alike) >= FEWEST else others
     if len(kept) < FEWEST:
         raise InvalidInput(f"{len(kept)} rows of other families than {family} are too few: a bound needs {FEWEST}")
-    return factors([one.row.memory_bytes / one.point for one in kept], [one.row.family for one in kept])[1]
+    return bound_factors([one.row.memory_bytes / one.point for one in kept], [one.row.family for one in kept])[1]
 
 
-def _rows(told: list[Told], others: Counter[str]) -> list[BenchRow]:
+def _rows(told: list[PeakPrediction], others: Counter[str]) -> list[BenchmarkRow]:
     """Return the errors of all rows and of either package, those of other methods, and what was left out."""
     memory, point, tensors = (
         np.array(values)
         for values in zip(*((one.row.memory_bytes, one.point, one.tensors) for one in told), strict=True)
     )
-    above = bounds(told)
-    plain = said([one.row for one in told], [one.graph for one in told])
+    above = peak_bounds(told)
+    plain = baseline_peaks([one.row for one in told], [one.graph for one in told])
     n = len(told)
     models = len({one.graph for one in told})
     rows = [
@@ -150,11 +150,11 @@ def _rows(told: list[Told], others: Counter[str]) -> list[BenchRow]:
                 how=f"{models} different steps; beside it plain boosting on the table, told of all other families"),
         at_most("all: beyond the bound", _share(memory > above), BEYOND, "%", n=n,
                 how="the bound: what 5 % of the other families' rows exceed"),
-        BenchRow("all: MAPE", _mape(point, memory), "%", n=n, baseline=_mape(plain[BOOSTING], memory)),
-        BenchRow("all: 90th percentile of the error", float(np.percentile(_errors(point, memory), 90)), "%", n=n),
-        BenchRow(f"all: under-estimated by more than {NOTABLE:.0%}", _under(point, memory), "%", n=n,
+        BenchmarkRow("all: MAPE", _mape(point, memory), "%", n=n, baseline=_mape(plain[BOOSTING], memory)),
+        BenchmarkRow("all: 90th percentile of the error", float(np.percentile(_errors(point, memory), 90)), "%", n=n),
+        BenchmarkRow(f"all: under-estimated by more than {NOTABLE:.0%}", _under(point, memory), "%", n=n,
                  baseline=_under(plain[WEIGHTS], memory), how="beside it weights × constant"),
-        BenchRow("all: the bound over the point", 100 * float(np.median(above / point)) - 100, "%", n=n),
+        BenchmarkRow("all: the bound over the point", 100 * float(np.median(above / point)) - 100, "%", n=n),
     ]  # fmt: skip
     for package, name in NAMES.items():
         own = np.array([one.row.package == package for one in told])
@@ -162,19 +162,19 @@ def _rows(told: list[Told], others: Counter[str]) -> list[BenchRow]:
             rows += [
                 at_most(f"{name}: median error", _median(point[own], memory[own]), MEDIAN, "%", n=int(own.sum()),
                         baseline=_median(plain[BOOSTING][own], memory[own])),
-                BenchRow(f"{name}: beyond the bound", _share(memory[own] > above[own]), "%", n=int(own.sum()),
+                BenchmarkRow(f"{name}: beyond the bound", _share(memory[own] > above[own]), "%", n=int(own.sum()),
                          how="of few families, which go wrong together"),
             ]  # fmt: skip
     rows.append(
-        BenchRow("without workspaces and buckets: median error", _median(tensors, memory), "%", n=n,
+        BenchmarkRow("without workspaces and buckets: median error", _median(tensors, memory), "%", n=n,
                  how="what tensors alone hold")
     )  # fmt: skip
-    rows += [BenchRow(f"{name}: median error", _median(values, memory), "%", n=n) for name, values in plain.items()]
+    rows += [BenchmarkRow(f"{name}: median error", _median(values, memory), "%", n=n) for name, values in plain.items()]
     how = "; ".join(f"{count} × {why}" for why, count in others.most_common())
-    return [*rows, BenchRow("rows left out", float(others.total()), "", n=n + others.total(), how=how)]
+    return [*rows, BenchmarkRow("rows left out", float(others.total()), "", n=n + others.total(), how=how)]
 
 
-def _details(told: list[Told]) -> list[dict[str, object]]:
+def _details(told: list[PeakPrediction]) -> list[dict[str, object]]:
     return [
         {
             "model": one.model, "family": one.row.family, "package": one.row.package, "images": one.graph.images,
@@ -182,7 +182,7 @@ def _details(told: list[Told]) -> list[dict[str, object]]:
             "measured_gib": one.row.memory_bytes / GIB, "predicted_gib": one.point / GIB,
             "bound_gib": float(bound) / GIB, "tensors_gib": one.tensors / GIB,
         }
-        for one, bound in zip(told, bounds(told), strict=True)
+        for one, bound in zip(told, peak_bounds(told), strict=True)
     ]  # fmt: skip
 
 

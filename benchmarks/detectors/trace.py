@@ -20,10 +20,10 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.detectors.batches import batch_of
-from benchmarks.detectors.configurations import Listed, configuration, index_of, zoo_name
-from benchmarks.detectors.graphs import PACKED, Packer, pack
-from benchmarks.detectors.measured import Measured, measured
-from benchmarks.forked_trace import traced
+from benchmarks.detectors.configurations import ListedModel, listed_models, matching_model, zoo_name
+from benchmarks.detectors.graphs import DETECTOR_GRAPHS, DetectorPacker, pack_detectors
+from benchmarks.detectors.published import PublishedPeak, published_peaks
+from benchmarks.forked_trace import trace_in_forks
 
 TIMEOUT_S = 200.0
 BUILDERS = {package: Path(__file__).with_name(f"{name}_model.py") for package, name in (
@@ -40,8 +40,8 @@ def main(data: Path, folders: Path, scratch: Path) -> None:
 
     from benchmarks.detectors import detectron2_model  # noqa: PLC0415
 
-    models = [one for package in PACKAGES for one in index_of(folders / package, package)]
-    rows, _ = measured(data)
+    models = [one for package in PACKAGES for one in listed_models(folders / package, package)]
+    rows, _ = published_peaks(data)
     chosen = {row.key: _model_of(row, models) for row in rows}
     for one in sorted({one.file: one for one in chosen.values() if one is not None}.values(), key=lambda one: one.file):
         target = _answer_of(one, scratch)
@@ -55,12 +55,12 @@ def main(data: Path, folders: Path, scratch: Path) -> None:
     _pack(chosen, scratch)
 
 
-def _model_of(row: Measured, models: list[Listed]) -> Listed | None:
+def _model_of(row: PublishedPeak, models: list[ListedModel]) -> ListedModel | None:
     """Return the model of a row, with the name of its configuration."""
     if row.package != "detectron2":
-        return configuration(row, models)
+        return matching_model(row, models)
     name = zoo_name(row)
-    return Listed("detectron2", row.family, Path(name).stem, name, frozenset(), None) if name else None
+    return ListedModel("detectron2", row.family, Path(name).stem, name, frozenset(), None) if name else None
 
 
 def begin() -> None:
@@ -68,12 +68,12 @@ def begin() -> None:
     import torch  # noqa: PLC0415
 
     from benchmarks.detectors import compiled_ops, detectron2_model, older_torch  # noqa: PLC0415
-    from leadline.graphs.torch.worker import compiler, vision  # noqa: PLC0415
+    from leadline.graphs.torch.worker import import_patches  # noqa: PLC0415
 
     torch.set_num_threads(1)
-    compiler.postpone()
-    vision.install()
-    vision.install = lambda: None
+    import_patches.postpone_compiler()
+    import_patches.define_torchvision_ops()
+    import_patches.define_torchvision_ops = lambda: None
     compiled_ops.install()
     older_torch.name_older_things()
     detectron2_model.install()
@@ -92,7 +92,7 @@ def trace(package: str, file: Path, size: tuple[int, int, int], target: Path) ->
         older_torch.install()
         os.environ["LEADLINE_MODEL"] = f"{package}:{file}"
 
-    traced(
+    trace_in_forks(
         target, BUILDERS[package], (images, 3, height, width), timeout_s=TIMEOUT_S, prepare=prepare,
         told=lambda answer: {**brief(answer), "size": size},
     )  # fmt: skip
@@ -117,13 +117,13 @@ def brief(answer: dict[str, Any]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _answer_of(one: Listed, scratch: Path) -> Path:
+def _answer_of(one: ListedModel, scratch: Path) -> Path:
     return scratch / f"{one.package}@{one.file.replace('/', '@')}.json"
 
 
-def _pack(chosen: dict[str, Listed | None], scratch: Path) -> None:
+def _pack(chosen: dict[str, ListedModel | None], scratch: Path) -> None:
     """Pack the steps of all rows, and why others have none."""
-    packer = Packer()
+    packer = DetectorPacker()
     rows: dict[str, tuple[str, int]] = {}
     failed: dict[str, str] = {}
     for key, one in chosen.items():
@@ -137,7 +137,7 @@ def _pack(chosen: dict[str, Listed | None], scratch: Path) -> None:
         else:
             failed[key] = "the model cannot be traced"
             print(f"{one.name}: {answer.get('failure', {}).get('reason', 'it took too long')}", file=sys.stderr)  # noqa: T201
-    pack(packer.packed(_versions(), rows, failed), PACKED)
+    pack_detectors(packer.packed(_versions(), rows, failed), DETECTOR_GRAPHS)
 
 
 def _versions() -> dict[str, str]:

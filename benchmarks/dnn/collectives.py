@@ -7,14 +7,14 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from benchmarks.dnn.asked import LEVEL, Array, Asked, Refused, joined
-from benchmarks.dnn.data import Columns, read, rows
-from benchmarks.dnn.plain_methods import boosting, nearest
+from benchmarks.dnn.baselines import boosted_rows, nearest_row
+from benchmarks.dnn.splits import LEVEL, Array, RefusedSplit, SplitResult, joined_split
+from benchmarks.dnn.tables import Columns, read_table, select_rows
 from leadline.catalog.read import TomlCatalog
 from leadline.core.errors import InvalidInput
-from leadline.estimators.collectives import ALL_REDUCE, SEND, Collective, CollectiveTimes, fit
-from leadline.estimators.tabular.ports import Predicted
-from leadline.uncertainty.absolute import Scores
+from leadline.estimators.collectives import ALL_REDUCE, SEND, Collective, CollectiveTimes, fit_collective_times
+from leadline.estimators.ports import Predictions
+from leadline.uncertainty.normalized_scores import NormalizedScores
 
 Mask = npt.NDArray[np.bool_]
 
@@ -39,7 +39,7 @@ Texts = npt.NDArray[np.str_]
 
 
 @dataclass(frozen=True, slots=True)
-class Tried:
+class InnerErrors:
     """Errors ln(measured ÷ predicted) within the learned rows, their doubts, groups and units, each of shape (m,)."""
 
     error: Array
@@ -49,17 +49,17 @@ class Tried:
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class CollectiveRows:
     """The n measurements as nouns, their seconds, and plain features (n, columns) for the methods beside."""
 
     collectives: Sequence[Collective]
     elapsed_s: Array
     features: Array
 
-    def at(self, chosen: Mask) -> "Rows":
+    def at(self, chosen: Mask) -> "CollectiveRows":
         """Return the rows where ``chosen`` is true."""
         kept = np.flatnonzero(chosen)
-        return Rows([self.collectives[int(i)] for i in kept], self.elapsed_s[chosen], self.features[chosen])
+        return CollectiveRows([self.collectives[int(i)] for i in kept], self.elapsed_s[chosen], self.features[chosen])
 
     @property
     def sizes(self) -> Array:
@@ -83,18 +83,18 @@ class Rows:
         return np.array([str(one.layout) for one in self.collectives])
 
 
-def asked(data: Path, *, quick: bool) -> list[Asked | Refused]:
+def splits(data: Path, *, quick: bool) -> list[SplitResult | RefusedSplit]:
     """Return the splits of the table; ``quick`` keeps every fourth size."""
-    table = _rows(read(data, "vidur_collectives"))
+    table = _rows(read_table(data, "vidur_collectives"))
     if quick:
         table = table.at(np.isin(table.sizes, np.unique(table.sizes)[::4]))
     return [_unseen_sizes(table), _sweep(table), *_larger(table), *_other_counts(table), _refused(table)]
 
 
-def _rows(columns: Columns) -> Rows:
+def _rows(columns: Columns) -> CollectiveRows:
     """Return the measurements, in seconds, without those that stand there twice."""
     folder = np.array([path.split("/")[-2] for path in columns["path"]])
-    columns = rows(columns, ~((folder == TWICE[0]) & (columns["collective"] == TWICE[1])))
+    columns = select_rows(columns, ~((folder == TWICE[0]) & (columns["collective"] == TWICE[1])))
     folder = np.array([path.split("/")[-2] for path in columns["path"]])
     reduced = columns["collective"] == "all_reduce"
     milliseconds = np.where(
@@ -116,10 +116,10 @@ def _rows(columns: Columns) -> Rows:
         [np.log(columns["size"]), np.log2(columns["num_workers"]), np.log2(columns["devices_per_node"]),
          reduced, [codes[name] for name in folder]]
     ).astype(float)  # fmt: skip
-    return Rows(found, milliseconds / 1e3, features)
+    return CollectiveRows(found, milliseconds / 1e3, features)
 
 
-def _unseen_sizes(table: Rows) -> Asked:
+def _unseen_sizes(table: CollectiveRows) -> SplitResult:
     """Hold out a fifth of the sizes, whatever the link."""
     sizes = np.unique(table.sizes)
     folds = np.random.default_rng(SEED).integers(0, 5, len(sizes))[np.searchsorted(sizes, table.sizes)]
@@ -132,7 +132,7 @@ def _unseen_sizes(table: Rows) -> Asked:
     return _asked("unseen sizes", learned, held, tried, held.bands, 4.5, "four fifths of the sizes of every layout")
 
 
-def _sweep(table: Rows) -> Asked:
+def _sweep(table: CollectiveRows) -> SplitResult:
     """Learn a sweep of few sizes an octave of each layout, as one would measure it, and ask all other sizes."""
     _, first = np.unique(
         [
@@ -153,7 +153,7 @@ def _sweep(table: Rows) -> Asked:
     return _asked("unseen sizes from a short sweep", learned, held, tried, held.bands, None, how)
 
 
-def _larger(table: Rows) -> list[Asked]:
+def _larger(table: CollectiveRows) -> list[SplitResult]:
     """Hold out what is more than eight times larger than anything learned of its layout."""
     learned, held = table.at(_small(table, LARGER)), table.at(~_small(table, LARGER))
     tried, final = [], _times(learned)
@@ -173,7 +173,7 @@ def _larger(table: Rows) -> list[Asked]:
     return [whole, inside]
 
 
-def _other_counts(table: Rows) -> list[Asked]:
+def _other_counts(table: CollectiveRows) -> list[SplitResult]:
     """Hold out each number of devices of the nodes where three were measured."""
     node = table.at(np.array([one.link in ("A100 SXM", "H100 SXM") for one in table.collectives]) & table.inside)
     node = node.at(np.array([one.kind == ALL_REDUCE for one in node.collectives]))
@@ -186,10 +186,10 @@ def _other_counts(table: Rows) -> list[Asked]:
             parts.append(part)
     how = "the other numbers of devices in the node, and the other kind of node; each of 2, 4 and 8 held out in turn"
     limits = "messages below 1 MiB whose times jump between two values: 2 devices of an H100 node scatter by 10 %"
-    return [joined(TABLE, "other numbers of devices in a node", parts, mape=9.0, how=how, limits=limits)]
+    return [joined_split(TABLE, "other numbers of devices in a node", parts, mape=9.0, how=how, limits=limits)]
 
 
-def _tried_counts(learned: Rows, link: str) -> list[Tried]:
+def _tried_counts(learned: CollectiveRows, link: str) -> list[InnerErrors]:
     """Return the errors of the same question asked of the other kind of node, without its own answer."""
     tried = []
     for count in (2, 4, 8):
@@ -198,7 +198,7 @@ def _tried_counts(learned: Rows, link: str) -> list[Tried]:
     return tried
 
 
-def _refused(table: Rows) -> Refused:
+def _refused(table: CollectiveRows) -> RefusedSplit:
     """Hold out each layout of several nodes and each link that no other layout can tell of."""
     refused, wrong, total = 0, [], 0
     counted = {"A100 SXM", "H100 SXM"}
@@ -212,7 +212,7 @@ def _refused(table: Rows) -> Refused:
             times.predict(held.collectives)
         except InvalidInput:
             refused += 1
-        guess = nearest(learned.features, learned.elapsed_s, held.features)
+        guess = nearest_row(learned.features, learned.elapsed_s, held.features)
         wrong.append(100 * np.abs(guess - held.elapsed_s) / held.elapsed_s)
     every = float(np.mean(np.concatenate(wrong)))
     by_layout = np.array([part.mean() for part in wrong])
@@ -220,19 +220,19 @@ def _refused(table: Rows) -> Refused:
         f"the nearest measured layout would have been wrong by {every:.0f} % "
         f"({by_layout.min():.0f} to {by_layout.max():.0f} % by layout)"
     )
-    return Refused(TABLE, "other links and layouts", refused, total, every, how)
+    return RefusedSplit(TABLE, "other links and layouts", refused, total, every, how)
 
 
 def _asked(
     split: str,
-    learned: Rows,
-    held: Rows,
-    tried: Sequence[Tried],
+    learned: CollectiveRows,
+    held: CollectiveRows,
+    tried: Sequence[InnerErrors],
     group: npt.NDArray[np.str_],
     mape: float | None,
     how: str,
     limits: str = "",
-) -> Asked:
+) -> SplitResult:
     """Return the answers to ``held``; intervals are those of the errors that were tried, by ``group``.
 
     Rows of one curve in a group hit or miss together.
@@ -242,16 +242,16 @@ def _asked(
     answers = {
         "Leadline": told.point,
         "one α–β": _alpha_beta(learned, held),
-        "nearest neighbour": nearest(learned.features, learned.elapsed_s, held.features),
-        "boosting": boosting(learned.features, learned.elapsed_s, held.features),
+        "nearest neighbour": nearest_row(learned.features, learned.elapsed_s, held.features),
+        "boosting": boosted_rows(learned.features, learned.elapsed_s, held.features),
     }
-    return Asked(
+    return SplitResult(
         TABLE, split, held.elapsed_s, answers, low, high, group, mape=mape, how=how, limits=limits,
         unit=held.layouts,
     )  # fmt: skip
 
 
-def _bounds(tried: Sequence[Tried], told: Predicted, group: Texts) -> tuple[Array, Array]:
+def _bounds(tried: Sequence[InnerErrors], told: Predictions, group: Texts) -> tuple[Array, Array]:
     """Return the ends of 90 % intervals: the estimator's doubt times what errors of the group were in terms of it."""
     low, high = np.empty(len(group)), np.empty(len(group))
     error, doubt, groups = (
@@ -260,33 +260,33 @@ def _bounds(tried: Sequence[Tried], told: Predicted, group: Texts) -> tuple[Arra
     units = np.concatenate([np.char.add(f"{number} ", one.unit) for number, one in enumerate(tried)])
     for name in np.unique(group):
         own, alike = group == name, groups == name
-        scores = Scores.of(error[alike], doubt[alike], units[alike].tolist())
+        scores = NormalizedScores.of(error[alike], doubt[alike], units[alike].tolist())
         low[own], high[own] = scores.interval(told.point[own], told.spread[own], LEVEL)
     return low, high
 
 
-def _times(learned: Rows) -> CollectiveTimes:
-    return fit(learned.collectives, list(learned.elapsed_s))
+def _times(learned: CollectiveRows) -> CollectiveTimes:
+    return fit_collective_times(learned.collectives, list(learned.elapsed_s))
 
 
-def _tried(out: Rows, times: CollectiveTimes, group: Texts, unit: Sequence[str] | None = None) -> Tried:
+def _tried(out: CollectiveRows, times: CollectiveTimes, group: Texts, unit: Sequence[str] | None = None) -> InnerErrors:
     """Return the errors of ``out``; each ``unit`` weighs as much as another, by default each row for itself."""
     told = times.predict(out.collectives)
     units = np.arange(len(group)).astype(str) if unit is None else np.array(unit)
-    return Tried(np.log(out.elapsed_s / told.point), told.spread, group, units)
+    return InnerErrors(np.log(out.elapsed_s / told.point), told.spread, group, units)
 
 
-def _small(table: Rows, times: float) -> Mask:
+def _small(table: CollectiveRows, times: float) -> Mask:
     """Return where a message is no larger than the largest of its layout ÷ ``times``."""
     largest = {name: table.sizes[table.layouts == name].max() for name in np.unique(table.layouts)}
     return np.asarray(table.sizes <= np.array([largest[name] for name in table.layouts]) / times)
 
 
-def _where(table: Rows) -> npt.NDArray[np.str_]:
+def _where(table: CollectiveRows) -> npt.NDArray[np.str_]:
     return np.where(table.inside, "in a node", "between nodes")
 
 
-def _alpha_beta(learned: Rows, held: Rows) -> Array:
+def _alpha_beta(learned: CollectiveRows, held: CollectiveRows) -> Array:
     """Return a start-up and a bandwidth for each kind of collective, by least squares on relative errors."""
     found = np.empty(len(held.elapsed_s))
     for reduced in (0.0, 1.0):

@@ -7,11 +7,13 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.dnn.kernel_data import NAMES, STREAMS, half_timings, timings
-from benchmarks.dnn.kernels import HALF, LeftOut, Suit, suited, table_of
-from benchmarks.dnn.transformers import left_out_of
+from benchmarks.dnn.kernels import HALF, HeldOutKernels, KernelTrust, table_of, trusted_model
+from benchmarks.dnn.transformers import held_out_runs
+from benchmarks.dnn.vision_lab import VisionLab, setting_of
 from leadline.core.errors import InvalidInput, LeadlineError
-from leadline.estimators.learned.fit_kernels import Timing, fit_kernels
-from leadline.estimators.learned.fitted_kernels import GROUPS, FittedKernels, group_of
+from leadline.estimators.step_time.fitted_kernels import KERNEL_GROUPS, FittedKernels, kernel_groups
+from leadline.estimators.step_time.kernel_fitting import KernelSample, fit_kernels
+from leadline.estimators.step_time.op_utilization_kernels import OpUtilizationModels, find_learned_classes
 
 MOST = {"bmm": 2500, "linear": 2500, "conv": 2500, "ln": 1400, "softmax": 1750, **dict.fromkeys(STREAMS, 300)}
 """Kernels of each device that are taken of a table."""
@@ -19,7 +21,7 @@ IN_STEPS = ("product", "batched", "stream", "norm", "softmax")
 """Groups of kernels whose trust is decided by whole transformers; that of the others by their kernels."""
 
 
-def everything(data: Path, *, share: int = 1) -> list[Timing]:
+def all_timings(data: Path, *, share: int = 1) -> list[KernelSample]:
     """Return the timings of all devices, single precision with launches and half precision without."""
     found = [one for table, most in MOST.items() for one in timings(data, table, most // share)]
     return found + half_timings(data, 2500 // share)
@@ -27,22 +29,22 @@ def everything(data: Path, *, share: int = 1) -> list[Timing]:
 
 def fitted_on_all(data: Path, *, share: int = 1) -> FittedKernels:
     """Return the model fitted on all devices."""
-    return fit_kernels(everything(data, share=share), NAMES)
+    return fit_kernels(all_timings(data, share=share), NAMES)
 
 
-def shipped(data: Path) -> FittedKernels:
+def shipped_kernels(data: Path) -> FittedKernels:
     """Return the model fitted on all devices, with what suits a device that it does not know."""
     fitted = fitted_on_all(data)
-    laws = dict(fitted.laws)
+    laws = dict(fitted.groups)
     for family in ("conv", HALF):
         table = table_of(data, family)
-        suit = LeftOut(family, table).suiting(())
-        number = int(group_of(table.placed())[0])
-        laws[number] = suited(fitted, suit).laws[number]
-    trusted, steps = left_out_of(data).suiting()
-    in_steps = suited(fitted, Suit(trusted))
-    laws |= {number: in_steps.laws[number] for number in laws if GROUPS[number] in IN_STEPS}
-    return replace(fitted, laws=laws, steps=steps)
+        suit = HeldOutKernels(family, table).suiting(())
+        number = int(kernel_groups(table.placed())[0])
+        laws[number] = trusted_model(fitted, suit).groups[number]
+    trusted, steps = held_out_runs(data).suiting()
+    in_steps = trusted_model(fitted, KernelTrust(trusted))
+    laws |= {number: in_steps.groups[number] for number in laws if KERNEL_GROUPS[number] in IN_STEPS}
+    return replace(fitted, groups=laws, steps=steps)
 
 
 def main(arguments: list[str]) -> int:
@@ -51,7 +53,7 @@ def main(arguments: list[str]) -> int:
         if len(arguments) != 2:
             raise InvalidInput(f"{len(arguments)} arguments were given, not a folder of data and a file: DATA OUT.npz")
         data, out = (Path(one) for one in arguments)
-        state = shipped(data).dump()
+        state = shipped_kernels(data).dump()
         np.savez_compressed(out, **state)  # type: ignore[arg-type]
     except LeadlineError as error:
         sys.stderr.write(f"{error}\n")
@@ -62,3 +64,21 @@ def main(arguments: list[str]) -> int:
 
 if __name__ == "__main__":
     raise SystemExit(main(sys.argv[1:]))
+
+
+USUAL = 0.9
+"""Share of the learned graphs that are surer than what is called usual."""
+
+
+def fitted_op_models(lab: VisionLab) -> OpUtilizationModels:
+    """Return the law of every setting that was measured, learned from all of its steps."""
+    laws = lab.laws(np.arange(len(lab.steps.step_s)))
+    found, usual, seen = {}, {}, {}
+    for name in np.unique(lab.setting).tolist():
+        rows = np.flatnonzero(lab.setting == name)
+        device, setting = name.split()[0], setting_of(lab, name)
+        basis = lab.bases[device].select(np.unique(lab.steps.graph[rows]))
+        found[setting] = laws[name]
+        usual[setting] = float(np.quantile(lab.priced(rows, device, laws, name).spread, USUAL))
+        seen[setting] = find_learned_classes(basis, laws[name])
+    return OpUtilizationModels(found, usual, seen)

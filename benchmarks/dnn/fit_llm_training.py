@@ -11,14 +11,20 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.dnn.asked import Asked
-from benchmarks.dnn.data import read
-from benchmarks.dnn.llm_training import DEVICES, Mask, Steps, asked, steps_of
+from benchmarks.dnn.llm_training import DEVICES, Mask, MptSteps, splits, steps_of
+from benchmarks.dnn.splits import SplitResult
+from benchmarks.dnn.tables import read_table
 from leadline.core.errors import InvalidInput, LeadlineError
-from leadline.estimators.transformer_step import NAMES
-from leadline.estimators.transformer_terms import MAGNITUDES
-from leadline.training.shipped_steps import CARD, STATE, StepCard, write
-from leadline.training.step_model import StepModel, fit_steps
+from leadline.estimators.step_time.transformer import COEFFICIENTS
+from leadline.estimators.step_time.transformer_terms import MAGNITUDES
+from leadline.training.transformer_steps import (
+    STEP_MODEL_CARD_FILE,
+    STEP_MODEL_FILE,
+    StepModel,
+    StepModelCard,
+    fit_step_model,
+    write_step_model,
+)
 
 REFUSED = (
     "inference, compiled steps, single precision",
@@ -35,7 +41,7 @@ LIMITS = (
 )
 
 
-def tries(table: Steps) -> list[tuple[Mask, Mask]]:
+def inner_splits(table: MptSteps) -> list[tuple[Mask, Mask]]:
     """Return the extrapolations that are tried within all steps: more GPUs, longer sequences, the other A100."""
     found = [(table.gpus <= most, table.gpus > most) for most in (8, 16, 32)]
     found += [(table.sequence <= most, table.sequence >= 4 * most) for most in (512, 1024, 2048, 4096)]
@@ -43,16 +49,16 @@ def tries(table: Steps) -> list[tuple[Mask, Mask]]:
     return found + [((table.gpu == one) | ~ampere, ampere & (table.gpu != one)) for one in ("a100_40gb", "a100_80gb")]
 
 
-def fitted(table: Steps) -> StepModel:
+def fitted_step_model(table: MptSteps) -> StepModel:
     """Return the model of all steps."""
-    return fit_steps(table.steps, table.elapsed_s, table.configuration.tolist(), tries(table))
+    return fit_step_model(table.steps, table.elapsed_s, table.configuration.tolist(), inner_splits(table))
 
 
-def card_of(table: Steps, model: StepModel, splits: Sequence[Asked]) -> StepCard:
+def card_of(table: MptSteps, model: StepModel, splits: Sequence[SplitResult]) -> StepModelCard:
     """Return the card of a model that was fitted on all steps; ``splits`` are those of the bench."""
     law, told = model.law, [(one.split, one.document()) for one in splits]
     ranges = zip(MAGNITUDES, np.exp(law.least).tolist(), np.exp(law.most).tolist(), strict=True)
-    return StepCard(
+    return StepModelCard(
         schema="leadline.llm-training/1",
         made_on=datetime.now(UTC).date().isoformat(),
         sources=("llm-foundry's tables of training throughput (mosaicml/llm-foundry, scripts/train/benchmarking)",),
@@ -62,7 +68,7 @@ def card_of(table: Steps, model: StepModel, splits: Sequence[Asked]) -> StepCard
         ranges={name: (float(f"{low:.6g}"), float(f"{high:.6g}")) for name, low, high in ranges},
         errors={split: document["methods"]["Leadline"] for split, document in told},  # type: ignore[index]
         coverage={split: document["coverage"] for split, document in told},  # type: ignore[misc]
-        coefficients={name: float(f"{value:.4g}") for name, value in zip(NAMES, np.exp(law.theta), strict=True)},
+        coefficients={name: float(f"{value:.4g}") for name, value in zip(COEFFICIENTS, np.exp(law.theta), strict=True)},
         refused=REFUSED,
         limits=LIMITS,
         versions={"python": platform.python_version(), "numpy": np.__version__},
@@ -75,13 +81,13 @@ def main(arguments: list[str]) -> int:
         if len(arguments) != 2:
             raise InvalidInput(f"{len(arguments)} arguments were given, not a folder of data and one to fill")
         data, folder = (Path(one) for one in arguments)
-        table = steps_of(read(data, "llm_foundry_train"))
-        model = fitted(table)
-        write(folder, model, card_of(table, model, asked(data, quick=False)))
+        table = steps_of(read_table(data, "llm_foundry_train"))
+        model = fitted_step_model(table)
+        write_step_model(folder, model, card_of(table, model, splits(data, quick=False)))
     except LeadlineError as error:
         sys.stderr.write(f"{error}\n")
         return 1
-    sys.stdout.write(f"{folder / STATE}: {(folder / STATE).stat().st_size / 1e6:.2f} MB, with its card {CARD}\n")
+    sys.stdout.write(f"{folder / STEP_MODEL_FILE}: {(folder / STEP_MODEL_FILE).stat().st_size / 1e6:.2f} MB, with its card {STEP_MODEL_CARD_FILE}\n")
     return 0
 
 

@@ -6,14 +6,14 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from benchmarks.dnn.asked import Asked
-from benchmarks.dnn.gnn_data import GraphRows
+from benchmarks.dnn.gnn_data import GraphSteps
+from benchmarks.dnn.splits import SplitResult
 from benchmarks.dnn.vision import bounds_by_fold
 from benchmarks.dnn.vision_data import vision_steps
-from benchmarks.dnn.vision_lab import FOLDS, OURS, Lab, parts_of
+from benchmarks.dnn.vision_lab import FOLDS, LEADLINE, VisionLab, fold_numbers
 from leadline.core.errors import MissingExtra
-from leadline.estimators.learned.gnn import GraphNetwork
-from leadline.training.graph_network import network_of
+from leadline.estimators.step_time.network import GraphNetwork
+from leadline.training.shipped_models import load_network
 
 Array = npt.NDArray[np.float64]
 Whole = npt.NDArray[np.int64]
@@ -25,7 +25,7 @@ EPOCHS, QUICK_EPOCHS = 4, 1
 """Passes over the rows: what some four minutes of one core allow for all folds."""
 
 
-def asked(data: Path, *, quick: bool) -> list[Asked]:
+def splits(data: Path, *, quick: bool) -> list[SplitResult]:
     """Return all folds of families by networks that are trained here on the others; a quick run, one fold.
 
     Raises:
@@ -33,34 +33,34 @@ def asked(data: Path, *, quick: bool) -> list[Asked]:
     """
     if any(find_spec(one) is None for one in NEEDED):
         raise MissingExtra("leadline bench dnn", "gnn-train")
-    rows, lab = GraphRows(vision_steps(data)), Lab(data)
-    fold = parts_of(rows.steps.family, FOLDS, 0)
+    rows, lab = GraphSteps(vision_steps(data)), VisionLab(data)
+    fold = fold_numbers(rows.steps.family, FOLDS, 0)
     ask = np.flatnonzero(fold == 0) if quick else np.arange(len(fold))
     said, law = np.empty(len(ask)), np.empty(len(ask))
     for number in np.unique(fold[ask]):
         learn, own = np.flatnonzero(fold != number), fold[ask] == number
-        said[own] = answered(rows, _network(rows, learn, QUICK_EPOCHS if quick else EPOCHS), ask[own])
+        said[own] = predicted_steps(rows, _network(rows, learn, QUICK_EPOCHS if quick else EPOCHS), ask[own])
         law[own], _ = lab.answered(ask[own], lab.laws(learn))
     low, high = bounds_by_fold(lab, ask, fold[ask], said, np.full(len(ask), np.nan))
-    answers = {OURS: said, "law of ops": law, "mean of both": np.sqrt(said * law)}
+    answers = {LEADLINE: said, "law of ops": law, "mean of both": np.sqrt(said * law)}
     how = f"networks trained here, {EPOCHS} passes over the other families in five folds; intervals by the other folds"
     return [
-        Asked(
+        SplitResult(
             TABLE, "unseen families", rows.steps.step_s[ask], answers, low, high, rows.names[ask], mape=8.0, how=how,
             limits="kernels that only the unseen family calls, as under the law of ops",
         )
     ]  # fmt: skip
 
 
-def answered(rows: GraphRows, network: GraphNetwork, ask: Whole) -> Array:
+def predicted_steps(rows: GraphSteps, network: GraphNetwork, ask: Whole) -> Array:
     """Return the step of each row in seconds, by the network as it is shipped."""
     return np.concatenate([network.step_s(batch) for _, batch in rows.batches(ask, 64)])
 
 
-def _network(rows: GraphRows, learn: Whole, epochs: int) -> GraphNetwork:
+def _network(rows: GraphSteps, learn: Whole, epochs: int) -> GraphNetwork:
     """Return a network trained on the rows ``learn``, run by onnxruntime."""
-    from benchmarks.dnn.gnn_network import exported  # noqa: PLC0415 - torch, which only training needs
-    from benchmarks.dnn.train_gnn import Training, trained  # noqa: PLC0415
+    from benchmarks.dnn.gnn_network import onnx_network  # noqa: PLC0415 - torch, which only training needs
+    from benchmarks.dnn.train_gnn import GnnTraining, train_network  # noqa: PLC0415
 
-    network = trained(rows, learn, Training(epochs=epochs))
-    return network_of(exported(network, rows.batch(learn[:4])), "the network trained here")
+    network = train_network(rows, learn, GnnTraining(epochs=epochs))
+    return load_network(onnx_network(network, rows.batch(learn[:4])), "the network trained here")

@@ -9,24 +9,32 @@ from benchmarks.dnn.vision_data import VisionSteps
 from benchmarks.dnn.vision_graphs import vision_graphs
 from benchmarks.dnn.vision_lab import DEVICES
 from leadline.catalog.read import TomlCatalog
-from leadline.estimators.learned.gnn import Edges, GraphBatch, Setting, Single, kinds_of, node_columns, setting_columns
-from leadline.estimators.learned.op_law import Basis
+from leadline.estimators.step_time.network import (
+    Float32Array,
+    GraphBatch,
+    GraphEdges,
+    NetworkSetting,
+    node_columns,
+    node_kinds,
+    setting_columns,
+)
+from leadline.estimators.step_time.op_utilization import OpBasis
 
 Whole = npt.NDArray[np.int64]
 
 
-class GraphRows:
+class GraphSteps:
     """The measured steps, each with its graph as the network reads it."""
 
     def __init__(self, steps: VisionSteps) -> None:
         self.steps = steps
         table, catalog = steps.table, TomlCatalog(None)
         self.devices = {str(one): catalog.device(DEVICES[one]) for one in np.unique(self.steps.device)}
-        bases = {name: Basis.of(table, device) for name, device in self.devices.items()}
+        bases = {name: OpBasis.from_table(table, device) for name, device in self.devices.items()}
         self.names: npt.NDArray[np.str_] = np.char.add(np.char.add(self.steps.device, " "), self.steps.setting)
         self._node = {name: node_columns(basis, self.devices[name]) for name, basis in bases.items()}
         self._roofline_us = {name: (basis.roofline_s * 1e6).astype(np.float32) for name, basis in bases.items()}
-        self._kinds = {layout: kinds_of(table, layout) for layout in ("nchw", "nhwc")}
+        self._kinds = {layout: node_kinds(table, layout) for layout in ("nchw", "nhwc")}
         self._launches = table.count * table.kernels
         self._edges, self._first_edge = _edges_of(self.steps)
         self._settings = {str(one): self._figures(str(one)) for one in np.unique(self.names)}
@@ -57,13 +65,13 @@ class GraphRows:
             chosen = rows[start : start + size]
             yield chosen, self.batch(chosen)
 
-    def _figures(self, name: str) -> Single:
+    def _figures(self, name: str) -> Float32Array:
         device, phase, layout, release = name.split()
-        columns = setting_columns(self.devices[device], Setting(phase, layout, float(release)))
+        columns = setting_columns(self.devices[device], NetworkSetting(phase, layout, float(release)))
         return np.array(columns, np.float32)
 
 
-def _edges_of(steps: VisionSteps) -> tuple[Edges, Whole]:
+def _edges_of(steps: VisionSteps) -> tuple[GraphEdges, Whole]:
     """Return the edges of each graph, as positions within it, and where each graph's begin."""
     traced = vision_graphs().packed.graphs
     source: list[int] = []
@@ -74,7 +82,7 @@ def _edges_of(steps: VisionSteps) -> tuple[Edges, Whole]:
             source += reads
             target += [position] * len(reads)
         first.append(len(source))
-    return Edges(np.array(source, np.int64), np.array(target, np.int64)), np.array(first, np.int64)
+    return GraphEdges(np.array(source, np.int64), np.array(target, np.int64)), np.array(first, np.int64)
 
 
 def _ranges(begins: Whole, sizes: Whole) -> Whole:

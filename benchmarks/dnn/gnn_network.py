@@ -7,9 +7,16 @@ import numpy as np
 import torch
 from torch import nn
 
-from leadline.estimators.learned.gnn import COLUMNS, INPUTS, KINDS, SETTING, GraphBatch, Single
-from leadline.estimators.learned.op_law import FLOOR, JOIN, LAUNCH_S, USUAL
-from leadline.estimators.learned.op_table import CLASSES
+from leadline.estimators.step_time.network import (
+    NETWORK_INPUTS,
+    NODE_KINDS,
+    NODE_WIDTH,
+    SETTING_WIDTH,
+    Float32Array,
+    GraphBatch,
+)
+from leadline.estimators.step_time.op_table import KERNEL_CLASSES
+from leadline.estimators.step_time.op_utilization import LEAST_MULTIPLE, OVERLAP_POWER, PRIOR_F, PRIOR_LAUNCH_S
 
 WIDTH = 64
 ROUNDS = 2
@@ -39,16 +46,16 @@ class StepNetwork(nn.Module):  # type: ignore[misc]
     Neither f nor what moves the whole step knows how often an op is repeated, so that a step grows with every count.
     """
 
-    def __init__(self, mean: Single, deviation: Single) -> None:
+    def __init__(self, mean: Float32Array, deviation: Float32Array) -> None:
         super().__init__()
         self.register_buffer("mean", torch.from_numpy(mean))
         self.register_buffer("deviation", torch.from_numpy(deviation))
-        self.law = nn.Embedding(len(CLASSES), COLUMNS + 1)
-        self.layout_law = nn.Embedding(KINDS, COLUMNS + 1)
-        self.kind = nn.Embedding(len(CLASSES), WIDTH)
+        self.law = nn.Embedding(len(KERNEL_CLASSES), NODE_WIDTH + 1)
+        self.layout_law = nn.Embedding(NODE_KINDS, NODE_WIDTH + 1)
+        self.kind = nn.Embedding(len(KERNEL_CLASSES), WIDTH)
         self.loss = nn.Dropout(LOST)
-        self.condition = nn.Sequential(nn.Linear(SETTING, 32), nn.SiLU(), nn.Linear(32, CONDITION), nn.Tanh())
-        self.first = nn.Linear(COLUMNS + CONDITION, WIDTH)
+        self.condition = nn.Sequential(nn.Linear(SETTING_WIDTH, 32), nn.SiLU(), nn.Linear(32, CONDITION), nn.Tanh())
+        self.first = nn.Linear(NODE_WIDTH + CONDITION, WIDTH)
         self.rounds = nn.ModuleList(nn.Linear(3 * WIDTH, WIDTH) for _ in range(ROUNDS))
         self.norms = nn.ModuleList(nn.LayerNorm(WIDTH) for _ in range(ROUNDS))
         self.last = nn.Sequential(nn.Linear(WIDTH + CONDITION, WIDTH), nn.SiLU(), nn.Linear(WIDTH, 1))
@@ -56,16 +63,16 @@ class StepNetwork(nn.Module):  # type: ignore[misc]
         self.launch = nn.Linear(CONDITION, 1)
         for table in (self.law, self.layout_law, self.kind):
             nn.init.zeros_(table.weight)
-        nn.init.constant_(self.law.weight[:, 0], USUAL)
+        nn.init.constant_(self.law.weight[:, 0], PRIOR_F)
         for head in (self.last[-1], self.whole[-1], self.launch):
             nn.init.zeros_(head.weight)
             nn.init.zeros_(head.bias)
 
     def forward(self, *inputs: Any) -> Any:  # noqa: ANN401 - tensors, by INPUTS
-        """Return the step of each graph in µs from tensors in the order of ``INPUTS``."""
+        """Return the step of each graph in µs from tensors in the order of ``NETWORK_INPUTS``."""
         kind, node, roofline_us, count, launches, owner, source, target, setting = inputs
         scaled = ((node - self.mean) / self.deviation).clamp(-FARTHEST, FARTHEST)
-        shared = kind % len(CLASSES)
+        shared = kind % len(KERNEL_CLASSES)
         condition = self.condition(setting)
         of_node = condition[owner]
         hidden = nn.functional.silu(self.first(torch.cat([scaled, of_node], 1)) + self.kind(shared))
@@ -77,10 +84,10 @@ class StepNetwork(nn.Module):  # type: ignore[misc]
         own = self.law(shared) + self.layout_law(kind)
         learned = MOST_LEARNED * torch.tanh(self.last(torch.cat([hidden, of_node], 1))[:, 0])
         f = own[:, 0] + (own[:, 1:] * scaled).sum(1) + learned
-        op_us = count * roofline_us * (FLOOR + torch.exp(HIGHEST * torch.tanh(f / HIGHEST)))
+        op_us = count * roofline_us * (LEAST_MULTIPLE + torch.exp(HIGHEST * torch.tanh(f / HIGHEST)))
         graphs = setting.shape[0]
         device = torch.log(_summed(op_us[:, None], owner, graphs)[:, 0])
-        launch = LAUNCH_S * 1e6 * torch.exp(MOST_LAUNCH * torch.tanh(self.launch(condition)[:, 0]))
+        launch = PRIOR_LAUNCH_S * 1e6 * torch.exp(MOST_LAUNCH * torch.tanh(self.launch(condition)[:, 0]))
         host = torch.log(launch * _summed(launches[:, None], owner, graphs)[:, 0])
         mean = _summed(hidden, owner, graphs) / _degrees(owner, setting)
         left = MOST_LEFT * torch.tanh(self.whole(torch.cat([mean, condition], 1))[:, 0])
@@ -88,7 +95,7 @@ class StepNetwork(nn.Module):  # type: ignore[misc]
 
     def penalty(self) -> Any:  # noqa: ANN401 - a tensor
         """Return what the weights of classes cost, beside the errors' mean."""
-        away = self.law.weight[:, 0] - USUAL
+        away = self.law.weight[:, 0] - PRIOR_F
         common = FREEDOM * (away.square().sum() + self.layout_law.weight[:, 0].square().sum())
         sizes = self.law.weight[:, 1:].square().sum() + 2 * self.layout_law.weight[:, 1:].square().sum()
         return RIDGE * (common + sizes + self.kind.weight.square().sum())
@@ -104,15 +111,15 @@ def tensors(batch: GraphBatch) -> tuple[Any, ...]:
     return tuple(torch.from_numpy(np.ascontiguousarray(array)) for array in batch.inputs().values())
 
 
-def exported(network: StepNetwork, example: GraphBatch) -> bytes:
+def onnx_network(network: StepNetwork, example: GraphBatch) -> bytes:
     """Return the network as an ONNX file for graphs of any size."""
     sizes = {"ops": torch.export.Dim("ops"), "edges": torch.export.Dim("edges"), "graphs": torch.export.Dim("graphs")}
     of = {"source": "edges", "target": "edges", "setting": "graphs"}
-    shapes = (tuple({0: sizes[of.get(name, "ops")]} for name in INPUTS),)
+    shapes = (tuple({0: sizes[of.get(name, "ops")]} for name in NETWORK_INPUTS),)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the exporter's own: a name of an axis that it uses once only
         program = torch.onnx.export(
-            network.eval(), tensors(example), input_names=list(INPUTS), output_names=["step_us"],
+            network.eval(), tensors(example), input_names=list(NETWORK_INPUTS), output_names=["step_us"],
             dynamic_shapes=shapes, opset_version=OPSET, dynamo=True, verbose=False,
         )  # fmt: skip
     return plain(program.model_proto)
@@ -142,5 +149,5 @@ def _degrees(place: Any, like: Any) -> Any:  # noqa: ANN401 - tensors
 
 
 def _larger(one: Any, other: Any) -> Any:  # noqa: ANN401 - tensors
-    """Return the logarithm of the mean of power ``JOIN``, which the larger decides."""
-    return torch.maximum(one, other) + torch.log1p(torch.exp(-JOIN * torch.abs(one - other))) / JOIN
+    """Return the logarithm of the mean of power ``OVERLAP_POWER``, which the larger decides."""
+    return torch.maximum(one, other) + torch.log1p(torch.exp(-OVERLAP_POWER * torch.abs(one - other))) / OVERLAP_POWER

@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.dnn.asked import Array
-from benchmarks.dnn.data import Columns, read, rows
+from benchmarks.dnn.splits import Array
+from benchmarks.dnn.tables import Columns, read_table, select_rows
 from leadline.catalog.read import TomlCatalog
 from leadline.core.graph import Op, OpKind, Stage, TensorSpec
 from leadline.core.hardware import Device
-from leadline.estimators.learned.fit_kernels import Timing
+from leadline.estimators.step_time.kernel_fitting import KernelSample
 
 DEVICES = {
     "AMD Instinct MI100": "MI100", "NVIDIA A100-PCIE-40GB": "A100 PCIe 40GB", "Tesla P100-PCIE-16GB": "P100 PCIe 16GB",
@@ -45,13 +45,13 @@ PARTS, LOWEST = 20, 0.05
 """The drift is seen in the quantile ``LOWEST`` of so many parts of a device's rows."""
 
 
-def timings(data: Path, table: str, most: int, seed: int = 0, *, raw: bool = False) -> list[Timing]:
+def timings(data: Path, table: str, most: int, seed: int = 0, *, raw: bool = False) -> list[KernelSample]:
     """Return at most ``most`` kernels of each device of a table published with NeuSight.
 
     Of a drifting table they are the first ones, whose sizes are as random as any, less the drift, and without those
     that were drift by more than half; ``raw`` keeps all as they were published.
     """
-    columns = read(data / "neusight_kernels", table)
+    columns = read_table(data / "neusight_kernels", table)
     latency_ms = columns["Latency"].copy()
     rng = np.random.default_rng(seed)
     found = []
@@ -61,11 +61,11 @@ def timings(data: Path, table: str, most: int, seed: int = 0, *, raw: bool = Fal
             latency_ms[own] -= drift(latency_ms[own])
             own = own[latency_ms[own] > columns["Latency"][own] / 2]
         found.append(own[:most] if table in DRIFTING else rng.permutation(own)[:most])
-    chosen = rows({**columns, "Latency": latency_ms}, np.concatenate(found))
+    chosen = select_rows({**columns, "Latency": latency_ms}, np.concatenate(found))
     make = _MAKERS.get(table, _streamed)
     known = {name: _device(DEVICES[name]) for name in np.unique(chosen["Device"]).tolist()}
     return [
-        Timing(op, known[str(name)], float(elapsed_ms) / 1e3)
+        KernelSample(op, known[str(name)], float(elapsed_ms) / 1e3)
         for op, name, elapsed_ms in zip(make(table, chosen), chosen["Device"], chosen["Latency"], strict=True)
     ]
 
@@ -81,25 +81,25 @@ def drift(latency: Array) -> Array:
     return found
 
 
-def half_timings(data: Path, most: int, seed: int = 0) -> list[Timing]:
+def half_timings(data: Path, most: int, seed: int = 0) -> list[KernelSample]:
     """Return at most ``most`` half-precision products of each device, kernels alone, of Vidur's profiles."""
-    columns = read(data, "vidur_llm_layers")
+    columns = read_table(data, "vidur_llm_layers")
     rng = np.random.default_rng(seed)
-    found: list[Timing] = []
+    found: list[KernelSample] = []
     for name in np.unique(columns["device"]).tolist():
         own = rng.permutation(np.flatnonzero(columns["device"] == name))[: max(most // 4, 1)]
-        chosen = rows(columns, own)
+        chosen = select_rows(columns, own)
         device = _device(DEVICES[name])
         for part, sizes in layer_products(chosen).items():
             elapsed_ms = chosen[f"time_stats.{part}.median"]
             for m, n, k, latency_ms in zip(chosen["num_tokens"], *sizes, elapsed_ms, strict=True):
                 found.append(
-                    Timing(product(int(m), int(n), int(k), "float16"), device, latency_ms / 1e3, launched=False)
+                    KernelSample(product_op(int(m), int(n), int(k), "float16"), device, latency_ms / 1e3, launched=False)
                 )
     return found
 
 
-def product(m: int, n: int, k: int, dtype: str = "float32", b: int = 1) -> Op:
+def product_op(m: int, n: int, k: int, dtype: str = "float32", b: int = 1) -> Op:
     """Return the product of two matrices as an op: ``aten.addmm``, or ``aten.bmm`` of a batch."""
     width = 2 if dtype in ("float16", "bfloat16") else 4
     name = "aten.bmm" if b > 1 else "aten.addmm"
@@ -115,7 +115,7 @@ def product(m: int, n: int, k: int, dtype: str = "float32", b: int = 1) -> Op:
     )
 
 
-def streamed(name: str, kind: OpKind, shape: tuple[int, ...], operands: int) -> Op:
+def streamed_op(name: str, kind: OpKind, shape: tuple[int, ...], operands: int) -> Op:
     """Return a kernel that reads ``operands`` tensors of a shape and writes one."""
     size = float(np.prod(shape))
     spec = TensorSpec(shape, "float32")
@@ -127,7 +127,7 @@ def streamed(name: str, kind: OpKind, shape: tuple[int, ...], operands: int) -> 
 def _products(_: str, columns: Columns) -> Iterator[Op]:
     """Make products of (m, k) and (k, n): the tables call the inner sum N, as the same sizes in the traced ops show."""
     for b, m, k, n in zip(*(columns[name].tolist() for name in "BMNK"), strict=True):
-        yield product(int(m), int(n), int(k), b=int(b))
+        yield product_op(int(m), int(n), int(k), b=int(b))
 
 
 def _convolutions(_: str, columns: Columns) -> Iterator[Op]:
@@ -150,13 +150,13 @@ def _convolutions(_: str, columns: Columns) -> Iterator[Op]:
 def _streamed(table: str, columns: Columns) -> Iterator[Op]:
     operands = 2 if table in ("add", "div", "mul", "pow") else 1
     for rows_, length in zip(columns["B"].tolist(), columns["H"].tolist(), strict=True):
-        yield streamed(STREAMS[table], OpKind.ELEMENTWISE, (int(rows_), int(length)), operands)
+        yield streamed_op(STREAMS[table], OpKind.ELEMENTWISE, (int(rows_), int(length)), operands)
 
 
 def _by_rows(table: str, columns: Columns) -> Iterator[Op]:
     name, kind = ("aten._softmax", OpKind.SOFTMAX) if table == "softmax" else ("aten.native_layer_norm", OpKind.NORM)
     for rows_, length in zip(columns["B"].tolist(), columns["H"].tolist(), strict=True):
-        yield streamed(name, kind, (int(rows_), int(length)), 1)
+        yield streamed_op(name, kind, (int(rows_), int(length)), 1)
 
 
 _MAKERS: dict[str, Callable[[str, Columns], Iterator[Op]]] = {

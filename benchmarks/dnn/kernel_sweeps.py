@@ -5,38 +5,38 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from benchmarks.dnn.asked import Array
+from benchmarks.dnn.splits import Array
 from leadline.catalog.probes.plan import cost_s, likelihood
-from leadline.estimators.learned.fit_kernels import Timings
-from leadline.estimators.learned.fitted_kernels import group_of
-from leadline.estimators.learned.nearby import coordinates
+from leadline.estimators.step_time.fitted_kernels import kernel_groups
+from leadline.estimators.step_time.kernel_fitting import KernelSamples
+from leadline.estimators.step_time.kernel_gp import kernel_coordinates
 
 Whole = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class SweepPlan:
     """At most so many kernels of an operator, within so many seconds."""
 
     most: int
     seconds: float
 
 
-PLANS = {
-    "aten.addmm": Plan(700, 42.0),
-    "aten.bmm": Plan(400, 14.0),
-    "aten.convolution": Plan(400, 9.0),
-    "aten._softmax": Plan(20, 1.0),
-    "aten.native_layer_norm": Plan(20, 1.0),
+SWEEP_PLANS = {
+    "aten.addmm": SweepPlan(700, 42.0),
+    "aten.bmm": SweepPlan(400, 14.0),
+    "aten.convolution": SweepPlan(400, 9.0),
+    "aten._softmax": SweepPlan(20, 1.0),
+    "aten.native_layer_norm": SweepPlan(20, 1.0),
 }
-OTHER_PLAN = Plan(10, 0.3)
-HALF_PLAN = Plan(150, 5.0)
+OTHER_PLAN = SweepPlan(10, 0.3)
+HALF_PLAN = SweepPlan(150, 5.0)
 """What is swept of each operator, of those that work element by element, and of products on matrix units: 75 s in all.
 ``leadline calibrate`` takes 85 % of its time for kernels, the rest for what is not a kernel."""
 DRAWN = 1 << 14
 
 
-def swept(rows: Timings, expected_s: Array, plan: Plan | None = None) -> tuple[Whole, float]:
+def swept_kernels(rows: KernelSamples, expected_s: Array, plan: SweepPlan | None = None) -> tuple[Whole, float]:
     """Return positions of the kernels that a sweep measures, and the seconds it takes; each operator by its plan.
 
     The sizes fill their space by a Sobol sequence; the longer a kernel is expected to take, the less often it is drawn.
@@ -45,17 +45,17 @@ def swept(rows: Timings, expected_s: Array, plan: Plan | None = None) -> tuple[W
     took_s = 0.0
     for name in np.unique(rows.kernels.name).tolist():
         own = np.flatnonzero(rows.kernels.name == name)
-        chosen, seconds = _drawn(rows.at(own), expected_s[own], plan or PLANS.get(rows.names[name], OTHER_PLAN))
+        chosen, seconds = _drawn(rows.at(own), expected_s[own], plan or SWEEP_PLANS.get(rows.names[name], OTHER_PLAN))
         found.append(own[chosen])
         took_s += seconds
     return np.sort(np.concatenate(found)), took_s
 
 
-def _drawn(rows: Timings, expected_s: Array, plan: Plan) -> tuple[Whole, float]:
+def _drawn(rows: KernelSamples, expected_s: Array, plan: SweepPlan) -> tuple[Whole, float]:
     """Return positions of one operator's kernels, at most half of them, until the time of the plan is spent."""
     from scipy.stats import qmc, rankdata  # noqa: PLC0415 - only benches need it
 
-    where = coordinates(int(group_of(rows.placed())[0]), rows.kernels)
+    where = kernel_coordinates(int(kernel_groups(rows.placed())[0]), rows.kernels)
     where = where[:, np.ptp(where, axis=0) > 1e-9]
     found: list[int] = []
     took_s, most = 0.0, min(plan.most, len(rows) // 2)

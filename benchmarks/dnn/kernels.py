@@ -7,15 +7,15 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from benchmarks.dnn import kernel_baselines as baselines
-from benchmarks.dnn.asked import LEVEL, Array, Asked
+from benchmarks.dnn import baselines
 from benchmarks.dnn.kernel_data import DRIFTING, FAMILIES, NAMES, half_timings, timings
-from benchmarks.dnn.kernel_sweeps import HALF_PLAN, swept
-from leadline.estimators.learned.fit_kernels import Timings, learn, tabulate
-from leadline.estimators.learned.fitted_kernels import GROUPS, FittedKernels, group_of, law_of
-from leadline.estimators.learned.kernel_law import together_s
-from leadline.estimators.learned.kernel_sweep import with_sweep
-from leadline.estimators.learned.nearby import coordinates
+from benchmarks.dnn.kernel_sweeps import HALF_PLAN, swept_kernels
+from benchmarks.dnn.splits import LEVEL, Array, SplitResult
+from leadline.estimators.step_time.analytical_kernels import combine_with_launch_s
+from leadline.estimators.step_time.fitted_kernels import KERNEL_GROUPS, FittedKernels, analytical_model, kernel_groups
+from leadline.estimators.step_time.kernel_fitting import KernelSamples, fit_kernel_samples, tabulate_kernels
+from leadline.estimators.step_time.kernel_gp import kernel_coordinates
+from leadline.estimators.step_time.swept_kernels import fit_sweep
 from leadline.uncertainty.conformal import Residuals, calibrate
 
 Whole = npt.NDArray[np.int64]
@@ -37,25 +37,25 @@ HALF = "half-precision linear"
 """Products of matrix units, as profiled by Vidur; NeuSight's kernels are of single precision."""
 
 
-def asked(data: Path, *, quick: bool = False) -> list[Asked]:
+def splits(data: Path, *, quick: bool = False) -> list[SplitResult]:
     """Return, for each family of kernels, the devices left out in turn without and with a sweep, and sizes left out."""
-    found: list[Asked] = []
+    found: list[SplitResult] = []
     for family in (*FAMILIES, HALF):
-        left_out = LeftOut(family, table_of(data, family, quick=quick))
+        left_out = HeldOutKernels(family, table_of(data, family, quick=quick))
         found += [left_out.from_specs(), left_out.with_sweeps(), _sizes_left_out(family, left_out.timings)]
     return found
 
 
-def table_of(data: Path, family: str, *, quick: bool = False) -> Timings:
+def table_of(data: Path, family: str, *, quick: bool = False) -> KernelSamples:
     """Return the measured kernels of a family, from all its devices."""
     most = MOST.get(family, 1500) // (4 if quick else 1)
     if family == HALF:
-        return tabulate(half_timings(data, most), NAMES)
-    return tabulate([one for table in FAMILIES[family] for one in timings(data, table, most)], NAMES)
+        return tabulate_kernels(half_timings(data, most), NAMES)
+    return tabulate_kernels([one for table in FAMILIES[family] for one in timings(data, table, most)], NAMES)
 
 
 @dataclass(frozen=True, slots=True)
-class Suit:
+class KernelTrust:
     """What suits new devices: trust in trees, and share of what the median of the known devices is apart in."""
 
     trusted: float = 1.0
@@ -63,11 +63,11 @@ class Suit:
 
 
 @dataclass(slots=True)
-class LeftOut:
+class HeldOutKernels:
     """One family with each device left out in turn; fits are shared by the devices that they leave out."""
 
     family: str
-    timings: Timings
+    timings: KernelSamples
     fitted: dict[frozenset[int], FittedKernels] = field(default_factory=dict)
 
     @property
@@ -75,13 +75,13 @@ class LeftOut:
         """Return the positions of the devices in ``timings.boards``."""
         return range(len(self.timings.boards.names))
 
-    def from_specs(self) -> Asked:
+    def from_specs(self) -> SplitResult:
         """Ask for each device from its specifications alone."""
         parts, chosen = [], {}
         for out in self.devices:
             model, residuals, suit = self._chosen(out)
             rows = self.rows(out)
-            point = seconds_of(model, rows)
+            point = predicted_seconds(model, rows)
             parts.append(_Part(rows, point, *_interval(residuals, point, np.full(len(point), np.nan))))
             chosen[self.timings.boards.names[out]] = suit
         answers = {
@@ -100,7 +100,7 @@ class LeftOut:
         limits = f"what no specification says: with the launch as measured on the host {floor:.1f} %"
         return replace(found, limits=limits, more={**found.more, "launch_known_mape": round(floor, 2)})
 
-    def with_sweeps(self) -> Asked:
+    def with_sweeps(self) -> SplitResult:
         """Ask for each device with the kernels of a sweep on it known; they are not asked about."""
         parts, took = [], {}
         for out in self.devices:
@@ -113,7 +113,7 @@ class LeftOut:
             parts.append(_Part(one.rows, one.point, *_interval(inner, one.point, one.spread)))
             took[self.timings.boards.names[out]] = {"kernels": one.measured, "seconds": round(one.took_s, 1)}
         asked_without = zip(self.devices, parts, strict=True)
-        answers = {"specs": np.concatenate([seconds_of(self.model((out,)), part.rows) for out, part in asked_without])}
+        answers = {"specs": np.concatenate([predicted_seconds(self.model((out,)), part.rows) for out, part in asked_without])}
         longest = max(took.values(), key=lambda one: one["seconds"])
         how = f"at most {longest['seconds']:.0f} s of a sweep on the device: {longest['kernels']} of its kernels"
         return _as_asked(self.family, "device left out, sweep on it", parts, answers, SWEEP_TARGET, how, took)
@@ -124,67 +124,67 @@ class LeftOut:
         if key not in self.fitted:
             keep = ~np.isin(self.timings.device, out)
             most = {"tree_rows": 1500} if len(out) == 1 else INNER_ROWS
-            self.fitted[key] = learn(self.timings.at(np.flatnonzero(keep)), **most)
+            self.fitted[key] = fit_kernel_samples(self.timings.at(np.flatnonzero(keep)), **most)
         return self.fitted[key]
 
-    def rows(self, device: int) -> Timings:
+    def rows(self, device: int) -> KernelSamples:
         """Return the kernels of a device."""
         return self.timings.at(np.flatnonzero(self.timings.device == device))
 
-    def others(self, device: int) -> Timings:
+    def others(self, device: int) -> KernelSamples:
         """Return the kernels of the other devices."""
         return self.timings.at(np.flatnonzero(self.timings.device != device))
 
     def swept(self, out: tuple[int, ...], device: int) -> "_SweptDevice":
         """Return the kernels of ``device`` that its sweep did not measure, with their answers."""
         rows, model = self.rows(device), self.model(out)
-        sweep, took_s = swept(rows, seconds_of(model, rows), HALF_PLAN if self.family == HALF else None)
-        model = with_sweep(model, rows.at(sweep))
+        sweep, took_s = swept_kernels(rows, predicted_seconds(model, rows), HALF_PLAN if self.family == HALF else None)
+        model = fit_sweep(model, rows.at(sweep))
         rest = rows.at(np.setdiff1d(np.arange(len(rows)), sweep))
         known = [
             one.surface.error
-            for (name, _), one in model.near.items()
+            for (name, _), one in model.sweeps.items()
             if name == self.timings.boards.names[device] and one.surface
         ]
         spread = np.full(len(rest), known[-1] if known else np.nan)
-        return _SweptDevice(rest, seconds_of(model, rest), spread, len(sweep), took_s)
+        return _SweptDevice(rest, predicted_seconds(model, rest), spread, len(sweep), took_s)
 
-    def _launch_known(self, out: int, suit: Suit) -> Array:
+    def _launch_known(self, out: int, suit: KernelTrust) -> Array:
         """Return the answers of the specs, with the launch as measured by the smallest kernels of each operator."""
-        rows, model = self.rows(out), suited(self.model((out,)), suit)
-        kernel_s, launch_s = model.price(rows.kernels, rows.boards, rows.device)
+        rows, model = self.rows(out), trusted_model(self.model((out,)), suit)
+        kernel_s, launch_s = model.predict(rows.kernels, rows.boards, rows.device)
         for name in np.unique(rows.kernels.name):
             own = rows.kernels.name == name
             launch_s[own] = np.quantile(rows.seconds[own], 0.02)
-        return together_s(kernel_s, launch_s * rows.launched, waits_of(rows))
+        return combine_with_launch_s(kernel_s, launch_s * rows.launched, launch_waits(rows))
 
-    def suiting(self, out: tuple[int, ...]) -> Suit:
+    def suiting(self, out: tuple[int, ...]) -> KernelTrust:
         """Return what suits new devices, by leaving out each but ``out``."""
         others = [one for one in self.devices if one not in out]
-        suits = [Suit(trusted, share) for trusted in TRUSTED for share in SHARES]
+        suits = [KernelTrust(trusted, share) for trusted in TRUSTED for share in SHARES]
         return min(suits, key=lambda suit: float(np.mean([self._inner(out, one, suit) for one in others])))
 
-    def _chosen(self, out: int) -> tuple[FittedKernels, list[Residuals], Suit]:
+    def _chosen(self, out: int) -> tuple[FittedKernels, list[Residuals], KernelTrust]:
         """Return the model as the other devices want it, and its errors on those, each left out in turn."""
         suit = self.suiting((out,))
         errors = []
         for one in self.devices:
             if one != out:
                 rows = self.rows(one)
-                point = seconds_of(suited(self.model((out, one)), suit), rows)
+                point = predicted_seconds(trusted_model(self.model((out, one)), suit), rows)
                 errors.append(Residuals.of(rows.seconds, point, scale=UNSEEN))
-        return suited(self.model((out,)), suit), errors, suit
+        return trusted_model(self.model((out,)), suit), errors, suit
 
-    def _inner(self, out: tuple[int, ...], one: int, suit: Suit) -> float:
+    def _inner(self, out: tuple[int, ...], one: int, suit: KernelTrust) -> float:
         """Return the mean absolute percentage error on a device by the model that was fitted without it and ``out``."""
         rows = self.rows(one)
-        point = seconds_of(suited(self.model((*out, one)), suit), rows)
+        point = predicted_seconds(trusted_model(self.model((*out, one)), suit), rows)
         return 100 * float(np.mean(np.abs(point / rows.seconds - 1)))
 
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    rows: Timings
+    rows: KernelSamples
     point: Array
     low: Array
     high: Array
@@ -194,32 +194,32 @@ class _Part:
 class _SweptDevice:
     """Kernels that a sweep left, the answers for them, how unsure they are, and what the sweep measured and took."""
 
-    rows: Timings
+    rows: KernelSamples
     point: Array
     spread: Array
     measured: int
     took_s: float
 
 
-def suited(fitted: FittedKernels, suit: Suit) -> FittedKernels:
+def trusted_model(fitted: FittedKernels, suit: KernelTrust) -> FittedKernels:
     """Return the model as it suits new devices."""
     laws = {
-        number: replace(law, trusted=suit.trusted, typical=suit.share * fitted.middle(number))
-        for number, law in fitted.laws.items()
+        number: replace(law, trusted=suit.trusted, typical=suit.share * fitted.typical_effects(number))
+        for number, law in fitted.groups.items()
     }
-    return replace(fitted, laws=laws)
+    return replace(fitted, groups=laws)
 
 
-def seconds_of(fitted: FittedKernels, rows: Timings) -> Array:
+def predicted_seconds(fitted: FittedKernels, rows: KernelSamples) -> Array:
     """Return the answers for measured kernels, launch included where it was measured."""
-    kernel_s, launch_s = fitted.price(rows.kernels, rows.boards, rows.device)
-    return together_s(kernel_s, launch_s * rows.launched, waits_of(rows))
+    kernel_s, launch_s = fitted.predict(rows.kernels, rows.boards, rows.device)
+    return combine_with_launch_s(kernel_s, launch_s * rows.launched, launch_waits(rows))
 
 
-def waits_of(rows: Timings) -> Array:
+def launch_waits(rows: KernelSamples) -> Array:
     """Return the share of each kernel's launch after which it starts."""
-    group = group_of(rows.placed())
-    return np.array([law_of(number).wait for number in range(len(GROUPS))])[group]
+    group = kernel_groups(rows.placed())
+    return np.array([analytical_model(number).wait for number in range(len(KERNEL_GROUPS))])[group]
 
 
 def _interval(inner: Sequence[Residuals], point: Array, spread: Array) -> tuple[Array, Array]:
@@ -254,7 +254,7 @@ def _as_asked(
     target: float | None,
     how: str,
     chosen: Mapping[str, object],
-) -> Asked:
+) -> SplitResult:
     if family in DRIFTING:
         how += "; less the drift of the table's rows"
     measured = np.concatenate([one.rows.seconds for one in parts])
@@ -267,7 +267,7 @@ def _as_asked(
         held = (low[own] <= measured[own]) & (measured[own] <= high[own])
         error = 100 * np.abs(point[own] / measured[own] - 1)
         by_device[name] = {"mape": round(float(error.mean()), 2), "coverage": round(100 * float(held.mean()), 1)}
-    return Asked(
+    return SplitResult(
         f"{family} kernels",
         split,
         measured,
@@ -281,16 +281,16 @@ def _as_asked(
     )
 
 
-def _sizes_left_out(family: str, timings_: Timings) -> Asked:
+def _sizes_left_out(family: str, timings_: KernelSamples) -> SplitResult:
     """Ask for a fifth of the sizes, on devices whose other kernels were learned."""
-    where = np.column_stack([coordinates(0, timings_.kernels), timings_.kernels.rows, timings_.kernels.columns])
+    where = np.column_stack([kernel_coordinates(0, timings_.kernels), timings_.kernels.rows, timings_.kernels.columns])
     _, size = np.unique(where, axis=0, return_inverse=True)
     fold = np.random.default_rng(0).integers(0, 5, size.max() + 1)[size.ravel()]
-    inner = learn(timings_.at(np.flatnonzero(fold > 1)), **INNER_ROWS)
+    inner = fit_kernel_samples(timings_.at(np.flatnonzero(fold > 1)), **INNER_ROWS)
     held = timings_.at(np.flatnonzero(fold == 1))
-    residuals = Residuals.of(held.seconds, seconds_of(inner, held), scale=UNSEEN)
+    residuals = Residuals.of(held.seconds, predicted_seconds(inner, held), scale=UNSEEN)
     rest, rows = timings_.at(np.flatnonzero(fold > 0)), timings_.at(np.flatnonzero(fold == 0))
-    point = seconds_of(learn(rest, tree_rows=1000), rows)
+    point = predicted_seconds(fit_kernel_samples(rest, tree_rows=1000), rows)
     part = _Part(rows, point, *_ends(residuals, point, np.full(len(point), np.nan), LEVEL))
     answers = {name: ask(rest, rows) for name, ask in baselines.METHODS.items()}
     return _as_asked(family, "sizes left out, seen devices", [part], answers, None, "a random fifth of the sizes", {})

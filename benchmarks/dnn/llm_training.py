@@ -7,14 +7,14 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from benchmarks.dnn.asked import LEVEL, Array, Asked, joined
-from benchmarks.dnn.data import Columns, read
-from benchmarks.dnn.plain_methods import boosting, nearest
+from benchmarks.dnn.baselines import boosted_rows, nearest_row
+from benchmarks.dnn.splits import LEVEL, Array, SplitResult, joined_split
+from benchmarks.dnn.tables import Columns, read_table
 from leadline.catalog.read import TomlCatalog
 from leadline.core.workload import Sharding
-from leadline.estimators.transformer_step import fit
-from leadline.estimators.transformer_terms import TransformerStep
-from leadline.training.step_model import fit_steps
+from leadline.estimators.step_time.transformer import fit_transformer_steps
+from leadline.estimators.step_time.transformer_terms import TransformerStep
+from leadline.training.transformer_steps import fit_step_model
 from leadline.uncertainty.metrics import best_constant
 
 Mask = npt.NDArray[np.bool_]
@@ -37,7 +37,7 @@ SEED = 0
 
 
 @dataclass(frozen=True, slots=True)
-class Steps:
+class MptSteps:
     """The n steps as nouns, their seconds, the column of the GPU, and plain features (n, columns)."""
 
     steps: Sequence[TransformerStep]
@@ -45,10 +45,10 @@ class Steps:
     gpu: Texts
     features: Array
 
-    def at(self, chosen: Mask) -> "Steps":
+    def at(self, chosen: Mask) -> "MptSteps":
         """Return the rows where ``chosen`` is true."""
         kept = [self.steps[int(i)] for i in np.flatnonzero(chosen)]
-        return Steps(kept, self.elapsed_s[chosen], self.gpu[chosen], self.features[chosen])
+        return MptSteps(kept, self.elapsed_s[chosen], self.gpu[chosen], self.features[chosen])
 
     @property
     def sequence(self) -> Array:
@@ -76,14 +76,14 @@ class Steps:
         return np.array([step.dtype == "float8" for step in self.steps])
 
 
-def asked(data: Path, *, quick: bool) -> list[Asked]:
+def splits(data: Path, *, quick: bool) -> list[SplitResult]:
     """Return the splits of the table; ``quick`` draws the 20 rows once instead of five times."""
-    table = steps_of(read(data, "llm_foundry_train"))
+    table = steps_of(read_table(data, "llm_foundry_train"))
     splits = [_more_gpus(table), _longer(table, 2048, 8192, 10.0), _longer(table, 4096, 16384, 9.0)]
     return [*splits, _other_generation(table), _few_rows(table, 1 if quick else DRAWS), _random(table)]
 
 
-def steps_of(columns: Columns) -> Steps:
+def steps_of(columns: Columns) -> MptSteps:
     """Return the steps of llm-foundry's table."""
     catalog = TomlCatalog()
     devices = {name: catalog.device(device) for name, device in DEVICES.items()}
@@ -104,7 +104,7 @@ def steps_of(columns: Columns) -> Steps:
             )
         )  # fmt: skip
     elapsed_s = np.asarray(columns["globalbatchsize_t"] / columns["throughput_t_s"], float)
-    return Steps(steps, elapsed_s, columns["gpu"].astype(np.str_), _features(steps))
+    return MptSteps(steps, elapsed_s, columns["gpu"].astype(np.str_), _features(steps))
 
 
 def _features(steps: Sequence[TransformerStep]) -> Array:
@@ -117,7 +117,7 @@ def _features(steps: Sequence[TransformerStep]) -> Array:
     )  # fmt: skip
 
 
-def _more_gpus(table: Steps) -> Asked:
+def _more_gpus(table: MptSteps) -> SplitResult:
     """Learn below 64 GPUs, ask from 64 on; intervals from asking 16 and 32 of what 8 taught, and 32 of 8 and 16."""
     learned, held = table.at(table.gpus < 64), table.at(table.gpus >= 64)
     tried = [(learned.gpus <= least, learned.gpus > least) for least in (8, 16)]
@@ -125,7 +125,7 @@ def _more_gpus(table: Steps) -> Asked:
     return _asked("64 and more GPUs from fewer", learned, held, tried, group, 3.5, "fewer than 64 GPUs")
 
 
-def _longer(table: Steps, most: int, least: int, mape: float) -> Asked:
+def _longer(table: MptSteps, most: int, least: int, mape: float) -> SplitResult:
     """Learn sequences up to ``most``, ask from ``least``; intervals from the same ratio within the learned ones."""
     learned, held = table.at(table.sequence <= most), table.at(table.sequence >= least)
     ratio = least / most
@@ -137,19 +137,19 @@ def _longer(table: Steps, most: int, least: int, mape: float) -> Asked:
     )  # fmt: skip
 
 
-def _other_generation(table: Steps) -> Asked:
+def _other_generation(table: MptSteps) -> SplitResult:
     """Learn A100s, ask H100s (float8 aside, which no A100 has); intervals from one A100 asked of the other."""
     learned, held = table.at(table.generation == "A100"), table.at((table.generation == "H100") & ~table.float8)
     tried = [(learned.gpu == one, learned.gpu != one) for one in ("a100_40gb", "a100_80gb")]
     eight = table.at(table.float8)
-    point = fit(learned.steps, learned.elapsed_s.tolist()).predict(eight.steps).point
+    point = fit_transformer_steps(learned.steps, learned.elapsed_s.tolist()).predict(eight.steps).point
     told = float(np.mean(100 * np.abs(point - eight.elapsed_s) / eight.elapsed_s))
     more = {"float8 rows, of which no A100 tells": {"n": len(point), "mape": round(told, 3)}}
     found = _asked("H100 from A100", learned, held, tried, held.generation, 12.0, "A100s of 40 and 80 GB")
     return replace(found, more=more)
 
 
-def _few_rows(table: Steps, draws: int) -> Asked:
+def _few_rows(table: MptSteps, draws: int) -> SplitResult:
     """Learn A100s and 20 rows of H100s, ask the other H100s; several draws as one."""
     parts, rng = [], np.random.default_rng(SEED)
     for _ in range(draws):
@@ -162,13 +162,13 @@ def _few_rows(table: Steps, draws: int) -> Asked:
         tried = [(~(new & (folds == fold)), new & (folds == fold)) for fold in range(4)]
         part = _asked("", learned, held, tried, held.generation, None, "")
         parts.append(replace(part, unit=np.flatnonzero(~known).astype(str)))
-    return joined(
+    return joined_split(
         TABLE, "other H100 from A100 and 20 H100", parts, mape=6.0,
         how=f"A100s and {FEW} steps of H100s; {draws} draws together",
     )  # fmt: skip
 
 
-def _random(table: Steps) -> Asked:
+def _random(table: MptSteps) -> SplitResult:
     """Hold out each fifth of the configurations in turn."""
     names, which = np.unique(table.configuration, return_inverse=True)
     folds = np.random.default_rng(SEED).integers(0, 5, len(names))[which]
@@ -176,21 +176,21 @@ def _random(table: Steps) -> Asked:
     for fold in range(5):
         learned, held = table.at(folds != fold), table.at(folds == fold)
         parts.append(_asked("", learned, held, [], held.generation, None, ""))
-    return joined(TABLE, "random by configuration", parts, how="four fifths of model × length × GPU, in turn")
+    return joined_split(TABLE, "random by configuration", parts, how="four fifths of model × length × GPU, in turn")
 
 
 def _asked(
-    split: str, learned: Steps, held: Steps, tried: Sequence[tuple[Mask, Mask]], group: Texts, mape: float | None,
+    split: str, learned: MptSteps, held: MptSteps, tried: Sequence[tuple[Mask, Mask]], group: Texts, mape: float | None,
     how: str,
-) -> Asked:  # fmt: skip
+) -> SplitResult:  # fmt: skip
     """Return the answers to ``held``; ``tried`` are extrapolations within the learned rows, whose errors count too."""
-    model = fit_steps(learned.steps, learned.elapsed_s, learned.configuration.tolist(), tried)
+    model = fit_step_model(learned.steps, learned.elapsed_s, learned.configuration.tolist(), tried)
     point, low, high = model.predict(held.steps, LEVEL)
     answers = {"Leadline": point, **_others(learned, held)}
-    return Asked(TABLE, split, held.elapsed_s, answers, low, high, group, mape=mape, how=how)
+    return SplitResult(TABLE, split, held.elapsed_s, answers, low, high, group, mape=mape, how=how)
 
 
-def _others(learned: Steps, held: Steps) -> dict[str, Array]:
+def _others(learned: MptSteps, held: MptSteps) -> dict[str, Array]:
     """Return the answers of plain methods."""
     simple = [_six_n_d(part) for part in (learned, held)]
     constant = best_constant(list(learned.elapsed_s), list(simple[0]))
@@ -201,18 +201,18 @@ def _others(learned: Steps, held: Steps) -> dict[str, Array]:
         "6·N·D": simple[1] * constant,
         "two-parameter roofline": two,
         "nearest neighbour's utilisation": ideal[1]
-        * nearest(learned.features, learned.elapsed_s / ideal[0], held.features),
-        "boosting": boosting(learned.features, learned.elapsed_s, held.features),
+        * nearest_row(learned.features, learned.elapsed_s / ideal[0], held.features),
+        "boosting": boosted_rows(learned.features, learned.elapsed_s, held.features),
     }
 
 
-def _six_n_d(part: Steps) -> Array:
+def _six_n_d(part: MptSteps) -> Array:
     return np.array(
         [6 * s.parameters * s.tokens * s.microbatches / s.device.peak_flops_per_s[s.dtype] for s in part.steps]
     )
 
 
-def _roofs(part: Steps) -> Array:
+def _roofs(part: MptSteps) -> Array:
     """Return the seconds of arithmetic at the peak and of activations at the bandwidth (n, 2)."""
     return np.array(
         [

@@ -10,8 +10,8 @@ from typing import Any
 
 import msgspec
 
-from benchmarks.dnn.asked import COUNTED
-from benchmarks.page import table
+from benchmarks.dnn.splits import COUNTED
+from benchmarks.markdown import markdown_table
 
 HEADS = ("split", "rows", "MAPE", "target", "median", "P90", "best other", "coverage of 90 % intervals")
 
@@ -26,7 +26,7 @@ def tables(details: Sequence[Mapping[str, Any]]) -> str:
 
 def _splits(splits: Sequence[Mapping[str, Any]]) -> str:
     rows = [row for one in splits for row in ([_refused(one)] if "refused" in one else [_answered(one), *_apart(one)])]
-    return table(HEADS, rows)
+    return markdown_table(HEADS, rows)
 
 
 def _answered(split: Mapping[str, Any]) -> list[str]:

@@ -5,10 +5,10 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from benchmarks.dnn.asked import Asked
-from benchmarks.dnn.vision import bounds_by_fold, left_out
-from benchmarks.dnn.vision_devices import FEW, few_runs, pairs_of
-from benchmarks.dnn.vision_lab import DEVICES, OURS, Lab, parts_of
+from benchmarks.dnn.splits import SplitResult
+from benchmarks.dnn.vision import bounds_by_fold, held_out_split
+from benchmarks.dnn.vision_devices import FEW, few_run_predictions, pairs_of
+from benchmarks.dnn.vision_lab import DEVICES, LEADLINE, VisionLab, fold_numbers
 from benchmarks.dnn.vision_tabular import StepTable
 from leadline.estimators.tabular.registry import ESTIMATORS
 
@@ -20,18 +20,18 @@ FIFTHS = 5
 DRAWS = 3
 
 
-def asked(data: Path, *, quick: bool) -> list[Asked]:
+def splits(data: Path, *, quick: bool) -> list[SplitResult]:
     """Return the three settings, on the measured steps of vision models."""
-    lab = Lab(data)
+    lab = VisionLab(data)
     table = StepTable.of(lab)
     folds, draws = (2, 1) if quick else (FIFTHS, DRAWS)
     return [*_black_box(lab, table, folds), _white_box(lab, folds), _hybrid(lab, table, draws)]
 
 
-def _black_box(lab: Lab, table: StepTable, folds: int) -> list[Asked]:
+def _black_box(lab: VisionLab, table: StepTable, folds: int) -> list[SplitResult]:
     """Leave out each fifth of the configurations, and each fifth of the families; intervals by the other fifths."""
     at_random = np.random.default_rng(0).integers(0, FIFTHS, len(table.step_s))
-    by_family = parts_of(lab.steps.family, FIFTHS, 0)
+    by_family = fold_numbers(lab.steps.family, FIFTHS, 0)
     how = "features of hardware, setting and op graph, no model's name"
     return [
         _left_out(lab, table, at_random, folds, "black box, ample data", f"configurations left out; {how}", 5.0),
@@ -40,8 +40,8 @@ def _black_box(lab: Lab, table: StepTable, folds: int) -> list[Asked]:
 
 
 def _left_out(
-    lab: Lab, table: StepTable, part: Whole, folds: int, split: str, how: str, mape: float | None
-) -> Asked:  # fmt: skip
+    lab: VisionLab, table: StepTable, part: Whole, folds: int, split: str, how: str, mape: float | None
+) -> SplitResult:  # fmt: skip
     """Leave out each part in turn."""
     places, points, others = [], [], []
     for number in range(folds):
@@ -51,31 +51,31 @@ def _left_out(
         others.append(lab.baselines.answers(learn, ask))
     rows, said = np.concatenate(places), np.concatenate(points)
     low, high = bounds_by_fold(lab, rows, part[rows], said, np.full(len(rows), np.nan))
-    answers = {OURS: said} | {name: np.concatenate([one[name] for one in others]) for name in others[0]}
-    return Asked(TABLE, split, lab.steps.step_s[rows], answers, low, high, lab.setting[rows], mape=mape, how=how)
+    answers = {LEADLINE: said} | {name: np.concatenate([one[name] for one in others]) for name in others[0]}
+    return SplitResult(TABLE, split, lab.steps.step_s[rows], answers, low, high, lab.setting[rows], mape=mape, how=how)
 
 
-def _white_box(lab: Lab, folds: int) -> Asked:
+def _white_box(lab: VisionLab, folds: int) -> SplitResult:
     """Leave families out: the op graph alone, without a run of any of the family."""
     how = "families left out in five folds, both phases together; intervals by the errors of the other folds"
-    return left_out(lab, lab.steps.family, folds, TABLE, "white box, no runs", how, mape=8.0)
+    return held_out_split(lab, lab.steps.family, folds, TABLE, "white box, no runs", how, mape=8.0)
 
 
-def _hybrid(lab: Lab, table: StepTable, draws: int) -> Asked:
+def _hybrid(lab: VisionLab, table: StepTable, draws: int) -> SplitResult:
     """Measure a few runs of one setting of a GPU that the white box never saw."""
     boosting, parts = ESTIMATORS["boosting"], []
     for pair in pairs_of(lab):
         for one in pair.parts.values():
             fed = table.with_column("white_box", one.rows, one.said)
             for draw in range(draws):
-                rest, said, low, high = few_runs(lab, one, draw, knowing=False)
+                rest, said, low, high = few_run_predictions(lab, one, draw, knowing=False)
                 few = np.setdiff1d(one.rows, rest)
                 boosted = [each.told(each.fitted(few, boosting), rest.astype(np.int64)) for each in (fed, table)]
                 parts.append((rest, said, low, high, *boosted))
     rows = np.concatenate([one[0] for one in parts]).astype(np.int64)
     said, low, high, piped, alone = (np.concatenate([one[column] for one in parts]) for column in range(1, 6))
-    answers = {OURS: said, "boosting with the white box as a feature": piped, "boosting alone": alone}
+    answers = {LEADLINE: said, "boosting with the white box as a feature": piped, "boosting alone": alone}
     how = f"{FEW} runs of one setting of a GPU never seen ({' and '.join(DEVICES.values())} in turn), {draws} draws"
-    return Asked(
+    return SplitResult(
         TABLE, "hybrid, little data", lab.steps.step_s[rows], answers, low, high, lab.setting[rows], mape=8.0, how=how
     )

@@ -9,24 +9,24 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.dnn.fit_kernels import fitted_on_all
-from benchmarks.dnn.kernel_data import product, streamed
-from benchmarks.rows import BenchRow, at_most
+from benchmarks.dnn.kernel_data import product_op, streamed_op
+from benchmarks.results import BenchmarkRow, at_most
 from leadline.catalog.read import TomlCatalog
 from leadline.core.graph import Op, OpGraph, OpKind
 from leadline.core.hardware import Device
-from leadline.estimators.learned.fitted_kernels import FittedKernels
-from leadline.estimators.learned.kernel_table import kernels_of
-from leadline.estimators.learned.kernels import LearnedKernels, steps_s
-from leadline.estimators.learned.law_kernels import LawKernels
-from leadline.training.shipped_files import FOLDER
-from leadline.training.shipped_models import shipped_kernels, shipped_laws
-from leadline.training.shipped_steps import shipped_steps
+from leadline.estimators.step_time.fitted_kernels import FittedKernels
+from leadline.estimators.step_time.kernel_table import tabulate_ops
+from leadline.estimators.step_time.learned_kernels import LearnedKernels, predict_steps_s
+from leadline.estimators.step_time.op_utilization_kernels import OpUtilizationKernels
+from leadline.training.shipped_files import SHIPPED_FOLDER
+from leadline.training.shipped_models import shipped_kernels, shipped_op_utilization
+from leadline.training.transformer_steps import shipped_step_model
 
 DEVICES = ("A100 SXM4 80GB", "H100 SXM5 80GB", "V100 SXM2 32GB", "T4", "L4", "RTX 3090", "A40", "H200 SXM")
 REPEATS = 5
 
 
-def rows(data: Path, *, quick: bool = False) -> list[BenchRow]:
+def rows(data: Path, *, quick: bool = False) -> list[BenchmarkRow]:
     """Return the seconds of a graph of 3,000 ops, how they grow, those of 1,000 configurations, and of loading."""
     fitted = fitted_on_all(data, share=20 if quick else 5)
     kept = io.BytesIO()
@@ -55,13 +55,13 @@ def rows(data: Path, *, quick: bool = False) -> list[BenchRow]:
     ]
 
 
-def _shipped(device: Device, graph: OpGraph) -> list[BenchRow]:
+def _shipped(device: Device, graph: OpGraph) -> list[BenchmarkRow]:
     """Return how large what is shipped is, how long it takes to load, and to price a graph by the op law."""
-    files = list(FOLDER.iterdir())
+    files = list(SHIPPED_FOLDER.iterdir())
     size = sum(one.stat().st_size for one in files)
-    laws, known = shipped_laws(), TomlCatalog(None).device
-    law_s = _median_s(lambda: LawKernels(laws, device, graph, devices=known).step_s(graph))
-    loaded_s = _median_s(lambda: [one.__wrapped__() for one in (shipped_laws, shipped_kernels, shipped_steps)])
+    laws, known = shipped_op_utilization(), TomlCatalog(None).device
+    law_s = _median_s(lambda: OpUtilizationKernels(laws, device, graph, devices=known).step_s(graph))
+    loaded_s = _median_s(lambda: [one.__wrapped__() for one in (shipped_op_utilization, shipped_kernels, shipped_step_model)])
     return [
         at_most("the same graph by the op law", 1e3 * law_s, 50.0, "ms", how=f"{len(graph.ops)} ops, all different"),
         at_most("all shipped models", size / 1e6, 20.0, "MB", how=f"{len(files)} files"),
@@ -79,13 +79,13 @@ def layers(count: int, *, alike: bool, batch: int = 8, width: int = 1024) -> OpG
 
 def configurations_s(fitted: FittedKernels) -> float:
     """Return the seconds that one of 1,000 configurations of a graph takes: batches on devices, priced together."""
-    few, many = (kernels_of(layers(32, alike=True, batch=batch).ops) for batch in (1, 125))
+    few, many = (tabulate_ops(layers(32, alike=True, batch=batch).ops) for batch in (1, 125))
     chosen = [TomlCatalog().device(name) for name in DEVICES]
 
     def priced() -> None:
-        batches = [few.toward(many, (batch - 1) / 124) for batch in range(1, 126)]
+        batches = [few.interpolate(many, (batch - 1) / 124) for batch in range(1, 126)]
         tables = [table for table in batches for _ in chosen]
-        steps_s(fitted, tables, [device for _ in batches for device in chosen])
+        predict_steps_s(fitted, tables, [device for _ in batches for device in chosen])
 
     return _median_s(priced) / 1000
 
@@ -94,21 +94,21 @@ def _layer(batch: int, width: int) -> list[Op]:
     tokens, heads, length = batch * 512, width // 64, 512
     wide = (tokens, width)
     return [
-        streamed("aten.native_layer_norm", OpKind.NORM, wide, 1),
-        product(tokens, 3 * width, width),
-        product(length, length, 64, b=batch * heads),
-        streamed("aten.div.Scalar", OpKind.ELEMENTWISE, (batch * heads * length, length), 1),
-        streamed("aten.add.Tensor", OpKind.ELEMENTWISE, (batch * heads * length, length), 2),
-        streamed("aten._softmax", OpKind.SOFTMAX, (batch * heads * length, length), 1),
-        product(length, 64, length, b=batch * heads),
-        streamed("aten.clone", OpKind.COPY, wide, 1),
-        product(tokens, width, width),
-        streamed("aten.add.Tensor", OpKind.ELEMENTWISE, wide, 2),
-        streamed("aten.native_layer_norm", OpKind.NORM, wide, 1),
-        product(tokens, 4 * width, width),
-        streamed("aten.gelu", OpKind.ELEMENTWISE, (tokens, 4 * width), 1),
-        product(tokens, width, 4 * width),
-        streamed("aten.add.Tensor", OpKind.ELEMENTWISE, wide, 2),
+        streamed_op("aten.native_layer_norm", OpKind.NORM, wide, 1),
+        product_op(tokens, 3 * width, width),
+        product_op(length, length, 64, b=batch * heads),
+        streamed_op("aten.div.Scalar", OpKind.ELEMENTWISE, (batch * heads * length, length), 1),
+        streamed_op("aten.add.Tensor", OpKind.ELEMENTWISE, (batch * heads * length, length), 2),
+        streamed_op("aten._softmax", OpKind.SOFTMAX, (batch * heads * length, length), 1),
+        product_op(length, 64, length, b=batch * heads),
+        streamed_op("aten.clone", OpKind.COPY, wide, 1),
+        product_op(tokens, width, width),
+        streamed_op("aten.add.Tensor", OpKind.ELEMENTWISE, wide, 2),
+        streamed_op("aten.native_layer_norm", OpKind.NORM, wide, 1),
+        product_op(tokens, 4 * width, width),
+        streamed_op("aten.gelu", OpKind.ELEMENTWISE, (tokens, 4 * width), 1),
+        product_op(tokens, width, 4 * width),
+        streamed_op("aten.add.Tensor", OpKind.ELEMENTWISE, wide, 2),
     ]
 
 

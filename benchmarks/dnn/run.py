@@ -8,8 +8,8 @@ from datetime import UTC, datetime
 from importlib import import_module
 from pathlib import Path
 
-from benchmarks.dnn.asked import Asked, Refused, documents
-from benchmarks.rows import BenchResult, BenchRow, at_most
+from benchmarks.dnn.splits import RefusedSplit, SplitResult, split_documents
+from benchmarks.results import BenchmarkResult, BenchmarkRow, at_most
 from leadline.core.errors import InvalidInput
 
 TABLES: tuple[str, ...] = (
@@ -27,7 +27,7 @@ MOST_S = 900.0
 Progress = Callable[[int, int], None]
 
 
-def run(*, quick: bool = False, data: Path | None = None, progress: Progress = lambda *_: None) -> BenchResult:
+def run(*, quick: bool = False, data: Path | None = None, progress: Progress = lambda *_: None) -> BenchmarkResult:
     """Fit and ask all tables on the measured data in the folder ``data``.
 
     Raises:
@@ -39,9 +39,9 @@ def run(*, quick: bool = False, data: Path | None = None, progress: Progress = l
 
     began = time.monotonic()
     progress(0, len(TABLES))
-    splits: list[Asked | Refused] = []
+    splits: list[SplitResult | RefusedSplit] = []
     told = Parallel(n_jobs=os.cpu_count() or 1, return_as="generator")(
-        delayed(answered)(name, data, quick=quick) for name in TABLES
+        delayed(table_splits)(name, data, quick=quick) for name in TABLES
     )
     for number, part in enumerate(told, 1):
         splits += part
@@ -49,20 +49,20 @@ def run(*, quick: bool = False, data: Path | None = None, progress: Progress = l
     took = time.monotonic() - began
     rows = [row for one in splits for row in one.rows()]
     for name in FIGURES:
-        rows += figures(name, data, quick=quick)
+        rows += table_rows(name, data, quick=quick)
     rows.append(at_most("the whole bench", took, MOST_S, "s", how=f"all fits, on {os.cpu_count()} cores"))
     machine = {"system": platform.platform(), "python": platform.python_version()}
     date = datetime.now(UTC).isoformat(timespec="seconds")
-    return BenchResult("dnn", tuple(rows), date, machine, documents(splits))
+    return BenchmarkResult("dnn", tuple(rows), date, machine, split_documents(splits))
 
 
-def answered(table: str, data: Path, *, quick: bool) -> Sequence[Asked | Refused]:
+def table_splits(table: str, data: Path, *, quick: bool) -> Sequence[SplitResult | RefusedSplit]:
     """Return the splits of one table."""
-    found: Sequence[Asked | Refused] = import_module(f"benchmarks.dnn.{table}").asked(data, quick=quick)
+    found: Sequence[SplitResult | RefusedSplit] = import_module(f"benchmarks.dnn.{table}").asked(data, quick=quick)
     return found
 
 
-def figures(module: str, data: Path, *, quick: bool) -> Sequence[BenchRow]:
+def table_rows(module: str, data: Path, *, quick: bool) -> Sequence[BenchmarkRow]:
     """Return the figures of one module."""
-    found: Sequence[BenchRow] = import_module(f"benchmarks.dnn.{module}").rows(data, quick=quick)
+    found: Sequence[BenchmarkRow] = import_module(f"benchmarks.dnn.{module}").rows(data, quick=quick)
     return found

@@ -7,39 +7,38 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.dnn.asked import LEVEL, Array, Asked
-from benchmarks.dnn.fit_kernels import fitted_on_all
-from benchmarks.dnn.fit_steps import fitted_laws
-from benchmarks.dnn.tried_steps import LAW, SWEPT, Tried, tried
-from benchmarks.dnn.vision_lab import Lab
+from benchmarks.dnn.fit_kernels import fitted_on_all, fitted_op_models
+from benchmarks.dnn.measured_steps import OP_MODEL, SWEPT, MeasuredSteps, measured_groups
+from benchmarks.dnn.splits import LEVEL, Array, SplitResult
+from benchmarks.dnn.vision_lab import VisionLab
 from leadline.catalog.read import TomlCatalog
 from leadline.core.hardware import Device
-from leadline.estimators.learned.selection import Group, Record, ranked
-from leadline.estimators.learned.step_kernels import BlackBoxKernels
+from leadline.estimators.step_time.selection import AccuracyRecord, StepGroup, rank_estimators
+from leadline.estimators.step_time.step_kernels import BlackBoxKernels
 
 TABLE = "selection"
-FROM_STEPS = (LAW, BlackBoxKernels.name)
+FROM_STEPS = (OP_MODEL, BlackBoxKernels.name)
 """Those that learned from whole steps: they may have seen others of the same device."""
 FEW = 20
 """Fewer steps than this are joined by those of the other phase, as they could not tell estimators apart."""
 HALVES = 2
 
 
-def asked(data: Path, *, quick: bool = False) -> list[Asked]:
+def splits(data: Path, *, quick: bool = False) -> list[SplitResult]:
     """Return one split for each group of which several estimators were asked."""
-    lab = Lab(data)
-    groups = tried(data, fitted_on_all(data, share=20 if quick else 1), fitted_laws(lab), lab)
+    lab = VisionLab(data)
+    groups = measured_groups(data, fitted_on_all(data, share=20 if quick else 1), fitted_op_models(lab), lab)
     return [_asked(one, groups) for one in groups if len(one.said) > 1 and len(one.measured) >= HALVES]
 
 
-def records(groups: Sequence[Tried]) -> tuple[Record, ...]:
+def records(groups: Sequence[MeasuredSteps]) -> tuple[AccuracyRecord, ...]:
     """Return what was found of every estimator on every group, and what follows for the law where nothing was."""
     found = [record for one in groups for record in _records(one, groups, np.ones(len(one.measured), bool))]
     once = {(one.estimator, one.group, one.known): one for one in found}
     return (*once.values(), *_elsewhere(once))
 
 
-def _elsewhere(once: Mapping[tuple[str, Group, bool], Record]) -> list[Record]:
+def _elsewhere(once: Mapping[tuple[str, StepGroup, bool], AccuracyRecord]) -> list[AccuracyRecord]:
     """Return the records of the law on new devices for a phase that was measured on one device only.
 
     What a new device adds to the error is taken from the other phase; the two are independent.
@@ -58,7 +57,7 @@ def _elsewhere(once: Mapping[tuple[str, Group, bool], Record]) -> list[Record]:
     return found
 
 
-def _asked(one: Tried, groups: Sequence[Tried]) -> Asked:
+def _asked(one: MeasuredSteps, groups: Sequence[MeasuredSteps]) -> SplitResult:
     """Choose by the models of one half what answers for the other, with the interval that half asks for."""
     names, place = np.unique(one.configuration, return_inverse=True)
     half = np.random.default_rng(0).permutation(len(names))[place] % HALVES
@@ -67,17 +66,17 @@ def _asked(one: Tried, groups: Sequence[Tried]) -> Asked:
     for number in range(HALVES):
         own, rest = half == number, half != number
         knowing = FROM_STEPS if one.known else ()
-        best = ranked(_records(one, groups, rest), one.group, tuple(one.said), knowing)[0]
+        best = rank_estimators(_records(one, groups, rest), one.group, tuple(one.said), knowing)[0]
         chosen.append(best.estimator)
         said[own] = one.said[best.estimator][own]
         low[own], high[own] = said[own] * np.exp(-best.within), said[own] * np.exp(best.within)
-    return Asked(
+    return SplitResult(
         TABLE, one.name, one.measured, {"chosen": said, **one.said}, low, high, np.full(len(said), ""),
         how=f"chosen by the other half of the models: {', then '.join(dict.fromkeys(chosen))}; {one.source}",
     )  # fmt: skip
 
 
-def _records(one: Tried, groups: Sequence[Tried], rows: np.ndarray) -> list[Record]:
+def _records(one: MeasuredSteps, groups: Sequence[MeasuredSteps], rows: np.ndarray) -> list[AccuracyRecord]:
     """Return what was found on ``rows`` of a group; with the other phase where they are few."""
     parts = [(one, rows)]
     if rows.sum() < FEW:
@@ -97,7 +96,7 @@ def _records(one: Tried, groups: Sequence[Tried], rows: np.ndarray) -> list[Reco
         error, wide = float(weight @ np.abs(np.expm1(-log))), _quantile(np.abs(log), weight)
         names = tuple(np.unique(device).tolist())
         found.append(
-            Record(
+            AccuracyRecord(
                 name,
                 one.group,
                 one.known and name in FROM_STEPS,
@@ -120,7 +119,7 @@ def _of_all(names: Sequence[str], figure: Callable[[Device], str | None]) -> tup
     return tuple(sorted({one for one in found if one}))
 
 
-def _but_phase(one: Tried) -> tuple[str, str, bool, bool]:
+def _but_phase(one: MeasuredSteps) -> tuple[str, str, bool, bool]:
     return one.group.domain, one.group.precision, one.known, one.swept
 
 

@@ -10,26 +10,25 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from benchmarks.dnn.fit_kernels import shipped as fitted_kernels
-from benchmarks.dnn.fit_steps import fitted_laws
+from benchmarks.dnn.fit_kernels import fitted_op_models
+from benchmarks.dnn.fit_kernels import shipped_kernels as fitted_kernels
+from benchmarks.dnn.measured_steps import KERNELS, OP_MODEL, SPECS, SWEPT, VISION, measured_groups
 from benchmarks.dnn.selection import records
-from benchmarks.dnn.tried_steps import KERNELS, LAW, SPECS, SWEPT, VISION, tried
-from benchmarks.dnn.vision_lab import DEVICES, Lab
+from benchmarks.dnn.vision_lab import DEVICES, VisionLab
 from benchmarks.dnn.vision_tabular import StepTable
-from benchmarks.dnn.vision_tabular import tried as tried_black_box
+from benchmarks.dnn.vision_tabular import black_box_groups as tried_black_box
 from leadline.catalog.read import TomlCatalog
 from leadline.core.errors import InvalidInput, LeadlineError
-from leadline.estimators.learned.selection import Domain, Group, Record
-from leadline.estimators.learned.step_kernels import BlackBoxKernels, NetworkKernels
-from leadline.estimators.tabular.ports import State
+from leadline.estimators.ports import State
+from leadline.estimators.step_time.selection import AccuracyRecord, Domain, StepGroup
+from leadline.estimators.step_time.step_kernels import BlackBoxKernels, NetworkKernels
 from leadline.training import shipped_models
-from leadline.training.graph_network import NetworkCard, shipped_card
-from leadline.training.shipped_files import FOLDER
-from leadline.training.shipped_models import Card
+from leadline.training.shipped_files import SHIPPED_FOLDER
+from leadline.training.shipped_models import NetworkCard, ShippedEstimatorsCard, shipped_network_card
 
 NETWORK = NetworkKernels.name
 LEARNED_FROM = {
-    LAW: (
+    OP_MODEL: (
         "10,563 steps of 1,100 vision models of timm on two GPUs, half precision (pytorch-image-models, Apache-2.0)",
         "op graphs of those models, traced by Leadline",
     ),
@@ -58,30 +57,30 @@ def main(arguments: list[str]) -> int:
     except LeadlineError as error:
         sys.stderr.write(f"{error}\n")
         return 1
-    for one in sorted(FOLDER.iterdir()):
+    for one in sorted(SHIPPED_FOLDER.iterdir()):
         sys.stdout.write(f"{one.name}: {one.stat().st_size / 1e6:.2f} MB\n")
     return 0
 
 
 def _write(data: Path) -> None:
-    lab = Lab(data)
-    fitted, laws, table = fitted_kernels(data), fitted_laws(lab), StepTable.of(lab)
-    found = [*records(tried(data, fitted, laws, lab)), *records(tried_black_box(lab, table))]
-    card = Card(
+    lab = VisionLab(data)
+    fitted, laws, table = fitted_kernels(data), fitted_op_models(lab), StepTable.of(lab)
+    found = [*records(measured_groups(data, fitted, laws, lab)), *records(tried_black_box(lab, table))]
+    card = ShippedEstimatorsCard(
         schema="leadline.shipped/1",
         made_on=datetime.now(UTC).date().isoformat(),
         learned_from=LEARNED_FROM,
-        records=(*found, *_network_records(shipped_card())),
+        records=(*found, *_network_records(shipped_network_card())),
         limits=LIMITS,
         versions={"python": platform.python_version(), **{name: version(name) for name in LIBRARIES}},
     )
-    _save(FOLDER / shipped_models.KERNELS, fitted.dump())
-    _save(FOLDER / shipped_models.STEPS, laws.dump())
-    _save(FOLDER / shipped_models.BLACK_BOX, table.fitted(np.arange(len(table.step_s))).dump())
-    (FOLDER / shipped_models.CARD).write_bytes(msgspec.json.format(msgspec.json.encode(card), indent=2) + b"\n")
+    _save(SHIPPED_FOLDER / shipped_models.KERNELS_FILE, fitted.dump())
+    _save(SHIPPED_FOLDER / shipped_models.STEPS_FILE, laws.dump())
+    _save(SHIPPED_FOLDER / shipped_models.BLACK_BOX_FILE, table.fitted(np.arange(len(table.step_s))).dump())
+    (SHIPPED_FOLDER / shipped_models.CARD_FILE).write_bytes(msgspec.json.format(msgspec.json.encode(card), indent=2) + b"\n")
 
 
-def _network_records(card: NetworkCard) -> list[Record]:
+def _network_records(card: NetworkCard) -> list[AccuracyRecord]:
     """Return what was found of the network, on the devices that it learned from."""
     found = []
     for phase, short in (("inference", "infer"), ("training", "train")):
@@ -89,8 +88,8 @@ def _network_records(card: NetworkCard) -> list[Record]:
         learned = sorted({one.split()[0] for one in card.settings if one.split()[1] == short})
         devices = [TomlCatalog(None).device(DEVICES[one]) for one in learned]
         found.append(
-            Record(
-                NETWORK, Group(Domain.VISION, "half", phase), known=True, error=told["mape"] / 100,
+            AccuracyRecord(
+                NETWORK, StepGroup(Domain.VISION, "half", phase), known=True, error=told["mape"] / 100,
                 within=-math.log1p(-told["p90"] / 100), steps=int(told["n"]),
                 devices=tuple(one.name for one in devices), vendors=tuple(sorted({one.vendor for one in devices})),
                 architectures=tuple(sorted({one.architecture or "" for one in devices})), source=VISION,

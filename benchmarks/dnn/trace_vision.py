@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.dnn.data import read
-from benchmarks.dnn.vision_graphs import PACKED, Packed, PackedGraph, PackedOp, pack
-from benchmarks.forked_trace import traced
+from benchmarks.dnn.tables import read_table
+from benchmarks.dnn.vision_graphs import VISION_GRAPHS, PackedVision, VisionGraph, VisionOp, pack_vision
+from benchmarks.forked_trace import trace_in_forks
 from leadline.core.graph import BYTES_PER_ELEMENT, OpKind, Stage
 
 BATCH = 1031
@@ -51,15 +51,15 @@ def main(data: Path, folder: Path) -> None:
         model, image, phase, _ = job
         if phase == "inference" and "attention" in _kinds(folder, job):
             _trace((model, image, phase, True), folder)
-    packer = Packer()
+    packer = VisionPacker()
     for path in sorted(folder.glob("*.json")):
         packer.add(path)
-    pack(packer.packed(), PACKED)
+    pack_vision(packer.packed(), VISION_GRAPHS)
 
 
 def jobs(data: Path) -> list[Job]:
     """Return each model at each image size and phase that was measured on a GPU."""
-    columns = read(data, "timm_steps", ["model", "img_size", "mode", "hardware", "dynamo"])
+    columns = read_table(data, "timm_steps", ["model", "img_size", "mode", "hardware", "dynamo"])
     on_gpu = np.array([str(name).startswith("rtx") for name in columns["hardware"]]) & ~columns["dynamo"].astype(bool)
     found = {
         (str(columns["model"][row]), int(columns["img_size"][row]), str(columns["mode"][row]))
@@ -75,12 +75,12 @@ def _begin() -> None:
     """Import once what every traced model needs; each is then traced in a fork."""
     import torch  # noqa: PLC0415 - the tracer's own imports, in its own order
 
-    from leadline.graphs.torch.worker import compiler, vision  # noqa: PLC0415
+    from leadline.graphs.torch.worker import import_patches  # noqa: PLC0415
 
     torch.set_num_threads(1)
-    compiler.postpone()
-    vision.install()
-    vision.install = lambda: None
+    import_patches.postpone_compiler()
+    import_patches.define_torchvision_ops()
+    import_patches.define_torchvision_ops = lambda: None
     import timm  # noqa: PLC0415, F401 - after torchvision's ops are there
 
 
@@ -98,7 +98,7 @@ def _trace(job: Job, folder: Path) -> None:
         set_fast_norm(phase == "inference")
         os.environ["LEADLINE_TIMM_MODEL"] = f"{model}@{image}"
 
-    traced(
+    trace_in_forks(
         target, BUILDER, (BATCH, 3, image, image), phase=phase, autocast="float16", timeout_s=TIMEOUT_S,
         prepare=prepare,
     )  # fmt: skip
@@ -117,13 +117,13 @@ def _kinds(folder: Path, job: Job) -> set[str]:
     return {"attention" if op["name"] == "aten._safe_softmax" else op["kind"] for op in ops}
 
 
-class Packer:
+class VisionPacker:
     """Gathers traced graphs over one list of ops."""
 
     def __init__(self) -> None:
         self._ops: dict[str, int] = {}
-        self._packed: list[PackedOp] = []
-        self._graphs: list[PackedGraph] = []
+        self._packed: list[VisionOp] = []
+        self._graphs: list[VisionGraph] = []
 
     def add(self, path: Path) -> None:
         """Take one answer of the tracer, if it is a graph."""
@@ -134,16 +134,16 @@ class Packer:
         model, image, phase, attention = path.stem.split("@")
         numbers, counts, reads = self._merged(step["ops"])
         self._graphs.append(
-            PackedGraph(model, int(image), phase, attention, step["parameters"], numbers, counts, reads)
+            VisionGraph(model, int(image), phase, attention, step["parameters"], numbers, counts, reads)
         )
 
-    def packed(self) -> Packed:
+    def packed(self) -> PackedVision:
         """Return all that was taken."""
         import timm  # noqa: PLC0415
         import torch  # noqa: PLC0415
 
         versions = {"torch": str(torch.__version__).partition("+")[0], "timm": str(timm.__version__)}
-        return Packed(versions, tuple(self._packed), tuple(self._graphs))
+        return PackedVision(versions, tuple(self._packed), tuple(self._graphs))
 
     def _merged(self, ops: list[dict[str, Any]]) -> tuple[Numbers, Numbers, tuple[Numbers, ...]]:
         """Return the ops that move data, equal ones as one, their counts, and which each reads past views."""
@@ -174,12 +174,12 @@ class Packer:
         return self._ops[key]
 
 
-def packed_op(op: dict[str, Any]) -> PackedOp:
+def packed_op(op: dict[str, Any]) -> VisionOp:
     """Return an op traced at ``BATCH`` as one of any batch."""
     read_share, written_share = _share(op["inputs"]), _share(op["outputs"])
     grows = read_share > 0 or written_share > 0
     flops = op["flops"]
-    return PackedOp(
+    return VisionOp(
         op["name"], OpKind(op["kind"]), Stage(op["stage"]), op["dtype"],
         (_round(flops / BATCH), 0.0) if grows else (0.0, _round(flops)),
         (_round(op["bytes_read"] * read_share / BATCH), _round(op["bytes_read"] * (1 - read_share))),

@@ -11,12 +11,12 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from benchmarks.dnn.gnn_data import GraphRows
-from benchmarks.dnn.gnn_network import StepNetwork, exported, tensors
+from benchmarks.dnn.gnn_data import GraphSteps
+from benchmarks.dnn.gnn_network import StepNetwork, onnx_network, tensors
 from benchmarks.dnn.vision_data import vision_steps
-from benchmarks.dnn.vision_lab import FOLDS, Lab, parts_of
+from benchmarks.dnn.vision_lab import FOLDS, VisionLab, fold_numbers
 from leadline.core.errors import InvalidInput, LeadlineError
-from leadline.training.graph_network import NetworkCard
+from leadline.training.shipped_models import NetworkCard
 
 Array = npt.NDArray[np.float64]
 Whole = npt.NDArray[np.int64]
@@ -26,7 +26,7 @@ ODD = 0.08
 
 
 @dataclass(frozen=True, slots=True)
-class Training:
+class GnnTraining:
     """How the network is trained: passes over the rows, graphs in a step, the peak of the learning rate, its decay."""
 
     epochs: int = 6
@@ -36,7 +36,7 @@ class Training:
     seed: int = 0
 
 
-def trained(rows: GraphRows, learn: Whole, how: Training) -> StepNetwork:
+def train_network(rows: GraphSteps, learn: Whole, how: GnnTraining) -> StepNetwork:
     """Return the network trained on the rows ``learn``, on one thread; the same seed gives the same network."""
     torch.set_num_threads(1)
     torch.manual_seed(how.seed)
@@ -60,27 +60,27 @@ def trained(rows: GraphRows, learn: Whole, how: Training) -> StepNetwork:
     return network
 
 
-def answered(rows: GraphRows, network: StepNetwork, ask: Whole) -> Array:
+def network_steps(rows: GraphSteps, network: StepNetwork, ask: Whole) -> Array:
     """Return the step of each row in seconds."""
     with torch.no_grad():
         found = [network(*tensors(batch)).numpy() for _, batch in rows.batches(ask, 64)]
     return np.concatenate(found).astype(float) * 1e-6
 
 
-def held_out(rows: GraphRows, how: Training) -> Array:
+def held_out(rows: GraphSteps, how: GnnTraining) -> Array:
     """Return the step of each row in seconds, by a network trained on the families of the other folds."""
-    folds, said = parts_of(rows.steps.family, FOLDS, 0), np.empty(len(rows.steps.step_s))
+    folds, said = fold_numbers(rows.steps.family, FOLDS, 0), np.empty(len(rows.steps.step_s))
     for fold in range(FOLDS):
-        said[folds == fold] = answered(
-            rows, trained(rows, np.flatnonzero(folds != fold), how), np.flatnonzero(folds == fold)
+        said[folds == fold] = network_steps(
+            rows, train_network(rows, np.flatnonzero(folds != fold), how), np.flatnonzero(folds == fold)
         )
     return said
 
 
 def held_out_by_law(data: Path) -> Array:
     """Return the step of the same rows by laws of ops learned from the other families."""
-    lab = Lab(data)
-    folds, said = parts_of(lab.steps.family, FOLDS, 0), np.empty(len(lab.steps.step_s))
+    lab = VisionLab(data)
+    folds, said = fold_numbers(lab.steps.family, FOLDS, 0), np.empty(len(lab.steps.step_s))
     for fold in range(FOLDS):
         ask = np.flatnonzero(folds == fold)
         said[ask] = lab.answered(ask, lab.laws(np.flatnonzero(folds != fold)))[0]
@@ -94,7 +94,7 @@ def figures(measured: Array, said: Array) -> dict[str, float]:
     return {name: round(float(one), 2) for name, one in found.items()} | {"n": float(len(errors))}
 
 
-def card_of(rows: GraphRows, how: Training, network: Array, law: Array) -> NetworkCard:
+def card_of(rows: GraphSteps, how: GnnTraining, network: Array, law: Array) -> NetworkCard:
     """Return the card of a network trained on all rows; ``network`` and ``law`` (rows,) are what held out ones take."""
     phase = np.array([str(one).split()[0] for one in rows.steps.setting])
 
@@ -131,10 +131,10 @@ def main(arguments: list[str]) -> int:
         if len(arguments) != 2:
             raise InvalidInput(f"{len(arguments)} arguments were given, not a folder of data and one to fill")
         data, folder = (Path(one) for one in arguments)
-        rows, how = GraphRows(vision_steps(data)), Training()
+        rows, how = GraphSteps(vision_steps(data)), GnnTraining()
         said, law = held_out(rows, how), held_out_by_law(data)
         everything = np.arange(len(rows.steps.step_s))
-        write(folder, exported(trained(rows, everything, how), rows.batch(everything[:4])),
+        write(folder, onnx_network(train_network(rows, everything, how), rows.batch(everything[:4])),
               card_of(rows, how, said, law))  # fmt: skip
     except LeadlineError as error:
         sys.stderr.write(f"{error}\n")

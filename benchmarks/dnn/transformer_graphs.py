@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.dnn.data import Columns, read, rows
-from benchmarks.dnn.kernel_data import product, streamed
+from benchmarks.dnn.kernel_data import product_op, streamed_op
+from benchmarks.dnn.tables import Columns, read_table, select_rows
 from leadline.core.errors import InvalidInput
 from leadline.core.graph import Op, OpGraph, OpKind
 
@@ -43,7 +43,7 @@ MAPS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Traced:
+class TracedTransformer:
     """One measured run: the graph, the seconds of the run, and the sum of its ops measured one by one."""
 
     device: str
@@ -54,19 +54,19 @@ class Traced:
     summed_s: float
 
 
-def traced(data: Path) -> list[Traced]:
+def traced_transformers(data: Path) -> list[TracedTransformer]:
     """Return the measured runs of whole models whose ops were traced, those of split or fused models left out."""
-    runs, labels = read(data, "neusight_e2e"), read(data, "neusight_op_labels")
+    runs, labels = read_table(data, "neusight_e2e"), read_table(data, "neusight_op_labels")
     found = []
     for i in range(len(runs["name"])):
         own = np.flatnonzero((labels["device"] == runs["device"][i]) & (labels["run"] == runs["name"][i]))
         if runs["option"][i] or not len(own):
             continue
         training = str(runs["mode"][i]) == "train"
-        ops, summed_ms = _graph(rows(labels, own), int(runs["num_layer"][i]), training=training)
+        ops, summed_ms = _graph(select_rows(labels, own), int(runs["num_layer"][i]), training=training)
         name = f"{runs['name'][i]}"
         found.append(
-            Traced(
+            TracedTransformer(
                 str(runs["device"][i]).replace("_", " ", 2),
                 name,
                 training,
@@ -80,13 +80,13 @@ def traced(data: Path) -> list[Traced]:
 
 def layer_ops(labels: Columns, row: int) -> list[Op]:
     """Return the kernels of the forward pass of one traced row of the table of op labels."""
-    return _ops(_Row.of(labels, row), training=False)
+    return _ops(_LabelRow.of(labels, row), training=False)
 
 
 def _graph(labels: Columns, layers: int, *, training: bool) -> tuple[list[Op], float]:
     """Return the ops of a run, and the sum of their measured milliseconds; those of the layer count for all layers."""
     order = np.argsort(labels["idx"])
-    labels = rows(labels, order)
+    labels = select_rows(labels, order)
     marked = [i for i, target in enumerate(labels["target"]) if LAYER.search(f"{target}.")]
     if not marked:
         raise InvalidInput("a traced graph names no layer: fetch the table of op labels again")
@@ -97,14 +97,14 @@ def _graph(labels: Columns, layers: int, *, training: bool) -> tuple[list[Op], f
     summed_ms = 0.0
     for i in range(len(labels["op"])):
         count = layers if first <= i <= last else 1
-        made = _ops(_Row.of(labels, i), training=training)
+        made = _ops(_LabelRow.of(labels, i), training=training)
         ops += [replace(op, count=count) for op in made]
         summed_ms += count * float(labels["fw_latency"][i] + labels["bw_latency"][i] + labels["acc_latency"][i])
     return ops, summed_ms
 
 
 @dataclass(frozen=True, slots=True)
-class _Row:
+class _LabelRow:
     kind: str
     target: str
     inputs: tuple[Shape, ...]
@@ -112,7 +112,7 @@ class _Row:
     dtype: str
 
     @classmethod
-    def of(cls, labels: Columns, i: int) -> "_Row":
+    def of(cls, labels: Columns, i: int) -> "_LabelRow":
         inputs = tuple(tuple(shape) for shape in ast.literal_eval(str(labels["input_shapes"][i])))
         text = str(labels["output_shape"][i])
         output = ast.literal_eval(text) if text.startswith("(") else ()
@@ -122,7 +122,7 @@ class _Row:
         return cls(str(labels["op"][i]), named.group(1) if named else target, inputs, shape, str(labels["dtype"][i]))
 
 
-def _ops(row: _Row, *, training: bool) -> list[Op]:
+def _ops(row: _LabelRow, *, training: bool) -> list[Op]:
     """Return the kernels of a row, backward ones after forward ones; none for what runs on the host alone."""
     size = int(np.prod(row.output)) if row.output else 0
     same = row.target == "to" and row.dtype == "torch.float32"  # nothing is cast
@@ -138,7 +138,7 @@ def _ops(row: _Row, *, training: bool) -> list[Op]:
     return _by_element(row, size, training=training) if row.target in MAPS else []
 
 
-def _by_element(row: _Row, size: int, *, training: bool) -> list[Op]:
+def _by_element(row: _LabelRow, size: int, *, training: bool) -> list[Op]:
     operands = max(sum(np.prod(shape) == size for shape in row.inputs), 1)
     name = MAPS[row.target]
     kind = OpKind.COPY if name == "aten.clone" else OpKind.ELEMENTWISE
@@ -157,7 +157,7 @@ def _backward_passes(function: str, operands: int) -> int:
     return 1 if function in ("where", "max", "masked_fill", "truediv") else 2 * operands - (operands == 1)
 
 
-def _module(row: _Row, *, training: bool) -> list[Op]:
+def _module(row: _LabelRow, *, training: bool) -> list[Op]:
     name = row.target.rsplit(".", maxsplit=1)[-1].lower()
     if "drop" in name:
         return _mapped("aten.native_dropout", OpKind.ELEMENTWISE, row.output, 1, backward=2) if training else []
@@ -176,16 +176,16 @@ def _matrix(left: Shape, right: Shape, *, training: bool, weights: bool) -> list
     n, k = right[-1], left[-1]
     b = 1 if weights else int(np.prod(left[:-2]))
     m = int(np.prod(left[:-1])) // b
-    found = [product(m, n, k, b=b)]
+    found = [product_op(m, n, k, b=b)]
     if training:
-        found += [product(m, k, n, b=b), product(n, k, m, b=b)]
+        found += [product_op(m, k, n, b=b), product_op(n, k, m, b=b)]
     if training and weights:
-        found.append(streamed("aten.add.Tensor", OpKind.ELEMENTWISE, (k, n), 2))
+        found.append(streamed_op("aten.add.Tensor", OpKind.ELEMENTWISE, (k, n), 2))
     return found
 
 
 def _mapped(name: str, kind: OpKind, shape: Shape, operands: int, *, backward: int) -> list[Op]:
-    found = [streamed(name, kind, shape, operands)]
+    found = [streamed_op(name, kind, shape, operands)]
     if backward:
-        found.append(streamed(name, kind, shape, backward))
+        found.append(streamed_op(name, kind, shape, backward))
     return found

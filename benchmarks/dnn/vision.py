@@ -5,11 +5,11 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from benchmarks.dnn.asked import LEVEL, Asked
+from benchmarks.dnn.splits import LEVEL, SplitResult
 from benchmarks.dnn.vision_devices import TABLE, after_few_runs, other_gpu, pairs_of
-from benchmarks.dnn.vision_doubt import INNER
-from benchmarks.dnn.vision_lab import FOLDS, OURS, Lab, parts_of, residuals
-from leadline.estimators.learned.steps import Laws
+from benchmarks.dnn.vision_lab import FOLDS, LEADLINE, VisionLab, fold_numbers, residuals
+from benchmarks.dnn.vision_uncertainty import INNER
+from leadline.estimators.step_time.op_fitting import SettingModels
 from leadline.uncertainty.conformal import Residuals, calibrate
 
 Array = npt.NDArray[np.float64]
@@ -20,9 +20,9 @@ DRAWS = 6
 """The width after few runs rests on these few: the coverage of one draw has a deviation of four points."""
 
 
-def asked(data: Path, *, quick: bool) -> list[Asked]:
+def splits(data: Path, *, quick: bool) -> list[SplitResult]:
     """Return all splits; a quick run asks one fold in five, and one draw."""
-    lab = Lab(data)
+    lab = VisionLab(data)
     pairs = pairs_of(lab)
     folds = 1 if quick else FOLDS
     return [
@@ -33,10 +33,10 @@ def asked(data: Path, *, quick: bool) -> list[Asked]:
     ]
 
 
-def _by_family(lab: Lab, folds: int) -> list[Asked]:
+def _by_family(lab: VisionLab, folds: int) -> list[SplitResult]:
     """Leave families out, learn each setting of the GPU from the others; intervals from families left out inside."""
     steps = lab.steps
-    fold = parts_of(steps.family, FOLDS, 0)
+    fold = fold_numbers(steps.family, FOLDS, 0)
     asked_rows, said, low, high, others = [], [], [], [], []
     for number in range(folds):
         learn, ask = np.flatnonzero(fold != number), np.flatnonzero(fold == number)
@@ -50,17 +50,17 @@ def _by_family(lab: Lab, folds: int) -> list[Asked]:
         high.append(ends[1])
         others.append(lab.baselines.answers(learn, ask))
     rows = np.concatenate(asked_rows)
-    answers = {OURS: np.concatenate(said)} | {name: np.concatenate([one[name] for one in others]) for name in others[0]}
+    answers = {LEADLINE: np.concatenate(said)} | {name: np.concatenate([one[name] for one in others]) for name in others[0]}
     return _phases(lab, rows, answers, np.concatenate(low), np.concatenate(high))
 
 
-def _phases(lab: Lab, rows: Whole, answers: dict[str, Array], low: Array, high: Array) -> list[Asked]:
+def _phases(lab: VisionLab, rows: Whole, answers: dict[str, Array], low: Array, high: Array) -> list[SplitResult]:
     """Return the split by families for inference and for training, as one row each."""
     found = []
     for mode, word in (("infer", "inference"), ("train", "training")):
         own = lab.steps.columns["mode"][rows] == mode
         found.append(
-            Asked(
+            SplitResult(
                 TABLE, f"unseen families, {word}", lab.steps.step_s[rows][own],
                 {name: one[own] for name, one in answers.items()}, low[own], high[own], lab.setting[rows][own],
                 mape=6.0, median=4.0, p90=20.0,
@@ -72,17 +72,17 @@ def _phases(lab: Lab, rows: Whole, answers: dict[str, Array], low: Array, high: 
     return found
 
 
-def _by_model(lab: Lab, folds: int) -> list[Asked]:
+def _by_model(lab: VisionLab, folds: int) -> list[SplitResult]:
     """Leave models out at random: other sizes of the same family were seen."""
     how = "models left out at random, in five folds; intervals by the errors of the other folds"
-    return [left_out(lab, lab.steps.model, folds, TABLE, "random models", how)]
+    return [held_out_split(lab, lab.steps.model, folds, TABLE, "random models", how)]
 
 
-def left_out(
-    lab: Lab, names: Texts, folds: int, table: str, split: str, how: str, *, mape: float | None = None
-) -> Asked:
+def held_out_split(
+    lab: VisionLab, names: Texts, folds: int, table: str, split: str, how: str, *, mape: float | None = None
+) -> SplitResult:
     """Leave rows of some ``names`` out in turn, all settings together; intervals by the errors of the other folds."""
-    fold = parts_of(names, FOLDS, 0)
+    fold = fold_numbers(names, FOLDS, 0)
     parts = []
     for number in range(folds):
         learn, ask = np.flatnonzero(fold != number), np.flatnonzero(fold == number)
@@ -90,11 +90,11 @@ def left_out(
     rows = np.concatenate([one[0] for one in parts])
     said, spread = (np.concatenate([one[column] for one in parts]) for column in (1, 2))
     low, high = bounds_by_fold(lab, rows, fold[rows], said, spread)
-    answers = {OURS: said} | {name: np.concatenate([one[3][name] for one in parts]) for name in parts[0][3]}
-    return Asked(table, split, lab.steps.step_s[rows], answers, low, high, lab.setting[rows], mape=mape, how=how)
+    answers = {LEADLINE: said} | {name: np.concatenate([one[3][name] for one in parts]) for name in parts[0][3]}
+    return SplitResult(table, split, lab.steps.step_s[rows], answers, low, high, lab.setting[rows], mape=mape, how=how)
 
 
-def bounds_by_fold(lab: Lab, rows: Whole, fold: Whole, said: Array, spread: Array) -> tuple[Array, Array]:
+def bounds_by_fold(lab: VisionLab, rows: Whole, fold: Whole, said: Array, spread: Array) -> tuple[Array, Array]:
     """Return the ends of intervals around ``said``, each by the errors of the rows of other folds, if there are any."""
     low, high = np.empty(len(rows)), np.empty(len(rows))
     for number in np.unique(fold):
@@ -106,9 +106,9 @@ def bounds_by_fold(lab: Lab, rows: Whole, fold: Whole, said: Array, spread: Arra
     return low, high
 
 
-def _inner_errors(lab: Lab, learn: Whole, laws: Laws) -> Residuals:
+def _inner_errors(lab: VisionLab, learn: Whole, laws: SettingModels) -> Residuals:
     """Return the errors of the learning rows, by laws that were learned without their families."""
-    inner = parts_of(lab.steps.family, INNER, 1)
+    inner = fold_numbers(lab.steps.family, INNER, 1)
     errors = []
     for part in range(INNER):
         out = learn[inner[learn] == part]

@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from benchmarks.dnn.data import Columns, read, rows
+from benchmarks.dnn.tables import Columns, read_table, select_rows
 from benchmarks.dnn.vision_graphs import VisionGraphs, vision_graphs
 from leadline.core.graph import Op
-from leadline.estimators.learned.op_table import OpTable
+from leadline.estimators.step_time.op_table import OpTable
 
 Texts = npt.NDArray[np.str_]
 Whole = npt.NDArray[np.int64]
@@ -49,16 +49,16 @@ class VisionSteps:
         """Return the rows that ``chosen`` names, over the same table."""
         return VisionSteps(
             self.table, self.traced, self.graph[chosen], self.step_s[chosen], self.model[chosen], self.family[chosen],
-            self.device[chosen], self.setting[chosen], rows(self.columns, chosen),
+            self.device[chosen], self.setting[chosen], select_rows(self.columns, chosen),
         )  # fmt: skip
 
 
 @lru_cache(maxsize=1)
 def vision_steps(data: Path) -> VisionSteps:
     """Return the eager steps on GPUs of models whose graph is at hand."""
-    columns = read(data, "timm_steps")
+    columns = read_table(data, "timm_steps")
     on_gpu = np.array([name.startswith("rtx") for name in columns["hardware"]])
-    columns = rows(columns, on_gpu & ~columns["dynamo"].astype(bool) & np.isfinite(columns["batch_size"]))
+    columns = select_rows(columns, on_gpu & ~columns["dynamo"].astype(bool) & np.isfinite(columns["batch_size"]))
     graphs = vision_graphs()
     places: dict[tuple[int, int], int] = {}
     kept, graph = [], []
@@ -69,7 +69,7 @@ def vision_steps(data: Path) -> VisionSteps:
         key = (found, int(columns["batch_size"][row]))
         graph.append(places.setdefault(key, len(places)))
         kept.append(row)
-    columns = rows(columns, np.array(kept, np.int64))
+    columns = select_rows(columns, np.array(kept, np.int64))
     setting = [
         f"{mode} {layout} {release}"
         for mode, layout, release in zip(columns["mode"], columns["layout"], columns["torch"], strict=True)
@@ -121,4 +121,4 @@ def _table(graphs: VisionGraphs, places: list[tuple[int, int]]) -> OpTable:
                 ops.append(packed.ops[op].at(batch, 1, ()))
             counts[place] = counts.get(place, 0.0) + count
         counted.append(counts)
-    return OpTable.counted(ops, counted)
+    return OpTable.from_counts(ops, counted)

@@ -6,11 +6,18 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from benchmarks.dnn.asked import LEVEL, Asked
-from benchmarks.dnn.vision_doubt import Doubts, StandIn, doubts_of, other_releases, stand_in, unevenness
-from benchmarks.dnn.vision_lab import DEVICES, FOLDS, OURS, Lab, inference
-from leadline.estimators.learned.steps import Laws, adapt, carried
-from leadline.uncertainty.absolute import Scores
+from benchmarks.dnn.splits import LEVEL, SplitResult
+from benchmarks.dnn.vision_lab import DEVICES, FOLDS, LEADLINE, VisionLab, inference
+from benchmarks.dnn.vision_uncertainty import (
+    DeviceUncertainty,
+    StandIn,
+    device_uncertainty,
+    other_releases,
+    stand_in,
+    unevenness,
+)
+from leadline.estimators.step_time.op_fitting import SettingModels, expected_errors, fit_few_steps
+from leadline.uncertainty.normalized_scores import NormalizedScores
 
 Array = npt.NDArray[np.float64]
 Whole = npt.NDArray[np.int64]
@@ -22,12 +29,12 @@ FEW = 50
 
 
 @dataclass(frozen=True, slots=True)
-class Pair:
+class DevicePair:
     """A GPU that was seen, with its laws, and one that was not, with the rows of inference of each of its settings."""
 
     seen: str
     unseen: str
-    laws: Laws
+    laws: SettingModels
     parts: dict[str, StandIn]
 
     @property
@@ -36,18 +43,18 @@ class Pair:
         return f"learned on the {DEVICES[self.seen]}"
 
 
-def pairs_of(lab: Lab) -> list[Pair]:
+def pairs_of(lab: VisionLab) -> list[DevicePair]:
     """Return both GPUs in turn as the one that was not seen."""
     found = []
     for seen, unseen in PAIRS:
         laws, ask = lab.laws(inference(lab, seen)), inference(lab, unseen)
         names = np.unique(lab.setting[ask]).tolist()
         parts = {one: stand_in(lab, laws, ask[lab.setting[ask] == one], seen, unseen) for one in names}
-        found.append(Pair(seen, unseen, laws, parts))
+        found.append(DevicePair(seen, unseen, laws, parts))
     return found
 
 
-def other_gpu(lab: Lab, pair: Pair) -> list[Asked]:
+def other_gpu(lab: VisionLab, pair: DevicePair) -> list[SplitResult]:
     """Leave one GPU out: from its specifications alone, and with the same models known on the other."""
     learn = inference(lab, pair.seen)
     uneven = unevenness(lab, learn, pair.laws)
@@ -56,24 +63,24 @@ def other_gpu(lab: Lab, pair: Pair) -> list[Asked]:
     others = lab.baselines.answers(learn, ask)
     others["same model × bandwidth"] = _by_bandwidth(lab, learn, ask, pair.seen, pair.unseen)
     return [
-        _transferred(lab, pair, doubts_of(lab, tried, uneven, knowing=knowing), others, knowing=knowing)
+        _transferred(lab, pair, device_uncertainty(lab, tried, uneven, knowing=knowing), others, knowing=knowing)
         for knowing in (False, True)
     ]
 
 
-def _transferred(lab: Lab, pair: Pair, doubts: Doubts, others: dict[str, Array], *, knowing: bool) -> Asked:
+def _transferred(lab: VisionLab, pair: DevicePair, doubts: DeviceUncertainty, others: dict[str, Array], *, knowing: bool) -> SplitResult:
     """Return the answers from specifications alone; ``knowing``, those about models that were measured on the other."""
     said, half = [], []
     for setting, one in pair.parts.items():
-        said.append(one.said * np.exp(carried(one.elsewhere) if knowing else 0.0))
+        said.append(one.said * np.exp(expected_errors(one.elsewhere) if knowing else 0.0))
         half.append(doubts.half(setting, one))
     rows = np.concatenate([one.rows for one in pair.parts.values()])
     known = np.isfinite(np.concatenate([one.elsewhere for one in pair.parts.values()]))
     chosen = known if knowing else np.ones(len(rows), bool)
     ask, points, wide = rows[chosen], np.concatenate(said)[chosen], np.exp(np.concatenate(half)[chosen])
-    answers = {OURS: points} | {name: one[chosen] for name, one in others.items()}
+    answers = {LEADLINE: points} | {name: one[chosen] for name, one in others.items()}
     split = "model known on the other" if knowing else "specs only"
-    return Asked(
+    return SplitResult(
         TABLE, f"unseen {DEVICES[pair.unseen]}, {split}", lab.steps.step_s[ask], answers, points / wide, points * wide,
         lab.steps.setting[ask], mape=6.0 if knowing else 9.0,
         how=f"{pair.how}, asked about the {DEVICES[pair.unseen]}; intervals by models and releases left out there",
@@ -81,16 +88,16 @@ def _transferred(lab: Lab, pair: Pair, doubts: Doubts, others: dict[str, Array],
     )  # fmt: skip
 
 
-def after_few_runs(lab: Lab, pair: Pair, draws: int) -> list[Asked]:
+def after_few_runs(lab: VisionLab, pair: DevicePair, draws: int) -> list[SplitResult]:
     """Measure a few runs on the unseen GPU, of each setting; the others are asked about."""
     found, how = [], f"{pair.how}, and from {FEW} runs of each setting here; {draws} draws"
     for knowing, split, target in ((False, "", 6.0), (True, ", model known", 4.0)):
-        drawn = [few_runs(lab, one, draw, knowing=knowing) for one in pair.parts.values() for draw in range(draws)]
+        drawn = [few_run_predictions(lab, one, draw, knowing=knowing) for one in pair.parts.values() for draw in range(draws)]
         found.append(_pooled(lab, f"{FEW} runs of an unseen {DEVICES[pair.unseen]}{split}", drawn, target, how))
     return found
 
 
-def few_runs(lab: Lab, one: StandIn, seed: int, *, knowing: bool) -> tuple[Array, ...]:
+def few_run_predictions(lab: VisionLab, one: StandIn, seed: int, *, knowing: bool) -> tuple[Array, ...]:
     """Return (rows, said, low, high) of what a draw of few runs leaves, under the law adapted to these few.
 
     ``knowing`` carries the models' errors elsewhere, and leaves out what was not measured there. Intervals are those
@@ -100,7 +107,7 @@ def few_runs(lab: Lab, one: StandIn, seed: int, *, knowing: bool) -> tuple[Array
     few, rest = np.sort(chosen[:FEW]), np.sort(chosen[FEW:])
     if knowing:
         rest = rest[np.isfinite(one.elsewhere[rest])]
-    shift = carried(one.elsewhere) if knowing else np.zeros(len(one.rows))
+    shift = expected_errors(one.elsewhere) if knowing else np.zeros(len(one.rows))
     fold = np.arange(FEW) % FOLDS
     errors = np.empty(FEW)
     for number in range(FOLDS):
@@ -108,26 +115,26 @@ def few_runs(lab: Lab, one: StandIn, seed: int, *, knowing: bool) -> tuple[Array
         said = _said(lab, one, few[~out], few[out], shift)
         errors[out] = np.log(lab.steps.step_s[one.rows[few[out]]] / said)
     said = _said(lab, one, few, rest, shift)
-    scores = Scores.of(errors, one.relative[few])
+    scores = NormalizedScores.of(errors, one.relative[few])
     return (one.rows[rest].astype(float), said, *scores.interval(said, one.relative[rest], LEVEL))
 
 
-def _said(lab: Lab, one: StandIn, few: Whole, ask: Whole, shift: Array) -> Array:
+def _said(lab: VisionLab, one: StandIn, few: Whole, ask: Whole, shift: Array) -> Array:
     """Return what the law says of ``ask`` once adapted to ``few``; both are places among the rows."""
-    law = adapt(one.law, lab.observed(one.rows[few], one.basis), shift[few])
+    law = fit_few_steps(one.law, lab.observed(one.rows[few], one.basis), shift[few])
     said: Array = lab.priced(one.rows[ask], one.basis, {"": law}, "").step_s * np.exp(shift[ask])
     return said
 
 
-def _pooled(lab: Lab, split: str, parts: Sequence[tuple[Array, ...]], target: float, how: str) -> Asked:
+def _pooled(lab: VisionLab, split: str, parts: Sequence[tuple[Array, ...]], target: float, how: str) -> SplitResult:
     rows = np.concatenate([one[0] for one in parts]).astype(np.int64)
     said, low, high = (np.concatenate([one[column] for one in parts]) for column in (1, 2, 3))
-    return Asked(
-        TABLE, split, lab.steps.step_s[rows], {OURS: said}, low, high, lab.steps.setting[rows], mape=target, how=how
+    return SplitResult(
+        TABLE, split, lab.steps.step_s[rows], {LEADLINE: said}, low, high, lab.steps.setting[rows], mape=target, how=how
     )
 
 
-def _by_bandwidth(lab: Lab, learn: Whole, ask: Whole, seen: str, unseen: str) -> Array:
+def _by_bandwidth(lab: VisionLab, learn: Whole, ask: Whole, seen: str, unseen: str) -> Array:
     """Return the same model's time a sample on the seen GPU, by the ratio of bandwidths; NaN where it is not known."""
     columns = lab.steps.columns
     ratio = (lab.devices[seen].memory_bytes_per_s or 1.0) / (lab.devices[unseen].memory_bytes_per_s or 1.0)

@@ -13,10 +13,10 @@ import msgspec
 
 from leadline.core.graph import Op, OpGraph, OpKind, Stage, TensorSpec
 
-PACKED = Path(__file__).with_name("vision_graphs.msgpack.xz")
+VISION_GRAPHS = Path(__file__).with_name("vision_graphs.msgpack.xz")
 
 
-class PackedOp(msgspec.Struct, array_like=True, frozen=True):
+class VisionOp(msgspec.Struct, array_like=True, frozen=True):
     """An op at any batch: a pair is (for each sample, whatever the batch)."""
 
     name: str
@@ -45,7 +45,7 @@ class PackedOp(msgspec.Struct, array_like=True, frozen=True):
         )  # fmt: skip
 
 
-class PackedGraph(msgspec.Struct, array_like=True, frozen=True):
+class VisionGraph(msgspec.Struct, array_like=True, frozen=True):
     """One traced model: its ops by number, how often each is repeated, and which ops each reads (by position here).
 
     ``attention`` is ``fused`` where the model calls PyTorch's own, ``explicit`` where it writes products and softmax.
@@ -61,36 +61,36 @@ class PackedGraph(msgspec.Struct, array_like=True, frozen=True):
     sources: tuple[tuple[int, ...], ...]
 
 
-class Packed(msgspec.Struct, array_like=True, frozen=True):
+class PackedVision(msgspec.Struct, array_like=True, frozen=True):
     """All traced models over one list of ops, and the versions that traced them."""
 
     versions: dict[str, str]
-    ops: tuple[PackedOp, ...]
-    graphs: tuple[PackedGraph, ...]
+    ops: tuple[VisionOp, ...]
+    graphs: tuple[VisionGraph, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class VisionGraphs:
     """The traced models by (model, image size, phase, attention)."""
 
-    packed: Packed
+    packed: PackedVision
     numbers: dict[tuple[str, int, str, str], int]
 
-    def find(self, model: str, image: int, phase: str, *, explicit: bool) -> PackedGraph | None:
+    def find(self, model: str, image: int, phase: str, *, explicit: bool) -> VisionGraph | None:
         """Return the graph of a model, with explicit attention where that is asked and makes a difference."""
         ways = ("explicit", "fused") if explicit else ("fused",)
         found = (self.numbers.get((model, image, phase, one)) for one in ways)
         return next((self.packed.graphs[one] for one in found if one is not None), None)
 
-    def number(self, graph: PackedGraph) -> int:
+    def number(self, graph: VisionGraph) -> int:
         """Return the place of a graph in the file."""
         return self.numbers[graph.model, graph.image, graph.phase, graph.attention]
 
-    def falls_back(self, graph: PackedGraph) -> bool:
+    def falls_back(self, graph: VisionGraph) -> bool:
         """Tell whether no fused kernel takes the attention of this graph, so that PyTorch computes it by products."""
         return any(self.packed.ops[one].name == "aten._safe_softmax" for one in graph.ops)
 
-    def graph(self, graph: PackedGraph, batch: int) -> OpGraph:
+    def graph(self, graph: VisionGraph, batch: int) -> OpGraph:
         """Return the op graph at that batch, equal ops as one with their count."""
         ops = self.packed.ops
         found = tuple(
@@ -101,14 +101,14 @@ class VisionGraphs:
 
 
 @cache
-def vision_graphs(path: Path = PACKED) -> VisionGraphs:
+def vision_graphs(path: Path = VISION_GRAPHS) -> VisionGraphs:
     """Return the shipped graphs."""
-    packed = msgspec.msgpack.decode(lzma.decompress(path.read_bytes()), type=Packed)
+    packed = msgspec.msgpack.decode(lzma.decompress(path.read_bytes()), type=PackedVision)
     names = [(one.model, one.image, one.phase, one.attention) for one in packed.graphs]
     return VisionGraphs(packed, {name: number for number, name in enumerate(names)})
 
 
-def pack(packed: Packed, path: Path) -> None:
+def pack_vision(packed: PackedVision, path: Path) -> None:
     """Write the graphs."""
     path.write_bytes(lzma.compress(msgspec.msgpack.encode(packed), preset=9 | lzma.PRESET_EXTREME))
 

@@ -5,15 +5,14 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from benchmarks.dnn.tried_steps import VISION, Tried
-from benchmarks.dnn.vision_lab import DEVICES, FOLDS, Lab, parts_of, setting_of
+from benchmarks.dnn.measured_steps import VISION, MeasuredSteps
+from benchmarks.dnn.vision_lab import DEVICES, FOLDS, VisionLab, fold_numbers, setting_of
 from leadline.core.runs import Scale
 from leadline.core.samples import Sample, Value
-from leadline.estimators.learned.selection import Domain, Group
-from leadline.estimators.learned.step_kernels import BlackBoxKernels
-from leadline.estimators.learned.step_table import features
-from leadline.estimators.tabular.ports import FittedEstimator, Kept
-from leadline.estimators.tabular.registry import AMPLE
+from leadline.estimators.ports import FittedEstimator, StorableEstimator
+from leadline.estimators.step_time.selection import Domain, StepGroup
+from leadline.estimators.step_time.step_kernels import BlackBoxKernels, step_features
+from leadline.estimators.tabular.registry import AMPLE_DATA_ESTIMATOR
 
 Array = npt.NDArray[np.float64]
 Whole = npt.NDArray[np.int64]
@@ -28,17 +27,17 @@ class StepTable:
     step_s: Array
 
     @classmethod
-    def of(cls, lab: Lab) -> "StepTable":
+    def of(cls, lab: VisionLab) -> "StepTable":
         """Return the table of all steps."""
         settings = {str(name): setting_of(lab, str(name)) for name in np.unique(lab.setting)}
         asked = [
             (int(graph), lab.devices[str(device)], settings[str(name)])
             for graph, device, name in zip(lab.steps.graph, lab.steps.device, lab.setting, strict=True)
         ]
-        found, ideal_s = features(lab.steps.table, asked)
+        found, ideal_s = step_features(lab.steps.table, asked)
         return cls(found, ideal_s, lab.steps.step_s)
 
-    def fitted(self, rows: Whole, estimator: Kept = AMPLE) -> FittedEstimator:
+    def fitted(self, rows: Whole, estimator: StorableEstimator = AMPLE_DATA_ESTIMATOR) -> FittedEstimator:
         """Return what ``estimator`` learns of the measured steps of ``rows``, in terms of their ideal ones."""
         said = self.step_s[rows] / self.ideal_s[rows]
         samples = [
@@ -59,12 +58,12 @@ class StepTable:
         return StepTable(found, self.ideal_s, self.step_s)
 
 
-def tried(lab: Lab, table: StepTable) -> list[Tried]:
+def black_box_groups(lab: VisionLab, table: StepTable) -> list[MeasuredSteps]:
     """Return what the black box says of all steps without their families: knowing the device, and not.
 
     Training is asked on known devices alone, as one of them has too few steps of it to teach the other.
     """
-    fold, training = parts_of(lab.steps.family, FOLDS, 0), lab.steps.columns["mode"] == "train"
+    fold, training = fold_numbers(lab.steps.family, FOLDS, 0), lab.steps.columns["mode"] == "train"
     known, new = (np.full(len(table.step_s), np.nan) for _ in range(2))
     for number in range(FOLDS):
         ask = np.flatnonzero(fold == number)
@@ -77,10 +76,10 @@ def tried(lab: Lab, table: StepTable) -> list[Tried]:
     return [_tried(lab, said, np.flatnonzero(rows), known=seen) for said, rows, seen in splits]
 
 
-def _tried(lab: Lab, said: Array, rows: Whole, *, known: bool) -> Tried:
+def _tried(lab: VisionLab, said: Array, rows: Whole, *, known: bool) -> MeasuredSteps:
     phase = "training" if lab.steps.columns["mode"][rows[0]] == "train" else "inference"
     device = np.array([DEVICES[str(one)] for one in lab.steps.device[rows]])
-    return Tried(
-        Group(Domain.VISION, "half", phase), VISION, device, lab.steps.model[rows], lab.steps.step_s[rows],
+    return MeasuredSteps(
+        StepGroup(Domain.VISION, "half", phase), VISION, device, lab.steps.model[rows], lab.steps.step_s[rows],
         {BlackBoxKernels.name: said[rows]}, known,
     )  # fmt: skip

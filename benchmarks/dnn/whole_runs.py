@@ -9,16 +9,16 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from benchmarks.dnn.asked import LEVEL, Array, Asked, joined
-from benchmarks.dnn.data import Columns, read
-from benchmarks.dnn.data import rows as rows_of
-from benchmarks.dnn.plain_methods import boosting, nearest
+from benchmarks.dnn.baselines import boosted_rows, nearest_row
+from benchmarks.dnn.splits import LEVEL, Array, SplitResult, joined_split
+from benchmarks.dnn.tables import Columns, read_table
+from benchmarks.dnn.tables import select_rows as rows_of
 from leadline.catalog.read import TomlCatalog
 from leadline.core.errors import UnknownName
 from leadline.core.hardware import Device
 from leadline.estimators.run_similarity import WholeRun
-from leadline.estimators.whole_runs import fit
-from leadline.uncertainty.absolute import Scores
+from leadline.estimators.whole_runs import fit_run_times
+from leadline.uncertainty.normalized_scores import NormalizedScores
 
 Mask = npt.NDArray[np.bool_]
 Texts = npt.NDArray[np.str_]
@@ -52,7 +52,7 @@ _SOFTWARE = re.compile(r"_?ngc[\d.]+|_?(pytorch|mxnet|tensorflow|tf|merlin|hugec
 
 
 @dataclass(frozen=True, slots=True)
-class Runs:
+class MlperfRuns:
     """The n runs as nouns, their seconds, the place of their round in ``ROUNDS``, plain features (n, columns)."""
 
     runs: Sequence[WholeRun]
@@ -60,10 +60,10 @@ class Runs:
     round: npt.NDArray[np.int64]
     features: Array
 
-    def at(self, chosen: Mask) -> "Runs":
+    def at(self, chosen: Mask) -> "MlperfRuns":
         """Return the rows where ``chosen`` is true."""
         kept = [self.runs[int(i)] for i in np.flatnonzero(chosen)]
-        return Runs(kept, self.elapsed_s[chosen], self.round[chosen], self.features[chosen])
+        return MlperfRuns(kept, self.elapsed_s[chosen], self.round[chosen], self.features[chosen])
 
     @property
     def workload(self) -> Texts:
@@ -72,32 +72,32 @@ class Runs:
 
 
 @dataclass(frozen=True, slots=True)
-class Round:
+class MlperfRound:
     """What one round was answered by those before: the runs, the answers of all methods, the spread, what is new."""
 
-    held: Runs
+    held: MlperfRuns
     answers: dict[str, Array]
     spread: Array
     group: Texts
 
 
-def asked(data: Path, *, quick: bool) -> list[Asked]:
+def splits(data: Path, *, quick: bool) -> list[SplitResult]:
     """Return the splits of the table; ``quick`` asks the last two rounds only."""
-    table = _runs(read(data, "mlperf_training"))
+    table = _runs(read_table(data, "mlperf_training"))
     first = len(ROUNDS) - 2 if quick else ROUNDS.index(ASKED[0])
     rounds = [_round(table, number) for number in range(first - 2 if quick else FIRST_TRIED, len(ROUNDS))]
     parts = []
     for number in range(2, len(rounds)):
         name = f"round {ROUNDS[rounds[number].held.round[0]]}"
         parts.append(_split(name, rounds[number], _latest(rounds[:number])))
-    later = joined(
+    later = joined_split(
         TABLE, "later rounds from earlier", parts, median=8.0,
         how="each round from all before it; intervals from the latest rounds asked before",
     )  # fmt: skip
     return [later, _random(table, 1 if quick else PARTS)]
 
 
-def _runs(columns: Columns) -> Runs:
+def _runs(columns: Columns) -> MlperfRuns:
     """Return the runs of the closed division on accelerators; a CPU's sockets are not in the table."""
     closed = np.array([one.lower() != "open" for one in columns["sys_division"]])
     columns = rows_of(columns, closed & (columns["n_accel"] > 0))
@@ -119,7 +119,7 @@ def _runs(columns: Columns) -> Runs:
             )
         )  # fmt: skip
     numbers = [ROUNDS.index(str(one).removeprefix("train_v")) for one in columns["round"]]
-    return Runs(runs, columns["run_time_olympic_s"].astype(float), np.array(numbers), _features(runs))
+    return MlperfRuns(runs, columns["run_time_olympic_s"].astype(float), np.array(numbers), _features(runs))
 
 
 def _workload(benchmark: str, round_: str) -> str:
@@ -177,24 +177,24 @@ def _features(runs: Sequence[WholeRun]) -> Array:
     )  # fmt: skip
 
 
-def _round(table: Runs, number: int) -> Round:
+def _round(table: MlperfRuns, number: int) -> MlperfRound:
     learned = table.at(table.round < number)
     return _answered(learned, table.at((table.round == number) & np.isin(table.workload, learned.workload)))
 
 
-def _answered(learned: Runs, held: Runs) -> Round:
+def _answered(learned: MlperfRuns, held: MlperfRuns) -> MlperfRound:
     """Return what all methods answer; workloads that nobody ran before are left out ahead of this."""
-    told = fit(learned.runs, list(learned.elapsed_s)).predict(held.runs)
+    told = fit_run_times(learned.runs, list(learned.elapsed_s)).predict(held.runs)
     answers = {
         "Leadline": told.point,
         "nearest neighbour": _nearest(learned, held),
-        "boosting": boosting(learned.features, learned.elapsed_s, held.features),
+        "boosting": boosted_rows(learned.features, learned.elapsed_s, held.features),
         "constant work per accelerator": _constant_work(learned, held),
     }
-    return Round(held, answers, told.spread, _new(learned, held))
+    return MlperfRound(held, answers, told.spread, _new(learned, held))
 
 
-def _new(learned: Runs, held: Runs) -> Texts:
+def _new(learned: MlperfRuns, held: MlperfRuns) -> Texts:
     """Return what of each run was not seen with its workload."""
     counts = {(run.workload, run.device, run.devices) for run in learned.runs}
     devices = {(run.workload, run.device) for run in learned.runs}
@@ -210,7 +210,7 @@ def _new(learned: Runs, held: Runs) -> Texts:
     )
 
 
-def _latest(rounds: Sequence[Round]) -> Mapping[str, Scores]:
+def _latest(rounds: Sequence[MlperfRound]) -> Mapping[str, NormalizedScores]:
     """Return the scores of the latest rounds by kind of question, of each kind ``ENOUGH`` where there are as many."""
     parts: dict[str, list[tuple[Array, Array]]] = {}
     for one in reversed(rounds):
@@ -221,17 +221,17 @@ def _latest(rounds: Sequence[Round]) -> Mapping[str, Scores]:
     return {name: _scores(known) for name, known in parts.items()}
 
 
-def _errors(one: Round, chosen: Mask) -> tuple[Array, Array]:
+def _errors(one: MlperfRound, chosen: Mask) -> tuple[Array, Array]:
     """Return the errors ln(measured ÷ predicted) of the chosen runs, and how unsure the forecast was of each."""
     return np.log(one.held.elapsed_s / one.answers["Leadline"])[chosen], one.spread[chosen]
 
 
-def _scores(parts: Sequence[tuple[Array, Array]]) -> Scores:
+def _scores(parts: Sequence[tuple[Array, Array]]) -> NormalizedScores:
     errors, doubts = (np.concatenate(one) for one in zip(*parts, strict=True))
-    return Scores.of(errors, doubts)
+    return NormalizedScores.of(errors, doubts)
 
 
-def _split(split: str, one: Round, scores: Mapping[str, Scores]) -> Asked:
+def _split(split: str, one: MlperfRound, scores: Mapping[str, NormalizedScores]) -> SplitResult:
     """Return the answers to a round with intervals; a kind that was never asked has the widest of the others."""
     low, high = np.empty(len(one.group)), np.empty(len(one.group))
     widest = max(scores.values(), key=lambda known: known.factor(LEVEL))
@@ -239,10 +239,10 @@ def _split(split: str, one: Round, scores: Mapping[str, Scores]) -> Asked:
         own = one.group == name
         known = scores.get(str(name), widest)
         low[own], high[own] = known.interval(one.answers["Leadline"][own], one.spread[own], LEVEL)
-    return Asked(TABLE, split, one.held.elapsed_s, one.answers, low, high, one.group)
+    return SplitResult(TABLE, split, one.held.elapsed_s, one.answers, low, high, one.group)
 
 
-def _random(table: Runs, folds: int) -> Asked:
+def _random(table: MlperfRuns, folds: int) -> SplitResult:
     """Hold out the first ``folds`` of five parts of the configurations in turn; errors from a further one left out."""
     unique, which = np.unique(_configurations(table.runs), return_inverse=True)
     part = np.random.default_rng(0).integers(0, PARTS, len(unique))[which]
@@ -258,10 +258,10 @@ def _random(table: Runs, folds: int) -> Asked:
         answered = _without(table, part, (fold,))[fold]
         split = _split(f"part {fold}", answered, {name: _scores(parts) for name, parts in known.items()})
         found.append(replace(split, unit=np.array(_configurations(answered.held.runs))))
-    return joined(TABLE, "random by configuration", found, how="four fifths of workload × system × count, in turn")
+    return joined_split(TABLE, "random by configuration", found, how="four fifths of workload × system × count, in turn")
 
 
-def _without(table: Runs, part: npt.NDArray[np.int64], left_out: tuple[int, ...]) -> dict[int, Round]:
+def _without(table: MlperfRuns, part: npt.NDArray[np.int64], left_out: tuple[int, ...]) -> dict[int, MlperfRound]:
     """Return what each of the parts is answered that are left out together, new workloads aside."""
     learned, found = table.at(~np.isin(part, left_out)), {}
     for one in left_out:
@@ -274,12 +274,12 @@ def _configurations(runs: Sequence[WholeRun]) -> list[str]:
     return [f"{run.workload} {run.system} {run.devices}" for run in runs]
 
 
-def _nearest(learned: Runs, held: Runs) -> Array:
+def _nearest(learned: MlperfRuns, held: MlperfRuns) -> Array:
     """Return the time of the nearest run: of the same workload, then of the same accelerator, count, form and batch."""
-    return nearest(learned.features, learned.elapsed_s, held.features, NEAREST)
+    return nearest_row(learned.features, learned.elapsed_s, held.features, NEAREST)
 
 
-def _constant_work(learned: Runs, held: Runs) -> Array:
+def _constant_work(learned: MlperfRuns, held: MlperfRuns) -> Array:
     """Return the median of devices × seconds of the same workload on the same device, else of the workload."""
     work: dict[tuple[str, ...], list[float]] = {}
     for run, seconds in zip(learned.runs, learned.elapsed_s, strict=True):

@@ -6,7 +6,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.rows import BenchRow, at_least
+from benchmarks.results import BenchmarkRow, at_least
 from leadline.app.settings import DATA_DIR_VARIABLE
 from leadline.execution.processes import run_process
 
@@ -49,7 +49,7 @@ tflops = { float32 = 10 }
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class BadInput:
     """A command, the exit code and the words that answer it."""
 
     name: str
@@ -59,8 +59,8 @@ class Case:
 
 
 SHAPE = ("--input", "512x64")
-CASES = tuple(
-    Case(f"{name}, {verb}", (verb, *words), code, says)
+BAD_INPUTS = tuple(
+    BadInput(f"{name}, {verb}", (verb, *words), code, says)
     for verb in ("fit", "estimate")
     for name, words, code, says in (
         ("boolean mask", ("models.py:masked", *SHAPE, "--on", "T4"), 0, "depends on the data: all was assumed"),
@@ -72,7 +72,7 @@ CASES = tuple(
 )  # fmt: skip
 
 
-def answers() -> list[tuple[Case, int, str]]:
+def answers() -> list[tuple[BadInput, int, str]]:
     """Return for each case the exit code and everything that was said."""
     with tempfile.TemporaryDirectory(prefix="leadline-bench-") as folder:
         Path(folder, "models.py").write_text(MODELS, encoding="utf-8")
@@ -81,7 +81,7 @@ def answers() -> list[tuple[Case, int, str]]:
         (devices / "mystery.toml").write_text(DEVICE, encoding="utf-8")
         env = {DATA_DIR_VARIABLE: str(devices.parents[1]), "COLUMNS": "200", "CUDA_VISIBLE_DEVICES": ""}
         told = []
-        for case in CASES:
+        for case in BAD_INPUTS:
             done = run_process(
                 [sys.executable, "-m", "leadline", *case.words], env=env, cwd=Path(folder), timeout_s=120.0
             )
@@ -89,7 +89,7 @@ def answers() -> list[tuple[Case, int, str]]:
     return told
 
 
-def row() -> BenchRow:
+def row() -> BenchmarkRow:
     """Count the cases with a clear answer."""
     told = answers()
     unclear = [
@@ -97,5 +97,5 @@ def row() -> BenchRow:
         for case, code, said in told
         if code != case.code or case.says not in said
     ]
-    how = "; ".join(unclear) or "; ".join(dict.fromkeys(case.name.partition(",")[0] for case in CASES))
+    how = "; ".join(unclear) or "; ".join(dict.fromkeys(case.name.partition(",")[0] for case in BAD_INPUTS))
     return at_least("bad inputs answered clearly", len(told) - len(unclear), len(told), "cases", n=len(told), how=how)

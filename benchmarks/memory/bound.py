@@ -12,7 +12,7 @@ ENOUGH = 19
 """So few points have a quantile that 5 % exceed."""
 
 
-def factors(ratios: Sequence[float], families: Sequence[str], *, without: str = "") -> tuple[float, float]:
+def bound_factors(ratios: Sequence[float], families: Sequence[str], *, without: str = "") -> tuple[float, float]:
     """Return the factors on the point that measured ÷ foretold is below, and above, with 5 % each.
 
     Args:
@@ -33,6 +33,6 @@ def factors(ratios: Sequence[float], families: Sequence[str], *, without: str = 
 def exceeded_left_out(ratios: Sequence[float], families: Sequence[str]) -> float:
     """Return the share (0 to 1) of points above the bound that was fitted without their family."""
     above = [
-        ratio > factors(ratios, families, without=family)[1] for ratio, family in zip(ratios, families, strict=True)
+        ratio > bound_factors(ratios, families, without=family)[1] for ratio, family in zip(ratios, families, strict=True)
     ]
     return sum(above) / len(above)

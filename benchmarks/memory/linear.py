@@ -3,15 +3,15 @@
 import time
 from collections.abc import Callable
 
-from benchmarks.rows import BenchRow, at_most
+from benchmarks.results import BenchmarkRow, at_most
 from leadline.core.graph import Op, OpGraph, OpKind, Stage, StorageCategory, StorageEvent, TracedJob
 from leadline.core.hardware import Device, DeviceKind
 from leadline.core.units import MIB
 from leadline.core.workload import ModelKind, ModelSource, Workload
-from leadline.estimators.device_memory import peak_memory
-from leadline.estimators.heap import resident_peak_bytes
-from leadline.estimators.host_memory import host_memory
-from leadline.estimators.whitebox import WhiteBox
+from leadline.estimators.memory.device import peak_memory
+from leadline.estimators.memory.heap import resident_peak_bytes
+from leadline.estimators.memory.host import host_memory
+from leadline.estimators.white_box import WhiteBox
 
 FEW, MANY = 10_000, 100_000
 TARGET = 12.0
@@ -21,7 +21,7 @@ REPEATS = 7
 GPU = Device("a GPU", "NVIDIA", DeviceKind.GPU, 80 * 10**9, 2e12, {"float32": 2e13})
 
 
-def chain(ops: int) -> OpGraph:
+def chain_graph(ops: int) -> OpGraph:
     """Return a graph of so many products: half of them forward, each with a result that the other half gives back."""
     half = ops // 2
     found, events = [], [StorageEvent(0, 0, 100 * MIB, StorageCategory.PARAMETER)]
@@ -54,7 +54,7 @@ def chain(ops: int) -> OpGraph:
     return OpGraph(tuple(found), tuple(events), source="made up")
 
 
-def rows(*, quick: bool = False) -> list[BenchRow]:
+def linear_rows(*, quick: bool = False) -> list[BenchmarkRow]:
     """Time ten times as many ops against the fewer: the allocator, the whole estimate for a GPU, and a CPU's heap."""
     few, many = (FEW // 10, MANY // 10) if quick else (FEW, MANY)
     workload = Workload(ModelSource(ModelKind.FUNCTION, "made up"))
@@ -68,8 +68,8 @@ def rows(*, quick: bool = False) -> list[BenchRow]:
     return [_row(name, ask, few, many) for name, ask in asked]
 
 
-def _row(name: str, ask: Callable[[OpGraph], object], few: int, many: int) -> BenchRow:
-    short, long = chain(few), chain(many)
+def _row(name: str, ask: Callable[[OpGraph], object], few: int, many: int) -> BenchmarkRow:
+    short, long = chain_graph(few), chain_graph(many)
     few_s, many_s = (min(times) for times in zip(*(_both(ask, short, long) for _ in range(REPEATS)), strict=True))
     how = f"{few_s:.3f} s and {many_s:.2f} s of processor time, the least of {REPEATS} in turn"
     return at_most(f"{name}, {many:,} ops ÷ {few:,}", many_s / few_s, TARGET, "times", n=REPEATS, how=how)

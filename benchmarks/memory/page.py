@@ -11,7 +11,7 @@ from statistics import fmean
 
 import msgspec
 
-from benchmarks.page import Row, figures, table
+from benchmarks.markdown import Row, figures_table, markdown_table
 
 TITLES = {"detectors": "Segmenters and detectors", "fine-tunes": "Fine-tunes of language models"}
 
@@ -19,8 +19,8 @@ TITLES = {"detectors": "Segmenters and detectors", "fine-tunes": "Fine-tunes of 
 def tables(document: Row) -> str:
     """Return the bench's figures in Markdown; of ``bench memory`` the points by family, too."""
     if document["bench"] in TITLES:
-        return f"## {TITLES[document['bench']]}\n\n{figures(document['rows'])}"
-    return f"## Figures\n\n{figures(document['rows'])}\n\n## By family\n\n{_families(document['details'])}"
+        return f"## {TITLES[document['bench']]}\n\n{figures_table(document['rows'])}"
+    return f"## Figures\n\n{figures_table(document['rows'])}\n\n## By family\n\n{_families(document['details'])}"
 
 
 def _families(points: Sequence[Row]) -> str:
@@ -28,7 +28,7 @@ def _families(points: Sequence[Row]) -> str:
     for one in points:
         named.setdefault(one["family"], []).append(one)
     heads = ("family", "points", "live bytes", "worst", "MemTracker", "process", "worst", "above the bound")
-    return table(heads, [_family(name, named[name]) for name in sorted(named)])
+    return markdown_table(heads, [_family(name, named[name]) for name in sorted(named)])
 
 
 def _family(name: str, points: Sequence[Row]) -> list[str]:

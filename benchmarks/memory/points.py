@@ -1,10 +1,18 @@
 """The points of the bench: models of the kit, at sizes of which a step takes a second, each trained and asked."""
 
-from collections.abc import Iterator
+import json
+import platform
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from leadline.core.documents import dump
+from leadline.core.errors import JobFailed
 from leadline.core.workload import InputShape, ModelKind, ModelSource, Optimizer, Phase, Precision, Workload
+from leadline.execution.processes import run_process
 from leadline.kit.specs import SPECS
 
 OPTIMIZERS = (
@@ -32,7 +40,7 @@ def model():
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
+class MemoryPoint:
     """One job; ``optimizer`` is empty in inference."""
 
     model: str
@@ -93,20 +101,82 @@ class Point:
         )
 
 
-def points() -> list[Point]:
+def memory_points() -> list[MemoryPoint]:
     """Return all points: each model trained in two precisions and batches, and asked, by update rules in turn."""
     return [point for number, of_one in enumerate(MODELS) for point in _of_model(number, *of_one)]
 
 
-def _of_model(number: int, model: str, size: int, batch: int) -> Iterator[Point]:
+def _of_model(number: int, model: str, size: int, batch: int) -> Iterator[MemoryPoint]:
     """Yield the points of one model; every third also with checkpoints, every fourth in several passes."""
     first, second, third = (OPTIMIZERS[(number + shift) % len(OPTIMIZERS)] for shift in (0, 1, 3))
-    yield Point(model, size, batch, Phase.TRAINING, Precision.FP32, first)
-    yield Point(model, size, 2 * batch, Phase.TRAINING, Precision.FP32, third)
-    yield Point(model, size, batch, Phase.TRAINING, Precision.AMP_BF16, second)
+    yield MemoryPoint(model, size, batch, Phase.TRAINING, Precision.FP32, first)
+    yield MemoryPoint(model, size, 2 * batch, Phase.TRAINING, Precision.FP32, third)
+    yield MemoryPoint(model, size, batch, Phase.TRAINING, Precision.AMP_BF16, second)
     asked = (Precision.FP32, Precision.AMP_BF16, Precision.BF16)[number % 3]
-    yield Point(model, size, 4 * batch, Phase.INFERENCE, asked)
+    yield MemoryPoint(model, size, 4 * batch, Phase.INFERENCE, asked)
     if "checkpointing" in SPECS[model].traits and number % 2:
-        yield Point(model, size, 2 * batch, Phase.TRAINING, Precision.FP32, first, checkpointing=True)
+        yield MemoryPoint(model, size, 2 * batch, Phase.TRAINING, Precision.FP32, first, checkpointing=True)
     if number % 4 == 0:
-        yield Point(model, size, batch, Phase.TRAINING, Precision.FP32, second, accumulation=2)
+        yield MemoryPoint(model, size, batch, Phase.TRAINING, Precision.FP32, second, accumulation=2)
+
+
+SCRIPT = Path(__file__).parents[1] / "measured" / "real_step.py"
+THREADS = 1
+TIMEOUT_S = 600.0
+SCHEMA = "leadline.memory-points/1"
+HOW = (
+    "each point in a fresh process, its models from the kit with a cross entropy as loss; process_bytes is VmHWM after"
+    " five steps; live_bytes is what parameters, buffers and the optimizer's state hold and the memory events of"
+    " torch.profiler add to it in the sixth"
+)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Measure all points that the file lacks, and write it after each of them."""
+    if len(arguments) != 1:
+        sys.stderr.write("usage: python -m benchmarks.memory.points OUT.json\n")
+        return 2
+    target = Path(arguments[0])
+    document: dict[str, Any] = json.loads(target.read_text()) if target.exists() else {"schema": SCHEMA, "points": []}
+    known = {one["key"]: one for one in document["points"]}
+    wanted = memory_points()
+    for number, point in enumerate(wanted, 1):
+        if point.key in known:
+            continue
+        told = measure_point(point)
+        document |= {"machine": _machine(), "torch": told.pop("torch"), "threads": THREADS, "how": HOW}
+        document["vector_bytes"] = told.pop("vector_bytes")
+        known[point.key] = {"key": point.key, **told}
+        document["points"] = [known[one.key] for one in wanted if one.key in known]
+        target.write_text(dump(document) + "\n", encoding="utf-8")
+        sys.stderr.write(f"{number} of {len(wanted)}: {point.key}, {told['live_bytes'] / 1e6:.0f} MB live\n")
+    return 0
+
+
+def measure_point(point: MemoryPoint) -> dict[str, Any]:
+    """Return what a fresh process says of the point.
+
+    Raises:
+        JobFailed: it did not run.
+    """
+    request = {**point.request(), "threads": THREADS}
+    with tempfile.TemporaryDirectory(prefix="leadline-bench-") as folder:
+        file = Path(folder, "request.json")
+        file.write_text(json.dumps(request), encoding="utf-8")
+        env = {"OMP_NUM_THREADS": str(THREADS), "CUDA_VISIBLE_DEVICES": ""}
+        done = run_process([sys.executable, str(SCRIPT), str(file)], env=env, timeout_s=TIMEOUT_S)
+    lines = done.stdout.splitlines()
+    if done.returncode or not lines:
+        raise JobFailed(f"{point.key} did not run: {(done.stderr.strip().splitlines() or ['it said nothing'])[-1]}")
+    found: dict[str, Any] = json.loads(lines[-1])
+    return found
+
+
+def _machine() -> dict[str, str]:
+    lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+    model = next((one.partition(":")[2].strip() for one in lines if one.startswith("model name")), platform.machine())
+    return {"processor": model, "system": platform.platform(), "python": platform.python_version()}
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

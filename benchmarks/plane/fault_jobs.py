@@ -1,7 +1,9 @@
 """Jobs whose ends are designed, and the ledger in which each of their starts and ends leaves a file of its own."""
 
+import math
 import random
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -47,7 +49,7 @@ All elements of an array run the same command; ``failing`` are those that fail.
 
 
 @dataclass(frozen=True, slots=True)
-class Design:
+class DesignedJob:
     """A job as it is to end: in ``state``, by exit code ``code``; one that may not start has none."""
 
     job: Job
@@ -57,7 +59,7 @@ class Design:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class LedgerRun:
     """One start of a job, as the ledger has it; ``ended_s`` and ``code`` are ``None`` if it left no word of its end."""
 
     job: str
@@ -68,7 +70,7 @@ class Run:
     code: int | None = None
 
 
-def designs(count: int, ledger: Path, rng: random.Random, *, memory_held: bool) -> Iterator[list[Design]]:
+def design_jobs(count: int, ledger: Path, rng: random.Random, *, memory_held: bool) -> Iterator[list[DesignedJob]]:
     """Yield waves of jobs, ``count`` in all: single ones, arrays, and some that wait for others.
 
     Where nothing holds jobs to the memory that they asked for, none takes more (``memory_held``).
@@ -81,22 +83,22 @@ def designs(count: int, ledger: Path, rng: random.Random, *, memory_held: bool) 
         yield wave
 
 
-def read_ledger(ledger: Path) -> list[Run]:
+def read_ledger(ledger: Path) -> list[LedgerRun]:
     """Return all starts that a ledger has, in their order."""
     runs = []
     for path in ledger.glob("[!.]*.start"):
         job, attempt, _, _, _ = path.name.split(".")
         began, node, _ = path.read_text(encoding="ascii").split()
-        run = Run(job, attempt, node, float(began))
+        run = LedgerRun(job, attempt, node, float(began))
         end = path.with_suffix(".end")
         if end.exists():
             ended, _, code = end.read_text(encoding="ascii").split()
-            run = Run(job, attempt, node, float(began), float(ended), int(code))
+            run = LedgerRun(job, attempt, node, float(began), float(ended), int(code))
         runs.append(run)
     return sorted(runs, key=lambda run: run.began_s)
 
 
-def _array(made: int, ledger: Path, rng: random.Random) -> list[Design]:
+def _array(made: int, ledger: Path, rng: random.Random) -> list[DesignedJob]:
     group, measured = f"array-{made:04}", rng.random() < 0.5
     failing = [at for at in range(ARRAY) if rng.random() < 0.1]
     command = _command(ledger, group, rng, failing=failing)
@@ -108,7 +110,7 @@ def _array(made: int, ledger: Path, rng: random.Random) -> list[Design]:
     ]
 
 
-def _singles(made: int, ledger: Path, rng: random.Random, memory_held: bool) -> list[Design]:
+def _singles(made: int, ledger: Path, rng: random.Random, memory_held: bool) -> list[DesignedJob]:
     """Return a few jobs on their own; the last may wait for the first."""
     kinds = rng.choices(["well", "fails", "hungry"], [6, 1, 2 if memory_held else 0], k=4)
     wave = [_single(f"job-{made + at:04}", ledger, rng, kind) for at, kind in enumerate(kinds)]
@@ -118,7 +120,7 @@ def _singles(made: int, ledger: Path, rng: random.Random, memory_held: bool) -> 
     return wave
 
 
-def _single(key: str, ledger: Path, rng: random.Random, kind: str, *, after: Sequence[str] = ()) -> Design:
+def _single(key: str, ledger: Path, rng: random.Random, kind: str, *, after: Sequence[str] = ()) -> DesignedJob:
     command = _command(
         ledger, key, rng, code=FAILED_CODE if kind == "fails" else 0,
         need_bytes=NEEDED_BYTES if kind == "hungry" else 0,
@@ -136,12 +138,96 @@ def _command(
 def _designed(
     key: str, command: tuple[str, ...], kind: str, *, measured: bool, group: str | None = None,
     index: int | None = None, after: Sequence[str] = (),
-) -> Design:  # fmt: skip
+) -> DesignedJob:  # fmt: skip
     resources = ResourceSpec(cores_per_task=1, walltime_s=1800.0, memory_bytes_per_node=ASKED_BYTES)
     policy = Policy((PLACE,), measured=measured, attempts=ATTEMPTS)
     job = Job(key, JobSpec("fault", command, resources), policy, group=group, index=index, after=tuple(after))
     if kind == "cannot follow":
-        return Design(job, JobState.CANCELLED, None, kind)
+        return DesignedJob(job, JobState.CANCELLED, None, kind)
     if kind == "fails":
-        return Design(job, JobState.FAILED, FAILED_CODE, kind)
-    return Design(job, JobState.COMPLETED, 0, kind)
+        return DesignedJob(job, JobState.FAILED, FAILED_CODE, kind)
+    return DesignedJob(job, JobState.COMPLETED, 0, kind)
+
+
+UNSEEN_S = 1.0
+"""So soon before its node died a job's end may have been seen by nobody, its measuring wrapper included."""
+
+
+@dataclass(frozen=True, slots=True)
+class Death:
+    """A node that lost all its processes."""
+
+    node: str
+    at_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class FaultTally:
+    """One sentence for each job that was lost, ran twice, or has the wrong state at last."""
+
+    lost: tuple[str, ...]
+    twice: tuple[str, ...]
+    wrong: tuple[str, ...]
+
+
+def tally_faults(
+    designs: Collection[DesignedJob], states: Mapping[str, JobState], runs: Iterable[LedgerRun], deaths: Collection[Death]
+) -> FaultTally:
+    """Return what went wrong; ``states`` are those of the journal, PENDING for what is not closed."""
+    by_job: dict[str, list[LedgerRun]] = defaultdict(list)
+    for run in runs:
+        by_job[run.job].append(run)
+    return FaultTally(
+        tuple(said for one in designs if (said := _lost(one, states.get(one.job.key), by_job[one.job.key]))),
+        tuple(said for one in designs if (said := _twice(one, by_job[one.job.key], deaths))),
+        tuple(said for one in designs if (said := _wrong(one, states.get(one.job.key)))),
+    )
+
+
+def _lost(design: DesignedJob, state: JobState | None, runs: list[LedgerRun]) -> str:
+    """Return in which way a job was lost: it is not closed, nothing is known of it, or it did not run to its end."""
+    key = design.job.key
+    if state is None or not (state.final or state is JobState.UNKNOWN):
+        return f"{key} ({design.kind}) was never closed"
+    if state is JobState.UNKNOWN:
+        return f"{key} ({design.kind}) was given up"
+    if design.code is not None and not any(run.code == design.code for run in runs):
+        return f"{key} ({design.kind}) is {state.value} and never ran to its end"
+    return ""
+
+
+def _twice(design: DesignedJob, runs: list[LedgerRun], deaths: Collection[Death]) -> str:
+    """Return how a job ran twice: beside itself, or after it had come to its own end, or though it must not run."""
+    key, ordered = design.job.key, sorted(runs, key=lambda run: run.began_s)
+    if design.code is None:
+        return f"{key} ({design.kind}) must not run and did" if ordered else ""
+    for at, run in enumerate(ordered):
+        for later in ordered[at + 1 :]:
+            if later.began_s < _over_s(run, deaths):
+                return f"{key} ({design.kind}) ran twice at once: {run.attempt} and {later.attempt}"
+            if run.code == design.code and not _excused(design, run, later, deaths):
+                return f"{key} ({design.kind}) was started again by {later.attempt} after {run.attempt} had ended"
+    return ""
+
+
+def _wrong(design: DesignedJob, state: JobState | None) -> str:
+    if state is None or not state.final or state is design.state:
+        return ""
+    return f"{design.job.key} ({design.kind}) is {state.value}, and had to end {design.state.value}"
+
+
+def _over_s(run: LedgerRun, deaths: Iterable[Death]) -> float:
+    """Return when nothing of a run was left; never, if no end and no death of its node tells it."""
+    if run.ended_s is not None:
+        return run.ended_s
+    return min((one.at_s for one in deaths if one.node == run.node and one.at_s >= run.began_s), default=math.inf)
+
+
+def _excused(design: DesignedJob, run: LedgerRun, later: LedgerRun, deaths: Iterable[Death]) -> bool:
+    """Whether nobody could know that a run had ended: its node died before Slurm heard of it.
+
+    A measured job's end lies on the disk a moment after it, so that only this moment excuses it.
+    """
+    ended_s = run.ended_s if run.ended_s is not None else math.inf
+    latest_s = ended_s + UNSEEN_S if design.job.policy.measured else later.began_s
+    return any(one.node == run.node and ended_s <= one.at_s <= latest_s for one in deaths)

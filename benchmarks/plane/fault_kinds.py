@@ -12,12 +12,12 @@ from itertools import count
 from pathlib import Path
 
 from benchmarks.plane.fault_disk import Disk
+from benchmarks.plane.fault_jobs import Death
 from benchmarks.plane.fault_plane import PlaneProcess
-from benchmarks.plane.fault_shims import SACCT_FAULTS, SBATCH_FAULTS, Shims
-from benchmarks.plane.fault_tally import Death
+from benchmarks.plane.fault_shims import SACCT_FAULTS, SBATCH_FAULTS, SlurmShims
 from benchmarks.plane.host import OFFSET
 from leadline.core.units import HOUR_S
-from leadline.testing.slurm_cluster import Cluster, NoCluster
+from leadline.testing.slurm_cluster import ClusterNotStarted, SlurmCluster
 from leadline.testing.ssh_server import SshServer
 
 
@@ -55,7 +55,7 @@ RETRY_S = (1.0, 2.0)
 SUPERVISED_S = 1.0
 
 
-def when(numbers: Mapping[Fault, int], lasts_s: float, rng: random.Random) -> list[tuple[float, Fault]]:
+def strike_times(numbers: Mapping[Fault, int], lasts_s: float, rng: random.Random) -> list[tuple[float, Fault]]:
     """Return when which fault strikes, in seconds from the beginning, those of SSH while the plane goes over it."""
     struck = []
     for fault, number in numbers.items():
@@ -68,9 +68,9 @@ def when(numbers: Mapping[Fault, int], lasts_s: float, rng: random.Random) -> li
 class Injector:
     """Brings faults about, and heals each when its time is over; ``struck`` counts those that came about."""
 
-    cluster: Cluster
+    cluster: SlurmCluster
     plane: PlaneProcess
-    shims: Shims
+    shims: SlurmShims
     disk: Disk
     ssh: SshServer
     rng: random.Random
@@ -200,7 +200,7 @@ class Injector:
         def healed() -> None:
             try:
                 heal()
-            except NoCluster as error:
+            except ClusterNotStarted as error:
                 self.log.append((time.time(), str(error)))
                 self._later(RETRY_S, healed)
             else:

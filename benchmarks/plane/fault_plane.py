@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from subprocess import Popen
 
-from benchmarks.plane.host import CANNOT_BEGIN, Settings, prepare
-from leadline.execution.processes import start_attached
+from benchmarks.plane.host import CANNOT_BEGIN, HostSettings, prepare
+from leadline.execution.processes import start_process
 
 LONG_S = 86_400.0
 
@@ -31,7 +31,7 @@ class PlaneProcess:
         """The process that runs, or ran last."""
         return self._process.pid if self._process else 0
 
-    def settle_for(self, settings: Settings) -> None:
+    def settle_for(self, settings: HostSettings) -> None:
         """Run it so from the next start on."""
         prepare(self.folder, settings)
 
@@ -41,7 +41,7 @@ class PlaneProcess:
         if self._process is None:
             argv = [sys.executable, "-P", "-m", "benchmarks.plane.host", str(self.folder), str(LONG_S)]
             with (self.folder / "plane.log").open("ab") as said:
-                self._process = start_attached(
+                self._process = start_process(
                     argv, env=self.environment, stdout=said.fileno(), stderr=said.fileno(), own_session=True
                 )
 

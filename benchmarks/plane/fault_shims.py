@@ -43,7 +43,7 @@ LATE_S = 9.0
 
 
 @dataclass(slots=True)
-class Shims:
+class SlurmShims:
     """The stand-ins in a folder, and the orders that they look for."""
 
     folder: Path
@@ -80,13 +80,13 @@ class Shims:
         return {command: names.count(command) for command in ("sbatch", "sacct")}
 
 
-def make_shims(folder: Path, path: str) -> Shims:
+def make_shims(folder: Path, path: str) -> SlurmShims:
     """Put stand-ins for what ``path`` (as PATH has it) finds into a folder.
 
     Raises:
         InvalidInput: there is no such command.
     """
-    shims = Shims(folder, count())
+    shims = SlurmShims(folder, count())
     shims.orders.mkdir(parents=True)
     for name, text in (("sbatch", SBATCH), ("sacct", SACCT)):
         real = shutil.which(name, path=path)

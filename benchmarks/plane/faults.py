@@ -14,18 +14,17 @@ from functools import partial
 from pathlib import Path
 
 from benchmarks.plane.fault_disk import journal_disk
-from benchmarks.plane.fault_jobs import Design, designs, read_ledger
-from benchmarks.plane.fault_kinds import FULL, QUICK, SSH_PART, Fault, Injector, when
+from benchmarks.plane.fault_jobs import DesignedJob, FaultTally, design_jobs, read_ledger, tally_faults
+from benchmarks.plane.fault_kinds import FULL, QUICK, SSH_PART, Fault, Injector, strike_times
 from benchmarks.plane.fault_plane import PlaneProcess
 from benchmarks.plane.fault_shims import first_on_path, make_shims
-from benchmarks.plane.fault_tally import Tally, tally
-from benchmarks.plane.host import JOURNAL, Settings
-from benchmarks.rows import BenchRow, at_least, at_most
+from benchmarks.plane.host import JOURNAL, HostSettings
+from benchmarks.results import BenchmarkRow, at_least, at_most
 from leadline.core.errors import LeadlineError
 from leadline.core.jobs import JobState
-from leadline.execution.clock import iso
+from leadline.execution.clock import iso_utc
 from leadline.execution.plane.journal import PlaneJournal
-from leadline.execution.plane.patience import USUAL
+from leadline.execution.plane.poll_interval import DEFAULT_INTERVALS
 from leadline.testing.slurm_cluster import slurm_cluster
 from leadline.testing.slurm_plan import ClusterPlan
 from leadline.testing.ssh_server import HOST, ssh_server
@@ -39,7 +38,7 @@ LEAST_FAULTS = 100
 
 
 @dataclass(frozen=True, slots=True)
-class Size:
+class FaultCampaignSize:
     """How many jobs are handed over while how many faults strike, and how long it all may take then.
 
     ``grace_s`` is how long a submission without an answer may still arrive.
@@ -52,16 +51,16 @@ class Size:
     grace_s: float
 
 
-SIZES = {True: Size(40, 20.0, 120.0, QUICK, 25.0), False: Size(300, 270.0, 200.0, FULL, USUAL.grace)}
+SIZES = {True: FaultCampaignSize(40, 20.0, 120.0, QUICK, 25.0), False: FaultCampaignSize(300, 270.0, 200.0, FULL, DEFAULT_INTERVALS.grace)}
 
 
 @dataclass(slots=True)
-class Campaign:
+class FaultCampaign:
     """What was handed over, how it went, and how long it took."""
 
-    designs: list[Design] = field(default_factory=list)
+    designs: list[DesignedJob] = field(default_factory=list)
     struck: "Counter[Fault]" = field(default_factory=Counter)
-    tally: Tally = field(default_factory=lambda: Tally((), (), ()))
+    tally: FaultTally = field(default_factory=lambda: FaultTally((), (), ()))
     ends: list[str] = field(default_factory=list)
     starts: int = 0
     attempts: int = 0
@@ -72,13 +71,13 @@ class Campaign:
     settled_s: float = 0.0
 
 
-def faults(folder: Path, *, quick: bool, seed: int) -> list[BenchRow]:
+def fault_rows(folder: Path, *, quick: bool, seed: int) -> list[BenchmarkRow]:
     """Return the rows of a campaign of faults on a Slurm of its own, in an empty folder that stays for a look at it."""
     done = run(folder, SIZES[quick], seed)
     return rows_of(done, quick=quick)
 
 
-def rows_of(done: Campaign, *, quick: bool) -> list[BenchRow]:
+def rows_of(done: FaultCampaign, *, quick: bool) -> list[BenchmarkRow]:
     """Return what became of a campaign as rows."""
     count, struck = len(done.designs), sum(done.struck.values())
     least = 0 if quick else LEAST_FAULTS
@@ -93,27 +92,27 @@ def rows_of(done: Campaign, *, quick: bool) -> list[BenchRow]:
                 how=_some(done.tally.wrong)),
         at_most("planes that ended by themselves", len(done.ends), 0, "times",
                 how=_some(done.ends) or f"{done.refused} could not begin, as their disk was full, and said so"),
-        BenchRow("until all was settled, after the last fault", done.settled_s, "s", n=count),
+        BenchmarkRow("until all was settled, after the last fault", done.settled_s, "s", n=count),
     ]  # fmt: skip
 
 
-def run(folder: Path, size: Size, seed: int) -> Campaign:
+def run(folder: Path, size: FaultCampaignSize, seed: int) -> FaultCampaign:
     """Run a campaign and count what became of its jobs."""
     began_s = time.monotonic()
     with _stage(folder, size, random.Random(seed)) as (injector, settings):  # noqa: S311 - not secret
         rng = random.Random(seed + 1)  # noqa: S311 - not secret
         ledger = folder / "ledger"
-        waves = list(designs(size.jobs, ledger, rng, memory_held=injector.cluster.layout.cgroups))
+        waves = list(design_jobs(size.jobs, ledger, rng, memory_held=injector.cluster.layout.cgroups))
         _strike(injector, settings, waves, size, rng)
         began_to_settle_s = time.monotonic()
         injector.heal(everything=True)
         states = _settled(injector, Path(settings.journal or ""), size.settles_s)
-        done = Campaign([one for wave in waves for one in wave], injector.struck, log=injector.log)
+        done = FaultCampaign([one for wave in waves for one in wave], injector.struck, log=injector.log)
         done.settled_s = time.monotonic() - began_to_settle_s
         injector.plane.kill()
         _keep(folder, done)
         runs = read_ledger(ledger)
-        done.tally = tally(done.designs, states, runs, injector.deaths)
+        done.tally = tally_faults(done.designs, states, runs, injector.deaths)
         done.starts, done.attempts = len(runs), len({run.attempt for run in runs})
         done.struck[Fault.SBATCH] = injector.shims.used()["sbatch"]  # an order that nobody took is no fault
         done.ends, done.disk, done.refused = injector.plane.ends, injector.disk.how, injector.plane.refused
@@ -122,7 +121,7 @@ def run(folder: Path, size: Size, seed: int) -> Campaign:
 
 
 @contextmanager
-def _stage(folder: Path, size: Size, rng: random.Random) -> Iterator[tuple[Injector, Settings]]:
+def _stage(folder: Path, size: FaultCampaignSize, rng: random.Random) -> Iterator[tuple[Injector, HostSettings]]:
     """Yield what faults are brought about with, on a cluster of its own, and how its plane is run."""
     with ExitStack() as stack:
         for name in ("cluster", "ledger", "sshd", "jobs"):
@@ -140,20 +139,20 @@ def _stage(folder: Path, size: Size, rng: random.Random) -> Iterator[tuple[Injec
         plane = PlaneProcess(folder / "plane", environment)
         stack.callback(plane.kill)
         patience = {**PATIENCE, "grace": size.grace_s}
-        settings = Settings(
+        settings = HostSettings(
             ssh_config=str(server.config), timeout_s=COMMAND_S, patience=patience, jobs=str(folder / "jobs"),
             sockets=sockets, journal=str(folder / "disk" / JOURNAL),
         )  # fmt: skip
         yield Injector(cluster, plane, shims, disk, server, rng), settings
 
 
-def _strike(injector: Injector, settings: Settings, waves: list[list[Design]], size: Size, rng: random.Random) -> None:
+def _strike(injector: Injector, settings: HostSettings, waves: list[list[DesignedJob]], size: FaultCampaignSize, rng: random.Random) -> None:
     """Hand jobs over at random moments while faults strike; for a part of the time the plane goes over SSH."""
     low, high = (share * size.lasts_s for share in SSH_PART)
     events: list[tuple[float, Callable[[], None]]] = [
         (low, lambda: _change(injector, replace(settings, ssh=HOST))),
         (high, lambda: _change(injector, settings)),
-        *((at_s, partial(injector.strike, fault)) for at_s, fault in when(size.numbers, size.lasts_s, rng)),
+        *((at_s, partial(injector.strike, fault)) for at_s, fault in strike_times(size.numbers, size.lasts_s, rng)),
     ]
     handed = sorted(rng.uniform(0.0, 0.95) * size.lasts_s for _ in waves)
     handing = deque(zip(handed, waves, strict=True))
@@ -173,14 +172,14 @@ def _strike(injector: Injector, settings: Settings, waves: list[list[Design]], s
             raise LeadlineError(f"{len(handing)} waves of jobs could not be handed over: see {injector.plane.folder}")
 
 
-def _change(injector: Injector, settings: Settings) -> None:
+def _change(injector: Injector, settings: HostSettings) -> None:
     """Kill the plane and start it again with other settings."""
     injector.plane.kill()
     injector.plane.settle_for(settings)
     injector.plane.start()
 
 
-def _hand_over(path: Path, wave: list[Design]) -> bool:
+def _hand_over(path: Path, wave: list[DesignedJob]) -> bool:
     """Hand jobs over as ``leadline submit`` does; ``False`` if the disk is full, and the user has to try again."""
     try:
         with PlaneJournal(path) as journal:
@@ -197,14 +196,14 @@ def _settled(injector: Injector, path: Path, most_s: float) -> dict[str, JobStat
         injector.supervise()
         with PlaneJournal(path) as journal:
             if not journal.open_jobs() or time.monotonic() > until_s:
-                return {job.key: job.state for job in journal.newest()}
+                return {job.key: job.state for job in journal.newest_jobs()}
         time.sleep(0.5)
 
 
-def _keep(folder: Path, done: Campaign) -> None:
+def _keep(folder: Path, done: FaultCampaign) -> None:
     """Keep the journal, whose disk is taken away, and when which fault struck."""
     shutil.copytree(folder / "disk", folder / "kept")
-    told = "".join(f"{iso(at_s)} {what}\n" for at_s, what in done.log)
+    told = "".join(f"{iso_utc(at_s)} {what}\n" for at_s, what in done.log)
     (folder / "kept" / "faults.log").write_text(told, encoding="utf-8")
 
 

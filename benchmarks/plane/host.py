@@ -13,16 +13,16 @@ from leadline.core.errors import LeadlineError
 from leadline.core.jobs import JobState
 from leadline.core.plane import Action, Decision, Job, Plan, Situation
 from leadline.execution.clock import SystemClock
-from leadline.execution.plane.advisor import Ended, Expectation
+from leadline.execution.plane.advisor import EndedAttempt, Expectation
 from leadline.execution.plane.decide import decide
 from leadline.execution.plane.diagnose import diagnose
 from leadline.execution.plane.engine import Plane
 from leadline.execution.plane.journal import PlaneJournal
-from leadline.execution.plane.patience import Patience
-from leadline.execution.slurm.scheduler import SlurmScheduler
-from leadline.execution.ssh import Ssh
-from leadline.execution.transport import Here, Transport
-from leadline.execution.wrapper.outcome import Outcome
+from leadline.execution.plane.poll_interval import PollIntervals
+from leadline.execution.schedulers.slurm.scheduler import SlurmScheduler
+from leadline.execution.transport.port import LocalTransport, Transport
+from leadline.execution.transport.ssh import SshTransport
+from leadline.execution.wrapper.outcome import JobOutcome
 
 CANNOT_BEGIN = 75
 """The exit code of a plane that could not begin, and would another time (``EX_TEMPFAIL`` of sysexits.h)."""
@@ -30,7 +30,7 @@ SETTINGS, JOURNAL, OFFSET, ENDS, USAGE = "host.json", "journal.sqlite", "clock-o
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class HostSettings:
     """How a plane is run: over ``ssh`` (a host of ``ssh_config``) or here, and with which patience.
 
     ``jobs`` is the folder that its scheduler keeps, ``sockets`` that of SSH, and ``journal`` the journal's file, where
@@ -48,7 +48,7 @@ class Settings:
     journal: str | None = None
 
 
-def prepare(folder: Path, settings: Settings) -> None:
+def prepare(folder: Path, settings: HostSettings) -> None:
     """Write down how the plane of a folder is run."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / SETTINGS).write_text(json.dumps(asdict(settings)), encoding="utf-8")
@@ -69,7 +69,7 @@ class OffsetClock(SystemClock):
 
 
 @dataclass(frozen=True, slots=True)
-class Clerk:
+class ReportingPlane:
     """An advisor that sends each job where its policy says, and writes every end into a file."""
 
     ends: Path
@@ -78,45 +78,45 @@ class Clerk:
         """Send it to the first place."""
         return (Plan(job.policy.places[0], job.spec.resources),)
 
-    def expect(self, job: Job, attempt: object, outcome: Outcome | None, *, now_s: float) -> Expectation:  # noqa: ARG002
+    def expect(self, job: Job, attempt: object, outcome: JobOutcome | None, *, now_s: float) -> Expectation:  # noqa: ARG002
         """Expect nothing."""
         return Expectation()
 
-    def ended(self, ends: Sequence[Ended]) -> None:
+    def ended(self, ends: Sequence[EndedAttempt]) -> None:
         """Append a line for each."""
         with self.ends.open("a", encoding="utf-8") as stream:
             for one in ends:
                 stream.write(json.dumps([one.job.key, one.attempt.key, one.attempt.state.value]) + "\n")
 
 
-def careful(situation: Situation) -> Decision:
+def cautious_decision(situation: Situation) -> Decision:
     """Decide as the plane does, but never about a job that is well: nothing is known of how long it takes."""
     if situation.attempt.state in (JobState.PENDING, JobState.RUNNING, JobState.UNKNOWN):
         return Decision(Action.KEEP, "nothing is asked of it")
     return decide(situation)
 
 
-def settings_of(folder: Path) -> Settings:
+def settings_of(folder: Path) -> HostSettings:
     """Return what ``prepare`` wrote down."""
-    return Settings(**json.loads((folder / SETTINGS).read_text(encoding="utf-8")))
+    return HostSettings(**json.loads((folder / SETTINGS).read_text(encoding="utf-8")))
 
 
 def plane_of(folder: Path) -> Plane:
     """Return the plane of a folder, as ``prepare`` wrote it down."""
     settings = settings_of(folder)
-    transport: Transport = Here()
+    transport: Transport = LocalTransport()
     if settings.ssh is not None:
         config = Path(settings.ssh_config) if settings.ssh_config else None
-        transport = Ssh(settings.ssh, config=config, sockets=Path(settings.sockets or folder))
+        transport = SshTransport(settings.ssh, config=config, sockets=Path(settings.sockets or folder))
     scheduler = SlurmScheduler(
         "cluster", PurePosixPath(settings.jobs or folder / "jobs"), transport, python=settings.python,
         timeout_s=settings.timeout_s,
     )  # fmt: skip
     clock = OffsetClock(folder / OFFSET)
     return Plane(
-        PlaneJournal(Path(settings.journal or folder / JOURNAL), clock), lambda _: scheduler, Clerk(folder / ENDS),
-        diagnose=diagnose, decide=careful,
-        clock=clock, patience=replace(Patience(), **settings.patience),
+        PlaneJournal(Path(settings.journal or folder / JOURNAL), clock), lambda _: scheduler, ReportingPlane(folder / ENDS),
+        diagnose=diagnose, decide=cautious_decision,
+        clock=clock, intervals=replace(PollIntervals(), **settings.patience),
     )  # fmt: skip
 
 

@@ -9,14 +9,19 @@ from pathlib import Path
 from statistics import fmean, median, variance
 
 from benchmarks.plane.live_runs import PACKED, LiveRun, Poll, unpack
-from benchmarks.rows import BenchRow, at_least
+from benchmarks.results import BenchmarkRow, at_least
 from leadline.core.estimate import NORMAL_90, Interval
-from leadline.estimators.live import LiveEstimate, live_elapsed, live_memory
-from leadline.estimators.live_calibration import Polled, calibrate_live
-from leadline.estimators.live_table import ENOUGH, LiveTable
-from leadline.training.live_tables import ship
+from leadline.estimators.progress.live_calibration import ProgressPoll, calibrate_live
+from leadline.estimators.progress.live_estimates import (
+    ENOUGH_ERRORS,
+    LiveEstimate,
+    LiveTable,
+    live_elapsed,
+    live_memory,
+)
+from leadline.training.shipped_files import write_shipped_live_table
 
-ASKED = (0.05, 0.1, 0.25, 0.5, 0.75, 0.9)
+SHARES = (0.05, 0.1, 0.25, 0.5, 0.75, 0.9)
 """Shares of a run's time at which its end is asked for."""
 LEVEL = 0.9
 LEAST_COVERAGE = 0.85
@@ -24,7 +29,7 @@ LEAST_COVERAGE = 0.85
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class LiveForecast:
     """What was said of one run when ``share`` of its time was over, by which ``source``, and what came true."""
 
     family: str
@@ -51,15 +56,15 @@ class Told:
         return (self.told.high - self.told.low) / self.true
 
 
-def rows(path: Path = PACKED) -> tuple[BenchRow, ...]:
+def live_rows(path: Path = PACKED) -> tuple[BenchmarkRow, ...]:
     """Return the rows of the bench, from runs that ``record`` made."""
     runs = unpack(path).runs
-    return tuple(rows_of(told_of(runs), len({one.family for one in runs})))
+    return tuple(forecast_rows(live_forecasts(runs), len({one.family for one in runs})))
 
 
-def told_of(runs: Sequence[LiveRun]) -> list[Told]:
+def live_forecasts(runs: Sequence[LiveRun]) -> list[LiveForecast]:
     """Return what is told of each run by tables that were learned from the other families alone."""
-    found: list[Told] = []
+    found: list[LiveForecast] = []
     for family in sorted({one.family for one in runs}):
         others = [poll for one in runs if one.family != family for poll in polled(one, runs)]
         table = calibrate_live(others)
@@ -69,11 +74,11 @@ def told_of(runs: Sequence[LiveRun]) -> list[Told]:
     return found
 
 
-def polled(run: LiveRun, runs: Sequence[LiveRun]) -> list[Polled]:
+def polled(run: LiveRun, runs: Sequence[LiveRun]) -> list[ProgressPoll]:
     """Return the polls of a run as the calibration takes them."""
     told = before(run, runs)
     return [
-        Polled(name(run), poll.at_s, poll.progress, run.elapsed_s, told, memory_until(run, poll.at_s),
+        ProgressPoll(name(run), poll.at_s, poll.progress, run.elapsed_s, told, memory_until(run, poll.at_s),
                run.peak_memory_bytes)
         for poll in run.polls
     ]  # fmt: skip
@@ -114,9 +119,9 @@ def before(run: LiveRun, runs: Sequence[LiveRun]) -> Interval | None:
     )
 
 
-def rows_of(told: Sequence[Told], families: int) -> Iterable[BenchRow]:
+def forecast_rows(told: Sequence[LiveForecast], families: int) -> Iterable[BenchmarkRow]:
     """Yield the rows: coverage, error and width at each share, and what the estimate from before alone would say."""
-    for share in ASKED:
+    for share in SHARES:
         at = [one for one in told if one.share == share]
         both, alone = ([one for one in at if one.source == source] for source in ("both", "before"))
         if not both:
@@ -127,7 +132,7 @@ def rows_of(told: Sequence[Told], families: int) -> Iterable[BenchRow]:
             baseline=fmean(one.within for one in alone), n=len(both), how=f"{how}; baseline: the estimate from before",
         )  # fmt: skip
         for label, figure in _FIGURES:
-            yield BenchRow(
+            yield BenchmarkRow(
                 f"finish time at {share:.0%}, {label}", 100 * median(map(figure, both)), "%",
                 baseline=100 * median(map(figure, alone)), n=len(both), how="median",
             )  # fmt: skip
@@ -135,35 +140,35 @@ def rows_of(told: Sequence[Told], families: int) -> Iterable[BenchRow]:
         if not peaks:
             continue
         held, label = fmean(one.within for one in peaks), f"peak memory at {share:.0%}, within the 90 % range"
-        if len(peaks) < ENOUGH:
-            yield BenchRow(label, held, "", n=len(peaks), how=f"{how}; no target for so few that had begun their work")
+        if len(peaks) < ENOUGH_ERRORS:
+            yield BenchmarkRow(label, held, "", n=len(peaks), how=f"{how}; no target for so few that had begun their work")
         else:
             yield at_least(label, held, LEAST_COVERAGE, "", n=len(peaks), how=how)
-        yield BenchRow(
+        yield BenchmarkRow(
             f"peak memory at {share:.0%}, error", 100 * fmean(one.error for one in peaks), "%", n=len(peaks), how="mean"
         )
     yield _narrowing(told)
 
 
-_FIGURES: tuple[tuple[str, Callable[[Told], float]], ...] = (
+_FIGURES: tuple[tuple[str, Callable[[LiveForecast], float]], ...] = (
     ("error", lambda one: one.error),
     ("width of the range", lambda one: one.width),
 )
 
 
-def _narrowing(told: Sequence[Told]) -> BenchRow:
+def _narrowing(told: Sequence[LiveForecast]) -> BenchmarkRow:
     """Return how often a range is no wider than it was when less of the job was over."""
     kept: list[bool] = []
     for run in sorted({one.run for one in told}):
-        widths = [one.told.high - one.told.low for share in ASKED for one in told
+        widths = [one.told.high - one.told.low for share in SHARES for one in told
                   if (one.run, one.source, one.share) == (run, "both", share)]  # fmt: skip
         kept += [later <= earlier for earlier, later in pairwise(widths)]
-    return BenchRow("ranges no wider than at the share before", fmean(kept), "", n=len(kept), how="finish time")
+    return BenchmarkRow("ranges no wider than at the share before", fmean(kept), "", n=len(kept), how="finish time")
 
 
-def _told(run: LiveRun, table: LiveTable, told: Interval | None) -> list[Told]:
-    found: list[Told] = []
-    for share in ASKED:
+def _told(run: LiveRun, table: LiveTable, told: Interval | None) -> list[LiveForecast]:
+    found: list[LiveForecast] = []
+    for share in SHARES:
         poll = _at(run, share)
         if poll is None:
             continue
@@ -173,14 +178,14 @@ def _told(run: LiveRun, table: LiveTable, told: Interval | None) -> list[Told]:
             "before": live_elapsed(told, None, poll.at_s, table),
         }
         found += [
-            Told(run.family, name(run), share, source, one.total, run.elapsed_s, one.seen_weight)
+            LiveForecast(run.family, name(run), share, source, one.total, run.elapsed_s, one.seen_weight)
             for source, one in answers.items()
             if one.total is not None
         ]
         began_s = poll.progress.startup_s if poll.progress else None
         peak = live_memory(None, memory_until(run, poll.at_s), began_s, answers["both"], table)
         if peak.total is not None:
-            found.append(Told(run.family, name(run), share, "memory", peak.total, run.peak_memory_bytes, 1.0))
+            found.append(LiveForecast(run.family, name(run), share, "memory", peak.total, run.peak_memory_bytes, 1.0))
     return found
 
 
@@ -210,5 +215,5 @@ def ship_table(path: Path = PACKED) -> LiveTable:
     """Learn the shipped table from all runs, write it, and return it."""
     runs = unpack(path).runs
     table = calibrate_live([poll for one in runs for poll in polled(one, runs)])
-    ship(table)
+    write_shipped_live_table(table)
     return table

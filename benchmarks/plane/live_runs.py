@@ -7,11 +7,11 @@ import time
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from benchmarks.probe import HERE, Job
+from benchmarks.probe import HERE, ProbeJob
 from leadline.core.documents import dump, load
 from leadline.core.errors import LeadlineError
 from leadline.core.progress import Level, Progress
-from leadline.execution.processes import run_process, start_attached
+from leadline.execution.processes import run_process, start_process
 from leadline.execution.wrapper.instruments import Instruments
 from leadline.execution.wrapper.sampling import TreeSampler
 
@@ -59,7 +59,7 @@ class LiveRuns:
     schema: str = field(default=SCHEMA)
 
 
-def record(family: str, job: Job, *, machine: str = "") -> LiveRun:
+def record(family: str, job: ProbeJob, *, machine: str = "") -> LiveRun:
     """Run a job to its end under the hook, and return what each poll saw.
 
     Raises:
@@ -74,7 +74,7 @@ def record(family: str, job: Job, *, machine: str = "") -> LiveRun:
         memory: list[tuple[float, int, int]] = []
         with (folder / "log").open("wb") as log:
             start_s = time.monotonic()
-            child = start_attached(
+            child = start_process(
                 job.command(), env={**os.environ, **instruments.environment()}, cwd=folder, stdout=log.fileno(),
                 stderr=log.fileno(), own_group=True,
             )  # fmt: skip

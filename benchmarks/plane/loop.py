@@ -9,10 +9,19 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
-from benchmarks.plane.loop_jobs import SHARE, Trial, trials
-from benchmarks.plane.loop_rules import NODE, Spent, Truth, enlarged_on_failure, oracle, whole_node
-from benchmarks.rows import BenchRow, at_least, at_most
-from leadline.app.advisor import PlaneAdvisor
+from benchmarks.plane.loop_jobs import (
+    NODE,
+    SHARE,
+    JobCost,
+    LoopJob,
+    MeasuredJob,
+    loop_jobs,
+    oracle_cost,
+    retry_cost,
+    whole_node_cost,
+)
+from benchmarks.results import BenchmarkRow, at_least, at_most
+from leadline.app.jobs.plane_advisor import PlaneAdvisor
 from leadline.core.errors import LeadlineError, UnknownName
 from leadline.core.hardware import Device
 from leadline.core.jobs import JobSpec, JobState, ResourceSpec
@@ -25,15 +34,15 @@ from leadline.execution.plane.decide import decide
 from leadline.execution.plane.diagnose import diagnose
 from leadline.execution.plane.engine import Plane
 from leadline.execution.plane.journal import PlaneJournal
-from leadline.execution.plane.patience import Patience
+from leadline.execution.plane.poll_interval import PollIntervals
 from leadline.execution.processes import run_process
-from leadline.execution.scheduler import Refused
-from leadline.execution.slurm.scheduler import SlurmScheduler
-from leadline.execution.transport import Here
+from leadline.execution.schedulers.port import RequestRefused
+from leadline.execution.schedulers.slurm.scheduler import SlurmScheduler
+from leadline.execution.transport.port import LocalTransport
 from leadline.history.sqlite import SqliteHistory
-from leadline.testing.slurm_cluster import Cluster, slurm_cluster
+from leadline.testing.slurm_cluster import SlurmCluster, slurm_cluster
 from leadline.testing.slurm_plan import ClusterPlan, cgroups_writable
-from leadline.training.live_tables import shipped_live_table
+from leadline.training.shipped_files import shipped_live_table
 
 TIME_SHARE, MEMORY_SHARE = 0.3, 0.5
 JOBS, QUICK_JOBS = 20, 4
@@ -42,7 +51,7 @@ ROOM = ResourceSpec(cores_per_task=1, memory_bytes_per_node=1400 * MIB, walltime
 """What the runs that tell the truth may take; two of them fit on a node."""
 APART_S = 4.0
 """Jobs are handed over so far apart: all at once would start on two cores together, which no cluster's nodes do."""
-QUICKLY = Patience(first=1.0, last=3.0, reports=3.0, decide=30.0)
+QUICKLY = PollIntervals(first=1.0, last=3.0, reports=3.0, decide=30.0)
 """Jobs of minutes are looked at more often than those of hours."""
 MOST_S = 900.0
 """How long one round of all jobs may take before the bench gives up."""
@@ -52,13 +61,13 @@ SYSTEM = System(
 )  # fmt: skip
 
 
-def loop(folder: Path, *, quick: bool, seed: int) -> list[BenchRow]:
+def loop_rows(folder: Path, *, quick: bool, seed: int) -> list[BenchmarkRow]:
     """Start a cluster in ``folder``, run all jobs in both rounds, and return the rows.
 
     Raises:
         LeadlineError: the cluster did not start, or a job failed though it had room to spare.
     """
-    jobs = trials(QUICK_JOBS, seed, work=0.04) if quick else trials(JOBS, seed)
+    jobs = loop_jobs(QUICK_JOBS, seed, work=0.04) if quick else loop_jobs(JOBS, seed)
     settings = () if cgroups_writable() else ("JobAcctGatherParams=OverMemoryKill",)
     memory_mib = round((NODE.memory_bytes or 0) / MIB)
     plan = ClusterPlan(nodes=len(jobs) // 2, cores=NODE.cores or 1, memory_mib=memory_mib, settings=settings)
@@ -69,7 +78,7 @@ def loop(folder: Path, *, quick: bool, seed: int) -> list[BenchRow]:
     return _rows(jobs, truths, followed)
 
 
-def measured(cluster: Cluster, folder: Path, jobs: Sequence[Trial]) -> dict[str, Truth]:
+def measured(cluster: SlurmCluster, folder: Path, jobs: Sequence[LoopJob]) -> dict[str, MeasuredJob]:
     """Run each job once with room to spare; return what each took, and how its memory grew."""
     policy = Policy((PLACE,), attempts=1, resizes=False)
     done = _round(cluster, folder, [_job(one, folder, ROOM, policy) for one in jobs])
@@ -88,11 +97,11 @@ def measured(cluster: Cluster, folder: Path, jobs: Sequence[Trial]) -> dict[str,
         peak = run.measured["host_memory_bytes"].value
         elapsed_s = _lasted_s(job)
         points = [*grown.get(key, []), (elapsed_s, peak)]
-        found[key] = Truth(elapsed_s, peak, tuple(points), job.policy.resumes)
+        found[key] = MeasuredJob(elapsed_s, peak, tuple(points), job.policy.resumes)
     return found
 
 
-def right_sized(cluster: Cluster, folder: Path, jobs: Sequence[Trial], truths: Mapping[str, Truth]) -> dict[str, Job]:
+def right_sized(cluster: SlurmCluster, folder: Path, jobs: Sequence[LoopJob], truths: Mapping[str, MeasuredJob]) -> dict[str, Job]:
     """Hand each job over with a request that is far too small, and return the jobs as the plane left them."""
     asked = []
     for one in jobs:
@@ -126,14 +135,14 @@ class TheSystem:
         return self.here
 
 
-class OwnersSlurm(SlurmScheduler):
+class OwnerSlurm(SlurmScheduler):
     """Slurm as it is to a job's owner: who runs the bench is the administrator of its cluster, and could do more."""
 
     def change_walltime(self, scheduler_id: str, walltime_s: float) -> None:
         """Ask for another limit; a longer one of a job that runs is refused, as Slurm refuses it to the owner."""
         now = self.query([scheduler_id]).get(scheduler_id)
         if now is not None and now.state is JobState.RUNNING and walltime_s > (now.walltime_s or 0.0):
-            raise Refused(f"job {scheduler_id} runs, and its owner may not lengthen its limit")
+            raise RequestRefused(f"job {scheduler_id} runs, and its owner may not lengthen its limit")
         super().change_walltime(scheduler_id, walltime_s)
 
 
@@ -165,7 +174,7 @@ class _Hand:
         return not self.waiting and plane.idle and not self.journal.open_jobs()
 
 
-def _round(cluster: Cluster, folder: Path, jobs: Sequence[Job]) -> dict[str, Job]:
+def _round(cluster: SlurmCluster, folder: Path, jobs: Sequence[Job]) -> dict[str, Job]:
     """Run a plane until it is done with all jobs, and return them by their keys."""
 
     def on_cluster(
@@ -177,19 +186,19 @@ def _round(cluster: Cluster, folder: Path, jobs: Sequence[Job]) -> dict[str, Job
     for job in jobs:
         (folder / job.key).mkdir(parents=True)
     system = TheSystem()
-    scheduler = OwnersSlurm(
-        PLACE.system, PurePosixPath(folder / "jobs"), Here(on_cluster), python=jobs[0].spec.command[0],
+    scheduler = OwnerSlurm(
+        PLACE.system, PurePosixPath(folder / "jobs"), LocalTransport(on_cluster), python=jobs[0].spec.command[0],
         partition_of=lambda spec: system.here.partition(spec.partition or ""),
     )  # fmt: skip
     advisor = PlaneAdvisor(system, SqliteHistory(folder / "history.sqlite"), shipped_live_table())
     with PlaneJournal(folder / "journal.sqlite") as journal:
-        plane = Plane(journal, lambda _: scheduler, advisor, diagnose=diagnose, decide=decide, patience=QUICKLY)
+        plane = Plane(journal, lambda _: scheduler, advisor, diagnose=diagnose, decide=decide, intervals=QUICKLY)
         hand = _Hand(journal, list(jobs))
         plane.run(lambda: hand.done(plane))
-        return {job.key: job for job in journal.some([job.key for job in jobs])}
+        return {job.key: job for job in journal.jobs_by_key([job.key for job in jobs])}
 
 
-def _job(one: Trial, folder: Path, asked: ResourceSpec, policy: Policy) -> Job:
+def _job(one: LoopJob, folder: Path, asked: ResourceSpec, policy: Policy) -> Job:
     spec = JobSpec(one.name, one.command, asked, workdir=str(folder / one.name), watched=True)
     return Job(one.name, spec, policy)
 
@@ -201,22 +210,22 @@ def _lasted_s(job: Job) -> float:
     )
 
 
-def _spent(job: Job) -> Spent:
+def _spent(job: Job) -> JobCost:
     """Return what all attempts of a job took, each by its own request."""
-    total = Spent()
+    total = JobCost()
     for one in job.attempts:
         if one.started_at and one.ended_at:
-            total += Spent.of(epoch_s(one.ended_at) - epoch_s(one.started_at), one.resources)
+            total += JobCost.of(epoch_s(one.ended_at) - epoch_s(one.started_at), one.resources)
     return total
 
 
-def _rows(jobs: Sequence[Trial], truths: Mapping[str, Truth], followed: Mapping[str, Job]) -> list[BenchRow]:
+def _rows(jobs: Sequence[LoopJob], truths: Mapping[str, MeasuredJob], followed: Mapping[str, Job]) -> list[BenchmarkRow]:
     names, n = [one.name for one in jobs], len(jobs)
     first = {name: truths[name].wrong(TIME_SHARE, MEMORY_SHARE) for name in names}
-    best = sum((oracle(truths[name]) for name in names), Spent())
-    ours = sum((_spent(followed[name]) for name in names), Spent())
-    most = sum((whole_node(truths[name]) for name in names), Spent())
-    retried = sum((enlarged_on_failure(truths[name], first[name]) for name in names), Spent())
+    best = sum((oracle_cost(truths[name]) for name in names), JobCost())
+    ours = sum((_spent(followed[name]) for name in names), JobCost())
+    most = sum((whole_node_cost(truths[name]) for name in names), JobCost())
+    retried = sum((retry_cost(truths[name], first[name]) for name in names), JobCost())
     completed = sum(followed[name].state is JobState.COMPLETED for name in names)
     used = "sum over attempts of nodes × accounted seconds"
     weighed = f"{used} × the larger of the shares of a node's {NODE.cores} cores and of its memory that were asked for"
@@ -226,20 +235,20 @@ def _rows(jobs: Sequence[Trial], truths: Mapping[str, Truth], followed: Mapping[
                  how=f"{_asked(truths, first)}; attempts: {_endings(followed.values())}"),
         at_most("loop: node-time ÷ an oracle's, the plane", ours.node_s / best.node_s, 1.3, "times", n=n,
                 baseline=retried.node_s / best.node_s, how=f"{used}; baseline: {rule}"),
-        BenchRow(f"loop: node-time ÷ an oracle's, {rule}", retried.node_s / best.node_s, "times", n=n,
+        BenchmarkRow(f"loop: node-time ÷ an oracle's, {rule}", retried.node_s / best.node_s, "times", n=n,
                  how="computed from the same truths; its limits hold to the second, which flatters it"),
-        BenchRow(f"loop: node-time ÷ an oracle's, {room}", most.node_s / best.node_s, "times", n=n,
+        BenchmarkRow(f"loop: node-time ÷ an oracle's, {room}", most.node_s / best.node_s, "times", n=n,
                  how="computed: it runs once, to its end"),
-        BenchRow("loop: cost ÷ an oracle's, the plane", ours.cost_s / best.cost_s, "times", n=n,
+        BenchmarkRow("loop: cost ÷ an oracle's, the plane", ours.cost_s / best.cost_s, "times", n=n,
                  baseline=retried.cost_s / best.cost_s, how=f"{weighed}; baseline: {rule}"),
-        BenchRow(f"loop: cost ÷ an oracle's, {rule}", retried.cost_s / best.cost_s, "times", n=n, how=weighed),
-        BenchRow(f"loop: cost ÷ an oracle's, {room}", most.cost_s / best.cost_s, "times", n=n, how=weighed),
+        BenchmarkRow(f"loop: cost ÷ an oracle's, {rule}", retried.cost_s / best.cost_s, "times", n=n, how=weighed),
+        BenchmarkRow(f"loop: cost ÷ an oracle's, {room}", most.cost_s / best.cost_s, "times", n=n, how=weighed),
         at_least(f"loop: cost saved against {room}", 100 * (1 - ours.cost_s / most.cost_s), 40.0, "%", n=n,
                  baseline=100 * (1 - best.cost_s / most.cost_s), how="baseline: what the oracle saves"),
     ]  # fmt: skip
 
 
-def _asked(truths: Mapping[str, Truth], first: Mapping[str, ResourceSpec]) -> str:
+def _asked(truths: Mapping[str, MeasuredJob], first: Mapping[str, ResourceSpec]) -> str:
     """Say what the jobs were, and how wrong their first requests."""
     lasted = sorted(one.elapsed_s for one in truths.values())
     rounded = sum((first[name].walltime_s or 0.0) / one.elapsed_s for name, one in truths.items()) / len(truths)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from benchmarks.page import Row, figures, table, value
+from benchmarks.markdown import Row, figures_table, markdown_table, value_text
 
 PARTS = {
     "jobs handed over": "Rates and the plane's own cost",
@@ -29,7 +29,7 @@ def tables(rows: Sequence[Row]) -> str:
     said = []
     for title, part in _parts(rows).items():
         plain = [one for one in part if title not in AS_MATRIX or ": " not in one["name"]]
-        shown = [figures(plain)] if plain else []
+        shown = [figures_table(plain)] if plain else []
         if title in AS_MATRIX:
             shown.append(_matrix([one for one in part if one not in plain], figure_first=title == AS_MATRIX[0]))
         said.append("\n\n".join([f"## {title}", *shown]))
@@ -58,9 +58,9 @@ def _matrix(rows: Sequence[Row], *, figure_first: bool) -> str:
     for row in rows:
         left, right = row["name"].split(": ", 1) if figure_first else row["name"].rsplit(": ", 1)
         figure, way = (left, right) if figure_first else (right, left)
-        cells.setdefault(way, {})[figure] = value(row)
+        cells.setdefault(way, {})[figure] = value_text(row)
     columns = list(dict.fromkeys(figure for each in cells.values() for figure in each))
-    return table(("", *columns), [[way, *(each.get(figure, "") for figure in columns)] for way, each in cells.items()])
+    return markdown_table(("", *columns), [[way, *(each.get(figure, "") for figure in columns)] for way, each in cells.items()])
 
 
 if __name__ == "__main__":

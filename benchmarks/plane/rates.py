@@ -10,15 +10,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
-from benchmarks.plane.host import JOURNAL, USAGE, Settings, prepare
-from benchmarks.rows import BenchRow, at_least, at_most
+from benchmarks.plane.host import JOURNAL, USAGE, HostSettings, prepare
+from benchmarks.results import BenchmarkRow, at_least, at_most
 from leadline.core.errors import LeadlineError
 from leadline.core.jobs import JobSpec, JobState, ResourceSpec
 from leadline.core.plane import Job, Place, Policy
 from leadline.core.units import MIB
 from leadline.execution.plane.journal import PlaneJournal
-from leadline.execution.processes import run_process, start_attached
-from leadline.testing.slurm_cluster import Cluster
+from leadline.execution.processes import run_process, start_process
+from leadline.testing.slurm_cluster import SlurmCluster
 
 PLACE = Place("cluster", "short")
 MEMORY_BYTES = 10 * MIB
@@ -48,7 +48,7 @@ class Rate:
         return 60 * self.count / self.submitted_s
 
 
-def rates(cluster: Cluster, folder: Path, *, quick: bool) -> list[BenchRow]:
+def rate_rows(cluster: SlurmCluster, folder: Path, *, quick: bool) -> list[BenchmarkRow]:
     """Return the rows of rates and of the plane's own cost, measured on a cluster that does nothing else."""
     count, rounds = (100, 1) if quick else (COUNT, 5)
     folder.mkdir(parents=True)
@@ -65,7 +65,7 @@ def rates(cluster: Cluster, folder: Path, *, quick: bool) -> list[BenchRow]:
     share = 100 * usage["cpu_s"] / usage["elapsed_s"]
     return [
         *alone_rows(alone),
-        BenchRow("jobs a minute, each under the measuring wrapper", measured.per_minute, "jobs/min", n=measured.count,
+        BenchmarkRow("jobs a minute, each under the measuring wrapper", measured.per_minute, "jobs/min", n=measured.count,
                  how="the wrapper is a Python of 0.1 s of CPU, and all nodes are this machine"),
         array_row(arrays),
         at_most("plane's own CPU in steady state", share, 5.0, "% of a core", n=live,
@@ -75,7 +75,7 @@ def rates(cluster: Cluster, folder: Path, *, quick: bool) -> list[BenchRow]:
     ]  # fmt: skip
 
 
-def alone_rows(rounds: Sequence[tuple[Rate, Rate]]) -> list[BenchRow]:
+def alone_rows(rounds: Sequence[tuple[Rate, Rate]]) -> list[BenchmarkRow]:
     """Return the rows of jobs that are submitted one by one, from rounds of the bare loop and of the plane."""
     ours = median(plane.per_minute for _, plane in rounds)
     ended = median(loop.per_minute for loop, _ in rounds)
@@ -86,13 +86,13 @@ def alone_rows(rounds: Sequence[tuple[Rate, Rate]]) -> list[BenchRow]:
     return [
         _ratio("jobs handed over, watched and settled, ÷ bare sbatch loop", of_ended, 0.5, rounds, how),
         _ratio("the same ÷ submitting alone", of_submitted, 0.5, rounds, "a loop of sbatch that waits for no job"),
-        BenchRow("jobs a minute, handed over to settled", ours, "jobs/min", n=len(rounds)),
-        BenchRow("jobs a minute, a loop of sbatch to the end of the last job", ended, "jobs/min", n=len(rounds)),
-        BenchRow("jobs a minute, submitted by that loop", submitted, "jobs/min", n=len(rounds)),
+        BenchmarkRow("jobs a minute, handed over to settled", ours, "jobs/min", n=len(rounds)),
+        BenchmarkRow("jobs a minute, a loop of sbatch to the end of the last job", ended, "jobs/min", n=len(rounds)),
+        BenchmarkRow("jobs a minute, submitted by that loop", submitted, "jobs/min", n=len(rounds)),
     ]  # fmt: skip
 
 
-def array_row(rounds: Sequence[tuple[Rate, Rate]]) -> BenchRow:
+def array_row(rounds: Sequence[tuple[Rate, Rate]]) -> BenchmarkRow:
     """Return the row of arrays, from rounds of the bare one and of the plane's."""
     took = ", ".join(f"{loop.over_s:.1f} ÷ {plane.over_s:.1f}" for loop, plane in rounds)
     how = f"{rounds[0][0].count} elements; the bare array is over when squeue no longer shows it, asked every 0.5 s"
@@ -102,10 +102,10 @@ def array_row(rounds: Sequence[tuple[Rate, Rate]]) -> BenchRow:
 
 def _ratio(
     name: str, ratios: Sequence[float], target: float, rounds: Sequence[tuple[Rate, Rate]], how: str
-) -> BenchRow:
+) -> BenchmarkRow:
     """Return the median of the rounds; fewer jobs are over too soon for a target, as the last look comes after them."""
     if rounds[0][0].count < COUNT:
-        return BenchRow(name, median(ratios), "times", n=len(rounds), how=f"{how}; the target is one for {COUNT} jobs")
+        return BenchmarkRow(name, median(ratios), "times", n=len(rounds), how=f"{how}; the target is one for {COUNT} jobs")
     return at_least(name, median(ratios), target, "times", n=len(rounds), how=how)
 
 
@@ -118,7 +118,7 @@ def _in_turn(rounds: int, loop: Callable[[int], Rate], ours: Callable[[int], Rat
     return found
 
 
-def bare(cluster: Cluster, folder: Path, count: int) -> Rate:
+def bare(cluster: SlurmCluster, folder: Path, count: int) -> Rate:
     """Submit jobs one by one with sbatch, and wait until the queue is empty."""
     began_s = time.monotonic()
     for _ in range(count):
@@ -127,7 +127,7 @@ def bare(cluster: Cluster, folder: Path, count: int) -> Rate:
     return Rate(count, submitted_s, _emptied_s(cluster, began_s))
 
 
-def bare_array(cluster: Cluster, folder: Path, count: int) -> Rate:
+def bare_array(cluster: SlurmCluster, folder: Path, count: int) -> Rate:
     """Submit one array with sbatch, and wait until the queue is empty."""
     began_s = time.monotonic()
     cluster.run([*_sbatch(folder), f"--array=0-{count - 1}", "--wrap", "true"])
@@ -135,7 +135,7 @@ def bare_array(cluster: Cluster, folder: Path, count: int) -> Rate:
     return Rate(count, submitted_s, _emptied_s(cluster, began_s))
 
 
-def steady(cluster: Cluster, folder: Path, live: int, seconds: float) -> tuple[dict[str, float], int]:
+def steady(cluster: SlurmCluster, folder: Path, live: int, seconds: float) -> tuple[dict[str, float], int]:
     """Return what a plane takes that follows so many jobs of which next to none changes, and how many there were."""
     with hosted(cluster, folder):
         with PlaneJournal(folder / JOURNAL) as journal:
@@ -152,12 +152,12 @@ def steady(cluster: Cluster, folder: Path, live: int, seconds: float) -> tuple[d
 
 
 @contextmanager
-def hosted(cluster: Cluster, folder: Path, seconds: float = SETTLE_S) -> Iterator[None]:
+def hosted(cluster: SlurmCluster, folder: Path, seconds: float = SETTLE_S) -> Iterator[None]:
     """Run the plane of a folder in a process of its own, as long as needed or for some seconds; it looks already."""
-    prepare(folder, Settings())
+    prepare(folder, HostSettings())
     argv = [sys.executable, "-P", "-m", "benchmarks.plane.host", str(folder), str(seconds)]
     with PlaneJournal(folder / JOURNAL):
-        process = start_attached(argv, env=cluster.environment)
+        process = start_process(argv, env=cluster.environment)
     try:
         time.sleep(START_S)
         yield
@@ -180,7 +180,7 @@ def until(folder: Path, done: Callable[[PlaneJournal], bool]) -> None:
             time.sleep(0.1)
 
 
-def _plane(cluster: Cluster, folder: Path, count: int, *, array: bool = False, measured: bool = False) -> Rate:
+def _plane(cluster: SlurmCluster, folder: Path, count: int, *, array: bool = False, measured: bool = False) -> Rate:
     """Hand jobs over to a plane that runs, and wait until all are settled and recorded."""
     with hosted(cluster, folder):
         began_s = time.monotonic()
@@ -189,7 +189,7 @@ def _plane(cluster: Cluster, folder: Path, count: int, *, array: bool = False, m
         until(folder, lambda journal: not journal.read("SELECT 1 FROM job WHERE recorded = 0 LIMIT 1"))
         over_s = time.monotonic() - began_s
     with PlaneJournal(folder / JOURNAL) as journal:
-        states = [job.state for job in journal.newest()]
+        states = [job.state for job in journal.newest_jobs()]
     if states.count(JobState.COMPLETED) != count:
         raise LeadlineError(f"{count} jobs of `true` ended as {sorted(set(states))}")
     return Rate(count, over_s, over_s)
@@ -216,7 +216,7 @@ def _sbatch(folder: Path) -> list[str]:
     return ["sbatch", "--parsable", "-p", "short", "-D", str(folder), "-c", "1", "--mem=10M", "-t", "60"]
 
 
-def _emptied_s(cluster: Cluster, began_s: float) -> float:
+def _emptied_s(cluster: SlurmCluster, began_s: float) -> float:
     while cluster.run(["squeue", "-h", "-r", "-o", "%i"]).stdout.strip():
         time.sleep(0.5)
     return time.monotonic() - began_s

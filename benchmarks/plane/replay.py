@@ -6,13 +6,25 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from statistics import median
 
-from benchmarks.plane.asking import LastTwo, Learned, Oracle, SomeUsers, Use, UserRequests
-from benchmarks.plane.trace import cluster_of, metacentrum
-from benchmarks.rows import BenchRow, at_most
+from benchmarks.plane.job_trace import loaded_cluster, metacentrum_jobs
+from benchmarks.plane.request_rules import (
+    ForecastUse,
+    LastTwoRuns,
+    LearnedRequests,
+    OracleRequests,
+    PartialRequests,
+    UserRequests,
+)
+from benchmarks.results import BenchmarkRow, at_most
 from leadline.core.accounting import AccountedJob
 from leadline.core.units import DAY_S, HOUR_S
-from leadline.execution.simulated.replay import Asking, Attempt, replay
-from leadline.execution.simulated.scores import Scores, score
+from leadline.execution.schedulers.simulated.replay import (
+    ReplayedAttempt,
+    ReplayScores,
+    RequestPolicy,
+    replay,
+    score_replay,
+)
 
 WINDOWS = 5
 """Into so many parts of as many jobs the trace is cut. All are replayed, one after the other, and the first is not
@@ -26,19 +38,19 @@ MOST_S = 20.0
 
 Jobs = Sequence[AccountedJob]
 USERS = "users' requests"
-WAYS: dict[str, Callable[[Jobs], Asking]] = {
+WAYS: dict[str, Callable[[Jobs], RequestPolicy]] = {
     USERS: lambda _: UserRequests(),
-    "last two runs as limits": lambda _: LastTwo(limits=True),
-    "Leadline's limits": lambda _: Learned(Use.LIMIT),
-    "Leadline's least limits": lambda _: Learned(Use.LEAST),
-    "oracle": Oracle,
-    "last two runs, backfill only": lambda _: LastTwo(limits=False),
-    "Leadline, backfill only": lambda _: Learned(Use.HINT),
+    "last two runs as limits": lambda _: LastTwoRuns(limits=True),
+    "Leadline's limits": lambda _: LearnedRequests(ForecastUse.LIMIT),
+    "Leadline's least limits": lambda _: LearnedRequests(ForecastUse.LEAST),
+    "oracle": OracleRequests,
+    "last two runs, backfill only": lambda _: LastTwoRuns(limits=False),
+    "Leadline, backfill only": lambda _: LearnedRequests(ForecastUse.HINT),
 }
 """Ways of asking. A least limit is Slurm's ``--time-min`` beside the user's own; with the last two limits stay the
 users', and the scheduler alone is told: a site could do that."""
-SOME = {"Leadline's limits, one user in five": Use.LIMIT, "Leadline's least limits, one user in five": Use.LEAST}
-FIGURES: dict[str, tuple[str, Callable[[Scores], float]]] = {
+SOME = {"Leadline's limits, one user in five": ForecastUse.LIMIT, "Leadline's least limits, one user in five": ForecastUse.LEAST}
+FIGURES: dict[str, tuple[str, Callable[[ReplayScores], float]]] = {
     "mean wait": ("h", lambda one: one.wait_s / HOUR_S),
     "mean bounded slowdown": ("", lambda one: one.slowdown),
     "jobs killed": ("%", lambda one: 100 * one.killed),
@@ -49,15 +61,15 @@ FIGURES: dict[str, tuple[str, Callable[[Scores], float]]] = {
 }
 
 
-def rows(data: Path, *, quick: bool = False) -> list[BenchRow]:
+def replay_rows(data: Path, *, quick: bool = False) -> list[BenchmarkRow]:
     """Return the medians over windows and loads of MetaCentrum's trace in the folder ``data``, and a replay's time.
 
     Raises:
         InvalidInput: the folder lacks the table.
         MissingExtra: pyarrow or scikit-learn is not installed.
     """
-    jobs = metacentrum(data)
-    scores: defaultdict[str, dict[float, list[Scores]]] = defaultdict(dict)
+    jobs = metacentrum_jobs(data)
+    scores: defaultdict[str, dict[float, list[ReplayScores]]] = defaultdict(dict)
     for load in LOADS[1:2] if quick else LOADS:
         for name, way in WAYS.items():
             scores[name][load] = replayed(jobs, way(jobs), load)
@@ -66,28 +78,28 @@ def rows(data: Path, *, quick: bool = False) -> list[BenchRow]:
     return [*_speed(jobs), *_table(scores)]
 
 
-def replayed(jobs: Jobs, asking: Asking, load: float) -> list[Scores]:
+def replayed(jobs: Jobs, asking: RequestPolicy, load: float) -> list[ReplayScores]:
     """Replay all jobs and score each window but the first."""
-    cluster = cluster_of(jobs, load)
+    cluster = loaded_cluster(jobs, load)
     cores, attempts = cluster.cores, replay(jobs, cluster, asking)
-    return [score(jobs, attempts, cores, scored=window) for window in _windows(len(jobs))]
+    return [score_replay(jobs, attempts, cores, scored=window) for window in _windows(len(jobs))]
 
 
-def by_some(jobs: Jobs, use: Use, load: float) -> list[Scores]:
+def by_some(jobs: Jobs, use: ForecastUse, load: float) -> list[ReplayScores]:
     """Let each fifth of the users in turn ask as Leadline says, learning from their own jobs, and score those jobs."""
     users = sorted({job.user for job in jobs})
     cores = 0
-    of_job: dict[int, list[Attempt]] = {}
+    of_job: dict[int, list[ReplayedAttempt]] = {}
     for turn in range(SHARE):
-        asking = SomeUsers(Learned(use), users[turn::SHARE])
-        cluster = cluster_of(jobs, load)
+        asking = PartialRequests(LearnedRequests(use), users[turn::SHARE])
+        cluster = loaded_cluster(jobs, load)
         cores = cluster.cores
-        own: defaultdict[int, list[Attempt]] = defaultdict(list)
+        own: defaultdict[int, list[ReplayedAttempt]] = defaultdict(list)
         for one in replay(jobs, cluster, asking):
             own[one.job].append(one)
         of_job |= {index: runs for index, runs in own.items() if jobs[index].user in asking.users}
     attempts = [one for runs in of_job.values() for one in runs]
-    return [score(jobs, attempts, cores, scored=window) for window in _windows(len(jobs))]
+    return [score_replay(jobs, attempts, cores, scored=window) for window in _windows(len(jobs))]
 
 
 def _windows(count: int) -> list[range]:
@@ -95,11 +107,11 @@ def _windows(count: int) -> list[range]:
     return [range(number * size, (number + 1) * size) for number in range(1, WINDOWS)]
 
 
-def _speed(jobs: Jobs) -> list[BenchRow]:
+def _speed(jobs: Jobs) -> list[BenchmarkRow]:
     """Time the replay of 10,000 jobs, and of all."""
     found = []
     for count in (10_000, len(jobs)):
-        cluster = cluster_of(jobs[:count], LOADS[-1])
+        cluster = loaded_cluster(jobs[:count], LOADS[-1])
         began = time.perf_counter()
         replay(jobs[:count], cluster, UserRequests())
         took_s = time.perf_counter() - began
@@ -108,7 +120,7 @@ def _speed(jobs: Jobs) -> list[BenchRow]:
     return found
 
 
-def _table(scores: Mapping[str, Mapping[float, list[Scores]]]) -> list[BenchRow]:
+def _table(scores: Mapping[str, Mapping[float, list[ReplayScores]]]) -> list[BenchmarkRow]:
     """Make one row of each figure and way; what a fifth of the users did tells nothing of the whole cluster.
 
     The baseline is what the users' requests made of the same windows at the same loads.
@@ -124,5 +136,5 @@ def _table(scores: Mapping[str, Mapping[float, list[Scores]]]) -> list[BenchRow]
             shown = ", ".join(f"{value:.3g}" for value in values)
             how = f"median of {len(values)} windows at offered loads of {loads}: {shown}; baseline: {USERS}"
             count = sum(one.jobs for load in own for one in own[load])
-            found.append(BenchRow(f"{figure}: {way}", median(values), unit, baseline=users, n=count, how=how))
+            found.append(BenchmarkRow(f"{figure}: {way}", median(values), unit, baseline=users, n=count, how=how))
     return found

@@ -9,15 +9,15 @@ from pathlib import Path
 
 import psutil
 
-from benchmarks.plane.faults import faults
-from benchmarks.plane.live import rows as live_rows
-from benchmarks.plane.loop import loop
-from benchmarks.plane.rates import rates
-from benchmarks.plane.replay import rows as replay_rows
-from benchmarks.plane.waits import rows as wait_rows
-from benchmarks.rows import BenchResult, BenchRow
+from benchmarks.plane.faults import fault_rows
+from benchmarks.plane.live import live_rows as live_rows
+from benchmarks.plane.loop import loop_rows
+from benchmarks.plane.rates import rate_rows
+from benchmarks.plane.replay import replay_rows as replay_rows
+from benchmarks.plane.waits import wait_rows as wait_rows
+from benchmarks.results import BenchmarkResult, BenchmarkRow
 from leadline.core.errors import InvalidInput, UnknownName
-from leadline.testing.slurm_cluster import missing, slurm_cluster
+from leadline.testing.slurm_cluster import slurm_cluster, why_no_slurm
 from leadline.testing.slurm_plan import ClusterPlan
 
 SEED = 1
@@ -27,7 +27,7 @@ PLAN = ClusterPlan(name="bench", nodes=2, cores=64, memory_mib=64_000, remembere
 """So many cores are declared that jobs of `true` wait for Slurm itself alone, not for a free one."""
 
 
-def run(*, quick: bool = False, data: Path | None = None, only: str | None = None) -> BenchResult:
+def run(*, quick: bool = False, data: Path | None = None, only: str | None = None) -> BenchmarkResult:
     """Measure the plane, or one of ``PARTS``; ``data`` is a folder with the trace of MetaCentrum.
 
     Raises:
@@ -39,7 +39,7 @@ def run(*, quick: bool = False, data: Path | None = None, only: str | None = Non
     if only in ON_TRACE and data is None:
         raise InvalidInput(f"--only {only} replays a published trace: name its folder with --data")
     parts = [only] if only else [one for one in PARTS if data is not None or one not in ON_TRACE]
-    if (why := missing()) and not set(parts).isdisjoint(ON_SLURM):
+    if (why := why_no_slurm()) and not set(parts).isdisjoint(ON_SLURM):
         raise InvalidInput(f"{why}; python3 dev test installs what is needed where it may")
     folder = Path(tempfile.mkdtemp(prefix="leadline-plane-"))
     try:
@@ -47,14 +47,14 @@ def run(*, quick: bool = False, data: Path | None = None, only: str | None = Non
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     machine = {"system": platform.platform(), "cores": str(psutil.cpu_count())}
-    return BenchResult("plane", tuple(rows), datetime.now(UTC).date().isoformat(), machine)
+    return BenchmarkResult("plane", tuple(rows), datetime.now(UTC).date().isoformat(), machine)
 
 
-def _part(part: str, folder: Path, *, quick: bool, data: Path | None) -> Sequence[BenchRow]:
-    measure: dict[str, Callable[[], Sequence[BenchRow]]] = {
+def _part(part: str, folder: Path, *, quick: bool, data: Path | None) -> Sequence[BenchmarkRow]:
+    measure: dict[str, Callable[[], Sequence[BenchmarkRow]]] = {
         "rates": lambda: _rates(folder, quick=quick),
-        "faults": lambda: faults(_made(folder / "faults"), quick=quick, seed=SEED),
-        "loop": lambda: loop(_made(folder / "loop"), quick=quick, seed=SEED),
+        "faults": lambda: fault_rows(_made(folder / "faults"), quick=quick, seed=SEED),
+        "loop": lambda: loop_rows(_made(folder / "loop"), quick=quick, seed=SEED),
         "live": live_rows,
     }
     if data is not None:
@@ -62,10 +62,10 @@ def _part(part: str, folder: Path, *, quick: bool, data: Path | None) -> Sequenc
     return measure[part]()
 
 
-def _rates(folder: Path, *, quick: bool) -> list[BenchRow]:
+def _rates(folder: Path, *, quick: bool) -> list[BenchmarkRow]:
     (folder / "cluster").mkdir()
     with slurm_cluster(folder / "cluster", PLAN) as cluster:
-        return rates(cluster, folder / "rates", quick=quick)
+        return rate_rows(cluster, folder / "rates", quick=quick)
 
 
 def _made(folder: Path) -> Path:

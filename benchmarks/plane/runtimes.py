@@ -1,14 +1,16 @@
 """Learn online how long jobs run, from those that have ended: a quantile forest over what is known at submission."""
 
 import math
+from bisect import bisect_right
 from collections import defaultdict, deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from benchmarks.plane.sampled import Sampled
 from leadline.core.accounting import AccountedJob
 from leadline.core.units import DAY_S, HOUR_S
 
@@ -50,7 +52,7 @@ class _Past:
         ]  # fmt: skip
 
 
-class Runtimes:
+class RuntimeForest:
     """How long jobs run, learned from those that were told to have ended.
 
     A job is described by what it asks for, when it came, what is under way of its user's, and how long the last jobs of
@@ -78,7 +80,7 @@ class Runtimes:
         self._came[job.user].append(job.submitted_s)
         self._open[job.user][job.id] = job.submitted_s
 
-    def of(self, job: AccountedJob) -> Sampled | None:
+    def of(self, job: AccountedJob) -> RuntimeSample | None:
         """Return how long a job that came will run, in seconds; ``None`` while too little is known."""
         if self._ended >= self._due:
             self._learn()
@@ -86,7 +88,7 @@ class Runtimes:
             return None
         row = np.nan_to_num(np.array([self._described[job.id]], dtype=np.float32), nan=-9.0)
         shared = [leaves[int(tree.apply(row)[0])] for tree, leaves in zip(self._trees, self._leaves, strict=True)]
-        return Sampled(np.exp(np.sort(np.concatenate(shared))).tolist())
+        return RuntimeSample(np.exp(np.sort(np.concatenate(shared))).tolist())
 
     def ended(self, job: AccountedJob) -> None:
         """Learn how long a job ran that ended by itself."""
@@ -134,3 +136,33 @@ def _by_leaf(leaf: npt.NDArray[np.int64], logs: npt.NDArray[np.float64]) -> dict
     order = np.argsort(leaf, kind="stable")
     names, firsts = np.unique(leaf[order], return_index=True)
     return dict(zip(names.tolist(), np.split(logs[order], firsts[1:]), strict=True))
+
+
+class RuntimeSample:
+    """Equally likely values above zero, in ascending order (implements ``recommend.distributions.Distribution``)."""
+
+    def __init__(self, values: Sequence[float]) -> None:
+        self.values = values
+        self._sums = [0.0, *accumulate(values)]
+
+    @property
+    def median(self) -> float:
+        """The value in the middle."""
+        return self.quantile(0.5)
+
+    def quantile(self, probability: float) -> float:
+        """Return the least of the values that X stays at or below with ``probability``."""
+        return self.values[min(len(self.values), max(1, math.ceil(probability * len(self.values) - 1e-9))) - 1]
+
+    def above(self, value: float) -> float:
+        """Return the share of the values above ``value``."""
+        return 1 - bisect_right(self.values, value) / len(self.values)
+
+    def mean_below(self, value: float) -> float:
+        """Return the sum of the values up to ``value`` ÷ how many there are."""
+        return self._sums[bisect_right(self.values, value)] / len(self.values)
+
+    def beyond(self, value: float) -> "RuntimeSample | None":
+        """Return what is known once X is known to exceed ``value``; ``None`` if no value does."""
+        rest = self.values[bisect_right(self.values, value) :]
+        return RuntimeSample(rest) if rest else None

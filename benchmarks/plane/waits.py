@@ -15,16 +15,14 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from benchmarks.plane.queued import queued
-from benchmarks.plane.trace import metacentrum
-from benchmarks.rows import BenchRow, within
+from benchmarks.plane.job_trace import metacentrum_jobs, simulate_queue
+from benchmarks.results import BenchmarkRow, within
 from leadline.core.accounting import AccountedJob
 from leadline.core.estimate import Interval
 from leadline.core.units import HOUR_S
 from leadline.core.waits import AT_ONCE_S
-from leadline.estimators.queue_pool import NOT_KNOWN
-from leadline.estimators.queue_state import FEATURES, FORECAST, known_at, queue_rows
-from leadline.training.queue_wait import TrainedWaits, fit_waits
+from leadline.estimators.queue_state import FORECAST_COLUMN, QUEUE_FEATURES, UNKNOWN_VALUE, accounting_at, queue_rows
+from leadline.training.queue_wait import QueueWaitModel, fit_queue_wait_model
 
 Array = npt.NDArray[np.float64]
 
@@ -43,7 +41,7 @@ FORETOLD = ", with the scheduler's forecast"
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class WaitCase:
     """An accounting with true waits; ``forecasts`` are waits that its scheduler foretold at submission, by id."""
 
     name: str
@@ -51,7 +49,7 @@ class Case:
     forecasts: Mapping[str, float]
 
 
-def rows(data: Path, *, quick: bool = False) -> list[BenchRow]:
+def wait_rows(data: Path, *, quick: bool = False) -> list[BenchmarkRow]:
     """Return the errors of Leadline and of simpler answers on MetaCentrum's trace in the folder ``data``.
 
     ``quick`` leaves out what is learned again and again.
@@ -60,19 +58,19 @@ def rows(data: Path, *, quick: bool = False) -> list[BenchRow]:
         InvalidInput: the folder lacks the table.
         MissingExtra: pyarrow or scikit-learn is not installed.
     """
-    jobs = metacentrum(data)
-    simulated, forecasts = queued(jobs, LOAD)
-    cases = [Case("real waits", jobs, {}), Case("simulated waits", simulated, forecasts)]
+    jobs = metacentrum_jobs(data)
+    simulated, forecasts = simulate_queue(jobs, LOAD)
+    cases = [WaitCase("real waits", jobs, {}), WaitCase("simulated waits", simulated, forecasts)]
     found = [row for case in cases for row in case_rows(case, times=1 if quick else AGAIN)]
     return found if quick else found + [tenths_row(case) for case in cases]
 
 
-def case_rows(case: Case, *, times: int = AGAIN) -> list[BenchRow]:
+def case_rows(case: WaitCase, *, times: int = AGAIN) -> list[BenchmarkRow]:
     """Return the rows of one accounting; the baseline of an error is the least of the simpler answers'."""
     first = int(LEARNED * len(case.jobs))
     true = np.array([one.wait_s or 0.0 for one in case.jobs[first:]])
     x = queue_rows(case.jobs, range(first, len(case.jobs)), case.forecasts)
-    plain = np.where(np.arange(len(FEATURES)) == FORECAST, NOT_KNOWN, x)
+    plain = np.where(np.arange(len(QUEUE_FEATURES)) == FORECAST_COLUMN, UNKNOWN_VALUE, x)
     told: dict[str, list[Interval]] = {}
     for name, parts in {ONCE: 1, AGAIN_AND_AGAIN: times}.items():
         if name == AGAIN_AND_AGAIN and parts == 1:
@@ -86,13 +84,13 @@ def case_rows(case: Case, *, times: int = AGAIN) -> list[BenchRow]:
     return found + [row for name, guess in simple.items() for row in _errors(f"{case.name}: {name}", guess, true, {})]
 
 
-def tenths_row(case: Case) -> BenchRow:
+def tenths_row(case: WaitCase) -> BenchmarkRow:
     """Return how many waits the intervals of an accounting hold, each tenth learned from what was known before it."""
     unaided, held = replace(case, forecasts={}), []
     for tenth in TENTHS:
         first, last = (number * len(case.jobs) // 10 for number in (tenth, tenth + 1))
         true = [one.wait_s or 0.0 for one in case.jobs[first:last]]
-        told = _learned(unaided, first).waits(queue_rows(case.jobs, range(first, last)), 0.0, LEVEL)
+        told = _learned(unaided, first).predict_rows(queue_rows(case.jobs, range(first, last)), 0.0, LEVEL)
         held.append([one.wait_s.low <= wait <= one.wait_s.high for one, wait in zip(told, true, strict=True)])
     shares = ", ".join(f"{100 * np.mean(one):.0f}" for one in held)
     return within(
@@ -101,12 +99,12 @@ def tenths_row(case: Case) -> BenchRow:
     )  # fmt: skip
 
 
-def simple_answers(case: Case, first: int, x: Array) -> dict[str, Array]:
+def simple_answers(case: WaitCase, first: int, x: Array) -> dict[str, Array]:
     """Return what one would say without learning, of the jobs from place ``first`` on, whose rows are ``x``."""
-    before = [one.wait_s for one in known_at(case.jobs[:first], case.jobs[first].submitted_s) if one.wait_s is not None]
+    before = [one.wait_s for one in accounting_at(case.jobs[:first], case.jobs[first].submitted_s) if one.wait_s is not None]
 
     def seen(figure: str) -> Array:
-        return np.maximum(x[:, FEATURES.index(figure)], 0.0)
+        return np.maximum(x[:, QUEUE_FEATURES.index(figure)], 0.0)
 
     found = {
         "last wait of the partition": seen("partition_last_wait_s"),
@@ -116,16 +114,16 @@ def simple_answers(case: Case, first: int, x: Array) -> dict[str, Array]:
     return {**found, "scheduler's forecast": seen("forecast_s")} if case.forecasts else found
 
 
-def _learned(case: Case, place: int) -> TrainedWaits:
+def _learned(case: WaitCase, place: int) -> QueueWaitModel:
     """Learn from what was known when the job at ``place`` came."""
-    return fit_waits(case.jobs[:place], case.jobs[place].submitted_s, forecasts=case.forecasts)
+    return fit_queue_wait_model(case.jobs[:place], case.jobs[place].submitted_s, forecasts=case.forecasts)
 
 
-def _told(models: Sequence[tuple[npt.NDArray[np.int64], TrainedWaits]], x: Array) -> list[Interval]:
-    return [one.wait_s for part, model in models for one in model.waits(x[part], 0.0, LEVEL)]
+def _told(models: Sequence[tuple[npt.NDArray[np.int64], QueueWaitModel]], x: Array) -> list[Interval]:
+    return [one.wait_s for part, model in models for one in model.predict_rows(x[part], 0.0, LEVEL)]
 
 
-def _rows(name: str, told: Sequence[Interval], true: Array, simple: Mapping[str, Array]) -> list[BenchRow]:
+def _rows(name: str, told: Sequence[Interval], true: Array, simple: Mapping[str, Array]) -> list[BenchmarkRow]:
     low, point, high = (np.array([getattr(one, end) for one in told]) for end in ("low", "point", "high"))
     held = 100 * float(np.mean((low <= true) & (true <= high)))
     waits = true > AT_ONCE_S
@@ -137,11 +135,11 @@ def _rows(name: str, told: Sequence[Interval], true: Array, simple: Mapping[str,
     return [
         *_errors(name, point, true, simple),
         within(f"{name}: interval holds the wait", held, COVERED, "%", n=len(true), how=how),
-        BenchRow(f"{name}: median upper end", float(np.median(high)) / HOUR_S, "h", n=len(true), how=widths),
+        BenchmarkRow(f"{name}: median upper end", float(np.median(high)) / HOUR_S, "h", n=len(true), how=widths),
     ]
 
 
-def _errors(name: str, guess: Array, true: Array, simple: Mapping[str, Array]) -> list[BenchRow]:
+def _errors(name: str, guess: Array, true: Array, simple: Mapping[str, Array]) -> list[BenchmarkRow]:
     """Return the errors in seconds, as a factor, and of the answer to whether a job starts at once."""
     figures: dict[str, tuple[str, Callable[[Array], float]]] = {
         "median absolute error": ("s", lambda one: float(np.median(np.abs(one - true)))),
@@ -157,7 +155,7 @@ def _errors(name: str, guess: Array, true: Array, simple: Mapping[str, Array]) -
         how = "|ln((told + 60 s) ÷ (true + 60 s))|" if unit == "ln" else ""
         how += f"{'; ' * bool(how)}baseline: {best}" if best else ""
         baseline = of(simple[best]) if best else None
-        found.append(BenchRow(f"{name}: {figure}", of(guess), unit, baseline=baseline, n=len(true), how=how))
+        found.append(BenchmarkRow(f"{name}: {figure}", of(guess), unit, baseline=baseline, n=len(true), how=how))
     return found
 
 

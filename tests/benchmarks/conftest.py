@@ -73,6 +73,6 @@ def made_up_histories(tmp_path_factory):
 @pytest.fixture
 def one_estimator(monkeypatch):
     """Let Leadline fit its scaling law alone, so that a test is quick."""
-    from benchmarks import predictors
+    from benchmarks.harp import contenders
 
-    monkeypatch.setattr(predictors, "ESTIMATORS", {"scaling_law": predictors.ESTIMATORS["scaling_law"]})
+    monkeypatch.setattr(contenders, "ESTIMATORS", {"scaling_law": contenders.ESTIMATORS["scaling_law"]})

@@ -7,8 +7,8 @@ from types import ModuleType
 import pytest
 
 from benchmarks import command as bench
-from benchmarks.rows import BenchResult, BenchRow, at_least, at_most
-from leadline.interfaces.cli.face import run_command
+from benchmarks.results import BenchmarkResult, BenchmarkRow, at_least, at_most
+from leadline.interfaces.cli.output import run_command
 
 
 @pytest.fixture
@@ -17,7 +17,7 @@ def fake_bench(monkeypatch):
 
     def register(*rows):
         def run(*, quick=False):
-            return BenchResult("sample", (*rows, BenchRow("was quick", float(quick), "")))
+            return BenchmarkResult("sample", (*rows, BenchmarkRow("was quick", float(quick), "")))
 
         module = ModuleType("sample_bench")
         module.run = run
@@ -44,7 +44,7 @@ def test_a_missed_target_ends_with_one_and_names_the_row(fake_bench, capsys):
 
 
 def test_a_row_that_was_not_measured_says_why_and_misses_nothing(fake_bench, capsys):
-    fake_bench(BenchRow("trainer", None, "", target=1, how="transformers is not installed"))
+    fake_bench(BenchmarkRow("trainer", None, "", target=1, how="transformers is not installed"))
     assert run_command(bench.app, "bench", ["sample"]) == 0
     printed = capsys.readouterr().out
     assert "not measured" in printed

@@ -7,46 +7,46 @@ from pathlib import Path
 import pytest
 
 from benchmarks.detectors.batches import batch_of
-from benchmarks.detectors.configurations import configuration, listed, zoo_name
-from benchmarks.detectors.graphs import Packer, pack, packed_graphs
-from benchmarks.detectors.measured import Measured, key_of, measured, number
-from benchmarks.detectors.run import Told, bounds, predictor, run
+from benchmarks.detectors.configurations import listed_model, matching_model, zoo_name
+from benchmarks.detectors.graphs import DetectorPacker, pack_detectors, packed_graphs
+from benchmarks.detectors.published import PublishedPeak, key_of, parse_number, published_peaks
+from benchmarks.detectors.run import PeakPrediction, peak_bounds, peak_predictor, run
 from leadline.core.errors import InvalidInput
 from leadline.core.graph import Stage, StorageCategory, StorageEvent
 from leadline.core.units import GIB
-from leadline.estimators.device_memory import peak_memory
-from leadline.estimators.kernel_scratch import Kernels, with_scratch
+from leadline.estimators.memory.device import peak_memory
+from leadline.estimators.memory.workspaces import ScratchKernels, add_scratch
 
 DATA = Path(os.environ.get("LEADLINE_DATA", os.devnull))
 
 
 def row(family="fcn", package="mmseg", **cells):
     told = {name.replace("_", " "): text for name, text in cells.items()}
-    return Measured("key", package, family, GIB, {**told, "Mem (GB)": told.get("Mem", "5.7")})
+    return PublishedPeak("key", package, family, GIB, {**told, "Mem (GB)": told.get("Mem", "5.7")})
 
 
 def entry(name, accuracy, memory=5.7, family="fcn", package="mmseg"):
     results = [{"Dataset": "Cityscapes", "Metrics": {"mIoU": accuracy, "mIoU(ms+flip)": accuracy + 1}}]
     model = {"Name": name, "Config": f"configs/{family}/{name}.py", "Results": results}
-    return listed({**model, "Metadata": {"Training Memory (GB)": memory}}, package, family)
+    return listed_model({**model, "Metadata": {"Training Memory (GB)": memory}}, package, family)
 
 
 def test_a_row_is_the_configuration_of_its_family_with_its_accuracies():
     models = [entry("fcn_r50", 72.25), entry("fcn_r101", 75.45), entry("pspnet_r50", 72.25, family="pspnet")]
-    assert configuration(row(mIoU="72.25"), models).name == "fcn_r50"
-    assert configuration(row(mIoU="75.45"), models).name == "fcn_r101"
-    assert configuration(row(mIoU="70.0", Backbone="R-18"), models) is None
+    assert matching_model(row(mIoU="72.25"), models).name == "fcn_r50"
+    assert matching_model(row(mIoU="75.45"), models).name == "fcn_r101"
+    assert matching_model(row(mIoU="70.0", Backbone="R-18"), models) is None
 
 
 def test_of_several_with_the_same_accuracy_the_memory_tells_and_else_nothing():
     models = [entry("fcn_r50", 72.25, 5.7), entry("fcn_r101", 72.25, 9.2)]
-    assert configuration(row(mIoU="72.25", Mem="9.2"), models).name == "fcn_r101"
-    assert configuration(row(mIoU="72.25", Mem="7.0"), models) is None
+    assert matching_model(row(mIoU="72.25", Mem="9.2"), models).name == "fcn_r101"
+    assert matching_model(row(mIoU="72.25", Mem="7.0"), models) is None
 
 
 def test_schedules_of_one_model_are_one_step():
     models = [entry("fcn_r50_40k", 72.25), entry("fcn_r50_80k", 72.25)]
-    assert configuration(row(mIoU="72.25"), models).name == "fcn_r50_40k"
+    assert matching_model(row(mIoU="72.25"), models).name == "fcn_r50_40k"
 
 
 def test_a_row_without_its_accuracy_in_the_index_is_told_by_its_words():
@@ -54,7 +54,7 @@ def test_a_row_without_its_accuracy_in_the_index_is_told_by_its_words():
     models = [entry(name, 1.0, family="rpn", package="mmdet") for name in names]
     said = {"family": "rpn", "package": "mmdet", "AR1000": "58.2", "Lr_schd": "1x"}
     found = [
-        configuration(row(**said, Backbone=backbone, Style=style), models).name
+        matching_model(row(**said, Backbone=backbone, Style=style), models).name
         for backbone, style in (("R-50-FPN", "pytorch"), ("R-50-FPN", "caffe"), ("X-101-32x4d-FPN", "pytorch"))
     ]
     assert names[:3] == found
@@ -114,11 +114,11 @@ STEP = {
 
 
 def test_a_step_comes_back_from_the_packed_file_as_it_was(tmp_path):
-    packer = Packer()
+    packer = DetectorPacker()
     numbers = [packer.add(STEP, (2, 512, 1024)), packer.add(STEP, (2, 512, 1024)), packer.add(STEP, (4, 512, 512))]
     assert numbers == [0, 0, 1]
     path = tmp_path / "packed.xz"
-    pack(packer.packed({"torch": "2.13"}, {"key": ("fcn", 0)}, {"other": "no"}), path)
+    pack_detectors(packer.packed({"torch": "2.13"}, {"key": ("fcn", 0)}, {"other": "no"}), path)
     packed = packed_graphs(path)
     graph = packed.graph(0)
     assert (graph.parameters, graph.parameter_bytes, graph.trained_bytes) == (25, 100, 60)
@@ -128,13 +128,13 @@ def test_a_step_comes_back_from_the_packed_file_as_it_was(tmp_path):
     assert StorageEvent(3, 3, -50, StorageCategory.ACTIVATION) == graph.events[-1]
     assert peak_memory(graph).allocated_bytes == 100 + 60 + 50 + 500
     workspace = 4 * 36 * (8 + 4 + 8 * 4)
-    assert 100 + 60 + 40 + 50 + workspace == peak_memory(with_scratch(graph, Kernels(transformed=True))).allocated_bytes
+    assert 100 + 60 + 40 + 50 + workspace == peak_memory(add_scratch(graph, ScratchKernels(transformed=True))).allocated_bytes
 
 
 def test_a_row_is_named_by_what_it_says_whatever_the_order():
     assert key_of("a", "b", {"x": "1", "y": "2"}) == key_of("a", "b", {"y": "2", "x": "1"})
     assert key_of("a", "b", {"x": "1"}) != key_of("a", "c", {"x": "1"})
-    assert (number("5.7 GB"), number("-")) == (5.7, None)
+    assert (parse_number("5.7 GB"), parse_number("-")) == (5.7, None)
 
 
 def test_every_shipped_step_says_more_than_its_weights():
@@ -152,7 +152,7 @@ def test_every_shipped_step_says_more_than_its_weights():
 def test_buckets_and_workspaces_are_told_apart_from_tensors():
     packed = packed_graphs()
     key, (name, _) = next((key, told) for key, told in packed.rows.items() if told[1] == 0)
-    told = predictor(packed)(Measured(key, "mmseg", "any", GIB, {}))
+    told = peak_predictor(packed)(PublishedPeak(key, "mmseg", "any", GIB, {}))
     assert name == told.model
     assert told.point >= told.tensors + packed.graphs[0].trained_bytes
 
@@ -160,15 +160,15 @@ def test_buckets_and_workspaces_are_told_apart_from_tensors():
 def test_a_bound_is_told_by_other_families_of_the_package_alone():
     def told(package, family, ratio):
         graph = packed_graphs().graphs[0]
-        return Told(Measured("", package, family, 100.0 * ratio, {}), "", graph, 100.0, 90.0)
+        return PeakPrediction(PublishedPeak("", package, family, 100.0 * ratio, {}), "", graph, 100.0, 90.0)
 
     rows = [told("mmseg", "steady", 1.0) for _ in range(20)] + [told("mmseg", "wild", 2.0) for _ in range(20)]
     rows += [told("mmdet", family, 3.0) for family in ("one", "other") for _ in range(19)]
-    assert bounds(rows).tolist() == [200.0] * 20 + [100.0] * 20 + [300.0] * 38
+    assert peak_bounds(rows).tolist() == [200.0] * 20 + [100.0] * 20 + [300.0] * 38
     few = [*rows, told("detectron2", "rare", 9.0)]
-    assert bounds(few)[-1] == 300.0  # of all packages, as its own tells nothing
+    assert peak_bounds(few)[-1] == 300.0  # of all packages, as its own tells nothing
     with pytest.raises(InvalidInput, match="19"):
-        bounds(rows[:30])
+        peak_bounds(rows[:30])
 
 
 def test_without_data_it_says_what_is_missing():
@@ -192,7 +192,7 @@ def test_a_table_of_other_models_is_refused(tmp_path):
     parquet.write_table(arrow.table(columns), tmp_path / "openmmlab_memory.parquet")
     zoo = {"section": ["RetinaNet:"] * 2, "Name": ["R49"] * 2, "lr sched": ["1x"] * 2, "train mem (GB)": ["4.1", None]}
     parquet.write_table(arrow.table(zoo), tmp_path / "detectron2_memory.parquet")
-    rows, others = measured(tmp_path)
+    rows, others = published_peaks(tmp_path)
     found = [(one.package, one.family, one.memory_bytes) for one in rows]
     assert found == [("mmseg", "fcn", 5.7 * GIB), ("detectron2", "detectron2 RetinaNet:", 4.1 * GIB)]
     assert sorted(others.values()) == [1, 2]

@@ -3,7 +3,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from benchmarks.histories import read_histories, split
+from benchmarks.histories import read_histories, split_history
 from leadline.core.errors import InvalidInput
 from leadline.core.runs import Scale
 
@@ -25,31 +25,31 @@ def test_a_history_is_read_with_what_its_campaign_says_of_scale(history):
 
 
 def test_no_configuration_is_learned_from_and_asked_about(history):
-    parted = split(history, 5, seed=1)
+    parted = split_history(history, 5, seed=1)
     assert not configurations(parted.learned) & configurations(parted.asked)
     assert (len(parted.learned), len(parted.asked)) == (55, 9)
     assert {Scale.FULL_SCALE} == {record.scale for record in parted.asked}
 
 
 def test_a_larger_campaign_holds_the_smaller_ones(history):
-    small, large = (split(history, full, 3, scaled_down=down) for full, down in ((2, 20), (5, 40)))
+    small, large = (split_history(history, full, 3, scaled_down=down) for full, down in ((2, 20), (5, 40)))
     assert configurations(small.learned) < configurations(large.learned)
     assert len(small.learned) == 22
 
 
 def test_another_seed_draws_others(history):
-    assert configurations(split(history, 5, 0).learned) != configurations(split(history, 5, 1).learned)
+    assert configurations(split_history(history, 5, 0).learned) != configurations(split_history(history, 5, 1).learned)
 
 
 def test_the_saving_is_that_of_as_many_runs_at_full_scale(history):
-    parted = split(history, 0, 0)
+    parted = split_history(history, 0, 0)
     mean = sum(record.figures["elapsed_s"] for record in parted.asked) / 14
     assert 50 * mean / sum(record.figures["elapsed_s"] for record in parted.learned) == pytest.approx(parted.cheaper)
 
 
 def test_what_is_learned_from_scaled_down_runs_alone_knows_what_carries_scale(history):
-    assert split(history, 0, 0).training("elapsed_s").dataset.scale_features == ("epochs", "samples")
-    assert len(split(history, 0, 0).test("host_memory_bytes")) == 14
+    assert split_history(history, 0, 0).training("elapsed_s").dataset.scale_features == ("epochs", "samples")
+    assert len(split_history(history, 0, 0).test("host_memory_bytes")) == 14
 
 
 def test_the_noise_is_what_a_perfect_model_would_be_off_by(history):

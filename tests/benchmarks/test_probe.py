@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from benchmarks.probe import JOBS, Job, compare, script_file, summary
+from benchmarks.probe import JOBS, ProbeJob, compare_probe, script_file, summary
 
 
 @pytest.fixture(autouse=True)
@@ -16,7 +16,7 @@ def environment(monkeypatch):
 def test_a_job_of_even_steps_is_forecast_within_a_fifth(tmp_path):
     script = tmp_path / "even.py"
     script.write_text("import time\nfor epoch in range(30):\n    for i in range(10): time.sleep(0.01)\n")
-    found = compare(Job("even", (str(script),)), time_s=0.6)
+    found = compare_probe(ProbeJob("even", (str(script),)), time_s=0.6)
     assert abs(found["error_percent"]) < 20
     assert found["probe_s"] < found["whole_s"] / 2
     assert "for epoch in range(30)" in found["how"] or "for i in range(10)" in found["how"]
@@ -25,7 +25,7 @@ def test_a_job_of_even_steps_is_forecast_within_a_fifth(tmp_path):
 def test_a_job_that_ends_within_the_probe_is_not_a_forecast(tmp_path):
     script = tmp_path / "brief.py"
     script.write_text("import time\nfor i in range(30): time.sleep(0.002)\n")
-    found = compare(Job("brief", (str(script),)), time_s=5.0)
+    found = compare_probe(ProbeJob("brief", (str(script),)), time_s=5.0)
     assert "ended within the probe" in found["how"]
     assert summary([found]) == []
 

@@ -12,7 +12,13 @@ from pathlib import Path
 import psutil
 import pytest
 
-from leadline.app.campaign_runs import Room, campaign_status, find_folder, run_campaign, stop_campaign
+from leadline.app.campaigns.runs import (
+    CampaignLimits,
+    campaign_status,
+    find_campaign_folder,
+    run_campaign,
+    stop_campaign,
+)
 from leadline.campaigns.runner import Ending, in_order
 from leadline.core.campaigns import (
     Budget,
@@ -28,7 +34,7 @@ from leadline.core.errors import InvalidInput, LeadlineError, UnknownName
 from leadline.core.estimate import Interval
 from leadline.core.jobs import JobState, ResourceSpec
 from leadline.core.runs import Scale
-from leadline.execution.local_queue import MARK
+from leadline.execution.schedulers.local.queue import MARK_VARIABLE
 from leadline.history.sqlite import SqliteHistory
 
 APPENDS = "import sys, time; time.sleep(float(sys.argv[2])); open('ran', 'a').write(sys.argv[1] + '\\n')"
@@ -91,7 +97,7 @@ def test_every_planned_run_is_made_once_in_order_and_kept_in_the_history(tmp_pat
     assert first.parameters == {"number": 0, "pause": 0.0}
     assert first.tags["campaign"] == "test"
     assert first.measured["elapsed_s"].value > 0
-    assert (find_folder("test", None) / "campaign.toml").read_text() == "# as it was\n"
+    assert (find_campaign_folder("test", None) / "campaign.toml").read_text() == "# as it was\n"
 
 
 def test_the_runs_of_a_random_design_are_mixed_so_that_a_slow_hour_is_not_taken_for_scale(tmp_path, file):
@@ -122,7 +128,7 @@ def test_a_campaign_that_is_run_again_makes_only_what_is_new(tmp_path, file):
 
 
 def test_so_many_runs_as_asked_for_are_made_and_no_more(tmp_path, file):
-    report = run_campaign(a_campaign(tmp_path), file, planned(5), room=Room(slots=2), max_runs=3)
+    report = run_campaign(a_campaign(tmp_path), file, planned(5), room=CampaignLimits(slots=2), max_runs=3)
     assert Ending.MAX_RUNS is report.ending
     assert len((tmp_path / "ran").read_text().splitlines()) == 3
 
@@ -140,15 +146,15 @@ def test_a_run_has_its_cores_alone_and_its_threads_follow(tmp_path, file):
     available = sorted(os.sched_getaffinity(0))
     if len(available) < 2:
         pytest.skip("two cores are needed")
-    run_campaign(a_campaign(tmp_path, code), file, planned(2), room=Room(cores=2))
+    run_campaign(a_campaign(tmp_path, code), file, planned(2), room=CampaignLimits(cores=2))
     assert {f"[{core}] 1 <>" for core in available[:2]} == {(tmp_path / name).read_text() for name in "01"}
 
 
 def test_more_than_the_machine_has_is_refused_before_anything_runs(tmp_path, file):
     with pytest.raises(InvalidInput, match=r"can be made on this machine: it asks for 3 GPUs, and \d may be used"):
-        run_campaign(a_campaign(tmp_path), file, planned(1, gpus_per_node=3), room=Room(gpus=0))
+        run_campaign(a_campaign(tmp_path), file, planned(1, gpus_per_node=3), room=CampaignLimits(gpus=0))
     with pytest.raises(InvalidInput, match="--cores 9999 is more than this machine has"):
-        run_campaign(a_campaign(tmp_path), file, planned(1), room=Room(cores=9999))
+        run_campaign(a_campaign(tmp_path), file, planned(1), room=CampaignLimits(cores=9999))
     assert not (tmp_path / "ran").exists()
 
 
@@ -259,7 +265,7 @@ def _marked(tmp_path):
     found = []
     for process in psutil.process_iter():
         try:
-            if str(tmp_path) in process.environ().get(MARK, ""):
+            if str(tmp_path) in process.environ().get(MARK_VARIABLE, ""):
                 found.append(process)
         except psutil.Error:
             continue
@@ -325,7 +331,7 @@ def test_a_second_runner_says_who_is_the_first(tmp_path, driven, file):
 def test_a_campaign_is_stopped_from_another_process_and_resumed(tmp_path, driven, file):
     process = driven(2, 20.0)
     _until(lambda: _marked(tmp_path))
-    folder = find_folder("test", None)
+    folder = find_campaign_folder("test", None)
     assert f"process {process.pid} " in stop_campaign(folder)
     process.wait(30)
     assert _marked(tmp_path) == []
@@ -338,7 +344,7 @@ def test_what_outlived_its_runner_is_ended_by_stop(tmp_path, driven):
     _until(lambda: _marked(tmp_path))
     process.kill()
     process.wait()
-    assert "1 of its runs were still at work" in stop_campaign(find_folder("test", None))
+    assert "1 of its runs were still at work" in stop_campaign(find_campaign_folder("test", None))
     assert _marked(tmp_path) == []
 
 
@@ -359,4 +365,4 @@ def test_the_first_interrupt_lets_runs_end_and_the_second_ends_them(tmp_path, dr
 
 def test_a_campaign_that_was_never_run_is_unknown():
     with pytest.raises(UnknownName, match="unknown campaign 'nothing'"):
-        find_folder("nothing", None)
+        find_campaign_folder("nothing", None)

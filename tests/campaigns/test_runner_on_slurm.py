@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from leadline.app import campaign_places
-from leadline.app.campaign_runs import campaign_status, find_folder, run_campaign, stop_campaign
+from leadline.app.campaigns import places
+from leadline.app.campaigns.runs import campaign_status, find_campaign_folder, run_campaign, stop_campaign
 from leadline.core.campaigns import Budget, BudgetUnit, Campaign, Configuration, Parameter, ParameterKind, PlannedRun
 from leadline.core.errors import InvalidInput, UnknownName
 from leadline.core.estimate import Interval
 from leadline.core.jobs import JobState, ResourceSpec
 from leadline.core.runs import Scale
-from leadline.execution.slurm.arrays import Patience
+from leadline.execution.schedulers.slurm.array_queue import ArrayPollIntervals
 from leadline.history.sqlite import SqliteHistory
 
 APPENDS = "import sys, time; time.sleep(float(sys.argv[2])); open('ran', 'a').write(sys.argv[1] + ' ')"
@@ -45,7 +45,7 @@ def planned(count, pause, forecast_s=None):
 
 
 def go(folder, pause, **changes):
-    campaign_places.Patience = lambda: Patience(first=0.3, last=1.0, silence=3.0)
+    places.ArrayPollIntervals = lambda: ArrayPollIntervals(first=0.3, last=1.0, silence=3.0)
     (folder / "test.toml").touch()
     runs = planned(6, pause, 2.0 if changes else None)
     campaign = a_campaign(folder, **changes)
@@ -115,10 +115,10 @@ def test_a_place_that_cannot_be_is_refused_before_anything_is_written(tmp_path, 
     with pytest.raises(UnknownName, match="unknown system 'Nowhere'"):
         run_campaign(a_campaign(tmp_path), file, planned(1, 0.0), on="Nowhere:gpu")
     with pytest.raises(InvalidInput, match="--cores shares out this machine"):
-        run_campaign(a_campaign(tmp_path), file, planned(1, 0.0), on="slurm", room=campaign_places.Room(cores=2))
+        run_campaign(a_campaign(tmp_path), file, planned(1, 0.0), on="slurm", room=places.CampaignLimits(cores=2))
     monkeypatch.setenv("PATH", os.devnull)
     with pytest.raises(InvalidInput, match="this machine has no sbatch"):
         run_campaign(a_campaign(tmp_path), file, planned(1, 0.0), on="slurm:short")
     assert not (tmp_path / "data").exists()
     with pytest.raises(UnknownName):
-        find_folder("test", None)
+        find_campaign_folder("test", None)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from leadline.core.errors import InvalidInput
-from leadline.estimators.collectives import ALL_REDUCE, SEND, Collective, fit, load
+from leadline.estimators.collectives import ALL_REDUCE, SEND, Collective, fit_collective_times, load_collective_times
 
 SIZES = np.geomspace(2**12, 2**23, 120)
 
@@ -23,7 +23,7 @@ def measured(devices, link="A", sizes=SIZES, wire=None, **law):
 
 def learned(*parts):
     pairs = [pair for part in parts for pair in part]
-    return fit([one for one, _ in pairs], [seconds for _, seconds in pairs])
+    return fit_collective_times([one for one, _ in pairs], [seconds for _, seconds in pairs])
 
 
 def test_a_size_between_measured_ones_lies_on_the_curve():
@@ -95,7 +95,7 @@ def test_one_number_of_devices_does_not_tell_of_another():
 
 def test_a_time_of_nothing_is_refused():
     with pytest.raises(InvalidInput, match="took 0 s"):
-        fit([reduce_of(1e6)], [0.0])
+        fit_collective_times([reduce_of(1e6)], [0.0])
 
 
 def test_jumps_of_single_times_do_not_move_another_number_of_devices():
@@ -146,4 +146,4 @@ def test_the_state_makes_the_same_times():
     times = learned(measured(2), measured(8, wire=300e9))
     asked = [reduce_of(2**22, 2), reduce_of(2**22, 4), reduce_of(2**30, 8)]
     for name in ("point", "spread", "beyond"):
-        assert getattr(times.predict(asked), name).tolist() == getattr(load(times.dump()).predict(asked), name).tolist()
+        assert getattr(times.predict(asked), name).tolist() == getattr(load_collective_times(times.dump()).predict(asked), name).tolist()

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from leadline.core.accounting import AccountedJob
 from leadline.core.jobs import JobState
-from leadline.estimators.queue_state import FEATURES, known_at, queue_rows, rows_now
+from leadline.estimators.queue_state import QUEUE_FEATURES, accounting_at, current_queue_rows, queue_rows
 
 HOUR = 3600.0
 
@@ -19,7 +19,7 @@ def job(submitted, started=None, ended=None, *, cores=4, walltime_s=HOUR, user="
 
 
 def told(jobs, place=-1):
-    return dict(zip(FEATURES, queue_rows(jobs)[place], strict=True))
+    return dict(zip(QUEUE_FEATURES, queue_rows(jobs)[place], strict=True))
 
 
 @st.composite
@@ -55,7 +55,7 @@ def test_what_happens_after_a_job_came_changes_nothing_of_its_row(jobs):
             continue
         before = [other for other in jobs[:place] if other.submitted_s <= ready]
         later = [other for other in jobs[place + 1 :] if other.submitted_s < ready]
-        then = [*known_at(before, ready), replace(one, started_s=None, ended_s=None), *known_at(later, ready)]
+        then = [*accounting_at(before, ready), replace(one, started_s=None, ended_s=None), *accounting_at(later, ready)]
         np.testing.assert_array_equal(whole[place], queue_rows(then, [len(before)])[0])
 
 
@@ -63,8 +63,8 @@ def test_what_happens_after_a_job_came_changes_nothing_of_its_row(jobs):
 @given(accountings())
 def test_a_job_that_would_come_now_is_told_what_it_would_be_told_had_it_come(jobs):
     asked = AccountedJob("asked", 50.0, user="a", partition="p", cores=3, walltime_s=20.0)
-    known = known_at(jobs, 50.0)
-    np.testing.assert_array_equal(queue_rows([*known, asked], [len(known)]), rows_now(known, [asked]))
+    known = accounting_at(jobs, 50.0)
+    np.testing.assert_array_equal(queue_rows([*known, asked], [len(known)]), current_queue_rows(known, [asked]))
 
 
 def test_a_job_that_has_not_ended_shows_its_requested_end_and_not_its_real_one():
@@ -115,12 +115,12 @@ def test_waits_that_jobs_of_the_same_shape_and_partition_had_are_remembered():
 
 def test_what_the_scheduler_foretold_is_a_figure_where_it_was_asked():
     jobs = [job(0.0, 1.0, 2.0), job(5.0)]
-    rows = queue_rows(jobs, forecasts={"5.0": 120.0})[:, FEATURES.index("forecast_s")]
+    rows = queue_rows(jobs, forecasts={"5.0": 120.0})[:, QUEUE_FEATURES.index("forecast_s")]
     assert rows.tolist() == [-1.0, 120.0]
 
 
 def test_beyond_the_jobs_that_are_planned_one_by_one_the_work_is_spread_over_all_cores(monkeypatch):
-    monkeypatch.setattr("leadline.estimators.queue_pool.MOST_PLANNED", 2)
+    monkeypatch.setattr("leadline.estimators.queue_state.MOST_PLANNED", 2)
     jobs = [job(0.0, 0.0, None, cores=4), *(job(1.0 + i, cores=4) for i in range(6)), job(10.0, cores=4)]
     # the running one and two in turn, then four hours of four cores on four cores
     assert told(jobs)["site_planned_s"] == pytest.approx((HOUR - 10.0) + 2 * HOUR + 4 * HOUR)

@@ -9,12 +9,12 @@ import pytest
 from leadline.catalog.read import TomlCatalog
 from leadline.core.hardware import Device, DeviceKind
 from leadline.core.workload import ModelKind, ModelSource, Parallelism, Phase, Precision, Workload
-from leadline.estimators.communication import ring_of
-from leadline.estimators.host_memory import host_memory
-from leadline.estimators.parallel import COLLECTIVE_LAUNCH_S
-from leadline.estimators.roofline import SpecsKernels
+from leadline.estimators.memory.host import host_memory
+from leadline.estimators.parallelism.collectives import make_ring
+from leadline.estimators.parallelism.division import COLLECTIVE_LAUNCH_S
+from leadline.estimators.step_time.roofline import RooflineKernels
 from leadline.estimators.token_times import least_decode_s
-from leadline.estimators.whitebox import WhiteBox
+from leadline.estimators.white_box import WhiteBox
 from leadline.graphs.hf_config import expand
 
 A100 = Device("A100", "nvidia", DeviceKind.GPU, 80 * 10**9, 2.039e12,
@@ -29,7 +29,7 @@ BOX = WhiteBox(host_memory=host_memory)
 ENDS = ("point", "low", "high")
 
 
-class Unhurried(SpecsKernels):
+class Unhurried(RooflineKernels):
     """The same kernels on a host that launches at once, so that the device alone decides."""
 
     def launch_s(self, op):  # noqa: ARG002 - the signature of a kernel model
@@ -139,15 +139,15 @@ def test_tensor_parallel_decoding_pays_the_latency_of_two_reductions_a_layer(ask
     computing_s = []
     for device in (A100, replace(A100, form_factor="PCIe", link_bytes_per_s=None)):
         told = asked(box=QUICK_HOST, device=device, **over(2, tensor=2), generated=2).token_times
-        reduced_s = ring_of(device, 2).all_reduce_s(2 * 4096)
+        reduced_s = make_ring(device, 2).all_reduce_s(2 * 4096)
         computing_s.append(told.last_decode_step_s.point - 64 * reduced_s)
-        assert 10 * 2 * 4096 / ring_of(device, 2).bytes_per_s < reduced_s
+        assert 10 * 2 * 4096 / make_ring(device, 2).bytes_per_s < reduced_s
     assert pytest.approx(computing_s[0]) == computing_s[1]
     assert alone_s / 2 < computing_s[0] < 0.75 * alone_s
 
 
 def test_replayed_kernels_are_as_unsure_as_their_price_list_and_launched_ones_as_the_host(asked):
-    box = WhiteBox(host_memory=host_memory, kernels=lambda device, _: SpecsKernels(device, spread=0.1))
+    box = WhiteBox(host_memory=host_memory, kernels=lambda device, _: RooflineKernels(device, spread=0.1))
     told = asked(box=box).token_times
     replayed, launched = told.replayed_per_output_token_s, told.time_per_output_token_s
     assert pytest.approx(math.exp(1.645 * 0.1), rel=1e-3) == replayed.high / replayed.point
@@ -156,7 +156,7 @@ def test_replayed_kernels_are_as_unsure_as_their_price_list_and_launched_ones_as
 
 def test_a_decode_step_that_launches_limit_or_nearly_limit_is_unsure_of_the_host(asked):
     """Up to 16 sequences of a thousand tokens the kernels take little longer than the launches, if at all."""
-    widest = math.exp(1.645 * SpecsKernels.spread)
+    widest = math.exp(1.645 * RooflineKernels.spread)
     longer = {"batch": 16, "sequence": 1024}
     for settings in ({}, {"batch": 4, "sequence": 1024}, longer, {**longer, **over(4, tensor=4)}):
         estimate = asked(**settings, generated=2)
@@ -168,7 +168,7 @@ def test_a_decode_step_that_launches_limit_or_nearly_limit_is_unsure_of_the_host
 def test_a_host_that_is_the_limit_launches_the_reductions_too(asked):
     """32 layers of two reductions each, beside the launches that one GPU needs."""
     told, alone = asked(**over(8, tensor=8), generated=2), asked(generated=2)
-    reduced_s = 64 * ring_of(A100, 8).all_reduce_s(2 * 4096)
+    reduced_s = 64 * make_ring(A100, 8).all_reduce_s(2 * 4096)
     launches_s = alone.basis.breakdown_s["launch"] / 2
     assert pytest.approx(launches_s + 64 * COLLECTIVE_LAUNCH_S + reduced_s, rel=0.01) == (
         told.token_times.last_decode_step_s.point

@@ -6,7 +6,7 @@ from leadline.core.estimate import Interval
 from leadline.core.graph import LoopFacts, OpGraph, TracedJob
 from leadline.core.hardware import Calibration, Device, DeviceKind
 from leadline.core.workload import Dataset, ModelKind, ModelSource, Phase, Workload
-from leadline.estimators.walltime import job_length, load_s, start_up, step_with_loading
+from leadline.estimators.walltime import job_length, load_s, startup_interval, step_with_loading
 
 MODEL = ModelSource(ModelKind.FUNCTION, "net.py:build")
 CPU = Device("CPU", "amd", DeviceKind.CPU)
@@ -77,7 +77,7 @@ def test_a_measured_import_narrows_the_start():
     bare = Device("CPU", "amd", DeviceKind.CPU)
     figures = {"framework_import_s": 2.0}
     known = Device("CPU", "amd", DeviceKind.CPU, calibration=Calibration("now", "torch", 1, figures=figures))
-    measured, assumed = start_up(known, LoopFacts()), start_up(bare, LoopFacts())
+    measured, assumed = startup_interval(known, LoopFacts()), startup_interval(bare, LoopFacts())
     assert 2.0 <= measured.point <= 4.0
     assert measured.high - measured.low < assumed.high - assumed.low
 
@@ -85,8 +85,8 @@ def test_a_measured_import_narrows_the_start():
 def test_what_a_script_imports_itself_lengthens_the_start_in_proportion():
     figures = {"framework_import_s": 2.0, "first_step_s": 0.5}
     known = Device("CPU", "amd", DeviceKind.CPU, calibration=Calibration("now", "torch", 1, figures=figures))
-    assert start_up(known, LoopFacts()).point == 2.5
-    assert start_up(known, LoopFacts(script_s=0.7, framework_s=1.4)).point == 3.5
+    assert startup_interval(known, LoopFacts()).point == 2.5
+    assert startup_interval(known, LoopFacts(script_s=0.7, framework_s=1.4)).point == 3.5
 
 
 def test_what_the_scripts_own_loader_took_wins_over_the_assumption():

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from leadline.core.errors import InvalidInput
-from leadline.estimators.run_similarity import WholeRun, ages_of, covariance, encode
-from leadline.estimators.whole_runs import AGEING, PARTS, WALKING, fit, load
+from leadline.estimators.run_similarity import WholeRun, covariance, encode_runs, find_first_appearances
+from leadline.estimators.whole_runs import AGEING, PARTS, WALKING, fit_run_times, load_run_times
 
 pytest.importorskip("scipy")
 
@@ -40,7 +40,7 @@ HISTORY = [
 
 @pytest.fixture(scope="module")
 def times():
-    return fit(HISTORY, [made_s(one) for one in HISTORY])
+    return fit_run_times(HISTORY, [made_s(one) for one in HISTORY])
 
 
 def relative(times, *asked):
@@ -86,11 +86,11 @@ def test_a_workload_that_nobody_ran_is_refused(times):
 def test_a_wild_run_hardly_moves_the_others():
     seconds = [made_s(one) for one in HISTORY]
     seconds[4] *= 20
-    assert np.abs(relative(fit(HISTORY, seconds), run(devices=8, when=2.0), run("ssd", "B", 8, 2.0)) - 1).max() < 0.15
+    assert np.abs(relative(fit_run_times(HISTORY, seconds), run(devices=8, when=2.0), run("ssd", "B", 8, 2.0)) - 1).max() < 0.15
 
 
 def test_the_state_makes_the_same_answers(times):
-    again, asked = load(times.dump()), [run(when=3.0), run(device="C", when=3.0, host="new")]
+    again, asked = load_run_times(times.dump()), [run(when=3.0), run(device="C", when=3.0, host="new")]
     for name in ("point", "spread", "beyond"):
         assert getattr(times.predict(asked), name).tolist() == getattr(again.predict(asked), name).tolist()
 
@@ -99,7 +99,7 @@ def test_the_state_makes_the_same_answers(times):
 def test_every_part_is_a_covariance(part):
     """Symmetric, and no variance of any combination of runs is below zero."""
     runs = [*HISTORY, run(when=3.0, form="PCIe"), run(device="C", devices=1), replace(run(), batch=None)]
-    encoded = encode(runs, ages_of(runs), {})
+    encoded = encode_runs(runs, find_first_appearances(runs), {})
     matrix = covariance(part, encoded, encoded)
     assert np.array_equal(matrix, matrix.T)
     assert np.linalg.eigvalsh(matrix).min() > -1e-8 * max(1.0, matrix.max())
@@ -107,6 +107,6 @@ def test_every_part_is_a_covariance(part):
 
 def test_few_runs_and_a_run_of_no_time_are_refused():
     with pytest.raises(InvalidInput, match="2 runs are too few"):
-        fit(HISTORY[:2], [1.0, 2.0])
+        fit_run_times(HISTORY[:2], [1.0, 2.0])
     with pytest.raises(InvalidInput, match="took no time"):
-        fit(HISTORY, [0.0] * len(HISTORY))
+        fit_run_times(HISTORY, [0.0] * len(HISTORY))

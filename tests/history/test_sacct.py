@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from leadline.core.errors import InvalidInput
 from leadline.core.jobs import JobState
-from leadline.history.sacct import DELIMITER, FIELDS, read_sacct, sacct_command
+from leadline.history.sacct import DELIMITER, SACCT_FIELDS, read_sacct, sacct_command
 
 ROW = {
     "JobID": "17", "Submit": "1700000000", "Eligible": "1700000030", "Start": "1700000090", "End": "1700003690",
@@ -89,4 +89,4 @@ def test_an_empty_accounting_has_no_jobs():
 
 
 def test_the_command_asks_for_the_fields_that_are_read():
-    assert f"--format={','.join(FIELDS)}" == sacct_command(30)[-1]
+    assert f"--format={','.join(SACCT_FIELDS)}" == sacct_command(30)[-1]

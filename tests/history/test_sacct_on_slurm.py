@@ -7,7 +7,7 @@ import time
 import pytest
 
 from leadline.core.jobs import JobState
-from leadline.history.sacct import ENVIRONMENT, read_sacct, sacct_command
+from leadline.history.sacct import SACCT_ENVIRONMENT, read_sacct, sacct_command
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("slurm")]
 NAME = "a 'name'|with \"everything\""
@@ -25,7 +25,7 @@ def submit(*options, seconds=3):
 
 
 def listed():
-    return {one.id: one for one in read_sacct(said(*sacct_command(1), **ENVIRONMENT))}
+    return {one.id: one for one in read_sacct(said(*sacct_command(1), **SACCT_ENVIRONMENT))}
 
 
 def settle(condition, most_s=60):

@@ -12,7 +12,7 @@ from leadline.core.errors import LeadlineError, UnknownName
 from leadline.core.estimate import Basis, Estimate, Interval, Target, Tier
 from leadline.core.jobs import JobSpec, JobState, ResourceSpec
 from leadline.core.runs import Measurement, Run
-from leadline.history.export import to_csv
+from leadline.history.export import runs_to_csv
 from leadline.history.sqlite import SqliteHistory
 
 RUN = Run(
@@ -118,7 +118,7 @@ def test_any_values_come_back(tmp_path_factory, value, name, words):
 
 def test_the_table_has_a_line_a_run_and_no_zero_for_the_unknown():
     bare = replace(RUN, id="bare", state=JobState.TIMEOUT, predicted=None, measured={})
-    header, first, second = to_csv([RUN, bare]).splitlines()
+    header, first, second = runs_to_csv([RUN, bare]).splitlines()
     columns = header.split(",")
     assert first.split(",")[columns.index("predicted_elapsed_s")] == "10.0"
     assert first.split(",")[columns.index("measured_elapsed_s")] == "11.0"

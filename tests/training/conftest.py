@@ -21,11 +21,10 @@ def built(quick):
     """Return a model of a made campaign with what it was made of."""
     from made_runs import campaign
 
-    from leadline.training.build import Options, Origin, build
-    from leadline.training.commands import command_of
-    from leadline.training.records import records_of
+    from leadline.training.build import TrainingOptions, TrainingOrigin, build_model, infer_command
+    from leadline.training.records import run_records
 
     runs = campaign(80, 24)
-    origin = Origin("runs.csv", "2026-01-02T00:00:00+00:00", "leadline train runs.csv", command_of(runs))
-    options = Options(targets=("elapsed_s", "host_memory_bytes"))
-    return build(records_of(runs), quick, origin, options)
+    origin = TrainingOrigin("runs.csv", "2026-01-02T00:00:00+00:00", "leadline train runs.csv", infer_command(runs))
+    options = TrainingOptions(targets=("elapsed_s", "host_memory_bytes"))
+    return build_model(run_records(runs), quick, origin, options)

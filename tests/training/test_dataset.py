@@ -1,21 +1,68 @@
-"""From runs to samples."""
+"""What was seen of a feature, and how far a question lies beyond it."""
 
+import math
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from made_runs import campaign, make_run
 
 from leadline.core.errors import InvalidInput, UnknownName
 from leadline.core.hardware import Device, DeviceKind
 from leadline.core.jobs import JobState, ResourceSpec
-from leadline.core.models import Role
+from leadline.core.models import Feature, Role
 from leadline.core.runs import Measurement, Scale
-from leadline.training.dataset import make_dataset
-from leadline.training.records import records_of
+from leadline.estimators.tabular.encoding import learn_encoding
+from leadline.training.dataset import _outside, complete_rows, describe_extrapolation, make_dataset
+from leadline.training.records import run_records
+
+EPOCHS = Feature("epochs", Role.PARAMETER, 1, 10, whole=True)
+SHIFT = Feature("shift", Role.PARAMETER, -1, 1)
+KIND = Feature("kind", Role.PARAMETER, choices=("a", "b"))
+NODES = Feature("nodes", Role.RESOURCE, 2, 2, whole=True, values=(2.0,), used=False)
+ALL = (EPOCHS, SHIFT, KIND, NODES)
+
+
+def test_within_what_was_run_nothing_is_said():
+    assert describe_extrapolation({"epochs": 10, "shift": -1, "kind": "a", "nodes": 2}, ALL) == ()
+
+
+def test_what_lies_beyond_names_the_feature_its_value_and_what_was_run_the_farthest_first():
+    assert describe_extrapolation({"epochs": 40, "shift": 4, "kind": "c", "nodes": 4}, ALL) == (
+        "kind = c was never run; runs had a, b",
+        "shift = 4 lies 1.5 ranges above what was run (-1 to 1)",
+        "nodes = 4 is 2 times the largest that was run (2 alone)",
+        "epochs = 40 is 4 times the largest that was run (1 to 10)",
+    )
+    assert describe_extrapolation({"epochs": 0.5}, [EPOCHS]) == ("epochs = 0.5 is 2 times below the least that was run (1 to 10)",)
+    assert describe_extrapolation({}, [EPOCHS]) == ("epochs is not given",)
+    assert describe_extrapolation({"epochs": "many"}, [EPOCHS]) == ("epochs = many is no number, as it was in the runs",)
+
+
+def test_a_row_is_completed_with_what_never_varied_and_cells_with_units_count_in_the_columns_unit():
+    assert complete_rows([{"epochs": "3 min"}], ALL) == [{"nodes": 2, "epochs": 180.0}]
+    assert complete_rows([{"epochs": "3", "kind": "3", "nodes": 4}], ALL) == [{"nodes": 4, "epochs": 3.0, "kind": "3"}]
+    assert complete_rows([{"kind": 3}], ALL) == [{"nodes": 2, "kind": "3"}]
+
+
+def test_a_number_of_few_values_lists_them():
+    features = {one.name: one for one in make_dataset(run_records(campaign())).features}
+    assert features["cores"].values == (1.0, 2.0, 4.0)
+    assert features["samples"].values == ()
+    assert (features["epochs"].low, features["epochs"].high, features["epochs"].whole) == (1, 60, True)
+
+
+@given(st.floats(1e-3, 1e6), st.floats(1.5, 1e3), st.floats(1e-3, 1e6))
+def test_the_distance_is_the_one_that_the_estimators_encoding_finds(low, factor, value):
+    high = low * factor
+    expected = learn_encoding([{"x": low}, {"x": high}]).encode([{"x": value}])[1][0]
+    said = _outside(Feature("x", Role.PARAMETER, low, high), value)
+    assert math.isclose(expected, said[0] if said else 0.0, rel_tol=1e-6, abs_tol=1e-6)
 
 
 def data_of(runs, target="elapsed_s", **more):
-    return make_dataset(records_of(runs), target, **more)
+    return make_dataset(run_records(runs), target, **more)
 
 
 def test_parameters_and_resources_are_features_and_those_that_never_vary_are_marked():
@@ -86,7 +133,7 @@ def test_a_gpu_brings_its_figures_from_the_catalog_and_only_to_jobs_that_have_it
     one = make_run(1, tags=tags)
     with_gpu = replace(one, job=replace(one.job, resources=ResourceSpec(gpus_per_node=1)))
     asked = {"Tesla V100": card}.get
-    first, second = records_of([one, with_gpu], device_of=asked)
+    first, second = run_records([one, with_gpu], device_of=asked)
     assert first.features["node_cores"] == 40
     assert "node_gpu" not in first.features
     assert second.features["node_gpu_float32_flops_per_s"] == 15e12
@@ -94,7 +141,7 @@ def test_a_gpu_brings_its_figures_from_the_catalog_and_only_to_jobs_that_have_it
 
 def test_figures_of_the_op_graph_are_features():
     runs = [make_run(n, epochs=n + 1) for n in range(6)]
-    records = records_of(runs, graph_features={run.id: {"graph_flops": 1e9 * n} for n, run in enumerate(runs)})
+    records = run_records(runs, graph_features={run.id: {"graph_flops": 1e9 * n} for n, run in enumerate(runs)})
     assert make_dataset(records).dataset.samples[5].features["graph_flops"] == 5e9
 
 

@@ -5,16 +5,16 @@ import pytest
 from made_runs import campaign, make_run, walltime_s
 
 from leadline.core.runs import Scale
-from leadline.training.build import Options, Origin, build, measured_targets
+from leadline.training.build import TrainingOptions, TrainingOrigin, build_model, measured_targets
 from leadline.training.dataset import make_dataset
 from leadline.training.fitting import train_target
-from leadline.training.records import records_of
+from leadline.training.records import run_records
 
-ORIGIN = Origin("test", "2026-01-02", "leadline train test")
+ORIGIN = TrainingOrigin("test", "2026-01-02", "leadline train test")
 
 
 def train(runs, quick, **more):
-    return train_target(make_dataset(records_of(runs), **more), quick)
+    return train_target(make_dataset(run_records(runs), **more), quick)
 
 
 def test_a_law_learned_from_both_scales_is_within_a_few_percent_on_runs_it_never_saw(built):
@@ -57,7 +57,7 @@ def test_a_small_history_says_so_and_has_no_test(quick):
 
 
 def test_a_small_history_has_wider_intervals_than_a_large_one(quick, built):
-    model, _ = build(records_of(campaign(10, 3, seed=2)), quick, ORIGIN, Options(("elapsed_s",)))
+    model, _ = build_model(run_records(campaign(10, 3, seed=2)), quick, ORIGIN, TrainingOptions(("elapsed_s",)))
     large, _ = built
     row = {"epochs": 40, "samples": 60000, "kind": "a", "cores": 2}
     few, many = model.predict("elapsed_s", [row]), large.predict("elapsed_s", [row])
@@ -67,18 +67,18 @@ def test_a_small_history_has_wider_intervals_than_a_large_one(quick, built):
 
 
 def test_the_default_targets_are_those_that_every_completed_run_has(quick):
-    assert measured_targets(records_of(campaign(5, 5))) == ("elapsed_s", "host_memory_bytes")
+    assert measured_targets(run_records(campaign(5, 5))) == ("elapsed_s", "host_memory_bytes")
 
 
 def test_the_same_seed_makes_the_same_model(quick, built):
-    again, _ = build(records_of(campaign(80, 24)), quick, ORIGIN, Options(("host_memory_bytes",)))
+    again, _ = build_model(run_records(campaign(80, 24)), quick, ORIGIN, TrainingOptions(("host_memory_bytes",)))
     row = {"epochs": 30, "samples": 50000, "kind": "b", "cores": 1}
     assert again.predict("host_memory_bytes", [row]) == built[0].predict("host_memory_bytes", [row])
 
 
 @pytest.mark.parametrize("policy", ["mae", "wtm", "pinball", "cost"])
 def test_every_policy_chooses_and_says_why(quick, policy):
-    done = train_target(make_dataset(records_of(campaign(40, 12))), {"linear": quick["linear"]}, policy=policy)
+    done = train_target(make_dataset(run_records(campaign(40, 12))), {"linear": quick["linear"]}, policy=policy)
     assert done.selection.reason.startswith(done.selection.winner.name)
     if policy == "wtm":
         assert done.selection.scores[0].upp == min(one.upp for one in done.selection.scores)

@@ -6,7 +6,7 @@ import pytest
 from leadline.core.errors import InvalidInput
 from leadline.core.runs import Scale
 from leadline.core.samples import Sample
-from leadline.training.candidates import adjustment
+from leadline.training.cross_validation import harp_adjustment
 from leadline.training.harp import SEED, build_harp
 from leadline.uncertainty.metrics import underprediction
 
@@ -36,9 +36,9 @@ def values(samples):
 
 
 def test_the_adjustment_is_the_mean_shortfall_to_two_digits():
-    assert adjustment(np.array([10.0, 10.0, 10.0, 10.0]), np.array([5.0, 8.76, 10.0, 20.0])) == 1.31
-    assert adjustment(np.array([10.0]), np.array([11.0])) == 1.0
-    assert adjustment(np.empty(0), np.empty(0)) == 1.0
+    assert harp_adjustment(np.array([10.0, 10.0, 10.0, 10.0]), np.array([5.0, 8.76, 10.0, 20.0])) == 1.31
+    assert harp_adjustment(np.array([10.0]), np.array([11.0])) == 1.0
+    assert harp_adjustment(np.empty(0), np.empty(0)) == 1.0
 
 
 def test_three_regressors_four_training_sets_and_two_adjustments_make_24_models():

@@ -4,18 +4,18 @@ import pytest
 from made_runs import campaign
 
 from leadline.core.errors import LeadlineError
-from leadline.training.build import Options, Origin, build
-from leadline.training.learning_curve import learning_curve
+from leadline.training.build import TrainingOptions, TrainingOrigin, build_model
+from leadline.training.fitting import learning_curve
 from leadline.training.plots import FORMATS, _even, draw_all
-from leadline.training.records import records_of
+from leadline.training.records import run_records
 
 
 @pytest.fixture(scope="module")
 def straight(quick):
     """Return a model by the estimator that fits at once."""
-    targets = Options(targets=("elapsed_s", "host_memory_bytes"))
+    targets = TrainingOptions(targets=("elapsed_s", "host_memory_bytes"))
     only = {"linear": quick["linear"]}
-    return build(records_of(campaign(80, 24)), only, Origin("runs", "2026-01-02", "leadline train runs"), targets)
+    return build_model(run_records(campaign(80, 24)), only, TrainingOrigin("runs", "2026-01-02", "leadline train runs"), targets)
 
 
 def test_a_learning_curve_rises_in_cost_and_falls_in_error(straight):

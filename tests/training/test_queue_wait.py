@@ -12,8 +12,8 @@ import pytest
 from leadline.core.accounting import AccountedJob
 from leadline.core.errors import InvalidInput
 from leadline.core.waits import AT_ONCE_S
-from leadline.estimators.queue_state import known_at, queue_rows
-from leadline.training.queue_wait import fit_waits, load_waits
+from leadline.estimators.queue_state import accounting_at, queue_rows
+from leadline.training.queue_wait import fit_queue_wait_model, load_queue_wait_model
 
 CORES = 64
 
@@ -71,7 +71,7 @@ def accounting(count=900, seed=0):
 @lru_cache
 def learned(count=600):
     jobs = accounting()
-    return fit_waits(jobs, jobs[count].submitted_s)
+    return fit_queue_wait_model(jobs, jobs[count].submitted_s)
 
 
 def later(count=600):
@@ -129,7 +129,7 @@ def test_quantiles_ascend_and_the_point_lies_in_its_interval():
 def test_what_happened_after_the_accounting_was_read_teaches_nothing():
     jobs = accounting()
     now_s = jobs[300].submitted_s
-    one, other = fit_waits(jobs, now_s), fit_waits(known_at(jobs, now_s), now_s)
+    one, other = fit_queue_wait_model(jobs, now_s), fit_queue_wait_model(accounting_at(jobs, now_s), now_s)
     for name, array in one.dump().items():
         np.testing.assert_array_equal(array, other.dump()[name])
 
@@ -144,7 +144,7 @@ def test_a_job_that_is_asked_about_now_is_answered_as_one_that_came_now():
 def test_waits_are_kept_as_arrays():
     model = learned()
     rows = queue_rows(accounting(), range(600, 620))
-    same = load_waits(model.dump())
+    same = load_queue_wait_model(model.dump())
     assert [one.wait_s for one in model.waits(rows, 0.0)] == pytest.approx(
         [one.wait_s for one in same.waits(rows, 0.0)]
     )
@@ -154,7 +154,7 @@ def test_what_the_scheduler_foretold_is_learned_and_believed_as_far_as_it_was_ri
     jobs = accounting()
     # it knows the wait, but tells three times as much
     forecasts = {one.id: 3.0 * one.wait_s for one in jobs}
-    model = fit_waits(jobs, jobs[600].submitted_s, forecasts=forecasts)
+    model = fit_queue_wait_model(jobs, jobs[600].submitted_s, forecasts=forecasts)
     true = np.array([one.wait_s for one in jobs[600:]])
 
     def off(rows):
@@ -171,13 +171,13 @@ def test_what_the_scheduler_foretold_is_learned_and_believed_as_far_as_it_was_ri
 def test_too_few_jobs_teach_nothing():
     jobs = accounting()
     with pytest.raises(InvalidInput, match="200 jobs that started or more, and this accounting has"):
-        fit_waits(jobs, jobs[100].submitted_s)
+        fit_queue_wait_model(jobs, jobs[100].submitted_s)
 
 
 def test_waits_of_another_version_are_refused():
     state = {**learned().dump(), "features": np.array(["walltime_s"])}
     with pytest.raises(InvalidInput, match="learn them again"):
-        load_waits(state)
+        load_queue_wait_model(state)
 
 
 def test_the_rest_of_a_wait_is_held_by_its_interval_too():

@@ -8,16 +8,16 @@ from made_runs import make_run
 
 from leadline.core.jobs import JobState
 from leadline.core.runs import Measurement, Scale
-from leadline.training.build import Origin
-from leadline.training.card_text import markdown
-from leadline.training.records import records_of
-from leadline.training.refit import LEAST_NEW, Asked, outcomes_of, reconsider
-from leadline.uncertainty.drift import Change
+from leadline.training.build import TrainingOrigin
+from leadline.training.model_card import model_card_markdown
+from leadline.training.records import run_records
+from leadline.training.refit import LEAST_NEW, RefitSettings, prediction_outcomes, refit_model
+from leadline.uncertainty.drift import DriftKind
 
 
 @pytest.fixture
 def asked(quick):
-    return Asked(quick, Origin("the history of net", "2026-03-01T00:00:00+00:00", "leadline learn"))
+    return RefitSettings(quick, TrainingOrigin("the history of net", "2026-03-01T00:00:00+00:00", "leadline learn"))
 
 
 def later(count, times=1.0, *, seed=3, noise=0.02, first=1000):
@@ -36,7 +36,7 @@ def later(count, times=1.0, *, seed=3, noise=0.02, first=1000):
 
 
 def decide(model, runs, asked, **more):
-    better, decided = reconsider(model, records_of(runs), asked, **more)
+    better, decided = refit_model(model, run_records(runs), asked, **more)
     return better, next(one for one in decided if one.target == "elapsed_s")
 
 
@@ -51,11 +51,11 @@ def test_a_machine_that_became_slower_is_found_and_the_model_follows(built, aske
     """Early runs are as before: the drift is one of the stream, and what is learned is of the runs since."""
     runs = [*later(30), *later(40, 1.3, seed=4, first=2000)]
     better, decided = decide(built[0], runs, asked)
-    assert (decided.replaced, decided.drift.change) == (True, Change.MORE)
+    assert (decided.replaced, decided.drift.change) == (True, DriftKind.MORE)
     assert pytest.approx(decided.drift.ratio, rel=0.05) == 1.3
     assert decided.judged.after < 0.05
     assert decided.judged.before > 0.2
-    fresh = outcomes_of(better, "elapsed_s", records_of(later(40, 1.3, seed=5)))
+    fresh = prediction_outcomes(better, "elapsed_s", run_records(later(40, 1.3, seed=5)))
     assert sum(one.predicted.low <= one.measured <= one.predicted.high for one in fresh) / 40 >= 0.75
     assert better.predict("host_memory_bytes", [runs[0].parameters]) == built[0].predict(
         "host_memory_bytes", [runs[0].parameters]
@@ -68,8 +68,8 @@ def test_the_card_says_when_and_why_and_how_far_off_both_were(built, asked):
     assert (line.at, line.target) == ("2026-03-01T00:00:00+00:00", "elapsed_s")
     assert "drifted: since run" in line.why
     assert (line.before, line.after) == (decided.judged.before, decided.judged.after)
-    assert "## What was learned since" in markdown(better.card)
-    assert "2026-03-01 00:00: elapsed_s, " in markdown(better.card)
+    assert "## What was learned since" in model_card_markdown(better.card)
+    assert "2026-03-01 00:00: elapsed_s, " in model_card_markdown(better.card)
 
 
 def test_what_was_just_learned_is_not_learned_again(built, asked):
@@ -94,10 +94,10 @@ def test_what_was_tried_in_vain_waits_for_a_quarter_more_runs(built, asked):
 def test_jobs_that_reach_their_limit_count_as_lower_bounds(built, asked):
     cut = []
     for run in later(30, 1.5, first=2000):
-        told = built[0].predict("elapsed_s", [records_of([run])[0].features]).point[0]
+        told = built[0].predict("elapsed_s", [run_records([run])[0].features]).point[0]
         resources = replace(run.job.resources, walltime_s=1.2 * told)
         cut.append(replace(run, state=JobState.TIMEOUT, job=replace(run.job, resources=resources), measured={}))
-    outcomes = outcomes_of(built[0], "elapsed_s", records_of(cut))
+    outcomes = prediction_outcomes(built[0], "elapsed_s", run_records(cut))
     assert all(one.censored and one.measured == pytest.approx(1.2 * one.predicted.point) for one in outcomes)
     _, decided = decide(built[0], [*later(30), *cut], asked)
     assert (decided.drift.found, decided.drift.at_least) == (True, True)

@@ -6,28 +6,39 @@ import subprocess
 import sys
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
-from leadline.app.kernels import kernels_of
+from leadline.app.estimate.step_estimators import select_kernels
 from leadline.catalog.read import TomlCatalog
+from leadline.core.errors import InvalidInput, MissingExtra
 from leadline.core.estimate import Tier
 from leadline.core.graph import Op, OpGraph, OpKind, Stage, TensorSpec, TracedJob
-from leadline.core.hardware import DeviceKind
+from leadline.core.hardware import Device, DeviceKind
 from leadline.core.workload import ModelKind, ModelSource, Phase, Precision, Workload
-from leadline.estimators.learned.kernels import LearnedKernels
-from leadline.estimators.learned.law_kernels import LawKernels
-from leadline.estimators.learned.selection import Domain, Group, ranked
-from leadline.estimators.learned.step_kernels import BlackBoxKernels, NetworkKernels
-from leadline.estimators.learned.swept import SweptKernels
-from leadline.estimators.roofline import SpecsKernels
+from leadline.estimators.step_time.learned_kernels import LearnedKernels
+from leadline.estimators.step_time.network import NetworkSetting
+from leadline.estimators.step_time.op_utilization_kernels import OpUtilizationKernels
+from leadline.estimators.step_time.roofline import RooflineKernels
+from leadline.estimators.step_time.selection import Domain, StepGroup, rank_estimators
+from leadline.estimators.step_time.step_kernels import BlackBoxKernels, NetworkKernels
+from leadline.estimators.step_time.swept_kernels import SweptKernels
 from leadline.graphs.hf_config import expand
-from leadline.training.shipped_models import shipped_card, shipped_kernels, shipped_laws
+from leadline.training.shipped_models import (
+    load_network,
+    read_network,
+    shipped_estimators_card,
+    shipped_kernels,
+    shipped_network,
+    shipped_network_card,
+    shipped_op_utilization,
+)
 
 BERT = {"model_type": "bert", "hidden_size": 768, "num_hidden_layers": 2, "num_attention_heads": 12,
         "intermediate_size": 3072, "vocab_size": 30522, "max_position_embeddings": 512}  # fmt: skip
 
 
-NAMES = (LawKernels.name, LearnedKernels.name, NetworkKernels.name, BlackBoxKernels.name, SpecsKernels.name)
+NAMES = (OpUtilizationKernels.name, LearnedKernels.name, NetworkKernels.name, BlackBoxKernels.name, RooflineKernels.name)
 
 
 @pytest.fixture
@@ -46,7 +57,7 @@ def device(name):
 
 
 def test_the_card_says_what_was_learned_and_how_far_off_it_was():
-    card = shipped_card()
+    card = shipped_estimators_card()
     assert card.schema == "leadline.shipped/1"
     assert {*NAMES, SweptKernels.name} == set(card.learned_from) == {one.estimator for one in card.records}
     for one in card.records:
@@ -57,46 +68,46 @@ def test_the_card_says_what_was_learned_and_how_far_off_it_was():
 
 
 def test_no_group_has_two_records_of_one_estimator():
-    keys = [(one.estimator, one.group, one.known) for one in shipped_card().records]
+    keys = [(one.estimator, one.group, one.known) for one in shipped_estimators_card().records]
     assert len(keys) == len(set(keys))
 
 
 @pytest.mark.parametrize(
     ("group", "knowing", "first"),
     [
-        (Group(Domain.VISION, "half", "inference"), (LawKernels.name,), LawKernels.name),
-        (Group(Domain.VISION, "half", "training"), (), LawKernels.name),
-        (Group(Domain.LANGUAGE, "single", "inference"), (), LearnedKernels.name),
-        (Group(Domain.LANGUAGE, "half", "training"), (), SpecsKernels.name),
+        (StepGroup(Domain.VISION, "half", "inference"), (OpUtilizationKernels.name,), OpUtilizationKernels.name),
+        (StepGroup(Domain.VISION, "half", "training"), (), OpUtilizationKernels.name),
+        (StepGroup(Domain.LANGUAGE, "single", "inference"), (), LearnedKernels.name),
+        (StepGroup(Domain.LANGUAGE, "half", "training"), (), RooflineKernels.name),
     ],
     ids=str,
 )
 def test_each_group_has_the_estimator_that_was_least_off(group, knowing, first):
-    assert first == ranked(shipped_card().records, group, NAMES, knowing)[0].estimator
+    assert first == rank_estimators(shipped_estimators_card().records, group, NAMES, knowing)[0].estimator
 
 
 def test_a_transformer_in_single_precision_is_priced_by_learned_kernels(job):
-    model = kernels_of(device("A100 PCIe 40GB"), job())
+    model = select_kernels(device("A100 PCIe 40GB"), job())
     assert (LearnedKernels.name, Tier.LEARNED) == (model.name, model.tier)
     assert "priced by the learned kernels: " in model.reasons[0]
     assert "the maker's figures" in model.reasons[0]
-    assert pytest.approx(SpecsKernels(device("A100 PCIe 40GB")).step_s(job().step), rel=1.0) == model.step_s(job().step)
+    assert pytest.approx(RooflineKernels(device("A100 PCIe 40GB")).step_s(job().step), rel=1.0) == model.step_s(job().step)
 
 
 def test_what_no_step_was_measured_of_has_an_assumed_range(job):
     traced = job()
     plain = replace(traced.step, ops=tuple(op for op in traced.step.ops if op.kind.value == "gemm"))
-    model = kernels_of(device("A100 PCIe 40GB"), TracedJob(plain))
-    assert SpecsKernels.name == model.name
+    model = select_kernels(device("A100 PCIe 40GB"), TracedJob(plain))
+    assert RooflineKernels.name == model.name
     assert model.reasons[0].startswith(
         "the range is an assumption: no steps were measured like this job (inference in single precision"
     )
-    assert SpecsKernels.spread == model.spread_of(plain)
+    assert RooflineKernels.spread == model.spread_of(plain)
 
 
 def test_what_is_no_gpu_is_priced_by_its_figures(job):
     cpu = next(one for one in TomlCatalog().devices() if one.kind is DeviceKind.CPU and one.memory_bytes_per_s)
-    assert kernels_of(cpu, job()).reasons == ()
+    assert select_kernels(cpu, job()).reasons == ()
 
 
 def test_an_estimator_that_refuses_is_passed_over_and_the_reason_is_told():
@@ -104,15 +115,15 @@ def test_an_estimator_that_refuses_is_passed_over_and_the_reason_is_told():
     sizes = {"n": 8, "c": 64, "k": 64, "h": 32, "w": 32, "r": 3, "s": 3, "groups": 1, "stride": 1}
     conv = Op("aten.convolution", OpKind.CONV, Stage.FORWARD, "float16", 6e8, 1e6, 1e6, (spec,), (spec,), sizes)
     lookup = Op("aten.embedding", OpKind.EMBEDDING, Stage.FORWARD, "float16", 0.0, 1e9, 1e9, (spec,), (spec,))
-    model = kernels_of(device("RTX 4090"), TracedJob(OpGraph((conv, lookup))))
+    model = select_kernels(device("RTX 4090"), TracedJob(OpGraph((conv, lookup))))
     assert LearnedKernels.name == model.name
     assert re.match(r"the op law would be \d+% off, but: \d+% of its time is in ", model.reasons[1])
     assert "kernels of which no step was learned (embedding)" in model.reasons[1]
 
 
 def test_states_are_loaded_once_and_small():
-    assert shipped_laws() is shipped_laws()
-    assert len(shipped_laws().laws) >= 8
+    assert shipped_op_utilization() is shipped_op_utilization()
+    assert len(shipped_op_utilization().laws) >= 8
     assert len(shipped_kernels().laws) >= 5
 
 
@@ -131,3 +142,67 @@ def test_estimates_need_numpy_alone(tmp_path):
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert "priced by the learned kernels" in done.stdout
+
+
+DEVICE = Device(
+    "Like an RTX 3090", "nvidia", DeviceKind.GPU, memory_bytes_per_s=936e9, l2_bytes=6_291_456, compute_units=82,
+    boost_hz=1.695e9, peak_flops_per_s={"float32": 35.6e12, "float16": 71e12, "tf32": 35.6e12},
+)  # fmt: skip
+
+
+def relu(size, sources=()):
+    spec = TensorSpec((64, size, 56, 56), "float16")
+    moved = 2.0 * 64 * size * 56 * 56
+    return Op("aten.relu.default", OpKind.ELEMENTWISE, Stage.FORWARD, "float16", moved / 2, moved, moved, (spec,),
+              (spec,), sources=sources)  # fmt: skip
+
+
+def test_the_shipped_network_prices_a_graph_near_its_bandwidth():
+    pytest.importorskip("onnxruntime")
+    graph = [relu(64), relu(128, (0,)), relu(256, (1,))]
+    moved = sum(op.bytes_read + op.bytes_written for op in graph)
+    told = shipped_network().price([graph], DEVICE, NetworkSetting("infer", "nchw", 240))
+    assert 0.8 * moved / 936e9 <= told[0] <= 2 * moved / 936e9
+
+
+def test_a_step_twice_as_wide_takes_about_twice_as_long():
+    pytest.importorskip("onnxruntime")
+    told = shipped_network().price([[relu(256)], [relu(512)]], DEVICE, NetworkSetting("infer", "nchw", 240))
+    assert pytest.approx(2.0, rel=0.25) == told[1] / told[0]
+
+
+def test_the_card_says_how_far_off_the_network_is_on_families_it_had_not_seen():
+    card = shipped_network_card()
+    assert {"RTX 3090", "RTX 4090"} == set(card.devices)
+    assert set(card.errors) == set(card.law)
+    assert all(0 < one["median"] < one["mape"] < one["p90"] for one in card.errors.values())
+    assert sum(one["n"] for one in card.errors.values()) == card.rows
+
+
+def test_a_file_that_is_no_onnx_model_is_refused(tmp_path):
+    pytest.importorskip("onnxruntime")
+    (tmp_path / "x.onnx").write_bytes(b"not a network")
+    with pytest.raises(InvalidInput, match=r"x\.onnx is not an ONNX model"):
+        read_network(tmp_path / "x.onnx")
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path):
+    with pytest.raises(InvalidInput, match="No such file or directory"):
+        read_network(tmp_path / "absent.onnx")
+
+
+def test_another_network_is_refused_by_its_inputs():
+    pytest.importorskip("onnxruntime")
+    onnx = pytest.importorskip("onnx")
+    value = onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [1])
+    out = onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [1])
+    graph = onnx.helper.make_graph([onnx.helper.make_node("Abs", ["x"], ["y"])], "g", [value], [out])
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 18)], ir_version=9)
+    with pytest.raises(InvalidInput, match="other has the inputs x, not kind, node"):
+        load_network(model.SerializeToString(), "other")
+
+
+def test_without_onnxruntime_the_extra_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    with pytest.raises(MissingExtra, match=r"pip install 'leadline\[gnn\]'"):
+        load_network(np.zeros(4).tobytes(), "any")

@@ -8,9 +8,9 @@ from made_runs import campaign
 from leadline.core.errors import InvalidInput
 from leadline.core.jobs import JobState
 from leadline.core.runs import Scale
-from leadline.history.export import to_csv
+from leadline.history.export import runs_to_csv
 from leadline.training.dataset import make_dataset
-from leadline.training.records import records_of
+from leadline.training.records import run_records
 from leadline.training.tables import read_tables
 
 
@@ -23,8 +23,8 @@ def table(tmp_path, text, name="runs.csv", **more):
 def test_an_exported_history_is_read_as_the_history_itself(tmp_path):
     runs = campaign(10, 3)
     runs[2] = runs[2].__class__(**{f: getattr(runs[2], f) for f in runs[2].__slots__} | {"tags": {"node_hz": "2000"}})
-    expected = records_of(runs)
-    read = table(tmp_path, to_csv(runs))
+    expected = run_records(runs)
+    read = table(tmp_path, runs_to_csv(runs))
     assert [one.features for one in expected] == [one.features for one in read]
     assert [one.figures for one in expected] == [one.figures for one in read]
     assert [(one.id, one.state, one.scale) for one in expected] == [(one.id, one.state, one.scale) for one in read]
@@ -41,7 +41,7 @@ def test_a_figure_that_only_some_runs_have_is_absent_of_the_others(tmp_path):
 def test_a_folder_of_compressed_tables_is_one_history(tmp_path):
     runs = campaign(10, 4)
     for number, part in enumerate((runs[:6], runs[6:])):
-        (tmp_path / f"part{number}.csv.gz").write_bytes(gzip.compress(to_csv(part).encode()))
+        (tmp_path / f"part{number}.csv.gz").write_bytes(gzip.compress(runs_to_csv(part).encode()))
     assert len(read_tables(tmp_path)) == 14
 
 

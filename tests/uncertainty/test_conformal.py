@@ -6,8 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import binom, t
 
-from leadline.uncertainty.conformal import Calibration, Residuals, calibrate
-from leadline.uncertainty.conformal_groups import OTHER
+from leadline.uncertainty.conformal import EXTRAPOLATIONS, IntervalCalibration, Residuals, calibrate
 
 SEEDS = 300
 
@@ -167,11 +166,11 @@ def test_a_calibration_is_the_same_after_it_was_kept(tmp_path):
     kept = calibrate(parts)
     np.savez(tmp_path / "kept.npz", **kept.dump())
     with np.load(tmp_path / "kept.npz", allow_pickle=False) as state:
-        again = Calibration.load(dict(state))
+        again = IntervalCalibration.load(dict(state))
     row = ([1.0, 2.0, 3.0], [0.1, np.nan, 0.2], [0.0, 0.3, np.inf], ["SD", "FS", "never seen"])
     for risk in (0.01, 0.05, 0.6):
         assert np.array_equal(kept.upper(*row, risk), again.upper(*row, risk))
-    assert {"SD", "FS", OTHER} == set(again.groups)
+    assert {"SD", "FS", EXTRAPOLATIONS} == set(again.groups)
 
 
 @pytest.mark.parametrize("n", [5, 60])

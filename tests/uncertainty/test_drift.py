@@ -9,14 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from leadline.core.estimate import Interval
-from leadline.uncertainty.drift import Change, Outcome, _payment, change_point, find_drift, median_ratio
+from leadline.uncertainty.drift import DriftKind, PredictionOutcome, _payment, change_point, find_drift, median_ratio
 
 TOLD = Interval(100.0, 100 / 1.18, 118.0)
 
 
 def outcome(error, limit=math.inf):
     """Return a run that took exp(error) times what was predicted, cut off at exp(limit) times it."""
-    return Outcome(TOLD, 100 * math.exp(min(error, limit)), error > limit)
+    return PredictionOutcome(TOLD, 100 * math.exp(min(error, limit)), error > limit)
 
 
 ERRORS = {
@@ -47,7 +47,7 @@ def test_a_shift_of_a_fifth_is_found_within_some_runs(spread, soon):
         errors = [source.gauss(0, spread) for _ in range(50)]
         errors += [source.gauss(math.log(1.2), spread) for _ in range(100)]
         found = find_drift([outcome(error) for error in errors], seed=seed)
-        assert (found.found, found.change) == (True, Change.MORE)
+        assert (found.found, found.change) == (True, DriftKind.MORE)
         delays.append(found.noticed - 49)
         ratios.append(found.ratio)
     assert 0 < median(delays) <= soon
@@ -60,7 +60,7 @@ def test_a_reference_lets_a_wrong_predictor_be_found_from_its_first_runs():
     shifted = [outcome(source.gauss(-0.3, 0.05)) for _ in range(30)]
     assert not find_drift(shifted).found
     found = find_drift(shifted, reference=reference)
-    assert (found.change, found.since) == (Change.LESS, 0)
+    assert (found.change, found.since) == (DriftKind.LESS, 0)
     assert found.noticed < 10
 
 
@@ -69,7 +69,7 @@ def test_jobs_that_all_reach_their_limit_are_a_drift_and_their_ratio_a_lower_bou
     before = [outcome(source.gauss(0, 0.1), 0.5) for _ in range(60)]
     after = [outcome(1.0, 0.5) for _ in range(20)]
     found = find_drift([*before, *after])
-    assert (found.change, found.at_least) == (Change.MORE, True)
+    assert (found.change, found.at_least) == (DriftKind.MORE, True)
     assert math.exp(0.5) == pytest.approx(found.ratio)
     assert "at least 1.65 times" in found.sentence()
 
@@ -77,7 +77,7 @@ def test_jobs_that_all_reach_their_limit_are_a_drift_and_their_ratio_a_lower_bou
 def test_errors_that_grow_both_ways_are_less_predictable():
     source = random.Random(8)  # noqa: S311
     errors = [source.gauss(0, 0.05) for _ in range(150)] + [source.gauss(0, 0.4) for _ in range(100)]
-    assert find_drift([outcome(error) for error in errors]).change == Change.WIDER
+    assert find_drift([outcome(error) for error in errors]).change == DriftKind.WIDER
 
 
 def test_without_a_change_the_sentence_says_how_much_there_was_to_see():
@@ -99,7 +99,7 @@ def test_the_median_of_runs_counts_those_cut_off_as_longer():
 
 
 def test_an_interval_of_no_width_is_not_believed():
-    assert math.isfinite(Outcome(Interval(10.0, 10.0, 10.0), 11.0).score)
+    assert math.isfinite(PredictionOutcome(Interval(10.0, 10.0, 10.0), 11.0).score)
 
 
 @pytest.mark.parametrize(("shift", "spread"), [(1.0, 0.2), (0.0, 1.5)])

@@ -1,10 +1,20 @@
+""""""
+
+import random
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from leadline.core.errors import UnknownName
 from leadline.uncertainty.metrics import (
+    EXACT,
+    POLICIES,
     best_constant,
+    choose_model,
+    compare_errors,
     coverage,
+    expected_cost,
     mae,
     mape,
     ov_mape,
@@ -74,3 +84,102 @@ def test_a_sample_quantile_has_the_least_pinball_loss_of_its_sample(pairs, quant
     losses = [pinball(measured, [y] * len(measured), quantile) for y in measured]
     best = measured[min(int(quantile * len(measured)), len(measured) - 1)]
     assert pinball(measured, [best] * len(measured), quantile) <= min(losses) * (1 + 1e-9) + 1e-9
+
+
+MEASURED = [10.0, 10.0, 10.0, 10.0]
+MODELS = {
+    "close but short": [9.9, 9.9, 9.9, 9.9],
+    "never short, far": [30.0, 30.0, 30.0, 30.0],
+    "never short, near": [12.0, 12.0, 12.0, 12.0],
+    "mixed": [9.0, 10.5, 10.5, 10.5],
+}
+
+
+@pytest.mark.parametrize(
+    ("kept", "policy"),
+    [
+        ("close but short", "mae"),
+        ("close but short", "mape"),
+        ("never short, near", "wtm"),
+        ("close but short", "wtm-published"),
+        ("close but short", "pinball"),
+        ("never short, near", "cost"),
+    ],
+)
+def test_each_policy_keeps_what_it_says(kept, policy):
+    assert kept == choose_model(policy, MEASURED, MODELS)
+
+
+def test_the_published_walltime_metric_is_right_where_nothing_ties():
+    models = {name: MODELS[name] for name in ("never short, far", "close but short", "mixed")}
+    assert "never short, far" == choose_model("wtm-published", MEASURED, models) == choose_model("wtm", MEASURED, models)
+
+
+def test_of_equals_the_first_is_kept():
+    assert choose_model("mae", MEASURED, {"a": MEASURED, "b": MEASURED}) == "a"
+
+
+def test_a_far_short_prediction_costs_more_than_one_as_far_too_long_by_pinball():
+    models = {"short": [8.0] * 4, "long": [12.0] * 4}
+    assert choose_model("pinball", MEASURED, models) == "long"
+
+
+@pytest.mark.parametrize(
+    ("cost", "requested"),
+    [
+        (0.0, 10.0),
+        (0.2, 20.0),  # ten idle seconds at a fifth
+        (0.8 + 0.2 * 0.2 + 0.25, 8.0),  # eight seconds lost, then twelve asked for, and one more place in the queue
+        (0.5 + 0.75 + 0.2 * 0.125 + 2 * 0.25, 5.0),  # 5, then 7.5, then 11.25
+    ],
+)
+def test_a_kill_costs_what_was_asked_for_and_waste_a_share_of_it(cost, requested):
+    assert cost == pytest.approx(expected_cost([10.0], [requested]))
+
+
+def test_a_request_for_nothing_is_very_dear_and_ends():
+    assert 10 < expected_cost([10.0], [0.0]) == expected_cost([10.0], [-5.0])
+
+
+def test_a_rerun_that_asks_for_no_more_would_never_end():
+    with pytest.raises(ValueError, match="growth is 1"):
+        expected_cost([1.0], [1.0], growth=1.0)
+
+
+def test_an_unknown_policy_is_answered_with_what_was_meant():
+    with pytest.raises(UnknownName, match="did you mean 'wtm'"):
+        choose_model("wmt", MEASURED, MODELS)
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_no_policy_prefers_another_model_to_a_perfect_one(policy):
+    assert choose_model(policy, MEASURED, {**MODELS, "perfect": MEASURED}) == "perfect"
+
+
+def test_a_gain_on_every_run_has_the_probability_of_all_signs_alike():
+    assert compare_errors([0.2] * 6, [0.1] * 6).p_value == 1 / 2**6
+
+
+@pytest.mark.parametrize("n", [EXACT, EXACT + 1, 60])
+def test_predictors_that_are_equally_good_are_told_apart_as_often_as_the_risk_says(n):
+    source = random.Random(n)  # noqa: S311
+    replaced = 0
+    for seed in range(60):
+        before = [source.gauss(0, 0.1) for _ in range(n)]
+        after = [source.gauss(0, 0.1) for _ in range(n)]
+        replaced += compare_errors(before, after, seed=seed).better(0.1)
+    assert 1 <= replaced <= 14  # six are expected; fifteen or more has a probability below 0.001
+
+
+def test_a_worse_predictor_is_never_better():
+    assert not compare_errors([0.1] * 30, [0.2] * 30).better(0.9999)
+
+
+def test_choosing_the_best_of_several_makes_chance_likelier():
+    once, thrice = (compare_errors([0.2] * 6, [0.1] * 6, tried=tried) for tried in (1, 3))
+    assert 3 * once.p_value == thrice.p_value
+
+
+def test_errors_of_different_runs_are_refused():
+    with pytest.raises(ValueError, match="not those of the same runs"):
+        compare_errors([0.1], [0.1, 0.2])

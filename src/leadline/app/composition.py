@@ -4,9 +4,8 @@ from functools import cache, partial
 from pathlib import Path
 
 from leadline.app import settings
-from leadline.app.decoder_steps import decoder_step
-from leadline.app.estimate import Toolbox
-from leadline.app.kernels import kernels_of
+from leadline.app.estimate.estimate import Toolbox
+from leadline.app.estimate.step_estimators import predict_decoder_step, select_kernels
 from leadline.catalog.read import TomlCatalog
 from leadline.core.errors import MissingExtra
 from leadline.core.estimate import EstimatorChoice
@@ -15,8 +14,8 @@ from leadline.core.hardware import Device
 from leadline.core.models import TrainedModel
 from leadline.core.ports import ProcessRunner
 from leadline.core.workload import ModelKind, Workload
-from leadline.estimators.host_memory import host_memory
-from leadline.estimators.whitebox import WhiteBox
+from leadline.estimators.memory.host import host_memory
+from leadline.estimators.white_box import WhiteBox
 from leadline.execution.processes import run_process
 
 
@@ -26,9 +25,9 @@ def toolbox(choice: EstimatorChoice | None = None) -> Toolbox:
 
     A ``choice`` prices every graph, in place of the estimator that was least off.
     """
-    estimator = WhiteBox(host_memory=host_memory, kernels=kernels_of, as_whole=decoder_step)
+    estimator = WhiteBox(host_memory=host_memory, kernels=select_kernels, predict_whole_step=predict_decoder_step)
     if choice is not None:
-        estimator = WhiteBox(host_memory=host_memory, kernels=partial(kernels_of, choice=choice))
+        estimator = WhiteBox(host_memory=host_memory, kernels=partial(select_kernels, choice=choice))
     return Toolbox(
         catalog=TomlCatalog(settings.catalog_dir()),
         sources={
@@ -72,7 +71,7 @@ def _expand(workload: Workload, *, device_type: str = "cuda") -> TracedJob:
 
 
 def _read_onnx(workload: Workload, *, device_type: str = "cuda") -> TracedJob:
-    from leadline.graphs.onnx import read_onnx  # noqa: PLC0415 - a front-end loads when it is used
+    from leadline.graphs.onnx.read import read_onnx  # noqa: PLC0415 - a front-end loads when it is used
 
     return read_onnx(workload, device_type=device_type)
 
@@ -84,13 +83,13 @@ def _read_hlo(workload: Workload, *, device_type: str = "cuda") -> TracedJob:
 
 
 def _lower_function(workload: Workload, *, device_type: str = "cuda") -> TracedJob:
-    from leadline.graphs.hlo.lower import lower_function  # noqa: PLC0415 - a front-end loads when it is used
+    from leadline.graphs.hlo.jax_function import lower_function  # noqa: PLC0415 - a front-end loads when it is used
 
     return lower_function(workload, runner=run_process, device_type=device_type)
 
 
 def _compile_function(workload: Workload, device: Device) -> TracedJob:
-    from leadline.graphs.hlo.lower import compile_function  # noqa: PLC0415 - a front-end loads when it is used
+    from leadline.graphs.hlo.jax_function import compile_function  # noqa: PLC0415 - a front-end loads when it is used
 
     return compile_function(workload, device, runner=run_process)
 

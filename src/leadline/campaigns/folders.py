@@ -8,8 +8,8 @@ from pathlib import Path
 from leadline.core.campaigns import Campaign
 from leadline.core.documents import dump, load
 from leadline.core.errors import LeadlineError
-from leadline.execution.journal import Journal
-from leadline.execution.lock import holder, only_one
+from leadline.execution.schedulers.job_queue import QueueJournal
+from leadline.files.lock import file_lock, lock_holder
 
 JOURNAL = "journal.sqlite"
 PARSED = "campaign.json"
@@ -54,9 +54,9 @@ def kept_campaign(folder: Path) -> Campaign:
     return load(text, Campaign, what=str(folder / PARSED))
 
 
-def journal_of(folder: Path) -> Journal:
+def journal_of(folder: Path) -> QueueJournal:
     """Open the journal of a campaign."""
-    return Journal(folder / JOURNAL)
+    return QueueJournal(folder / JOURNAL)
 
 
 @contextmanager
@@ -66,7 +66,7 @@ def only_runner(folder: Path, name: str) -> Iterator[None]:
     Raises:
         LeadlineError: another process runs it; it is named.
     """
-    with only_one(folder / LOCK) as mine:
+    with file_lock(folder / LOCK) as mine:
         if not mine:
             raise LeadlineError(
                 f"campaign {name!r} is being run by {runner_of(folder) or 'another process'}: wait for it, or stop it "
@@ -77,7 +77,7 @@ def only_runner(folder: Path, name: str) -> Iterator[None]:
 
 def runner_of(folder: Path) -> str | None:
     """Return who runs the campaign, as ``process 12 on node1 since 14:02``; ``None`` if nobody does."""
-    return holder(folder / LOCK)
+    return lock_holder(folder / LOCK)
 
 
 def _write(path: Path, text: str) -> None:

@@ -14,8 +14,8 @@ from leadline.core.campaigns import Budget, BudgetUnit, Campaign, PlannedRun
 from leadline.core.documents import dump, load
 from leadline.core.jobs import JobState
 from leadline.core.runs import Run
-from leadline.execution.queue import Entry, last_line, log_path
-from leadline.execution.wrapping import run_of
+from leadline.execution.launch import measured_run
+from leadline.execution.schedulers.job_queue import QueueEntry, last_log_line, log_path
 
 AGAIN = (JobState.CANCELLED, JobState.PREEMPTED, JobState.NODE_FAIL, JobState.UNKNOWN)
 """States of a run that somebody else ended: it is made again when the campaign is resumed."""
@@ -52,7 +52,7 @@ def note_of(planned: PlannedRun) -> str:
     return dump(planned, indent=0)
 
 
-def planned_of(entry: Entry) -> PlannedRun:
+def planned_of(entry: QueueEntry) -> PlannedRun:
     """Return the planned run of an entry."""
     return _read_note(entry.note)
 
@@ -62,28 +62,28 @@ def _read_note(note: str) -> PlannedRun:
     return load(note, PlannedRun, what="a run of the campaign's journal")
 
 
-def run_of_entry(entry: Entry) -> Run:
+def run_of_entry(entry: QueueEntry) -> Run:
     """Return the run of an entry that ended, as the history keeps it."""
     if entry.outcome is None:
         raise ValueError(f"run {entry.key} has not ended")
     planned = planned_of(entry)
-    run = run_of(entry.spec, entry.key, entry.outcome)
+    run = measured_run(entry.spec, entry.key, entry.outcome)
     tags = {**run.tags, "campaign": planned.campaign, "repeat": str(planned.repeat)}
     return replace(run, scale=planned.scale, parameters=planned.configuration.parameters, tags=tags)
 
 
-def elapsed_s(entry: Entry) -> float:
+def elapsed_s(entry: QueueEntry) -> float:
     """Return the seconds that all attempts of a run took, as far as they were measured."""
     measured = entry.outcome.measured.get("elapsed_s") if entry.outcome else None
     return entry.lost_s + (measured.value if measured else 0.0)
 
 
-def spent(campaign: Campaign, entries: Sequence[Entry]) -> float:
+def spent(campaign: Campaign, entries: Sequence[QueueEntry]) -> float:
     """Return what the runs took of the budget, in its unit."""
     return sum(cost_of(campaign, entry.spec.resources, elapsed_s(entry)) for entry in entries)
 
 
-def expected_s(entry: Entry, known: dict[str, float]) -> float | None:
+def expected_s(entry: QueueEntry, known: dict[str, float]) -> float | None:
     """Return how long a run is expected to take: as forecast, else as the runs of its scale took (``known``)."""
     planned = planned_of(entry)
     if planned.forecast_s is not None:
@@ -91,7 +91,7 @@ def expected_s(entry: Entry, known: dict[str, float]) -> float | None:
     return known.get(planned.scale)
 
 
-def typical_s(entries: Sequence[Entry]) -> dict[str, float]:
+def typical_s(entries: Sequence[QueueEntry]) -> dict[str, float]:
     """Return scale → the mean seconds of the runs that completed."""
     found: dict[str, list[float]] = {}
     for entry in entries:
@@ -100,7 +100,7 @@ def typical_s(entries: Sequence[Entry]) -> dict[str, float]:
     return {scale: sum(times) / len(times) for scale, times in found.items()}
 
 
-def tally(campaign: Campaign, entries: Sequence[Entry]) -> Tally:
+def tally(campaign: Campaign, entries: Sequence[QueueEntry]) -> Tally:
     """Count a campaign's runs."""
     known = typical_s(entries)
     open_ones = [entry for entry in entries if not entry.state.final]
@@ -118,7 +118,7 @@ def tally(campaign: Campaign, entries: Sequence[Entry]) -> Tally:
     )
 
 
-def _pace(entries: Sequence[Entry]) -> float:
+def _pace(entries: Sequence[QueueEntry]) -> float:
     """Return the median of what runs took over what they were forecast to take; 1 while fewer than three are known."""
     shares = [
         entry.outcome.measured["elapsed_s"].value / forecast.point
@@ -129,7 +129,7 @@ def _pace(entries: Sequence[Entry]) -> float:
     return median(shares) if len(shares) >= PACED_FROM else 1.0
 
 
-def _money(campaign: Campaign, entries: Sequence[Entry]) -> float | None:
+def _money(campaign: Campaign, entries: Sequence[QueueEntry]) -> float | None:
     if campaign.core_hour is None and campaign.gpu_hour is None:
         return None
     return spent(replace(campaign, budget=Budget(1.0, BudgetUnit.USD)), entries)
@@ -149,7 +149,7 @@ class Cause:
         return f"{said} ({self.log})"
 
 
-def causes(entries: Sequence[Entry], folder: Path) -> list[Cause]:
+def causes(entries: Sequence[QueueEntry], folder: Path) -> list[Cause]:
     """Return why the runs failed that did, the commonest cause first; lines that differ in numbers alone are one."""
     counts: Counter[tuple[str, str]] = Counter()
     shown: dict[tuple[str, str], tuple[str, str]] = {}
@@ -157,14 +157,14 @@ def causes(entries: Sequence[Entry], folder: Path) -> list[Cause]:
         if not entry.state.final or entry.state is JobState.COMPLETED:
             continue
         log = log_path(folder, entry)
-        said = last_line(log)
+        said = last_log_line(log)
         cause = (_how(entry), re.sub(r"\d+", "#", said))
         counts[cause] += 1
         shown.setdefault(cause, (said, str(log)))
     return [Cause(count, cause[0], *shown[cause]) for cause, count in counts.most_common()]
 
 
-def _how(entry: Entry) -> str:
+def _how(entry: QueueEntry) -> str:
     outcome = entry.outcome
     if outcome is None:
         return entry.state.value

@@ -25,8 +25,7 @@ from leadline.core.campaigns import Campaign, Design, PlannedRun
 from leadline.core.jobs import JobSpec, JobState
 from leadline.core.ports import HistoryStore
 from leadline.core.runs import Run
-from leadline.execution.journal import Journal
-from leadline.execution.queue import Entry, JobQueue
+from leadline.execution.schedulers.job_queue import JobQueue, QueueEntry, QueueJournal
 
 HOPELESS = 3
 """So many first runs of a call that all fail in one way end it."""
@@ -83,14 +82,14 @@ class Runner:
         self,
         campaign: Campaign,
         *,
-        journal: Journal,
+        journal: QueueJournal,
         folder: Path,
         history: HistoryStore | None,
         propose: Propose | None = None,
         place: Callable[[JobSpec], JobSpec] = lambda spec: spec,
         max_runs: int | None = None,
         retry_failed: bool = False,
-        watch: Callable[[Tally, Entry | None], None] = lambda *_: None,
+        watch: Callable[[Tally, QueueEntry | None], None] = lambda *_: None,
     ) -> None:
         self.campaign = campaign
         self.journal = journal
@@ -101,20 +100,20 @@ class Runner:
         self.max_runs = max_runs
         self.retry_failed = retry_failed
         self.watch = watch
-        self.entries: dict[str, Entry] = {}
-        self.ended: list[Entry] = []
+        self.entries: dict[str, QueueEntry] = {}
+        self.ended: list[QueueEntry] = []
         self.ending: Ending | None = None
         self._interrupts = 0
         self._tells_to_end = False
         self._typical_s: dict[str, float] = {}
         self._spent = 0.0
-        self._chosen: dict[str, Entry] = {}
+        self._chosen: dict[str, QueueEntry] = {}
 
     def interrupt(self) -> None:
         """Start no more runs; at the second call, end those that run."""
         self._interrupts += 1
 
-    def limit_s(self, entry: Entry) -> float | None:
+    def limit_s(self, entry: QueueEntry) -> float | None:
         """Return how many seconds the budget leaves for a run; ``None`` without a budget."""
         if self.campaign.budget is None:
             return None
@@ -122,7 +121,7 @@ class Runner:
 
     def run(self, planned: Sequence[PlannedRun], queue: JobQueue) -> Report:
         """Run what is planned and not finished, ``in_order``, until there is no more, or until something ends it."""
-        self.journal.forget_wish(STOP)
+        self.journal.clear_flag(STOP)
         queue.resume()
         self._put_back()
         self._plan(in_order(self.campaign, planned))
@@ -155,7 +154,7 @@ class Runner:
         for entry in self.journal.entries():
             failed = entry.state.final and entry.state is not JobState.COMPLETED
             if entry.state in AGAIN or (self.retry_failed and failed):
-                self.journal.put_back(entry.key, lost_s=elapsed_s(entry) - entry.lost_s)
+                self.journal.requeue(entry.key, lost_s=elapsed_s(entry) - entry.lost_s)
 
     def _record_what_was_not(self) -> None:
         """Take in runs that ended when nobody looked, or just before an earlier process died."""
@@ -163,14 +162,14 @@ class Runner:
             if entry.state.final and not entry.recorded:
                 self._record(entry)
 
-    def _record(self, entry: Entry) -> None:
+    def _record(self, entry: QueueEntry) -> None:
         """Put a run into the history once: it is replaced there if this process dies before the journal knows."""
         if self.history is not None:
             self.history.add(run_of_entry(entry))
-            entry = self.journal.record(entry.key)
+            entry = self.journal.mark_recorded(entry.key)
         self.entries[entry.key] = entry
 
-    def _take(self, entry: Entry) -> None:
+    def _take(self, entry: QueueEntry) -> None:
         self.entries[entry.key] = entry
         if not entry.state.final:
             return
@@ -190,7 +189,7 @@ class Runner:
             self.ending = self.ending or Ending.INTERRUPTED
         if self.ending is None and self._hopeless():
             self.ending, end = Ending.HOPELESS, True
-        if self.ending is not Ending.STOPPED and self.journal.wished(STOP):
+        if self.ending is not Ending.STOPPED and self.journal.has_flag(STOP):
             self.ending, end = Ending.STOPPED, True
         if end and not self._tells_to_end:
             self._tells_to_end = True
@@ -201,7 +200,7 @@ class Runner:
             return False
         return causes(self.ended, self.folder)[0].count == len(self.ended)
 
-    def _startable(self) -> Iterator[Entry]:
+    def _startable(self) -> Iterator[QueueEntry]:
         """Yield the runs that wait, in their order, as far as the budget and ``max_runs`` allow."""
         self._chosen.clear()
         for entry in [one for one in self.entries.values() if one.state is JobState.PENDING]:
@@ -211,11 +210,11 @@ class Runner:
                 yield entry
                 self._chosen[entry.key] = entry
 
-    def _at_work(self) -> dict[str, Entry]:
+    def _at_work(self) -> dict[str, QueueEntry]:
         """Return the runs that were started, those of this moment included."""
         return {key: one for key, one in self.entries.items() if one.state is JobState.RUNNING} | self._chosen
 
-    def _affordable(self, entry: Entry) -> bool:
+    def _affordable(self, entry: QueueEntry) -> bool:
         """Whether what is left of the budget covers what the run is expected to take."""
         if self.campaign.budget is None:
             return True
@@ -223,14 +222,14 @@ class Runner:
         left = self._left(entry)
         return left > 0 if expected is None else expected <= left
 
-    def _left(self, but: Entry) -> float:
+    def _left(self, but: QueueEntry) -> float:
         """Return what neither runs that ended nor those that run (but this one) take of the budget."""
         if self.campaign.budget is None:
             raise ValueError("there is no budget")
         held = sum(self._expected(one) or 0.0 for key, one in self._at_work().items() if key != but.key)
         return self.campaign.budget.amount - self._spent - held
 
-    def _expected(self, entry: Entry) -> float | None:
+    def _expected(self, entry: QueueEntry) -> float | None:
         seconds = expected_s(entry, self._typical_s)
         return None if seconds is None else cost_of(self.campaign, entry.spec.resources, seconds)
 
@@ -245,7 +244,7 @@ class Runner:
         finished = tuple(run_of_entry(entry) for entry in self.entries.values() if entry.state.final)
         return self._plan(self.propose(self.campaign, finished, self._spent)) > 0
 
-    def _waiting(self) -> Iterator[Entry]:
+    def _waiting(self) -> Iterator[QueueEntry]:
         return (e for e in self.entries.values() if e.state is JobState.PENDING and self._affordable(e))
 
     def _enough(self) -> bool:

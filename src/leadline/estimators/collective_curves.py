@@ -6,8 +6,8 @@ from dataclasses import astuple, dataclass
 
 import numpy as np
 
-from leadline.estimators.communication import LINK_EFFICIENCY
-from leadline.estimators.tabular.ports import Array
+from leadline.estimators.parallelism.collectives import LINK_EFFICIENCY
+from leadline.estimators.ports import Array
 
 BIN = 1 / 64
 """Measured sizes that differ by less than this share of an octave become one point of the curve."""
@@ -26,7 +26,7 @@ LEAST_POINTS = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Curve:
+class CollectiveCurve:
     """Logarithms of sizes in bytes, ascending, and of seconds, each (m,); the wire's bytes a second, or NaN.
 
     ``even`` (m,) are the seconds as a larger message never takes less (isotonic regression). ``noise`` (m,) is the
@@ -61,7 +61,7 @@ class Curve:
         )
         return found
 
-    def doubt(self, sizes: Array, growth: "Growth") -> Array:
+    def doubt(self, sizes: Array, growth: "SpreadGrowth") -> Array:
         """Return the deviation of the logarithm of a measured time from ``at`` (n,).
 
         Between points it is that of a Wiener process seen through noise, for which a straight line is the best guess.
@@ -77,10 +77,10 @@ class Curve:
         beyond = growth.variance(np.maximum(sizes - self.sizes[-1], 0.0), self.start_share)
         return np.asarray(np.sqrt(inside + beyond), np.float64)
 
-    def until(self, size: float) -> "Curve":
+    def until(self, size: float) -> "CollectiveCurve":
         """Return the part up to a logarithm of a size."""
         kept = self.sizes <= size
-        return curve_through(self.sizes[kept], self.seconds[kept], self.wire_bytes_per_s)
+        return make_curve(self.sizes[kept], self.seconds[kept], self.wire_bytes_per_s)
 
     def _beyond(self, passes: float) -> tuple[float, float]:
         """Return the seconds at the largest size, and the slope beyond it.
@@ -104,7 +104,7 @@ class Curve:
 
 
 @dataclass(frozen=True, slots=True)
-class Growth:
+class SpreadGrowth:
     """How a time is doubted beyond its curve; ``further`` is the logarithm of how many times larger a message is.
 
     ``joint`` is the deviation of where the line beyond begins. ``steady`` is what every curve gains in the first unit:
@@ -123,7 +123,7 @@ class Growth:
         return np.asarray(started + self.steady**2 * further + (self.starting * start_share * further) ** 2, np.float64)
 
 
-def curve_through(sizes: Array, seconds: Array, wire_bytes_per_s: float) -> Curve:
+def make_curve(sizes: Array, seconds: Array, wire_bytes_per_s: float) -> CollectiveCurve:
     """Return the curve through points, logarithms of sizes, ascending, and of seconds, each (m,).
 
     Noise and roughness are told apart by how far points lie from the line between their neighbours, and between the
@@ -133,18 +133,18 @@ def curve_through(sizes: Array, seconds: Array, wire_bytes_per_s: float) -> Curv
     gap = float(np.median(np.diff(sizes))) if len(sizes) > 1 else 1.0
     rough = np.maximum(2 * (far - near) / gap, 0.0)
     noise = np.maximum(near - rough * gap / 2, 0.0) / 1.5
-    return Curve(sizes, seconds, wire_bytes_per_s, isotonic(seconds), np.maximum(noise, LEAST_NOISE**2), rough)
+    return CollectiveCurve(sizes, seconds, wire_bytes_per_s, isotonic(seconds), np.maximum(noise, LEAST_NOISE**2), rough)
 
 
-def curve_of(octaves: Array, log_s: Array, wire_bytes_per_s: float) -> Curve:
+def fit_curve(octaves: Array, log_s: Array, wire_bytes_per_s: float) -> CollectiveCurve:
     """Return the curve through the means of measurements whose sizes (in octaves) are nearly the same."""
     _, which = np.unique(np.floor(octaves / BIN), return_inverse=True)
     counts = np.bincount(which)
     sizes = np.bincount(which, octaves * math.log(2)) / counts
-    return curve_through(sizes, np.bincount(which, log_s) / counts, wire_bytes_per_s)
+    return make_curve(sizes, np.bincount(which, log_s) / counts, wire_bytes_per_s)
 
 
-def growth_of(curves: Iterable[tuple[Curve, float]]) -> Growth:
+def fit_spread_growth(curves: Iterable[tuple[CollectiveCurve, float]]) -> SpreadGrowth:
     """Return the growth of doubt under which shortened curves are likeliest to have met their own larger sizes.
 
     ``curves`` come with how often the data pass a link. Errors are taken as Laplace's, those of one shortened curve
@@ -154,11 +154,11 @@ def growth_of(curves: Iterable[tuple[Curve, float]]) -> Growth:
 
     tried = [one for curve, passes in curves for one in _tried(curve, passes)]
     if not tried:
-        return Growth()
-    believed = np.log(astuple(Growth()))
+        return SpreadGrowth()
+    believed = np.log(astuple(SpreadGrowth()))
 
     def badness(theta: Array) -> float:
-        growth = Growth(*np.exp(theta))
+        growth = SpreadGrowth(*np.exp(theta))
         total = float(np.sum((theta - believed) ** 2)) / 2
         for error, further, noise, share in tried:
             scale = np.sqrt(noise + growth.variance(further, share))
@@ -166,7 +166,7 @@ def growth_of(curves: Iterable[tuple[Curve, float]]) -> Growth:
         return total
 
     answer = minimize(badness, believed, method="Nelder-Mead", options={"maxiter": 400})
-    return Growth(*(float(one) for one in np.exp(answer.x)))
+    return SpreadGrowth(*(float(one) for one in np.exp(answer.x)))
 
 
 def isotonic(values: Array) -> Array:
@@ -183,7 +183,7 @@ def isotonic(values: Array) -> Array:
     return np.repeat(np.asarray(means, np.float64), counts)
 
 
-def _tried(curve: Curve, passes: float) -> list[tuple[Array, Array, float, float]]:
+def _tried(curve: CollectiveCurve, passes: float) -> list[tuple[Array, Array, float, float]]:
     """Return errors beyond the curve's shortened forms, how far beyond, their variance and start-up share there."""
     found = []
     for times in SHORTENED:

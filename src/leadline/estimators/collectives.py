@@ -11,9 +11,14 @@ from dataclasses import astuple, dataclass, field
 import numpy as np
 
 from leadline.core.errors import InvalidInput
-from leadline.estimators.collective_curves import Curve, Growth, curve_of, curve_through, growth_of
-from leadline.estimators.tabular.ports import Array, Predicted, State
-from leadline.estimators.tabular.states import floats, lines, texts
+from leadline.estimators.collective_curves import (
+    CollectiveCurve,
+    SpreadGrowth,
+    fit_curve,
+    fit_spread_growth,
+    make_curve,
+)
+from leadline.estimators.ports import Array, Predictions, State, floats, strings, text_array
 
 ALL_REDUCE, SEND = "all-reduce", "send"
 LEAST_COUNTS = 2
@@ -36,13 +41,13 @@ class Collective:
     wire_bytes_per_s: float | None = None
 
     @property
-    def layout(self) -> "Layout":
+    def layout(self) -> "CollectiveLayout":
         """The link and layout, whose curve answers."""
-        return Layout(self.kind, self.link, self.devices, self.per_node)
+        return CollectiveLayout(self.kind, self.link, self.devices, self.per_node)
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Layout:
+class CollectiveLayout:
     """Who takes part, and over what."""
 
     kind: str
@@ -65,11 +70,11 @@ class Layout:
 class CollectiveTimes:
     """The curves of all layouts that were measured; ``inside`` and ``between`` nodes doubt grows beyond them."""
 
-    curves: Mapping[Layout, Curve]
-    inside: Growth = field(default_factory=Growth)
-    between: Growth = field(default_factory=Growth)
+    curves: Mapping[CollectiveLayout, CollectiveCurve]
+    inside: SpreadGrowth = field(default_factory=SpreadGrowth)
+    between: SpreadGrowth = field(default_factory=SpreadGrowth)
 
-    def predict(self, asked: Sequence[Collective]) -> Predicted:
+    def predict(self, asked: Sequence[Collective]) -> Predictions:
         """Return the seconds of each collective; ``beyond`` tells how far its size lies outside the curve.
 
         The spread is that of single times around the curve, growing beyond it by what shortened curves missed; where
@@ -79,7 +84,7 @@ class CollectiveTimes:
             InvalidInput: a link or layout was not measured, and cannot be told from those that were.
         """
         point, spread, beyond = (np.empty(len(asked)) for _ in range(3))
-        rows: dict[Layout, list[int]] = {}
+        rows: dict[CollectiveLayout, list[int]] = {}
         for row, one in enumerate(asked):
             rows.setdefault(one.layout, []).append(row)
         for layout, chosen in rows.items():
@@ -87,15 +92,15 @@ class CollectiveTimes:
             log_s, spread[chosen] = self._log_s(layout, sizes)
             point[chosen] = np.exp(log_s)
             beyond[chosen] = self._outside(layout, sizes)
-        return Predicted(point, spread, beyond)
+        return Predictions(point, spread, beyond)
 
     def dump(self) -> State:
         """Return all curves as arrays."""
         layouts = list(self.curves)
         curves = list(self.curves.values())
         return {
-            "kinds": texts([one.kind for one in layouts]),
-            "links": texts([one.link for one in layouts]),
+            "kinds": text_array([one.kind for one in layouts]),
+            "links": text_array([one.link for one in layouts]),
             "counts": np.array([[one.devices, one.per_node] for one in layouts], float).reshape(-1, 2),
             "wires": np.array([one.wire_bytes_per_s for one in curves]),
             "growth": np.array([astuple(one) for one in (self.inside, self.between)]),
@@ -104,7 +109,7 @@ class CollectiveTimes:
             "seconds": np.concatenate([np.empty(0), *(one.seconds for one in curves)]),
         }
 
-    def _log_s(self, layout: Layout, sizes: Array) -> tuple[Array, Array]:
+    def _log_s(self, layout: CollectiveLayout, sizes: Array) -> tuple[Array, Array]:
         """Return the logarithm of seconds, and its deviation."""
         if layout in self.curves:
             curve, growth = self.curves[layout], self.inside if layout.inside else self.between
@@ -122,13 +127,13 @@ class CollectiveTimes:
         single = np.mean([self.curves[one].doubt(sizes, self.inside) for one in known], axis=0)
         return np.mean(means, axis=0), np.hypot(np.std(laws, axis=0), single)
 
-    def _counts(self, layout: Layout) -> list[Layout]:
+    def _counts(self, layout: CollectiveLayout) -> list[CollectiveLayout]:
         """Return the measured layouts that differ only in how many devices of one node take part."""
         if not layout.inside:
             return []
         return sorted(one for one in self.curves if one.inside and (one.kind, one.link) == (layout.kind, layout.link))
 
-    def _other_count(self, layout: Layout, known: list[Layout], sizes: Array) -> list[Array]:
+    def _other_count(self, layout: CollectiveLayout, known: list[CollectiveLayout], sizes: Array) -> list[Array]:
         """Return what three laws in the number of devices n say at each size.
 
         Time is a power of n; it follows the bytes that pass each link; it is a constant and a part that follows them.
@@ -146,7 +151,7 @@ class CollectiveTimes:
         start = (low + high - share * (first.passes + second.passes)) / 2
         return [power, np.mean(alike, axis=0), np.log(start + share * layout.passes)]
 
-    def _as_elsewhere(self, layout: Layout, known: list[Layout], sizes: Array) -> Array | None:
+    def _as_elsewhere(self, layout: CollectiveLayout, known: list[CollectiveLayout], sizes: Array) -> Array | None:
         """Return the times if they change with the number of devices as over another link, where all were measured."""
         found = []
         for link in sorted({one.link for one in self.curves} - {layout.link}):
@@ -161,20 +166,20 @@ class CollectiveTimes:
                 found.append(self.curves[one].smooth(sizes, one.passes) + change)
         return np.asarray(np.mean(found, axis=0), np.float64) if found else None
 
-    def _outside(self, layout: Layout, sizes: Array) -> Array:
+    def _outside(self, layout: CollectiveLayout, sizes: Array) -> Array:
         curves = [self.curves[one] for one in ([layout] if layout in self.curves else self._counts(layout))]
         low, high = max(one.sizes[0] for one in curves), min(one.sizes[-1] for one in curves)
         excess = np.maximum(np.maximum(sizes - high, low - sizes), 0.0) / max(high - low, 1.0)
         return np.asarray(excess if layout in self.curves else np.maximum(excess, 1.0), np.float64)
 
 
-def fit(measured: Sequence[Collective], elapsed_s: Sequence[float]) -> CollectiveTimes:
+def fit_collective_times(measured: Sequence[Collective], elapsed_s: Sequence[float]) -> CollectiveTimes:
     """Learn the curve of each layout from n collectives and their seconds.
 
     Raises:
         InvalidInput: a size or a time is not above zero.
     """
-    rows: dict[Layout, list[int]] = {}
+    rows: dict[CollectiveLayout, list[int]] = {}
     for row, (one, seconds) in enumerate(zip(measured, elapsed_s, strict=True)):
         if not (one.size_bytes > 0 and seconds > 0):
             raise InvalidInput(
@@ -186,23 +191,23 @@ def fit(measured: Sequence[Collective], elapsed_s: Sequence[float]) -> Collectiv
     for layout, chosen in sorted(rows.items()):
         wire = measured[chosen[0]].wire_bytes_per_s
         sizes = np.log2([measured[row].size_bytes for row in chosen])
-        curves[layout] = curve_of(sizes, np.log(times[chosen]), math.nan if wire is None else wire)
+        curves[layout] = fit_curve(sizes, np.log(times[chosen]), math.nan if wire is None else wire)
     return CollectiveTimes(curves, *(_growth(curves, inside=inside) for inside in (True, False)))
 
 
-def load(state: State) -> CollectiveTimes:
+def load_collective_times(state: State) -> CollectiveTimes:
     """Return the times that ``dump`` gave."""
     ends = np.cumsum(floats(state["lengths"])).astype(int)
-    kinds, links, counts = lines(state["kinds"]), lines(state["links"]), floats(state["counts"]).astype(int)
+    kinds, links, counts = strings(state["kinds"]), strings(state["links"]), floats(state["counts"]).astype(int)
     sizes, seconds = (np.split(floats(state[name]), ends[:-1]) for name in ("sizes", "seconds"))
     return CollectiveTimes(
         {
-            Layout(kinds[i], links[i], *(int(one) for one in counts[i])): curve_through(sizes[i], seconds[i], wire)
+            CollectiveLayout(kinds[i], links[i], *(int(one) for one in counts[i])): make_curve(sizes[i], seconds[i], wire)
             for i, wire in enumerate(floats(state["wires"]).tolist())
         },
-        *(Growth(*one) for one in floats(state["growth"]).tolist()),
+        *(SpreadGrowth(*one) for one in floats(state["growth"]).tolist()),
     )
 
 
-def _growth(curves: Mapping[Layout, Curve], *, inside: bool) -> Growth:
-    return growth_of((curve, layout.passes) for layout, curve in curves.items() if layout.inside is inside)
+def _growth(curves: Mapping[CollectiveLayout, CollectiveCurve], *, inside: bool) -> SpreadGrowth:
+    return fit_spread_growth((curve, layout.passes) for layout, curve in curves.items() if layout.inside is inside)

@@ -1,8 +1,16 @@
-"""What is known of a queue when a job is submitted, as one row of figures; nothing that happened later is looked at."""
+"""Jobs that compete for the same cores, as accounting told of them up to one moment: who waits, who runs, what is free.
 
-from collections.abc import Iterator, Mapping, Sequence
+A pool is a whole site, one of its partitions, or one user under a limit of his own. What it can hold is nowhere said;
+it is taken to be the most that it was ever seen to hold at once.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from heapq import heapify, heappop, heappush
+from itertools import islice
 from math import inf, log2
+from statistics import median
 
 import numpy as np
 import numpy.typing as npt
@@ -10,19 +18,158 @@ import numpy.typing as npt
 from leadline.core.accounting import AccountedJob
 from leadline.core.jobs import JobState
 from leadline.core.units import DAY_S, HOUR_S
-from leadline.estimators.queue_pool import FIGURES, NOT_KNOWN, Pool, limit_s, ready_s
+
+RECENT = 20
+"""Starts over which a median wait is taken."""
+MOST_PLANNED = 400
+"""Jobs ahead that are planned one by one; the work of the others is spread over all cores."""
+UNLIMITED_S = 7.0 * DAY_S
+"""What a job that asked for no walltime is planned with."""
+UNKNOWN_VALUE = -1.0
+
+POOL_METRICS = (
+    "pending_jobs", "pending_share", "backlog_s", "running_jobs", "free_cores", "planned_s", "expected_s",
+    "oldest_pending_s", "last_wait_s", "since_last_start_s", "recent_wait_s",
+)  # fmt: skip
+
+
+@dataclass(slots=True)
+class QueuePool:
+    """The jobs that wait and run at one moment, in the order in which they came, and what was seen before."""
+
+    pending: dict[int, AccountedJob] = field(default_factory=dict)
+    running: dict[int, AccountedJob] = field(default_factory=dict)
+    used_cores: int = 0
+    used_gpus: int = 0
+    peak_cores: int = 0
+    peak_gpus: int = 0
+    pending_cores: int = 0
+    pending_work: float = 0.0
+    last_wait_s: float = UNKNOWN_VALUE
+    last_start_s: float | None = None
+    recent: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT))
+
+    def enter(self, key: int, job: AccountedJob) -> None:
+        """Let a job wait."""
+        self.pending[key] = job
+        self.pending_cores += job.cores
+        self.pending_work += job.cores * walltime_limit_s(job)
+
+    def withdraw(self, key: int) -> None:
+        """Let a job wait no more, as it started or was cancelled."""
+        job = self.pending.pop(key)
+        self.pending_cores -= job.cores
+        # an empty queue has no work, whatever was lost to rounding
+        self.pending_work = self.pending_work - job.cores * walltime_limit_s(job) if self.pending else 0.0
+
+    def start(self, key: int, job: AccountedJob, now_s: float) -> None:
+        """Let a job run that waited."""
+        self.withdraw(key)
+        self.running[key] = job
+        self.used_cores += job.cores
+        self.used_gpus += job.gpus
+        self.peak_cores, self.peak_gpus = max(self.peak_cores, self.used_cores), max(self.peak_gpus, self.used_gpus)
+        self.last_wait_s, self.last_start_s = job.wait_s or 0.0, now_s
+        self.recent.append(self.last_wait_s)
+
+    def end(self, key: int) -> None:
+        """Let a job that ran be gone."""
+        job = self.running.pop(key)
+        self.used_cores -= job.cores
+        self.used_gpus -= job.gpus
+
+    def figures(self, asked: AccountedJob, now_s: float, share: Callable[[AccountedJob], float]) -> list[float]:
+        """Return ``POOL_METRICS`` as they are for a job that comes now, before it has entered.
+
+        ``share`` says how much of its walltime a job is expected to use.
+        """
+        cores = max(self.peak_cores, asked.cores)
+        oldest = next(iter(self.pending.values()), None)
+        return [
+            len(self.pending),
+            self.pending_cores / cores,
+            self.pending_work / cores,
+            len(self.running),
+            cores - self.used_cores,
+            self.planned_s(asked, now_s, _whole),
+            self.planned_s(asked, now_s, share),
+            UNKNOWN_VALUE if oldest is None else now_s - eligible_at_s(oldest),
+            self.last_wait_s,
+            UNKNOWN_VALUE if self.last_start_s is None else now_s - self.last_start_s,
+            median(self.recent) if self.recent else UNKNOWN_VALUE,
+        ]
+
+    def planned_s(self, asked: AccountedJob, now_s: float, share: Callable[[AccountedJob], float]) -> float:
+        """Return when ``asked`` would start, in seconds from now, were all to start in turn and none to pass another.
+
+        Each job holds its cores for the ``share`` of its walltime, one that runs for that share of what is left of it.
+        A job that asks for more than the pool ever held starts when the pool is empty.
+        """
+        cores = max(self.peak_cores, asked.cores) - self.used_cores
+        gpus = max(self.peak_gpus, asked.gpus) - self.used_gpus
+        if not self.pending and cores >= asked.cores and gpus >= asked.gpus:
+            return 0.0
+        releases = [(share(job) * remaining_s(job, now_s), job.cores, job.gpus) for job in self.running.values()]
+        heapify(releases)
+        start, rest = 0.0, self.pending_work
+        for job in (*islice(self.pending.values(), MOST_PLANNED), asked):
+            while (cores < job.cores or gpus < job.gpus) and releases:
+                end, more_cores, more_gpus = heappop(releases)
+                start, cores, gpus = max(start, end), cores + more_cores, gpus + more_gpus
+            cores, gpus = cores - job.cores, gpus - job.gpus
+            heappush(releases, (start + share(job) * walltime_limit_s(job), job.cores, job.gpus))
+            rest -= job.cores * walltime_limit_s(job)
+        beyond = rest + asked.cores * walltime_limit_s(asked) if len(self.pending) > MOST_PLANNED else 0.0
+        return start + share(asked) * beyond / max(self.peak_cores, asked.cores, 1)
+
+    def hole(self, asked: AccountedJob, now_s: float) -> tuple[float, float]:
+        """Return how long the cores that are free now stay so (s), and how many the first that waits leaves over.
+
+        That is the room for backfilling (Lifka 1995): a job may pass the first one if it ends before that one's turn,
+        or takes no core that it needs then. ``UNLIMITED_S`` and all free cores where nobody waits.
+        """
+        free = max(self.peak_cores, asked.cores) - self.used_cores
+        first = next(iter(self.pending.values()), None)
+        if first is None:
+            return UNLIMITED_S, float(free)
+        turn = 0.0
+        for end, cores in sorted((remaining_s(job, now_s), job.cores) for job in self.running.values()):
+            if free >= first.cores:
+                break
+            turn, free = end, free + cores
+        return turn, float(free - first.cores)
+
+
+def walltime_limit_s(job: AccountedJob) -> float:
+    """Return the walltime that a job asked for."""
+    return UNLIMITED_S if job.walltime_s is None else job.walltime_s
+
+
+def remaining_s(job: AccountedJob, now_s: float) -> float:
+    """Return how much of the walltime of a job that runs is left."""
+    return max(0.0, walltime_limit_s(job) - (now_s - (job.started_s or 0.0)))
+
+
+def eligible_at_s(job: AccountedJob) -> float:
+    """Return since when a job could have started."""
+    return job.submitted_s if job.eligible_s is None else max(job.eligible_s, job.submitted_s)
+
+
+def _whole(_: AccountedJob) -> float:
+    return 1.0
+
 
 Array = npt.NDArray[np.float64]
 
 PRIOR_SHARE, PRIOR_ENDED = 0.5, 5.0
 """The share of a walltime that is taken to be used before any job ended, and how many ended jobs that weighs."""
 POOLS = ("site", "partition", "user")
-FEATURES = (
+QUEUE_FEATURES = (
     "walltime_s", "gpus", "share_of_site", "share_of_partition", "hour", "weekday",
-    *(f"{pool}_{figure}" for pool in POOLS for figure in FIGURES),
+    *(f"{pool}_{figure}" for pool in POOLS for figure in POOL_METRICS),
     "hole_s", "hole_to_spare_s", "spare_cores", "same_shape_wait_s", "since_same_shape_s", "forecast_s",
 )  # fmt: skip
-FORECAST = FEATURES.index("forecast_s")
+FORECAST_COLUMN = QUEUE_FEATURES.index("forecast_s")
 _ENTER, _CHANGE = 0, 1
 
 
@@ -46,16 +193,16 @@ _NOTHING = _Used()
 
 @dataclass(slots=True)
 class _Site:
-    everybody: Pool = field(default_factory=Pool)
-    partitions: dict[str, Pool] = field(default_factory=dict)
-    users: dict[str, Pool] = field(default_factory=dict)
+    everybody: QueuePool = field(default_factory=QueuePool)
+    partitions: dict[str, QueuePool] = field(default_factory=dict)
+    users: dict[str, QueuePool] = field(default_factory=dict)
     used: dict[str, _Used] = field(default_factory=dict)
     total: _Used = field(default_factory=_Used)
     shapes: dict[tuple[object, ...], tuple[float, float]] = field(default_factory=dict)
 
-    def pools(self, job: AccountedJob) -> tuple[Pool, Pool, Pool]:
-        return (self.everybody, self.partitions.setdefault(job.partition, Pool()),
-                self.users.setdefault(job.user, Pool()))  # fmt: skip
+    def pools(self, job: AccountedJob) -> tuple[QueuePool, QueuePool, QueuePool]:
+        return (self.everybody, self.partitions.setdefault(job.partition, QueuePool()),
+                self.users.setdefault(job.user, QueuePool()))  # fmt: skip
 
     def take_in(self, kind: int, key: int, job: AccountedJob, at_s: float) -> None:
         """Let what happened to a job at ``at_s`` be so: it came, or ended, or was cancelled, or started."""
@@ -77,7 +224,7 @@ class _Site:
             self.shapes[_shape(job)] = (job.wait_s or 0.0, at_s)
 
     def row(self, job: AccountedJob, now_s: float, forecast_s: float | None) -> list[float]:
-        """Return ``FEATURES`` of a job that comes now."""
+        """Return ``QUEUE_FEATURES`` of a job that comes now."""
         everybody = self.total.mean(PRIOR_SHARE)
 
         def share(one: AccountedJob) -> float:
@@ -86,9 +233,9 @@ class _Site:
 
         site, partition, _ = pools = self.pools(job)
         hole_s, spare = site.hole(job, now_s)
-        wait_s, at_s = self.shapes.get(_shape(job), (NOT_KNOWN, None))
+        wait_s, at_s = self.shapes.get(_shape(job), (UNKNOWN_VALUE, None))
         return [
-            limit_s(job),
+            walltime_limit_s(job),
             job.gpus,
             job.cores / max(site.peak_cores, 1),
             job.cores / max(partition.peak_cores, 1),
@@ -96,26 +243,26 @@ class _Site:
             now_s // DAY_S % 7,
             *(figure for pool in pools for figure in pool.figures(job, now_s, share)),
             hole_s,
-            hole_s - limit_s(job),
+            hole_s - walltime_limit_s(job),
             spare - job.cores,
             wait_s,
-            NOT_KNOWN if at_s is None else now_s - at_s,
-            NOT_KNOWN if forecast_s is None else forecast_s,
+            UNKNOWN_VALUE if at_s is None else now_s - at_s,
+            UNKNOWN_VALUE if forecast_s is None else forecast_s,
         ]
 
 
 def queue_rows(
-    jobs: Sequence[AccountedJob], wanted: Sequence[int] | None = None, forecasts: Mapping[str, float] | None = None
+    jobs: Sequence[AccountedJob], positions: Sequence[int] | None = None, forecasts: Mapping[str, float] | None = None
 ) -> Array:
     """Return what was known of the queue when each job could first start, shape (n, len(FEATURES)).
 
-    ``jobs`` is the accounting of a site, in the order of submission; ``wanted`` are places in it (all of them);
+    ``jobs`` is the accounting of a site, in the order of submission; ``positions`` are places in it (all of them);
     ``forecasts`` are the waits in seconds that the scheduler itself foretold at submission, by the jobs' ids. A row
     says what was to be seen before its moment: an earlier job that had not ended shows its requested end, one that had
-    not started shows no wait, and a later one nothing. Rows of jobs that never could start are ``NOT_KNOWN``.
+    not started shows no wait, and a later one nothing. Rows of jobs that never could start are ``UNKNOWN_VALUE``.
     """
-    places = {place: number for number, place in enumerate(range(len(jobs)) if wanted is None else wanted)}
-    found = np.full((len(places), len(FEATURES)), NOT_KNOWN)
+    places = {place: number for number, place in enumerate(range(len(jobs)) if positions is None else positions)}
+    found = np.full((len(places), len(QUEUE_FEATURES)), UNKNOWN_VALUE)
     foretold, site = forecasts or {}, _Site()
     for at_s, kind, place in sorted(_events(jobs)):
         if kind == _ENTER and place in places:
@@ -125,7 +272,7 @@ def queue_rows(
     return found
 
 
-def rows_now(
+def current_queue_rows(
     jobs: Sequence[AccountedJob], asked: Sequence[AccountedJob], forecasts: Mapping[str, float] | None = None
 ) -> Array:
     """Return the rows of jobs each of which would come next after all that the accounting tells.
@@ -135,11 +282,11 @@ def rows_now(
     foretold, site = forecasts or {}, _Site()
     for at_s, kind, place in sorted(_events(jobs)):
         site.take_in(kind, place, jobs[place], at_s)
-    rows = [site.row(job, ready_s(job), foretold.get(job.id)) for job in asked]
-    return np.array(rows).reshape(len(rows), len(FEATURES))
+    rows = [site.row(job, eligible_at_s(job), foretold.get(job.id)) for job in asked]
+    return np.array(rows).reshape(len(rows), len(QUEUE_FEATURES))
 
 
-def known_at(jobs: Sequence[AccountedJob], now_s: float) -> list[AccountedJob]:
+def accounting_at(jobs: Sequence[AccountedJob], now_s: float) -> list[AccountedJob]:
     """Return the accounting as it stood just before ``now_s``: what happened from then on is not known yet."""
     return [_as_of(job, now_s) for job in jobs if job.submitted_s <= now_s]
 
@@ -160,7 +307,7 @@ def _as_of(job: AccountedJob, now_s: float) -> AccountedJob:
 def _events(jobs: Sequence[AccountedJob]) -> Iterator[tuple[float, int, int]]:
     """Yield (when, kind, place); what changes at one moment is seen by those alone who come after it."""
     for place, job in enumerate(jobs):
-        ready = ready_s(job)
+        ready = eligible_at_s(job)
         if ready == inf:
             continue
         yield ready, _ENTER, place
@@ -173,4 +320,4 @@ def _events(jobs: Sequence[AccountedJob]) -> Iterator[tuple[float, int, int]]:
 def _shape(job: AccountedJob) -> tuple[object, ...]:
     """Return what jobs have in common that a scheduler treats alike: sizes count by their powers of two."""
     return (job.partition, round(log2(max(1, job.cores))), round(log2(job.gpus + 1)),
-            round(log2(max(1.0, limit_s(job)))))  # fmt: skip
+            round(log2(max(1.0, walltime_limit_s(job)))))  # fmt: skip

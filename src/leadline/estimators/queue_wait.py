@@ -5,12 +5,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from leadline.core.waits import AT_ONCE_S
-from leadline.estimators.tabular.ports import Array, State
-from leadline.estimators.tabular.states import floats, nest, within
-from leadline.estimators.tabular.trees import Trees, load
+from leadline.estimators.ports import Array, State, floats, nest, unnest
+from leadline.estimators.tabular.trees import Trees, load_trees
 
 
-def grid_to(longest_s: float) -> Array:
+def wait_grid(longest_s: float) -> Array:
     """Return the waits (K,) at which distributions are kept: doubling from a minute to beyond the longest."""
     doublings = max(1, int(np.ceil(np.log2(max(longest_s, AT_ONCE_S) / AT_ONCE_S))))
     return np.array([5.0, 15.0, *(AT_ONCE_S * 2.0**k for k in range(doublings + 1))])
@@ -38,12 +37,12 @@ class WaitForest:
                 "shares": self.shares.astype(np.float32)}  # fmt: skip
 
 
-def load_forest(state: State) -> WaitForest:
+def load_wait_forest(state: State) -> WaitForest:
     """Return the forest that ``dump`` gave."""
-    return WaitForest(load(within("trees", state)), *(floats(state[one]) for one in ("grid_s", "shares")))
+    return WaitForest(load_trees(unnest("trees", state)), *(floats(state[one]) for one in ("grid_s", "shares")))
 
 
-def quantile(grid_s: Array, distribution: Array, level: Array) -> Array:
+def wait_quantile(grid_s: Array, distribution: Array, level: Array) -> Array:
     """Return the waits (n,) that stay at or below with probability ``level`` (n,), each in its row's distribution.
 
     Between two waits of the grid the logarithm is interpolated, below the first the wait itself.
@@ -57,8 +56,8 @@ def quantile(grid_s: Array, distribution: Array, level: Array) -> Array:
     return found
 
 
-def probability(grid_s: Array, distribution: Array, wait_s: Array) -> Array:
-    """Return P(wait ≤ ``wait_s``) (n,), each in its row's distribution; the inverse of ``quantile``."""
+def wait_probability(grid_s: Array, distribution: Array, wait_s: Array) -> Array:
+    """Return P(wait ≤ ``wait_s``) (n,), each in its row's distribution; the inverse of ``wait_quantile``."""
     place = np.searchsorted(grid_s, wait_s)
     rows, inside = np.arange(len(distribution)), np.minimum(place, len(grid_s) - 1)
     high, below = distribution[rows, inside], np.where(inside > 0, distribution[rows, inside - 1], 0.0)

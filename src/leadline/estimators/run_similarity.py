@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from leadline.estimators.tabular.ports import Array
+from leadline.estimators.ports import Array
 
 Codes = npt.NDArray[np.int64]
 
@@ -40,7 +40,7 @@ class WholeRun:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class CovariancePart:
     """One part of the covariance.
 
     ``same`` names texts that must be equal, ``near`` sizes that should be, ``slope`` a figure it grows with, and
@@ -58,42 +58,42 @@ LENGTHS = {"devices": 1.0, "per_node": 0.5, "batch_each": 0.7}
 """Size → the difference of its logarithm at which two runs are no longer alike."""
 
 PARTS = (
-    Part("workload", 9.0, ("workload",)),
-    Part("workload, count", 0.3, ("workload",), slope="devices"),
-    Part("workload, device", 0.3, ("workload", "device")),
-    Part("device", 0.3, ("device",)),
-    Part("device, form", 0.05, ("device", "form")),
-    Part("speed", 1.0, slope="speed"),
-    Part("workload, speed", 0.1, ("workload",), slope="speed"),
-    Part("workload, balance", 0.05, ("workload",), slope="balance"),
-    Part("workload, device, form", 0.03, ("workload", "device", "form")),
-    Part("workload, device, count", 0.02, ("workload", "device"), ("devices",)),
-    Part("workload, device, form, sizes", 0.02, ("workload", "device", "form"), ("devices", "per_node", "batch_each")),
-    Part("workload, device, batch", 0.01, ("workload", "device"), ("devices", "batch_each")),
-    Part("workload, recipe", 0.01, ("workload", "batch")),
-    Part("workload, device, recipe", 0.01, ("workload", "device", "count", "batch")),
-    Part("workload, device, form, recipe", 0.01, ("workload", "device", "form", "count", "batch")),
-    Part("workload, system, recipe", 0.005, ("workload", "system", "count", "batch")),
-    Part("workload, device, host, recipe", 0.003, ("workload", "device", "form", "host", "count", "batch")),
-    Part("workload, device, host", 0.003, ("workload", "device", "form", "host")),
-    Part("workload, system", 0.01, ("workload", "system"), ("devices",)),
-    Part("system", 0.005, ("system",)),
+    CovariancePart("workload", 9.0, ("workload",)),
+    CovariancePart("workload, count", 0.3, ("workload",), slope="devices"),
+    CovariancePart("workload, device", 0.3, ("workload", "device")),
+    CovariancePart("device", 0.3, ("device",)),
+    CovariancePart("device, form", 0.05, ("device", "form")),
+    CovariancePart("speed", 1.0, slope="speed"),
+    CovariancePart("workload, speed", 0.1, ("workload",), slope="speed"),
+    CovariancePart("workload, balance", 0.05, ("workload",), slope="balance"),
+    CovariancePart("workload, device, form", 0.03, ("workload", "device", "form")),
+    CovariancePart("workload, device, count", 0.02, ("workload", "device"), ("devices",)),
+    CovariancePart("workload, device, form, sizes", 0.02, ("workload", "device", "form"), ("devices", "per_node", "batch_each")),
+    CovariancePart("workload, device, batch", 0.01, ("workload", "device"), ("devices", "batch_each")),
+    CovariancePart("workload, recipe", 0.01, ("workload", "batch")),
+    CovariancePart("workload, device, recipe", 0.01, ("workload", "device", "count", "batch")),
+    CovariancePart("workload, device, form, recipe", 0.01, ("workload", "device", "form", "count", "batch")),
+    CovariancePart("workload, system, recipe", 0.005, ("workload", "system", "count", "batch")),
+    CovariancePart("workload, device, host, recipe", 0.003, ("workload", "device", "form", "host", "count", "batch")),
+    CovariancePart("workload, device, host", 0.003, ("workload", "device", "form", "host")),
+    CovariancePart("workload, system", 0.01, ("workload", "system"), ("devices",)),
+    CovariancePart("system", 0.005, ("system",)),
 )
 AGEING = (
-    Part("age of workload", 0.01, slope="workload_age"),
-    Part("age of device", 0.01, slope="device_age"),
-    Part("workload, its age", 0.005, ("workload",), slope="workload_age"),
-    Part("device, its age", 0.005, ("device",), slope="device_age"),
-    Part("workload, device, age", 0.005, ("workload", "device"), slope="both_age"),
+    CovariancePart("age of workload", 0.01, slope="workload_age"),
+    CovariancePart("age of device", 0.01, slope="device_age"),
+    CovariancePart("workload, its age", 0.005, ("workload",), slope="workload_age"),
+    CovariancePart("device, its age", 0.005, ("device",), slope="device_age"),
+    CovariancePart("workload, device, age", 0.005, ("workload", "device"), slope="both_age"),
 )
 """Software gets faster, ever more slowly, after a workload or a device first appears: a slope in ln(1 + age)."""
-WALKING = (Part("workload, walk", 0.003, ("workload",), slope="walk"),
-           Part("workload, device, walk", 0.003, ("workload", "device"), slope="walk"))  # fmt: skip
+WALKING = (CovariancePart("workload, walk", 0.003, ("workload",), slope="walk"),
+           CovariancePart("workload, device, walk", 0.003, ("workload", "device"), slope="walk"))  # fmt: skip
 """Or its speed wanders: what was seen last is the best forecast (a Wiener process)."""
 
 
 @dataclass(frozen=True, slots=True)
-class Ages:
+class FirstAppearances:
     """When each workload and device was first seen among the learned runs, in generations of software."""
 
     start: float
@@ -102,31 +102,31 @@ class Ages:
 
 
 @dataclass(frozen=True, slots=True)
-class Encoded:
+class EncodedRuns:
     """n runs: codes of their texts (n,) by name, and their figures (n,) by name."""
 
     codes: Mapping[str, Codes]
     figures: Mapping[str, Array]
 
-    def at(self, chosen: npt.NDArray[np.int64]) -> "Encoded":
+    def at(self, chosen: npt.NDArray[np.int64]) -> "EncodedRuns":
         """Return the runs at these positions."""
-        return Encoded(
+        return EncodedRuns(
             {name: one[chosen] for name, one in self.codes.items()},
             {name: one[chosen] for name, one in self.figures.items()},
         )
 
 
-def ages_of(runs: Sequence[WholeRun]) -> Ages:
+def find_first_appearances(runs: Sequence[WholeRun]) -> FirstAppearances:
     """Return when each workload and device first appears."""
     workload: dict[str, float] = {}
     device: dict[str, float] = {}
     for run in runs:
         workload[run.workload] = min(workload.get(run.workload, math.inf), run.when)
         device[run.device] = min(device.get(run.device, math.inf), run.when)
-    return Ages(min(workload.values()), workload, device)
+    return FirstAppearances(min(workload.values()), workload, device)
 
 
-def encode(runs: Sequence[WholeRun], ages: Ages, words: dict[str, dict[str, int]]) -> Encoded:
+def encode_runs(runs: Sequence[WholeRun], ages: FirstAppearances, words: dict[str, dict[str, int]]) -> EncodedRuns:
     """Return the runs as codes and figures; ``words`` (name → text → code) grows by texts that are new."""
     batches = _typical_batches(runs)
     rows = [_texts(run) for run in runs]
@@ -151,10 +151,10 @@ def encode(runs: Sequence[WholeRun], ages: Ages, words: dict[str, dict[str, int]
         "both_age": np.minimum(by_workload, by_device),
         "walk": np.maximum(when - ages.start, 0.0),
     }
-    return Encoded(codes, figures)
+    return EncodedRuns(codes, figures)
 
 
-def covariance(part: Part, left: Encoded, right: Encoded) -> Array:
+def covariance(part: CovariancePart, left: EncodedRuns, right: EncodedRuns) -> Array:
     """Return the covariance of a part of unit variance between n and m runs (n, m)."""
     shape = (len(left.figures["devices"]), len(right.figures["devices"]))
     found = np.ones(shape)
@@ -166,7 +166,7 @@ def covariance(part: Part, left: Encoded, right: Encoded) -> Array:
     return found * _slope(part.slope, left, right)
 
 
-def _slope(name: str, left: Encoded, right: Encoded) -> Array | float:
+def _slope(name: str, left: EncodedRuns, right: EncodedRuns) -> Array | float:
     if not name:
         return 1.0
     a, b = left.figures[name], right.figures[name]

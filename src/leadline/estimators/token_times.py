@@ -9,11 +9,11 @@ from leadline.core.hardware import Device
 from leadline.core.ports import KernelModel
 from leadline.core.units import format_duration
 from leadline.core.workload import Workload
-from leadline.estimators.parallel import cache_share
+from leadline.estimators.parallelism.division import cache_share_bytes
 
 
 @dataclass(frozen=True, slots=True)
-class Priced:
+class GraphTime:
     """The time of a graph, the seconds of its parts (which overlap), and sentences about them."""
 
     interval: Interval
@@ -22,10 +22,10 @@ class Priced:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class AnswerTimes:
     """One batch of whole answers: its prefill, all its decode steps together, the first and the last of them."""
 
-    whole: Priced
+    whole: GraphTime
     prefill: Interval
     decode: Interval | None = None
     first: Interval | None = None
@@ -33,7 +33,7 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
-class Replayed:
+class ReplayedKernels:
     """A ``KernelModel`` of the same kernels, captured and replayed: the device alone decides."""
 
     kernels: KernelModel
@@ -75,14 +75,14 @@ class Replayed:
         return sum(seconds * op.count for seconds, op in zip(self.ops_s(graph.ops), graph.ops, strict=True))
 
 
-def answered(job: TracedJob, price: Callable[[OpGraph], Priced]) -> Answer:
+def predict_answer(job: TracedJob, price: Callable[[OpGraph], GraphTime]) -> AnswerTimes:
     """Return the time of whole answers; ``price`` is asked for the prefill and for three steps of each stretch.
 
     The errors of a device's price list are common to all steps, so that the ends of their intervals are added up.
     """
     prefill, generation = price(job.step), job.generation
     if generation is None or not generation.stretches:
-        return Answer(prefill, prefill.interval)
+        return AnswerTimes(prefill, prefill.interval)
     known = {step.length: price(step.graph) for steps in generation.stretches for step in steps}
     by_graph = {id(step.graph): known[step.length] for steps in generation.stretches for step in steps}
     first, last = generation.stretches[0][0], generation.stretches[-1][-1]
@@ -97,11 +97,11 @@ def answered(job: TracedJob, price: Callable[[OpGraph], Priced]) -> Answer:
         *(f"prompt: {text}" for text in prefill.sentences),
         *(f"decoding token {last.length}: {text}" for text in known[last.length].sentences),
     )
-    whole = Priced(_added(prefill.interval, decode), parts, sentences)
-    return Answer(whole, prefill.interval, decode, known[first.length].interval, known[last.length].interval)
+    whole = GraphTime(_added(prefill.interval, decode), parts, sentences)
+    return AnswerTimes(whole, prefill.interval, decode, known[first.length].interval, known[last.length].interval)
 
 
-def token_times(answer: Answer, replayed: Answer | None, workload: Workload, job: TracedJob) -> TokenTimes | None:
+def token_times(answer: AnswerTimes, replayed: AnswerTimes | None, workload: Workload, job: TracedJob) -> TokenTimes | None:
     """Return what users of language models ask of an answer; ``None`` where nothing is generated.
 
     ``replayed`` is the same answer by kernels that are not launched one by one, where a device can do so.
@@ -120,7 +120,7 @@ def token_times(answer: Answer, replayed: Answer | None, workload: Workload, job
         first_decode_step_s=answer.first,
         last_decode_step_s=answer.last,
         output_tokens_per_s=Interval(tokens / whole.point, tokens / whole.high, tokens / whole.low, whole.level),
-        kv_cache_bytes=cache_share(generation.cache_bytes, workload, job.step),
+        kv_cache_bytes=cache_share_bytes(generation.cache_bytes, workload, job.step),
         replayed_answer_s=replayed.whole.interval if replayed else None,
         replayed_per_output_token_s=replayed.decode.scaled(1 / steps) if replayed and replayed.decode else None,
     )
@@ -150,7 +150,7 @@ def least_decode_s(workload: Workload, job: TracedJob, device: Device) -> float:
     weights = sum(
         op.dims.get("b", 1) * op.dims["n"] * op.dims["k"] * BYTES_PER_ELEMENT[op.dtype] * op.count for op in products
     )
-    cache = plan.pipeline * cache_share(generation.cache_bytes, workload, job.step)
+    cache = plan.pipeline * cache_share_bytes(generation.cache_bytes, workload, job.step)
     return (weights / plan.tensor + cache) / device.memory_bytes_per_s
 
 

@@ -93,7 +93,7 @@ def step_with_loading(compute: Interval, loading_s: float, workers: int) -> Inte
     return Interval(compute.point + loading_s, compute.low + loading_s / 2, compute.high + 2 * loading_s, compute.level)
 
 
-def start_up(device: Device, loop: LoopFacts) -> Interval:
+def startup_interval(device: Device, loop: LoopFacts) -> Interval:
     """Return the seconds of a process beside its settled steps, by the device's calibration where there is one.
 
     A traced script's own imports and reading are known as a multiple of the framework's import in the same process:

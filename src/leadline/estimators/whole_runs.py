@@ -13,20 +13,19 @@ import numpy as np
 import numpy.typing as npt
 
 from leadline.core.errors import InvalidInput
+from leadline.estimators.ports import Array, Predictions, State, floats, nest, strings, text_array, unnest
 from leadline.estimators.run_similarity import (
     AGEING,
     PARTS,
     WALKING,
-    Ages,
-    Encoded,
-    Part,
+    CovariancePart,
+    EncodedRuns,
+    FirstAppearances,
     WholeRun,
-    ages_of,
     covariance,
-    encode,
+    encode_runs,
+    find_first_appearances,
 )
-from leadline.estimators.tabular.ports import Array, Predicted, State
-from leadline.estimators.tabular.states import floats, lines, nest, texts, within
 
 Positions = npt.NDArray[np.int64]
 
@@ -43,20 +42,20 @@ LEAST = 10
 
 
 @dataclass(frozen=True, slots=True)
-class Forecast:
+class RunTimeProcess:
     """One process: its parts, and their variances with that of the noise last (k + 1,).
 
     ``mean`` is that of the logarithms, ``alpha`` (n,) what each learned run weighs, and ``inverse`` (n, n) that of
     their covariance.
     """
 
-    parts: tuple[Part, ...]
+    parts: tuple[CovariancePart, ...]
     variances: Array
     mean: float
     alpha: Array
     inverse: Array
 
-    def predict(self, asked: Encoded, learned: Encoded) -> tuple[Array, Array]:
+    def predict(self, asked: EncodedRuns, learned: EncodedRuns) -> tuple[Array, Array]:
         """Return the logarithm of each time (m,) and its variance, noise included."""
         between, own = (
             np.zeros((len(asked.figures["devices"]), len(self.alpha))),
@@ -73,13 +72,13 @@ class Forecast:
 class RunTimes:
     """The learned runs with the forecasts made of them."""
 
-    learned: Encoded
-    ages: Ages
+    learned: EncodedRuns
+    ages: FirstAppearances
     words: dict[str, dict[str, int]]
-    forecasts: tuple[Forecast, ...]
+    forecasts: tuple[RunTimeProcess, ...]
     workloads: frozenset[str] = field(default_factory=frozenset)
 
-    def predict(self, runs: Sequence[WholeRun]) -> Predicted:
+    def predict(self, runs: Sequence[WholeRun]) -> Predictions:
         """Return the seconds of each run.
 
         ``beyond`` is the logarithm of how many times the devices are more, or fewer, than any run of the workload had;
@@ -93,16 +92,16 @@ class RunTimes:
                 f"no run of {', '.join(new)} was learned from, and other workloads do not tell of it: run it once first"
             )
         words = {name: dict(codes) for name, codes in self.words.items()}
-        asked = encode(runs, self.ages, words)
+        asked = encode_runs(runs, self.ages, words)
         told = [forecast.predict(asked, self.learned) for forecast in self.forecasts]
         log_s = np.mean([one for one, _ in told], axis=0)
         apart = np.var([one for one, _ in told], axis=0)
         beyond = self._beyond(asked)
         spread = np.sqrt(np.mean([variance for _, variance in told], axis=0) + apart + (SATURATING * beyond) ** 2)
         unseen = np.array([run.device not in self.ages.device for run in runs])
-        return Predicted(np.exp(log_s), spread, np.where(unseen, np.inf, beyond))
+        return Predictions(np.exp(log_s), spread, np.where(unseen, np.inf, beyond))
 
-    def _beyond(self, asked: Encoded) -> Array:
+    def _beyond(self, asked: EncodedRuns) -> Array:
         """Return by how much the logarithm of the count lies outside those of the learned runs of its workload (m,)."""
         counts, found = self.learned.figures["devices"], np.zeros(len(asked.figures["devices"]))
         for place, (workload, count) in enumerate(zip(asked.codes["workload"], asked.figures["devices"], strict=True)):
@@ -112,11 +111,11 @@ class RunTimes:
 
     def dump(self) -> State:
         """Return all that ``predict`` needs."""
-        state: State = {"start": np.array([self.ages.start]), "workloads": texts(sorted(self.workloads))}
+        state: State = {"start": np.array([self.ages.start]), "workloads": text_array(sorted(self.workloads))}
         for name, known in (("workload", self.ages.workload), ("device", self.ages.device)):
-            state |= {f"ages.{name}": texts(list(known)), f"ages.{name}.at": np.array(list(known.values()))}
+            state |= {f"ages.{name}": text_array(list(known)), f"ages.{name}.at": np.array(list(known.values()))}
         for name, codes in self.words.items():
-            state[f"words.{name}"] = texts(list(codes))
+            state[f"words.{name}"] = text_array(list(codes))
             state[f"codes.{name}"] = self.learned.codes[name].astype(np.float64)
         state |= {f"figures.{name}": one for name, one in self.learned.figures.items()}
         for number, one in enumerate(self.forecasts):
@@ -125,7 +124,7 @@ class RunTimes:
         return state
 
 
-def fit(runs: Sequence[WholeRun], elapsed_s: Sequence[float], *, seed: int = 0) -> RunTimes:
+def fit_run_times(runs: Sequence[WholeRun], elapsed_s: Sequence[float], *, seed: int = 0) -> RunTimes:
     """Learn from n runs and their seconds.
 
     Raises:
@@ -136,8 +135,8 @@ def fit(runs: Sequence[WholeRun], elapsed_s: Sequence[float], *, seed: int = 0) 
         raise InvalidInput(f"{len(times)} runs are too few to tell of others: give {LEAST} or more")
     if not np.all(times > 0) or min(run.devices for run in runs) < 1:
         raise InvalidInput("a run has no devices or took no time: leave it out")
-    ages, words = ages_of(runs), dict[str, dict[str, int]]()
-    learned = encode(runs, ages, words)
+    ages, words = find_first_appearances(runs), dict[str, dict[str, int]]()
+    learned = encode_runs(runs, ages, words)
     some: Positions = np.arange(len(times))
     if len(times) > TUNED_ON:
         some = np.sort(np.random.default_rng(seed).choice(len(times), TUNED_ON, replace=False))
@@ -145,35 +144,35 @@ def fit(runs: Sequence[WholeRun], elapsed_s: Sequence[float], *, seed: int = 0) 
     return RunTimes(learned, ages, words, forecasts, frozenset(run.workload for run in runs))
 
 
-def expected(runs: Encoded) -> Array:
+def expected(runs: EncodedRuns) -> Array:
     """Return the logarithm of the time that one unit of work takes if devices share it and none waits (n,)."""
     return np.asarray(-runs.figures["devices"] - runs.figures["speed"], np.float64)
 
 
-def load(state: State) -> RunTimes:
+def load_run_times(state: State) -> RunTimes:
     """Return what was dumped."""
     first = {
-        name: dict(zip(lines(state[f"ages.{name}"]), floats(state[f"ages.{name}.at"]).tolist(), strict=True))
+        name: dict(zip(strings(state[f"ages.{name}"]), floats(state[f"ages.{name}.at"]).tolist(), strict=True))
         for name in ("workload", "device")
     }
     names = [name.removeprefix("words.") for name in state if name.startswith("words.")]
-    words = {name: {text: code for code, text in enumerate(lines(state[f"words.{name}"]))} for name in names}
+    words = {name: {text: code for code, text in enumerate(strings(state[f"words.{name}"]))} for name in names}
     codes = {name: floats(state[f"codes.{name}"]).astype(np.int64) for name in names}
-    figures = {name: floats(one) for name, one in within("figures", state).items()}
+    figures = {name: floats(one) for name, one in unnest("figures", state).items()}
     forecasts = []
     for number, parts in enumerate(_kinds()):
-        own = {name: floats(one) for name, one in within(f"forecast{number}", state).items()}
-        forecasts.append(Forecast(parts, own["variances"], float(own["mean"][0]), own["alpha"], own["inverse"]))
-    ages = Ages(float(floats(state["start"])[0]), first["workload"], first["device"])
-    return RunTimes(Encoded(codes, figures), ages, words, tuple(forecasts), frozenset(lines(state["workloads"])))
+        own = {name: floats(one) for name, one in unnest(f"forecast{number}", state).items()}
+        forecasts.append(RunTimeProcess(parts, own["variances"], float(own["mean"][0]), own["alpha"], own["inverse"]))
+    ages = FirstAppearances(float(floats(state["start"])[0]), first["workload"], first["device"])
+    return RunTimes(EncodedRuns(codes, figures), ages, words, tuple(forecasts), frozenset(strings(state["workloads"])))
 
 
-def _kinds() -> tuple[tuple[Part, ...], ...]:
+def _kinds() -> tuple[tuple[CovariancePart, ...], ...]:
     """Return the parts of each forecast: speed-up that slows down with age, and speed that wanders."""
     return (*PARTS, *AGEING, *WALKING), (*PARTS, *WALKING)
 
 
-def _forecast(parts: tuple[Part, ...], learned: Encoded, logs: Array, some: Positions) -> Forecast:
+def _forecast(parts: tuple[CovariancePart, ...], learned: EncodedRuns, logs: Array, some: Positions) -> RunTimeProcess:
     """Return the process of ``parts``, tuned on ``some`` runs and conditioned on all, wild ones weighing less."""
     variances = _tuned(parts, learned.at(some), logs[some])
     whole = np.zeros((len(logs), len(logs)))
@@ -186,10 +185,10 @@ def _forecast(parts: tuple[Part, ...], learned: Encoded, logs: Array, some: Posi
         left_out = np.abs(alpha / np.diag(inverse))  # the error of each run by all others
         most = WILD * 1.4826 * float(np.median(left_out))
         weight = np.minimum(1.0, (most / np.maximum(left_out, 1e-12)) ** 2)
-    return Forecast(parts, variances, mean, alpha, np.asarray(inverse, np.float64))
+    return RunTimeProcess(parts, variances, mean, alpha, np.asarray(inverse, np.float64))
 
 
-def _tuned(parts: tuple[Part, ...], learned: Encoded, logs: Array) -> Array:
+def _tuned(parts: tuple[CovariancePart, ...], learned: EncodedRuns, logs: Array) -> Array:
     """Return the variances of most evidence times belief, the noise's last."""
     from scipy.optimize import minimize  # noqa: PLC0415 - needed to fit alone
 
@@ -220,7 +219,7 @@ def _tuned(parts: tuple[Part, ...], learned: Encoded, logs: Array) -> Array:
     return np.asarray(np.exp(answer.x), np.float64)
 
 
-def _own(part: Part, runs: Encoded) -> Array:
+def _own(part: CovariancePart, runs: EncodedRuns) -> Array:
     """Return the variance of a part of unit variance at each run."""
     if not part.slope:
         return np.ones(len(runs.figures["devices"]))

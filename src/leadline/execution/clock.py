@@ -2,8 +2,11 @@
 
 import os
 import time
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Protocol
+
+from leadline.core.errors import InvalidInput
 
 
 class Clock(Protocol):
@@ -42,7 +45,7 @@ class SystemClock:
         time.sleep(duration_s)
 
 
-def iso(moment_s: float) -> str:
+def iso_utc(moment_s: float) -> str:
     """Return a moment (seconds since the epoch) as ISO 8601 in UTC, to the millisecond."""
     return datetime.fromtimestamp(moment_s, UTC).isoformat(timespec="milliseconds")
 
@@ -50,3 +53,37 @@ def iso(moment_s: float) -> str:
 def epoch_s(moment: str) -> float:
     """Return seconds since the epoch of a moment in ISO 8601."""
     return datetime.fromisoformat(moment).timestamp()
+
+
+MANUAL_CLOCK_START_S = 1_700_000_000.0
+
+
+@dataclass
+class ManualClock:
+    """Stands still until it is turned, which is what sleeping on it does (implements ``Clock``); it can jump, too."""
+
+    at_s: float = MANUAL_CLOCK_START_S
+    jump_s: float = 0.0
+    worked_s: float = 0.0
+
+    def now_s(self) -> float:
+        """Return seconds since the epoch."""
+        return self.at_s + self.jump_s
+
+    def monotonic_s(self) -> float:
+        """Return seconds that never jump."""
+        return self.at_s
+
+    def cpu_s(self) -> float:
+        """Return the CPU that somebody says was taken."""
+        return self.worked_s
+
+    def sleep(self, duration_s: float) -> None:
+        """Let time pass.
+
+        Raises:
+            InvalidInput: time would run backwards.
+        """
+        if duration_s < 0:
+            raise InvalidInput(f"a clock cannot be turned by {duration_s:g} s: time does not run backwards")
+        self.at_s += duration_s

@@ -59,7 +59,7 @@ def run_process(
     return Completed(process.returncode, stdout, stderr)
 
 
-def run_piped(source: Sequence[str], target: Sequence[str], *, timeout_s: float | None = None) -> Completed:
+def run_pipe(source: Sequence[str], target: Sequence[str], *, timeout_s: float | None = None) -> Completed:
     """Run ``source`` with its output going to ``target``, both to their end, and capture what they say on stderr.
 
     The exit code is the first that is not 0. After ``timeout_s`` both are ended.
@@ -74,8 +74,8 @@ def run_piped(source: Sequence[str], target: Sequence[str], *, timeout_s: float 
         readable, writable = os.pipe()
         try:
             try:
-                started.append(start_attached(source, stdin=quiet, stdout=writable, stderr=errors, own_group=True))
-                started.append(start_attached(target, stdin=readable, stdout=quiet, stderr=errors, own_group=True))
+                started.append(start_process(source, stdin=quiet, stdout=writable, stderr=errors, own_group=True))
+                started.append(start_process(target, stdin=readable, stdout=quiet, stderr=errors, own_group=True))
             finally:
                 os.close(readable)
                 os.close(writable)
@@ -92,7 +92,7 @@ def run_piped(source: Sequence[str], target: Sequence[str], *, timeout_s: float 
     return Completed(next((code for code in codes if code), 0), "", text, timed_out)
 
 
-def start_attached(
+def start_process(
     argv: Sequence[str],
     *,
     env: Mapping[str, str] | None = None,

@@ -9,7 +9,7 @@ from leadline.core.runs import Run
 PREDICTED = ("elapsed_s", "step_s", "host_memory_bytes", "gpu_memory_bytes", "cost")
 
 
-def to_csv(runs: Iterable[Run]) -> str:
+def runs_to_csv(runs: Iterable[Run]) -> str:
     """Return one line a run: what was asked, what was predicted and measured, and whether it was cut off.
 
     Columns of figures are the union over all runs; a figure that is not known is empty, never zero.

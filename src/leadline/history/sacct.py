@@ -15,11 +15,11 @@ from leadline.core.jobs import JobState
 from leadline.core.units import MINUTE_S, parse_bytes
 
 DELIMITER = "\x1f"
-FIELDS = (
+SACCT_FIELDS = (
     "JobID", "Submit", "Eligible", "Start", "End", "State", "User", "Account", "Partition", "QOS", "ReqNodes",
     "ReqCPUS", "ReqTRES", "TimelimitRaw", "JobName",
 )  # fmt: skip
-ENVIRONMENT = {"SLURM_TIME_FORMAT": "%s"}
+SACCT_ENVIRONMENT = {"SLURM_TIME_FORMAT": "%s"}
 """With this, ``sacct`` writes moments as seconds since the epoch, whatever the zone."""
 MOST_ELEMENTS = 10_000
 """So many elements of an array that pend together are told apart; further ones are left out."""
@@ -31,12 +31,12 @@ def sacct_command(days: int) -> list[str]:
     """Return the command that tells of everybody's jobs of the last ``days``, as far as the site lets the user see."""
     return [
         "sacct", "--allusers", "--allocations", "--duplicates", "--noheader", "--parsable2",
-        f"--delimiter={DELIMITER}", f"--starttime=now-{days}days", "--endtime=now", f"--format={','.join(FIELDS)}",
+        f"--delimiter={DELIMITER}", f"--starttime=now-{days}days", "--endtime=now", f"--format={','.join(SACCT_FIELDS)}",
     ]  # fmt: skip
 
 
 def read_sacct(listing: str, zone: tzinfo = UTC) -> list[AccountedJob]:
-    """Read the lines of ``FIELDS``, parted by ``DELIMITER`` or by ``|``, in the order of submission.
+    """Read the lines of ``SACCT_FIELDS``, parted by ``DELIMITER`` or by ``|``, in the order of submission.
 
     Moments are seconds since the epoch, or written out, and then in ``zone``. A job that cannot start yet is eligible
     at infinity. Cores, GPUs and memory are what was asked for, which is known before a job starts. Elements of an
@@ -62,8 +62,8 @@ def _rows(listing: str) -> Iterator[list[str]]:
     delimiter = DELIMITER if DELIMITER in listing else "|"
     last: list[str] | None = None
     for line in listing.split("\n"):
-        fields = line.split(delimiter, len(FIELDS) - 1)
-        if len(fields) == len(FIELDS) and _ID.fullmatch(fields[0]) and _MOMENT.fullmatch(fields[1]):
+        fields = line.split(delimiter, len(SACCT_FIELDS) - 1)
+        if len(fields) == len(SACCT_FIELDS) and _ID.fullmatch(fields[0]) and _MOMENT.fullmatch(fields[1]):
             if last is not None:
                 yield last
             last = fields
@@ -75,7 +75,7 @@ def _rows(listing: str) -> Iterator[list[str]]:
 
 
 def _jobs(fields: list[str], zone: tzinfo) -> list[AccountedJob]:
-    row = dict(zip(FIELDS, fields, strict=True))
+    row = dict(zip(SACCT_FIELDS, fields, strict=True))
     submitted = _moment(row["Submit"], zone)
     if submitted is None:
         return []

@@ -1,8 +1,11 @@
-"""Whether a candidate can run at all, and if not, why, and how far it is from being able to."""
+"""When a result is there, counted from submission: the wait in the queue and the run after it."""
 
+import math
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 
-from leadline.core.estimate import Estimate
+from leadline.core.errors import InvalidInput
+from leadline.core.estimate import Estimate, Interval
 from leadline.core.hardware import Device, DeviceKind
 from leadline.core.jobs import ResourceSpec
 from leadline.core.recommendation import Constraints
@@ -10,12 +13,46 @@ from leadline.core.samples import Value
 from leadline.core.systems import Partition, System
 from leadline.core.units import HOUR_S, format_bytes, format_duration
 from leadline.core.waits import QueueWait
-from leadline.recommend.time_to_result import TimeToResult, time_to_result
 from leadline.uncertainty.distributions import quantile
+
+RUNS = 40
+"""Quantiles that a run is taken apart into."""
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class TimeToResult:
+    """Wait + run as ``sums_s``, equally likely values in ascending order."""
+
+    sums_s: tuple[float, ...]
+
+    def quantile(self, probability: float) -> float:
+        """Return the time that is exceeded with probability 1 − ``probability`` at most.
+
+        Raises:
+            InvalidInput: the probability does not lie between 0 and 1.
+        """
+        if not 0 < probability < 1:
+            raise InvalidInput(f"a risk of {1 - probability:g} is not usable: choose one between 0 and 1, such as 0.05")
+        return self.sums_s[max(0, math.ceil(probability * len(self.sums_s) - 1e-9) - 1)]
+
+    def interval(self, level: float) -> Interval:
+        """Return the median and the range that holds the time with probability ``level``."""
+        tail = (1 - level) / 2
+        return Interval(self.quantile(0.5), self.quantile(tail), self.quantile(1 - tail), level)
+
+
+@lru_cache(maxsize=256)
+def time_to_result(wait: QueueWait, run_s: Interval) -> TimeToResult:
+    """Return the distribution of wait + run, taken as independent: each quantile of one with each of the other.
+
+    They are: how long a queue is does not depend on how far the estimate of this job's run is off.
+    """
+    runs = [quantile(run_s, (number + 0.5) / RUNS) for number in range(RUNS)]
+    return TimeToResult(tuple(sorted(wait_s + one for wait_s in wait.quantiles_s for one in runs)))
+
+
+@dataclass(frozen=True, slots=True)
+class PlacementCandidate:
     """A place with the estimate of the workload there, the request to make, and what the request costs an hour.
 
     ``request_reason`` says what decided the request. ``unseen`` marks a place whose hardware no run had.
@@ -55,7 +92,7 @@ class Candidate:
         elapsed_s = self.estimate.elapsed_s
         return None if self.wait is None or elapsed_s is None else time_to_result(self.wait, elapsed_s)
 
-    def priced(self) -> Estimate:
+    def priced_estimate(self) -> Estimate:
         """Return the estimate with the cost of its time here; as it is where either is not known."""
         one = self.estimate
         if one.elapsed_s is None or self.hourly is None:
@@ -84,7 +121,7 @@ class Refusal:
     change: str | None = None
 
 
-def refuse_place(system: System, partition: Partition, gpus: int, nodes: int) -> Refusal | None:
+def check_place(system: System, partition: Partition, gpus: int, nodes: int) -> Refusal | None:
     """Return why the place cannot take a job of this size, before anything is estimated; ``None`` if it can."""
     if system.status.startswith("decommissioned"):
         return Refusal("not-in-production", f"{system.name} is {system.status}")
@@ -95,7 +132,7 @@ def refuse_place(system: System, partition: Partition, gpus: int, nodes: int) ->
     return _refuse_size(partition, gpus, nodes)
 
 
-def refuse_configuration(partition: Partition, cores: int | None, gpus: int, nodes: int) -> Refusal | None:
+def check_configuration(partition: Partition, cores: int | None, gpus: int, nodes: int) -> Refusal | None:
     """Return why the partition cannot give a job so many cores and GPUs, each over all nodes; ``None`` if it can."""
     has, job = partition.node, f"and the job uses {gpus} on {f'{nodes} nodes' if nodes > 1 else 'one node'}"
     if gpus and has.gpus and has.device is None:
@@ -143,7 +180,7 @@ def _refuse_size(partition: Partition, gpus: int, nodes: int) -> Refusal | None:
     return None
 
 
-def refuse_estimate(candidate: Candidate, constraints: Constraints) -> list[Refusal]:
+def check_estimate(candidate: PlacementCandidate, constraints: Constraints) -> list[Refusal]:
     """Return every limit that the candidate breaks, its own and the user's; none if it can be taken."""
     unknown = _refuse_unknown(candidate)
     if unknown is not None:
@@ -157,7 +194,7 @@ def refuse_estimate(candidate: Candidate, constraints: Constraints) -> list[Refu
     return [refusal for refusal in found if refusal is not None]
 
 
-def _refuse_unknown(candidate: Candidate) -> Refusal | None:
+def _refuse_unknown(candidate: PlacementCandidate) -> Refusal | None:
     estimate = candidate.estimate
     if estimate.elapsed_s is None:
         return Refusal("time-unknown", estimate.unknown.get("elapsed_s", "the elapsed time is not known"))
@@ -166,7 +203,7 @@ def _refuse_unknown(candidate: Candidate) -> Refusal | None:
     return None
 
 
-def _refuse_memory(candidate: Candidate, risk: float) -> Refusal | None:
+def _refuse_memory(candidate: PlacementCandidate, risk: float) -> Refusal | None:
     gpu, there = candidate.estimate.gpu_memory_bytes, candidate.device.memory_bytes
     needed = None if gpu is None else quantile(gpu, 1 - risk)
     if needed is not None and there is not None and needed > there:
@@ -196,7 +233,7 @@ def _refuse_memory(candidate: Candidate, risk: float) -> Refusal | None:
     return None
 
 
-def _refuse_walltime(candidate: Candidate) -> Refusal | None:
+def _refuse_walltime(candidate: PlacementCandidate) -> Refusal | None:
     limit, asked = candidate.partition.limits.max_walltime_s, candidate.request.walltime_s
     if limit is None or asked is None or asked <= limit:
         return None
@@ -208,7 +245,7 @@ def _refuse_walltime(candidate: Candidate) -> Refusal | None:
     )
 
 
-def _refuse_deadline(candidate: Candidate, constraints: Constraints) -> Refusal | None:
+def _refuse_deadline(candidate: PlacementCandidate, constraints: Constraints) -> Refusal | None:
     result, takes = candidate.result(), "takes"
     needed_s = candidate.elapsed_s(constraints.risk)
     if result is not None:
@@ -223,7 +260,7 @@ def _refuse_deadline(candidate: Candidate, constraints: Constraints) -> Refusal 
     )
 
 
-def _refuse_budget(candidate: Candidate, constraints: Constraints) -> Refusal | None:
+def _refuse_budget(candidate: PlacementCandidate, constraints: Constraints) -> Refusal | None:
     if constraints.budget is None:
         return None
     cost, currency = candidate.cost(constraints.risk), constraints.currency or "USD"

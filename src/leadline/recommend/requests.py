@@ -1,17 +1,138 @@
-"""What to ask a scheduler for: the limits that cost least within the accepted risk, rounded as sites like them."""
+"""The limit to ask for on a quantity that is known by a distribution: the cheapest, kills and reruns included."""
 
 import math
 from dataclasses import dataclass, replace
+from enum import StrEnum
 from functools import lru_cache
 
 from leadline.catalog.billing import price
+from leadline.core.errors import InvalidInput
 from leadline.core.estimate import Estimate, Interval, Target
 from leadline.core.jobs import ResourceSpec
 from leadline.core.recommendation import Weights
 from leadline.core.systems import Billing, Partition
 from leadline.core.units import GIB, HOUR_S, MINUTE_S
-from leadline.recommend.limits import Decided, Limit, Loss, limit_for
-from leadline.uncertainty.distributions import quantile
+from leadline.uncertainty.distributions import Distribution, HalfLogNormals, log_spreads, quantile
+
+RERUN_GROWTH = 1.5
+"""How much more a rerun asks for than the run that was killed, as people and batch tools do."""
+
+_TAILS = tuple(0.5 * 0.85**step for step in range(80))
+"""Probabilities of a kill among which the cheapest is looked for: from a half to one in a million.
+
+A limit below the median is never asked for: most runs would be killed.
+"""
+_NEVER = 1e-9
+"""A probability of a kill that no longer counts."""
+
+
+class KillLoss(StrEnum):
+    """What a kill at a limit loses."""
+
+    LIMIT = "limit"
+    """As much as the limit: a run killed for its time has used all of it."""
+    RUN = "run"
+    """The whole run, whatever the limit: one killed for its memory."""
+
+
+class LimitReason(StrEnum):
+    """What set a limit."""
+
+    RISK = "risk"
+    """The accepted probability of a kill; more kills would have been cheaper."""
+    COST = "cost"
+    """The least expected cost; more kills were accepted."""
+    CAP = "cap"
+    """The most that may be asked for; it lies between the two."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """A limit, the probability ``risk`` of exceeding it, that which would cost least, and which of them decided."""
+
+    value: float
+    risk: float
+    cheapest_risk: float
+    decided: LimitReason
+
+
+def expected_loss(known: Distribution, limit: float, weights: Weights, loss: KillLoss) -> float:
+    """Return what asking for ``limit`` is expected to lose, in the unit of the quantity.
+
+    A run that needs more than its limit is killed and run again with ``RERUN_GROWTH`` times as much, until it is through.
+    With the limits l₀ < l₁ < …, the loss is Σ kill × lost(lᵢ) × P(X > lᵢ) + Σ waste × E[lᵢ - X; lᵢ₋₁ < X ≤ lᵢ], where
+    lost(l) is l itself or, for ``KillLoss.RUN``, the median. What the last run uses is the same for every limit and left
+    out, and so is the price of an hour, which multiplies the whole.
+    """
+    total, below, mean = 0.0, 0.0, 0.0
+    while True:
+        above, mean_here = known.above(limit), known.mean_below(limit)
+        total += weights.waste * (limit * (1 - above - below) - (mean_here - mean))
+        if above < _NEVER:
+            return total
+        total += weights.kill * above * (limit if loss is KillLoss.LIMIT else known.median)
+        limit, below, mean = limit * RERUN_GROWTH, 1 - above, mean_here
+
+
+def limit_from_interval(
+    interval: Interval, risk: float, weights: Weights, loss: KillLoss = KillLoss.LIMIT, *, cap: float | None = None
+) -> Limit:
+    """Return the limit of least expected loss that the quantity exceeds with a probability of at most ``risk``.
+
+    ``cap`` is the most that may be asked for; it is overstepped only where the risk cannot be held below it, so that
+    the caller sees what would be needed. An interval without width gives its point.
+
+    Raises:
+        InvalidInput: ``risk`` is not between 0 and 1, or a weight is negative or not a number.
+    """
+    below, above = log_spreads(interval)
+    if not above:
+        return Limit(interval.point, 0.0, 0.0, LimitReason.RISK)
+    known = HalfLogNormals(interval.point, below, above)
+    return _within(known, risk, _cheapest_risk(_stepped(above), weights.kill, weights.waste, loss), cap)
+
+
+def limit_from_distribution(known: Distribution, risk: float, weights: Weights, loss: KillLoss, *, cap: float | None = None) -> Limit:
+    """Return what ``limit_from_interval`` does, of a quantity whose distribution is known.
+
+    Raises:
+        InvalidInput: as ``limit_from_interval``.
+    """
+    _check_weights(weights)
+    return _within(known, risk, _cheapest(known, weights, loss), cap)
+
+
+def _check_weights(weights: Weights) -> None:
+    for name, value in (("kill", weights.kill), ("waste", weights.waste)):
+        if not 0 <= value < math.inf:
+            raise InvalidInput(f"a weight of {value:g} for {name} is not usable: choose 0 or more, such as 1")
+
+
+def _within(known: Distribution, risk: float, cheapest: float, cap: float | None) -> Limit:
+    if not 0 < risk < 1:
+        raise InvalidInput(f"a risk of {risk:g} is not usable: choose one between 0 and 1, such as 0.05")
+    chosen = min(risk, cheapest)
+    value = known.quantile(1 - chosen)
+    if cap is not None and cap < value and known.quantile(1 - risk) <= cap:
+        return Limit(cap, known.above(cap), cheapest, LimitReason.CAP)
+    return Limit(value, chosen, cheapest, LimitReason.RISK if risk <= cheapest else LimitReason.COST)
+
+
+def _stepped(spread: float) -> float:
+    """Round a spread to steps of 5 %, so that the search is made once for many alike."""
+    return math.exp(round(math.log(max(spread, 1e-4)) / 0.05) * 0.05)
+
+
+@lru_cache(maxsize=4096)
+def _cheapest_risk(spread: float, kill: float, waste: float, loss: KillLoss) -> float:
+    """Return the probability of a kill at which a log-normal with that spread is cheapest, whatever its median."""
+    _check_weights(Weights(kill, waste))
+    return _cheapest(HalfLogNormals(1.0, spread, spread), Weights(kill, waste), loss)
+
+
+def _cheapest(known: Distribution, weights: Weights, loss: KillLoss) -> float:
+    return min(_TAILS, key=lambda tail: expected_loss(known, known.quantile(1 - tail), weights, loss))
+
 
 SHORTEST_WALLTIME_S = 5 * MINUTE_S
 """No scheduler is asked for less."""
@@ -20,26 +141,26 @@ EVEN = Weights()
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class ResourceRequest:
     """A request, and the sentence that says what decided its limits (empty where there are none)."""
 
     resources: ResourceSpec
     reason: str = ""
 
 
-def request_for(estimate: Estimate, partition: Partition, risk: float) -> ResourceSpec:
-    """Return the request of ``ask_for`` where an hour counts the same in every way."""
-    return ask_for(estimate, partition, risk).resources
+def resources_for_estimate(estimate: Estimate, partition: Partition, risk: float) -> ResourceSpec:
+    """Return the request of ``request_for_estimate`` where an hour counts the same in every way."""
+    return request_for_estimate(estimate, partition, risk).resources
 
 
-def ask_for(estimate: Estimate, partition: Partition, risk: float, weights: Weights = EVEN) -> Ask:
-    """Return the request of a workload: the share of the nodes that goes with its GPUs, and the limits of ``ask``."""
-    share = share_of(partition, estimate.target)
+def request_for_estimate(estimate: Estimate, partition: Partition, risk: float, weights: Weights = EVEN) -> ResourceRequest:
+    """Return the request of a workload: the share of the nodes that goes with its GPUs, and the limits of ``build_request``."""
+    share = node_share(partition, estimate.target)
     memory = estimate.host_memory_bytes and estimate.host_memory_bytes.scaled(max(1, share.gpus_per_node))
-    return ask(estimate.elapsed_s, memory, share, partition, risk, weights)
+    return build_request(estimate.elapsed_s, memory, share, partition, risk, weights)
 
 
-def share_of(partition: Partition, target: Target) -> ResourceSpec:
+def node_share(partition: Partition, target: Target) -> ResourceSpec:
     """Return what a job asks for beside its limits: whole nodes on CPUs, and the cores that go with its GPUs else."""
     node = partition.node
     gpus = math.ceil(target.gpus / target.nodes) if node.device else 0
@@ -52,14 +173,14 @@ def share_of(partition: Partition, target: Target) -> ResourceSpec:
     )
 
 
-def ask(
+def build_request(
     elapsed_s: Interval | None,
     memory_bytes: Interval | None,
     share: ResourceSpec,
     partition: Partition,
     risk: float,
     weights: Weights = EVEN,
-) -> Ask:
+) -> ResourceRequest:
     """Return ``share`` with the walltime and the memory a node that cost least, kills and reruns included.
 
     Each is exceeded with a probability of at most ``risk``. A walltime is the whole loss of a run killed for it, and
@@ -73,18 +194,18 @@ def ask(
     walltime_s, memory_bytes_per_node = share.walltime_s, share.memory_bytes_per_node
     if elapsed_s is not None:
         longest = partition.limits.max_walltime_s
-        time = limit_for(elapsed_s, risk, weights, cap=longest)
+        time = limit_from_interval(elapsed_s, risk, weights, cap=longest)
         walltime_s = _capped(time, round_walltime_s(time.value), longest)
     if memory_bytes is not None:
         most = partition.node.usable_memory_bytes or partition.node.memory_bytes
         if charged := _charged(partition, share, quantile(memory_bytes, 1 - risk)):
             weights = Weights(weights.kill, weights.waste + charged)
-        memory = limit_for(memory_bytes, risk, weights, Loss.RUN, cap=most)
+        memory = limit_from_interval(memory_bytes, risk, weights, KillLoss.RUN, cap=most)
         memory_bytes_per_node = math.ceil(_capped(memory, math.ceil(memory.value / GIB) * GIB, most))
     asked = ResourceSpec(
         share.nodes, share.tasks_per_node, share.cores_per_task, share.gpus_per_node, memory_bytes_per_node, walltime_s
     )
-    return Ask(asked, _reason(time and _said(time), memory and _said(memory), risk))
+    return ResourceRequest(asked, _reason(time and _said(time), memory and _said(memory), risk))
 
 
 def round_walltime_s(walltime_s: float) -> float:
@@ -111,26 +232,26 @@ def _hourly(billing: Billing, share: ResourceSpec, partition: Partition, memory_
     return price(billing, replace(share, memory_bytes_per_node=memory_bytes), 1.0, partition.node) or 0.0
 
 
-def _said(limit: Limit) -> tuple[Decided, float, float]:
+def _said(limit: Limit) -> tuple[LimitReason, float, float]:
     return limit.decided, limit.risk, limit.cheapest_risk
 
 
 @lru_cache(maxsize=4096)
-def _reason(time: tuple[Decided, float, float] | None, memory: tuple[Decided, float, float] | None, risk: float) -> str:
+def _reason(time: tuple[LimitReason, float, float] | None, memory: tuple[LimitReason, float, float] | None, risk: float) -> str:
     """Return the sentence that says which of risk and cost decided each limit."""
     said = {name: one for name, one in (("walltime", time), ("memory", memory)) if one and one[1]}
     deciding = {one[0] for one in said.values()}
-    if len(deciding) == 1 and Decided.CAP not in deciding:
+    if len(deciding) == 1 and LimitReason.CAP not in deciding:
         return _part(" and the ".join(said), list(said.values()), risk)
     return "; ".join(_part(name, [one], risk) for name, one in said.items())
 
 
-def _part(names: str, said: list[tuple[Decided, float, float]], risk: float) -> str:
+def _part(names: str, said: list[tuple[LimitReason, float, float]], risk: float) -> str:
     accepted, each = _percent(risk), " and ".join(_percent(taken) for _, taken, _ in said)
-    if said[0][0] is Decided.RISK:
+    if said[0][0] is LimitReason.RISK:
         cheapest = " and ".join(_percent(one) for _, _, one in said)
         return f"the accepted risk of {accepted} decides the {names} (cost alone would take {cheapest})"
-    if said[0][0] is Decided.CAP:
+    if said[0][0] is LimitReason.CAP:
         return f"the most that may be asked for decides the {names}, which {each} of runs exceed"
     return f"cost decides the {names} (killing {each} of runs costs least; {accepted} are accepted)"
 

@@ -11,7 +11,7 @@ import pytest
 from leadline.core.errors import InvalidInput
 from leadline.core.jobs import JobSpec, JobState, ResourceSpec
 from leadline.core.plane import After
-from leadline.execution.scheduler import Refused, Scheduler, Status, Submission
+from leadline.execution.schedulers.port import RequestRefused, Scheduler, SchedulerStatus, Submission
 
 HOSTILE = "a 'name' with \"quotes\", $(touch harm); `touch harm`\n#SBATCH --hold\n| and ends ü"
 
@@ -50,8 +50,8 @@ class SchedulerContract(ABC):
         return Submission(key, spec, indices=tuple(range(count)))
 
     def until(
-        self, scheduler: Scheduler, ids: Collection[str], wanted: Callable[[Status], bool]
-    ) -> Mapping[str, Status]:
+        self, scheduler: Scheduler, ids: Collection[str], wanted: Callable[[SchedulerStatus], bool]
+    ) -> Mapping[str, SchedulerStatus]:
         """Return what is said of jobs once it is as wanted of each: by the queue, or by the accounting if they left."""
         waited_s = 0.0
         while True:
@@ -63,7 +63,7 @@ class SchedulerContract(ABC):
             self.pass_time(0.25)
             waited_s += 0.25
 
-    def ended(self, scheduler: Scheduler, one: str) -> Status:
+    def ended(self, scheduler: Scheduler, one: str) -> SchedulerStatus:
         """Return how a job ended."""
         return self.until(scheduler, [one], _final)[one]
 
@@ -162,7 +162,7 @@ class SchedulerContract(ABC):
     def test_what_can_never_run_is_refused_and_not_there(self, scheduler: Scheduler) -> None:
         submission = self.job(cores=self.too_many_cores)
 
-        with pytest.raises((Refused, InvalidInput)):
+        with pytest.raises((RequestRefused, InvalidInput)):
             scheduler.submit(submission)
         assert dict(scheduler.find([submission.key])) == {}
 
@@ -218,7 +218,7 @@ class SchedulerContract(ABC):
         status = self.until(scheduler, [one], lambda status: status.walltime_s == self.walltime_s / 2)[one]
         assert self.walltime_s / 2 == status.walltime_s
         self.ended(scheduler, one)
-        with pytest.raises(Refused):
+        with pytest.raises(RequestRefused):
             scheduler.change_walltime(one, self.walltime_s / 4)
 
     def test_a_forecast_submits_nothing(self, scheduler: Scheduler) -> None:
@@ -235,7 +235,7 @@ class SchedulerContract(ABC):
         assert self.ended(other, one).state == JobState.COMPLETED
 
 
-def _final(status: Status) -> bool:
+def _final(status: SchedulerStatus) -> bool:
     return status.state.final
 
 

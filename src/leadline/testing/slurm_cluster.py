@@ -16,36 +16,36 @@ import psutil
 
 from leadline.core.errors import LeadlineError
 from leadline.core.ports import Completed
-from leadline.execution.processes import run_process, start_attached
-from leadline.testing.slurm_plan import ClusterPlan, Layout, lay_out
+from leadline.execution.processes import run_process, start_process
+from leadline.testing.slurm_plan import ClusterLayout, ClusterPlan, lay_out
 
 DAEMONS = ("munged", "slurmctld", "slurmd", "slurmdbd", "mariadbd", "mariadb-install-db")
 PATH = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"])
 CGROUPS = ("memory", "freezer", "cpuset", "cpu", "cpuacct", "devices")
-WITH_US = ("setpriv", "--pdeathsig", "TERM") if shutil.which("setpriv") else ()
+DIE_WITH_PARENT = ("setpriv", "--pdeathsig", "TERM") if shutil.which("setpriv") else ()
 """Ends what it starts when this process is gone, however it went."""
 STOP_S = 15.0
 """How long a daemon may take to end after SIGTERM before SIGKILL."""
 
 
-class NoCluster(LeadlineError):
+class ClusterNotStarted(LeadlineError):
     """A daemon of the cluster did not do what was asked of it; the message says which, and what it said."""
 
 
-def missing() -> str:
+def why_no_slurm() -> str:
     """Return why no cluster can be started here; empty if one can."""
     absent = [name for name in DAEMONS if shutil.which(name, path=PATH) is None]
     return f"Slurm is not installed here: there is no {', '.join(absent)}" if absent else ""
 
 
 @contextmanager
-def slurm_cluster(folder: Path, plan: ClusterPlan | None = None) -> Iterator["Cluster"]:
+def slurm_cluster(folder: Path, plan: ClusterPlan | None = None) -> Iterator["SlurmCluster"]:
     """Yield a running cluster, by default of two nodes with four cores each; ``folder`` must be empty.
 
     Raises:
         NoCluster: a daemon did not start.
     """
-    cluster = Cluster(plan := plan or ClusterPlan(), lay_out(plan, folder))
+    cluster = SlurmCluster(plan := plan or ClusterPlan(), lay_out(plan, folder))
     try:
         cluster.start_all()
         yield cluster
@@ -54,14 +54,14 @@ def slurm_cluster(folder: Path, plan: ClusterPlan | None = None) -> Iterator["Cl
 
 
 @dataclass(slots=True)
-class Cluster:
+class SlurmCluster:
     """A running cluster, and what tests of faults do to it.
 
     Its daemons are ``munged``, ``mariadbd``, ``slurmdbd``, ``slurmctld`` and each node by its name.
     """
 
     plan: ClusterPlan
-    layout: Layout
+    layout: ClusterLayout
     _running: "dict[str, subprocess.Popen[bytes]]" = field(default_factory=dict)
 
     @property
@@ -89,8 +89,8 @@ class Cluster:
             return
         command = self._command(daemon)
         with (self.folder / f"{daemon}.out").open("ab") as said, Path(os.devnull).open("rb") as nothing:
-            self._running[daemon] = start_attached(
-                [*WITH_US, *command], env={**self.environment, "MYSQL_UNIX_PORT": str(self.folder / "mysql.sock")},
+            self._running[daemon] = start_process(
+                [*DIE_WITH_PARENT, *command], env={**self.environment, "MYSQL_UNIX_PORT": str(self.folder / "mysql.sock")},
                 stdin=nothing.fileno(), stdout=said.fileno(), stderr=said.fileno(), own_session=True,
             )  # fmt: skip
         self.wait(lambda: self._answers(daemon), f"{daemon} to answer", most_s=wait_s)
@@ -133,7 +133,7 @@ class Cluster:
         deadline = time.monotonic() + most_s
         while not condition():
             if time.monotonic() > deadline:
-                raise NoCluster(f"waited {most_s:.0f} s for {what}: see the logs in {self.folder}")
+                raise ClusterNotStarted(f"waited {most_s:.0f} s for {what}: see the logs in {self.folder}")
             time.sleep(0.05)
 
     def start_all(self) -> None:
@@ -179,7 +179,7 @@ class Cluster:
     def _answers(self, daemon: str) -> bool:
         if self._running[daemon].poll() is not None:
             said = (self.folder / f"{daemon}.out").read_text(encoding="utf-8", errors="replace").strip()
-            raise NoCluster(f"{daemon} ended at once ({said.splitlines()[-1] if said else 'it said nothing'})")
+            raise ClusterNotStarted(f"{daemon} ended at once ({said.splitlines()[-1] if said else 'it said nothing'})")
         if daemon == "munged":
             return (self.folder / "munge.sock").exists()
         if daemon == "mariadbd":
@@ -206,7 +206,7 @@ class Cluster:
     def _done(self, command: list[str]) -> None:
         done = self.run(command, timeout_s=120.0)
         if done.returncode:
-            raise NoCluster(f"{command[0]} failed: {done.stdout}{done.stderr}")
+            raise ClusterNotStarted(f"{command[0]} failed: {done.stdout}{done.stderr}")
 
     def _cancel_all(self) -> None:
         """End all jobs, those that wait first, and let their steps' daemons end as they do."""
@@ -278,5 +278,5 @@ def _remove_cgroup(folder: Path) -> None:
                 group.rmdir()
             except OSError as error:
                 if time.monotonic() > deadline:
-                    raise NoCluster(f"the control group {group} cannot be removed ({error.strerror})") from error
+                    raise ClusterNotStarted(f"the control group {group} cannot be removed ({error.strerror})") from error
         time.sleep(0.05)

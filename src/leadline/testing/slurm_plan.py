@@ -119,7 +119,7 @@ class ClusterPlan:
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class ClusterLayout:
     """Where a planned cluster lies: its folder, its ports and the names of its nodes, which no other one has.
 
     ``spool`` is a folder of a short name, for a step daemon's socket lies in it, and the path of a socket has at most
@@ -140,7 +140,7 @@ class Layout:
         return tuple(self.node_ports)
 
 
-def lay_out(plan: ClusterPlan, folder: Path) -> Layout:
+def lay_out(plan: ClusterPlan, folder: Path) -> ClusterLayout:
     """Choose ports and names, and write the configuration into ``folder``, which must be empty."""
     ports = _free_ports(2 + plan.nodes)
     mark = "".join(secrets.choice(string.ascii_lowercase) for _ in range(4))  # control groups are named after nodes
@@ -148,7 +148,7 @@ def lay_out(plan: ClusterPlan, folder: Path) -> Layout:
     cgroups = cgroups_writable() if plan.cgroups is None else plan.cgroups
     spool = Path(tempfile.mkdtemp(prefix="slurm-"))
     spool.chmod(0o755)
-    layout = Layout(folder, spool, ports[0], ports[1], dict(zip(names, ports[2:], strict=True)), cgroups)
+    layout = ClusterLayout(folder, spool, ports[0], ports[1], dict(zip(names, ports[2:], strict=True)), cgroups)
     folder.chmod(0o755)
     (folder / "state").mkdir()
     (folder / "dev").mkdir()
@@ -169,7 +169,7 @@ def lay_out(plan: ClusterPlan, folder: Path) -> Layout:
     return layout
 
 
-def slurm_conf(plan: ClusterPlan, layout: Layout) -> str:
+def slurm_conf(plan: ClusterPlan, layout: ClusterLayout) -> str:
     """Return the text of slurm.conf."""
     text = SLURM.format(
         name=plan.name, host=socket.gethostname(), control_port=layout.control_port, user=layout.user,
@@ -210,7 +210,7 @@ def _partitions(plan: ClusterPlan) -> str:
     return "\n".join(lines)
 
 
-def _gres_conf(plan: ClusterPlan, layout: Layout) -> str:
+def _gres_conf(plan: ClusterPlan, layout: ClusterLayout) -> str:
     if not plan.gpus:
         return ""
     files = f"{layout.folder}/dev/gpu[0-{plan.gpus - 1}]" if plan.gpus > 1 else f"{layout.folder}/dev/gpu0"

@@ -14,8 +14,8 @@ from pathlib import Path
 import psutil
 
 from leadline.core.errors import LeadlineError
-from leadline.execution.processes import run_process, start_attached
-from leadline.testing.slurm_cluster import PATH, WITH_US
+from leadline.execution.processes import run_process, start_process
+from leadline.testing.slurm_cluster import DIE_WITH_PARENT, PATH
 
 HOST = "place"
 """The alias under which the client's configuration knows the server."""
@@ -48,11 +48,11 @@ Host {host}
 """
 
 
-class NoServer(LeadlineError):
+class ServerNotStarted(LeadlineError):
     """sshd did not start; the message has what it said."""
 
 
-def missing() -> str:
+def why_no_sshd() -> str:
     """Return why no server can be started here; empty if one can."""
     absent = [name for name in ("sshd", "ssh", "ssh-keygen") if shutil.which(name, path=PATH) is None]
     return f"OpenSSH's server is not installed here: there is no {', '.join(absent)}" if absent else ""
@@ -93,7 +93,7 @@ class SshServer:
         for name in ("host_key", "key"):
             made = run_process(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(self.folder / name)])
             if made.returncode:
-                raise NoServer(f"ssh-keygen failed: {made.stderr}")
+                raise ServerNotStarted(f"ssh-keygen failed: {made.stderr}")
         (self.folder / "authorized_keys").write_bytes((self.folder / "key.pub").read_bytes())
         host_key = (self.folder / "host_key.pub").read_text(encoding="ascii")
         (self.folder / "known_hosts").write_text(f"[127.0.0.1]:{self.port} {host_key}", encoding="ascii")
@@ -109,16 +109,16 @@ class SshServer:
             Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)  # root's sshd separates its privileges there
         program = shutil.which("sshd", path=PATH)
         if program is None:
-            raise NoServer(missing())
+            raise ServerNotStarted(why_no_sshd())
         with (self.folder / "sshd.log").open("ab") as said, Path(os.devnull).open("rb") as nothing:
-            self._process = start_attached(
-                [*WITH_US, program, "-D", "-e", "-f", str(self.folder / "sshd_config")],
+            self._process = start_process(
+                [*DIE_WITH_PARENT, program, "-D", "-e", "-f", str(self.folder / "sshd_config")],
                 stdin=nothing.fileno(), stdout=said.fileno(), stderr=said.fileno(), own_session=True,
             )  # fmt: skip
         deadline = time.monotonic() + START_S
         while not _listens(self.port):
             if self._process.poll() is not None or time.monotonic() > deadline:
-                raise NoServer(f"sshd did not start: {(self.folder / 'sshd.log').read_text(encoding='utf-8')}")
+                raise ServerNotStarted(f"sshd did not start: {(self.folder / 'sshd.log').read_text(encoding='utf-8')}")
             time.sleep(0.02)
 
     def stop(self) -> None:

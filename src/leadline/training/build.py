@@ -8,22 +8,22 @@ from importlib.metadata import PackageNotFoundError, version
 
 from leadline import __version__
 from leadline.core.models import Feature
-from leadline.core.runs import Scale
-from leadline.core.samples import Dataset
-from leadline.estimators.tabular.ports import TabularEstimator
-from leadline.training.card import CandidateErrors, Card, ScaleCard, TargetCard
+from leadline.core.runs import Run, Scale
+from leadline.core.samples import Dataset, Value
+from leadline.estimators.ports import TabularEstimator
+from leadline.training.candidate_race import Progress
 from leadline.training.dataset import make_dataset
-from leadline.training.fitting import LEVEL, Trained, train_target
-from leadline.training.model import Model
-from leadline.training.records import Record
-from leadline.training.select import Score
-from leadline.training.trial import Progress
+from leadline.training.fitting import LEVEL, TrainedTarget, train_target
+from leadline.training.model import ApplicationModel
+from leadline.training.model_card import CandidateErrors, ModelCard, ScaleCard, TargetCard
+from leadline.training.records import RunRecord
+from leadline.training.selection import CandidateScore
 
 PACKAGES = ("numpy", "scipy", "scikit-learn")
 
 
 @dataclass(frozen=True, slots=True)
-class Origin:
+class TrainingOrigin:
     """Where the records come from, when they are learned from, and how: what the card says besides the figures."""
 
     source: str
@@ -33,7 +33,7 @@ class Origin:
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class TrainingOptions:
     """How to train; ``targets`` empty: the walltime, and each kind of memory that was measured."""
 
     targets: tuple[str, ...] = ()
@@ -45,14 +45,14 @@ class Options:
     jobs: int | None = 1
 
 
-def build(
-    records: Sequence[Record],
+def build_model(
+    records: Sequence[RunRecord],
     estimators: Mapping[str, TabularEstimator],
-    origin: Origin,
-    options: Options,
+    origin: TrainingOrigin,
+    options: TrainingOptions,
     *,
     progress: Progress = lambda *_: None,
-) -> tuple[Model, tuple[Trained, ...]]:
+) -> tuple[ApplicationModel, tuple[TrainedTarget, ...]]:
     """Return the model, and of each target what the plots and the table show.
 
     Raises:
@@ -79,22 +79,22 @@ def build(
     return make_model(trained, origin, options.seed), tuple(trained)
 
 
-def measured_targets(records: Sequence[Record]) -> tuple[str, ...]:
+def measured_targets(records: Sequence[RunRecord]) -> tuple[str, ...]:
     """Return what to learn by default: the walltime, and the memory that every completed run has measured."""
     completed = [one for one in records if one.state.value == "COMPLETED"]
     memory = [
         name
         for name in ("host_memory_bytes", "gpu_memory_bytes")
-        if completed and all(one.figures.get(name, 0) > 0 for one in completed)
+        if completed and all(one.metrics.get(name, 0) > 0 for one in completed)
     ]
     return ("elapsed_s", *memory)
 
 
-def make_model(trained: Sequence[Trained], origin: Origin, seed: int) -> Model:
+def make_model(trained: Sequence[TrainedTarget], origin: TrainingOrigin, seed: int) -> ApplicationModel:
     """Return the model of all targets; each is of the same application."""
     first = trained[0].data
     started = sorted(one for one in first.started if one)
-    card = Card(
+    card = ModelCard(
         application=first.dataset.application,
         runs=first.runs,
         first_run=started[0] if started else "",
@@ -110,14 +110,14 @@ def make_model(trained: Sequence[Trained], origin: Origin, seed: int) -> Model:
         command=origin.command,
         units=dict(first.dataset.units),
     )
-    return Model(
+    return ApplicationModel(
         card,
         {one.data.dataset.target: one.fitted for one in trained},
         {one.data.dataset.target: one.calibration for one in trained},
     )
 
 
-def _all_features(trained: Sequence[Trained]) -> tuple[Feature, ...]:
+def _all_features(trained: Sequence[TrainedTarget]) -> tuple[Feature, ...]:
     """Return the features of all targets; runs that count for one only may have gone farther."""
     found: dict[str, Feature] = {}
     for one in (feature for each in trained for feature in each.data.features):
@@ -128,7 +128,7 @@ def _all_features(trained: Sequence[Trained]) -> tuple[Feature, ...]:
     return tuple(found.values())
 
 
-def _target_card(one: Trained) -> TargetCard:
+def _target_card(one: TrainedTarget) -> TargetCard:
     dataset, selection = one.data.dataset, one.selection
     return TargetCard(
         target=dataset.target,
@@ -171,7 +171,7 @@ def _within(dataset: Dataset) -> dict[str, tuple[float, float]]:
     return found
 
 
-def _candidate(score: Score) -> CandidateErrors:
+def _candidate(score: CandidateScore) -> CandidateErrors:
     if score.why_not:
         known = score.mape if math.isfinite(score.mape) else None
         return CandidateErrors(score.candidate.name, known, why_not=score.why_not)
@@ -184,3 +184,53 @@ def _version(package: str) -> str:
         return version(package)
     except PackageNotFoundError:
         return "not known"
+
+
+def infer_command(runs: Sequence[Run]) -> tuple[str, ...]:
+    """Return the words with ``{name}`` where a parameter's value, or the cores or GPUs, stood in every run.
+
+    Nothing where the runs' commands differ in more than that, or a parameter stands in no word.
+    """
+    if not runs or len({len(run.job.command) for run in runs}) != 1:
+        return ()
+    values = [_values(run) for run in runs]
+    words = []
+    for place in range(len(runs[0].job.command)):
+        said = [run.job.command[place] for run in runs]
+        word = said[0] if len(set(said)) == 1 and not _stands(said[0], values) else _template(said, values)
+        if word is None:
+            return ()
+        words.append(word)
+    missing = [name for name in runs[0].parameters if not any(f"{{{name}}}" in word for word in words)]
+    return () if missing else tuple(words)
+
+
+def _values(run: Run) -> Mapping[str, Value]:
+    asked = run.job.resources
+    resources: dict[str, Value] = {"gpus": asked.gpus_per_node}
+    if asked.cores_per_task is not None:
+        resources["cores"] = asked.cores_per_task
+    return {**run.parameters, **resources}
+
+
+def _stands(word: str, values: Sequence[Mapping[str, Value]]) -> bool:
+    """Whether a word that is the same in all runs is the value of a parameter that never varied."""
+    constant = [name for name, value in values[0].items() if all(each.get(name) == value for each in values)]
+    return any(word == str(values[0][name]) for name in constant if name not in ("gpus", "cores"))
+
+
+def _template(said: Sequence[str], values: Sequence[Mapping[str, Value]]) -> str | None:
+    """Return a word with one parameter in it, such as ``--epochs={epochs}``; ``None`` where none explains it."""
+    for name in values[0]:
+        if not all(name in each for each in values):
+            continue
+        for head, tail in _around(said[0], str(values[0][name])):
+            if all(word == f"{head}{each[name]}{tail}" for word, each in zip(said, values, strict=True)):
+                return f"{head}{{{name}}}{tail}"
+    return None
+
+
+def _around(word: str, value: str) -> list[tuple[str, str]]:
+    """Return what stands before and after each place of ``value`` in ``word``."""
+    places = [at for at in range(len(word)) if word.startswith(value, at)]
+    return [(word[:at], word[at + len(value) :]) for at in places]

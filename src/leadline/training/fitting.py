@@ -9,14 +9,24 @@ import numpy as np
 from leadline.core.errors import InvalidInput
 from leadline.core.runs import Scale
 from leadline.core.samples import Dataset, Sample
-from leadline.estimators.tabular.ports import Array, FittedEstimator, TabularEstimator
-from leadline.training.card import Errors
+from leadline.estimators.ports import Array, FittedEstimator, TabularEstimator
+from leadline.training.candidate_race import Progress, task_runner
+from leadline.training.cross_validation import (
+    OutOfFoldPredictions,
+    SampleSplit,
+    cross_validation_folds,
+    extrapolation_splits,
+    fit_candidate,
+    hold_out_test_set,
+    predict_held_out,
+    predict_out_of_fold,
+    thin_samples,
+    training_share,
+)
 from leadline.training.dataset import TrainingData
-from leadline.training.out_of_fold import OutOfFold, fit, predict_held_out, predict_out_of_fold
-from leadline.training.select import Selection, select
-from leadline.training.splits import Parting, blocked, folds, hold_out, thinned
-from leadline.training.trial import Progress, side_by_side
-from leadline.uncertainty.conformal import Calibration, Residuals, calibrate
+from leadline.training.model_card import ErrorMetrics
+from leadline.training.selection import Selection, select_candidate
+from leadline.uncertainty.conformal import IntervalCalibration, Residuals, calibrate
 from leadline.uncertainty.metrics import coverage, mae, mape, ov_mape, underprediction
 
 FOLDS, FEWER_FOLDS = 5, 3
@@ -39,16 +49,16 @@ FEW_CONFIGURATIONS = 30
 
 
 @dataclass(frozen=True, slots=True)
-class Predictions:
+class IntervalPredictions:
     """What was predicted for runs that were not learned from, with its interval; the arrays of a plot."""
 
-    predicted: OutOfFold
+    predicted: OutOfFoldPredictions
     low: Array
     high: Array
 
 
 @dataclass(frozen=True, slots=True)
-class Trained:
+class TrainedTarget:
     """A fitted target, and everything its card says of it.
 
     ``tested`` maps a scale to the errors on the test runs, ``validated`` to those out of fold. ``factor`` is HARP's
@@ -59,11 +69,11 @@ class Trained:
     selection: Selection
     fitted: FittedEstimator
     factor: float
-    calibration: Calibration
-    tested: dict[str, Errors]
-    validated: dict[str, Errors]
-    validation: Predictions
-    test: Predictions | None
+    calibration: IntervalCalibration
+    tested: dict[str, ErrorMetrics]
+    validated: dict[str, ErrorMetrics]
+    validation: IntervalPredictions
+    test: IntervalPredictions | None
     notes: tuple[str, ...]
 
 
@@ -75,7 +85,7 @@ def train_target(
     seed: int = 0,
     jobs: int | None = 1,
     progress: Progress = lambda *_: None,
-) -> Trained:
+) -> TrainedTarget:
     """Choose, calibrate and test an estimator for a target, then fit it again on all runs.
 
     It takes ``jobs`` processes; ``None`` is one for each core.
@@ -88,11 +98,11 @@ def train_target(
         UnknownName: there is no such policy.
     """
     dataset, carries = data.dataset, data.dataset.scale_features
-    parts, run = _parted(dataset, seed), side_by_side(jobs)
+    parts, run = _parted(dataset, seed), task_runner(jobs)
     without = (*(SLOW if parts.many else ()),
                *(() if any(one.units for one in dataset.samples) else OF_UNITS))  # fmt: skip
     compared = {name: one for name, one in estimators.items() if name not in without} or estimators
-    selection = select(
+    selection = select_candidate(
         parts.beyond if parts.extrapolates else parts.inside,
         compared,
         policy,
@@ -107,7 +117,7 @@ def train_target(
     recipe = selection.recipe
     progress(f"calibrating {selection.winner.name}", 1, 1)
 
-    def predict(partings: Sequence[Parting]) -> OutOfFold:
+    def predict(partings: Sequence[SampleSplit]) -> OutOfFoldPredictions:
         return predict_out_of_fold(selection.winner, recipe, partings, scale_features=carries, seed=seed)
 
     factor = selection.factor
@@ -118,7 +128,7 @@ def train_target(
     validation = _cross_intervals(inside_said, errors[1:])
     test = None
     without_test = [parts.kept.fitted] if parts.kept.held_out else []
-    fits = [partial(fit, selection.winner, recipe, samples, scale_features=carries, seed=seed)
+    fits = [partial(fit_candidate, selection.winner, recipe, samples, scale_features=carries, seed=seed)
             for samples in (*without_test, dataset.samples)]  # fmt: skip
     *fitted, whole = run(fits)
     if fitted:
@@ -126,7 +136,7 @@ def train_target(
         said = said.times(np.full(len(said.samples), factor))
         test = _with_interval(said, calibrate(Residuals.joined(*errors)))
         errors.append(said.residuals())
-    return Trained(
+    return TrainedTarget(
         data,
         selection,
         whole,
@@ -148,23 +158,23 @@ class _Parted:
     the scaled-down runs are judged besides. ``many`` says that fewer are compared than there are.
     """
 
-    kept: Parting
+    kept: SampleSplit
     compared: tuple[Sample, ...]
-    inside: tuple[Parting, ...]
-    beyond: tuple[Parting, ...]
+    inside: tuple[SampleSplit, ...]
+    beyond: tuple[SampleSplit, ...]
     extrapolates: bool
     few: bool
     many: bool
-    extrapolations: tuple[Parting, ...]
+    extrapolations: tuple[SampleSplit, ...]
 
 
 def _parted(dataset: Dataset, seed: int) -> _Parted:
     carries = dataset.scale_features
-    kept = hold_out(dataset.samples, TEST_SHARE, seed)
+    kept = hold_out_test_set(dataset.samples, TEST_SHARE, seed)
     many = len(dataset.samples) > LARGE
-    compared = thinned(kept.fitted, OF_LARGE if many else MOST_TO_SELECT, seed)
-    inside = folds(compared, FEWER_FOLDS if many or len(compared) > MANY else FOLDS, seed)
-    beyond = blocked(compared, carries, CUTS)
+    compared = thin_samples(kept.fitted, OF_LARGE if many else MOST_TO_SELECT, seed)
+    inside = cross_validation_folds(compared, FEWER_FOLDS if many or len(compared) > MANY else FOLDS, seed)
+    beyond = extrapolation_splits(compared, carries, CUTS)
     small = [one for one in compared if one.scale is Scale.SCALED_DOWN]
     few = 0 < _configurations(compared) - _configurations(small) < FEW_TO_JUDGE
     return _Parted(
@@ -175,11 +185,11 @@ def _parted(dataset: Dataset, seed: int) -> _Parted:
         bool(beyond) and not dataset.at(Scale.FULL_SCALE),
         few,
         many,
-        blocked(small, carries, CUTS) if few else (),
+        extrapolation_splits(small, carries, CUTS) if few else (),
     )
 
 
-def errors_by_scale(said: Predictions) -> dict[str, Errors]:
+def errors_by_scale(said: IntervalPredictions) -> dict[str, ErrorMetrics]:
     """Return the errors of each scale that was predicted."""
     found = {}
     scales = np.array([one.scale.value for one in said.predicted.samples])
@@ -190,7 +200,7 @@ def errors_by_scale(said: Predictions) -> dict[str, Errors]:
         part = said.predicted.at(mine)
         measured, points = part.measured.tolist(), part.point.tolist()
         low, high = said.low[mine].tolist(), said.high[mine].tolist()
-        found[scale.value] = Errors(
+        found[scale.value] = ErrorMetrics(
             len(measured),
             len({one.configuration for one in part.samples}),
             mape(measured, points),
@@ -204,8 +214,8 @@ def errors_by_scale(said: Predictions) -> dict[str, Errors]:
 
 
 def _where_it_can_be_fitted(
-    predict: Callable[[Sequence[Parting]], OutOfFold], partings: Sequence[Parting]
-) -> OutOfFold | None:
+    predict: Callable[[Sequence[SampleSplit]], OutOfFoldPredictions], partings: Sequence[SampleSplit]
+) -> OutOfFoldPredictions | None:
     """Return what is predicted of the largest runs, from as few smaller ones as the estimator can be fitted on."""
     for start in range(len(partings)):
         try:
@@ -215,13 +225,13 @@ def _where_it_can_be_fitted(
     return None
 
 
-def _with_interval(said: OutOfFold, calibration: Calibration) -> Predictions:
+def _with_interval(said: OutOfFoldPredictions, calibration: IntervalCalibration) -> IntervalPredictions:
     scales = [one.scale.value for one in said.samples]
     low, high = calibration.interval(said.point, said.spread, said.beyond, scales, LEVEL)
-    return Predictions(said, np.minimum(low, said.point), np.maximum(high, said.point))
+    return IntervalPredictions(said, np.minimum(low, said.point), np.maximum(high, said.point))
 
 
-def _cross_intervals(said: OutOfFold, others: Sequence[Residuals]) -> Predictions:
+def _cross_intervals(said: OutOfFoldPredictions, others: Sequence[Residuals]) -> IntervalPredictions:
     """Return the intervals of predictions out of fold, each learned from the other folds."""
     low, high = np.array(said.point), np.array(said.point)
     residuals = said.residuals()
@@ -230,7 +240,7 @@ def _cross_intervals(said: OutOfFold, others: Sequence[Residuals]) -> Prediction
         if (~mine).any():
             found = _with_interval(said.at(mine), calibrate(Residuals.joined(residuals.at(~mine), *others)))
             low[mine], high[mine] = found.low, found.high
-    return Predictions(said, low, high)
+    return IntervalPredictions(said, low, high)
 
 
 def _fewer(parts: _Parted) -> int | None:
@@ -270,3 +280,50 @@ def _notes(data: TrainingData, *, extrapolates: bool, tested: bool, thinned_to: 
 
 def _configurations(samples: Sequence[Sample]) -> int:
     return len({one.configuration for one in samples})
+
+
+LEARNING_CURVE_SHARES = (0.05, 0.1, 0.2, 0.35, 0.6, 1.0)
+"""Shares of the runs of each scale that are learned from."""
+LEARNING_CURVE_FOLDS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class LearningCurvePoint:
+    """Learned from runs that took ``cost_s`` seconds to make: the error in percent on those held out, and how many."""
+
+    cost_s: float
+    runs: int
+    mape: float
+
+
+def learning_curve(one: TrainedTarget, seed: int = 0) -> tuple[LearningCurvePoint, ...]:
+    """Return the steps of growing cost that the chosen estimator can be fitted on.
+
+    Each learns from a share of the configurations of each scale, and is scored on the full-scale runs (all, where there
+    are none) of folds held out.
+    """
+    data = one.data.dataset
+    partings = cross_validation_folds(data.samples, LEARNING_CURVE_FOLDS, seed)
+    found: list[LearningCurvePoint] = []
+    for share in LEARNING_CURVE_SHARES:
+        costs, runs, errors = [], [], []
+        for parting in partings:
+            part = training_share(parting.fitted, share, seed)
+            held = [each for each in parting.held_out if each.scale is Scale.FULL_SCALE] or list(parting.held_out)
+            try:
+                fitted = fit_candidate(
+                    one.selection.winner,
+                    one.selection.recipe,
+                    part,
+                    scale_features=data.scale_features,
+                    seed=seed,
+                )
+            except InvalidInput:  # too few runs for this estimator: the curve begins later
+                continue
+            said = predict_held_out(fitted, held)
+            errors.append(mape(said.measured.tolist(), (said.point * one.factor).tolist()))
+            costs.append(sum(each.cost_s for each in part))
+            runs.append(len(part))
+        if len(errors) == len(partings) and (not found or sum(runs) > found[-1].runs * len(runs)):
+            found.append(LearningCurvePoint(sum(costs) / len(costs), round(sum(runs) / len(runs)), sum(errors) / len(errors)))
+    return tuple(found)

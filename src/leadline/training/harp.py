@@ -16,8 +16,8 @@ import numpy.typing as npt
 from leadline.core.errors import InvalidInput, MissingExtra
 from leadline.core.runs import Scale
 from leadline.core.samples import Sample
-from leadline.training.candidates import adjustment
-from leadline.uncertainty.policies import choose
+from leadline.training.cross_validation import harp_adjustment
+from leadline.uncertainty.metrics import choose_model
 
 Array = npt.NDArray[np.float64]
 
@@ -53,7 +53,7 @@ class HarpBuild:
 
     def pick(self, policy: str) -> HarpModel:
         """Return the model that a policy keeps: ``mae``, ``wtm`` or ``wtm-published``."""
-        name = choose(policy, list(self.judged_by), {one.name: list(one.scored) for one in self.models})
+        name = choose_model(policy, list(self.judged_by), {one.name: list(one.scored) for one in self.models})
         return next(one for one in self.models if one.name == name)
 
 
@@ -101,7 +101,7 @@ def build_harp(
             answer = _fit(regressor, [samples[at] for at in rows], trained[rows], work, faithful=faithful)
             predicted = answer(asked, test)
             validated = answer(trained[validation], [samples[at] for at in validation])
-            factor = adjustment(np.array([samples[at].value for at in validation]), validated)
+            factor = harp_adjustment(np.array([samples[at].value for at in validation]), validated)
             scored = predicted if faithful or not validation else validated
             models += [
                 HarpModel(f"{regressor} {name} raw", 1.0, scored, predicted),

@@ -17,25 +17,24 @@ from leadline.core.errors import InvalidInput, LeadlineError, UnknownName
 from leadline.core.models import Answers, Feature
 from leadline.core.runs import Scale
 from leadline.core.samples import Value
+from leadline.estimators.ports import FittedEstimator, State, nest, unnest
 from leadline.estimators.tabular import registry
-from leadline.estimators.tabular.ports import FittedEstimator, State
-from leadline.estimators.tabular.states import nest, within
-from leadline.training.card import SCHEMA, Card, TargetCard
-from leadline.training.features import beyond, complete
-from leadline.training.whole_file import write_whole
-from leadline.uncertainty.conformal import Calibration
+from leadline.training.atomic_write import write_atomically
+from leadline.training.dataset import complete_rows, describe_extrapolation
+from leadline.training.model_card import MODEL_SCHEMA, ModelCard, TargetCard
+from leadline.uncertainty.conformal import IntervalCalibration
 
 CARD, DIGEST = "card.json", "sha256"
 SUFFIX = ".npz"
 
 
 @dataclass(frozen=True, slots=True)
-class Model:
+class ApplicationModel:
     """A trained model (implements ``TrainedModel``): a fitted estimator and its calibration for each target."""
 
-    card: Card
+    card: ModelCard
     fitted: Mapping[str, FittedEstimator]
-    calibrations: Mapping[str, Calibration]
+    calibrations: Mapping[str, IntervalCalibration]
 
     @property
     def application(self) -> str:
@@ -69,31 +68,31 @@ class Model:
             UnknownName: the model was not trained for that target.
         """
         card = self._of(target)
-        whole = complete(rows, self.features)
+        whole = complete_rows(rows, self.features)
         said = self.fitted[target].predict(whole)
         point = said.point * card.factor
         scales = [_scale(row, card) for row in whole]
-        low, high = self.calibrations[target].interval(point, said.spread, said.beyond, scales, level)
+        low, high = self.calibrations[target].interval(point, said.spread, said.extrapolation, scales, level)
         return Answers(
             point.tolist(),
             np.minimum(low, point).tolist(),
             np.maximum(high, point).tolist(),
-            said.beyond.tolist(),
+            said.extrapolation.tolist(),
             level,
         )
 
     def upper(self, target: str, rows: Sequence[Mapping[str, Value]], risk: float) -> Sequence[float]:
         """Return what each row exceeds with probability ``risk``, in the target's unit; never below the point."""
         card = self._of(target)
-        whole = complete(rows, self.features)
+        whole = complete_rows(rows, self.features)
         said = self.fitted[target].predict(whole)
         scales = [_scale(row, card) for row in whole]
-        bounds = self.calibrations[target].upper(said.point * card.factor, said.spread, said.beyond, scales, risk)
+        bounds = self.calibrations[target].upper(said.point * card.factor, said.spread, said.extrapolation, scales, risk)
         return [float(one) for one in bounds]
 
     def beyond(self, row: Mapping[str, Value]) -> tuple[str, ...]:
         """Return a sentence for each feature that lies outside what was run, with its distance, farthest first."""
-        return beyond(complete([row], self.features)[0], self.features)
+        return describe_extrapolation(complete_rows([row], self.features)[0], self.features)
 
     def _of(self, target: str) -> TargetCard:
         card = self.card.of(target)
@@ -102,7 +101,7 @@ class Model:
         return card
 
 
-def save_model(model: Model, path: Path) -> None:
+def save_model(model: ApplicationModel, path: Path) -> None:
     """Write the model in place of an older one, whole or not at all.
 
     Raises:
@@ -118,14 +117,14 @@ def save_model(model: Model, path: Path) -> None:
     archive = io.BytesIO()
     _write(members, archive)
     try:
-        write_whole(path, archive.getvalue())
+        write_atomically(path, archive.getvalue())
     except OSError as error:
         raise LeadlineError(
             f"the model cannot be written to {path} ({error.strerror}): name another place with --to"
         ) from error
 
 
-def load_model(path: Path) -> Model:
+def load_model(path: Path) -> ApplicationModel:
     """Read a model.
 
     Raises:
@@ -137,16 +136,16 @@ def load_model(path: Path) -> Model:
         raise InvalidInput(f"{path} was changed after it was written, or is damaged: train it again ({card.reproduce})")
     try:
         states = {one.target: _state(members, one.target) for one in card.targets}
-        fitted = {name: registry.load(within("estimator", state)) for name, state in states.items()}
-        calibrations: dict[str, Calibration] = {
-            name: Calibration.load(dict(within("calibration", state))) for name, state in states.items()
+        fitted = {name: registry.load_estimator(unnest("estimator", state)) for name, state in states.items()}
+        calibrations: dict[str, IntervalCalibration] = {
+            name: IntervalCalibration.load(dict(unnest("calibration", state))) for name, state in states.items()
         }
     except (UnknownName, KeyError, ValueError, IndexError) as error:
         raise InvalidInput(
             f"{path} holds an estimator that this Leadline {__version__} does not know (it was written by "
             f"{card.leadline}): train it again ({card.reproduce})"
         ) from error
-    return Model(card, fitted, calibrations)
+    return ApplicationModel(card, fitted, calibrations)
 
 
 def _basis(card: TargetCard) -> list[str]:
@@ -211,21 +210,21 @@ def _members(path: Path) -> dict[str, bytes]:
         raise InvalidInput(f"{path} cannot be read: {why_unread(error)}") from error
 
 
-def _card(members: Mapping[str, bytes], path: Path) -> Card:
+def _card(members: Mapping[str, bytes], path: Path) -> ModelCard:
     """Return the card; one of another version is told by its schema before its fields are read."""
     try:
         said = msgspec.json.decode(members[CARD])
     except msgspec.DecodeError as error:
         raise InvalidInput(f"{path} is damaged (its card is no JSON): train it again") from error
     schema = said.get("schema") if isinstance(said, dict) else None
-    if schema != SCHEMA:
+    if schema != MODEL_SCHEMA:
         written = said.get("leadline", "another program") if isinstance(said, dict) else "another program"
         raise InvalidInput(
             f"{path} is of the form {schema or 'unknown'}, written by Leadline {written}, and this Leadline "
-            f"{__version__} reads {SCHEMA}: train it again, or use that version"
+            f"{__version__} reads {MODEL_SCHEMA}: train it again, or use that version"
         )
     try:
-        return msgspec.convert(said, Card)
+        return msgspec.convert(said, ModelCard)
     except msgspec.ValidationError as error:
         raise InvalidInput(f"{path} has a damaged card ({error}): train it again") from error
 

@@ -13,12 +13,11 @@ from matplotlib.ticker import FuncFormatter, NullFormatter
 from leadline.core.errors import LeadlineError
 from leadline.core.runs import Scale
 from leadline.core.units import format_bytes, format_duration
-from leadline.estimators.tabular.ports import Array
-from leadline.training.card import Card
-from leadline.training.fitting import Predictions, Trained
-from leadline.training.learning_curve import Step, learning_curve
-from leadline.training.splits import size_of
-from leadline.training.trial import Progress
+from leadline.estimators.ports import Array
+from leadline.training.candidate_race import Progress
+from leadline.training.cross_validation import log_size
+from leadline.training.fitting import IntervalPredictions, LearningCurvePoint, TrainedTarget, learning_curve
+from leadline.training.model_card import ModelCard
 
 COLOURS = {Scale.SCALED_DOWN: "#0072B2", Scale.FULL_SCALE: "#D55E00"}
 """Of Okabe and Ito's palette, which readers who see few colours tell apart."""
@@ -30,8 +29,8 @@ WHAT = {"elapsed_s": "walltime", "host_memory_bytes": "peak host memory", "gpu_m
 
 
 def draw_all(
-    card: Card,
-    trained: Sequence[Trained],
+    card: ModelCard,
+    trained: Sequence[TrainedTarget],
     folder: Path,
     *,
     progress: Progress = lambda *_: None,
@@ -54,7 +53,7 @@ def draw_all(
     return tuple(made)
 
 
-def predicted_against_measured(one: Trained, application: str) -> Figure:
+def predicted_against_measured(one: TrainedTarget, application: str) -> Figure:
     """Return the plot of runs that were not learned from: the test's, filled, and those out of fold, faint."""
     figure, axes = _figure(6.4, 6.0)
     target = one.data.dataset.target
@@ -77,7 +76,7 @@ def predicted_against_measured(one: Trained, application: str) -> Figure:
     return figure
 
 
-def error_by_size(one: Trained, application: str) -> Figure:
+def error_by_size(one: TrainedTarget, application: str) -> Figure:
     """Return the plot of the signed error over the size of a run, from the smallest to the largest."""
     figure, axes = _figure(7.2, 4.4)
     data = one.data.dataset
@@ -109,7 +108,7 @@ def error_by_size(one: Trained, application: str) -> Figure:
     return figure
 
 
-def draw_learning_curve(one: Trained, steps: Sequence[Step], application: str) -> Figure:
+def draw_learning_curve(one: TrainedTarget, steps: Sequence[LearningCurvePoint], application: str) -> Figure:
     """Return the plot of the error on runs held out over what the runs learned from took to make."""
     figure, axes = _figure(7.2, 4.4)
     target = one.data.dataset.target
@@ -147,7 +146,7 @@ def _figure(width: float, height: float) -> tuple[Figure, Any]:
     return figure, axes
 
 
-def _bars(axes: Any, said: Predictions, *, tested: bool) -> None:  # noqa: ANN401 - matplotlib is untyped here
+def _bars(axes: Any, said: IntervalPredictions, *, tested: bool) -> None:  # noqa: ANN401 - matplotlib is untyped here
     for scale in Scale:
         mine = np.array([each.scale is scale for each in said.predicted.samples])
         if not mine.any():
@@ -160,13 +159,13 @@ def _bars(axes: Any, said: Predictions, *, tested: bool) -> None:  # noqa: ANN40
         )  # fmt: skip
 
 
-def _summary(one: Trained) -> str:
+def _summary(one: TrainedTarget) -> str:
     found = {**one.validated, **one.tested}
     said = ", ".join(f"{NAMES[Scale(scale)]} {each.mape:.1f} %" for scale, each in found.items())
     return f"mean error {said}"
 
 
-def _all_errors(one: Trained) -> Array:
+def _all_errors(one: TrainedTarget) -> Array:
     parts = [one.validation] + ([one.test] if one.test else [])
     found: Array = np.concatenate([100 * (said.predicted.point / said.predicted.measured - 1) for said in parts])
     return found
@@ -175,7 +174,7 @@ def _all_errors(one: Trained) -> Array:
 def _sizes(samples: Sequence[Any], scale_features: Sequence[str], measured: Array) -> Array:
     if not scale_features:
         return measured
-    found: Array = np.exp(np.array([size_of(one, scale_features) for one in samples]))
+    found: Array = np.exp(np.array([log_size(one, scale_features) for one in samples]))
     return found
 
 

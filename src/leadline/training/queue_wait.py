@@ -12,12 +12,18 @@ from leadline.core.errors import InvalidInput, MissingExtra
 from leadline.core.estimate import Interval
 from leadline.core.units import HOUR_S
 from leadline.core.waits import AT_ONCE_S, QueueWait
-from leadline.estimators.queue_pool import NOT_KNOWN, ready_s
-from leadline.estimators.queue_state import FEATURES, FORECAST, known_at, queue_rows, rows_now
-from leadline.estimators.queue_wait import WaitForest, grid_to, load_forest, probability, quantile
-from leadline.estimators.tabular.ports import Array, State
-from leadline.estimators.tabular.states import lines, nest, texts, within
-from leadline.estimators.tabular.trees import keep
+from leadline.estimators.ports import Array, State, nest, strings, text_array, unnest
+from leadline.estimators.queue_state import (
+    FORECAST_COLUMN,
+    QUEUE_FEATURES,
+    UNKNOWN_VALUE,
+    accounting_at,
+    current_queue_rows,
+    eligible_at_s,
+    queue_rows,
+)
+from leadline.estimators.queue_wait import WaitForest, load_wait_forest, wait_grid, wait_probability, wait_quantile
+from leadline.estimators.tabular.trees import convert_trees
 from leadline.uncertainty.recalibration import Recalibration
 
 LEAST_STARTED = 200
@@ -36,14 +42,14 @@ LEAST_SEEN = 0.02
 
 
 @dataclass(frozen=True, slots=True)
-class Learned:
+class RecalibratedForest:
     """A forest of waits, how its levels are to be read, and from how many jobs that started both were learned."""
 
     forest: WaitForest
     recalibration: Recalibration
     jobs: int
 
-    def waits(self, x: Array, as_of_s: float, level: float, reason: str) -> list[QueueWait]:
+    def predict_rows(self, x: Array, as_of_s: float, level: float, reason: str) -> list[QueueWait]:
         """Foretell the waits of jobs by their rows (n, len(FEATURES)).
 
         An interval has as much doubt below it as above; but where it begins with no wait, all doubt is above.
@@ -51,7 +57,7 @@ class Learned:
         told, grid_s = self.forest.distribution(x), self.forest.grid_s
 
         def at(one: float) -> Array:
-            return quantile(grid_s, told, np.full(len(x), one))
+            return wait_quantile(grid_s, told, np.full(len(x), one))
 
         tail, read = (1 - level) / 2, self.recalibration
         least, middle = at(read.lower(tail)), at(read.upper(0.5))
@@ -76,24 +82,24 @@ class Learned:
         }
 
     @classmethod
-    def load(cls, state: State) -> "Learned":
+    def load(cls, state: State) -> "RecalibratedForest":
         """Return what was dumped."""
-        recalibration = Recalibration.load(within("recalibration", state))
-        return cls(load_forest(within("forest", state)), recalibration, int(state["jobs"].astype(int)[0]))
+        recalibration = Recalibration.load(unnest("recalibration", state))
+        return cls(load_wait_forest(unnest("forest", state)), recalibration, int(state["jobs"].astype(int)[0]))
 
 
 @dataclass(frozen=True, slots=True)
-class TrainedWaits:
+class QueueWaitModel:
     """What was learned of the waits at a site until a moment, in seconds since the epoch; needs numpy alone.
 
-    ``foretold`` is for jobs of which the scheduler itself foretells something, where enough such ones started.
+    ``with_forecast`` is for jobs of which the scheduler itself foretells something, where enough such ones started.
     """
 
-    plain: Learned
-    foretold: Learned | None
+    plain: RecalibratedForest
+    with_forecast: RecalibratedForest | None
     learned_until_s: float
 
-    def ask(
+    def predict(
         self, accounting: Sequence[AccountedJob], asked: Sequence[AccountedJob], now_s: float, *,
         forecasts: Mapping[str, float] | None = None, level: float = 0.9,
     ) -> list[QueueWait]:  # fmt: skip
@@ -102,42 +108,42 @@ class TrainedWaits:
         ``accounting`` is what is known of the site's jobs by then; ``forecasts`` are the waits that the scheduler
         itself foretells of some, by their ids: it counts on every job taking all of its walltime.
         """
-        known = sorted(known_at(accounting, now_s), key=lambda job: job.submitted_s)
+        known = sorted(accounting_at(accounting, now_s), key=lambda job: job.submitted_s)
         come = [replace(job, submitted_s=now_s, eligible_s=None) for job in asked]
-        return self.waits(rows_now(known, come, forecasts), now_s, level)
+        return self.predict_rows(current_queue_rows(known, come, forecasts), now_s, level)
 
-    def waits(self, x: Array, as_of_s: float, level: float = 0.9) -> list[QueueWait]:
+    def predict_rows(self, x: Array, as_of_s: float, level: float = 0.9) -> list[QueueWait]:
         """Foretell the waits of jobs by their rows (n, len(FEATURES))."""
-        found = self.plain.waits(x, as_of_s, level, "learned from the waits of")
-        if self.foretold is not None and len(told := np.flatnonzero(x[:, FORECAST] != NOT_KNOWN)):
-            better = self.foretold.waits(x[told], as_of_s, level, "learned from what the scheduler foretold of")
+        found = self.plain.predict_rows(x, as_of_s, level, "learned from the waits of")
+        if self.with_forecast is not None and len(told := np.flatnonzero(x[:, FORECAST_COLUMN] != UNKNOWN_VALUE)):
+            better = self.with_forecast.predict_rows(x[told], as_of_s, level, "learned from what the scheduler foretold of")
             for place, one in zip(told.tolist(), better, strict=True):
                 found[place] = one
         return found
 
     def dump(self) -> State:
         """Return the whole as arrays."""
-        own = {} if self.foretold is None else nest("foretold", self.foretold.dump())
+        own = {} if self.with_forecast is None else nest("foretold", self.with_forecast.dump())
         return {
-            "features": texts(FEATURES),
+            "features": text_array(QUEUE_FEATURES),
             "until_s": np.array([self.learned_until_s]),
             **nest("plain", self.plain.dump()),
             **own,
         }
 
 
-def load_waits(state: State) -> TrainedWaits:
+def load_queue_wait_model(state: State) -> QueueWaitModel:
     """Return what was dumped.
 
     Raises:
         InvalidInput: it was learned by a version that looked at other figures.
     """
-    if "features" not in state or lines(state["features"]) != FEATURES:
+    if "features" not in state or strings(state["features"]) != QUEUE_FEATURES:
         raise InvalidInput("these waits were learned by another version of Leadline: learn them again")
-    foretold = within("foretold", state)
-    return TrainedWaits(
-        Learned.load(within("plain", state)),
-        Learned.load(foretold) if foretold else None,
+    foretold = unnest("foretold", state)
+    return QueueWaitModel(
+        RecalibratedForest.load(unnest("plain", state)),
+        RecalibratedForest.load(foretold) if foretold else None,
         float(state["until_s"].astype(float)[0]),
     )
 
@@ -170,9 +176,9 @@ class _Table:
         return rows, 1 / np.maximum(share, LEAST_SEEN)
 
 
-def fit_waits(
+def fit_queue_wait_model(
     jobs: Sequence[AccountedJob], now_s: float, *, forecasts: Mapping[str, float] | None = None, seed: int = 0
-) -> TrainedWaits:
+) -> QueueWaitModel:
     """Learn from the accounting of a site as it is at ``now_s`` (seconds since the epoch).
 
     ``forecasts`` are waits in seconds that the scheduler itself foretold, by the ids of the jobs of which it was asked.
@@ -181,41 +187,41 @@ def fit_waits(
         InvalidInput: fewer than ``LEAST_STARTED`` jobs started.
         MissingExtra: scikit-learn is not installed.
     """
-    table = _table(known_at(jobs, now_s), forecasts or {})
+    table = _table(accounting_at(jobs, now_s), forecasts or {})
     if (started := table.started) < LEAST_STARTED:
         raise InvalidInput(
             f"waits are learned from {LEAST_STARTED} jobs that started or more, and this accounting has {started}: "
             f"{MORE}"
         )
-    foretold = table.at(np.flatnonzero(table.x[:, FORECAST] != NOT_KNOWN))
-    unaided = replace(table, x=np.where(np.arange(len(FEATURES)) == FORECAST, NOT_KNOWN, table.x))
+    foretold = table.at(np.flatnonzero(table.x[:, FORECAST_COLUMN] != UNKNOWN_VALUE))
+    unaided = replace(table, x=np.where(np.arange(len(QUEUE_FEATURES)) == FORECAST_COLUMN, UNKNOWN_VALUE, table.x))
     plain = _learn(unaided, now_s, seed)
     if plain is None:
         raise InvalidInput(f"no job of this accounting came after others had started, so no wait can be tried: {MORE}")
-    return TrainedWaits(plain, _learn(foretold, now_s, seed) if foretold.started >= LEAST_STARTED else None, now_s)
+    return QueueWaitModel(plain, _learn(foretold, now_s, seed) if foretold.started >= LEAST_STARTED else None, now_s)
 
 
-def _learn(table: _Table, now_s: float, seed: int) -> Learned | None:
+def _learn(table: _Table, now_s: float, seed: int) -> RecalibratedForest | None:
     """Return what the table teaches; ``None`` where no job came after enough others had started."""
     transforms, weights = _tried(table, now_s, seed)
     if not len(transforms):
         return None
     forest = _grow(*table.seen(now_s), TREES, seed)
-    return Learned(forest, Recalibration.of(transforms, weights), table.started)
+    return RecalibratedForest(forest, Recalibration.of(transforms, weights), table.started)
 
 
 def _table(jobs: Sequence[AccountedJob], forecasts: Mapping[str, float]) -> _Table:
     """Return the last jobs that could start as a table; those that were cancelled before they started say nothing."""
     ordered = sorted(jobs, key=lambda job: job.submitted_s)
-    usable = [i for i, job in enumerate(ordered) if ready_s(job) < np.inf and (job.wait_s is not None or
+    usable = [i for i, job in enumerate(ordered) if eligible_at_s(job) < np.inf and (job.wait_s is not None or
                                                                                job.ended_s is None)]  # fmt: skip
-    chosen = sorted(usable[-MOST_LEARNED:], key=lambda i: ready_s(ordered[i]))
+    chosen = sorted(usable[-MOST_LEARNED:], key=lambda i: eligible_at_s(ordered[i]))
     batches: dict[object, int] = {}
     batch = [batches.setdefault(_batch(ordered[i]), len(batches)) for i in chosen]
     waits = [ordered[i].wait_s for i in chosen]
     return _Table(
         queue_rows(ordered, chosen, forecasts),
-        np.array([ready_s(ordered[i]) for i in chosen]),
+        np.array([eligible_at_s(ordered[i]) for i in chosen]),
         np.array([np.nan if one is None else one for one in waits]),
         np.array(batch, np.int64),
     )
@@ -240,7 +246,7 @@ def _tried(table: _Table, now_s: float, seed: int) -> tuple[Array, Array]:
         told = forest.distribution(rows.x)
         # jobs that start at once are alike in all but chance: their transforms are spread over what was foretold
         first_step = rows.wait_s <= forest.grid_s[0]
-        found = probability(forest.grid_s, told, rows.wait_s)
+        found = wait_probability(forest.grid_s, told, rows.wait_s)
         spread = np.random.default_rng(seed).random(len(found))
         transforms.append(np.where(first_step, spread * told[:, 0], found))
         weights.append(counted)
@@ -257,7 +263,7 @@ def _grow(rows: _Table, counts: Array, trees: int, seed: int) -> WaitForest:
         from sklearn.tree import DecisionTreeRegressor  # noqa: PLC0415 - needed to fit alone
     except ModuleNotFoundError as error:
         raise MissingExtra("learning how long jobs wait", "train") from error
-    grid_s = grid_to(float(rows.wait_s.max()))
+    grid_s = wait_grid(float(rows.wait_s.max()))
     x, y = rows.x.astype(np.float32), (rows.wait_s[:, None] <= grid_s).astype(np.float64)
     _, batch, sizes = np.unique(rows.batch, return_inverse=True, return_counts=True)
     weight = counts / np.sqrt(sizes[batch])
@@ -270,7 +276,7 @@ def _grow(rows: _Table, counts: Array, trees: int, seed: int) -> WaitForest:
         some = drawn > 0
         tree = DecisionTreeRegressor(min_samples_leaf=leaf, random_state=seed + number)
         grown.append(tree.fit(x[some], y[some], sample_weight=drawn[some]).tree_)
-    kept = keep(grown, base=0.0, rate=1.0)
+    kept = convert_trees(grown, base=0.0, rate=1.0)
     shares = np.concatenate([tree.value[:, :, 0] for tree in grown]).astype(np.float32).astype(np.float64)  # as kept
     numbered = replace(kept, value=np.arange(len(shares), dtype=np.float64))
     return WaitForest(numbered, grid_s, shares)

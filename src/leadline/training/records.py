@@ -1,5 +1,6 @@
 """A run as one row of what may be learned from: its features and figures, before a target is chosen."""
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
@@ -7,6 +8,7 @@ from leadline.core.hardware import Device
 from leadline.core.jobs import JobState
 from leadline.core.runs import Run, Scale
 from leadline.core.samples import Value
+from leadline.core.units import parse_bytes, parse_duration_s
 
 DeviceOf = Callable[[str], Device | None]
 """Name of a device → its record in the catalog, or ``None`` for one that is not known."""
@@ -18,32 +20,32 @@ RESOURCES = ("nodes", "cores", "gpus", "memory_bytes", "partition")
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
-    """One run; ``where`` names it in a sentence: ``run 0123456789ab``, ``line 7 of runs.csv``.
+class RunRecord:
+    """One run; ``label`` names it in a sentence: ``run 0123456789ab``, ``line 7 of runs.csv``.
 
     ``features`` holds parameters, resources and the node's figures, and ``parameters`` names those that must be known
-    of every run. ``figures`` holds what was measured, with its unit in the name; what was not measured is absent.
+    of every run. ``metrics`` holds what was measured, with its unit in the name; what was not measured is absent.
     """
 
     id: str
-    where: str
+    label: str
     application: str
     state: JobState
     scale: Scale
     features: dict[str, Value]
-    figures: dict[str, float]
+    metrics: dict[str, float]
     parameters: frozenset[str]
     started_at: str = ""
     limits: dict[str, float] = field(default_factory=dict)
     units: dict[str, str] = field(default_factory=dict)
 
 
-def records_of(
+def run_records(
     runs: Iterable[Run],
     *,
     device_of: DeviceOf = lambda _: None,
     graph_features: Mapping[str, Mapping[str, float]] | None = None,
-) -> tuple[Record, ...]:
+) -> tuple[RunRecord, ...]:
     """Turn runs of the history into records.
 
     ``graph_features`` maps the id of a run to the white-box figures of its op graph, where there is one.
@@ -52,7 +54,7 @@ def records_of(
     return tuple(_record(run, device_of, graphs.get(run.id, {})) for run in runs)
 
 
-def application_of(run: Run) -> str:
+def application_name(run: Run) -> str:
     """Return the campaign that made a run, else the name of its job."""
     return run.tags.get("campaign") or run.job.name
 
@@ -88,7 +90,7 @@ def number_or_text(text: str) -> Value:
     return text
 
 
-def _record(run: Run, device_of: DeviceOf, graph: Mapping[str, float]) -> Record:
+def _record(run: Run, device_of: DeviceOf, graph: Mapping[str, float]) -> RunRecord:
     asked = run.job.resources
     tasks = asked.nodes * asked.tasks_per_node
     resources: dict[str, Value | None] = {
@@ -102,10 +104,10 @@ def _record(run: Run, device_of: DeviceOf, graph: Mapping[str, float]) -> Record
     if not asked.gpus_per_node:  # a GPU that the job does not have does not change it
         tags = {name: value for name, value in tags.items() if not name.startswith("node_gpu")}
     limits = {"elapsed_s": asked.walltime_s, "host_memory_bytes": asked.memory_bytes_per_node}
-    return Record(
+    return RunRecord(
         id=run.id,
-        where=f"run {run.id}",
-        application=application_of(run),
+        label=f"run {run.id}",
+        application=application_name(run),
         state=run.state,
         scale=run.scale,
         features={
@@ -114,8 +116,41 @@ def _record(run: Run, device_of: DeviceOf, graph: Mapping[str, float]) -> Record
             **graph,
             **run.parameters,
         },
-        figures={name: figure.value for name, figure in run.measured.items()},
+        metrics={name: figure.value for name, figure in run.measured.items()},
         parameters=frozenset(run.parameters),
         started_at=run.started_at,
         limits={name: float(value) for name, value in limits.items() if value is not None},
     )
+
+
+_UNITS = r"ms|s|secs?|m|mins?|h|hrs?|d|days?|[KMGT]i?B"
+_WITH_UNIT = re.compile(rf"(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>{_UNITS})", re.IGNORECASE)
+_SPELLINGS = {"sec": "s", "secs": "s", "min": "m", "mins": "m", "hr": "h", "hrs": "h", "day": "d", "days": "d"}
+
+
+def unit_of(cell: str) -> str | None:
+    """Return the unit that a number carries (``s``, ``m``, ``gib`` …); ``None`` of a cell that is no such number."""
+    match = _WITH_UNIT.fullmatch(cell)
+    if match is None:
+        return None
+    unit = match["unit"].lower()
+    return _SPELLINGS.get(unit, unit)
+
+
+def base_unit(unit: str) -> str:
+    """Return what ``in_base_unit`` counts in: ``s`` or ``bytes``."""
+    return "bytes" if unit.endswith("b") else "s"
+
+
+def in_base_unit(cell: str) -> float:
+    """Return the seconds or the bytes that a cell with a unit says.
+
+    Raises:
+        ValueError: it has no unit.
+    """
+    match = _WITH_UNIT.fullmatch(cell)
+    unit = unit_of(cell)
+    if match is None or unit is None:
+        raise ValueError(f"{cell!r} has no unit")
+    written = match["number"] + unit
+    return float(parse_bytes(written)) if base_unit(unit) == "bytes" else parse_duration_s(written)

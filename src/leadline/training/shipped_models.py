@@ -1,29 +1,34 @@
 """The fitted estimators that come with Leadline, and what was found of them."""
 
+from collections.abc import Mapping
 from functools import cache
 from io import BytesIO
+from pathlib import Path
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
-from leadline.estimators.learned.fitted_kernels import FittedKernels
-from leadline.estimators.learned.law_kernels import StepLaws
-from leadline.estimators.learned.selection import Record
+from leadline.core.errors import InvalidInput, MissingExtra
+from leadline.estimators.ports import FittedEstimator, State
+from leadline.estimators.step_time.fitted_kernels import FittedKernels
+from leadline.estimators.step_time.network import NETWORK_INPUTS, GraphNetwork, NetworkSession
+from leadline.estimators.step_time.op_utilization_kernels import OpUtilizationModels
+from leadline.estimators.step_time.selection import AccuracyRecord
 from leadline.estimators.tabular import registry
-from leadline.estimators.tabular.ports import FittedEstimator, State
-from leadline.training.shipped_files import content_of
+from leadline.training.shipped_files import read_shipped
 
-KERNELS, STEPS, BLACK_BOX, CARD = "kernels.npz", "steps.npz", "black_box.npz", "estimators.json"
+KERNELS_FILE, STEPS_FILE, BLACK_BOX_FILE, CARD_FILE = "kernels.npz", "steps.npz", "black_box.npz", "estimators.json"
 
 
-class Card(msgspec.Struct, frozen=True, kw_only=True):
+class ShippedEstimatorsCard(msgspec.Struct, frozen=True, kw_only=True):
     """What the shipped estimators learned from, and how far each was off on steps that it had not learned from."""
 
     schema: str
     made_on: str
     learned_from: dict[str, tuple[str, ...]]
     """Estimator → measurements, their licence, and how many; op graphs of Leadline's own beside them."""
-    records: tuple[Record, ...]
+    records: tuple[AccuracyRecord, ...]
     limits: tuple[str, ...]
     versions: dict[str, str]
 
@@ -31,27 +36,115 @@ class Card(msgspec.Struct, frozen=True, kw_only=True):
 @cache
 def shipped_kernels() -> FittedKernels:
     """Return the kernels of all measured devices."""
-    return FittedKernels.load(_state(KERNELS))
+    return FittedKernels.load(_state(KERNELS_FILE))
 
 
 @cache
-def shipped_laws() -> StepLaws:
+def shipped_op_utilization() -> OpUtilizationModels:
     """Return the laws of all measured steps."""
-    return StepLaws.load(_state(STEPS))
+    return OpUtilizationModels.load(_state(STEPS_FILE))
 
 
 @cache
 def shipped_black_box() -> FittedEstimator:
     """Return the boosting of all measured steps, in terms of their ideal ones (``step_table.features``)."""
-    return registry.load(_state(BLACK_BOX))
+    return registry.load_estimator(_state(BLACK_BOX_FILE))
 
 
 @cache
-def shipped_card() -> Card:
+def shipped_estimators_card() -> ShippedEstimatorsCard:
     """Return what was found of the shipped estimators."""
-    return msgspec.json.decode(content_of(CARD), type=Card)
+    return msgspec.json.decode(read_shipped(CARD_FILE), type=ShippedEstimatorsCard)
 
 
 def _state(name: str) -> State:
-    with np.load(BytesIO(content_of(name))) as state:
+    with np.load(BytesIO(read_shipped(name))) as state:
         return dict(state)
+
+
+class NetworkCard(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known of a trained network: what it learned from, how far off it is on families it had not seen.
+
+    ``errors`` maps a split to its figures in percent (``mape``, ``median``, ``p90``) and its number of rows ``n``,
+    ``law`` the same rows under the law of ops. ``settings`` are those it learned: device, phase, layout and release.
+    """
+
+    schema: str
+    made_on: str
+    sources: tuple[str, ...]
+    licence: str
+    rows: int
+    graphs: int
+    devices: tuple[str, ...]
+    settings: tuple[str, ...]
+    training: dict[str, float]
+    errors: dict[str, dict[str, float]]
+    law: dict[str, dict[str, float]]
+    versions: dict[str, str]
+    limits: str
+
+
+def shipped_network() -> GraphNetwork:
+    """Return the network that comes with Leadline.
+
+    Raises:
+        MissingExtra: onnxruntime is not installed.
+    """
+    return load_network(read_shipped("gnn.onnx"), "the shipped gnn.onnx")
+
+
+def shipped_network_card() -> NetworkCard:
+    """Return the card of the network that comes with Leadline."""
+    return msgspec.json.decode(read_shipped("gnn.json"), type=NetworkCard)
+
+
+def read_network(path: Path) -> GraphNetwork:
+    """Return the network of an ONNX file.
+
+    Raises:
+        InvalidInput: the file cannot be read, or holds no such network.
+        MissingExtra: onnxruntime is not installed.
+    """
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise InvalidInput(f"{path} cannot be read ({error.strerror}): give a network's ONNX file") from error
+    return load_network(content, str(path))
+
+
+def load_network(content: bytes, name: str) -> GraphNetwork:
+    """Return the network that an ONNX file's ``content`` holds; ``name`` is what errors call it.
+
+    Raises:
+        InvalidInput: it is not an ONNX model, or not one with the inputs of a graph.
+        MissingExtra: onnxruntime is not installed.
+    """
+    return GraphNetwork(_session(content, name))
+
+
+def _session(content: bytes, name: str) -> NetworkSession:
+    try:
+        import onnxruntime  # noqa: PLC0415 - only the graph neural network needs it
+        from onnxruntime.capi.onnxruntime_pybind11_state import Fail, InvalidGraph, InvalidProtobuf  # noqa: PLC0415
+    except ModuleNotFoundError as error:
+        raise MissingExtra("the graph neural network", "gnn") from error
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    options.log_severity_level = 3
+    try:
+        session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+    except (Fail, InvalidGraph, InvalidProtobuf) as error:
+        reason = str(error).splitlines()[0]
+        raise InvalidInput(f"{name} is not an ONNX model ({reason}): train the network again") from error
+    known = tuple(one.name for one in session.get_inputs())
+    if set(known) != set(NETWORK_INPUTS):
+        raise InvalidInput(
+            f"{name} has the inputs {', '.join(known)}, not {', '.join(NETWORK_INPUTS)}: give a network that "
+            "benchmarks.dnn.train_gnn made"
+        )
+
+    def run(inputs: Mapping[str, npt.NDArray[np.generic]]) -> npt.NDArray[np.generic]:
+        found: npt.NDArray[np.generic] = session.run(None, dict(inputs))[0]
+        return found
+
+    return run

@@ -14,20 +14,27 @@ from leadline.core.errors import InvalidInput
 from leadline.core.jobs import JobState
 from leadline.core.runs import Scale
 from leadline.core.samples import Value
-from leadline.training.quantities import base_unit, in_base_unit, unit_of
-from leadline.training.records import DeviceOf, Record, node_features, number_or_text
+from leadline.training.records import (
+    DeviceOf,
+    RunRecord,
+    base_unit,
+    in_base_unit,
+    node_features,
+    number_or_text,
+    unit_of,
+)
 
 BOOKKEEPING = frozenset(
     ("id", "name", "application", "campaign", "state", "censored", "started_at", "ended_at", "host", "system",
      "device", "scale", "exit_code", "repeat")
 )  # fmt: skip
 """Columns that say which run a row is, and nothing that could be learned from."""
-FIGURES = frozenset(
+METRIC_COLUMNS = frozenset(
     ("elapsed_s", "unit_s", "step_s", "startup_s", "work_s", "cpu_s", "host_memory_bytes", "gpu_memory_bytes",
      "cgroup_memory_bytes", "processes", "read_bytes", "written_bytes")
 )  # fmt: skip
 """Columns of any table that are known to be measured, so that they are never taken for what is known before a run."""
-ENDINGS = (".csv", ".csv.gz", ".tsv", ".tsv.gz")
+TABLE_SUFFIXES = (".csv", ".csv.gz", ".tsv", ".tsv.gz")
 
 
 def read_tables(
@@ -36,7 +43,7 @@ def read_tables(
     targets: Sequence[str] = ("elapsed_s",),
     without: Sequence[str] = (),
     device_of: DeviceOf = lambda _: None,
-) -> tuple[Record, ...]:
+) -> tuple[RunRecord, ...]:
     """Read a table, or every table of a folder.
 
     ``targets`` are columns that are measured; ``without`` names columns to leave out.
@@ -46,9 +53,9 @@ def read_tables(
     """
     if not path.is_dir():
         return _read_table(path, tuple(targets), frozenset(without), device_of)
-    files = sorted(one for one in path.iterdir() if one.name.endswith(ENDINGS) and not one.name.startswith("."))
+    files = sorted(one for one in path.iterdir() if one.name.endswith(TABLE_SUFFIXES) and not one.name.startswith("."))
     if not files:
-        raise InvalidInput(f"the folder {path} holds no table: put {', '.join(ENDINGS[:2])} files of runs there")
+        raise InvalidInput(f"the folder {path} holds no table: put {', '.join(TABLE_SUFFIXES[:2])} files of runs there")
     return tuple(
         record for file in files for record in _read_table(file, tuple(targets), frozenset(without), device_of)
     )
@@ -56,7 +63,7 @@ def read_tables(
 
 def _read_table(
     path: Path, targets: tuple[str, ...], without: frozenset[str], device_of: DeviceOf
-) -> tuple[Record, ...]:
+) -> tuple[RunRecord, ...]:
     columns, rows = _parse(path)
     exported = any(name.startswith("measured_") for name in columns)
     for target in targets:
@@ -125,7 +132,7 @@ class _Table:
         self.path, self.columns, self.rows, self.targets, self.without = path, columns, rows, targets, without
         self.units: dict[str, str] = {}
 
-    def exported(self, device_of: DeviceOf) -> tuple[Record, ...]:
+    def exported(self, device_of: DeviceOf) -> tuple[RunRecord, ...]:
         """Read the columns of ``leadline history export``."""
         parameters = [name for name in self.columns if name.startswith("parameter_") and self._kept(name)]
         measured = [name for name in self.columns if name.startswith("measured_")]
@@ -146,9 +153,9 @@ class _Table:
             for at in range(len(self.rows))
         )
 
-    def plain(self) -> tuple[Record, ...]:
+    def plain(self) -> tuple[RunRecord, ...]:
         """Read any table: the target and the figures that are known are measured, the rest are parameters."""
-        figures = [name for name in self.columns if name in self.targets or name in FIGURES]
+        figures = [name for name in self.columns if name in self.targets or name in METRIC_COLUMNS]
         rest = [name for name in self.columns if name not in BOOKKEEPING | {*figures} and self._kept(name)]
         parameters = [name for name in rest if not name.startswith(("predicted_", "asked_"))]
         values = self._values([*parameters, *figures])
@@ -178,18 +185,18 @@ class _Table:
         parameters: dict[str, Value | None],
         figures: dict[str, Value | None],
         limits: dict[str, Value | None],
-    ) -> Record:
+    ) -> RunRecord:
         line, row = self.rows[at]
         given = {name: value for name, value in parameters.items() if value is not None}
         name = next((row[key] for key in ("campaign", "application", "name") if row.get(key)), "")
-        return Record(
+        return RunRecord(
             id=row.get("id", ""),
-            where=f"line {line} of {self.path.name}",
+            label=f"line {line} of {self.path.name}",
             application=name or self.path.name.partition(".")[0],
             state=self._state(at),
             scale=self._scale(at),
             features={**features, **given},
-            figures=self._numbers(at, figures),
+            metrics=self._numbers(at, figures),
             parameters=frozenset(given),
             started_at=row.get("started_at", ""),
             limits=self._numbers(at, limits),

@@ -1,22 +1,143 @@
-"""Intervals and upper bounds whose coverage was measured: conformal prediction on log errors, apart for each scale.
+"""The errors of one group (a scale) and their quantiles: its own where it has enough, shrunk to others' where not."""
 
-An error is ln(measured ÷ predicted) of a run that the model did not see, in widths: how unsure the estimator is of it.
-Where a scale has enough runs the bound is the conformal quantile of its own errors, which holds whatever their
-distribution; where it has few, the scale of its errors is shrunk towards that of extrapolations that were tried (the
-largest configurations held out) and Student's t is used. A row that lies outside what was fitted may be off by as much
-more as those extrapolations were, beside what the estimator said of them.
-"""
-
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from leadline.uncertainty.conformal_groups import OTHER, Group, extrapolation, group_of, prior_of, weights_of
-
 Array = npt.NDArray[np.float64]
+
+EXTRAPOLATIONS = "*"
+"""The group of extrapolations, whose errors are in terms of the estimator's own doubt."""
+PRIOR_COUNTS_AS = 3.0
+"""As many configurations of its own as what is known from elsewhere weighs in the scale of a group's errors."""
+LEAST_DOUBT = 0.5
+"""The share of the estimator's own doubt that is kept, however well the extrapolations that were tried went."""
+FEW = 19
+"""Configurations below which the conformal quantile of a risk of 5 % does not exist."""
+TAILS: Array = np.geomspace(0.5, 1e-4, 65)
+"""Where Student's quantiles are kept, so that asking needs no scipy; between them the logarithm is interpolated."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConformalGroup:
+    """Errors of one scale, in widths.
+
+    ``errors`` are sorted, shape (m,); ``weights`` sum to the number of configurations. ``student`` are the upper
+    quantiles at ``TAILS`` of the t distribution with the group's scale and degrees of freedom. No row is thought surer
+    than ``least_width``: in a group of few the estimator's own doubts have not been tried.
+    """
+
+    errors: Array
+    weights: Array
+    student: Array
+    least_width: float = 0.0
+
+    @property
+    def configurations(self) -> float:
+        """How many runs there are, repeats of one counted as one."""
+        return float(self.weights.sum())
+
+    def quantile(self, tail: float, *, below: bool) -> float:
+        """Return what an error exceeds with probability ``tail`` at most (``below``: falls short of).
+
+        With n configurations the conformal quantile has rank (1 - tail)·(n + 1) (Vovk et al. 2005), and repeats share
+        the weight of one (Lee, Barber and Willett 2023); where that rank is above n, Student's t stands in, beyond
+        every error that was seen.
+        """
+        sign = -1.0 if below else 1.0
+        rank = (1 - tail) * (self.configurations + 1)
+        errors, weights = (-self.errors[::-1], self.weights[::-1]) if below else (self.errors, self.weights)
+        if rank > self.configurations + 1e-9:
+            return sign * max(self._student(tail), errors[-1] if len(errors) else 0.0)
+        place = int(np.searchsorted(np.cumsum(weights), rank - 1e-9))
+        return sign * float(errors[min(place, len(errors) - 1)])
+
+    def _student(self, tail: float) -> float:
+        if tail > 0.5:
+            return -self._student(1 - tail)
+        return float(np.interp(-np.log(tail), -np.log(TAILS), self.student))
+
+    def dump(self) -> dict[str, npt.NDArray[Any]]:
+        """Return the arrays by name."""
+        return {
+            "errors": self.errors,
+            "weights": self.weights,
+            "student": self.student,
+            "least_width": np.asarray([self.least_width]),
+        }
+
+    @classmethod
+    def load(cls, state: Mapping[str, npt.NDArray[Any]], prefix: str) -> "ConformalGroup":
+        """Return what was dumped under names that begin with ``prefix``."""
+        errors, weights, student = (
+            np.asarray(state[prefix + name], float) for name in ("errors", "weights", "student")
+        )
+        return cls(errors, weights, student, float(state[prefix + "least_width"][0]))
+
+
+def make_group(errors: Array, weights: Array, width: Array, prior: tuple[float, float]) -> ConformalGroup:
+    """Return a group of errors in widths, each of shape (m,).
+
+    Args:
+        errors: of the group's own runs.
+        weights: one ÷ the repeats of each one's configuration.
+        width: of each.
+        prior: the scale of errors from elsewhere, and from how many configurations it comes.
+    """
+    scale, counts = prior
+    counts = min(counts, PRIOR_COUNTS_AS)
+    freedom = counts + float(weights.sum())
+    variance = (counts * scale**2 + float(np.sum(weights * errors**2))) / freedom
+    order = np.argsort(errors)
+    least = float(np.median(width)) if 0 < weights.sum() < FEW else 0.0
+    return ConformalGroup(errors[order], weights[order], _student(freedom, np.sqrt(variance)), least)
+
+
+def make_extrapolation_group(errors: Array, weights: Array) -> ConformalGroup:
+    """Return the group of extrapolations; ``errors`` are those that were tried, in terms of the estimator's doubt.
+
+    They go wrong together, so that many count as few; and the estimator's doubt is what is thought before any.
+    """
+    scale, counts = _scale_of(errors, weights)
+    variance = (PRIOR_COUNTS_AS + counts * scale**2) / (PRIOR_COUNTS_AS + counts)
+    return ConformalGroup(np.empty(0), np.empty(0), _student(PRIOR_COUNTS_AS, max(float(np.sqrt(variance)), LEAST_DOUBT)))
+
+
+def prior_scale(errors: Array, weights: Array, parts: Sequence[npt.NDArray[np.bool_]]) -> tuple[float, float]:
+    """Return the larger of the scales of several parts of the errors, with the configurations it comes from.
+
+    So errors within do not speak for those beyond. (0, 0) where all parts are empty.
+    """
+    return max((_scale_of(errors[part], weights[part]) for part in parts if part.any()), default=(0.0, 0.0))
+
+
+def configuration_weights(
+    configuration: npt.NDArray[np.str_], blocked: npt.NDArray[np.bool_], scale: npt.NDArray[np.str_]
+) -> Array:
+    """Return one ÷ the repeats of each row's configuration, apart for each scale and for extrapolations."""
+    names = np.char.add(np.char.add(np.where(blocked, "b", "i"), np.char.add(scale, "\n")), configuration)
+    _, place, counts = np.unique(names, return_inverse=True, return_counts=True)
+    weights: Array = 1.0 / counts[place]
+    return weights
+
+
+def _student(freedom: float, scale: float) -> Array:
+    from scipy.special import stdtrit  # noqa: PLC0415 - 0.2 s, needed to calibrate and never to ask
+
+    found: Array = scale * stdtrit(freedom, 1 - TAILS)
+    return found
+
+
+def _scale_of(errors: Array, weights: Array) -> tuple[float, float]:
+    """Return the root mean square, no error counted as above four times what is usual, and how many there are."""
+    usual = 4 * 1.4826 * float(np.median(np.abs(errors)))
+    clipped = np.minimum(np.abs(errors), usual) if usual > 0 else np.abs(errors)
+    return float(np.sqrt(np.average(clipped**2, weights=weights))), float(weights.sum())
+
+
 Texts = npt.NDArray[np.str_]
 
 POWERS = (0.0, 0.5, 1.0)
@@ -94,7 +215,7 @@ class Residuals:
 
 
 @dataclass(frozen=True, slots=True)
-class Calibration:
+class IntervalCalibration:
     """Bounds around points: ``power`` and ``typical`` make the width of a row, ``groups`` hold its quantiles.
 
     ``error`` is what errors usually are, for rows of which the estimator does not say how unsure it is.
@@ -103,7 +224,7 @@ class Calibration:
     power: float
     typical: float
     error: float
-    groups: dict[str, Group]
+    groups: dict[str, ConformalGroup]
 
     def interval(
         self,
@@ -152,7 +273,7 @@ class Calibration:
         spreads = np.broadcast_to(np.asarray(spread, float), points.shape)
         far = np.broadcast_to(_far(np.asarray(beyond, float)), points.shape)
         width = _width(spreads, self.power, self.typical)
-        outside = self.groups[OTHER].quantile(tail, below=below) * _doubt(spreads, far, self.error)
+        outside = self.groups[EXTRAPOLATIONS].quantile(tail, below=below) * _doubt(spreads, far, self.error)
         for name in np.unique(scales):
             rows, group = scales == name, self.groups.get(str(name))
             if group is None:
@@ -164,7 +285,7 @@ class Calibration:
             found[rows] = np.where(alike, np.sign(extra) * np.hypot(within, extra), within + extra)
         return points * np.exp(np.clip(found, -WIDEST, WIDEST))
 
-    def widened(self, factor: float) -> "Calibration":
+    def widened(self, factor: float) -> "IntervalCalibration":
         """Return bounds that lie ``factor`` times as far from their points, in logarithms."""
         groups = {
             name: replace(one, errors=factor * one.errors, student=factor * one.student)
@@ -183,15 +304,15 @@ class Calibration:
         return found
 
     @classmethod
-    def load(cls, state: dict[str, npt.NDArray[Any]]) -> "Calibration":
+    def load(cls, state: dict[str, npt.NDArray[Any]]) -> "IntervalCalibration":
         """Return what was dumped."""
         power, typical, error = (float(one) for one in state["width"])
         names = [str(one) for one in state["groups"]]
-        groups = {name: Group.load(state, f"{number}.") for number, name in enumerate(names)}
+        groups = {name: ConformalGroup.load(state, f"{number}.") for number, name in enumerate(names)}
         return cls(power, typical, error, groups)
 
 
-def calibrate(residuals: Residuals) -> Calibration:
+def calibrate(residuals: Residuals) -> IntervalCalibration:
     """Learn how wide the bounds must be from errors of runs that the models did not see.
 
     Raises:
@@ -205,7 +326,7 @@ def calibrate(residuals: Residuals) -> Calibration:
     typical = float(np.median(known)) if len(known) else 1.0
     power = _power(basis, typical) if len(known) else 0.0
     error = float(np.sqrt(np.mean(basis.log_error**2)))
-    return Calibration(power, typical, error, _groups(residuals, power, typical, error))
+    return IntervalCalibration(power, typical, error, _groups(residuals, power, typical, error))
 
 
 def _width(spread: Array, power: float, typical: float) -> Array:
@@ -227,7 +348,7 @@ def _doubt(spread: Array, far: Array, error: float) -> Array:
     return np.maximum(doubt, 1e-9)
 
 
-def _groups(residuals: Residuals, power: float, typical: float, error: float) -> dict[str, Group]:
+def _groups(residuals: Residuals, power: float, typical: float, error: float) -> dict[str, ConformalGroup]:
     """Return the errors of each scale, and how far extrapolations were off in terms of the estimator's own doubt.
 
     The few runs of a scale are shrunk to the errors of the other scales: those within, or those of their extrapolations
@@ -235,16 +356,16 @@ def _groups(residuals: Residuals, power: float, typical: float, error: float) ->
     """
     width = _width(residuals.spread, power, typical)
     errors = residuals.log_error / width
-    weights = weights_of(residuals.configuration, residuals.blocked, residuals.scale)
+    weights = configuration_weights(residuals.configuration, residuals.blocked, residuals.scale)
     found = {}
     for name in np.unique(residuals.scale[~residuals.blocked]):
         own = ~residuals.blocked & (residuals.scale == name)
         elsewhere = residuals.scale != name
-        prior = prior_of(errors, weights, [elsewhere & ~residuals.blocked, elsewhere & residuals.blocked])
-        found[str(name)] = group_of(errors[own], weights[own], width[own], prior)
+        prior = prior_scale(errors, weights, [elsewhere & ~residuals.blocked, elsewhere & residuals.blocked])
+        found[str(name)] = make_group(errors[own], weights[own], width[own], prior)
     doubted = residuals.log_error / _doubt(residuals.spread, _far(residuals.beyond), error)
     tried = residuals.blocked if residuals.blocked.any() else ~residuals.blocked
-    return {**found, OTHER: extrapolation(doubted[tried], weights[tried])}
+    return {**found, EXTRAPOLATIONS: make_extrapolation_group(doubted[tried], weights[tried])}
 
 
 def _power(inside: Residuals, typical: float) -> float:

@@ -30,7 +30,7 @@ _EDGE = 1e-12
 _MOST = 600.0
 
 
-class Change(StrEnum):
+class DriftKind(StrEnum):
     """What runs do now in terms of their prediction."""
 
     MORE = "more"
@@ -42,7 +42,7 @@ class Change(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class PredictionOutcome:
     """What was predicted of a run and what was measured; of a ``censored`` run that is a lower bound."""
 
     predicted: Interval
@@ -67,32 +67,32 @@ class Outcome:
 class Drift:
     """What a stream of ``runs`` outcomes shows.
 
-    ``evidence`` is the highest that the stake of 1 ever grew to, and ``found`` whether it passed 1 ÷ alpha, after the
-    outcome number ``noticed`` (from 0). The change then began at about the outcome ``since``, from which on runs took
+    ``evidence`` is the highest that the stake of 1 ever grew to, and ``detected`` whether it passed 1 ÷ alpha, after the
+    outcome number ``detected_at`` (from 0). The change then began at about the outcome ``since``, from which on runs took
     ``ratio`` times what was predicted (the median; ``at_least`` that where more than half of them were cut off).
     """
 
     runs: int
     alpha: float
     evidence: float
-    found: bool
-    change: Change | None = None
+    detected: bool
+    change: DriftKind | None = None
     since: int | None = None
-    noticed: int | None = None
+    detected_at: int | None = None
     ratio: float | None = None
     at_least: bool = False
 
     def sentence(self, quantity: str = "elapsed_s") -> str:
         """Return what was found, for people."""
-        if not self.found or self.since is None or self.noticed is None or self.ratio is None:
+        if not self.detected or self.since is None or self.detected_at is None or self.ratio is None:
             return f"no drift of {quantity} over {self.runs} runs (evidence {self.evidence:.3g} of {1 / self.alpha:g})"
         bound = "at least " if self.at_least else ""
         what = {
-            Change.MORE: "more than before", Change.LESS: "less than before", Change.WIDER: "less predictable"
-        }[self.change or Change.MORE]  # fmt: skip
+            DriftKind.MORE: "more than before", DriftKind.LESS: "less than before", DriftKind.WIDER: "less predictable"
+        }[self.change or DriftKind.MORE]  # fmt: skip
         return (
             f"{quantity} drifted: since run {self.since + 1} of {self.runs} it is {what}, {bound}{self.ratio:.2f} "
-            f"times what is predicted in the median (noticed at run {self.noticed + 1}; chance of a false alarm "
+            f"times what is predicted in the median (noticed at run {self.detected_at + 1}; chance of a false alarm "
             f"{self.alpha:g})"
         )
 
@@ -127,7 +127,7 @@ class _Ranks:
 class _Bet:
     """A stake on a shift of the errors, begun anew at every run with a share of 1 ÷ (k (k + 1)) each."""
 
-    change: Change
+    change: DriftKind
     shift: float
     log_stake: float = -math.inf
 
@@ -141,11 +141,11 @@ class _Bet:
         """Return the payment, of mean 1 or less for a uniform rank that lies in [low, high] or, censored, above."""
         more = _payment(low, self.shift, censored=censored)
         less = _payment(high, -self.shift, censored=censored)
-        return {Change.MORE: more, Change.LESS: less, Change.WIDER: (more + less) / 2}[self.change]
+        return {DriftKind.MORE: more, DriftKind.LESS: less, DriftKind.WIDER: (more + less) / 2}[self.change]
 
 
 def find_drift(
-    outcomes: Sequence[Outcome], *, reference: Sequence[Outcome] = (), alpha: float = ALPHA, seed: int = 0
+    outcomes: Sequence[PredictionOutcome], *, reference: Sequence[PredictionOutcome] = (), alpha: float = ALPHA, seed: int = 0
 ) -> Drift:
     """Return whether errors changed along ``outcomes``, oldest first; false alarms have probability ``alpha`` at most.
 
@@ -165,7 +165,7 @@ def find_drift(
     random, ranks = Random(seed), _Ranks()  # noqa: S311 - to part ties, not to keep secrets
     for one in reference:
         ranks.add(one.score, censored=one.censored)
-    bets = [_Bet(change, shift) for change in Change for shift in SHIFTS]
+    bets = [_Bet(change, shift) for change in DriftKind for shift in SHIFTS]
     evidence, noticed, change = 1.0, None, None
     for number, one in enumerate(outcomes):
         low, high = ranks.of(one.score, random.random(), censored=one.censored)
@@ -177,7 +177,7 @@ def find_drift(
         if noticed is None and stake >= 1 / alpha:
             noticed, change = number, max(bets, key=lambda bet: bet.log_stake).change
     if noticed is None:
-        return Drift(len(outcomes), alpha, evidence, found=False)
+        return Drift(len(outcomes), alpha, evidence, detected=False)
     since = change_point([one.score for one in outcomes])
     ratio, at_least = median_ratio(outcomes[since:])
     return Drift(len(outcomes), alpha, evidence, True, change, since, noticed, ratio, at_least)  # noqa: FBT003
@@ -198,7 +198,7 @@ def change_point(scores: Sequence[float]) -> int:
     return found
 
 
-def median_ratio(outcomes: Sequence[Outcome]) -> tuple[float, bool]:
+def median_ratio(outcomes: Sequence[PredictionOutcome]) -> tuple[float, bool]:
     """Return the median of measured ÷ predicted, and whether it is a lower bound; runs cut off count as endless."""
     ended = sorted(one.log_error for one in outcomes if not one.censored)
     middle = (len(outcomes) - 1) // 2

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from benchmarks.dnn.gnn_data import GraphRows
+from benchmarks.dnn.gnn_data import GraphSteps
 from benchmarks.dnn.vision_data import VisionSteps
 from benchmarks.dnn.vision_graphs import vision_graphs
-from leadline.estimators.learned.op_table import OpTable
+from leadline.estimators.step_time.op_table import OpTable
 
 MODELS = (("resnet18", "inference"), ("mobilenetv3_small_100", "training"), ("vit_tiny_patch16_224", "inference"))
 BATCH = 32
@@ -26,7 +26,7 @@ def graph_rows(traced_models):
         counted.append({len(ops) + place: count for place, count in enumerate(one.counts)})
         ops += [shipped.packed.ops[number].at(BATCH, 1, ()) for number in one.ops]
     models = np.array([one.model for one in traced_models])
-    return GraphRows(
+    return GraphSteps(
         VisionSteps(
             OpTable.counted(ops, counted), np.array([shipped.number(one) for one in traced_models]),
             np.array([0, 1, 2]),

@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.dnn.gnn import NEEDED, answered, asked
+from benchmarks.dnn.gnn import NEEDED, predicted_steps, splits
 from benchmarks.dnn.run import TABLES
 from leadline.core.errors import MissingExtra
-from leadline.estimators.learned.gnn import GraphNetwork
+from leadline.estimators.step_time.network import GraphNetwork
 
 
 @pytest.mark.parametrize("absent", NEEDED)
@@ -18,7 +18,7 @@ def test_what_is_missing_is_told_before_anything_is_read(monkeypatch, absent):
     monkeypatch.setitem(sys.modules, absent, None)
     assert importlib.util.find_spec(absent) is None
     with pytest.raises(MissingExtra, match=r"pip install 'leadline\[gnn-train\]'"):
-        asked(Path("no such folder"), quick=True)
+        splits(Path("no such folder"), quick=True)
 
 
 def test_the_bench_asks_the_network():
@@ -30,6 +30,6 @@ def test_every_row_is_answered_in_the_order_asked(graph_rows):
         return np.bincount(inputs["owner"], inputs["roofline_us"] * inputs["count"])
 
     network = GraphNetwork(rooflines)
-    alone = [answered(graph_rows, network, np.array([row]))[0] for row in (2, 0, 1)]
-    assert pytest.approx(alone) == answered(graph_rows, network, np.array([2, 0, 1])).tolist()
+    alone = [predicted_steps(graph_rows, network, np.array([row]))[0] for row in (2, 0, 1)]
+    assert pytest.approx(alone) == predicted_steps(graph_rows, network, np.array([2, 0, 1])).tolist()
     assert len(set(alone)) == 3

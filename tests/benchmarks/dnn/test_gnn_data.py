@@ -5,16 +5,16 @@ import pytest
 
 from benchmarks.dnn.vision_graphs import vision_graphs
 from leadline.catalog.read import TomlCatalog
-from leadline.estimators.learned.gnn import INPUTS, GraphBatch, Setting, connected
-from leadline.estimators.learned.op_law import Basis
+from leadline.estimators.step_time.network import NETWORK_INPUTS, GraphBatch, NetworkSetting, connect_graphs
+from leadline.estimators.step_time.op_utilization import OpBasis
 
 BATCH = 32
 
 
 def by_hand(traced, name, phase, layout, release):
     device = TomlCatalog(None).device(name)
-    table, edges = connected([vision_graphs().graph(traced, BATCH).ops])
-    return GraphBatch.of(Basis.of(table, device), edges, device, Setting(phase, layout, release))
+    table, edges = connect_graphs([vision_graphs().graph(traced, BATCH).ops])
+    return GraphBatch.of(OpBasis.of(table, device), edges, device, NetworkSetting(phase, layout, release))
 
 
 @pytest.mark.parametrize(
@@ -24,7 +24,7 @@ def by_hand(traced, name, phase, layout, release):
 )  # fmt: skip
 def test_what_is_learned_from_is_what_is_asked_with(graph_rows, traced_models, row, asked):
     expected, found = by_hand(traced_models[row], *asked), graph_rows.batch(np.array([row]))
-    for name in INPUTS:
+    for name in NETWORK_INPUTS:
         if name not in {"source", "target"}:
             assert pytest.approx(getattr(expected, name), rel=1e-6) == getattr(found, name), name
     pairs = [set(zip(one.source.tolist(), one.target.tolist(), strict=True)) for one in (expected, found)]

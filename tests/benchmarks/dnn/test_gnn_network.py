@@ -10,10 +10,10 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("onnxruntime")
 pytest.importorskip("onnxscript")
 
-from benchmarks.dnn.gnn_network import MOST_LEFT, StepNetwork, exported, tensors  # noqa: E402
-from leadline.estimators.learned.gnn import COLUMNS, KINDS, SETTING, GraphBatch  # noqa: E402
-from leadline.estimators.learned.op_law import FLOOR  # noqa: E402
-from leadline.training.graph_network import network_of  # noqa: E402
+from benchmarks.dnn.gnn_network import MOST_LEFT, StepNetwork, onnx_network, tensors  # noqa: E402
+from leadline.estimators.step_time.network import NODE_KINDS, NODE_WIDTH, SETTING_WIDTH, GraphBatch  # noqa: E402
+from leadline.estimators.step_time.op_utilization import LEAST_MULTIPLE  # noqa: E402
+from leadline.training.shipped_models import load_network  # noqa: E402
 
 MOST_S = 0.02
 """Pricing 1,500 ops may take so long."""
@@ -25,10 +25,10 @@ def random_batch(seed, ops, edges, graphs):
     source = chance.integers(0, ops, edges)
     begins, sizes = np.searchsorted(owner, owner[source]), np.bincount(owner)[owner[source]]
     return GraphBatch(
-        chance.integers(0, KINDS, ops), chance.normal(size=(ops, COLUMNS)).astype(np.float32),
+        chance.integers(0, NODE_KINDS, ops), chance.normal(size=(ops, NODE_WIDTH)).astype(np.float32),
         chance.uniform(1, 500, ops).astype(np.float32), chance.integers(1, 9, ops).astype(np.float32),
         chance.integers(1, 9, ops).astype(np.float32), owner, source, begins + chance.integers(0, sizes),
-        chance.normal(size=(graphs, SETTING)).astype(np.float32),
+        chance.normal(size=(graphs, SETTING_WIDTH)).astype(np.float32),
     )  # fmt: skip
 
 
@@ -36,7 +36,7 @@ def random_batch(seed, ops, edges, graphs):
 def network():
     torch.manual_seed(0)
     torch.set_num_threads(1)
-    found = StepNetwork(np.zeros(COLUMNS, np.float32), np.ones(COLUMNS, np.float32))
+    found = StepNetwork(np.zeros(NODE_WIDTH, np.float32), np.ones(NODE_WIDTH, np.float32))
     with torch.no_grad():
         for parameter in found.parameters():
             parameter.add_(0.1 * torch.randn_like(parameter))  # what begins at zero is to matter, too
@@ -45,12 +45,12 @@ def network():
 
 @pytest.fixture(scope="module")
 def content(network):
-    return exported(network, random_batch(0, 40, 60, 3))
+    return onnx_network(network, random_batch(0, 40, 60, 3))
 
 
 @pytest.fixture(scope="module")
 def shipped(content):
-    return network_of(content, "the network of the test")
+    return load_network(content, "the network of the test")
 
 
 def test_the_file_tells_nothing_of_the_machine_that_made_it(content):
@@ -109,7 +109,7 @@ def test_what_an_op_reads_from_changes_its_price(shipped):
 
 @pytest.mark.parametrize("scale", [1.0, 30.0, 1000.0])
 def test_no_weights_make_a_step_faster_than_its_roofline_s_floor(network, scale):
-    wild = StepNetwork(np.zeros(COLUMNS, np.float32), np.ones(COLUMNS, np.float32)).eval()
+    wild = StepNetwork(np.zeros(NODE_WIDTH, np.float32), np.ones(NODE_WIDTH, np.float32)).eval()
     wild.load_state_dict({name: one * (scale if one.is_floating_point() else 1)
                           for name, one in network.state_dict().items()})  # fmt: skip
     batch = random_batch(7, 100, 200, 4)
@@ -117,7 +117,7 @@ def test_no_weights_make_a_step_faster_than_its_roofline_s_floor(network, scale)
     with torch.no_grad():
         told = wild(*tensors(batch)).numpy()
     assert np.isfinite(told).all()
-    assert (told >= FLOOR * np.exp(-MOST_LEFT) * roofline_us * 0.999).all()
+    assert (told >= LEAST_MULTIPLE * np.exp(-MOST_LEFT) * roofline_us * 0.999).all()
 
 
 def test_pricing_1500_ops_takes_20_ms(shipped):

@@ -8,17 +8,17 @@ import numpy as np
 import pytest
 
 from benchmarks.dnn import fit_kernels, kernel_data, pricing
-from benchmarks.dnn.data import read
-from benchmarks.dnn.kernel_baselines import METHODS
-from benchmarks.dnn.kernel_data import NAMES, STREAMS, half_timings, product, streamed, timings
-from benchmarks.dnn.kernel_sweeps import HALF_PLAN, OTHER_PLAN, PLANS, Plan, swept
-from benchmarks.dnn.kernels import Suit, asked, suited
-from benchmarks.dnn.transformer_graphs import layer_ops, traced
+from benchmarks.dnn.baselines import METHODS
+from benchmarks.dnn.kernel_data import NAMES, STREAMS, half_timings, product_op, streamed_op, timings
+from benchmarks.dnn.kernel_sweeps import HALF_PLAN, OTHER_PLAN, SWEEP_PLANS, SweepPlan, swept_kernels
+from benchmarks.dnn.kernels import KernelTrust, splits, trusted_model
+from benchmarks.dnn.tables import read_table
+from benchmarks.dnn.transformer_graphs import layer_ops, traced_transformers
 from leadline.catalog.read import TomlCatalog
 from leadline.core.errors import InvalidInput
 from leadline.core.graph import OpKind
-from leadline.estimators.learned.fit_kernels import Timing, tabulate
-from leadline.estimators.learned.fitted_kernels import FittedKernels, LearnedLaw
+from leadline.estimators.step_time.fitted_kernels import FittedKernels, GroupModel
+from leadline.estimators.step_time.kernel_fitting import KernelSample, tabulate_kernels
 
 DATA = Path(os.environ.get("LEADLINE_DATA", "missing"))
 needs_data = pytest.mark.skipif(not DATA.is_dir(), reason="LEADLINE_DATA names no folder of measured data")
@@ -30,31 +30,31 @@ def made_up():
         device = TomlCatalog().device(name)
         for m in (64, 256, 1024, 4096):
             for k in (64, 512, 2048):
-                op = product(m, m, k)
-                found.append(Timing(op, device, 3e-5 + 2 * op.flops / device.peak_flops_per_s["float32"]))
-    return tabulate(found, NAMES)
+                op = product_op(m, m, k)
+                found.append(KernelSample(op, device, 3e-5 + 2 * op.flops / device.peak_flops_per_s["float32"]))
+    return tabulate_kernels(found, NAMES)
 
 
 def test_a_sweep_takes_as_many_kernels_as_it_says_and_none_twice():
     rows = made_up().at(np.arange(12))
-    chosen, _ = swept(rows, rows.seconds, Plan(6, 10.0))
+    chosen, _ = swept_kernels(rows, rows.seconds, SweepPlan(6, 10.0))
     assert len(set(chosen.tolist())) == 6
 
 
 def test_a_sweep_leaves_half_of_few_kernels_to_be_asked_about():
     rows = made_up().at(np.arange(12))
-    assert len(swept(rows, rows.seconds, Plan(100, 10.0))[0]) == 6
+    assert len(swept_kernels(rows, rows.seconds, SweepPlan(100, 10.0))[0]) == 6
 
 
 def test_a_sweep_leaves_out_an_operator_with_a_single_kernel():
     rows = made_up().at(np.arange(1))
-    assert (len(swept(rows, rows.seconds)[0]), swept(rows, rows.seconds)[1]) == (0, 0.0)
+    assert (len(swept_kernels(rows, rows.seconds)[0]), swept_kernels(rows, rows.seconds)[1]) == (0, 0.0)
 
 
 def test_a_sweep_ends_when_its_time_is_spent():
     rows = made_up()
-    all_, all_s = swept(rows, rows.seconds, Plan(100, 1e3))
-    few, few_s = swept(rows, rows.seconds, Plan(100, all_s / 3))
+    all_, all_s = swept_kernels(rows, rows.seconds, SweepPlan(100, 1e3))
+    few, few_s = swept_kernels(rows, rows.seconds, SweepPlan(100, all_s / 3))
     assert len(few) < len(all_)
     assert all_s / 3 < few_s < all_s / 2
 
@@ -62,13 +62,13 @@ def test_a_sweep_ends_when_its_time_is_spent():
 def test_a_sweep_prefers_kernels_that_are_soon_done():
     rows = made_up()
     slow = np.where(np.arange(len(rows)) % 2 == 0, 1.0, 1e-4)
-    chosen, _ = swept(rows, slow, Plan(12, 1e3))
+    chosen, _ = swept_kernels(rows, slow, SweepPlan(12, 1e3))
     assert np.mean(chosen % 2) > 0.75
 
 
 def test_the_plans_of_all_operators_fit_in_ninety_seconds():
     others = len(STREAMS) * OTHER_PLAN.seconds
-    assert others + sum(plan.seconds for plan in (*PLANS.values(), HALF_PLAN)) < 0.85 * 90
+    assert others + sum(plan.seconds for plan in (*SWEEP_PLANS.values(), HALF_PLAN)) < 0.85 * 90
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -86,14 +86,14 @@ def test_the_fitted_roofline_finds_the_share_that_made_the_kernels():
 
 
 def test_trust_goes_to_every_law():
-    both = FittedKernels({0: LearnedLaw(np.zeros(3)), 3: LearnedLaw(np.ones(2))})
-    assert {0.5} == {law.trusted for law in suited(both, Suit(0.5)).laws.values()}
+    both = FittedKernels({0: GroupModel(np.zeros(3)), 3: GroupModel(np.ones(2))})
+    assert {0.5} == {law.trusted for law in trusted_model(both, KernelTrust(0.5)).laws.values()}
 
 
 def test_a_new_device_is_taken_to_be_half_as_far_apart_as_the_median_of_the_known_ones():
     apart = {(name, 3): np.full(3, value) for name, value in (("one", 0.1), ("two", 0.2), ("three", 0.6))}
-    known = FittedKernels({3: LearnedLaw(np.ones(5))}, effects=apart)
-    assert suited(known, Suit(1.0, 0.5)).laws[3].typical.tolist() == [0.1] * 3
+    known = FittedKernels({3: GroupModel(np.ones(5))}, effects=apart)
+    assert trusted_model(known, KernelTrust(1.0, 0.5)).laws[3].typical.tolist() == [0.1] * 3
 
 
 def test_layers_that_are_not_alike_have_no_kernel_in_common():
@@ -103,7 +103,7 @@ def test_layers_that_are_not_alike_have_no_kernel_in_common():
 
 
 def test_a_streamed_kernel_moves_each_of_its_tensors_once():
-    op = streamed("aten.add.Tensor", OpKind.ELEMENTWISE, (8, 16), 2)
+    op = streamed_op("aten.add.Tensor", OpKind.ELEMENTWISE, (8, 16), 2)
     assert (op.bytes_read, op.bytes_written) == (2 * 512.0, 512.0)
 
 
@@ -119,16 +119,16 @@ def test_fitting_without_the_data_names_the_folder(tmp_path, capsys):
 
 def test_a_folder_without_the_tables_is_refused(tmp_path):
     with pytest.raises(InvalidInput, match="give the folder of the measured data"):
-        asked(tmp_path)
+        splits(tmp_path)
 
 
 @needs_data
 @pytest.mark.parametrize("table", ["bmm", "linear", "conv", "softmax", "ln", "add", "gelu"])
 def test_no_public_kernel_beats_the_bound_of_its_device_by_much(table):
-    from leadline.estimators.learned.kernel_law import bound_s
+    from leadline.estimators.step_time.analytical_kernels import lower_bound_s
 
-    rows = tabulate(timings(DATA, table, 200), NAMES)
-    assert np.mean(rows.seconds < bound_s(rows.placed())) < 0.01
+    rows = tabulate_kernels(timings(DATA, table, 200), NAMES)
+    assert np.mean(rows.seconds < lower_bound_s(rows.placed())) < 0.01
 
 
 def test_a_drift_over_the_rows_of_a_table_is_found_to_a_tenth():
@@ -144,7 +144,7 @@ def test_rows_without_a_drift_keep_their_times():
 
 @needs_data
 def test_every_published_convolution_made_the_next_ones_slower():
-    table = read(DATA / "neusight_kernels", "conv")
+    table = read_table(DATA / "neusight_kernels", "conv")
     for device in np.unique(table["Device"]):
         own = table["Latency"][table["Device"] == device]
         assert 0.05e-3 < kernel_data.drift(own)[1] < 0.17e-3
@@ -152,14 +152,14 @@ def test_every_published_convolution_made_the_next_ones_slower():
 
 @needs_data
 def test_half_precision_layers_run_below_the_peak():
-    rows = tabulate(half_timings(DATA, 400), NAMES)
+    rows = tabulate_kernels(half_timings(DATA, 400), NAMES)
     share = rows.kernels.flops / rows.placed().peak / rows.seconds
     assert 0.5 < np.quantile(share, 0.95) < 1.0
 
 
 @needs_data
 def test_traced_runs_compute_what_their_models_compute():
-    runs = {(run.device, run.name): run for run in traced(DATA)}
+    runs = {(run.device, run.name): run for run in traced_transformers(DATA)}
     inference = runs["NVIDIA A100-PCIE-40GB", "gpt2_large-inf-1024-4"]
     tokens, weights = 4 * 1024, 36 * 12 * 1280**2 + 50257 * 1280
     attention = 36 * 4 * 4 * 1024 * 1024 * 1280
@@ -171,7 +171,7 @@ def test_products_of_the_tables_are_those_that_the_traced_models_ran():
     """Only one of both readings of the columns agrees with the products that were timed in whole models."""
     table = {(one.op.dims["m"], one.op.dims["n"], one.op.dims["k"]): one for one in timings(DATA, "linear", 3000)
              if one.device.name == "MI100"}  # fmt: skip
-    labels = read(DATA, "neusight_op_labels")
+    labels = read_table(DATA, "neusight_op_labels")
     own = np.flatnonzero(labels["device"] == "AMD_Instinct_MI100")
     differ, turned = [], []
     for i in own:

@@ -9,13 +9,13 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("sklearn")
 
+from benchmarks.dnn.measured_steps import KERNELS, OP_MODEL, SPECS, MeasuredSteps
 from benchmarks.dnn.selection import _asked, records
-from benchmarks.dnn.tried_steps import KERNELS, LAW, SPECS, Tried
-from leadline.estimators.learned.selection import Domain, Group, ranked
-from leadline.estimators.learned.step_kernels import BlackBoxKernels
+from leadline.estimators.step_time.selection import Domain, StepGroup, rank_estimators
+from leadline.estimators.step_time.step_kernels import BlackBoxKernels
 
-HALF = Group(Domain.VISION, "half", "inference")
-TRAINING = Group(Domain.VISION, "half", "training")
+HALF = StepGroup(Domain.VISION, "half", "inference")
+TRAINING = StepGroup(Domain.VISION, "half", "training")
 
 
 def tried(group, count, errors, *, known=False, devices=("RTX 3090", "RTX 4090")):
@@ -23,7 +23,7 @@ def tried(group, count, errors, *, known=False, devices=("RTX 3090", "RTX 4090")
     dice = np.random.default_rng(0)
     device = np.array([devices[0] if n % 5 else devices[-1] for n in range(count)])
     said = {name: np.exp(-error * np.abs(dice.standard_normal(count))) for name, error in errors.items()}
-    return Tried(
+    return MeasuredSteps(
         group, "somebody's", device, np.array([f"m{n % 8}" for n in range(count)]), np.ones(count), said, known
     )
 
@@ -47,17 +47,17 @@ def test_nine_in_ten_errors_are_within():
 
 def test_only_the_law_is_known_to_have_learned_from_a_device():
     found = records(
-        [tried(HALF, 100, {LAW: 0.05, KERNELS: 0.1}, known=True), tried(HALF, 100, {LAW: 0.2, KERNELS: 0.1})]
+        [tried(HALF, 100, {OP_MODEL: 0.05, KERNELS: 0.1}, known=True), tried(HALF, 100, {OP_MODEL: 0.2, KERNELS: 0.1})]
     )
-    assert {(LAW, True), (LAW, False), (KERNELS, False)} == {(one.estimator, one.known) for one in found}
-    assert [one.estimator for one in ranked(found, HALF, (LAW, KERNELS), (LAW,))] == [LAW, KERNELS]
-    assert [one.estimator for one in ranked(found, HALF, (LAW, KERNELS), ())] == [KERNELS, LAW]
+    assert {(OP_MODEL, True), (OP_MODEL, False), (KERNELS, False)} == {(one.estimator, one.known) for one in found}
+    assert [one.estimator for one in rank_estimators(found, HALF, (OP_MODEL, KERNELS), (OP_MODEL,))] == [OP_MODEL, KERNELS]
+    assert [one.estimator for one in rank_estimators(found, HALF, (OP_MODEL, KERNELS), ())] == [KERNELS, OP_MODEL]
 
 
 def test_a_phase_measured_on_one_device_takes_what_a_new_one_adds_from_the_other_phase():
     found = records([
-        tried(HALF, 100, {LAW: 0.05}, known=True), tried(HALF, 100, {LAW: 0.1}),
-        tried(TRAINING, 100, {LAW: 0.08}, known=True),
+        tried(HALF, 100, {OP_MODEL: 0.05}, known=True), tried(HALF, 100, {OP_MODEL: 0.1}),
+        tried(TRAINING, 100, {OP_MODEL: 0.08}, known=True),
     ])  # fmt: skip
     known, new = (next(one for one in found if one.group == TRAINING and one.known is seen) for seen in (True, False))
     assert known.within < new.within < 2 * known.within
@@ -65,22 +65,22 @@ def test_a_phase_measured_on_one_device_takes_what_a_new_one_adds_from_the_other
 
 
 def test_few_steps_are_joined_by_those_of_the_other_phase():
-    few, many = tried(TRAINING, 6, {LAW: 0.01, SPECS: 0.2}), tried(HALF, 100, {LAW: 0.3, SPECS: 0.2})
-    order = ranked(records([few, many]), TRAINING, (LAW, SPECS), ())
-    assert [one.estimator for one in order] == [SPECS, LAW]
+    few, many = tried(TRAINING, 6, {OP_MODEL: 0.01, SPECS: 0.2}), tried(HALF, 100, {OP_MODEL: 0.3, SPECS: 0.2})
+    order = rank_estimators(records([few, many]), TRAINING, (OP_MODEL, SPECS), ())
+    assert [one.estimator for one in order] == [SPECS, OP_MODEL]
     assert order[0].steps == 106
 
 
 def test_an_estimator_that_refuses_some_steps_has_no_record():
-    one = tried(HALF, 100, {LAW: 0.01, SPECS: 0.2})
-    one.said[LAW][3] = np.nan
+    one = tried(HALF, 100, {OP_MODEL: 0.01, SPECS: 0.2})
+    one.said[OP_MODEL][3] = np.nan
     assert [record.estimator for record in records([one])] == [SPECS]
 
 
 def test_what_one_half_of_the_models_chooses_answers_for_the_other():
-    one = tried(HALF, 400, {LAW: 0.05, KERNELS: 0.15, SPECS: 0.4})
+    one = tried(HALF, 400, {OP_MODEL: 0.05, KERNELS: 0.15, SPECS: 0.4})
     asked = _asked(one, [one])
-    assert one.said[LAW].tolist() == asked.answers["chosen"].tolist()
+    assert one.said[OP_MODEL].tolist() == asked.answers["chosen"].tolist()
     assert 0.85 < np.mean((asked.low <= asked.measured) & (asked.measured <= asked.high)) < 0.95
     assert asked.how.startswith("chosen by the other half of the models: op law;")
 
@@ -91,9 +91,9 @@ def test_the_choice_is_as_good_as_the_best_of_each_group_on_the_measured_data():
     data = Path(os.environ.get("LEADLINE_DATA") or "-")
     if not (data / "timm_steps.parquet").is_file():
         pytest.skip("LEADLINE_DATA names no folder of measured data")
-    from benchmarks.dnn.selection import asked
+    from benchmarks.dnn.selection import splits
 
-    for one in asked(data, quick=True):
+    for one in splits(data, quick=True):
         if len(one.measured) < 20:
             continue
         best = min(np.nanmean(one.errors(name)) for name in list(one.answers)[1:])

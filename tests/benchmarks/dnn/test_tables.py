@@ -6,13 +6,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.dnn.asked import Asked, Refused, joined
-from benchmarks.dnn.data import read
-from benchmarks.dnn.fit_llm_training import fitted
+from benchmarks.dnn.baselines import boosted_rows, nearest_row
+from benchmarks.dnn.fit_llm_training import fitted_step_model
 from benchmarks.dnn.llm_training import steps_of
-from benchmarks.dnn.plain_methods import boosting, nearest
-from benchmarks.dnn.run import TABLES, answered
-from leadline.training.shipped_steps import shipped_card, shipped_steps
+from benchmarks.dnn.run import TABLES, table_splits
+from benchmarks.dnn.splits import RefusedSplit, SplitResult, joined_split
+from benchmarks.dnn.tables import read_table
+from leadline.training.transformer_steps import shipped_step_model, shipped_step_model_card
 
 pytest.importorskip("sklearn")
 
@@ -27,19 +27,19 @@ def data():
 
 
 def test_every_refusal_is_counted_and_all_are_asked_for():
-    row, *_ = Refused("collectives", "other links", 9, 10, 80.0, "a guess is off by 80 %").rows()
+    row, *_ = RefusedSplit("collectives", "other links", 9, 10, 80.0, "a guess is off by 80 %").rows()
     assert pytest.approx(90.0) == row.value
     assert row.met is False
-    assert Refused("collectives", "other links", 10, 10, 80.0).rows()[0].met is True
+    assert RefusedSplit("collectives", "other links", 10, 10, 80.0).rows()[0].met is True
 
 
 def test_splits_of_one_kind_are_joined_row_by_row():
     ones = np.ones(2)
     parts = [
-        Asked("t", name, ones * 100, {"Leadline": ones * told}, ones * 90, ones * 110, np.array(["a", name]))
+        SplitResult("t", name, ones * 100, {"Leadline": ones * told}, ones * 90, ones * 110, np.array(["a", name]))
         for name, told in (("x", 110.0), ("y", 130.0))
     ]
-    whole = joined("t", "both", parts, mape=25.0)
+    whole = joined_split("t", "both", parts, mape=25.0)
     assert pytest.approx(20.0) == whole.rows()[0].value
     assert whole.group.tolist() == ["a", "x", "a", "y"]
     assert [whole.more["parts"][name]["mape"] for name in "xy"] == [10.0, 30.0]
@@ -48,13 +48,13 @@ def test_splits_of_one_kind_are_joined_row_by_row():
 def test_the_nearest_row_is_the_nearest_in_deviations():
     """The second column varies a thousand times as much as the first, and says as little."""
     learned = np.array([[0.0, 0.0], [1.0, 1000.0]])
-    assert nearest(learned, np.array([7.0, 9.0]), np.array([[0.2, 400.0]])).tolist() == [7.0]
-    assert nearest(learned, np.array([7.0, 9.0]), np.array([[0.2, 900.0]]), np.array([1e9, 1.0])).tolist() == [9.0]
+    assert nearest_row(learned, np.array([7.0, 9.0]), np.array([[0.2, 400.0]])).tolist() == [7.0]
+    assert nearest_row(learned, np.array([7.0, 9.0]), np.array([[0.2, 900.0]]), np.array([1e9, 1.0])).tolist() == [9.0]
 
 
 def test_boosting_learns_a_step_of_positive_values():
     x = np.arange(200.0)[:, None]
-    told = boosting(x, np.where(x[:, 0] < 100, 1.0, 100.0), np.array([[10.0], [190.0]]))
+    told = boosted_rows(x, np.where(x[:, 0] < 100, 1.0, 100.0), np.array([[10.0], [190.0]]))
     assert pytest.approx([1.0, 100.0], rel=0.1) == told
 
 
@@ -62,8 +62,8 @@ def test_boosting_learns_a_step_of_positive_values():
 @pytest.mark.timeout(300)
 def test_a_table_beats_every_plain_method_on_every_split(data, table):
     assert table in TABLES
-    for one in answered(table, data, quick=True):
-        if isinstance(one, Refused):
+    for one in table_splits(table, data, quick=True):
+        if isinstance(one, RefusedSplit):
             assert one.questions == one.refused > 0
             assert one.guessed > 20
             continue
@@ -76,12 +76,12 @@ def test_a_table_beats_every_plain_method_on_every_split(data, table):
 
 
 def test_the_shipped_law_is_what_the_data_teach(data):
-    table = steps_of(read(data, "llm_foundry_train"))
-    model, shipped = fitted(table), shipped_steps()
-    assert shipped_card().rows == len(table.steps)
+    table = steps_of(read_table(data, "llm_foundry_train"))
+    model, shipped = fitted_step_model(table), shipped_step_model()
+    assert shipped_step_model_card().rows == len(table.steps)
     assert pytest.approx(shipped.law.theta, abs=1e-3) == model.law.theta
     for name, scores in shipped.scores.items():
         assert pytest.approx(scores.factor(0.9), rel=0.01) == model.scores[name].factor(0.9)
     point, low, high = shipped.predict(table.steps, 0.9)
-    assert 100 * np.mean(np.abs(point / table.elapsed_s - 1)) < shipped_card().errors["random by configuration"]["mape"]
+    assert 100 * np.mean(np.abs(point / table.elapsed_s - 1)) < shipped_step_model_card().errors["random by configuration"]["mape"]
     assert np.mean((low <= table.elapsed_s) & (table.elapsed_s <= high)) > 0.9

@@ -8,41 +8,41 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("onnxruntime")
 pytest.importorskip("onnxscript")
 
-from benchmarks.dnn.gnn_network import exported  # noqa: E402
-from benchmarks.dnn.train_gnn import Training, answered, card_of, figures, main, trained, write  # noqa: E402
-from leadline.training.graph_network import NetworkCard, network_at  # noqa: E402
+from benchmarks.dnn.gnn_network import onnx_network  # noqa: E402
+from benchmarks.dnn.train_gnn import GnnTraining, card_of, figures, main, network_steps, train_network, write  # noqa: E402
+from leadline.training.shipped_models import NetworkCard, read_network  # noqa: E402
 
 ALL = np.arange(3)
-SHORT = Training(epochs=60, batch=3)
+SHORT = GnnTraining(epochs=60, batch=3)
 
 
 @pytest.fixture(scope="module")
 def network(graph_rows):
-    return trained(graph_rows, ALL, SHORT)
+    return train_network(graph_rows, ALL, SHORT)
 
 
 def test_training_brings_the_steps_near_what_was_measured(graph_rows, network):
-    untrained = answered(graph_rows, trained(graph_rows, ALL, Training(epochs=1, batch=3, rate=1e-9)), ALL)
+    untrained = network_steps(graph_rows, train_network(graph_rows, ALL, GnnTraining(epochs=1, batch=3, rate=1e-9)), ALL)
     measured = graph_rows.steps.step_s
-    before, after = (np.abs(np.log(said / measured)).mean() for said in (untrained, answered(graph_rows, network, ALL)))
+    before, after = (np.abs(np.log(said / measured)).mean() for said in (untrained, network_steps(graph_rows, network, ALL)))
     assert before > 0.3
     assert after < before / 3
 
 
 def test_the_same_seed_gives_the_same_network(graph_rows):
-    how = Training(epochs=3, batch=2)
-    one, other = (answered(graph_rows, trained(graph_rows, ALL, how), ALL) for _ in range(2))
+    how = GnnTraining(epochs=3, batch=2)
+    one, other = (network_steps(graph_rows, train_network(graph_rows, ALL, how), ALL) for _ in range(2))
     assert one.tolist() == other.tolist()
-    another = answered(graph_rows, trained(graph_rows, ALL, Training(epochs=3, batch=2, seed=1)), ALL)
+    another = network_steps(graph_rows, train_network(graph_rows, ALL, GnnTraining(epochs=3, batch=2, seed=1)), ALL)
     assert one.tolist() != another.tolist()
 
 
 def test_what_is_written_is_read_and_says_the_same(tmp_path, graph_rows, network):
     card = card_of(graph_rows, SHORT, *[graph_rows.steps.step_s * 1.1] * 2)
-    write(tmp_path, exported(network, graph_rows.batch(ALL)), card)
+    write(tmp_path, onnx_network(network, graph_rows.batch(ALL)), card)
     assert card == msgspec.json.decode((tmp_path / "gnn.json").read_bytes(), type=NetworkCard)
-    told = network_at(tmp_path / "gnn.onnx").step_s(graph_rows.batch(ALL))
-    assert pytest.approx(answered(graph_rows, network, ALL), rel=1e-4) == told
+    told = read_network(tmp_path / "gnn.onnx").step_s(graph_rows.batch(ALL))
+    assert pytest.approx(network_steps(graph_rows, network, ALL), rel=1e-4) == told
 
 
 def test_figures_are_percentages():

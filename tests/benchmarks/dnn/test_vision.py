@@ -107,9 +107,9 @@ def test_intervals_of_a_fold_rest_on_the_errors_of_the_others():
 
 @pytest.mark.slow
 def test_a_law_is_carried_to_another_gpu_by_its_units_better_than_by_its_roofline_alone(data):
-    from benchmarks.dnn.vision_lab import Lab, carried_to, inference, nearest_setting
+    from benchmarks.dnn.vision_lab import VisionLab, carried_to, inference, nearest_setting
 
-    lab = Lab(data)
+    lab = VisionLab(data)
     laws = lab.laws(inference(lab, "rtx3090"))
     ask = np.flatnonzero(lab.setting == "rtx4090 infer nchw 240")
     near = nearest_setting(laws, lab, ask, "rtx3090")
@@ -123,10 +123,10 @@ def test_a_law_is_carried_to_another_gpu_by_its_units_better_than_by_its_rooflin
 
 @pytest.mark.slow
 def test_families_left_out_are_priced_better_than_by_their_roofline(data):
-    from benchmarks.dnn.vision_lab import Lab, parts_of
+    from benchmarks.dnn.vision_lab import VisionLab, fold_numbers
 
-    lab = Lab(data)
-    fold = parts_of(lab.steps.family, 5, 0)
+    lab = VisionLab(data)
+    fold = fold_numbers(lab.steps.family, 5, 0)
     assert set(lab.steps.family[fold == 0]).isdisjoint(lab.steps.family[fold != 0])
     learn, ask = np.flatnonzero(fold != 0), np.flatnonzero(fold == 0)
     said, spread = lab.answered(ask, lab.laws(learn))

@@ -9,11 +9,18 @@ from dataclasses import replace
 import pytest
 
 from benchmarks.plane.fault_disk import FileSizes, OwnFileSystem, journal_disk
-from benchmarks.plane.fault_jobs import FAILED_CODE, Run, designs, read_ledger
-from benchmarks.plane.fault_kinds import FULL, SSH_PART, Fault, when
+from benchmarks.plane.fault_jobs import (
+    FAILED_CODE,
+    Death,
+    FaultTally,
+    LedgerRun,
+    design_jobs,
+    read_ledger,
+    tally_faults,
+)
+from benchmarks.plane.fault_kinds import FULL, SSH_PART, Fault, strike_times
 from benchmarks.plane.fault_shims import first_on_path, make_shims
-from benchmarks.plane.fault_tally import Death, Tally, tally
-from benchmarks.plane.faults import LEAST_FAULTS, faults
+from benchmarks.plane.faults import LEAST_FAULTS, fault_rows
 from leadline.core.errors import InvalidInput
 from leadline.core.jobs import JobState as S
 from leadline.execution.processes import run_process
@@ -25,7 +32,7 @@ KINDS = {"well": (S.COMPLETED, 0), "fails": (S.FAILED, FAILED_CODE), "cannot fol
 def designed(kind, *, measured=False):
     """Return a designed job of a kind."""
     for seed in range(50):
-        for wave in designs(50, "ledger", random.Random(seed), memory_held=True):  # noqa: S311 - not secret
+        for wave in design_jobs(50, "ledger", random.Random(seed), memory_held=True):  # noqa: S311 - not secret
             for one in wave:
                 if one.kind == kind and one.job.policy.measured is measured:
                     return one
@@ -36,12 +43,12 @@ def counted(kind, state, *runs, deaths=(), measured=False):
     """Return how many are lost, ran twice and have the wrong state, of one job."""
     design = designed(kind, measured=measured)
     of_it = [replace(run, job=design.job.key) for run in runs]
-    found = tally([design], {design.job.key: state}, of_it, deaths)
+    found = tally_faults([design], {design.job.key: state}, of_it, deaths)
     return len(found.lost), len(found.twice), len(found.wrong)
 
 
 def run(began_s, ended_s=None, code=None, node="n1"):
-    return Run("", f"attempt{began_s}", node, began_s, ended_s, code)
+    return LedgerRun("", f"attempt{began_s}", node, began_s, ended_s, code)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -94,11 +101,11 @@ def test_only_the_death_of_its_node_excuses_another_start(measured):
 
 def test_a_campaign_has_jobs_of_all_kinds_and_faults_in_their_time(tmp_path):
     rng = random.Random(7)  # noqa: S311 - not secret
-    jobs = [one for wave in designs(300, tmp_path, rng, memory_held=True) for one in wave]
+    jobs = [one for wave in design_jobs(300, tmp_path, rng, memory_held=True) for one in wave]
     assert len({one.job.key for one in jobs}) == 300
     assert {"well", "fails", "hungry", "follows", "cannot follow"} == {one.kind for one in jobs}
-    assert not any(one.kind == "hungry" for wave in designs(300, tmp_path, rng, memory_held=False) for one in wave)
-    struck = when(FULL, 100.0, rng)
+    assert not any(one.kind == "hungry" for wave in design_jobs(300, tmp_path, rng, memory_held=False) for one in wave)
+    struck = strike_times(FULL, 100.0, rng)
     assert len(struck) >= LEAST_FAULTS
     assert set(Fault) == {fault for _, fault in struck}
     assert all(SSH_PART[0] * 100 <= at_s <= SSH_PART[1] * 100 for at_s, fault in struck if fault is Fault.SSH)
@@ -175,13 +182,13 @@ def test_where_nothing_can_be_mounted_the_size_of_files_is_limited(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.skipif("LEADLINE_FAULTS" not in os.environ, reason="LEADLINE_FAULTS asks for no campaign of a minute")
-@pytest.mark.skipif(bool(slurm_cluster.missing()), reason=slurm_cluster.missing())
-@pytest.mark.skipif(bool(ssh_server.missing()), reason=ssh_server.missing())
+@pytest.mark.skipif(bool(slurm_cluster.why_no_slurm()), reason=slurm_cluster.why_no_slurm())
+@pytest.mark.skipif(bool(ssh_server.why_no_sshd()), reason=ssh_server.why_no_sshd())
 def test_nothing_is_lost_or_run_twice_under_a_few_faults(tmp_path):
-    rows = faults(tmp_path / "campaign", quick=True, seed=3)
+    rows = fault_rows(tmp_path / "campaign", quick=True, seed=3)
     assert [(row.name, row.how) for row in rows if row.met is False] == []
     assert rows[0].value >= len(Fault)
 
 
 def test_nothing_is_said_of_a_campaign_of_no_jobs():
-    assert Tally((), (), ()) == tally([], {}, [], [])
+    assert FaultTally((), (), ()) == tally_faults([], {}, [], [])

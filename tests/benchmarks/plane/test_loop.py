@@ -5,16 +5,15 @@ from pathlib import PurePosixPath
 
 import pytest
 
-from benchmarks.plane.loop import OwnersSlurm, loop
-from benchmarks.plane.loop_jobs import trials
-from benchmarks.plane.loop_rules import NODE, Spent, Truth, enlarged_on_failure, oracle, whole_node
+from benchmarks.plane.loop import OwnerSlurm, loop_rows
+from benchmarks.plane.loop_jobs import NODE, JobCost, MeasuredJob, loop_jobs, oracle_cost, retry_cost, whole_node_cost
 from leadline.core.jobs import JobSpec, JobState, ResourceSpec
 from leadline.core.units import GIB, MIB
-from leadline.execution.scheduler import Refused, Submission
-from leadline.execution.transport import Here
-from leadline.testing.slurm_cluster import missing
+from leadline.execution.schedulers.port import RequestRefused, Submission
+from leadline.execution.transport.port import LocalTransport
+from leadline.testing.slurm_cluster import why_no_slurm
 
-GROWS = Truth(400.0, 2 * GIB, ((100.0, 1 * GIB), (200.0, 2 * GIB), (400.0, 2 * GIB)))
+GROWS = MeasuredJob(400.0, 2 * GIB, ((100.0, 1 * GIB), (200.0, 2 * GIB), (400.0, 2 * GIB)))
 """Its memory comes in a straight line within the first half."""
 
 
@@ -25,8 +24,8 @@ def test_memory_runs_out_between_two_looks_in_a_straight_line():
 
 
 def test_an_oracle_pays_for_what_a_job_takes_and_a_whole_node_for_all_of_it():
-    assert (400.0, pytest.approx(400.0 * 2 / 4)) == (oracle(GROWS).node_s, oracle(GROWS).cost_s)
-    assert Spent(400.0, 400.0) == whole_node(GROWS)
+    assert (400.0, pytest.approx(400.0 * 2 / 4)) == (oracle_cost(GROWS).node_s, oracle_cost(GROWS).cost_s)
+    assert JobCost(400.0, 400.0) == whole_node_cost(GROWS)
 
 
 def test_a_request_that_grows_on_failure_pays_for_each_failure():
@@ -34,26 +33,26 @@ def test_a_request_that_grows_on_failure_pays_for_each_failure():
     assert (asked.walltime_s, asked.memory_bytes_per_node) == (120.0, 1 * GIB)
     # 1 GiB runs out at 100 s; then 1.5 GiB, where 120 s end it before 150 s; then 180 s, in which 1.5 GiB run out; then
     # 2.25 GiB, where 180, 300 (of 270) and then 480 s (of 450) are the limits
-    assert enlarged_on_failure(GROWS, asked).node_s == 100 + 120 + 150 + 180 + 300 + 400
+    assert retry_cost(GROWS, asked).node_s == 100 + 120 + 150 + 180 + 300 + 400
 
 
 def test_what_resumes_pays_once_for_what_it_did_within_its_limits():
-    small = Truth(400.0, 1 * GIB, ((400.0, 1 * GIB),), resumes=True)
-    assert enlarged_on_failure(small, small.wrong(0.3, 1.0)).node_s == 400.0
+    small = MeasuredJob(400.0, 1 * GIB, ((400.0, 1 * GIB),), resumes=True)
+    assert retry_cost(small, small.wrong(0.3, 1.0)).node_s == 400.0
 
 
 def test_the_same_seed_draws_the_same_jobs_and_all_programs_are_there():
-    assert trials(20, 3) == trials(20, 3) != trials(20, 4)
-    assert len({one.command[1] for one in trials(20, 3)}) == 5
+    assert loop_jobs(20, 3) == loop_jobs(20, 3) != loop_jobs(20, 4)
+    assert len({one.command[1] for one in loop_jobs(20, 3)}) == 5
 
 
 def test_an_owner_may_shorten_the_limit_of_a_job_that_runs_but_not_lengthen_it(slurm, tmp_path):
     asked = ResourceSpec(cores_per_task=1, memory_bytes_per_node=50 * MIB, walltime_s=600.0)
     spec = JobSpec("nap", ("sleep", "60"), asked, partition="short")
-    scheduler = OwnersSlurm("cluster", PurePosixPath(tmp_path), Here())
+    scheduler = OwnerSlurm("cluster", PurePosixPath(tmp_path), LocalTransport())
     own = scheduler.submit(Submission("owners-nap", spec, measured=False))
     slurm.wait(lambda: scheduler.query([own])[own].state is JobState.RUNNING, "the job to run")
-    with pytest.raises(Refused, match="lengthen"):
+    with pytest.raises(RequestRefused, match="lengthen"):
         scheduler.change_walltime(own, 1200.0)
     scheduler.change_walltime(own, 300.0)
     assert scheduler.query([own])[own].walltime_s == 300.0
@@ -62,11 +61,11 @@ def test_an_owner_may_shorten_the_limit_of_a_job_that_runs_but_not_lengthen_it(s
 
 @pytest.mark.slow
 def test_the_plane_brings_jobs_through_whose_first_requests_are_too_small(tmp_path):
-    if reason := missing():
+    if reason := why_no_slurm():
         pytest.skip(reason)
     pytest.importorskip("torch")
     pytest.importorskip("sklearn")
-    rows = {row.name: row for row in loop(tmp_path, quick=True, seed=1)}
+    rows = {row.name: row for row in loop_rows(tmp_path, quick=True, seed=1)}
     completed = rows["loop: jobs that complete without help"]
     assert completed.value == 100.0
     assert "OUT_OF_MEMORY" in completed.how

@@ -10,15 +10,21 @@ import pytest
 pytest.importorskip("sklearn")
 
 from benchmarks.plane import replay as bench
-from benchmarks.plane.asking import LastTwo, Learned, Oracle, SomeUsers, Use, UserRequests
-from benchmarks.plane.runtimes import FEWEST, Runtimes
-from benchmarks.plane.sampled import Sampled
-from benchmarks.plane.trace import cluster_of, metacentrum
+from benchmarks.plane.job_trace import loaded_cluster, metacentrum_jobs
+from benchmarks.plane.request_rules import (
+    ForecastUse,
+    LastTwoRuns,
+    LearnedRequests,
+    OracleRequests,
+    PartialRequests,
+    UserRequests,
+)
+from benchmarks.plane.runtimes import FEWEST, RuntimeForest, RuntimeSample
 from leadline.core.accounting import AccountedJob
 from leadline.core.jobs import JobState
 from leadline.core.recommendation import Weights
-from leadline.execution.simulated.replay import replay
-from leadline.recommend.limits import Loss, expected_loss
+from leadline.execution.schedulers.simulated.replay import replay
+from leadline.recommend.requests import KillLoss, expected_loss
 
 
 def made_up(count, seed=0):
@@ -57,7 +63,7 @@ def test_users_ask_for_half_as_much_again_after_every_kill():
 def test_the_last_two_runs_of_the_user_are_foretold_and_the_limit_stays_where_they_are_hints():
     jobs = [replace(job, user="anne") for job in made_up(4)]
     mean_s = (jobs[1].elapsed_s + jobs[2].elapsed_s) / 2
-    hints, limits = (taught(LastTwo(limits=limits), jobs[:3]) for limits in (False, True))
+    hints, limits = (taught(LastTwoRuns(limits=limits), jobs[:3]) for limits in (False, True))
 
     assert (86_400, pytest.approx(mean_s)) == (hints.ask(jobs[3], ()).limit_s, hints.ask(jobs[3], ()).expected_s)
     assert 0 <= limits.ask(jobs[3], ()).limit_s - mean_s < 60
@@ -71,7 +77,7 @@ def test_the_last_two_runs_of_the_user_are_foretold_and_the_limit_stays_where_th
 
 def test_a_killed_run_teaches_nothing():
     jobs = made_up(3)
-    for way in (LastTwo(limits=True), Learned(Use.LIMIT)):
+    for way in (LastTwoRuns(limits=True), LearnedRequests(ForecastUse.LIMIT)):
         way.ask(asked_of(jobs[0]), ())
         way.ended(replace(jobs[0], state=JobState.TIMEOUT))
         assert way.ask(asked_of(jobs[1]), ()).limit_s == 86_400
@@ -79,7 +85,7 @@ def test_a_killed_run_teaches_nothing():
 
 def test_run_times_are_learned_for_each_user():
     jobs = made_up(FEWEST + 100)
-    runtimes = Runtimes()
+    runtimes = RuntimeForest()
     for job in jobs[:-20]:
         runtimes.came(asked_of(job))
         runtimes.ended(job)
@@ -96,7 +102,7 @@ def test_what_is_said_of_a_job_does_not_depend_on_how_long_it_will_run():
     jobs = made_up(FEWEST + 30)
     said = []
     for factor in (1, 50):
-        runtimes, last = Runtimes(), jobs[-1]
+        runtimes, last = RuntimeForest(), jobs[-1]
         for job in jobs[:-1]:
             runtimes.came(asked_of(job))
             runtimes.ended(job)
@@ -109,7 +115,7 @@ def test_what_is_said_of_a_job_does_not_depend_on_how_long_it_will_run():
 
 def test_limits_that_are_learned_kill_about_as_many_as_is_accepted_and_ask_for_far_less():
     jobs = made_up(1500)
-    attempts = replay(jobs, cluster_of(jobs, 0.8), Learned(Use.LIMIT))
+    attempts = replay(jobs, loaded_cluster(jobs, 0.8), LearnedRequests(ForecastUse.LIMIT))
     late = [one for one in attempts if one.job >= 500]
 
     assert 0.02 < sum(one.killed for one in late) / 1000 < 0.08
@@ -118,17 +124,17 @@ def test_limits_that_are_learned_kill_about_as_many_as_is_accepted_and_ask_for_f
 
 def test_a_least_limit_leaves_the_request_and_hints_kill_nobody():
     jobs = made_up(400)
-    least = taught(Learned(Use.LEAST), jobs[:-1]).ask(asked_of(jobs[-1]), ())
+    least = taught(LearnedRequests(ForecastUse.LEAST), jobs[:-1]).ask(asked_of(jobs[-1]), ())
 
     assert least.limit_s == 86_400
     assert jobs[-1].elapsed_s < least.least_s < 20_000
-    for way in (Learned(Use.HINT), LastTwo(limits=False), Oracle(jobs)):
-        assert not any(one.killed for one in replay(jobs, cluster_of(jobs, 0.9), way))
+    for way in (LearnedRequests(ForecastUse.HINT), LastTwoRuns(limits=False), OracleRequests(jobs)):
+        assert not any(one.killed for one in replay(jobs, loaded_cluster(jobs, 0.9), way))
 
 
 def test_some_users_ask_in_one_way_and_are_told_of_their_own_jobs_alone():
     jobs = made_up(300)
-    some = SomeUsers(Learned(Use.LIMIT), {"anne"})
+    some = PartialRequests(LearnedRequests(ForecastUse.LIMIT), {"anne"})
     taught(some, jobs)
     anne, bert = (replace(asked_of(made_up(301)[-1]), id=user, user=user) for user in ("anne", "bert"))
 
@@ -137,23 +143,23 @@ def test_some_users_ask_in_one_way_and_are_told_of_their_own_jobs_alone():
 
 
 def test_a_sample_is_a_distribution():
-    known = Sampled([1.0, 2.0, 3.0, 4.0])
+    known = RuntimeSample([1.0, 2.0, 3.0, 4.0])
 
     assert (known.median, known.quantile(0.99), known.above(2.5)) == (2.0, 4.0, 0.5)
     assert known.mean_below(2.5) == (1 + 2) / 4
     assert known.beyond(2.5).values == [3.0, 4.0]
     assert known.beyond(4.0) is None
-    assert expected_loss(known, 4.0, Weights(), Loss.LIMIT) == pytest.approx(4.0 - 2.5)
+    assert expected_loss(known, 4.0, Weights(), KillLoss.LIMIT) == pytest.approx(4.0 - 2.5)
 
 
 @pytest.mark.skipif("LEADLINE_DATA" not in os.environ, reason="LEADLINE_DATA names no folder of measured data")
 def test_the_published_trace_is_read_and_replayed():
-    jobs = metacentrum(Path(os.environ["LEADLINE_DATA"]))
+    jobs = metacentrum_jobs(Path(os.environ["LEADLINE_DATA"]))
 
     assert len(jobs) == 12_528
     assert all(0 < job.elapsed_s <= job.walltime_s for job in jobs)
     assert 0.04 < sum(job.state is JobState.TIMEOUT for job in jobs) / len(jobs) < 0.05
-    recorded = metacentrum(Path(os.environ["LEADLINE_DATA"]), truncated=False)
+    recorded = metacentrum_jobs(Path(os.environ["LEADLINE_DATA"]), truncated=False)
     assert any(job.elapsed_s > job.walltime_s for job in recorded)
     scores = bench.replayed(jobs, UserRequests(), 0.9)
     assert len(scores) == 4

@@ -6,10 +6,10 @@ from functools import lru_cache
 import numpy as np
 import pytest
 
-from benchmarks.plane.queued import queued
-from benchmarks.plane.waits import FORETOLD, ONCE, Case, case_rows, simple_answers, tenths_row
+from benchmarks.plane.job_trace import simulate_queue
+from benchmarks.plane.waits import FORETOLD, ONCE, WaitCase, case_rows, simple_answers, tenths_row
 from leadline.core.accounting import AccountedJob
-from leadline.estimators.queue_state import known_at, queue_rows
+from leadline.estimators.queue_state import accounting_at, queue_rows
 
 
 @lru_cache
@@ -26,8 +26,8 @@ def load(count=700, *, exact=False):
 
 @lru_cache
 def case():
-    jobs, forecasts = queued(load(), 0.8)
-    return Case("made up", jobs, forecasts)
+    jobs, forecasts = simulate_queue(load(), 0.8)
+    return WaitCase("made up", jobs, forecasts)
 
 
 def test_every_job_runs_as_long_as_it_did_and_never_before_it_came():
@@ -38,7 +38,7 @@ def test_every_job_runs_as_long_as_it_did_and_never_before_it_came():
 
 def test_a_forecast_is_right_where_limits_are_and_nobody_comes_later():
     jobs = load(exact=True)
-    done, forecasts = queued(jobs, 0.8)
+    done, forecasts = simulate_queue(jobs, 0.8)
     assert done[-1].wait_s == pytest.approx(forecasts[done[-1].id], abs=1e-3)
 
 
@@ -64,14 +64,14 @@ def test_simpler_answers_know_nothing_of_what_came_later():
     one = case()
     first = 489
     rows = queue_rows(one.jobs, range(first, len(one.jobs)), one.forecasts)
-    known = known_at(one.jobs, one.jobs[first].submitted_s)
+    known = accounting_at(one.jobs, one.jobs[first].submitted_s)
     told = simple_answers(one, first, rows)
     assert np.median([job.wait_s for job in known if job.wait_s is not None]) == told["median wait until the cut"][0]
     assert told["scheduler's forecast"].tolist() == [one.forecasts[job.id] for job in one.jobs[first:]]
 
 
 def test_each_tenth_is_told_from_what_came_before_it():
-    row = tenths_row(Case("made up", queued(load(1000), 0.8)[0], {}))
+    row = tenths_row(WaitCase("made up", simulate_queue(load(1000), 0.8)[0], {}))
     assert row.n == 700
     shares = [float(one) for one in row.how.removeprefix("90%; ").split(" %")[0].split(", ")]
     assert len(shares) == 7

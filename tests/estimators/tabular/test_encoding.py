@@ -12,7 +12,7 @@ ROWS = [
 
 
 def test_numbers_above_zero_become_logarithms_and_categories_a_column_each_by_name():
-    known = encoding.learn(ROWS, ["epochs"])
+    known = encoding.learn_encoding(ROWS, ["epochs"])
     assert known.columns == ("epochs", "offset", "width", "device=a", "device=b", "device=c")
     x, beyond = known.encode(ROWS)
     assert known.scales.tolist() == [1, 0, 0, 0, 0, 0]
@@ -21,13 +21,13 @@ def test_numbers_above_zero_become_logarithms_and_categories_a_column_each_by_na
 
 
 def test_a_feature_that_never_varied_has_no_column_but_another_value_of_it_lies_beyond():
-    known = encoding.learn(ROWS)
+    known = encoding.learn_encoding(ROWS)
     assert not any("site" in column for column in known.columns)
     assert math.inf == known.encode([{**ROWS[0], "site": "there"}])[1][0]
 
 
 def test_features_that_say_the_same_become_one():
-    known = encoding.learn([{**row, "steps": 50 * row["epochs"], "left": -row["offset"]} for row in ROWS], ["epochs"])
+    known = encoding.learn_encoding([{**row, "steps": 50 * row["epochs"], "left": -row["offset"]} for row in ROWS], ["epochs"])
     assert "epochs + steps" in known.columns
     assert known.scales[known.columns.index("epochs + steps")] == 1
     assert "left + offset" in known.columns
@@ -35,7 +35,7 @@ def test_features_that_say_the_same_become_one():
 
 def test_a_missing_number_has_its_own_column_and_stands_at_the_mean():
     rows = [*ROWS, {key: value for key, value in ROWS[0].items() if key != "width"}]
-    known = encoding.learn(rows)
+    known = encoding.learn_encoding(rows)
     x, beyond = known.encode(rows)
     gap = x[:, known.columns.index("width?")]
     assert gap[5] > gap[0]
@@ -44,19 +44,19 @@ def test_a_missing_number_has_its_own_column_and_stands_at_the_mean():
 
 
 def test_a_number_that_was_never_missing_lies_beyond_where_it_is():
-    known = encoding.learn(ROWS)
+    known = encoding.learn_encoding(ROWS)
     row = {key: value for key, value in ROWS[0].items() if key != "width"}
     assert math.inf == known.encode([row])[1][0]
 
 
 def test_beyond_is_counted_in_fitted_ranges():
-    known = encoding.learn(ROWS)
+    known = encoding.learn_encoding(ROWS)
     assert pytest.approx(known.encode([{**ROWS[0], "epochs": 256}])[1][0]) == 1.0
     assert pytest.approx(known.encode([{**ROWS[0], "offset": 9}])[1][0]) == 0.5
 
 
 def test_a_category_never_seen_stands_between_those_seen_and_lies_infinitely_beyond():
-    known = encoding.learn(ROWS)
+    known = encoding.learn_encoding(ROWS)
     x, beyond = known.encode([{**ROWS[0], "device": "z"}])
     assert pytest.approx(x[0, -3:].tolist(), abs=1e-12) == [0.0, 0.0, 0.0]
     assert math.inf == beyond[0]
@@ -64,22 +64,22 @@ def test_a_category_never_seen_stands_between_those_seen_and_lies_infinitely_bey
 
 @pytest.mark.parametrize(("value", "end"), [(0, 1), (-5, 1), (math.inf, 16), (10**400, 16), ("many", 4)])
 def test_a_value_that_cannot_be_taken_stands_at_an_end_of_the_range(value, end):
-    known = encoding.learn(ROWS)
+    known = encoding.learn_encoding(ROWS)
     x, beyond = known.encode([{**ROWS[0], "epochs": value}])
     assert known.encode([{**ROWS[0], "epochs": end}])[0][0, 0] == pytest.approx(x[0, 0])
     assert math.inf == beyond[0]
 
 
 def test_counts_with_zero_are_taken_by_their_logarithm_and_one():
-    known = encoding.learn([{"gpus": gpus} for gpus in (0, 1, 3, 7)])
+    known = encoding.learn_encoding([{"gpus": gpus} for gpus in (0, 1, 3, 7)])
     assert known.numbers.kinds.tolist() == [encoding.COUNT]
     x, _ = known.encode([{"gpus": gpus} for gpus in (0, 1, 3, 7)])
     assert pytest.approx((np.diff(x[:, 0]) / np.diff(x[:2, 0])).tolist()) == [1.0, 1.0, 1.0]
 
 
 def test_it_is_the_same_after_dump_and_load():
-    known = encoding.learn(ROWS, ["epochs"])
-    again = encoding.load(known.dump())
+    known = encoding.learn_encoding(ROWS, ["epochs"])
+    again = encoding.load_encoding(known.dump())
     strange = [*ROWS, {"epochs": 999, "device": "z"}, {}]
     for one, other in zip(known.encode(strange), again.encode(strange), strict=True):
         assert one.tobytes() == other.tobytes()

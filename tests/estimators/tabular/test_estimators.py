@@ -10,7 +10,7 @@ import pytest
 from leadline.core.errors import InvalidInput, UnknownName
 from leadline.core.runs import Scale
 from leadline.core.samples import Sample
-from leadline.estimators.tabular.registry import ESTIMATORS, estimator, load
+from leadline.estimators.tabular.registry import ESTIMATORS, find_estimator, load_estimator
 
 SCALE = ("samples", "epochs")
 every = pytest.mark.parametrize("name", ESTIMATORS)
@@ -28,7 +28,7 @@ def test_it_answers_alike_after_dump_and_load(name, fitted, history):
         {"samples": 10**7, "device": "h100"},
         {},
     ]
-    before, after = fitted[name].predict(rows), load(fitted[name].dump()).predict(rows)
+    before, after = fitted[name].predict(rows), load_estimator(fitted[name].dump()).predict(rows)
     assert before.point.tobytes() == after.point.tobytes()
     assert before.spread.tobytes() == after.spread.tobytes()
     assert before.beyond.tobytes() == after.beyond.tobytes()
@@ -70,7 +70,7 @@ def test_a_value_that_is_no_number_above_zero_is_refused(name, value, history):
 
 def test_an_estimator_that_is_not_there_is_answered_with_the_closest():
     with pytest.raises(UnknownName, match="boosting"):
-        estimator("bosting")
+        find_estimator("bosting")
 
 
 def test_asking_needs_numpy_alone():

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from leadline.core.runs import Scale
 from leadline.core.samples import Sample
-from leadline.estimators.tabular.registry import ESTIMATORS, load
+from leadline.estimators.tabular.registry import ESTIMATORS, load_estimator
 
 QUICK = ("linear", "tree", "gaussian_process", "scaling_law", "additive_law")
 UNSHRUNK = (Phase.explicit, Phase.reuse, Phase.generate)
@@ -66,7 +66,7 @@ def test_whatever_was_run_every_question_has_an_answer_above_zero(name, history)
     asked = [*(sample.features for sample in history), *QUESTIONS]
     fitted = ESTIMATORS[name].fit(history, scale_features=["size"])
     sound(fitted.predict(asked), len(asked))
-    again = load(fitted.dump())
+    again = load_estimator(fitted.dump())
     np.testing.assert_allclose(fitted.predict(asked).point, again.predict(asked).point, rtol=1e-9)
 
 

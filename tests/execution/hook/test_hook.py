@@ -13,7 +13,7 @@ import pytest
 import leadline.progress
 from leadline.execution import hook
 from leadline.execution.hook import record
-from leadline.execution.wrapper.hooked import read_hook
+from leadline.execution.wrapper.hook_report import read_hook_progress
 from leadline.execution.wrapper.outcome import read_outcome
 
 WRAPPER = [sys.executable, "-P", "-m", "leadline.execution.wrapper"]
@@ -354,7 +354,7 @@ def test_a_hook_that_cannot_start_is_a_remark_and_the_job_runs(folder, monkeypat
     monkeypatch.setenv("LEADLINE_HOOK_UNITS", "many")
     ended = subprocess.run([sys.executable, "-c", "print('fine')"], capture_output=True, text=True, check=False)
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "fine\n", "")
-    assert "ValueError: invalid literal" in read_hook(folder, 0.0).remarks[0]
+    assert "ValueError: invalid literal" in read_hook_progress(folder, 0.0).remarks[0]
 
 
 def test_a_fault_of_the_hook_is_a_remark_and_not_the_jobs_affair(folder):
@@ -375,8 +375,8 @@ def test_a_fault_of_the_hook_is_a_remark_and_not_the_jobs_affair(folder):
 
 @pytest.mark.parametrize(("took_s", "wait_s"), [(0.001, 2.0), (0.01, 10.0), (0.2, 20.0)])
 def test_a_report_that_is_slow_to_write_is_put_off_but_not_for_long(monkeypatch, took_s, wait_s):
-    state = record.State()
-    monkeypatch.setattr(record.State, "write", lambda _: None)
+    state = record.HookState()
+    monkeypatch.setattr(record.HookState, "write", lambda _: None)
     monkeypatch.setattr(record, "clock", lambda: 100.0 + took_s)
     state.write_soon(100.0)
     assert pytest.approx(wait_s) == state.wait_s

@@ -9,9 +9,9 @@ from leadline.core.plane import Attempt, Cause, Place
 from leadline.core.runs import Measurement
 from leadline.core.units import GIB
 from leadline.execution.plane.diagnose import diagnose
-from leadline.execution.plane.signs import LAST_WORDS, read_signs
-from leadline.execution.scheduler import Status
-from leadline.execution.wrapper.outcome import NEVER_BEGUN, Outcome
+from leadline.execution.plane.failure_patterns import FINAL_LINES, read_signs
+from leadline.execution.schedulers.port import SchedulerStatus
+from leadline.execution.wrapper.outcome import EXIT_NEVER_BEGAN, JobOutcome
 
 STARTED = "2026-01-05T10:00:00+00:00"
 STARTED_S = 1767607200.0
@@ -28,12 +28,12 @@ def attempt(gpus=1, memory=8 * GIB, walltime=3600.0, **more):
 
 
 def said(state, **more):
-    return Status(JobState[state], started_s=STARTED_S, **more)
+    return SchedulerStatus(JobState[state], started_s=STARTED_S, **more)
 
 
 def wrote(state, code=None, memory=None, started=STARTED, **more):
     measured = {"host_memory_bytes": Measurement(memory, "bytes", "sampled")} if memory else {}
-    return Outcome(JobState[state], started, "n1", ("true",), exit_code=code, measured=measured, **more)
+    return JobOutcome(JobState[state], started, "n1", ("true",), exit_code=code, measured=measured, **more)
 
 
 S = JobState
@@ -78,7 +78,7 @@ TABLE = {
     "exit code 0, the wrapper saw it": (said("COMPLETED", exit_code=0), wrote("OUT_OF_MEMORY", 0, reason="killed a process"), "", S.OUT_OF_MEMORY, C.HOST_MEMORY),
     "exit code 0, a step ran out": (said("COMPLETED", exit_code=0, evidence=("step 7.0 OUT_OF_MEMORY",)), wrote("COMPLETED", 0), "", S.OUT_OF_MEMORY, C.HOST_MEMORY),
     "exit code 0, last words of a GPU": (said("COMPLETED", exit_code=0), wrote("COMPLETED", 0), TRACE + CUDA + "\nfinished\n", S.OUT_OF_MEMORY, C.GPU_MEMORY),
-    "got over it with a smaller batch": (said("COMPLETED", exit_code=0), wrote("COMPLETED", 0), CUDA + "\n" + "step 1\n" * (LAST_WORDS + 1), S.COMPLETED, None),
+    "got over it with a smaller batch": (said("COMPLETED", exit_code=0), wrote("COMPLETED", 0), CUDA + "\n" + "step 1\n" * (FINAL_LINES + 1), S.COMPLETED, None),
     # time
     "the limit": (said("TIMEOUT", elapsed_s=3610), wrote("RUNNING"), "", S.TIMEOUT, C.WALLTIME),
     "the limit, CANCELLED in the row": (said("CANCELLED"), wrote("RUNNING"), "slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT 2026 DUE TO TIME LIMIT ***", S.TIMEOUT, C.WALLTIME),
@@ -163,7 +163,7 @@ def test_the_figures_stand_in_the_evidence():
 
 @given(st.text(max_size=400), st.sampled_from(JobState), st.integers(0, 255), st.integers(0, 64))
 def test_no_log_whatever_it_holds_breaks_it_and_nothing_is_ended_by_it(log, state, code, number):
-    found = diagnose(attempt(), Status(state, exit_code=code, signal=number), None, log)
+    found = diagnose(attempt(), SchedulerStatus(state, exit_code=code, signal=number), None, log)
     assert found.evidence
     assert found.state.final is state.final
     assert (found.cause is None) is (found.state in (S.PENDING, S.RUNNING, S.UNKNOWN, S.COMPLETED))
@@ -177,6 +177,6 @@ def test_signs_are_found_wherever_they_stand(lines):
 
 @pytest.mark.parametrize(("withdrawn", "cause"), [(False, C.TRANSIENT), (True, C.PLANE)])
 def test_a_copy_that_was_never_let_begin_has_not_failed(withdrawn, cause):
-    never = wrote("CANCELLED", NEVER_BEGUN, reason="the plane's word did not come")
-    found = diagnose(attempt(held=True, withdrawn=withdrawn), said("FAILED", exit_code=NEVER_BEGUN), never)
+    never = wrote("CANCELLED", EXIT_NEVER_BEGAN, reason="the plane's word did not come")
+    found = diagnose(attempt(held=True, withdrawn=withdrawn), said("FAILED", exit_code=EXIT_NEVER_BEGAN), never)
     assert (S.CANCELLED, cause) == (found.state, found.cause)

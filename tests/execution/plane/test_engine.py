@@ -9,12 +9,18 @@ from hypothesis import strategies as st
 from leadline.core.errors import LeadlineError, SchedulerUnreachable
 from leadline.core.jobs import JobSpec, JobState, ResourceSpec
 from leadline.core.plane import Action, After, Decision, Job, Kind, Place, Policy
-from leadline.execution.clock import iso
+from leadline.execution.clock import iso_utc
 from leadline.execution.plane.engine import Plane
-from leadline.execution.plane.journal import Note, PlaneJournal
-from leadline.execution.scheduler import Busy, Refused
-from leadline.execution.wrapper.outcome import NEVER_BEGUN, Outcome
-from leadline.testing.desk import Counsel, Desk, HandClock, plainly, retry_node_fails
+from leadline.execution.plane.journal import NewEvent, PlaneJournal
+from leadline.execution.schedulers.port import RequestRefused, SchedulerBusy
+from leadline.execution.wrapper.outcome import EXIT_NEVER_BEGAN, JobOutcome
+from leadline.testing.fake_scheduler import (
+    FakeAdvisor,
+    FakeScheduler,
+    ManualClock,
+    diagnose_by_state,
+    retry_node_failures,
+)
 
 HERE, THERE = Place("here", "short"), Place("there", "long")
 
@@ -28,11 +34,11 @@ def job(key, **more):
 class World:
     """A plane over two desks; ``restart`` is a kill and a new process."""
 
-    def __init__(self, path, *, copies=1, decide=retry_node_fails):
+    def __init__(self, path, *, copies=1, decide=retry_node_failures):
         self.path = path
-        self.clock = HandClock()
-        self.here, self.there = Desk("here", self.clock), Desk("there", self.clock)
-        self.counsel = Counsel(copies)
+        self.clock = ManualClock()
+        self.here, self.there = FakeScheduler("here", self.clock), FakeScheduler("there", self.clock)
+        self.counsel = FakeAdvisor(copies)
         self.decide = decide
         self.journal = None
         self.restart()
@@ -43,7 +49,7 @@ class World:
         self.journal = PlaneJournal(self.path, self.clock)
         self.plane = Plane(
             self.journal, {"here": self.here, "there": self.there}.__getitem__, self.counsel,
-            diagnose=plainly, decide=self.decide, clock=self.clock,
+            diagnose=diagnose_by_state, decide=self.decide, clock=self.clock,
         )  # fmt: skip
 
     def step(self, times=1, every_s=60.0):
@@ -474,7 +480,7 @@ def test_segments_of_a_job_that_goes_on_from_its_checkpoint_are_no_tries(tmp_pat
     def chain(situation):
         if situation.attempt.state is JobState.TIMEOUT and situation.checkpointed:
             return Decision(Action.RESUBMIT, "it goes on from its checkpoint")
-        return retry_node_fails(situation)
+        return retry_node_failures(situation)
 
     world = World(tmp_path / "journal.sqlite", decide=chain)
     world.journal.add([job("a", policy=Policy((HERE,), resumes=True, checkpoint_signal="USR1"))])
@@ -493,7 +499,7 @@ def test_segments_of_a_job_that_goes_on_from_its_checkpoint_are_no_tries(tmp_pat
 
 def test_a_refusal_closes_the_job_with_the_schedulers_own_words(world):
     world.journal.add([job("a")])
-    world.here.refuse = Refused("Invalid account")
+    world.here.refuse = RequestRefused("Invalid account")
     world.step(2)
     assert world.job().state is JobState.FAILED
     assert "here:short refused it: Invalid account" in world.job().reason
@@ -501,7 +507,7 @@ def test_a_refusal_closes_the_job_with_the_schedulers_own_words(world):
 
 def test_a_scheduler_that_takes_nothing_more_is_tried_again_later(world):
     world.journal.add([job("a")])
-    world.here.refuse = Busy("QOSMaxSubmitJobPerUserLimit")
+    world.here.refuse = SchedulerBusy("QOSMaxSubmitJobPerUserLimit")
     world.step(3)
     assert world.job().state is JobState.PENDING
     world.here.refuse = None
@@ -513,7 +519,7 @@ def test_a_move_takes_the_job_to_the_other_place(tmp_path):
     def move(situation):
         if situation.attempt.place == HERE and not situation.attempt.state.final:
             return Decision(Action.MOVE, "it ends sooner there", place=THERE)
-        return retry_node_fails(situation)
+        return retry_node_failures(situation)
 
     world = World(tmp_path / "journal.sqlite", decide=move)
     world.journal.add([job("a")])
@@ -528,7 +534,7 @@ def test_a_limit_that_may_not_be_changed_is_counted_as_refused(tmp_path):
         if situation.attempt.state is JobState.RUNNING:
             asked = replace(situation.attempt.resources, walltime_s=1200.0)
             return Decision(Action.EXTEND, "it needs longer", resources=asked)
-        return retry_node_fails(situation)
+        return retry_node_failures(situation)
 
     world = World(tmp_path / "journal.sqlite", decide=extend)
     world.here.fixed_limits = True
@@ -624,9 +630,9 @@ def happen_there(world, desk, what):
         lets = not mine.submission.held or mine.key in desk.words
         if what == "late" and not lets:
             desk.end(held, JobState.FAILED)
-            desk.outcomes[mine.key] = Outcome(
-                JobState.CANCELLED, iso(world.clock.now_s()), "n1", ("true",), ended_at=iso(world.clock.now_s()),
-                exit_code=NEVER_BEGUN, reason="the word did not come",
+            desk.outcomes[mine.key] = JobOutcome(
+                JobState.CANCELLED, iso_utc(world.clock.now_s()), "n1", ("true",), ended_at=iso_utc(world.clock.now_s()),
+                exit_code=EXIT_NEVER_BEGAN, reason="the word did not come",
             )  # fmt: skip
         elif what == "node" or (what == "well" and lets):
             desk.end(held, JobState.COMPLETED if what == "well" else JobState.NODE_FAIL, reports=what == "well")
@@ -734,7 +740,7 @@ def test_a_decision_about_a_waiting_job_rests_on_its_schedulers_plan_where_no_mo
 
     def notes(situation):
         seen.append((situation.attempt.state, situation.remaining_wait_s))
-        return retry_node_fails(situation)
+        return retry_node_failures(situation)
 
     world.plane.actor.decide = notes
     world.journal.add([job("a")])
@@ -764,7 +770,7 @@ def test_a_plan_that_wavers_at_every_look_is_not_written_down(world):
 
 
 def test_what_could_not_be_written_of_the_news_is_written_at_the_next_step(world, monkeypatch):
-    news = [[Note(Kind.LEARNED, said={"why": "it is better"})]]
+    news = [[NewEvent(Kind.LEARNED, said={"why": "it is better"})]]
     world.plane._news = lambda: news.pop() if news else []
     with monkeypatch.context() as broken:
         broken.setattr(world.journal, "write", full_disk)

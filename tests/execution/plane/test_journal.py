@@ -5,15 +5,15 @@ import pytest
 from leadline.core.errors import UnknownName
 from leadline.core.jobs import JobSpec, ResourceSpec
 from leadline.core.plane import Attempt, Job, Kind, Place, Policy
-from leadline.execution.plane.journal import Note, PlaneJournal
-from leadline.testing.desk import HandClock
+from leadline.execution.plane.journal import NewEvent, PlaneJournal
+from leadline.testing.fake_scheduler import ManualClock
 
 HERE = Place("here")
 
 
 @pytest.fixture
 def journal(tmp_path):
-    with PlaneJournal(tmp_path / "journal.sqlite", HandClock()) as made:
+    with PlaneJournal(tmp_path / "journal.sqlite", ManualClock()) as made:
         yield made
 
 
@@ -44,8 +44,8 @@ def test_the_newest_event_of_each_job_is_found_for_more_of_them_than_one_query_t
     jobs = [job(f"j{at:04}") for at in range(1200)]
     journal.add(jobs)
     for steps in (1, 2):
-        journal.write(notes=[Note(Kind.PROGRESS, one.key, "", {"steps": steps}) for one in jobs[1:]])
-    journal.write(notes=[Note(Kind.STATE, jobs[1].key, "", {"state": "RUNNING"})])
+        journal.write(notes=[NewEvent(Kind.PROGRESS, one.key, "", {"steps": steps}) for one in jobs[1:]])
+    journal.write(notes=[NewEvent(Kind.STATE, jobs[1].key, "", {"state": "RUNNING"})])
     found = journal.latest(Kind.PROGRESS, keys(jobs))
     assert set(keys(jobs[1:])) == set(found)
     assert {2} == {one.said["steps"] for one in found.values()}
@@ -55,10 +55,10 @@ def test_silences_are_told_with_their_ends_and_without_polls(journal):
     journal.add([job("a")])
     journal.write(
         notes=[
-            Note(Kind.POLL, said={"system": "here", "live": 1}),
-            Note(Kind.FAULT, said={"system": "here", "why": "no answer"}),
-            Note(Kind.FAULT, "a", "", {"why": "refused"}),
-            Note(Kind.POLL, said={"system": "here", "answers": "again"}),
+            NewEvent(Kind.POLL, said={"system": "here", "live": 1}),
+            NewEvent(Kind.FAULT, said={"system": "here", "why": "no answer"}),
+            NewEvent(Kind.FAULT, "a", "", {"why": "refused"}),
+            NewEvent(Kind.POLL, said={"system": "here", "answers": "again"}),
         ]
     )
     assert [one.kind for one in journal.silences()] == [Kind.FAULT, Kind.POLL]

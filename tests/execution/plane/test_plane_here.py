@@ -11,16 +11,16 @@ import pytest
 from leadline.core.jobs import JobSpec, JobState, ResourceSpec
 from leadline.core.plane import Job, Place, Policy
 from leadline.execution.clock import SystemClock
-from leadline.execution.local_scheduler import LocalScheduler
 from leadline.execution.plane.engine import Plane
 from leadline.execution.plane.journal import PlaneJournal
-from leadline.execution.plane.patience import Patience
-from leadline.execution.slots import Slots
-from leadline.testing.desk import Counsel, plainly, retry_node_fails
-from leadline.testing.kills import kill_at_random
+from leadline.execution.plane.poll_interval import PollIntervals
+from leadline.execution.schedulers.local.capacity import Slots
+from leadline.execution.schedulers.local.scheduler import LocalScheduler
+from leadline.testing.fake_scheduler import FakeAdvisor, diagnose_by_state, retry_node_failures
+from tests.support.kills import kill_at_random
 
 COUNT = 12
-QUICK = Patience(first=0.1, last=0.2, reports=0.3, grace=0.5)
+QUICK = PollIntervals(first=0.1, last=0.2, reports=0.3, grace=0.5)
 DRIVER = "import sys; sys.path.insert(0, sys.argv[1]); import test_plane_here as t; t.drive(t.Path(sys.argv[2]))"
 
 
@@ -38,7 +38,7 @@ def drive(folder):
         PlaneJournal(folder / "plane.sqlite", SystemClock()) as journal,
         closing(LocalScheduler(folder / "queue", Slots((0, 1)))) as local,
     ):
-        plane = Plane(journal, {"local": local}.__getitem__, Counsel(), diagnose=plainly, decide=retry_node_fails,
+        plane = Plane(journal, {"local": local}.__getitem__, FakeAdvisor(), diagnose=diagnose_by_state, decide=retry_node_failures,
                       patience=QUICK)  # fmt: skip
         deadline = time.monotonic() + 60
         plane.run(lambda: plane.idle or time.monotonic() > deadline)

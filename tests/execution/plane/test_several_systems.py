@@ -12,17 +12,17 @@ from leadline.core.jobs import JobSpec, JobState, ResourceSpec
 from leadline.core.plane import Action, Decision, Job, Kind, Place, Policy
 from leadline.core.units import MIB
 from leadline.execution.clock import SystemClock
-from leadline.execution.local_scheduler import LocalScheduler
 from leadline.execution.plane.diagnose import diagnose
 from leadline.execution.plane.engine import Plane
 from leadline.execution.plane.journal import PlaneJournal
-from leadline.execution.plane.patience import Patience
-from leadline.execution.slots import Slots
-from leadline.execution.slurm.scheduler import SlurmScheduler
-from leadline.execution.transport import Here
-from leadline.testing.desk import Counsel, retry_node_fails
+from leadline.execution.plane.poll_interval import PollIntervals
+from leadline.execution.schedulers.local.capacity import Slots
+from leadline.execution.schedulers.local.scheduler import LocalScheduler
+from leadline.execution.schedulers.slurm.scheduler import SlurmScheduler
+from leadline.execution.transport.port import LocalTransport
+from leadline.testing.fake_scheduler import FakeAdvisor, retry_node_failures
 
-QUICK = Patience(first=0.2, last=0.5, reports=0.5, decide=0.5, grace=2.0)
+QUICK = PollIntervals(first=0.2, last=0.5, reports=0.5, decide=0.5, grace=2.0)
 HERE, CLUSTER = Place("local"), Place("cluster", "short")
 ASKED = ResourceSpec(cores_per_task=1, memory_bytes_per_node=300 * MIB, walltime_s=300.0)
 COUNTS = (
@@ -39,16 +39,16 @@ COUNTS = (
 class Systems:
     """A plane over this machine and the cluster; ``again`` is another process that takes both over."""
 
-    def __init__(self, folder, decide=retry_node_fails, copies=1):
+    def __init__(self, folder, decide=retry_node_failures, copies=1):
         self.folder, self.decide, self.copies = folder, decide, copies
         self.local = LocalScheduler(folder / "queue", Slots((0, 1), (), 4096 * MIB))
-        self.cluster = SlurmScheduler("cluster", PurePosixPath(folder / "jobs"), Here(), python=sys.executable)
+        self.cluster = SlurmScheduler("cluster", PurePosixPath(folder / "jobs"), LocalTransport(), python=sys.executable)
         self.journal = PlaneJournal(folder / "plane.sqlite", SystemClock())
         self.again()
 
     def again(self):
         self.plane = Plane(
-            self.journal, {"local": self.local, "cluster": self.cluster}.__getitem__, Counsel(self.copies),
+            self.journal, {"local": self.local, "cluster": self.cluster}.__getitem__, FakeAdvisor(self.copies),
             diagnose=diagnose, decide=self.decide, patience=QUICK,
         )  # fmt: skip
 
@@ -134,7 +134,7 @@ def test_a_job_moves_from_here_to_a_cluster_with_its_checkpoint(folder):
         step = folder / "here" / "kept" / "step"
         if here and step.exists() and int(step.read_text()) >= 4:
             return Decision(Action.MOVE, "it ends sooner there", place=CLUSTER)
-        return retry_node_fails(situation)
+        return retry_node_failures(situation)
 
     with closing(Systems(folder, move)) as both:
         spec = JobSpec("count", (sys.executable, "-c", COUNTS), ASKED)

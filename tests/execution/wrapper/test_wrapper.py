@@ -13,10 +13,9 @@ import pytest
 from leadline.core.jobs import JobState
 from leadline.core.plane import Cause
 from leadline.core.units import MIB
-from leadline.execution.plane.signs import read_signs
-from leadline.execution.wrapper.control import set_walltime
-from leadline.execution.wrapper.control_group import group_for
-from leadline.execution.wrapper.outcome import read_outcome, write_outcome
+from leadline.execution.plane.failure_patterns import read_signs
+from leadline.execution.wrapper.cgroup import memory_cgroup
+from leadline.execution.wrapper.outcome import read_outcome, set_walltime, write_outcome
 from leadline.execution.wrapper.supervise import interim_wait_s
 
 WRAPPER = [sys.executable, "-P", "-m", "leadline.execution.wrapper"]
@@ -264,7 +263,7 @@ def test_memory_is_watched_where_the_kernel_lets_no_group_be_made(tmp_path):
 
 
 def test_a_kill_for_memory_that_the_exit_code_hides_is_seen(measure):
-    with group_for(100 * MIB) as group:
+    with memory_cgroup(100 * MIB) as group:
         if group.made is None:
             pytest.skip("this user may make no control group")
     hides = f"{shlex.join([sys.executable, '-c', HOLD, '200'])} || true"

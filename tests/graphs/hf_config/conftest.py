@@ -6,7 +6,7 @@ import pytest
 
 from leadline.core.graph import OpKind
 from leadline.core.workload import ModelKind, ModelSource, Workload
-from leadline.estimators.device_memory import peak_memory
+from leadline.estimators.memory.device import peak_memory
 from leadline.graphs.hf_config import expand
 
 LLAMA_7B = {"model_type": "llama", "hidden_size": 4096, "intermediate_size": 11008, "num_attention_heads": 32,

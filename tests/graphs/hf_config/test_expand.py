@@ -10,7 +10,7 @@ import pytest
 from leadline.core.errors import InvalidInput, UnknownName
 from leadline.core.graph import OpKind, Stage, StorageCategory
 from leadline.core.workload import Lengths, ModelKind, ModelSource, Optimizer, Phase, Precision, Workload
-from leadline.estimators.attention_scratch import attention_bytes
+from leadline.estimators.memory.workspaces import attention_scratch_bytes
 from leadline.graphs.hf_config import expand
 from leadline.graphs.hf_config.tape import Tape
 from tests.graphs.hf_config.conftest import LLAMA_7B, SMALL, flops, peak
@@ -137,7 +137,7 @@ def test_fused_attention_saves_its_sums_and_takes_scratch_in_its_backward_pass(e
     assert all(given_back[event.storage] > step.ops.index(backward) for event in kept)
     assert f"aten._scaled_dot_product_{name}_attention_backward" == backward.name
     tiles = {"flash": 512 * (1 + 32), "efficient": 500 + 8 * (64 * 64 + 4)}
-    assert 4 * 2 * 8 * tiles[name] == attention_bytes(backward, "nvidia")
+    assert 4 * 2 * 8 * tiles[name] == attention_scratch_bytes(backward, "nvidia")
 
 
 def test_what_an_op_makes_is_taken_just_before_it_and_what_it_used_up_given_back_after_it():

@@ -3,7 +3,7 @@
 import pytest
 
 from leadline.core.errors import InvalidInput, UnknownName
-from leadline.graphs.hf_config.families import FAMILIES, read_shape
+from leadline.graphs.hf_config.families import FAMILIES, read_model_shape
 
 LLAMA = {"model_type": "llama", "hidden_size": 64, "intermediate_size": 160, "num_attention_heads": 4,
          "num_hidden_layers": 2, "vocab_size": 300}  # fmt: skip
@@ -11,7 +11,7 @@ BERT = {"model_type": "bert"}
 
 
 def read(config, **more):
-    return read_shape({**config, **more}, "config.json")[0]
+    return read_model_shape({**config, **more}, "config.json")[0]
 
 
 def test_a_mistyped_family_is_answered_with_the_close_ones():
@@ -28,7 +28,7 @@ def test_an_unknown_family_is_answered_with_all_that_are_known_and_what_to_do():
 
 
 def test_sizes_that_a_file_leaves_out_are_remembered_once():
-    _, left_out = read_shape({**LLAMA, "model_type": "gemma2"}, "config.json")
+    _, left_out = read_model_shape({**LLAMA, "model_type": "gemma2"}, "config.json")
     assert left_out == ("max_position_embeddings = 2048",)
 
 

@@ -10,10 +10,9 @@ import pytest
 from leadline.catalog.read import TomlCatalog
 from leadline.core.ports import Completed
 from leadline.core.workload import InputShape, ModelKind, ModelSource, Optimizer, Phase, Workload
-from leadline.estimators.device_memory import peak_memory
-from leadline.estimators.xla_memory import assigned
+from leadline.estimators.memory.device import apply_xla_plan, peak_memory
 from leadline.execution.processes import run_process
-from leadline.graphs.hlo.lower import compile_function
+from leadline.graphs.hlo.jax_function import compile_function
 from tests.graphs.hlo.texts import COMPILED
 
 A100 = TomlCatalog(None).device("A100 SXM4 80GB")
@@ -83,5 +82,5 @@ def test_the_plan_of_a_real_compiler_is_about_what_is_alive_in_the_module_that_i
     planned, alive = job.step.planned_bytes, peak_memory(job.step)
     assert 3 * job.step.parameter_bytes < planned
     assert pytest.approx(alive.allocated_bytes / planned, abs=0.1) == 1
-    assert planned == assigned(job.step, alive).reserved_bytes
+    assert planned == apply_xla_plan(job.step, alive).reserved_bytes
     assert any("the compiler plans" in note for note in job.notes)

@@ -8,18 +8,18 @@ import pytest
 from leadline.core.errors import InvalidInput
 from leadline.core.graph import OpKind, Stage, StorageCategory
 from leadline.core.workload import Dataset, ModelKind, ModelSource, Phase, Workload
-from leadline.estimators.device_memory import peak_memory
-from leadline.graphs.hlo.joining import Form
-from leadline.graphs.hlo.read import job_of, read_hlo
+from leadline.estimators.memory.device import peak_memory
+from leadline.graphs.hlo.kernel_merge import FusionMode
+from leadline.graphs.hlo.read import read_hlo, traced_job
 
 SPEC = importlib.util.spec_from_file_location("texts", Path(__file__).parent / "texts.py")
 texts = importlib.util.module_from_spec(SPEC)
 SPEC.loader.exec_module(texts)
 
 
-def job(text, phase=Phase.INFERENCE, form=Form.FUSED, device_type="cuda", samples=None):
+def job(text, phase=Phase.INFERENCE, form=FusionMode.FUSED, device_type="cuda", samples=None):
     workload = Workload(ModelSource(ModelKind.HLO, "step.mlir"), phase=phase, dataset=Dataset(samples=samples))
-    return job_of(text, workload, device_type=device_type, form=form)
+    return traced_job(text, workload, device_type=device_type, form=form)
 
 
 def kinds(graph):
@@ -46,7 +46,7 @@ def test_a_fused_chain_reads_what_it_is_given_and_writes_its_end():
 
 
 def test_unfused_every_operation_without_a_place_in_the_program_writes_its_result():
-    graph = job(texts.MLP, form=Form.EAGER).step
+    graph = job(texts.MLP, form=FusionMode.EAGER).step
     assert kinds(graph) == [OpKind.GEMM, OpKind.ELEMENTWISE, OpKind.ELEMENTWISE]
     assert graph.ops[1].bytes_written == 4 * 32 * 128
 

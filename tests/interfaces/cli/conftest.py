@@ -8,13 +8,13 @@ from dataclasses import replace
 import pytest
 
 from leadline.app.composition import toolbox
-from leadline.app.hand_over import plane_dir
+from leadline.app.jobs.journal import plane_dir
 from leadline.core.jobs import JobSpec, JobState, ResourceSpec
 from leadline.core.plane import Attempt, Job, Kind, Place, Policy
 from leadline.core.units import GIB
-from leadline.execution.clock import iso
-from leadline.execution.plane.journal import Note, PlaneJournal
-from leadline.testing.desk import HandClock
+from leadline.execution.clock import iso_utc
+from leadline.execution.plane.journal import NewEvent, PlaneJournal
+from leadline.testing.fake_scheduler import ManualClock
 
 PITZER = Place("Pitzer", "gpu")
 SPEC = JobSpec(
@@ -26,19 +26,19 @@ class Written:
     """A journal as a plane would have written it; each call takes a minute of its clock, which ends an hour ago."""
 
     def __init__(self):
-        self.clock = HandClock(time.time() - 2 * 3600)
+        self.clock = ManualClock(time.time() - 2 * 3600)
         plane_dir().mkdir(parents=True)
         self.journal = PlaneJournal(plane_dir() / "journal.sqlite", self.clock)
 
     def job(self, key, name="train", **more):
         policy = more.pop("policy", Policy((PITZER, Place("Owens", "serial"))))
-        made = Job(key, replace(SPEC, name=name), policy, created_at=iso(self.clock.now_s()), **more)
+        made = Job(key, replace(SPEC, name=name), policy, created_at=iso_utc(self.clock.now_s()), **more)
         self.journal.add([made])
         self.clock.sleep(60.0)
         return made
 
     def attempt(self, job, number=1, state=JobState.PENDING, **more):
-        now = iso(self.clock.now_s())
+        now = iso_utc(self.clock.now_s())
         resources = more.pop("resources", SPEC.resources)
         made = Attempt(
             f"{number:02}{job.key}", job.key, number, more.pop("place", PITZER), resources, state=state, noted_at=now,
@@ -49,23 +49,23 @@ class Written:
         return self.wrote(made)
 
     def wrote(self, attempt, kind=None, said=None):
-        notes = [Note(kind, attempt.job, attempt.key, said)] if kind else []
+        notes = [NewEvent(kind, attempt.job, attempt.key, said)] if kind else []
         self.journal.write(attempts=[attempt], notes=notes)
         self.clock.sleep(60.0)
         return attempt
 
     def ends(self, attempt, state, why=""):
-        ended = replace(attempt, state=state, ended_at=iso(self.clock.now_s()), reason=why)
+        ended = replace(attempt, state=state, ended_at=iso_utc(self.clock.now_s()), reason=why)
         self.wrote(ended, Kind.STATE, {"state": state.value, "reason": why})
         return ended
 
     def closes(self, job, state, why=""):
-        note = Note(Kind.SETTLED, job.key, "", {"state": state.value, "why": why})
+        note = NewEvent(Kind.SETTLED, job.key, "", {"state": state.value, "why": why})
         self.journal.write(jobs=[replace(job, state=state, reason=why, recorded=True)], notes=[note])
 
     def tells(self, kind, said, attempt=None):
         of = (attempt.job, attempt.key) if attempt else ("", "")
-        self.journal.write(notes=[Note(kind, *of, said)])
+        self.journal.write(notes=[NewEvent(kind, *of, said)])
         self.clock.sleep(60.0)
 
 

@@ -98,13 +98,13 @@ def test_a_value_that_will_not_do_is_named_with_the_fix(capsys, words, says):
 
 
 def test_a_file_of_functions_made_as_it_runs_is_believed(folder):
-    from leadline.app.model_function import require_function
+    from leadline.app.workloads.model_function import find_framework
 
     (folder / "star.py").write_text("from net import *\n")
     (folder / "made.py").write_text("globals()['build'] = print\n")
     (folder / "tried.py").write_text("try:\n    from net import build\nexcept ImportError:\n    build = None\n")
     for name in ("star.py", "made.py", "tried.py"):
-        require_function(folder / name, "build")
+        find_framework(folder / name, "build")
 
 
 @pytest.mark.parametrize(

@@ -6,18 +6,18 @@ import json
 import pytest
 
 from leadline.app.composition import toolbox
-from leadline.app.demo import SITES, DemoJob
-from leadline.app.recommend import recommend
-from leadline.app.workload_options import WorkloadOptions
-from leadline.app.workloads import read_workload
+from leadline.app.demo.run import DEMO_SYSTEMS, DemoJob
+from leadline.app.estimate.recommend import recommend
+from leadline.app.workloads.options import WorkloadOptions
+from leadline.app.workloads.read import read_workload
 from leadline.core.documents import dump, load
 from leadline.core.estimate import Basis, Estimate, Interval, Target, Tier
 from leadline.core.jobs import JobSpec, JobState, ResourceSpec
 from leadline.core.recommendation import Constraints
 from leadline.core.runs import Measurement, Run
 from leadline.interfaces.cli import demo
-from leadline.interfaces.cli.face import out
 from leadline.interfaces.cli.main import main
+from leadline.interfaces.cli.output import out
 
 RUN = Run(
     "0123456789ab",
@@ -41,7 +41,7 @@ def job(tmp_path):
     config = tmp_path / "config.json"
     config.write_text(json.dumps({"model_type": "gpt2", "n_embd": 64, "n_layer": 2, "n_head": 4, "vocab_size": 1000}))
     work = read_workload([str(config)], WorkloadOptions(steps=100, precision="fp16"))
-    answers = {site: recommend(work, toolbox(), Constraints(), on=[site]) for site in SITES}
+    answers = {site: recommend(work, toolbox(), Constraints(), on=[site]) for site in DEMO_SYSTEMS}
     return DemoJob("digits_cnn", None, answers, load(dump(RUN), Run, what="the stored run"))
 
 
@@ -75,8 +75,8 @@ def test_the_recommendations_name_what_to_ask_for_on_each_site(job, capsys):
     demo._recommended(job)
     printed = capsys.readouterr().out
     assert "digits_cnn: what to ask for elsewhere" in printed
-    rows = [line for line in printed.splitlines() if any(line.startswith(f"  {site}") for site in SITES)]
-    assert len(SITES) == len(rows)
+    rows = [line for line in printed.splitlines() if any(line.startswith(f"  {site}") for site in DEMO_SYSTEMS)]
+    assert len(DEMO_SYSTEMS) == len(rows)
     assert all("00:05:00" in row or "would make" in row or "nothing fits" in row for row in rows)
 
 

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from leadline.app.story_words import figures
+from leadline.app.jobs.event_log import format_details
 from leadline.core.jobs import JobState
 from leadline.core.plane import Kind
 from leadline.interfaces.cli.main import main
@@ -79,7 +79,7 @@ def test_the_document_has_every_sentence_with_its_figures(story, capsys):
 
 
 def test_lines_fit_eighty_columns(story, capsys, monkeypatch):
-    monkeypatch.setattr("leadline.interfaces.cli.face.PIPE_WIDTH", 80)
+    monkeypatch.setattr("leadline.interfaces.cli.output.PIPE_WIDTH", 80)
     assert max(map(len, told(capsys, "b1c2").splitlines())) <= 80
 
 
@@ -111,7 +111,7 @@ def test_a_figure_that_nobody_named_is_still_written_with_its_unit():
         "tries": 2,
         "seen": True,
     }
-    assert (figures(said)) == (
+    assert (format_details(said)) == (
         "backlog: 1m 30s",
         "scratch: 1.00 MiB",
         "held: 1 node-hours",

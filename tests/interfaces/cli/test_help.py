@@ -8,7 +8,7 @@ import msgspec
 import pytest
 import typer
 
-from leadline.app.workload_options import WorkloadOptions
+from leadline.app.workloads.options import WorkloadOptions
 from leadline.interfaces.cli.main import COMMANDS, main
 from leadline.interfaces.cli.workload_options import FILE_ONLY
 

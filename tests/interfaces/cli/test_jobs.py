@@ -6,10 +6,10 @@ from datetime import datetime
 import pytest
 from rich.cells import cell_len
 
-from leadline.app.standing import Spent, Standing
+from leadline.app.jobs.job_status import JobStatus, JobUsage
 from leadline.core.jobs import JobState
 from leadline.core.plane import Kind
-from leadline.interfaces.cli.jobs_table import clock, format_spent, jobs_table, plain, short_keys
+from leadline.interfaces.cli.jobs import format_clock_time, format_spent, jobs_table, plain_text, shorten_keys
 from leadline.interfaces.cli.main import main
 
 EVIL = 'a\n"job"\t\x1b[31m\r\x00$(true) \u202e'
@@ -119,16 +119,16 @@ def test_no_name_breaks_the_table(written, capsys):
     written.attempt(written.job("aa0000000001", name=EVIL), reason=EVIL)
     main(["jobs"])
     assert len(lines(capsys)) == 2
-    assert plain(EVIL) == 'a "job" [31m $(true)'
-    assert len(plain("x" * 100)) == 40
+    assert plain_text(EVIL) == 'a "job" [31m $(true)'
+    assert len(plain_text("x" * 100)) == 40
 
 
 @pytest.mark.parametrize("width", [80, 60])
 def test_rows_fit_a_narrow_terminal(width):
-    one = Standing(
+    one = JobStatus(
         "b1c2d3e4f5a6", "a-name-that-goes-on-and-on-and-on", "Some-System:some-partition", JobState.OUT_OF_MEMORY,
         "why " * 40, "2026-11-22T10:00:00+00:00", attempts=3, attempts_most=4, closed=True, elapsed_s=86400.0,
-        walltime_s=90000.0, spent=Spent(3600.0, 12.0, "USD"),
+        walltime_s=90000.0, spent=JobUsage(3600.0, 12.0, "USD"),
     )  # fmt: skip
     table = jobs_table([one], width)
     assert all(cell_len(line) <= max(width, 77) for line in table.plain.splitlines())
@@ -136,14 +136,14 @@ def test_rows_fit_a_narrow_terminal(width):
 
 
 def test_keys_are_as_short_as_tells_them_apart():
-    assert short_keys(["aaaaaa1", "aaaaaa2"]) == {"aaaaaa1": "aaaaaa1", "aaaaaa2": "aaaaaa2"}
-    assert short_keys(["bbbbbb1", "bbbbbb1"]) == {"bbbbbb1": "bbbbbb"}
+    assert shorten_keys(["aaaaaa1", "aaaaaa2"]) == {"aaaaaa1": "aaaaaa1", "aaaaaa2": "aaaaaa2"}
+    assert shorten_keys(["bbbbbb1", "bbbbbb1"]) == {"bbbbbb1": "bbbbbb"}
 
 
 def test_times_and_what_was_spent_are_written_as_people_do():
     now = datetime.fromisoformat("2026-11-22T12:00:00").astimezone()
-    assert clock("2026-11-22T14:05:00", now) == "14:05"
-    assert clock("2026-11-24T14:05:00", now) == "24 Nov 14:05"
-    written = [format_spent(Spent(3600.0, *more)) for more in ((), (0.004, "USD"), (1.5, "USD"), (2.0, "SU"))]
+    assert format_clock_time("2026-11-22T14:05:00", now) == "14:05"
+    assert format_clock_time("2026-11-24T14:05:00", now) == "24 Nov 14:05"
+    written = [format_spent(JobUsage(3600.0, *more)) for more in ((), (0.004, "USD"), (1.5, "USD"), (2.0, "SU"))]
     assert written == ["1 node-h", "<$0.01", "$1.50", "2 SU"]
-    assert format_spent(Spent()) == ""
+    assert format_spent(JobUsage()) == ""

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from leadline.app.hand_over import jobs_of
+from leadline.app.jobs.journal import find_jobs
 from leadline.core.jobs import JobState
 from leadline.interfaces.cli.main import main
 
@@ -26,7 +26,7 @@ def test_a_job_goes_to_slurm_and_its_story_is_told(capsys, tmp_path):
     words = ["--on", "slurm", "--time", "5m", "--name", 'a "b"\nc', "-y", "--workdir", str(tmp_path)]
     assert main(["submit", *words, "--", sys.executable, "-c", "print('from Slurm'); open('done', 'w')"]) == 0
     printed = capsys.readouterr()
-    (job,) = jobs_of(everything=True)
+    (job,) = find_jobs(everything=True)
     number = job.attempts[0].scheduler_id
     assert number.isdecimal()
     assert f"next: leadline watch {job.key}" in printed.err
@@ -46,7 +46,7 @@ def test_an_array_on_slurm_is_one_row_and_is_taken_back_whole(capsys, tmp_path):
     assert main(["submit", *words, "--", "sleep", "300"]) == 0
     row = capsys.readouterr().out.splitlines()[1]
     assert "sleep[3]" in row
-    group = jobs_of()[0].group
+    group = find_jobs()[0].group
     assert main(["cancel", group[:8], "-y"]) == 0
     assert "3 of 3 jobs ended: CANCELLED" in capsys.readouterr().err
-    assert {JobState.CANCELLED} == {one.state for one in jobs_of([group])}
+    assert {JobState.CANCELLED} == {one.state for one in find_jobs([group])}

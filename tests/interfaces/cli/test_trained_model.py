@@ -12,9 +12,9 @@ from leadline.core.jobs import JobSpec, JobState, ResourceSpec
 from leadline.core.runs import Measurement, Run, Scale
 from leadline.estimators.tabular.registry import ESTIMATORS
 from leadline.interfaces.cli.main import main
-from leadline.training.build import Options, Origin, build
+from leadline.training.build import TrainingOptions, TrainingOrigin, build_model
 from leadline.training.model import save_model
-from leadline.training.records import records_of
+from leadline.training.records import run_records
 
 NODE = {"node_cpu": "Intel(R) Xeon(R) Gold 6148 CPU @ 2.40GHz", "node_hz": "3700000000"}
 ASK = ("--set", "steps=4000", "--set", "kind=b")
@@ -39,9 +39,9 @@ def model(tmp_path_factory):
     ]
     runs = [made_run(number, *size) for number, size in enumerate(sizes)]
     command = ("solve", "--steps", "{steps}", "--kind", "{kind}", "--threads", "{cores}")
-    origin = Origin("made runs", "2026-01-01", "leadline train solver", command)
+    origin = TrainingOrigin("made runs", "2026-01-01", "leadline train solver", command)
     path = tmp_path_factory.mktemp("model") / "solver.npz"
-    save_model(build(records_of(runs), {"linear": ESTIMATORS["linear"]}, origin, Options())[0], path)
+    save_model(build_model(run_records(runs), {"linear": ESTIMATORS["linear"]}, origin, TrainingOptions())[0], path)
     return str(path)
 
 

@@ -8,9 +8,9 @@ import time
 
 import pytest
 
-from leadline.app.hand_over import jobs_of, plane_dir
+from leadline.app.jobs.journal import find_jobs, plane_dir
 from leadline.core.jobs import JobState
-from leadline.execution.lock import only_one
+from leadline.files.lock import file_lock
 from leadline.interfaces.cli.main import main
 
 pytestmark = pytest.mark.usefixtures("measures")
@@ -25,7 +25,7 @@ for at in range({n}):
 
 def submit(*command, words=()):
     assert main(["submit", "--on", "local", "--detach", "-y", *words, "--", *command]) == 0
-    return jobs_of()[0] if jobs_of() else jobs_of(everything=True)[0]
+    return find_jobs()[0] if find_jobs() else find_jobs(everything=True)[0]
 
 
 def started(*words):
@@ -48,7 +48,7 @@ def test_a_job_is_handed_over_watched_to_its_end_and_remembered(capsys):
     printed = capsys.readouterr()
     assert f"{job.key} steps RUNNING at local" in printed.out
     assert f"{job.key} steps COMPLETED at local" in printed.out
-    ended = jobs_of([job.key])[0]
+    ended = find_jobs([job.key])[0]
     assert (ended.state, len(ended.attempts)) == (JobState.COMPLETED, 1)
     assert main(["history", "show", ended.attempts[0].key, "--json"]) == 0
     run = json.loads(capsys.readouterr().out)
@@ -86,7 +86,7 @@ def test_cancel_ends_a_running_job_at_once_where_nobody_runs_the_plane(capsys):
     assert "add -y" in capsys.readouterr().err
     assert main(["cancel", job.key, "-y"]) == 0
     assert f"job {job.key} ended: CANCELLED\n" in capsys.readouterr().err
-    ended = jobs_of([job.key])[0]
+    ended = find_jobs([job.key])[0]
     assert (ended.state, ended.attempts[0].state) == (JobState.CANCELLED, JobState.CANCELLED)
     assert main(["cancel", job.key, "-y"]) == 0
     assert "nothing is left to cancel" in capsys.readouterr().err
@@ -118,7 +118,7 @@ def test_the_plane_is_run_by_one_process_which_says_who_it_is_and_ends_when_told
 def test_the_plane_ends_by_itself_when_nothing_is_left(capsys):
     submit("true")
     assert main(["plane", "--until-idle"]) == 0
-    assert jobs_of() == ()
+    assert find_jobs() == ()
     assert main(["plane", "--once"]) == 0
     assert main(["plane", "stat"]) == 2
     assert "write leadline plane, or leadline plane status" in capsys.readouterr().err
@@ -133,14 +133,14 @@ def test_interrupting_the_view_leaves_the_job_running(capsys):
     _, said = view.communicate(timeout=30)
     assert view.returncode == 130
     assert "the job goes on, and nobody looks after what waits or fails until" in said
-    assert JobState.RUNNING is jobs_of([job.key])[0].standing
+    assert JobState.RUNNING is find_jobs([job.key])[0].standing
     main(["cancel", "--all", "-y"])
 
 
 def test_one_look_ends_whoever_runs_the_plane(capsys):
     submit("sleep", "300")
     capsys.readouterr()
-    with only_one(plane_dir() / "lock") as mine:
+    with file_lock(plane_dir() / "lock") as mine:
         assert mine
         assert main(["watch", "--once"]) == 0
     assert "RUNNING" in capsys.readouterr().out
@@ -155,7 +155,7 @@ def test_without_a_job_at_work_there_is_nothing_to_watch(capsys):
 def test_an_array_and_what_follows_it_run_in_order(tmp_path, capsys):
     code = f"import os; open({str(tmp_path)!r} + '/' + os.environ['SLURM_ARRAY_TASK_ID'], 'w')"
     submit(sys.executable, "-c", code, words=["--array", "1,5-7:2", "--name", "sweep"])
-    group = next(one.group for one in jobs_of(["sweep"]))
+    group = next(one.group for one in find_jobs(["sweep"]))
     submit("ls", str(tmp_path / "5"), words=["--after", group[:8], "--name", "then"])
     assert main(["watch", "sweep", "then"]) == 0
     assert {"1", "5", "7"} <= {one.name for one in tmp_path.iterdir()}

@@ -1,14 +1,89 @@
-"""What a law of powers misses of the unit time: cliffs, optima and categories that act together."""
+"""What full-scale samples say of a law there: how far it is off as a whole, and for whom more than for others.
 
+Hardware has cliffs: what made no difference within a cache does beyond it. The few full-scale residuals are regressed
+on the columns that carry no scale, as much as the evidence allows (Bayesian linear regression, its prior scales
+averaged by their marginal likelihood; Bishop 2006, sections 3.3 to 3.5).
+"""
+
+import itertools
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from leadline.estimators.tabular.encoding import Encoding
-from leadline.estimators.tabular.gaussian_process import GaussianProcess, Process
-from leadline.estimators.tabular.ports import Array, State
-from leadline.estimators.tabular.tables import Table, deviation, parts
+from leadline.estimators.gp import GaussianProcess, Process
+from leadline.estimators.ports import Array, State, floats
+from leadline.estimators.tabular.encoding import FeatureEncoding
+from leadline.estimators.tabular.tables import SampleTable, assign_folds, robust_deviation
+
+OFFSETS, SLOPES = (0.03, 0.1, 0.25), (0.0, 0.04, 0.1, 0.2)
+"""Prior deviations of the logarithm's offset, and of its slopes on columns of deviation one."""
+LEAST_NOISE = 0.03
+APART = 0.5
+"""A law is bent where full-scale samples lie so far beyond the others, in logarithms."""
+
+
+@dataclass(frozen=True, slots=True)
+class FullScaleCorrection:
+    """Moves ln t by up to ``offset`` + x·``slopes`` between ``low`` and ``high``."""
+
+    offset: float
+    low: float
+    high: float
+    slopes: Array
+
+    def at(self, logs: Array, x: Array) -> Array:
+        """Return ln t as moved, at rows ``x`` (n, columns); it rises with ``logs`` still."""
+        room = self.high - self.low - 1e-6
+        by = np.clip(self.offset + x @ self.slopes, -room, room)
+        return logs + by * np.clip((logs - self.low) / (self.high - self.low), 0.0, 1.0)
+
+    def dump(self) -> State:
+        """Return the bend as arrays."""
+        return {"figures": np.array([self.offset, self.low, self.high]), "slopes": self.slopes}
+
+
+def load_full_scale_correction(state: State) -> FullScaleCorrection:
+    """Return the bend that ``dump`` gave."""
+    offset, low, high = (float(one) for one in state["figures"])
+    return FullScaleCorrection(offset, low, high, floats(state["slopes"]))
+
+
+def no_full_scale_correction(columns: int) -> FullScaleCorrection:
+    """Return the bend that moves nothing."""
+    return FullScaleCorrection(0.0, 0.0, 1.0, np.zeros(columns))
+
+
+def fit_full_scale_correction(x: Array, fitted: Array, table: SampleTable, logs: Array, scales: npt.NDArray[np.bool_]) -> FullScaleCorrection:
+    """Return how full-scale samples depart from what is ``fitted``; not at all where they do not lie beyond the others.
+
+    ``x`` (n, columns) are the encoded rows, and ``scales`` the columns that carry scale, on which nothing may depend.
+    """
+    large, small = table.full_scale, ~table.full_scale
+    if not large.any() or not small.any():
+        return no_full_scale_correction(x.shape[1])
+    low, high = float(np.quantile(fitted[small], 0.9)), float(np.median(fitted[large]))
+    if high - low < APART:
+        return no_full_scale_correction(x.shape[1])
+    off = logs[large] - fitted[large]
+    noise = max(robust_deviation(logs[small] - fitted[small]), LEAST_NOISE)
+    weights = _regress(np.where(scales, 0.0, x[large]), off, noise)
+    return FullScaleCorrection(float(weights[0]), low, high, np.where(scales, 0.0, weights[1:]))
+
+
+def _regress(x: Array, off: Array, noise: float) -> Array:
+    """Return the offset and the slopes expected after ``off`` was seen, averaged over their prior deviations."""
+    design = np.column_stack([np.ones(len(x)), x])
+    found, evidence = [], []
+    for offset, slope in itertools.product(OFFSETS, SLOPES):
+        prior = np.array([offset**2, *np.full(x.shape[1], slope**2)])
+        covariance = (design * prior) @ design.T + noise**2 * np.eye(len(off))
+        solved = np.linalg.solve(covariance, off)
+        found.append(prior * (design.T @ solved))
+        evidence.append(-0.5 * float(off @ solved) - 0.5 * float(np.linalg.slogdet(covariance)[1]))
+    shares = np.exp(np.array(evidence) - max(evidence))
+    return np.asarray(shares @ np.array(found) / shares.sum(), np.float64)
+
 
 REGRESSION = GaussianProcess(trend=False)
 WORTHWHILE = 0.8
@@ -23,7 +98,7 @@ MOST = 1.5
 
 
 @dataclass(frozen=True, slots=True)
-class Correction:
+class UnitTimeCorrection:
     """Adds to ln(unit time) what ``process`` expects of the columns that carry no scale.
 
     So more work still takes more time.
@@ -42,12 +117,12 @@ class Correction:
         return {"columns": self.columns, **self.process.dump()}
 
 
-def load(state: State) -> Correction | None:
+def load_unit_time_correction(state: State) -> UnitTimeCorrection | None:
     """Return the correction that ``dump`` gave, or none of nothing."""
-    return Correction(REGRESSION.load(state), state["columns"].astype(np.int64)) if state else None
+    return UnitTimeCorrection(REGRESSION.load(state), state["columns"].astype(np.int64)) if state else None
 
 
-def learn(x: Array, left: Array, share: Array, table: Table, known: Encoding, seed: int) -> Correction | None:
+def fit_unit_time_correction(x: Array, left: Array, share: Array, table: SampleTable, known: FeatureEncoding, seed: int) -> UnitTimeCorrection | None:
     """Return the correction of what is ``left`` of ln t, where the work's ``share`` of t tells of it; none if idle.
 
     ``x`` (n, columns) are the table's encoded rows. Whether it is worthwhile is tried on configurations left out.
@@ -57,16 +132,16 @@ def learn(x: Array, left: Array, share: Array, table: Table, known: Encoding, se
         return None
     inputs, target = x[np.ix_(rows, columns)], left[rows] / share[rows]
     heed = table.weight[rows] * share[rows] ** 2
-    heed *= np.minimum(1.0, (4 * deviation(target) / np.maximum(np.abs(target), 1e-12)) ** 2)  # wild ones tell less
+    heed *= np.minimum(1.0, (4 * robust_deviation(target) / np.maximum(np.abs(target), 1e-12)) ** 2)  # wild ones tell less
     heed = np.maximum(heed / heed.mean(), 1e-3)
     if not _worthwhile(inputs, target, heed, table.folds[rows], seed):
         return None
-    return Correction(REGRESSION.fit(inputs, target, heed, seed), columns)
+    return UnitTimeCorrection(REGRESSION.fit(inputs, target, heed, seed), columns)
 
 
 def _worthwhile(x: Array, target: Array, heed: Array, folds: npt.NDArray[np.int64], seed: int) -> bool:
     tried = np.random.default_rng(seed).permutation(len(x))[:TRIED_ON]
-    part = parts(folds[tried], FOLDS, seed)
+    part = assign_folds(folds[tried], FOLDS, seed)
     before = after = 0.0
     for fold in range(FOLDS):
         inside, outside = tried[part != fold], tried[part == fold]

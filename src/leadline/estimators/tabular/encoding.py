@@ -8,8 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from leadline.core.samples import Value
-from leadline.estimators.tabular.ports import Array, State
-from leadline.estimators.tabular.states import floats, lines, nest, texts, wholes, within
+from leadline.estimators.ports import Array, State, floats, integers, nest, strings, text_array, unnest
 
 ALIKE = 0.999
 """Columns that correlate more than this say the same, and become one."""
@@ -26,7 +25,7 @@ _Group = list[tuple[int, float]]
 
 
 @dataclass(frozen=True, slots=True)
-class Numbers:
+class NumericFeatures:
     """The numeric features: how each is taken, what it ranged over, and what stands where it is missing."""
 
     names: tuple[str, ...]
@@ -45,7 +44,7 @@ class Numbers:
 
 
 @dataclass(frozen=True, slots=True)
-class Names:
+class CategoryFeatures:
     """The features that name a category: the names seen, and how often each was."""
 
     names: tuple[str, ...]
@@ -56,8 +55,8 @@ class Names:
 
 
 @dataclass(frozen=True, slots=True)
-class Encoding:
-    """What ``learn`` found in the training samples; ``encode`` needs no more.
+class FeatureEncoding:
+    """What ``learn_encoding`` found in the training samples; ``encode`` needs no more.
 
     ``columns`` name what each column of the matrix stands for: its feature, ``feature=category``, ``feature?`` where
     it is missing, or several joined by `` + `` where they say the same. ``scales`` are 1 for columns that carry scale.
@@ -65,8 +64,8 @@ class Encoding:
     columns that are no logarithms.
     """
 
-    numbers: Numbers
-    categories: Names
+    numbers: NumericFeatures
+    categories: CategoryFeatures
     mean: Array
     deviation: Array
     merge: Array
@@ -84,16 +83,16 @@ class Encoding:
         numbers, categories = self.numbers, self.categories
         return {
             **nest("numbers", {name: getattr(numbers, name) for name in _NUMBERS}),
-            "numbers.names": texts(numbers.names),
-            "categories.names": texts(categories.names),
+            "numbers.names": text_array(numbers.names),
+            "categories.names": text_array(categories.names),
             "categories.owners": categories.owners,
-            "categories.seen": texts(categories.seen),
+            "categories.seen": text_array(categories.seen),
             "categories.shares": categories.shares,
             "categories.gaps": categories.gaps,
             "mean": self.mean,
             "deviation": self.deviation,
             "merge": self.merge,
-            "columns": texts(self.columns),
+            "columns": text_array(self.columns),
             "scales": self.scales,
             "stretch": self.stretch,
         }
@@ -102,36 +101,36 @@ class Encoding:
 _NUMBERS = ("kinds", "units", "low", "high", "fill", "gaps")
 
 
-def load(state: State) -> Encoding:
+def load_encoding(state: State) -> FeatureEncoding:
     """Return the encoding that ``dump`` gave."""
-    of_numbers, of_names = within("numbers", state), within("categories", state)
-    return Encoding(
-        Numbers(
-            lines(of_numbers["names"]),
-            wholes(of_numbers["kinds"]),
+    of_numbers, of_names = unnest("numbers", state), unnest("categories", state)
+    return FeatureEncoding(
+        NumericFeatures(
+            strings(of_numbers["names"]),
+            integers(of_numbers["kinds"]),
             floats(of_numbers["units"]),
             floats(of_numbers["low"]),
             floats(of_numbers["high"]),
             floats(of_numbers["fill"]),
-            wholes(of_numbers["gaps"]),
+            integers(of_numbers["gaps"]),
         ),
-        Names(
-            lines(of_names["names"]),
-            wholes(of_names["owners"]),
-            lines(of_names["seen"]),
+        CategoryFeatures(
+            strings(of_names["names"]),
+            integers(of_names["owners"]),
+            strings(of_names["seen"]),
             floats(of_names["shares"]),
-            wholes(of_names["gaps"]),
+            integers(of_names["gaps"]),
         ),
         floats(state["mean"]),
         floats(state["deviation"]),
         floats(state["merge"]),
-        lines(state["columns"]),
-        wholes(state["scales"]),
+        strings(state["columns"]),
+        integers(state["scales"]),
         floats(state["stretch"]),
     )
 
 
-def learn(rows: Sequence[Row], scale_features: Sequence[str] = ()) -> Encoding:
+def learn_encoding(rows: Sequence[Row], scale_features: Sequence[str] = ()) -> FeatureEncoding:
     """Return the encoding of the training samples' features.
 
     A number becomes its logarithm where all are above zero (a law in logarithms extrapolates as a power), a text one
@@ -156,7 +155,7 @@ def learn(rows: Sequence[Row], scale_features: Sequence[str] = ()) -> Encoding:
         else math.nan
         for group in groups
     ]
-    return Encoding(
+    return FeatureEncoding(
         numbers,
         categories,
         mean,
@@ -168,7 +167,7 @@ def learn(rows: Sequence[Row], scale_features: Sequence[str] = ()) -> Encoding:
     )
 
 
-def _learn_numbers(rows: Sequence[Row]) -> Numbers:
+def _learn_numbers(rows: Sequence[Row]) -> NumericFeatures:
     names = _features(rows, numeric=True)
     kinds, gaps = np.zeros((2, len(names)), np.int64)
     units, low, high, fill = np.ones((4, len(names)))
@@ -181,10 +180,10 @@ def _learn_numbers(rows: Sequence[Row]) -> Numbers:
         taken = _take(known, kinds[at], units[at])
         low[at], high[at], fill[at] = taken.min(), taken.max(), taken.mean()
         gaps[at] = known.size < column.size
-    return Numbers(tuple(names), kinds, units, low, high, fill, gaps)
+    return NumericFeatures(tuple(names), kinds, units, low, high, fill, gaps)
 
 
-def _learn_names(rows: Sequence[Row]) -> Names:
+def _learn_names(rows: Sequence[Row]) -> CategoryFeatures:
     names, owners, seen, shares, gaps = _features(rows, numeric=False), [], [], [], []
     for owner, name in enumerate(names):
         column = [_category(row.get(name)) for row in rows]
@@ -194,7 +193,7 @@ def _learn_names(rows: Sequence[Row]) -> Names:
             seen.append(text)
             shares.append(known.count(text) / len(known))
         gaps.append(int(len(known) < len(column)))
-    return Names(
+    return CategoryFeatures(
         tuple(names), np.array(owners, np.int64), tuple(seen), np.array(shares, np.float64), np.array(gaps, np.int64)
     )
 
@@ -233,7 +232,7 @@ def _take(values: Array, kind: int, unit: float) -> Array:
     return np.log1p(values / unit) if kind == COUNT else values
 
 
-def _widen(rows: Sequence[Row], numbers: Numbers, categories: Names) -> tuple[Array, Array]:
+def _widen(rows: Sequence[Row], numbers: NumericFeatures, categories: CategoryFeatures) -> tuple[Array, Array]:
     """Return one column for each number, then where each is missing, each category, and where none is named."""
     beyond = np.zeros(len(rows))
     wide = np.zeros((len(rows), len(_wide_names(numbers, categories))))
@@ -264,7 +263,7 @@ def _widen(rows: Sequence[Row], numbers: Numbers, categories: Names) -> tuple[Ar
     return wide, beyond
 
 
-def _numeric(values: Array, numbers: Numbers, at: int) -> tuple[Array, npt.NDArray[np.int64]]:
+def _numeric(values: Array, numbers: NumericFeatures, at: int) -> tuple[Array, npt.NDArray[np.int64]]:
     """Return a number's column, and which are ``ABSENT``, or ``UNUSABLE`` and put at the nearer end of the range."""
     kind, unit = int(numbers.kinds[at]), float(numbers.units[at])
     missing = np.isnan(values)
@@ -285,7 +284,7 @@ def _one_hot(said: list[str | None], seen: list[str], shares: Array) -> tuple[Ar
     return hot.astype(np.float64), at >= 0
 
 
-def _wide_names(numbers: Numbers, categories: Names) -> list[str]:
+def _wide_names(numbers: NumericFeatures, categories: CategoryFeatures) -> list[str]:
     names = [*numbers.names, *(f"{name}?" for name, gap in zip(numbers.names, numbers.gaps, strict=True) if gap)]
     for owner, name in enumerate(categories.names):
         names += [f"{name}={categories.seen[i]}" for i in np.flatnonzero(categories.owners == owner)]

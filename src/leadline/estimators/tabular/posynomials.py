@@ -12,9 +12,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from leadline.estimators.tabular.forms import Fitted, Mask, Problem, total
-from leadline.estimators.tabular.ports import Array, State
-from leadline.estimators.tabular.states import floats
+from leadline.estimators.ports import Array, State, floats
+from leadline.estimators.tabular.scaling_model import FormFit, FormProblem, Mask, log_sum
 
 PLAIN = ((0.0, 0.35), (1.0, 0.3), (-1.0, 0.05), (0.5, 0.05), (-0.5, 0.03), (2.0, 0.05), (1.5, 0.04), (3.0, 0.03))
 """Exponents that costs have more often than others, with their probabilities."""
@@ -57,7 +56,7 @@ class Posynomial:
     def halves(self, u: Array) -> tuple[Array, Array]:
         """Return the logarithms of the start-up and of the other terms' sum (n,)."""
         terms = self.terms(u)
-        return terms[:, 0], total(terms[:, 1:])
+        return terms[:, 0], log_sum(terms[:, 1:])
 
     def spread(self, u: Array) -> Array:
         """Return the deviation of ``logs`` that comes from not knowing theta better (n,)."""
@@ -70,7 +69,7 @@ class Posynomial:
 
 
 @dataclass(frozen=True, slots=True)
-class Prior:
+class PosynomialPrior:
     """What is believed of theta before: ``mean`` and ``deviation`` (terms, 1 + columns), zero where it is the mean.
 
     ``low`` bounds theta from below: no exponent of a column that carries scale is negative. ``odds`` is the logarithm
@@ -89,19 +88,19 @@ class Prior:
 
 
 @dataclass(frozen=True, slots=True)
-class Posynomials:
+class PosynomialForm:
     """Fits ``Posynomial``: one to ``most`` terms beside the start-up."""
 
     most: int = 4
     largest: int = 800
 
-    def fit(self, problem: Problem, seed: int) -> list[Fitted]:
+    def fit(self, problem: FormProblem, seed: int) -> list[FormFit]:
         """Return a fit for each number of terms, each begun from the one before and from chance.
 
         No further term is tried where the last has made the law much less likely.
         """
         chance = np.random.default_rng(seed)
-        found: list[Fitted] = []
+        found: list[FormFit] = []
         before: Array | None = None
         for count in range(2, self.most + 2):
             prior = _prior(problem, count)
@@ -127,7 +126,7 @@ class Posynomials:
         return Posynomial(floats(state["theta"]), floats(state["root"]), state["free"].astype(bool))
 
 
-def _prior(problem: Problem, count: int) -> Prior:
+def _prior(problem: FormProblem, count: int) -> PosynomialPrior:
     """Return the prior of ``count`` terms: exponents about 1 for scale, about 0 for others."""
     columns = problem.u.shape[1]
     mean, deviation = np.zeros((count, 1 + columns)), np.ones((count, 1 + columns))
@@ -140,10 +139,10 @@ def _prior(problem: Problem, count: int) -> Prior:
     deviation[:, 1:] = np.where(problem.crossed, CROSSED, deviation[:, 1:])
     fixed = problem.scales | problem.crossed | problem.steady
     deviation[0, 1:] = np.where(fixed, 0.0, 0.5 * deviation[0, 1:])
-    return Prior(mean, deviation, low)
+    return PosynomialPrior(mean, deviation, low)
 
 
-def _simplify(problem: Problem, prior: Prior, theta: Array, sigma: Array) -> tuple[Prior, Array]:
+def _simplify(problem: FormProblem, prior: PosynomialPrior, theta: Array, sigma: Array) -> tuple[PosynomialPrior, Array]:
     """Set exponents to plain numbers, the likeliest first, while the evidence rises.
 
     A plain number has a probability of its own (a spike), any other shares the rest (the slab), as in Mitchell and
@@ -169,7 +168,7 @@ def _simplify(problem: Problem, prior: Prior, theta: Array, sigma: Array) -> tup
     return prior, theta
 
 
-class Plain(NamedTuple):
+class PlainExponent(NamedTuple):
     """An exponent that may be made plain: the evidence expected to be gained, and its ``worth`` before any loss."""
 
     gain: float
@@ -181,8 +180,8 @@ class Plain(NamedTuple):
 
 
 def _made_plain(
-    problem: Problem, prior: Prior, theta: Array, sigma: Array, chosen: Sequence[Plain]
-) -> tuple[Prior, Array] | None:
+    problem: FormProblem, prior: PosynomialPrior, theta: Array, sigma: Array, chosen: Sequence[PlainExponent]
+) -> tuple[PosynomialPrior, Array] | None:
     """Set the chosen exponents and fit the others; ``None`` where that makes the law much less likely.
 
     Exponents that stand in for each other each look as if nothing would be lost without them.
@@ -192,13 +191,13 @@ def _made_plain(
         if deviation[one.row, one.column] > 0:
             mean[one.row, one.column], deviation[one.row, one.column] = one.value, 0.0
             odds, worth = odds + one.odds, worth + one.worth
-    simpler = Prior(mean, deviation, prior.low, odds)
+    simpler = PosynomialPrior(mean, deviation, prior.low, odds)
     again = _solve(problem, simpler, theta, sigma, rounds=12)
     before, after = (_huber(_residuals(problem, *one, sigma)) for one in ((prior, theta), (simpler, again)))
     return None if 0.5 * (after - before) > worth + ENOUGH else (simpler, again)
 
 
-def _plain(problem: Problem, prior: Prior, theta: Array, variance: Array) -> Iterator[Plain]:
+def _plain(problem: FormProblem, prior: PosynomialPrior, theta: Array, variance: Array) -> Iterator[PlainExponent]:
     """Yield the exponents that may be set to plain numbers."""
     for row, column in zip(*np.nonzero(prior.free), strict=True):
         if column == 0:
@@ -212,10 +211,10 @@ def _plain(problem: Problem, prior: Prior, theta: Array, variance: Array) -> Ite
                 lost = (theta[row, column] - value) ** 2 / known - off_mean**2
                 odds = math.log(probability / SLAB)
                 worth = odds + 0.5 * math.log(wide**2 / known)
-                yield Plain(worth - 0.5 * lost, worth, odds, value, int(row), int(column))
+                yield PlainExponent(worth - 0.5 * lost, worth, odds, value, int(row), int(column))
 
 
-def _begin(problem: Problem, prior: Prior, before: Array | None, chance: np.random.Generator) -> Array:
+def _begin(problem: FormProblem, prior: PosynomialPrior, before: Array | None, chance: np.random.Generator) -> Array:
     """Return a start: the terms found before and a further, small one; or terms drawn from the prior."""
     theta = prior.mean + 0.7 * prior.deviation * chance.standard_normal(prior.mean.shape)
     theta[:, 0] = prior.mean[:, 0]
@@ -229,7 +228,7 @@ def _begin(problem: Problem, prior: Prior, before: Array | None, chance: np.rand
     return np.maximum(theta, prior.low + 1e-6)
 
 
-def _solve(problem: Problem, prior: Prior, start: Array, sigma: Array, *, rounds: int) -> Array:
+def _solve(problem: FormProblem, prior: PosynomialPrior, start: Array, sigma: Array, *, rounds: int) -> Array:
     """Return the theta of least Huber loss near ``start``, after at most so many steps of Levenberg and Marquardt.
 
     Bounds are kept by projection: an entry that lies on its bound, and that the gradient pushes beyond, stays there.
@@ -276,13 +275,13 @@ def _held(curve: Array, held: Mask) -> Array:
     return found
 
 
-def _residuals(problem: Problem, prior: Prior, theta: Array, sigma: Array) -> Array:
+def _residuals(problem: FormProblem, prior: PosynomialPrior, theta: Array, sigma: Array) -> Array:
     terms = theta[:, 0] + problem.u @ theta[:, 1:].T
     off = np.sqrt(problem.weight) * (_sum(terms)[0] - problem.logs) / sigma
     return np.concatenate([off, ((theta - prior.mean)[prior.free]) / prior.deviation[prior.free]])
 
 
-def _jacobian(problem: Problem, prior: Prior, theta: Array, sigma: Array) -> Array:
+def _jacobian(problem: FormProblem, prior: PosynomialPrior, theta: Array, sigma: Array) -> Array:
     free = prior.free.ravel()
     off = _gradient(theta, problem.u) * (np.sqrt(problem.weight) / sigma)[:, None]
     return np.concatenate([off[:, free], np.diag(1 / prior.deviation.ravel()[free])])
@@ -303,11 +302,11 @@ def _sum(terms: Array) -> tuple[Array, Array]:
     return (most + np.log(total))[:, 0], powers / total
 
 
-def _loss(problem: Problem, prior: Prior, theta: Array, sigma: Array) -> float:
+def _loss(problem: FormProblem, prior: PosynomialPrior, theta: Array, sigma: Array) -> float:
     return float(np.sum(np.minimum(_residuals(problem, prior, theta, sigma) ** 2, 25.0)))
 
 
-def _sigma(problem: Problem, prior: Prior, theta: Array) -> Array:
+def _sigma(problem: FormProblem, prior: PosynomialPrior, theta: Array) -> Array:
     """Return each sample's deviation: short runs may be noisier than long ones, and wild ones tell less."""
     logs = _sum(theta[:, 0] + problem.u @ theta[:, 1:].T)[0]
     off = logs - problem.logs
@@ -324,7 +323,7 @@ def _sigma(problem: Problem, prior: Prior, theta: Array) -> Array:
     return np.asarray(usual * np.maximum(1.0, np.abs(off) / (WILD * usual)), np.float64)
 
 
-def _judge(problem: Problem, prior: Prior, theta: Array, sigma: Array) -> Fitted:
+def _judge(problem: FormProblem, prior: PosynomialPrior, theta: Array, sigma: Array) -> FormFit:
     """Return the fit with its posterior covariance and evidence by Laplace's approximation."""
     residuals = _residuals(problem, prior, theta, sigma)
     jacobian = _jacobian(problem, prior, theta, sigma)
@@ -337,4 +336,4 @@ def _judge(problem: Problem, prior: Prior, theta: Array, sigma: Array) -> Fitted
         - float(np.sum(problem.weight * np.log(sigma)))
     )
     evidence -= 0.5 * float(np.log(values).sum()) + float(np.log(prior.deviation[prior.free]).sum())
-    return Fitted(Posynomial(theta, vectors / np.sqrt(values), prior.free), sigma, evidence)
+    return FormFit(Posynomial(theta, vectors / np.sqrt(values), prior.free), sigma, evidence)

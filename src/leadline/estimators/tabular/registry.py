@@ -1,65 +1,130 @@
-"""All tabular estimators by name, and how a fitted one is made again of its state."""
+"""The ensemble: the median of what several estimators of different form say, so that none of them alone goes astray."""
 
-from leadline.core.errors import UnknownName
-from leadline.estimators.tabular.additive import Sums
-from leadline.estimators.tabular.blackbox import BlackBox
-from leadline.estimators.tabular.ensemble import Ensemble
-from leadline.estimators.tabular.gaussian_process import GaussianProcess
-from leadline.estimators.tabular.leafwise import LeafwiseBoosting
-from leadline.estimators.tabular.linear import Ridge
-from leadline.estimators.tabular.network import Network
-from leadline.estimators.tabular.phased import Phased
-from leadline.estimators.tabular.ports import FittedEstimator, Kept, State
-from leadline.estimators.tabular.posynomials import Posynomials
-from leadline.estimators.tabular.scaling_law import ScalingLaw
-from leadline.estimators.tabular.trees import Boosting, DecisionTree, QuantileBoosting
-from leadline.estimators.tabular.unit_law import UnitLaw
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
-_LAW = ScalingLaw("scaling_law", Posynomials())
-_PLAIN = ScalingLaw("plain_law", Posynomials(), corrected=False)
+import numpy as np
+
+from leadline.core.errors import InvalidInput, UnknownName
+from leadline.core.samples import Sample, Value
+from leadline.estimators.gp import GaussianProcess
+from leadline.estimators.ports import FittedEstimator, Predictions, State, StorableEstimator, nest, text_array, unnest
+from leadline.estimators.tabular.additive_model import AdditiveForm
+from leadline.estimators.tabular.black_box import BlackBox
+from leadline.estimators.tabular.phased_model import PhasedModel, UnitModel
+from leadline.estimators.tabular.posynomials import PosynomialForm
+from leadline.estimators.tabular.regressors import PerceptronRegression, RidgeRegression
+from leadline.estimators.tabular.scaling_model import ScalingModel
+from leadline.estimators.tabular.trees import Boosting, DecisionTree, LeafwiseBoosting, QuantileBoosting
+
+LEAST_MEMBERS = 2
+
+
+def median_prediction(said: Sequence[Predictions]) -> Predictions:
+    """Return the median of the logarithms; what the members differ by is added to what they doubt themselves."""
+    logs = np.log([one.point for one in said])
+    middle = np.median(logs, axis=0)
+    own = np.median([one.spread**2 for one in said], axis=0)
+    apart = np.mean((logs - middle) ** 2, axis=0)
+    return Predictions(np.exp(middle), np.sqrt(own + apart), np.max([one.extrapolation for one in said], axis=0))
+
+
+@dataclass(frozen=True, slots=True)
+class FittedEnsemble:
+    """Fitted members, each of which has a voice."""
+
+    name: str
+    members: tuple[FittedEstimator, ...]
+
+    def predict(self, rows: Sequence[Mapping[str, Value]]) -> Predictions:
+        """Predict each row by the median of the members."""
+        return median_prediction([one.predict(rows) for one in self.members])
+
+    def dump(self) -> State:
+        """Return all members as arrays."""
+        found: State = {"estimator": np.array([self.name]), "members": text_array([one.name for one in self.members])}
+        for number, one in enumerate(self.members):
+            found |= nest(f"member{number}", one.dump())
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Ensemble:
+    """Fits every member that the samples allow."""
+
+    name: str
+    members: tuple[StorableEstimator, ...]
+
+    def fit(self, samples: Sequence[Sample], *, scale_features: Sequence[str] = (), seed: int = 0) -> FittedEnsemble:
+        """Fit the members; one that cannot be fitted has no voice.
+
+        Raises:
+            InvalidInput: fewer than two can be fitted; why not the first.
+        """
+        fitted, why = [], ""
+        for one in self.members:
+            try:
+                fitted.append(one.fit(samples, scale_features=scale_features, seed=seed))
+            except InvalidInput as error:
+                why = why or str(error).replace(one.name, self.name, 1)
+        if len(fitted) < LEAST_MEMBERS:
+            raise InvalidInput(why or f"{self.name} needs two estimators, and has {len(fitted)}")
+        return FittedEnsemble(self.name, tuple(fitted))
+
+    def load(self, state: State) -> FittedEnsemble:
+        """Return the fitted ensemble that ``dump`` gave."""
+        known = {one.name: one for one in self.members}
+        names = [str(one) for one in state["members"]]
+        return FittedEnsemble(
+            self.name, tuple(known[name].load(unnest(f"member{i}", state)) for i, name in enumerate(names))
+        )
+
+
+_LAW = ScalingModel("scaling_law", PosynomialForm())
+_PLAIN = ScalingModel("plain_law", PosynomialForm(), corrected=False)
 """For phases that are short beside the work."""
-_STEADY = ScalingLaw("steady_law", Posynomials(), steady=True)
-EXTRAPOLATING: tuple[Kept, ...] = (
-    Phased(BlackBox("gaussian_process", GaussianProcess(), growth=0.1), _PLAIN),
-    Phased(_LAW, _PLAIN),
-    Phased(ScalingLaw("additive_law", Sums()), _PLAIN),
-    Phased(UnitLaw("unit_law", _LAW, _STEADY), _PLAIN),
+_STEADY = ScalingModel("steady_law", PosynomialForm(), steady=True)
+EXTRAPOLATING: tuple[StorableEstimator, ...] = (
+    PhasedModel(BlackBox("gaussian_process", GaussianProcess(), growth=0.1), _PLAIN),
+    PhasedModel(_LAW, _PLAIN),
+    PhasedModel(ScalingModel("additive_law", AdditiveForm()), _PLAIN),
+    PhasedModel(UnitModel("unit_law", _LAW, _STEADY), _PLAIN),
 )
 """Those that say something sensible far from what was run; together they are the ensemble."""
-_FIXED = Phased(UnitLaw("fixed_unit_law", _LAW, _STEADY, fixed=True), _PLAIN)
-ESTIMATORS: dict[str, Kept] = {
+_FIXED = PhasedModel(UnitModel("fixed_unit_law", _LAW, _STEADY, fixed=True), _PLAIN)
+ESTIMATORS: dict[str, StorableEstimator] = {
     one.name: one
     for one in (
-        BlackBox("linear", Ridge(), growth=0.3),
+        BlackBox("linear", RidgeRegression(), growth=0.3),
         BlackBox("tree", DecisionTree(), growth=1.0),
         BlackBox("boosting", Boosting(), growth=1.0),
         BlackBox("quantiles", QuantileBoosting(), growth=1.0, tells_noise=True),
-        BlackBox("network", Network(), growth=0.7),
+        BlackBox("network", PerceptronRegression(), growth=0.7),
         *EXTRAPOLATING,
         _FIXED,
         Ensemble("ensemble", EXTRAPOLATING),
     )
 }
-AMPLE = BlackBox("leafwise_boosting", LeafwiseBoosting(), growth=1.0)
+AMPLE_DATA_ESTIMATOR = BlackBox("leafwise_boosting", LeafwiseBoosting(), growth=1.0)
 """For thousands of rows; with fewer the others say more."""
 
 
-def estimator(name: str) -> Kept:
+def find_estimator(name: str) -> StorableEstimator:
     """Return the estimator of that name.
 
     Raises:
         UnknownName: there is none; the closest ones.
     """
-    known = {**ESTIMATORS, AMPLE.name: AMPLE}
+    known = {**ESTIMATORS, AMPLE_DATA_ESTIMATOR.name: AMPLE_DATA_ESTIMATOR}
     if name not in known:
         raise UnknownName("estimator", name, known)
     return known[name]
 
 
-def load(state: State) -> FittedEstimator:
+def load_estimator(state: State) -> FittedEstimator:
     """Return the fitted estimator that ``dump`` gave.
 
     Raises:
         UnknownName: it is of an estimator that this version does not know.
     """
-    return estimator(str(state["estimator"][0]) if "estimator" in state else "").load(state)
+    return find_estimator(str(state["estimator"][0]) if "estimator" in state else "").load(state)

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from leadline.core.errors import InvalidInput
 from leadline.core.runs import Scale
 from leadline.core.samples import Sample, Value
-from leadline.estimators.tabular.ports import Array
+from leadline.estimators.ports import Array
 
 FULL_SCALE_SHARE = 0.25
 """The full-scale samples together count for at least this share, however many scaled-down ones there are …"""
@@ -24,7 +24,7 @@ REACH = 40.0
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class SampleTable:
     """Samples by columns: ``logs`` of their values (n,), ``weight`` with mean one, ``folds`` by configuration."""
 
     rows: tuple[Mapping[str, Value], ...]
@@ -38,7 +38,7 @@ class Table:
         return len(self.rows)
 
 
-def tabulate(samples: Sequence[Sample], *, least: int, estimator: str) -> Table:
+def tabulate_samples(samples: Sequence[Sample], *, least: int, estimator: str) -> SampleTable:
     """Return the samples as a table.
 
     Raises:
@@ -58,7 +58,7 @@ def tabulate(samples: Sequence[Sample], *, least: int, estimator: str) -> Table:
         )
     full_scale = np.array([sample.scale is Scale.FULL_SCALE for sample in samples])
     names = [sample.configuration for sample in samples]
-    return Table(
+    return SampleTable(
         tuple(sample.features for sample in samples),
         np.log([float(sample.value) for sample in samples]),
         np.array([sample.censored for sample in samples]),
@@ -78,14 +78,14 @@ def _weights(full_scale: npt.NDArray[np.bool_]) -> Array:
     return np.asarray(weight / weight.mean(), np.float64)
 
 
-def parts(folds: npt.NDArray[np.int64], count: int, seed: int) -> npt.NDArray[np.int64]:
+def assign_folds(folds: npt.NDArray[np.int64], count: int, seed: int) -> npt.NDArray[np.int64]:
     """Return the part, 0 to ``count`` - 1, of each row; those of one configuration share one."""
     known = np.unique(folds)
     order = np.random.default_rng(seed).permutation(len(known))
     return np.asarray(order[np.searchsorted(known, folds)] % count, np.int64)
 
 
-def deviation(residuals: Array, weight: Array | None = None) -> float:
+def robust_deviation(residuals: Array, weight: Array | None = None) -> float:
     """Return the standard deviation of residuals about zero, not moved by a few wild ones."""
     if not len(residuals):
         return WIDEST
@@ -94,13 +94,13 @@ def deviation(residuals: Array, weight: Array | None = None) -> float:
     return float(np.sqrt(np.average(held**2, weights=weight)))
 
 
-def doubt(own: Array, beyond: Array, growth: float) -> Array:
+def add_extrapolation_spread(own: Array, beyond: Array, growth: float) -> Array:
     """Return the spread of rows that lie ``beyond`` what was fitted, which adds ``growth`` for each range."""
     more = np.minimum(growth * np.minimum(beyond, 1e6), WIDEST)
     return np.minimum(np.hypot(own, more), WIDEST)
 
 
-def impute(table: Table, fit: Callable[[Array, npt.NDArray[np.bool_]], tuple[Array, float]]) -> Array:
+def impute_censored(table: SampleTable, fit: Callable[[Array, npt.NDArray[np.bool_]], tuple[Array, float]]) -> Array:
     """Return the logarithms with each lower bound replaced by what is expected above it (Tobit's model, by EM).
 
     ``fit`` is given the logarithms and which rows to fit, and returns what it expects of each row and its deviation.
@@ -108,12 +108,12 @@ def impute(table: Table, fit: Callable[[Array, npt.NDArray[np.bool_]], tuple[Arr
     filled, use = table.logs, ~table.censored
     for _ in range(4 if table.censored.any() else 0):
         expected, sigma = fit(filled, use)
-        filled = np.where(table.censored, above(table.logs, expected, max(sigma, 1e-3)), table.logs)
+        filled = np.where(table.censored, mean_above(table.logs, expected, max(sigma, 1e-3)), table.logs)
         use = np.ones(len(table), bool)
     return filled
 
 
-def above(bound: Array, mean: Array, sigma: float) -> Array:
+def mean_above(bound: Array, mean: Array, sigma: float) -> Array:
     """Return the mean of a normal variable, given that it lies above ``bound``."""
     standard = np.clip((bound - mean) / sigma, -30, 30)
     density = np.exp(-0.5 * standard**2) / math.sqrt(2 * math.pi)

@@ -52,7 +52,7 @@ def _counts(loop: Any, name: str) -> bool:
     return up
 
 
-class Bound:
+class LoopBound:
     """The counter and the bound of one running loop, looked at now and then in the user's frame."""
 
     def __init__(self, found: Tuple[Any, Any, bool], kind: str) -> None:

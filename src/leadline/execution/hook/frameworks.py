@@ -6,7 +6,7 @@ import functools
 import sys
 
 from . import loops
-from .record import STATE, Times, clock
+from .record import STATE, DurationSample, clock
 
 TYPE_CHECKING = False  # typing itself takes a tenth of a short script's start
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def watch_torch(torch: Any) -> None:
     torch.autograd.backward = counted
 
 
-_backward = Times()
+_backward = DurationSample()
 
 
 def _went_backward() -> None:
@@ -53,7 +53,7 @@ def _stepped(optimizer: Any, *_: Any) -> None:
     if times is None:
         if len(STATE.steps) >= OPTIMIZERS:
             return
-        times = STATE.steps[id(optimizer)] = Times()
+        times = STATE.steps[id(optimizer)] = DurationSample()
     if times.count == 0:
         try:
             STATE.chain = [loop.number for loop in STATE.stack]
@@ -107,7 +107,7 @@ class _Seen:
     """What was seen of ``fit``: the epochs and their batches."""
 
     def __init__(self) -> None:
-        self.epochs, self.batches = Times(), Times()
+        self.epochs, self.batches = DurationSample(), DurationSample()
         self.params: Dict[str, Any] = {}
         self.in_batches_s = self.in_epochs_s = 0.0
         self.passes = self.in_passes = self.current = 0

@@ -23,9 +23,9 @@ SHADOWED = ("ast", "json", "enum", "re", "contextlib", "itertools", "operator", 
 """Modules of the standard library that are loaded here, before the script might bring its own of that name."""
 
 
-def install(script: str) -> None:
+def install_import_hook(script: str) -> None:
     """Place the finder before Python's own, and take the script where there is one."""
-    watcher = Watcher(script)
+    watcher = ModuleFinder(script)
     places = [at for at, one in enumerate(sys.meta_path) if one is importlib.machinery.PathFinder]
     sys.meta_path.insert(places[0] if places else len(sys.meta_path), watcher)
     if script:
@@ -43,7 +43,7 @@ def _give_way(folder: str) -> None:
         sys.modules.pop(name, None)
 
 
-class Watcher:
+class ModuleFinder:
     """The finder of the user's modules, and of the script as if its path were a folder with a ``__main__``."""
 
     def __init__(self, script: str) -> None:
@@ -68,7 +68,7 @@ class Watcher:
         if name in frameworks.INSTALLERS:
             spec.loader = FrameworkLoader(name, spec.origin)
         elif self.own(spec.origin):
-            spec.loader = OwnLoader(name, spec.origin, self)
+            spec.loader = WatchedSourceLoader(name, spec.origin, self)
         return spec
 
     def claim(self) -> Any:
@@ -80,7 +80,7 @@ class Watcher:
         if sys.path and sys.path[0] == self.script:
             sys.path[:1] = [] if getattr(sys.flags, "safe_path", False) else [folder]
         self.roots = [folder, os.getcwd()]
-        loader = OwnLoader("__main__", self.script, self)
+        loader = WatchedSourceLoader("__main__", self.script, self)
         return importlib.util.spec_from_file_location("__main__", self.script, loader=loader)
 
     def own(self, path: str) -> bool:
@@ -98,7 +98,7 @@ class Watcher:
 class _Folder:
     """What Python takes for a folder that holds the script as its ``__main__`` and nothing else."""
 
-    def __init__(self, watcher: Watcher) -> None:
+    def __init__(self, watcher: ModuleFinder) -> None:
         self.watcher = watcher
 
     def find_spec(self, name: str, target: Any = None) -> Any:  # noqa: ARG002 - as Python calls it
@@ -118,10 +118,10 @@ class FrameworkLoader(importlib.machinery.SourceFileLoader):
             STATE.remark(error, f"{module.__name__} could not be watched")
 
 
-class OwnLoader(importlib.machinery.SourceFileLoader):
+class WatchedSourceLoader(importlib.machinery.SourceFileLoader):
     """Loads a module of the user's from its source, with its loops watched."""
 
-    def __init__(self, name: str, path: str, watcher: Watcher) -> None:
+    def __init__(self, name: str, path: str, watcher: ModuleFinder) -> None:
         super().__init__(name, path)
         self._watcher = watcher
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 import sys
 from itertools import chain, islice
 
-from .bounds import Bound
-from .record import STATE, Times, clock
+from .bounds import LoopBound
+from .record import STATE, DurationSample, clock
 
 TYPE_CHECKING = False  # typing itself takes a tenth of a short script's start
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ compiling: Optional[Callable[[], bool]] = None
 """Tells whether a compiler traces the current code, which must then see nothing of this module."""
 
 
-class Loop:
+class WatchedLoop:
     """One loop of the user's source, over all its passes.
 
     ``name`` is the global of its module by which the source refers to it; with ``None`` there the loop runs bare.
@@ -38,7 +38,7 @@ class Loop:
     def __init__(self, info: Dict[str, Any], namespace: Dict[str, Any], name: str) -> None:
         self.info, self.namespace, self.name = info, namespace, name
         self.number = len(STATE.loops)
-        self.times = Times()
+        self.times = DurationSample()
         self.entries = self.passes = self.in_passes = self.current = 0
         self.parent: Optional[int] = None
         self.length: Optional[int] = None
@@ -51,7 +51,7 @@ class Loop:
         self.past_s = 0.0
         self.inside: Dict[int, float] = {}
         self.inside_done: Dict[int, float] = {}
-        self.bound = Bound(info["bound"], info["kind"]) if info["bound"] else None
+        self.bound = LoopBound(info["bound"], info["kind"]) if info["bound"] else None
         STATE.loops.append(self)
 
     def __reduce__(self) -> Any:
@@ -285,7 +285,7 @@ def _flag(ended: List[bool]) -> Iterator[Any]:
 def place_loops(infos: Dict[str, Dict[str, Any]], namespace: Dict[str, Any]) -> None:
     """Give a module the objects that its transformed code refers to."""
     for name, info in infos.items():
-        namespace[name] = Loop(info, namespace, name)
+        namespace[name] = WatchedLoop(info, namespace, name)
 
 
 def watch_compiler(module: Any) -> None:

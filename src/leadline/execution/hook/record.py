@@ -23,7 +23,7 @@ PATIENCE_S = 60.0
 SCHEMA = "leadline.hook/1"
 
 
-class Times:
+class DurationSample:
     """The durations of something repeated: all are counted, the first kept, and of the others an even sample."""
 
     __slots__ = ("began_s", "count", "first", "mark_s", "sampled", "stride", "total_s")
@@ -66,7 +66,7 @@ class Times:
         }
 
 
-class State:
+class HookState:
     """The one record of this process."""
 
     def __init__(self) -> None:
@@ -78,7 +78,7 @@ class State:
         self.stack: List[Any] = []
         self.loops: List[Any] = []
         self.frameworks: Dict[str, Dict[str, Any]] = {}
-        self.steps: Dict[int, Times] = {}
+        self.steps: Dict[int, DurationSample] = {}
         self.chain: List[int] = []
         self.remarks: List[str] = []
         self.units, self.time_s = 0, 0.0
@@ -113,7 +113,7 @@ class State:
         if len(self.remarks) < 8:
             self.remarks.append(f"{what}: {type(error).__name__}: {error}"[:300])
 
-    def step_done(self, times: Times, now_s: float) -> None:
+    def step_done(self, times: DurationSample, now_s: float) -> None:
         """Take note of a step of a framework, which says more than any plain loop."""
         times.tick(now_s)
         if self.working_s is None:
@@ -190,4 +190,4 @@ def leave_fault(folder: str, error: BaseException) -> None:
         sys.stderr.write(f"Leadline cannot watch this job: {error}\n")
 
 
-STATE = State()
+STATE = HookState()

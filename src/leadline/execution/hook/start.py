@@ -31,7 +31,7 @@ def start(folder: str) -> None:
         units=int(settings["LEADLINE_HOOK_UNITS"] or 0),
         time_s=float(settings["LEADLINE_HOOK_TIME_S"] or 0.0),
     )
-    imports.install(_script())
+    imports.install_import_hook(_script())
     sys.excepthook = _Excepthook()
 
 

@@ -7,8 +7,8 @@ from typing import Protocol
 from leadline.core.estimate import Interval
 from leadline.core.plane import Alternative, Attempt, Decision, Job, Plan, Situation
 from leadline.execution.plane.diagnose import Diagnosis
-from leadline.execution.scheduler import Status
-from leadline.execution.wrapper.outcome import Outcome
+from leadline.execution.schedulers.port import SchedulerStatus
+from leadline.execution.wrapper.outcome import JobOutcome
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,12 +26,12 @@ class Expectation:
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class EndedAttempt:
     """An attempt that ran and ended, with what its wrapper wrote of it, where it did."""
 
     job: Job
     attempt: Attempt
-    outcome: Outcome | None
+    outcome: JobOutcome | None
 
 
 class Advisor(Protocol):
@@ -44,13 +44,13 @@ class Advisor(Protocol):
             LeadlineError: no place would take it; the sentence says why.
         """
 
-    def expect(self, job: Job, attempt: Attempt, outcome: Outcome | None, *, now_s: float) -> Expectation:
+    def expect(self, job: Job, attempt: Attempt, outcome: JobOutcome | None, *, now_s: float) -> Expectation:
         """Return what is expected of an attempt, given what its wrapper has reported."""
 
-    def ended(self, ends: Sequence[Ended]) -> None:
+    def ended(self, ends: Sequence[EndedAttempt]) -> None:
         """Take the ends of attempts over; it may be told twice of one, and must not count it twice."""
 
 
-Diagnose = Callable[[Attempt, Status | None, Outcome | None, str], Diagnosis]
+Diagnose = Callable[[Attempt, SchedulerStatus | None, JobOutcome | None, str], Diagnosis]
 """(attempt, what the scheduler said, what its wrapper wrote, the end of its log) → how it ended, and the evidence."""
 Decide = Callable[[Situation], Decision]

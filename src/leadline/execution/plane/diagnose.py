@@ -9,9 +9,9 @@ from leadline.core.jobs import JobState
 from leadline.core.plane import Attempt, Cause
 from leadline.core.units import format_bytes, format_duration
 from leadline.execution.clock import epoch_s
-from leadline.execution.plane.signs import Sign, decisive, last_words, read_signs
-from leadline.execution.scheduler import Status
-from leadline.execution.wrapper.outcome import Outcome
+from leadline.execution.plane.failure_patterns import FailureSign, decisive_sign, final_signs, read_signs
+from leadline.execution.schedulers.port import SchedulerStatus
+from leadline.execution.wrapper.outcome import JobOutcome
 
 NEAR = 0.85
 """Share of the memory asked for at which a SIGKILL is one for memory: samples miss what was taken last."""
@@ -45,8 +45,8 @@ class Diagnosis:
 
 def diagnose(
     attempt: Attempt,
-    status: Status | None,
-    outcome: Outcome | None,
+    status: SchedulerStatus | None,
+    outcome: JobOutcome | None,
     log: str = "",
     *,
     cancelled: bool = False,
@@ -59,7 +59,7 @@ def diagnose(
     Nothing is concluded from silence: without a final word the state is what was said last. A scheduler that lags
     behind gives way to a wrapper that has seen the end.
     """
-    if outcome is not None and outcome.never_let:
+    if outcome is not None and outcome.never_released:
         cause = Cause.PLANE if attempt.withdrawn else Cause.TRANSIENT
         return Diagnosis(JobState.CANCELLED, cause, (outcome.reason,))
     status, forgotten = _before_it_was_forgotten(attempt, status, outcome)
@@ -69,13 +69,13 @@ def diagnose(
 
 
 def _found(
-    attempt: Attempt, status: Status | None, outcome: Outcome | None, log: str, *, cancelled: bool, user_id: int | None
+    attempt: Attempt, status: SchedulerStatus | None, outcome: JobOutcome | None, log: str, *, cancelled: bool, user_id: int | None
 ) -> Diagnosis:
     ended = outcome is not None and outcome.state.final
     if status is None or status.state is JobState.UNKNOWN:
         if outcome is None or not ended:
             return Diagnosis(JobState.UNKNOWN, None, ("neither the scheduler nor the wrapper tells of an end",))
-        status = Status(outcome.state, outcome.reason, exit_code=outcome.exit_code, signal=outcome.signal)
+        status = SchedulerStatus(outcome.state, outcome.reason, exit_code=outcome.exit_code, signal=outcome.signal)
     elif not status.state.final:
         if outcome is None or not ended:
             return Diagnosis(status.state, None, (f"the scheduler still says {status.state.value}",))
@@ -95,10 +95,10 @@ class _Left:
     """What an ended attempt left: ``told`` are the signs in what scheduler and wrapper say, ``logged`` in the log."""
 
     attempt: Attempt
-    status: Status
-    outcome: Outcome | None
-    told: list[Sign]
-    logged: list[Sign]
+    status: SchedulerStatus
+    outcome: JobOutcome | None
+    told: list[FailureSign]
+    logged: list[FailureSign]
 
     @property
     def is_done(self) -> bool:
@@ -115,7 +115,7 @@ class _Left:
 
     def done(self) -> Diagnosis:
         """Return COMPLETED, but where exit code 0 hides that memory ran out."""
-        hidden = decisive(sign for sign in (*self.told, *last_words(self.logged)) if sign.cause in _MEMORY)
+        hidden = decisive_sign(sign for sign in (*self.told, *final_signs(self.logged)) if sign.cause in _MEMORY)
         if hidden is not None:
             return self._of(hidden.cause, f"the exit code is 0, but the last words are: {hidden.line}")
         if self.status.state is JobState.COMPLETED:
@@ -126,7 +126,7 @@ class _Left:
     def named(self) -> Diagnosis:
         """Return the cause of a state that names it: TIMEOUT, OUT_OF_MEMORY, NODE_FAIL, PREEMPTED."""
         state, said = self.status.state, f"the scheduler says {self.status.state.value}{_because(self.status.reason)}"
-        ran_out = decisive(sign for sign in last_words(self.logged) if sign.cause in _MEMORY)
+        ran_out = decisive_sign(sign for sign in final_signs(self.logged) if sign.cause in _MEMORY)
         if state is JobState.OUT_OF_MEMORY:
             on_gpu = ran_out is not None and ran_out.cause is Cause.GPU_MEMORY
             if on_gpu and ran_out is not None and not any(sign.cause is Cause.HOST_MEMORY for sign in self.told):
@@ -140,10 +140,10 @@ class _Left:
 
     def failed(self) -> Diagnosis:
         """Return what lies behind FAILED: scheduler and wrapper first, then the log, then code and signal alone."""
-        told = decisive(self.told)
+        told = decisive_sign(self.told)
         if told is not None and told.cause in _STATE_OF:
             return self._of(told.cause, f"the job's row says FAILED, but: {told.line}", *self._figures(told.cause))
-        logged = decisive(self.logged)
+        logged = decisive_sign(self.logged)
         if logged is not None and logged.cause in _MEMORY:
             return self._of(logged.cause, f"the log says: {logged.line}", *self._figures(logged.cause))
         if self._signal() == signal.SIGKILL and self._near():
@@ -157,7 +157,7 @@ class _Left:
 
     def cancelled(self, *, by_user: bool, user_id: int | None) -> Diagnosis:
         """Return who cancelled it, or what a cancellation stands for."""
-        sign = decisive(sign for sign in (*self.told, *last_words(self.logged)) if sign.cause in _SCHEDULERS)
+        sign = decisive_sign(sign for sign in (*self.told, *final_signs(self.logged)) if sign.cause in _SCHEDULERS)
         if self.attempt.withdrawn:
             return self._of(Cause.PLANE, "the plane took it back")
         if by_user:
@@ -216,7 +216,7 @@ class _Left:
         return (f"{format_bytes(seen)} were seen{f' of {format_bytes(limit)} asked for' if limit else ''}",)
 
 
-def memory_seen(attempt: Attempt, status: Status | None, outcome: Outcome | None) -> float | None:
+def memory_seen(attempt: Attempt, status: SchedulerStatus | None, outcome: JobOutcome | None) -> float | None:
     """Return the most memory that was seen on one node, in bytes; a lower bound, for it was sampled.
 
     The accounting names the largest task only; the tasks of a node are taken to be alike.
@@ -233,7 +233,7 @@ _MEMORY = (Cause.GPU_MEMORY, Cause.HOST_MEMORY)
 _SCHEDULERS = (Cause.WALLTIME, Cause.PREEMPTION, Cause.NODE, Cause.DEPENDENCY, Cause.HOST_MEMORY)
 
 
-def _signs(attempt: Attempt, status: Status, outcome: Outcome | None) -> list[Sign]:
+def _signs(attempt: Attempt, status: SchedulerStatus, outcome: JobOutcome | None) -> list[FailureSign]:
     """Return the signs in what the scheduler and the wrapper say."""
     said = [status.reason, *status.evidence, *([outcome.reason] if outcome is not None else [])]
     if status.signal == 125:
@@ -241,13 +241,13 @@ def _signs(attempt: Attempt, status: Status, outcome: Outcome | None) -> list[Si
     found = read_signs("\n".join(said), gpus=_gpus(attempt))
     cause = _CUT.get(outcome.state) if outcome is not None else None
     if outcome is not None and cause is not None:
-        found.append(Sign(cause, f"the wrapper says {outcome.state.value}{_because(outcome.reason)}"))
+        found.append(FailureSign(cause, f"the wrapper says {outcome.state.value}{_because(outcome.reason)}"))
     return found
 
 
 def _before_it_was_forgotten(
-    attempt: Attempt, status: Status | None, outcome: Outcome | None
-) -> tuple[Status | None, tuple[str, ...]]:
+    attempt: Attempt, status: SchedulerStatus | None, outcome: JobOutcome | None
+) -> tuple[SchedulerStatus | None, tuple[str, ...]]:
     """Return the end that a command had come to by itself, where its scheduler has forgotten of it, and why that is so.
 
     A controller that was killed forgets its last seconds. What it had started in them it starts again, and the command
@@ -265,18 +265,18 @@ def _before_it_was_forgotten(
         why = "the command had ended by itself before its scheduler took the node for lost"
     else:
         return status, ()
-    return Status(outcome.state, exit_code=outcome.exit_code, node=status.node), (why,)
+    return SchedulerStatus(outcome.state, exit_code=outcome.exit_code, node=status.node), (why,)
 
 
-def _own_end(outcome: Outcome) -> bool:
+def _own_end(outcome: JobOutcome) -> bool:
     """Whether a command ended with an exit code of its own, and by nothing else."""
     by_itself = outcome.signal is None and (outcome.exit_code or 0) < 128  # more is how shells tell of a signal
     return by_itself and outcome.state in (JobState.COMPLETED, JobState.FAILED)
 
 
 def _believable(
-    attempt: Attempt, status: Status | None, outcome: Outcome | None
-) -> tuple[Outcome | None, tuple[str, ...]]:
+    attempt: Attempt, status: SchedulerStatus | None, outcome: JobOutcome | None
+) -> tuple[JobOutcome | None, tuple[str, ...]]:
     """Return the outcome if it can be of this attempt and true; else ``None``, with the reason."""
     if outcome is None or status is None:
         return outcome, ()

@@ -6,16 +6,16 @@ from leadline.core.errors import LeadlineError, SchedulerUnreachable
 from leadline.core.jobs import JobState
 from leadline.core.plane import Attempt, Kind
 from leadline.execution.clock import Clock, SystemClock
-from leadline.execution.plane.acting import Actor
+from leadline.execution.plane.actor import Actor
 from leadline.execution.plane.advisor import Advisor, Decide, Diagnose
-from leadline.execution.plane.book import Book
-from leadline.execution.plane.journal import Note, PlaneJournal
-from leadline.execution.plane.patience import USUAL, Patience, Rhythm
-from leadline.execution.plane.settling import Settler
-from leadline.execution.plane.staging import Stager
-from leadline.execution.plane.submitting import Submitter
-from leadline.execution.plane.watching import End, Watcher, ask
-from leadline.execution.scheduler import Refused, Scheduler, Status
+from leadline.execution.plane.job_cache import JobCache
+from leadline.execution.plane.journal import NewEvent, PlaneJournal
+from leadline.execution.plane.poll_interval import DEFAULT_INTERVALS, PollIntervals, PollSchedule
+from leadline.execution.plane.settler import Settler
+from leadline.execution.plane.stager import Stager
+from leadline.execution.plane.submitter import Submitter
+from leadline.execution.plane.watcher import ObservedEnd, Watcher, poll_if_due
+from leadline.execution.schedulers.port import RequestRefused, Scheduler, SchedulerStatus
 
 IDLE_S = 0.5
 """The longest pause between two looks at what users asked for."""
@@ -38,26 +38,26 @@ class Plane:
         diagnose: Diagnose,
         decide: Decide,
         clock: Clock | None = None,
-        patience: Patience = USUAL,
-        news: Callable[[], Iterable[Note]] = tuple,
+        intervals: PollIntervals = DEFAULT_INTERVALS,
+        news: Callable[[], Iterable[NewEvent]] = tuple,
     ) -> None:
         self.clock = clock or SystemClock()
-        self.patience = patience
-        self.book = Book(journal)
+        self.patience = intervals
+        self.book = JobCache(journal)
         self.schedulers: dict[str, Scheduler] = {}
-        self.rhythms: dict[str, Rhythm] = {}
+        self.rhythms: dict[str, PollSchedule] = {}
         self.watchers: dict[str, Watcher] = {}
         self.stager = Stager(self.book, self.schedulers, self.admit, self.clock, journal.path.parent / "staging")
         self.submitter = Submitter(
-            self.book, self.schedulers, self.rhythms, self.admit, advisor, self.clock, patience, self.stager.ready
+            self.book, self.schedulers, self.rhythms, self.admit, advisor, self.clock, intervals, self.stager.ready
         )
         self.starts: dict[str, float] = {}
-        self.actor = Actor(self.book, self.schedulers, advisor, self.clock, patience, decide, starts=self.starts)
+        self.actor = Actor(self.book, self.schedulers, advisor, self.clock, intervals, decide, starts=self.starts)
         self.settler = Settler(self.book, self.schedulers, advisor, self.clock, diagnose, self.actor)
         self._scheduler_of = scheduler_of
         self._told: set[str] = set()
         self._news = news
-        self._untold: list[Note] = []
+        self._untold: list[NewEvent] = []
         self._loaded = False
         self._said = ""
 
@@ -106,7 +106,7 @@ class Plane:
             LeadlineError: there is no such system, or no way to it.
         """
         if system not in self.watchers:
-            scheduler, rhythm = self._scheduler_of(system), Rhythm(self.clock, self.patience)
+            scheduler, rhythm = self._scheduler_of(system), PollSchedule(self.clock, self.patience)
             self.schedulers[system], self.rhythms[system] = scheduler, rhythm
             self.watchers[system] = Watcher(
                 system, scheduler, self.book, self.clock, self.patience, rhythm, starts=self.starts
@@ -132,7 +132,7 @@ class Plane:
             try:
                 self.admit(system)
             except LeadlineError as error:
-                self.book.write(notes=[Note(Kind.FAULT, said={"system": system, "why": str(error)})])
+                self.book.write(notes=[NewEvent(Kind.FAULT, details={"system": system, "why": str(error)})])
         self._loaded = True
 
     def _watch(self, watcher: Watcher) -> None:
@@ -146,7 +146,7 @@ class Plane:
             except SchedulerUnreachable as error:
                 self._unreachable(watcher, error)
                 return
-        ends = ask(watcher)
+        ends = poll_if_due(watcher)
         if ends:
             self.settler.settle(ends)
         if watcher.rhythm.failures:
@@ -164,13 +164,13 @@ class Plane:
     def _settle_dropped(self) -> None:
         """Settle what was taken back before any scheduler had it."""
         dropped, self.submitter.dropped = self.submitter.dropped, []
-        never = Status(JobState.CANCELLED, "taken back before it was sent")
+        never = SchedulerStatus(JobState.CANCELLED, "taken back before it was sent")
         if dropped:
-            self.settler.settle([End(one, never, None) for one in dropped])
+            self.settler.settle([ObservedEnd(one, never, None) for one in dropped])
 
     def _unreachable(self, watcher: Watcher, error: SchedulerUnreachable) -> None:
         if watcher.rhythm.failed(str(error)):
-            self.book.write(notes=[Note(Kind.FAULT, said={"system": watcher.system, "why": str(error)})])
+            self.book.write(notes=[NewEvent(Kind.FAULT, details={"system": watcher.system, "why": str(error)})])
 
     def _cancel(self) -> None:
         """Carry out what users, or the plane itself, took back; what was not reached is tried again."""
@@ -194,8 +194,8 @@ class Plane:
         except SchedulerUnreachable as error:
             self._unreachable(watcher, error)
             return False
-        except Refused as error:
-            self.book.write(notes=[Note(Kind.FAULT, attempt.job, attempt.key, {"why": str(error)})])
+        except RequestRefused as error:
+            self.book.write(notes=[NewEvent(Kind.FAULT, attempt.job, attempt.key, {"why": str(error)})])
         watcher.rhythm.hurry()
         return True
 

@@ -15,8 +15,8 @@ from leadline.core.documents import dump, load
 from leadline.core.errors import UnknownName
 from leadline.core.jobs import JobState
 from leadline.core.plane import Attempt, Event, Job, Kind, Plan
-from leadline.execution.clock import Clock, SystemClock, iso
-from leadline.execution.sqlite_file import SqliteFile
+from leadline.execution.clock import Clock, SystemClock, iso_utc
+from leadline.files.sqlite import SqliteFile
 
 VERSION = 1
 """Of the tables; kept in the file's ``user_version``."""
@@ -56,17 +56,17 @@ _COLUMNS = "key, state, cancelled, recorded, reason, plan, document"
 _AT_ONCE = 500
 """Values of one query; SQLite takes some thousands."""
 
-Said = Mapping[str, float | int | str | bool | None]
+EventDetails = Mapping[str, float | int | str | bool | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Note:
+class NewEvent:
     """An event to be written: what, of which job and attempt, with which figures."""
 
     kind: Kind
     job: str = ""
     attempt: str = ""
-    said: Said = field(default_factory=dict)
+    details: EventDetails = field(default_factory=dict)
 
 
 class PlaneJournal(SqliteFile):
@@ -78,7 +78,7 @@ class PlaneJournal(SqliteFile):
 
     def add(self, jobs: Iterable[Job]) -> None:
         """Take jobs in, all or none; a key that is there already stays as it is."""
-        with self.writing() as connection:
+        with self.transaction() as connection:
             (last,) = connection.execute("SELECT coalesce(max(position), 0) FROM job").fetchone()
             for position, job in enumerate(jobs, last + 1):
                 done = connection.execute(
@@ -87,15 +87,15 @@ class PlaneJournal(SqliteFile):
                     (job.key, position, job.state.value, job.reason, _plan(job), _document(job)),
                 )
                 if done.rowcount:
-                    self._tell(connection, [Note(Kind.HANDED_OVER, job.key)])
+                    self._tell(connection, [NewEvent(Kind.HANDED_OVER, job.key)])
 
-    def write(self, *, jobs: Iterable[Job] = (), attempts: Iterable[Attempt] = (), notes: Iterable[Note] = ()) -> None:
+    def write(self, *, jobs: Iterable[Job] = (), attempts: Iterable[Attempt] = (), events: Iterable[NewEvent] = ()) -> None:
         """Write what changed of jobs and attempts, and the events that tell it: all or nothing, in one go.
 
         Of a job, its state, reason, plan and ``recorded`` are written, and never ``cancelled``, which is the
         user's.
         """
-        with self.writing() as connection:
+        with self.transaction() as connection:
             for job in jobs:
                 connection.execute(
                     "UPDATE job SET state = ?, reason = ?, plan = ?, recorded = ? WHERE key = ?",
@@ -107,24 +107,24 @@ class PlaneJournal(SqliteFile):
                     "ON CONFLICT (key) DO UPDATE SET document = excluded.document",
                     (attempt.key, attempt.job, attempt.number, dump(attempt, indent=0)),
                 )
-            self._tell(connection, notes)
+            self._tell(connection, events)
 
     def cancel(self, keys: Collection[str]) -> None:
         """Note that the user takes jobs back; the process that runs the plane carries it out."""
-        with self.writing() as connection:
+        with self.transaction() as connection:
             for key in keys:
                 connection.execute("UPDATE job SET cancelled = 1 WHERE key = ?", (key,))
-            self._tell(connection, [Note(Kind.CANCEL, key) for key in keys])
+            self._tell(connection, [NewEvent(Kind.CANCEL, key) for key in keys])
 
     def open_jobs(self) -> tuple[Job, ...]:
         """Return the jobs for which there is still something to do, in the order they were handed over."""
         return self._jobs("WHERE recorded = 0", ())
 
-    def newest(self, most: int | None = None) -> tuple[Job, ...]:
+    def newest_jobs(self, limit: int | None = None) -> tuple[Job, ...]:
         """Return the last jobs that were handed over, the newest first."""
-        return self._jobs("", (), order="DESC", most=most)
+        return self._jobs("", (), order="DESC", most=limit)
 
-    def some(self, keys: Iterable[str]) -> tuple[Job, ...]:
+    def jobs_by_key(self, keys: Iterable[str]) -> tuple[Job, ...]:
         """Return the jobs of these keys that there are."""
         wanted = list(keys)
         found: list[Job] = []
@@ -145,15 +145,15 @@ class PlaneJournal(SqliteFile):
             said = "SELECT job FROM attempt WHERE json_extract(document, '$.scheduler_id') = ? ORDER BY rowid DESC"
             keys = [key for (key,) in self.read(said, name)[:1]]
         if len(keys) == 1:
-            return self.some(keys)[0]
+            return self.jobs_by_key(keys)[0]
         known = keys or [key for (key,) in self.read("SELECT key FROM job ORDER BY position DESC LIMIT 50")]
         raise UnknownName("job", name, known, fix="no job was handed over yet" if not known else "")
 
-    def group(self, name: str) -> tuple[Job, ...]:
+    def array_elements(self, name: str) -> tuple[Job, ...]:
         """Return the elements of an array."""
         return self._jobs("WHERE json_extract(document, '$.group') = ?", (name,))
 
-    def named(self, name: str) -> tuple[Job, ...]:
+    def find_jobs(self, name: str) -> tuple[Job, ...]:
         """Return the jobs that somebody means who writes ``name``, in the order they were handed over.
 
         That is the job of that key; else all that are called so, the array of that name or of the only one that begins
@@ -162,7 +162,7 @@ class PlaneJournal(SqliteFile):
         Raises:
             UnknownName: there is none, or several begin so.
         """
-        if found := self.some([name]) or self._jobs("WHERE json_extract(document, '$.spec.name') = ?", (name,)):
+        if found := self.jobs_by_key([name]) or self._jobs("WHERE json_extract(document, '$.spec.name') = ?", (name,)):
             return found
         array, _, index = name.partition("_")
         begins = "substr(json_extract(document, '$.group'), 1, length(?1)) = ?1"
@@ -170,10 +170,10 @@ class PlaneJournal(SqliteFile):
         groups = [group for (group,) in self.read(query, array)] if array else []
         if len(groups) != 1 or (index and not index.isdecimal()):
             return (self.get(name),)
-        elements = self.group(groups[0])
+        elements = self.array_elements(groups[0])
         return tuple(one for one in elements if str(one.index) == index) if index else elements
 
-    def latest(self, kind: Kind, jobs: Iterable[str]) -> dict[str, Event]:
+    def latest_events(self, kind: Kind, jobs: Iterable[str]) -> dict[str, Event]:
         """Return the newest event of one kind of each of these jobs that has any, by job."""
         wanted, found = list(jobs), {}
         for at in range(0, len(wanted), _AT_ONCE):
@@ -185,7 +185,7 @@ class PlaneJournal(SqliteFile):
             found.update({one.job: one for one in map(_event, self.read(query, *part, kind))})
         return found
 
-    def silences(self) -> tuple[Event, ...]:
+    def outage_events(self) -> tuple[Event, ...]:
         """Return what no job is named in: systems that did not answer, and those that answer again, in their order."""
         query = (
             "SELECT number, at, kind, job, attempt, said FROM event WHERE job = '' AND (kind = ? OR "
@@ -198,7 +198,7 @@ class PlaneJournal(SqliteFile):
         ((number,),) = self.read("SELECT coalesce(max(number), 0) FROM event")
         return int(number)
 
-    def asked(self, since: int) -> tuple[int, tuple[str, ...]]:
+    def user_requests(self, since: int) -> tuple[int, tuple[str, ...]]:
         """Return the number of the newest event, and the jobs of which users asked something after ``since``."""
         newest = self.last_event()
         if newest <= since:
@@ -208,9 +208,9 @@ class PlaneJournal(SqliteFile):
         return newest, tuple(job for (job,) in rows)
 
     def events(
-        self, *, job: str | None = None, kinds: Collection[Kind] = (), since: int = 0, most: int = -1
+        self, *, job: str | None = None, kinds: Collection[Kind] = (), since: int = 0, limit: int = -1
     ) -> tuple[Event, ...]:
-        """Return events in their order: of one job or of all, of some kinds or of all; the last ``most``."""
+        """Return events in their order: of one job or of all, of some kinds or of all; the last ``limit``."""
         conditions, values = ["number > ?"], [since, *([job] if job is not None else []), *kinds]
         if job is not None:
             conditions.append("job = ?")
@@ -221,14 +221,14 @@ class PlaneJournal(SqliteFile):
             + " AND ".join(conditions)
             + " ORDER BY number DESC LIMIT ?"
         )
-        rows = self.read(query, *values, most)
+        rows = self.read(query, *values, limit)
         return tuple(map(_event, reversed(rows)))
 
-    def _tell(self, connection: Connection, notes: Iterable[Note]) -> None:
-        at = iso(self._clock.now_s())
+    def _tell(self, connection: Connection, notes: Iterable[NewEvent]) -> None:
+        at = iso_utc(self._clock.now_s())
         connection.executemany(
             "INSERT INTO event (at, kind, job, attempt, said) VALUES (?, ?, ?, ?, ?)",
-            [(at, one.kind.value, one.job, one.attempt, dump(dict(one.said), indent=0)) for one in notes],
+            [(at, one.kind.value, one.job, one.attempt, dump(dict(one.details), indent=0)) for one in notes],
         )
 
     def _jobs(

@@ -7,15 +7,15 @@ from statistics import NormalDist
 from leadline.core.estimate import Interval
 from leadline.core.plane import Alternative, Decision
 from leadline.core.units import format_duration
-from leadline.execution.plane.bounds import (
-    Figures,
+from leadline.execution.plane.budget import (
+    Evidence,
     attempts_left,
     broken_bound,
-    propose_there,
+    propose_other_place,
     seconds_to_deadline,
     within_bounds,
 )
-from leadline.execution.plane.needs import View
+from leadline.execution.plane.needs import SituationView
 
 MARGIN = 0.2
 """Share of the time to the result that a move has to save: forecasts of waits waver, and a place in a queue is lost."""
@@ -29,7 +29,7 @@ RESERVE = 2
 _NORMAL = NormalDist()
 
 
-def sooner(view: View) -> Decision | None:
+def move_to_end_sooner(view: SituationView) -> Decision | None:
     """Return the move of a waiting job to where it ends sooner or meets its deadline; ``None`` if it should stay."""
     situation = view.situation
     here = total([situation.remaining_wait_s, situation.total_s])
@@ -40,7 +40,7 @@ def sooner(view: View) -> Decision | None:
         there = _there(view, other)
         if there is None:
             continue
-        proposal = propose_there(view, other, _saves(other, here, there), _figures(here, there))
+        proposal = propose_other_place(view, other, _saves(other, here, there), _figures(here, there))
         if not (_is_sooner(view, other, here, there) or _meets_deadline(view, here, there)) or broken_bound(
             view, proposal
         ):
@@ -50,17 +50,17 @@ def sooner(view: View) -> Decision | None:
     return best[1] if best is not None else None
 
 
-def roomier(view: View, fits: Callable[[Alternative], bool], reason: str) -> Decision | None:
+def move_to_fit(view: SituationView, fits: Callable[[Alternative], bool], reason: str) -> Decision | None:
     """Return the move to the place that ``fits`` and where the job ends soonest; ``None`` where there is none."""
     places = [(_soonest(view, other), at, other) for at, other in enumerate(reachable(view)) if fits(other)]
     for _, _, other in sorted(places, key=lambda one: one[:2]):
-        proposal = propose_there(view, other, f"{reason}; {other.place} has it")
+        proposal = propose_other_place(view, other, f"{reason}; {other.place} has it")
         if not broken_bound(view, proposal):
             return within_bounds(view, proposal)
     return None
 
 
-def reachable(view: View) -> list[Alternative]:
+def reachable(view: SituationView) -> list[Alternative]:
     """Return the other places that the policy names and where no copy of the job is, as the situation lists them."""
     taken = {view.attempt.place, *(one.place for one in view.job.live)}
     return [one for one in view.situation.alternatives if one.place in view.policy.places and one.place not in taken]
@@ -81,7 +81,7 @@ def total(parts: Iterable[Interval | None], extra: Interval | None = None) -> In
     return Interval(point, max(point - below, 0.0), point + above, min(one.level for one in listed))
 
 
-def fits_time(view: View, needed_s: float, other: Alternative) -> bool:
+def fits_time(view: SituationView, needed_s: float, other: Alternative) -> bool:
     """Whether another place lets the job run as long as it needs here, or as long as it would need there."""
     asked_s = other.resources.walltime_s
     if asked_s is None:
@@ -98,7 +98,7 @@ def chance_by(known: Interval, time_s: float) -> float:
     return _NORMAL.cdf(away / spread) if spread else float(away >= 0)
 
 
-def _is_sooner(view: View, other: Alternative, here: Interval, there: Interval) -> bool:
+def _is_sooner(view: SituationView, other: Alternative, here: Interval, there: Interval) -> bool:
     saved_s = here.point - there.point
     margin_s = max(MARGIN_S, MARGIN * here.point)
     spread = math.hypot(_spread(here.point - here.low, here.level), _spread(there.high - there.point, there.level))
@@ -106,7 +106,7 @@ def _is_sooner(view: View, other: Alternative, here: Interval, there: Interval) 
     return sure >= CONFIDENCE and _is_worth_its_price(view, other, here, there)
 
 
-def _is_worth_its_price(view: View, other: Alternative, here: Interval, there: Interval) -> bool:
+def _is_worth_its_price(view: SituationView, other: Alternative, here: Interval, there: Interval) -> bool:
     """Whether it is dearer there by no larger factor than it is sooner, as far as prices are known."""
     price, run = view.situation.cost_per_s, view.situation.total_s
     if other.cost is None or price is None or run is None:
@@ -114,7 +114,7 @@ def _is_worth_its_price(view: View, other: Alternative, here: Interval, there: I
     return other.cost * max(there.point, 1.0) <= price * run.point * here.point
 
 
-def _meets_deadline(view: View, here: Interval, there: Interval) -> bool:
+def _meets_deadline(view: SituationView, here: Interval, there: Interval) -> bool:
     wanted_s = seconds_to_deadline(view)
     return wanted_s is not None and chance_by(there, wanted_s) >= chance_by(here, wanted_s) + CHANCE
 
@@ -126,18 +126,18 @@ def _saves(other: Alternative, here: Interval, there: Interval) -> str:
     )
 
 
-def _figures(here: Interval, there: Interval) -> Figures:
+def _figures(here: Interval, there: Interval) -> Evidence:
     return {
         "here_s": here.point, "here_low_s": here.low, "there_s": there.point, "there_high_s": there.high,
     }  # fmt: skip
 
 
-def _soonest(view: View, other: Alternative) -> float:
+def _soonest(view: SituationView, other: Alternative) -> float:
     known = _there(view, other)
     return known.point if known is not None else math.inf
 
 
-def _there(view: View, other: Alternative) -> Interval | None:
+def _there(view: SituationView, other: Alternative) -> Interval | None:
     """Return the time to the result there; ``None`` where a part of it, such as that of staging, is not known."""
     if other.staging_s is None and view.job.carried_to(other.place.system) is not None:
         return None

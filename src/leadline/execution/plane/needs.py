@@ -8,17 +8,16 @@ from leadline.core.estimate import Interval
 from leadline.core.jobs import JobState, ResourceSpec
 from leadline.core.plane import Attempt, Job, Policy, Situation
 from leadline.core.units import MIB, MINUTE_S
-from leadline.uncertainty.distributions import Distribution, quantile
-from leadline.uncertainty.survival import surviving
+from leadline.uncertainty.distributions import Distribution, quantile, survival_distribution
 
 LONGER = 4.0
 """The most by which a limit grows at once where no forecast holds: then all lost attempts together take at most a
 third of the last one (1/4 + 1/16 + …), and time that was asked for and not used is given back."""
 MORE = 2.0
 """The same for memory, which is held for the whole run whether it is used or not."""
-LEAST = 1.1
+MIN_RAISE = 1.1
 """The least growth after a limit was hit: within less lie the differences between runs of one job."""
-WORTH = 0.25
+MIN_SUCCESS_PROBABILITY = 0.25
 """Probability of success from which on the most that is to be had is tried, though it is less than is wanted."""
 
 
@@ -29,17 +28,17 @@ class Sizing(Protocol):
         """Return the limit to ask for; it is exceeded with a probability of at most ``risk``."""
 
 
-def by_risk(known: Distribution, risk: float) -> float:
+def limit_by_risk(known: Distribution, risk: float) -> float:
     """Return the least limit that the risk allows."""
     return known.quantile(1 - risk)
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class SituationView:
     """A situation with the questions that every decision asks of it."""
 
     situation: Situation
-    sizing: Sizing = by_risk
+    sizing: Sizing = limit_by_risk
 
     @property
     def job(self) -> Job:
@@ -79,11 +78,11 @@ class View:
 
     def time(self) -> Distribution | None:
         """Return what is known of the whole run time."""
-        return surviving(self.situation.total_s, self.outlived_s)
+        return survival_distribution(self.situation.total_s, self.outlived_s)
 
     def memory(self) -> Distribution | None:
         """Return what is known of the peak of memory."""
-        return surviving(self.situation.memory_bytes, self.memory_floor_bytes)
+        return survival_distribution(self.situation.memory_bytes, self.memory_floor_bytes)
 
     def late(self, limit_s: float | None) -> float:
         """Return the probability that it lasts longer than a limit; 0 where there is no forecast or no limit."""
@@ -134,7 +133,7 @@ class View:
 
 
 def _exceeds(forecast: Interval | None, floor: float, limit: float | None) -> float:
-    known = surviving(forecast, floor)
+    known = survival_distribution(forecast, floor)
     return known.above(limit) if forecast is not None and known is not None and limit is not None else 0.0
 
 

@@ -13,13 +13,19 @@ from pathlib import Path
 from leadline import __version__
 from leadline.core.errors import InvalidInput, LeadlineError
 from leadline.core.jobs import JobState
-from leadline.execution.wrapper.control import control_path
-from leadline.execution.wrapper.gate import HELD_S, not_let, waited_for_word
-from leadline.execution.wrapper.instruments import Enough, Instruments, with_instruments
-from leadline.execution.wrapper.outcome import NEVER_BEGUN, STARTED_BEFORE, Outcome, read_outcome, write_outcome
-from leadline.execution.wrapper.supervise import ENOUGH, Limits, supervise
+from leadline.execution.wrapper.gate import RELEASE_TIMEOUT_S, record_never_released, wait_for_release
+from leadline.execution.wrapper.instruments import Instruments, ProbeLimit, with_instruments
+from leadline.execution.wrapper.outcome import (
+    EXIT_NEVER_BEGAN,
+    STARTED_BEFORE,
+    JobOutcome,
+    control_path,
+    read_outcome,
+    write_outcome,
+)
+from leadline.execution.wrapper.supervise import PROBE_DONE, WrapperLimits, supervise
 
-OPEN = b"g"
+GATE_OPEN = b"g"
 """What whoever starts the wrapper says at the gate once it has noted the wrapper's process."""
 PATIENCE_S = 600.0
 """How long the last outcome waits for room on a full disk."""
@@ -44,7 +50,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--kill-after-s", type=float, help="kill what still runs so long after a SIGTERM")
     parser.add_argument("--gate", type=int, help="descriptor that must say g before the command is started")
     parser.add_argument("--word", help="file that must be there before the command is started; ${VARIABLES} too")
-    parser.add_argument("--word-within-s", type=float, default=HELD_S, help="how long it is waited for")
+    parser.add_argument("--word-within-s", type=float, default=RELEASE_TIMEOUT_S, help="how long it is waited for")
     parser.add_argument("--since-s", type=float, default=0.0, help="how much of all walltimes is over already")
     parser.add_argument("--once", action="store_true", help="start nothing if a wrapper with this result did before")
     parser.add_argument("command", nargs="+")
@@ -52,19 +58,19 @@ def main(arguments: list[str]) -> int:
     path = _expanded(given.result)
     if given.gate is not None and not _opened(given.gate):
         return _never_begun(given.command, path)
-    waited_s = 0.0 if given.word is None else waited_for_word(_expanded(given.word), given.word_within_s)
+    waited_s = 0.0 if given.word is None else wait_for_release(_expanded(given.word), given.word_within_s)
     if waited_s is None:
-        return not_let(given.command, path)
+        return record_never_released(given.command, path)
     if given.once and not _first(path):
         return _as_before(path)
 
-    def write(outcome: Outcome) -> None:
+    def write(outcome: JobOutcome) -> None:
         try:
             _write(outcome, path)
         except OSError as error:  # the job matters more than its measurement
             sys.stderr.write(f"leadline: {path} cannot be written ({error.strerror}): the run is not recorded\n")
 
-    limits = Limits(
+    limits = WrapperLimits(
         given.walltime_s, given.memory_bytes, given.site_walltime_s, given.cpus, given.warning, given.warning_s,
         control_path(path) if given.controlled else None, given.kill_after_s,
         given.since_s + waited_s,
@@ -76,14 +82,14 @@ def main(arguments: list[str]) -> int:
         except LeadlineError as error:
             sys.stderr.write(f"leadline: {error}\n")
             return 127
-        if ended.state.censored and ended.reason not in ("", ENOUGH):
+        if ended.state.censored and ended.reason not in ("", PROBE_DONE):
             sys.stderr.write(f"leadline: {ended.state.value}: {ended.reason}\n")
         return _exit_code(ended)
 
-    return with_instruments(run, enough=Enough(given.stop_units, given.stop_time_s), hook=given.probe_hook)
+    return with_instruments(run, enough=ProbeLimit(given.stop_units, given.stop_time_s), hook=given.probe_hook)
 
 
-def _write(outcome: Outcome, path: Path) -> None:
+def _write(outcome: JobOutcome, path: Path) -> None:
     """Write an outcome; of the last one, wait a while for a full disk to be cleared."""
     deadline_s = time.monotonic() + (PATIENCE_S if outcome.state.final else 0.0)
     while True:
@@ -114,12 +120,12 @@ def _as_before(path: Path) -> int:
         before = None
     if before is None or not before.state.final:
         sys.stderr.write(f"leadline: {path.stem} {STARTED_BEFORE}\n")
-        return NEVER_BEGUN
+        return EXIT_NEVER_BEGAN
     sys.stderr.write(f"leadline: {path.stem} ran before and ended as {before.state.value}: it is not started again\n")
     return _exit_code(before)
 
 
-def _exit_code(ended: Outcome) -> int:
+def _exit_code(ended: JobOutcome) -> int:
     return 128 + ended.signal if ended.signal else ended.exit_code or 0
 
 
@@ -128,16 +134,16 @@ def _never_begun(command: list[str], path: Path) -> int:
     now = datetime.now(UTC).isoformat(timespec="milliseconds")
     reason = "whoever started it died before it was begun"
     try:
-        write_outcome(Outcome(JobState.PENDING, now, socket.gethostname(), tuple(command), reason=reason), path)
+        write_outcome(JobOutcome(JobState.PENDING, now, socket.gethostname(), tuple(command), reason=reason), path)
     except OSError as error:
         sys.stderr.write(f"leadline: {path} cannot be written ({error.strerror})\n")
-    return NEVER_BEGUN
+    return EXIT_NEVER_BEGAN
 
 
 def _opened(gate: int) -> bool:
     """Wait for whoever started this to note it; ``False`` if it died before, and the command must not be started."""
     with os.fdopen(gate, "rb") as stream:
-        return stream.read(1) == OPEN
+        return stream.read(1) == GATE_OPEN
 
 
 def _expanded(name: str) -> Path:

@@ -9,15 +9,15 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from leadline.core.jobs import JobState
-from leadline.execution.wrapper.outcome import NEVER_BEGUN, Outcome, write_outcome
+from leadline.execution.wrapper.outcome import EXIT_NEVER_BEGAN, JobOutcome, write_outcome
 
-HELD_S = 600.0
+RELEASE_TIMEOUT_S = 600.0
 """How long a copy that runs waits for the plane's word; without it the command never begins."""
 PAUSES_S = (0.1, 2.0)
 """Between two looks for the word: at first, and at most; shared file systems are slow to show a new file."""
 
 
-def waited_for_word(word: Path, most_s: float) -> float | None:
+def wait_for_release(word: Path, most_s: float) -> float | None:
     """Wait until the file is there and return for how many seconds; ``None`` if it was not within ``most_s``.
 
     A warning of the limit is not for a command that has not begun: it is passed over meanwhile.
@@ -36,23 +36,23 @@ def waited_for_word(word: Path, most_s: float) -> float | None:
     return time.monotonic() - began_s
 
 
-def not_let(command: list[str], path: Path) -> int:
+def record_never_released(command: list[str], path: Path) -> int:
     """Write down that the word never came: this copy of the job is over, and its command never began."""
     now, host = datetime.now(UTC).isoformat(timespec="milliseconds"), socket.gethostname()
     reason = "the plane's word did not come: its command never began"
     sys.stderr.write(f"leadline: {reason}\n")
-    ended = Outcome(JobState.CANCELLED, now, host, tuple(command), ended_at=now, exit_code=NEVER_BEGUN, reason=reason)
+    ended = JobOutcome(JobState.CANCELLED, now, host, tuple(command), ended_at=now, exit_code=EXIT_NEVER_BEGAN, reason=reason)
     try:
         write_outcome(ended, path)
     except OSError as error:
         sys.stderr.write(f"leadline: {path} cannot be written ({error.strerror})\n")
-    return NEVER_BEGUN
+    return EXIT_NEVER_BEGAN
 
 
 def main(arguments: list[str]) -> int:
     """Wait for the file of the first argument, before all else that a script does; the second is the outcome's."""
     word, result = (Path(os.path.expandvars(one)).absolute() for one in arguments)
-    return not_let([], result) if waited_for_word(word, HELD_S) is None else 0
+    return record_never_released([], result) if wait_for_release(word, RELEASE_TIMEOUT_S) is None else 0
 
 
 if __name__ == "__main__":

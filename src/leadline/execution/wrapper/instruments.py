@@ -10,23 +10,23 @@ from pathlib import Path
 
 from leadline.core.progress import Progress
 from leadline.core.runs import Measurement
-from leadline.execution.wrapper.hooked import hook_stopped, read_hook
+from leadline.execution.wrapper.hook_report import hook_stopped, read_hook_progress
 from leadline.execution.wrapper.progress import ProgressFile
 from leadline.progress import VARIABLE
 
-HOOK = Path(__file__).parents[1] / "hook" / "site"
+HOOK_FOLDER = Path(__file__).parents[1] / "hook" / "site"
 PATIENCE_S = 5.0
 """How long a script may take to end after the hook has raised ``SystemExit`` in it."""
 
 
 @dataclass(frozen=True, slots=True)
-class Enough:
+class ProbeLimit:
     """When a probe has seen enough: after so many units of work, or so many seconds of them; else never."""
 
     units: int | None = None
     time_s: float | None = None
 
-    def holds(self, units: int, time_s: float) -> bool:
+    def is_reached(self, units: int, time_s: float) -> bool:
         """Whether what was seen is enough."""
         return (self.units is not None and units >= self.units) or (
             self.time_s is not None and units > 0 and time_s >= self.time_s
@@ -38,7 +38,7 @@ class Instruments:
     """The progress file of one command, and with ``hook`` the watcher of Python's loops."""
 
     folder: Path
-    enough: Enough = field(default_factory=Enough)
+    probe_limit: ProbeLimit = field(default_factory=ProbeLimit)
     hook: bool = False
     file: ProgressFile = field(init=False)
     stopped: bool = False
@@ -53,12 +53,12 @@ class Instruments:
         """Return the variables that the command is started with."""
         variables = {VARIABLE: str(self.file.path)}
         if self.hook:
-            paths = [str(HOOK), *filter(None, [os.environ.get("PYTHONPATH")])]
+            paths = [str(HOOK_FOLDER), *filter(None, [os.environ.get("PYTHONPATH")])]
             variables |= {"LEADLINE_HOOK": str(self.folder), "PYTHONPATH": os.pathsep.join(paths)}
-            if self.enough.units:
-                variables["LEADLINE_HOOK_UNITS"] = str(self.enough.units)
-            if self.enough.time_s:
-                variables["LEADLINE_HOOK_TIME_S"] = repr(self.enough.time_s)
+            if self.probe_limit.units:
+                variables["LEADLINE_HOOK_UNITS"] = str(self.probe_limit.units)
+            if self.probe_limit.time_s:
+                variables["LEADLINE_HOOK_TIME_S"] = repr(self.probe_limit.time_s)
         return variables
 
     def poll(self) -> bool:
@@ -66,12 +66,12 @@ class Instruments:
         self.file.poll()
         if self.stopped:
             return False
-        self.stopped = self.enough.holds(self.file.units, self.file.working_s) or self._ignored_the_hook()
+        self.stopped = self.probe_limit.is_reached(self.file.units, self.file.working_s) or self._ignored_the_hook()
         return self.stopped
 
     def _ignored_the_hook(self) -> bool:
         """Whether the hook has asked the script to end, and it goes on all the same."""
-        if not self.hook or self.enough == Enough() or not hook_stopped(self.folder):
+        if not self.hook or self.probe_limit == ProbeLimit() or not hook_stopped(self.folder):
             return False
         self.asked_s = self.asked_s or time.monotonic()
         return time.monotonic() - self.asked_s > PATIENCE_S
@@ -84,13 +84,13 @@ class Instruments:
     def progress(self) -> Progress | None:
         """Return what the command has shown of its progress: by its own reports, else to the hook."""
         reported = self.file.progress(stopped=self.stopped)
-        watched = read_hook(self.folder, self.file.start_s) if self.hook else None
+        watched = read_hook_progress(self.folder, self.file.start_s) if self.hook else None
         if watched is None or (reported is not None and reported.levels):
             return reported
         return watched if reported is None else replace(watched, remarks=(*watched.remarks, *reported.remarks))
 
 
-def with_instruments(use: Callable[[Instruments | None], int], *, enough: Enough, hook: bool = False) -> int:
+def with_instruments(use: Callable[[Instruments | None], int], *, enough: ProbeLimit, hook: bool = False) -> int:
     """Call ``use`` with instruments in a folder that is gone afterwards; with none where none can be laid."""
     try:
         folder = Path(tempfile.mkdtemp(prefix="leadline-job-"))
@@ -102,7 +102,7 @@ def with_instruments(use: Callable[[Instruments | None], int], *, enough: Enough
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def figures(progress: Progress | None) -> dict[str, Measurement]:
+def progress_measurements(progress: Progress | None) -> dict[str, Measurement]:
     """Return ``startup_s``, ``work_s``, ``unit_s``, ``units``, ``steps``, ``epochs``, ``phase_NAME_s`` where seen."""
     if progress is None:
         return {}

@@ -12,18 +12,18 @@ from leadline.core.progress import Progress
 from leadline.core.runs import Measurement
 
 SCHEMA = "leadline.outcome/1"
-NEVER_BEGUN = 125
+EXIT_NEVER_BEGAN = 125
 """Exit code of a wrapper that started no command: its starter died before it said so (the outcome's state is PENDING),
 another wrapper had started the same attempt (there is no outcome of this one), or it was a copy of a job that never got
 the plane's word (``never_let``)."""
 STARTED_BEFORE = "was started before, and nothing tells how it ended: it is not started again"
 """What is said of an attempt that its scheduler starts once more, which it does if it forgot of the first time."""
-WORD = "begin\n"
+RELEASE_TEXT = "begin\n"
 """What is in the file that lets a copy of a job begin."""
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class JobOutcome:
     """One command under the wrapper; ``state`` RUNNING is an interim result, all that is left if the wrapper is killed.
 
     ``state`` PENDING says that the command was never begun.
@@ -49,22 +49,22 @@ class Outcome:
     schema: str = SCHEMA
 
     @property
-    def never_let(self) -> bool:
+    def never_released(self) -> bool:
         """Whether it is a copy of a job that was never let begin."""
-        return self.state is JobState.CANCELLED and self.exit_code == NEVER_BEGUN and self.pid is None
+        return self.state is JobState.CANCELLED and self.exit_code == EXIT_NEVER_BEGAN and self.pid is None
 
 
-def word_name(key: str) -> str:
+def release_file_name(key: str) -> str:
     """Return the name of the file, beside its outcome, that lets the attempt of that key begin."""
     return f"{key}.word"
 
 
-def write_outcome(outcome: Outcome, path: Path) -> None:
+def write_outcome(outcome: JobOutcome, path: Path) -> None:
     """Write the outcome whole or not at all, in place of an older one."""
-    write_whole(dump(to_document(outcome, SCHEMA)) + "\n", path)
+    write_atomically(dump(to_document(outcome, SCHEMA)) + "\n", path)
 
 
-def write_whole(text: str, path: Path) -> None:
+def write_atomically(text: str, path: Path) -> None:
     """Write a file whole or not at all, in place of an older one; it is on the disk when this returns."""
     descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
@@ -78,7 +78,7 @@ def write_whole(text: str, path: Path) -> None:
         raise
 
 
-def read_outcome(path: Path) -> Outcome:
+def read_outcome(path: Path) -> JobOutcome:
     """Read what the wrapper wrote.
 
     Raises:
@@ -90,4 +90,22 @@ def read_outcome(path: Path) -> Outcome:
         raise InvalidInput(
             f"{path} cannot be read ({error.strerror}): the measuring wrapper wrote no result"
         ) from error
-    return load(text, Outcome, what=str(path))
+    return load(text, JobOutcome, what=str(path))
+
+
+def control_path(result: Path) -> Path:
+    """Return the control file of the command whose outcome goes to ``result``."""
+    return result.with_suffix(".control")
+
+
+def set_walltime(result: Path, walltime_s: float) -> None:
+    """Give a running command another limit, counted from its start."""
+    write_atomically(dump({"walltime_s": walltime_s}) + "\n", control_path(result))
+
+
+def read_walltime_s(control: Path) -> float | None:
+    """Return the limit that was asked for meanwhile; ``None`` if none was, or the file holds something else."""
+    try:
+        return load(control.read_bytes(), dict[str, float], what=str(control)).get("walltime_s")
+    except (OSError, InvalidInput):
+        return None

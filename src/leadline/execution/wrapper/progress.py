@@ -17,7 +17,7 @@ PHASES = 64
 
 
 @dataclass(slots=True)
-class Counter:
+class ProgressCounter:
     """One number that a job reports: when it was seen to go up, and how far it has come over all its passes."""
 
     name: str
@@ -103,8 +103,8 @@ class ProgressFile:
 
     path: Path
     start_s: float
-    steps: Counter = field(default_factory=lambda: Counter("step"))
-    epochs: Counter = field(default_factory=lambda: Counter("epoch"))
+    steps: ProgressCounter = field(default_factory=lambda: ProgressCounter("step"))
+    epochs: ProgressCounter = field(default_factory=lambda: ProgressCounter("epoch"))
     phases: dict[str, float] = field(default_factory=dict)
     malformed: int = 0
     timed: int = 0
@@ -207,7 +207,7 @@ class ProgressFile:
             remarks=self._remarks(),
         )
 
-    def _startup_s(self, inner: Counter) -> float | None:
+    def _startup_s(self, inner: ProgressCounter) -> float | None:
         """Return when the first unit began: said by ``phase=train``, else one median unit before its first report."""
         if self.began_s is not None:
             return self.began_s

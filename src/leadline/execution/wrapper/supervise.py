@@ -21,12 +21,11 @@ from leadline.core.errors import InvalidInput
 from leadline.core.jobs import JobState
 from leadline.core.runs import Measurement
 from leadline.core.units import format_bytes, format_duration
-from leadline.execution.processes import run_process, start_attached
-from leadline.execution.wrapper.control import asked_walltime_s
-from leadline.execution.wrapper.control_group import Cgroup, group_for
-from leadline.execution.wrapper.instruments import Instruments, figures
+from leadline.execution.processes import run_process, start_process
+from leadline.execution.wrapper.cgroup import Cgroup, memory_cgroup
+from leadline.execution.wrapper.instruments import Instruments, progress_measurements
 from leadline.execution.wrapper.node import describe_node
-from leadline.execution.wrapper.outcome import Outcome
+from leadline.execution.wrapper.outcome import JobOutcome, read_walltime_s
 from leadline.execution.wrapper.sampling import TreeSampler, adopt_orphans
 
 GRACE_S = 5.0
@@ -34,13 +33,13 @@ GRACE_S = 5.0
 FIRST_INTERIM_S, INTERIM_S = 5.0, 30.0
 """How often an interim result is written, for who follows the job and for the case that the wrapper is killed; of a
 young job after half its age, so that a request that is much too small is seen early."""
-ENOUGH = "the probe has seen enough of it"
+PROBE_DONE = "the probe has seen enough of it"
 ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 WARNING = (signal.SIGUSR1, signal.SIGUSR2)
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class WrapperLimits:
     """What the wrapper enforces, and ``site_walltime_s``: what the scheduler enforces.
 
     ``cpus`` are the only cores that the command may use, where they are given; the wrapper may use others.
@@ -63,12 +62,12 @@ class Limits:
 
 def supervise(
     argv: Sequence[str],
-    limits: Limits,
+    limits: WrapperLimits,
     *,
-    write: Callable[[Outcome], None],
+    write: Callable[[JobOutcome], None],
     workdir: Path | None = None,
     instruments: Instruments | None = None,
-) -> Outcome:
+) -> JobOutcome:
     """Run ``argv`` on this process's streams to its end; ``write`` gets interim outcomes and the last one.
 
     The command's streams and exit code are its own, and its environment but for what ``instruments`` need; signals
@@ -78,13 +77,13 @@ def supervise(
         InvalidInput: the command cannot be started; the outcome that says so was written.
     """
     adopt_orphans()
-    began = Outcome(JobState.RUNNING, _now(), socket.gethostname(), tuple(argv), node=describe_node())
-    with group_for(limits.memory_bytes) as cgroup:
+    began = JobOutcome(JobState.RUNNING, _now(), socket.gethostname(), tuple(argv), node=describe_node())
+    with memory_cgroup(limits.memory_bytes) as cgroup:
         watch = _Watch(began, limits, cgroup, cgroup.oom_kills(), time.monotonic(), instruments)
         handlers = {sign: signal.signal(sign, watch.on_signal) for sign in (*ENDING, *WARNING)}
         try:
             with _pinned(limits.cpus), cgroup.inside():
-                watch.child = start_attached(argv, env=watch.environment(), cwd=workdir, own_group=not os.isatty(0))
+                watch.child = start_process(argv, env=watch.environment(), cwd=workdir, own_group=not os.isatty(0))
             watch.deliver()
             usage = watch.follow(write)
         except InvalidInput as error:
@@ -102,8 +101,8 @@ def supervise(
 class _Watch:
     """The life of one child."""
 
-    began: Outcome
-    limits: Limits
+    began: JobOutcome
+    limits: WrapperLimits
     cgroup: Cgroup
     oom_kills: int
     start_s: float
@@ -147,7 +146,7 @@ class _Watch:
                 self.news = True
                 self._warn(number)
 
-    def follow(self, write: Callable[[Outcome], None]) -> tuple[int, float]:
+    def follow(self, write: Callable[[JobOutcome], None]) -> tuple[int, float]:
         """Sample and enforce until the child ends; return its wait status and the CPU seconds of its rusage."""
         child = self.child
         if child is None:
@@ -175,7 +174,7 @@ class _Watch:
         self._reap()
         return child.returncode, usage.ru_utime + usage.ru_stime
 
-    def ended(self, usage: tuple[int, float]) -> Outcome:
+    def ended(self, usage: tuple[int, float]) -> JobOutcome:
         """Return the last outcome: why it ended and all figures."""
         code, cpu_s = usage
         state, reason = self.cut, self.reason
@@ -208,7 +207,7 @@ class _Watch:
                 self._send_tree(signal.SIGKILL)
             return
         if self.instruments is not None and self.instruments.poll():
-            self._cut(JobState.CANCELLED, ENOUGH)
+            self._cut(JobState.CANCELLED, PROBE_DONE)
             return
         if limits.warning is not None and self._used_s() >= self._warning_due_s():
             self._warn(limits.warning)
@@ -224,7 +223,7 @@ class _Watch:
 
     def _read_control(self) -> None:
         """Take over a walltime that was asked for meanwhile; a warning comes before that one too."""
-        asked = None if self.limits.control is None else asked_walltime_s(self.limits.control)
+        asked = None if self.limits.control is None else read_walltime_s(self.limits.control)
         if asked is not None and asked != self.walltime_s:
             self.walltime_s, self.warned = asked, False
 
@@ -307,7 +306,7 @@ class _Watch:
     def _seen(self, cpu_s: float | None = None) -> dict[str, Any]:
         """Return the fields of an outcome that hold what was measured and what the job itself has shown."""
         progress = self.instruments.progress() if self.instruments else None
-        seen = {**self._figures(cpu_s), **figures(progress)}
+        seen = {**self._figures(cpu_s), **progress_measurements(progress)}
         return {"measured": seen, "progress": progress, "warned": self.heard}
 
     def _figures(self, cpu_s: float | None = None) -> dict[str, Measurement]:

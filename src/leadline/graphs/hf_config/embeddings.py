@@ -1,10 +1,10 @@
 """What turns words, images and sounds into the hidden states that a stack of layers starts from."""
 
 from leadline.core.graph import OpKind, StorageCategory
-from leadline.graphs.hf_config import layers
-from leadline.graphs.hf_config.modules import Build, Linear, Norm
+from leadline.graphs.hf_config import ops
+from leadline.graphs.hf_config.modules import Linear, ModelBuilder, Norm
 from leadline.graphs.hf_config.shape import ImageShape, SpeechShape, StackShape
-from leadline.graphs.hf_config.tape import Size, Tape
+from leadline.graphs.hf_config.tape import Tape, TapeTensor
 
 TEMPORARY = StorageCategory.TEMPORARY
 KERNEL = 3
@@ -16,7 +16,7 @@ class TokenEmbedding:
 
     __slots__ = ("build", "late", "more", "norm", "project", "shape", "table")
 
-    def __init__(self, build: Build, shape: StackShape, table: Size | None = None) -> None:
+    def __init__(self, build: ModelBuilder, shape: StackShape, table: TapeTensor | None = None) -> None:
         self.build, self.shape = build, shape
         width = shape.embedding or shape.hidden
         self.table = build.weight(shape.vocab, width, saved=build.saves) if table is None else table
@@ -28,20 +28,20 @@ class TokenEmbedding:
         late = shape.positions and shape.positions_after
         self.late = build.weight(shape.positions, shape.hidden) if late else None
 
-    def __call__(self, batch: int, sequence: int) -> Size:
+    def __call__(self, batch: int, sequence: int) -> TapeTensor:
         """Return hidden states (batch, sequence, width) of tokens that are held as inputs."""
         shape, tape = self.shape, self.build.tape
         tokens = self.build.given((batch, sequence), "int64")
-        hidden = layers.embedding(tape, self.table, tokens)
+        hidden = ops.embedding(tape, self.table, tokens)
         for table in self.more:
-            hidden = layers.add(tape, hidden, layers.embedding(tape, table, tokens))
+            hidden = ops.add(tape, hidden, ops.embedding(tape, table, tokens))
         if self.norm is not None:
             hidden = self.norm(hidden)
-        hidden = layers.dropout(tape, hidden, shape.dropout)
+        hidden = ops.dropout(tape, hidden, shape.dropout)
         if self.project is not None:
             hidden = self.project(hidden)
         if self.late is not None:
-            hidden = layers.add(tape, hidden, layers.embedding(tape, self.late, tokens))
+            hidden = ops.add(tape, hidden, ops.embedding(tape, self.late, tokens))
         return hidden
 
 
@@ -50,13 +50,13 @@ class ImageEmbedding:
 
     __slots__ = ("build", "extra", "patches", "positions", "rate", "shape")
 
-    def __init__(self, build: Build, hidden: int, shape: ImageShape, rate: float) -> None:
+    def __init__(self, build: ModelBuilder, hidden: int, shape: ImageShape, rate: float) -> None:
         self.build, self.shape, self.rate = build, shape, rate
         self.patches = Linear(build, hidden, shape.channels * shape.patch**2)
         self.extra = [build.weight(hidden) for _ in range(shape.extra)]
         self.positions = build.weight(shape.tokens, hidden)
 
-    def __call__(self, batch: int, _: int) -> Size:
+    def __call__(self, batch: int, _: int) -> TapeTensor:
         """Return hidden states (batch, tokens, width) of images that are held as inputs."""
         tape, shape = self.build.tape, self.shape
         image = self.build.given((batch, shape.channels, shape.side, shape.side), self.build.dtype)
@@ -66,7 +66,7 @@ class ImageEmbedding:
         slot, inner, dtype = hidden.slot, hidden.shape, hidden.dtype
         learned = [*self.extra, self.positions]
 
-        def backward(gradient: Size) -> None:
+        def backward(gradient: TapeTensor) -> None:
             back = tape.new(inner, dtype, TEMPORARY)
             tape.op("slice", OpKind.COPY, [gradient], [back])
             for weight in learned:
@@ -75,7 +75,7 @@ class ImageEmbedding:
                 tape.send(weight.slot, made)
             tape.send(slot, back)
 
-        return layers.dropout(tape, tape.node(joined, backward), self.rate)
+        return ops.dropout(tape, tape.node(joined, backward), self.rate)
 
 
 class SpeechEmbedding:
@@ -83,25 +83,25 @@ class SpeechEmbedding:
 
     __slots__ = ("build", "first", "positions", "rate", "second", "shape")
 
-    def __init__(self, build: Build, hidden: int, shape: SpeechShape, rate: float) -> None:
+    def __init__(self, build: ModelBuilder, hidden: int, shape: SpeechShape, rate: float) -> None:
         self.build, self.shape, self.rate = build, shape, rate
         self.first = build.weight(hidden, shape.bins, KERNEL), build.weight(hidden)
         self.second = build.weight(hidden, hidden, KERNEL), build.weight(hidden)
         self.positions = build.weight(shape.tokens, hidden, trained=False)
 
-    def __call__(self, batch: int, _: int) -> Size:
+    def __call__(self, batch: int, _: int) -> TapeTensor:
         """Return hidden states (batch, tokens, width) of spectra that are held as inputs."""
         tape, shape = self.build.tape, self.shape
         sound = self.build.given((batch, shape.bins, 2 * shape.tokens), self.build.dtype)
-        hidden = layers.activation(tape, _convolve(tape, sound, *self.first, stride=1), "gelu")
+        hidden = ops.activation(tape, _convolve(tape, sound, *self.first, stride=1), "gelu")
         del sound
-        hidden = layers.activation(tape, _convolve(tape, hidden, *self.second, stride=2), "gelu")
+        hidden = ops.activation(tape, _convolve(tape, hidden, *self.second, stride=2), "gelu")
         hidden = hidden.view(batch, shape.tokens, hidden.shape[1])
-        rows = Size(self.positions.shape, self.positions.dtype, self.positions.storage)
-        return layers.dropout(tape, layers.add(tape, hidden, rows), self.rate)
+        rows = TapeTensor(self.positions.shape, self.positions.dtype, self.positions.storage)
+        return ops.dropout(tape, ops.add(tape, hidden, rows), self.rate)
 
 
-def _convolve(tape: Tape, source: Size, weight: Size, bias: Size, *, stride: int) -> Size:
+def _convolve(tape: Tape, source: TapeTensor, weight: TapeTensor, bias: TapeTensor, *, stride: int) -> TapeTensor:
     """Convolve (batch, c, frames) with (k, c, 3), padded so that only ``stride`` shortens the frames."""
     if tape.autocast:
         source = tape.cast(source, tape.autocast)
@@ -114,7 +114,7 @@ def _convolve(tape: Tape, source: Size, weight: Size, bias: Size, *, stride: int
     tape.op("convolution", OpKind.CONV, [source, matrix, added], [result], flops=flops, dims=dims)
     slots = [source.slot, matrix.slot, added.slot]
 
-    def backward(gradient: Size) -> None:
+    def backward(gradient: TapeTensor) -> None:
         made = [
             tape.new(one.shape, one.dtype, StorageCategory.GRADIENT if tape.is_weight(one) else TEMPORARY)
             for one, slot in zip((source, matrix, added), slots, strict=True)

@@ -1,14 +1,14 @@
 """Encoder families for text and images: what each calls its sizes."""
 
 from leadline.core.errors import InvalidInput
-from leadline.graphs.hf_config.fields import Fields
+from leadline.graphs.hf_config.fields import ConfigFields
 from leadline.graphs.hf_config.shape import (
     AttentionShape,
     FeedForwardShape,
     HeadShape,
     ImageShape,
     LayerShape,
-    Relative,
+    RelativeAttentionShape,
     StackShape,
 )
 
@@ -19,7 +19,7 @@ POOLED = ("bert", "roberta", "xlm-roberta", "camembert", "albert", "mpnet")
 """Families whose bare model ends in a dense layer over the first token."""
 
 
-def bert(read: Fields) -> StackShape:
+def bert(read: ConfigFields) -> StackShape:
     """Read BERT, RoBERTa, DistilBERT and ELECTRA: norms after each half layer, a tied decoder with a transform."""
     family = read.family
     hidden = read.size("hidden_size", "dim", default=256 if family == "electra" else 768)
@@ -31,7 +31,7 @@ def bert(read: Fields) -> StackShape:
     )  # fmt: skip
 
 
-def mpnet(read: Fields) -> StackShape:
+def mpnet(read: ConfigFields) -> StackShape:
     """Read MPNet: BERT without segments, with a learned bias for distances that all layers share."""
     hidden = read.size("hidden_size", default=768)
     layer = _layer(read, hidden, written_out=True)
@@ -41,7 +41,7 @@ def mpnet(read: Fields) -> StackShape:
     )  # fmt: skip
 
 
-def albert(read: Fields) -> StackShape:
+def albert(read: ConfigFields) -> StackShape:
     """Read ALBERT: the same layer again and again, and narrow embeddings."""
     if read.size("inner_group_num", default=1) != 1:
         raise InvalidInput(f"{read.what}: an ALBERT model with several layers in a group is not expanded: trace it")
@@ -55,7 +55,7 @@ def albert(read: Fields) -> StackShape:
     )  # fmt: skip
 
 
-def deberta(read: Fields) -> StackShape:
+def deberta(read: ConfigFields) -> StackShape:
     """Read DeBERTa, all versions: each score adds what contents and distances say about each other."""
     first = read.family == "deberta"
     hidden = read.size("hidden_size", default=768 if first else 1536)
@@ -64,7 +64,7 @@ def deberta(read: Fields) -> StackShape:
     if read.optional("conv_kernel_size", least=0):
         raise InvalidInput(f"{read.what}: conv_kernel_size is set, but DeBERTa's convolution is not expanded: trace it")
     kinds = _kinds(read)
-    relative = Relative("c2p" in kinds, "p2c" in kinds, read.flag("share_att_key", default=False) and not first, first)
+    relative = RelativeAttentionShape("c2p" in kinds, "p2c" in kinds, read.flag("share_att_key", default=False) and not first, first)
     layer = _layer(read, hidden, heads=12 if first else 24, default=3072 if first else 6144, relative=relative)
     positions = read.size("max_position_embeddings", default=512)
     farthest = read.config.get("max_relative_positions", -1)
@@ -80,7 +80,7 @@ def deberta(read: Fields) -> StackShape:
     )  # fmt: skip
 
 
-def modernbert(read: Fields) -> StackShape:
+def modernbert(read: ConfigFields) -> StackShape:
     """Read ModernBERT: norms before each half, rotary positions, every third layer sees all tokens."""
     hidden, heads = read.size("hidden_size", default=768), read.size("num_attention_heads", default=12)
     layers = read.size("num_hidden_layers", default=22)
@@ -122,7 +122,7 @@ def modernbert(read: Fields) -> StackShape:
     )
 
 
-def vit(read: Fields) -> StackShape:
+def vit(read: ConfigFields) -> StackShape:
     """Read ViT and DeiT: patches and a class token instead of words; DeiT has a second such token."""
     hidden, heads = read.size("hidden_size", default=768), read.size("num_attention_heads", default=12)
     side, patch = read.size("image_size", default=224), read.size("patch_size", default=16)
@@ -158,7 +158,7 @@ def vit(read: Fields) -> StackShape:
     )
 
 
-def encoder_head(read: Fields, hidden: int, vocab: int, width: int, activation: str) -> HeadShape:
+def encoder_head(read: ConfigFields, hidden: int, vocab: int, width: int, activation: str) -> HeadShape:
     """Return the head of an encoder: hidden words, unless the file names another one."""
     architecture = read.architecture()
     if architecture.endswith("ForSequenceClassification"):
@@ -178,7 +178,7 @@ def encoder_head(read: Fields, hidden: int, vocab: int, width: int, activation: 
 
 
 def _encoder(
-    read: Fields, layer: LayerShape, layers: int, hidden: int, width: int, *, positions: int, types: int = 0,
+    read: ConfigFields, layer: LayerShape, layers: int, hidden: int, width: int, *, positions: int, types: int = 0,
     depth: int = 0, always: bool = False, buckets: int = 0, distances: int = 0, distance_norm: bool = False,
     longest: int = 0,
 ) -> StackShape:  # fmt: skip
@@ -207,8 +207,8 @@ def _encoder(
 
 
 def _layer(
-    read: Fields, hidden: int, *, heads: int = 12, default: int = 3072, activation: str = "gelu",
-    written_out: bool = False, relative: Relative | None = None,
+    read: ConfigFields, hidden: int, *, heads: int = 12, default: int = 3072, activation: str = "gelu",
+    written_out: bool = False, relative: RelativeAttentionShape | None = None,
 ) -> LayerShape:  # fmt: skip
     """Return BERT's layer, with ``heads`` and a feed-forward of ``default`` where the file is silent."""
     many = read.size("num_attention_heads", "n_heads", default=4 if read.family == "electra" else heads)
@@ -224,7 +224,7 @@ def _layer(
     return LayerShape(attention, feed, "post", dropout=read.rate("hidden_dropout_prob", "dropout", default=silent))
 
 
-def _kinds(read: Fields) -> tuple[str, ...]:
+def _kinds(read: ConfigFields) -> tuple[str, ...]:
     """Return which comparisons DeBERTa adds to the scores; older files join them by a bar."""
     kinds = read.config.get("pos_att_type") or ()
     return tuple(kinds.lower().split("|") if isinstance(kinds, str) else [str(kind) for kind in kinds])

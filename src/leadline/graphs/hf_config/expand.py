@@ -10,13 +10,18 @@ from typing import Any
 from leadline.core.errors import InvalidInput
 from leadline.core.graph import LoopFacts, Op, OpGraph, OpKind, Stage, StorageCategory, TracedJob
 from leadline.core.workload import Optimizer, Phase, Precision, Workload
-from leadline.graphs.hf_config.caching import BLOCK, Layout, layout_of
-from leadline.graphs.hf_config.families import read_shape
-from leadline.graphs.hf_config.generating import generation, require_generator
-from leadline.graphs.hf_config.model import Pair, Single, make_model
-from leadline.graphs.hf_config.modules import Build
-from leadline.graphs.hf_config.optimizer import hold_states, update
-from leadline.graphs.hf_config.shape import ModelShape, PairShape, StackShape
+from leadline.graphs.hf_config.families import read_model_shape
+from leadline.graphs.hf_config.generation import (
+    CACHE_BLOCK,
+    CacheLayout,
+    cache_layout,
+    expand_decode_steps,
+    require_generator,
+)
+from leadline.graphs.hf_config.model import EncoderDecoderModel, SingleStackModel, make_model
+from leadline.graphs.hf_config.modules import ModelBuilder
+from leadline.graphs.hf_config.optimizer import hold_states, update_weights
+from leadline.graphs.hf_config.shape import EncoderDecoderShape, ModelShape, StackShape
 from leadline.graphs.hf_config.tape import Tape
 
 DEFAULT_SEQUENCE = 2048
@@ -53,7 +58,7 @@ def expand(workload: Workload, *, device_type: str = "cuda") -> TracedJob:
         UnknownName: the ``model_type`` is not known.
     """
     config = read_config(workload.model.reference)
-    shape, left_out = read_shape(_text_part(config), workload.model.reference)
+    shape, left_out = read_model_shape(_text_part(config), workload.model.reference)
     _require_words(workload, shape)
     choices = _choose(workload, shape, config)
     run = _Run(workload, shape, choices, cuda=device_type == "cuda")
@@ -74,10 +79,10 @@ def expand(workload: Workload, *, device_type: str = "cuda") -> TracedJob:
     if workload.generated is None:
         return TracedJob(graph, loop, notes=tuple(notes), longer=tuple(longer))
     if workload.paged:
-        notes.append(f"the KV cache is paged: blocks of {BLOCK} tokens, and new ones are written where they belong")
+        notes.append(f"the KV cache is paged: blocks of {CACHE_BLOCK} tokens, and new ones are written where they belong")
     else:
         notes.append("decoding is that of transformers' generate: eager ops, and a cache that is copied to grow")
-    made = generation(run.decode, layout, choices.sequence, workload.generated)
+    made = expand_decode_steps(run.decode, layout, choices.sequence, workload.generated)
     return TracedJob(graph, loop, notes=tuple(notes), generation=made)
 
 
@@ -103,7 +108,7 @@ def read_config(reference: str) -> dict[str, Any]:
 
 def _require_words(workload: Workload, shape: ModelShape) -> None:
     """Refuse adapters where images or sounds are embedded."""
-    towers = (shape.encoder, shape.decoder) if isinstance(shape, PairShape) else (shape,)
+    towers = (shape.encoder, shape.decoder) if isinstance(shape, EncoderDecoderShape) else (shape,)
     if workload.adapters is not None and any(one.source is not None for one in towers):
         raise InvalidInput(f"--lora adapts models of words, not this {towers[0].family}: leave it out")
 
@@ -150,7 +155,7 @@ def _choose(workload: Workload, shape: ModelShape, config: dict[str, Any]) -> _C
         if workload.generated is not None and shape.positions:
             sequence = max(1, min(sequence, shape.max_sequence - workload.generated + 1))
         assumed.append(f"sequence {sequence}")
-    if isinstance(shape, PairShape) and shape.source is None:
+    if isinstance(shape, EncoderDecoderShape) and shape.source is None:
         assumed.append("a target as long as the source")
     fed = sequence + (workload.generated or 1) - 1
     if workload.generated is not None and shape.positions and fed > shape.max_sequence:
@@ -211,7 +216,7 @@ class _Run:
     choices: _Choices
     cuda: bool
 
-    def prefill(self, sequence: int) -> tuple[OpGraph, Layout]:
+    def prefill(self, sequence: int) -> tuple[OpGraph, CacheLayout]:
         """Return the step as it is trained, or as whole sequences pass; and the cache that it leaves."""
         workload, choices = self.workload, self.choices
         build = self._build()
@@ -219,13 +224,13 @@ class _Run:
         states = hold_states(tape, choices.optimizer) if tape.training else []
         _micro_steps(model, choices.batch, sequence, workload.accumulation if tape.training else 1)
         if tape.training:
-            update(tape, choices.optimizer, scaled=tape.autocast == "float16")
-        layout = layout_of(build.cache, BLOCK if workload.paged else 1)
+            update_weights(tape, choices.optimizer, scaled=tape.autocast == "float16")
+        layout = cache_layout(build.cache, CACHE_BLOCK if workload.paged else 1)
         graph = self._graph(build, layout)
         del states
         return graph, layout
 
-    def decode(self, layout: Layout, length: int) -> OpGraph:
+    def decode(self, layout: CacheLayout, length: int) -> OpGraph:
         """Return the pass that adds token number ``length`` to the cache of those before it."""
         build = self._build()
         model = make_model(build, self.shape)
@@ -236,7 +241,7 @@ class _Run:
         del answer
         return graph
 
-    def _build(self) -> Build:
+    def _build(self) -> ModelBuilder:
         workload, precision = self.workload, self.choices.precision
         training = workload.phase is Phase.TRAINING
         half = precision.compute not in ("float32", "tf32")
@@ -244,11 +249,11 @@ class _Run:
         tape = Tape(training=training, autocast=precision.compute if autocast else None)
         saving = workload.checkpointing and training
         dtype = precision.weights if workload.quantization is None else "float32"
-        return Build(tape, dtype, cuda=self.cuda, checkpointing=saving, caching=not saving,
+        return ModelBuilder(tape, dtype, cuda=self.cuda, checkpointing=saving, caching=not saving,
                      last_only=workload.generated is not None, paged=workload.paged, adapters=workload.adapters,
                      quantization=workload.quantization)  # fmt: skip
 
-    def _graph(self, build: Build, layout: Layout) -> OpGraph:
+    def _graph(self, build: ModelBuilder, layout: CacheLayout) -> OpGraph:
         tape, precision = build.tape, self.choices.precision
         held = (*tape.parameters, *tape.frozen)
         parts = sum(part.elements for one in build.packed for part in one.parts)
@@ -265,7 +270,7 @@ class _Run:
         )
 
 
-def _micro_steps(model: Single | Pair, batch: int, sequence: int, accumulation: int) -> None:
+def _micro_steps(model: SingleStackModel | EncoderDecoderModel, batch: int, sequence: int, accumulation: int) -> None:
     """Run forward and backward; further micro-steps repeat the second one, where gradients are held already."""
     tape = model.build.tape
     for position in range(min(accumulation, 2)):

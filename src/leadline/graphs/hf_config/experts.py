@@ -6,43 +6,43 @@ The experts' products are one kernel for all of them, which stays in the weights
 import math
 
 from leadline.core.graph import OpKind, StorageCategory
-from leadline.graphs.hf_config import layers
-from leadline.graphs.hf_config.modules import Build, FeedForward, Linear
+from leadline.graphs.hf_config import ops
+from leadline.graphs.hf_config.modules import FeedForwardBlock, Linear, ModelBuilder
 from leadline.graphs.hf_config.shape import FeedForwardShape
-from leadline.graphs.hf_config.tape import Size, Tape
+from leadline.graphs.hf_config.tape import Tape, TapeTensor
 
 TEMPORARY = StorageCategory.TEMPORARY
 
 
-class Experts:
+class MixtureOfExperts:
     """Feed-forward blocks of which a router picks some for each token, and one that every token may pass beside."""
 
     __slots__ = ("experts", "router", "shape", "shared", "shared_gate", "tape")
 
-    def __init__(self, build: Build, hidden: int, shape: FeedForwardShape) -> None:
+    def __init__(self, build: ModelBuilder, hidden: int, shape: FeedForwardShape) -> None:
         self.tape, self.shape = build.tape, shape
         self.router = Linear(build, shape.experts, hidden, bias=shape.router_bias, plain=True)
-        self.experts = FeedForward(build, hidden, shape._replace(fused=True), experts=shape.experts)
+        self.experts = FeedForwardBlock(build, hidden, shape._replace(fused=True), experts=shape.experts)
         beside = shape._replace(width=shape.shared, bias=False, fused=False)
-        self.shared = FeedForward(build, hidden, beside) if shape.shared else None
+        self.shared = FeedForwardBlock(build, hidden, beside) if shape.shared else None
         self.shared_gate = Linear(build, 1, hidden, bias=False) if shape.shared_gate else None
 
-    def __call__(self, hidden: Size) -> Size:
+    def __call__(self, hidden: TapeTensor) -> TapeTensor:
         """Return the weighed sum of the answers of each token's experts."""
         shape, tape = self.shape, self.tape
         weights = route(tape, self.router(hidden), shape.used)
-        chosen = dispatch(tape, hidden, shape.experts, shape.used)
-        total = combine(tape, self.experts(chosen), weights, hidden.shape)
+        chosen = gather_expert_tokens(tape, hidden, shape.experts, shape.used)
+        total = combine_expert_outputs(tape, self.experts(chosen), weights, hidden.shape)
         del chosen
         if self.shared is None:
             return total
         beside = self.shared(hidden)
         if self.shared_gate is not None:
-            beside = layers.multiply(tape, beside, layers.activation(tape, self.shared_gate(hidden), "sigmoid"))
-        return layers.add(tape, total, beside)
+            beside = ops.multiply(tape, beside, ops.activation(tape, self.shared_gate(hidden), "sigmoid"))
+        return ops.add(tape, total, beside)
 
 
-def route(tape: Tape, scores: Size, used: int) -> Size:
+def route(tape: Tape, scores: TapeTensor, used: int) -> TapeTensor:
     """Return the weights of the ``used`` best experts of each token, by their scores."""
     chances = tape.new(scores.shape, "float32")
     tape.op("_softmax", OpKind.SOFTMAX, [scores], [chances], flops=5.0 * scores.elements)
@@ -50,7 +50,7 @@ def route(tape: Tape, scores: Size, used: int) -> Size:
     tape.op("topk", OpKind.REDUCTION, [chances], [best], flops=scores.elements)
     slot, shape, dtype = scores.slot, scores.shape, scores.dtype
 
-    def backward(gradient: Size) -> None:
+    def backward(gradient: TapeTensor) -> None:
         back = tape.new(shape, dtype, TEMPORARY)
         tape.op("_softmax_backward_data", OpKind.SOFTMAX, [gradient, chances], [back], flops=4.0 * back.elements)
         tape.send(slot, back)
@@ -58,7 +58,7 @@ def route(tape: Tape, scores: Size, used: int) -> Size:
     return tape.node(best, backward)
 
 
-def dispatch(tape: Tape, hidden: Size, experts: int, used: int) -> Size:
+def gather_expert_tokens(tape: Tape, hidden: TapeTensor, experts: int, used: int) -> TapeTensor:
     """Gather the tokens of each expert, spread evenly: (experts, tokens · used ÷ experts, width).
 
     Where there are fewer choices than experts, each lands on an expert of its own and the others stay idle.
@@ -70,7 +70,7 @@ def dispatch(tape: Tape, hidden: Size, experts: int, used: int) -> Size:
     tape.op("index", OpKind.INDEX, [hidden], [result])
     slot, shape, dtype = hidden.slot, hidden.shape, hidden.dtype
 
-    def backward(gradient: Size) -> None:
+    def backward(gradient: TapeTensor) -> None:
         back = tape.new(shape, dtype, TEMPORARY)
         tape.op("index_put_", OpKind.INDEX, [gradient], [back], read=2.0 * gradient.bytes)
         tape.send(slot, back)
@@ -78,7 +78,7 @@ def dispatch(tape: Tape, hidden: Size, experts: int, used: int) -> Size:
     return tape.node(result, backward)
 
 
-def combine(tape: Tape, result: Size, weights: Size, shape: tuple[int, ...]) -> Size:
+def combine_expert_outputs(tape: Tape, result: TapeTensor, weights: TapeTensor, shape: tuple[int, ...]) -> TapeTensor:
     """Weigh the experts' answers, bring them back into the tokens' order, and add each token's up."""
     weighed = tape.new(result.shape, result.dtype)
     tape.op("mul", OpKind.ELEMENTWISE, [result, weights], [weighed], flops=result.elements)
@@ -89,7 +89,7 @@ def combine(tape: Tape, result: Size, weights: Size, shape: tuple[int, ...]) -> 
     tape.op("sum", OpKind.REDUCTION, [ordered], [total], flops=result.elements)
     del ordered
 
-    def backward(gradient: Size) -> None:
+    def backward(gradient: TapeTensor) -> None:
         spread = tape.new(result.shape, result.dtype, TEMPORARY)
         tape.op("index_put_", OpKind.INDEX, [gradient], [spread])
         product = tape.new(result.shape, result.dtype, TEMPORARY)

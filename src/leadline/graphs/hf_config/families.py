@@ -3,15 +3,16 @@
 from collections.abc import Callable
 
 from leadline.core.errors import InvalidInput, UnknownName
-from leadline.graphs.hf_config import decoders, encoders, older_decoders, pairs
-from leadline.graphs.hf_config.decoders import Style
-from leadline.graphs.hf_config.fields import Config, Fields
+from leadline.graphs.hf_config import decoders, encoder_decoders, encoders
+from leadline.graphs.hf_config import decoders as older_decoders
+from leadline.graphs.hf_config.decoders import DecoderStyle
+from leadline.graphs.hf_config.fields import Config, ConfigFields
 from leadline.graphs.hf_config.shape import ModelShape
 
-Reader = Callable[[Fields], ModelShape]
+Reader = Callable[[ConfigFields], ModelShape]
 
 
-def read_shape(config: Config, what: str) -> tuple[ModelShape, tuple[str, ...]]:
+def read_model_shape(config: Config, what: str) -> tuple[ModelShape, tuple[str, ...]]:
     """Return the shape that a configuration describes, and the sizes it leaves out; ``what`` names it in errors.
 
     Raises:
@@ -24,45 +25,45 @@ def read_shape(config: Config, what: str) -> tuple[ModelShape, tuple[str, ...]]:
     if family not in FAMILIES:
         known = f"known are {', '.join(sorted(FAMILIES))}; give any other model as a file.py:function or a command"
         raise UnknownName(f"model_type in {what}", str(family), FAMILIES, fix=known)
-    reader = Fields(config, what)
+    reader = ConfigFields(config, what)
     shape = FAMILIES[family](reader)
     return shape, tuple(dict.fromkeys(reader.assumed))
 
 
-def _dense(style: Style) -> Reader:
-    return lambda read: decoders.decoder(read, style)
+def _dense(style: DecoderStyle) -> Reader:
+    return lambda read: decoders.llama_like(read, style)
 
 
-def _experts(style: Style, experts: int, used: int, **fields: str) -> Reader:
-    return lambda read: decoders.mixture(read, style, experts=experts, used=used, **fields)
+def _experts(style: DecoderStyle, experts: int, used: int, **fields: str) -> Reader:
+    return lambda read: decoders.mixture_of_experts(read, style, experts=experts, used=used, **fields)
 
 
-GEMMA = Style(tied=True, activation="gelu_pytorch_tanh", norm="rms-wide")
+GEMMA = DecoderStyle(tied=True, activation="gelu_pytorch_tanh", norm="rms-wide")
 
 FAMILIES: dict[str, Reader] = {
-    "llama": _dense(Style()),
-    "mistral": _dense(Style()),
-    "granite": _dense(Style()),
-    "qwen2": _dense(Style(qkv_bias=True, out_bias=False)),
-    "qwen3": _dense(Style(query_key_norm="head", head_dim=128)),
+    "llama": _dense(DecoderStyle()),
+    "mistral": _dense(DecoderStyle()),
+    "granite": _dense(DecoderStyle()),
+    "qwen2": _dense(DecoderStyle(qkv_bias=True, out_bias=False)),
+    "qwen3": _dense(DecoderStyle(query_key_norm="head", head_dim=128)),
     "gemma": _dense(GEMMA),
     "gemma2": _dense(GEMMA._replace(layout="sandwich", pattern=2, capped=True)),
     "gemma3_text": _dense(GEMMA._replace(layout="sandwich", pattern=6, query_key_norm="head-wide")),
-    "phi3": _dense(Style(fused_qkv=True, fused_gate=True)),
-    "olmo": _dense(Style(norm="bare")),
-    "olmo2": _dense(Style(layout="after", norm="rms-wide", query_key_norm="width-wide")),
+    "phi3": _dense(DecoderStyle(fused_qkv=True, fused_gate=True)),
+    "olmo": _dense(DecoderStyle(norm="bare")),
+    "olmo2": _dense(DecoderStyle(layout="after", norm="rms-wide", query_key_norm="width-wide")),
     "phi": decoders.phi,
     "starcoder2": decoders.starcoder2,
     "stablelm": decoders.stablelm,
     "cohere": decoders.cohere,
-    "mixtral": _experts(Style(), 8, 2, width="intermediate_size"),
+    "mixtral": _experts(DecoderStyle(), 8, 2, width="intermediate_size"),
     "qwen2_moe": _experts(
-        Style(qkv_bias=True, out_bias=False), 60, 4, shared="shared_expert_intermediate_size", gate="yes"
+        DecoderStyle(qkv_bias=True, out_bias=False), 60, 4, shared="shared_expert_intermediate_size", gate="yes"
     ),
-    "qwen3_moe": _experts(Style(query_key_norm="head"), 128, 8),
-    "olmoe": _experts(Style(query_key_norm="width"), 64, 8, width="intermediate_size"),
+    "qwen3_moe": _experts(DecoderStyle(query_key_norm="head"), 128, 8),
+    "olmoe": _experts(DecoderStyle(query_key_norm="width"), 64, 8, width="intermediate_size"),
     "gpt_oss": _experts(
-        Style(qkv_bias=True, sinks=True, head_dim=64, pattern=2, norm="rms-wide"),
+        DecoderStyle(qkv_bias=True, sinks=True, head_dim=64, pattern=2, norm="rms-wide"),
         128,
         4,
         width="intermediate_size",
@@ -94,10 +95,10 @@ FAMILIES: dict[str, Reader] = {
     "modernbert": encoders.modernbert,
     "vit": encoders.vit,
     "deit": encoders.vit,
-    "t5": pairs.t5,
-    "mt5": pairs.t5,
-    "bart": pairs.bart,
-    "mbart": pairs.bart,
-    "whisper": pairs.whisper,
+    "t5": encoder_decoders.t5,
+    "mt5": encoder_decoders.t5,
+    "bart": encoder_decoders.bart,
+    "mbart": encoder_decoders.bart,
+    "whisper": encoder_decoders.whisper,
 }
 """``model_type`` → reader of its sizes. A new family is one row here and one in the parameter-count test."""

@@ -7,7 +7,7 @@ from leadline.core.errors import InvalidInput
 Config = dict[str, Any]
 
 
-class Fields:
+class ConfigFields:
     """Reads sizes out of one configuration, and remembers which it had to assume."""
 
     def __init__(self, config: Config, what: str) -> None:

@@ -4,15 +4,15 @@ from dataclasses import dataclass, field
 
 from leadline.core.graph import StorageCategory
 from leadline.core.workload import Adapters, Quantization
-from leadline.graphs.hf_config import attending, layers
-from leadline.graphs.hf_config.adapting import Adapter, Packed
-from leadline.graphs.hf_config.caching import Kept, appended, filed, written
+from leadline.graphs.hf_config import attention_ops, ops
+from leadline.graphs.hf_config.adapters import LowRankAdapter, QuantizedWeight
+from leadline.graphs.hf_config.generation import CachedTensor, append_tokens, write_in_place, write_prompt
 from leadline.graphs.hf_config.shape import AttentionShape, FeedForwardShape
-from leadline.graphs.hf_config.tape import Size, Tape
+from leadline.graphs.hf_config.tape import Tape, TapeTensor
 
 
 @dataclass(slots=True)
-class Build:
+class ModelBuilder:
     """Where modules get their weights and record their ops.
 
     ``dtype`` is that of the weights; ``cuda`` chooses the attention kernel. In inference ``cache`` keeps the keys and
@@ -30,15 +30,15 @@ class Build:
     caching: bool = True
     last_only: bool = False
     paged: bool = False
-    past: list[Kept] = field(default_factory=list)
-    cache: list[Kept] = field(default_factory=list)
-    inputs: list[Size] = field(default_factory=list)
-    scores: Size | None = None
+    past: list[CachedTensor] = field(default_factory=list)
+    cache: list[CachedTensor] = field(default_factory=list)
+    inputs: list[TapeTensor] = field(default_factory=list)
+    scores: TapeTensor | None = None
     adapters: Adapters | None = None
     quantization: Quantization | None = None
-    packed: list[Packed] = field(default_factory=list)
+    packed: list[QuantizedWeight] = field(default_factory=list)
 
-    def weight(self, *shape: int, trained: bool = True, saved: bool = False) -> Size:
+    def weight(self, *shape: int, trained: bool = True, saved: bool = False) -> TapeTensor:
         """Make one weight; beside adapters it is frozen, or, if it is ``saved`` with them, a trained copy of it."""
         if self.adapters is None:
             return self.tape.parameter(*shape, dtype=self.dtype, trained=trained)
@@ -50,37 +50,37 @@ class Build:
         """Whether embedding and output layer are trained beside adapters."""
         return self.adapters is not None and self.adapters.embeddings
 
-    def adapter(self, n: int, k: int) -> Adapter | None:
+    def adapter(self, n: int, k: int) -> LowRankAdapter | None:
         """Make what is trained beside a frozen (n, k) weight, if anything is."""
-        return None if self.adapters is None else Adapter(self.tape, self.adapters.rank, n, k)
+        return None if self.adapters is None else LowRankAdapter(self.tape, self.adapters.rank, n, k)
 
-    def pack(self, n: int, k: int) -> Packed | None:
+    def pack(self, n: int, k: int) -> QuantizedWeight | None:
         """Make a frozen (n, k) weight in few bits, if it is stored so."""
         if self.quantization is None:
             return None
-        self.packed.append(Packed(self.tape, self.quantization, n, k))
+        self.packed.append(QuantizedWeight(self.tape, self.quantization, n, k))
         return self.packed[-1]
 
-    def given(self, shape: tuple[int, ...], dtype: str) -> Size:
+    def given(self, shape: tuple[int, ...], dtype: str) -> TapeTensor:
         """Make an input, held until the step is done with."""
         self.inputs.append(self.tape.new(shape, dtype, StorageCategory.INPUT))
         return self.inputs[-1]
 
-    def keep(self, *made: Size, window: int | None = None) -> tuple[Size, ...]:
+    def keep(self, *made: TapeTensor, window: int | None = None) -> tuple[TapeTensor, ...]:
         """Return keys and values (b, heads, tokens, d) as the cache keeps them, joined to what it held in one type."""
         if not self.caching:
             return made
         dtype = "float32" if any(one.dtype == "float32" for one in made) else made[0].dtype
         if self.past and self.paged:
-            joined = tuple(written(self.tape, self.past.pop(0), one) for one in made)
+            joined = tuple(write_in_place(self.tape, self.past.pop(0), one) for one in made)
         elif self.past:
-            joined = tuple(appended(self.tape, self.past.pop(0), one, dtype) for one in made)
+            joined = tuple(append_tokens(self.tape, self.past.pop(0), one, dtype) for one in made)
         elif self.paged:
-            joined = tuple(filed(self.tape, one, dtype) for one in made)
+            joined = tuple(write_prompt(self.tape, one, dtype) for one in made)
         else:
             held = StorageCategory.ACTIVATION if self.tape.training else StorageCategory.KV_CACHE
-            joined = tuple(attending.copied(self.tape, one, "cat", dtype, held) for one in made)
-        self.cache += [Kept(one, window) for one in joined]
+            joined = tuple(attention_ops.copy_tensor(self.tape, one, "cat", dtype, held) for one in made)
+        self.cache += [CachedTensor(one, window) for one in joined]
         return joined
 
     def let_go(self) -> None:
@@ -99,7 +99,7 @@ class Linear:
     __slots__ = ("adapter", "bias", "packed", "tape", "weight")
 
     def __init__(
-        self, build: Build, n: int, k: int, *, bias: bool = True, experts: int = 0, plain: bool = False,
+        self, build: ModelBuilder, n: int, k: int, *, bias: bool = True, experts: int = 0, plain: bool = False,
         saved: bool = False,
     ) -> None:  # fmt: skip
         self.tape = build.tape
@@ -110,12 +110,12 @@ class Linear:
         self.bias = build.weight(*shape[:-1], saved=saved and build.saves) if bias else None
         self.adapter = build.adapter(n, k) if layer else None
 
-    def __call__(self, source: Size) -> Size:
+    def __call__(self, source: TapeTensor) -> TapeTensor:
         """Return (…, n) of (…, k)."""
         if self.packed is not None:
             result = self.packed.product(source, self.bias)
         elif self.weight is not None:
-            result = layers.linear(self.tape, source, self.weight, self.bias, cast=len(self.weight.shape) == 2)
+            result = ops.linear(self.tape, source, self.weight, self.bias, cast=len(self.weight.shape) == 2)
         return result if self.adapter is None else self.adapter(source, result, widened=self.packed is None)
 
 
@@ -123,33 +123,33 @@ class Norm:
     """A norm over the last axis; its weight may have its own shape.
 
     ``layer`` and ``rms`` are what they say, ``rms-wide`` multiplies its weight in float32, ``unbiased`` and ``bare``
-    are layer norms without a bias or any weight, ``written`` and ``written-biased`` layer norms computed op by op.
+    are layer norms without a bias or any weight, ``write_in_place`` and ``written-biased`` layer norms computed op by op.
     """
 
     __slots__ = ("bias", "kind", "tape", "weight")
 
-    def __init__(self, build: Build, kind: str, *shape: int) -> None:
+    def __init__(self, build: ModelBuilder, kind: str, *shape: int) -> None:
         self.tape, self.kind = build.tape, kind
         self.weight = None if kind.startswith("bare") else build.weight(*shape)
         self.bias = build.weight(*shape) if kind in ("layer", "written-biased") else None
 
-    def __call__(self, source: Size) -> Size:
+    def __call__(self, source: TapeTensor) -> TapeTensor:
         """Return ``source`` normalised."""
         if self.kind in ("rms", "bare-rms"):
-            return layers.rms_norm(self.tape, source, self.weight)
+            return ops.rms_norm(self.tape, source, self.weight)
         if self.kind == "rms-wide":
-            return layers.rms_norm(self.tape, source, self.weight, wide=True)
+            return ops.rms_norm(self.tape, source, self.weight, wide=True)
         if self.kind.startswith("written") and self.weight is not None:
-            return layers.written_norm(self.tape, source, self.weight, self.bias)
-        return layers.layer_norm(self.tape, source, self.weight, self.bias)
+            return ops.unfused_layer_norm(self.tape, source, self.weight, self.bias)
+        return ops.layer_norm(self.tape, source, self.weight, self.bias)
 
 
-class Attention:
+class AttentionBlock:
     """Attention to the tokens themselves, or to a ``memory``."""
 
     __slots__ = ("build", "key", "key_norm", "out", "qkv", "query", "query_norm", "shape", "sinks", "value")
 
-    def __init__(self, build: Build, shape: AttentionShape) -> None:
+    def __init__(self, build: ModelBuilder, shape: AttentionShape) -> None:
         self.build, self.shape = build, shape
         hidden, q, kv = shape.hidden, shape.query_width, shape.key_width
         if shape.fused:
@@ -164,8 +164,8 @@ class Attention:
         self.key_norm = _head_norm(build, shape, shape.kv_heads)
 
     def __call__(
-        self, hidden: Size, angles: Size | None = None, memory: Size | None = None, bias: Size | None = None
-    ) -> Size:
+        self, hidden: TapeTensor, angles: TapeTensor | None = None, memory: TapeTensor | None = None, bias: TapeTensor | None = None
+    ) -> TapeTensor:
         """Return what each token of ``hidden`` (batch, sequence, width) gathered."""
         shape, tape = self.shape, self.build.tape
         batch, sequence, _ = hidden.shape
@@ -177,53 +177,53 @@ class Attention:
         query = query.view(batch, shape.heads, sequence, shape.head_dim)
         key, value = (one.view(batch, shape.kv_heads, keys, shape.head_dim) for one in (key, value))
         if angles is not None and shape.rotary:
-            query, key = (attending.rotary(tape, one, angles, shape.rotary) for one in (query, key))
+            query, key = (attention_ops.rotate_positions(tape, one, angles, shape.rotary) for one in (query, key))
         if shape.causal:
             key, value = self.build.keep(key, value, window=shape.window)
         mixed = self._mix(query, key, value, memory, bias)
         del query, key, value
         return self.out(mixed.view(batch, sequence, shape.query_width))
 
-    def _mix(self, query: Size, key: Size, value: Size, memory: Size | None, bias: Size | None) -> Size:
+    def _mix(self, query: TapeTensor, key: TapeTensor, value: TapeTensor, memory: TapeTensor | None, bias: TapeTensor | None) -> TapeTensor:
         shape, tape = self.shape, self.build.tape
         times = shape.heads // shape.kv_heads
         if tape.autocast:
             query, key, value = (tape.cast(one, tape.autocast) for one in (query, key, value))
         flash = self.build.cuda and query.dtype != "float32"
         if times > 1 and shape.spread:
-            key, value = attending.repeat_heads(tape, key, times), attending.repeat_heads(tape, value, times)
+            key, value = attention_ops.repeat_heads(tape, key, times), attention_ops.repeat_heads(tape, value, times)
         elif shape.written_out or (times > 1 and not flash):
             return self._written_out(query, key, value, bias)
         causal = shape.causal and memory is None and bias is None
         if bias is not None and bias.slot is not None:
-            bias = attending.copied(tape, bias, "where")
-        return attending.attention(
+            bias = attention_ops.copy_tensor(tape, bias, "where")
+        return attention_ops.fused_attention(
             tape, query, key, value, causal=causal, window=shape.window, cuda=self.build.cuda, bias=bias
         )
 
-    def _written_out(self, query: Size, key: Size, value: Size, bias: Size | None) -> Size:
+    def _written_out(self, query: TapeTensor, key: TapeTensor, value: TapeTensor, bias: TapeTensor | None) -> TapeTensor:
         """Mix op by op: an implementation without a kernel, or kernels that take no grouped heads."""
         shape, tape = self.shape, self.build.tape
         times = shape.heads // shape.kv_heads
-        key, value = attending.repeat_heads(tape, key, times), attending.repeat_heads(tape, value, times)
+        key, value = attention_ops.repeat_heads(tape, key, times), attention_ops.repeat_heads(tape, value, times)
         if shape.fused:
-            query = attending.copied(tape, query, "clone")
-        mixed, scores = attending.written_out(
+            query = attention_ops.copy_tensor(tape, query, "clone")
+        mixed, scores = attention_ops.unfused_attention(
             tape, query, key, value, bias=bias, sinks=self.sinks, capped=shape.capped,
             dropout=shape.dropout,
         )  # fmt: skip
         self.build.scores = scores if shape.written_out else None
         return mixed
 
-    def _project(self, hidden: Size, memory: Size) -> tuple[Size, Size, Size]:
+    def _project(self, hidden: TapeTensor, memory: TapeTensor) -> tuple[TapeTensor, TapeTensor, TapeTensor]:
         shape = self.shape
         if shape.fused:
             widths = (shape.query_width, shape.key_width, shape.key_width)
-            query, key, value = attending.split(self.build.tape, self.qkv(hidden), widths)
+            query, key, value = attention_ops.split_last_axis(self.build.tape, self.qkv(hidden), widths)
             return query, key, value
         return self.query(hidden), self.key(memory), self.value(memory)
 
-    def _normalise(self, norm: Norm, source: Size, heads: int) -> Size:
+    def _normalise(self, norm: Norm, source: TapeTensor, heads: int) -> TapeTensor:
         if self.shape.query_key_norm.startswith("width"):
             return norm(source)
         batch, sequence, _ = source.shape
@@ -231,12 +231,12 @@ class Attention:
         return normal.view(batch, sequence, source.shape[-1])
 
 
-class FeedForward:
+class FeedForwardBlock:
     """Two or three linear layers around a pointwise function."""
 
     __slots__ = ("down", "gate", "shape", "tape", "up")
 
-    def __init__(self, build: Build, hidden: int, shape: FeedForwardShape, experts: int = 0) -> None:
+    def __init__(self, build: ModelBuilder, hidden: int, shape: FeedForwardShape, experts: int = 0) -> None:
         self.tape, self.shape = build.tape, shape
         fused = shape.fused and shape.gated
         rows = 2 * shape.width if fused else shape.width
@@ -244,26 +244,26 @@ class FeedForward:
         self.up = Linear(build, rows, hidden, bias=shape.bias, experts=experts)
         self.down = Linear(build, hidden, shape.width, bias=shape.bias, experts=experts)
 
-    def __call__(self, hidden: Size) -> Size:
+    def __call__(self, hidden: TapeTensor) -> TapeTensor:
         """Return the block's answer, of the shape of ``hidden``."""
         shape, tape = self.shape, self.tape
         if shape.gated:
             if self.gate is None:
-                gate, inner = attending.split(tape, self.up(hidden), (shape.width, shape.width))
+                gate, inner = attention_ops.split_last_axis(tape, self.up(hidden), (shape.width, shape.width))
             else:
                 gate, inner = self.gate(hidden), self.up(hidden)
             if shape.activation == "clamped_swiglu":
-                inner = layers.clamped_swiglu(tape, gate, inner)
+                inner = ops.clamped_swiglu(tape, gate, inner)
             else:
-                gate = layers.activation(tape, gate, shape.activation)
-                inner = layers.multiply(tape, gate, inner)
+                gate = ops.activation(tape, gate, shape.activation)
+                inner = ops.multiply(tape, gate, inner)
             del gate
         else:
-            inner = layers.activation(tape, self.up(hidden), shape.activation)
-        return self.down(layers.dropout(tape, inner, shape.dropout))
+            inner = ops.activation(tape, self.up(hidden), shape.activation)
+        return self.down(ops.dropout(tape, inner, shape.dropout))
 
 
-def _head_norm(build: Build, shape: AttentionShape, heads: int) -> Norm | None:
+def _head_norm(build: ModelBuilder, shape: AttentionShape, heads: int) -> Norm | None:
     """Make the norm of the queries' or keys' heads, if there is one."""
     kinds = {
         "head": ("rms", (shape.head_dim,)),

@@ -4,7 +4,7 @@ import math
 
 from leadline.core.graph import BYTES_PER_ELEMENT, OpKind, Stage, StorageCategory
 from leadline.core.workload import Optimizer
-from leadline.graphs.hf_config.tape import Size, Tape
+from leadline.graphs.hf_config.tape import Tape, TapeTensor
 
 UPDATES: dict[Optimizer, tuple[tuple[str, int, int, bool], ...]] = {
     Optimizer.SGD: (("add_", 2, 2, False),),
@@ -38,13 +38,13 @@ TENSORS_PER_KERNEL = 100
 ELEMENTS_PER_KERNEL = 320 * 65536
 """Elements that one multi-tensor kernel takes: 320 blocks of 65,536 (ATen's MultiTensorApply)."""
 
-BLOCK = 256
+QUANTIZATION_BLOCK = 256
 """Numbers of an 8-bit state that share a float32 scale (bitsandbytes)."""
 LEAST_QUANTIZED = 4096
 """Weights with fewer elements keep a float32 state (bitsandbytes' ``min_8bit_size``)."""
 
 
-def hold_states(tape: Tape, optimizer: Optimizer) -> list[Size]:
+def hold_states(tape: Tape, optimizer: Optimizer) -> list[TapeTensor]:
     """Make the optimizer's state, which every step but the first starts with; none where it may leave the device."""
     if optimizer.paged:
         return []
@@ -56,16 +56,16 @@ def hold_states(tape: Tape, optimizer: Optimizer) -> list[Size]:
     ]
 
 
-def _state(weight: Size, optimizer: Optimizer) -> list[tuple[tuple[int, ...], str]]:
+def _state(weight: TapeTensor, optimizer: Optimizer) -> list[tuple[tuple[int, ...], str]]:
     """Return shape and dtype of the tensors that hold one state of a weight."""
     if not optimizer.from_bitsandbytes:
         return [(weight.shape, weight.dtype)]
     if not optimizer.quantized or weight.elements < LEAST_QUANTIZED:
         return [(weight.shape, "float32")]
-    return [(weight.shape, "uint8"), ((math.ceil(weight.elements / BLOCK),), "float32")]
+    return [(weight.shape, "uint8"), ((math.ceil(weight.elements / QUANTIZATION_BLOCK),), "float32")]
 
 
-def update(tape: Tape, optimizer: Optimizer, *, scaled: bool = False) -> None:
+def update_weights(tape: Tape, optimizer: Optimizer, *, scaled: bool = False) -> None:
     """Record one optimizer step over all weights, then give the gradients back; ``scaled`` unscales them first."""
     tape.stage = Stage.OPTIMIZER
     weights = tape.parameters
@@ -75,7 +75,7 @@ def update(tape: Tape, optimizer: Optimizer, *, scaled: bool = False) -> None:
     steps = UPDATES.get(optimizer, ())
     if scaled:
         steps = (("non_finite_check_and_unscale_", 1, 1, False), *steps)
-    made: list[Size] = []
+    made: list[TapeTensor] = []
     for name, read, cost, new in steps:
         if new:
             made = [tape.new(weight.shape, weight.dtype, StorageCategory.TEMPORARY) for weight in weights]

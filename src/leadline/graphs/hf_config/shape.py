@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 
-class Latent(NamedTuple):
+class LatentAttentionShape(NamedTuple):
     """Multi-head latent attention (DeepSeek-V2): queries and keys pass through narrow latents.
 
     ``query_rank`` is ``None`` where queries are projected directly; a head's query and key are ``plain`` dimensions
@@ -17,7 +17,7 @@ class Latent(NamedTuple):
     value: int
 
 
-class Relative(NamedTuple):
+class RelativeAttentionShape(NamedTuple):
     """Disentangled attention (DeBERTa): which of contents and positions are compared, and with whose projections.
 
     ``shared`` reuses the contents' projections for positions; ``fused`` is the first version, with one product for
@@ -57,8 +57,8 @@ class AttentionShape(NamedTuple):
     sinks: bool = False
     capped: bool = False
     written_out: bool = False
-    latent: Latent | None = None
-    relative: Relative | None = None
+    latent: LatentAttentionShape | None = None
+    relative: RelativeAttentionShape | None = None
     dropout: float = 0.0
 
     @property
@@ -187,7 +187,7 @@ class StackShape(NamedTuple):
     final_dropout: float = 0.0
 
 
-class PairShape(NamedTuple):
+class EncoderDecoderShape(NamedTuple):
     """An encoder and a decoder that looks at what it made (T5, BART, Whisper); both embed words with one table.
 
     ``head`` scores what the decoder made. ``cross_bias`` adds a bias of zeros to the scores against the encoder's
@@ -212,4 +212,4 @@ class PairShape(NamedTuple):
         return self.decoder.positions
 
 
-ModelShape = StackShape | PairShape
+ModelShape = StackShape | EncoderDecoderShape

@@ -1,6 +1,6 @@
 """Record the ops and the memory of a model written with sizes instead of tensors, and derive its backward pass.
 
-A ``Size`` stands for a tensor: shape, dtype, and a share in a piece of memory. As in PyTorch, memory is given back when
+A ``TapeTensor`` stands for a tensor: shape, dtype, and a share in a piece of memory. As in PyTorch, memory is given back when
 the last share goes (by Python's own reference counts), an op saves what its backward needs, and the backward pass runs
 the nodes in reverse, so that the timeline of an expanded configuration follows that of the eager model.
 """
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from leadline.core.graph import BYTES_PER_ELEMENT, Op, OpKind, Stage, StorageCategory, StorageEvent, TensorSpec
 
-Backward = Callable[["Size"], None]
+Backward = Callable[["TapeTensor"], None]
 
 
 class Storage:
@@ -30,7 +30,7 @@ class Storage:
         self.tape.events.append(StorageEvent(self.tape.place, self.number, -self.size_bytes, self.category))
 
 
-class Size:
+class TapeTensor:
     """A tensor without data. ``slot`` names the value in the backward pass (``None``: no gradient flows to it)."""
 
     __slots__ = ("dtype", "shape", "slot", "storage")
@@ -48,13 +48,13 @@ class Size:
         """Bytes of the elements."""
         return math.prod(self.shape) * BYTES_PER_ELEMENT[self.dtype]
 
-    def view(self, *shape: int) -> "Size":
+    def view(self, *shape: int) -> "TapeTensor":
         """Return the same memory and value under another shape."""
-        return Size(shape, self.dtype, self.storage, self.slot)
+        return TapeTensor(shape, self.dtype, self.storage, self.slot)
 
 
 @dataclass(slots=True)
-class _Row:
+class _OpRow:
     op: Op
     count: int
 
@@ -69,13 +69,13 @@ class Tape:
     weight: int = 1
     place: int = 0
     events: list[StorageEvent] = field(default_factory=list)
-    parameters: list[Size] = field(default_factory=list)
-    frozen: list[Size] = field(default_factory=list)
-    gradients: dict[int, Size] = field(default_factory=dict)
-    _rows: dict[object, _Row] = field(default_factory=dict)
+    parameters: list[TapeTensor] = field(default_factory=list)
+    frozen: list[TapeTensor] = field(default_factory=list)
+    gradients: dict[int, TapeTensor] = field(default_factory=dict)
+    _rows: dict[object, _OpRow] = field(default_factory=dict)
     _nodes: list[tuple[int, Backward]] = field(default_factory=list)
-    _pending: dict[int, Size] = field(default_factory=dict)
-    _casts: dict[int, Size] = field(default_factory=dict)
+    _pending: dict[int, TapeTensor] = field(default_factory=dict)
+    _casts: dict[int, TapeTensor] = field(default_factory=dict)
     _owned: set[int] = field(default_factory=set)
     _recording: bool = True
     _number: int = 0
@@ -85,27 +85,27 @@ class Tape:
         self._number += 1
         return self._number
 
-    def parameter(self, *shape: int, dtype: str, trained: bool = True) -> Size:
+    def parameter(self, *shape: int, dtype: str, trained: bool = True) -> TapeTensor:
         """Make a weight, held for the whole step; without ``trained`` it has no gradient and no optimizer state."""
         storage = self._take(shape, dtype, StorageCategory.PARAMETER)
         if not trained:
-            self.frozen.append(Size(shape, dtype, storage))
+            self.frozen.append(TapeTensor(shape, dtype, storage))
             return self.frozen[-1]
-        made = Size(shape, dtype, storage, self.next_number())
+        made = TapeTensor(shape, dtype, storage, self.next_number())
         self.parameters.append(made)
         self._owned.add(made.slot or 0)
         return made
 
-    def new(self, shape: tuple[int, ...], dtype: str, category: StorageCategory = StorageCategory.ACTIVATION) -> Size:
+    def new(self, shape: tuple[int, ...], dtype: str, category: StorageCategory = StorageCategory.ACTIVATION) -> TapeTensor:
         """Make a tensor that nobody computed yet (an input, or the output of the op recorded next)."""
-        return Size(shape, dtype, self._take(shape, dtype, category))
+        return TapeTensor(shape, dtype, self._take(shape, dtype, category))
 
     def op(
         self,
         name: str,
         kind: OpKind,
-        inputs: Sequence[Size],
-        outputs: Sequence[Size],
+        inputs: Sequence[TapeTensor],
+        outputs: Sequence[TapeTensor],
         *,
         flops: float = 0.0,
         dims: dict[str, int] | None = None,
@@ -134,10 +134,10 @@ class Tape:
             dims=dims or {},
             kernels=kernels,
         )
-        self._rows[key] = _Row(op, self.weight)
+        self._rows[key] = _OpRow(op, self.weight)
         self.place = len(self._rows)
 
-    def node(self, output: Size, backward: Backward, *sources: Size | None) -> Size:
+    def node(self, output: TapeTensor, backward: Backward, *sources: TapeTensor | None) -> TapeTensor:
         """Give ``output`` a backward function, if gradients are wanted here; return it.
 
         Where ``sources`` are named and no gradient flows to any of them, none flows through ``output`` either.
@@ -149,7 +149,7 @@ class Tape:
             self._nodes.append((output.slot, backward))
         return output
 
-    def send(self, slot: int | None, gradient: Size) -> None:
+    def send(self, slot: int | None, gradient: TapeTensor) -> None:
         """Add ``gradient`` to what has arrived at the value named by ``slot`` in the backward pass."""
         if slot is None:
             return
@@ -165,7 +165,7 @@ class Tape:
         self.op("add", OpKind.ELEMENTWISE, [known, gradient], [total], flops=known.elements)
         place[slot] = total
 
-    def backward(self, output: Size, gradient: Size) -> None:
+    def backward(self, output: TapeTensor, gradient: TapeTensor) -> None:
         """Run the nodes in reverse from ``output``; each gives back what it saved when it is done."""
         self.stage = Stage.BACKWARD
         self.send(output.slot, gradient)
@@ -173,13 +173,13 @@ class Tape:
         self._run(self._nodes)
         self._casts.clear()
 
-    def checkpoint(self, block: Callable[[Size], Size], source: Size) -> Size:
+    def checkpoint(self, block: Callable[[TapeTensor], TapeTensor], source: TapeTensor) -> TapeTensor:
         """Run ``block`` without saving anything but its input; its backward runs it again first."""
         outer, self._recording = self._recording, False
         result = block(source)
         self._recording = outer
 
-        def backward(gradient: Size) -> None:
+        def backward(gradient: TapeTensor) -> None:
             kept, self._nodes = self._nodes, []
             again = block(source)
             self.send(again.slot, gradient)
@@ -189,7 +189,7 @@ class Tape:
 
         return self.node(result, backward)
 
-    def cast_weight(self, weight: Size) -> Size:
+    def cast_weight(self, weight: TapeTensor) -> TapeTensor:
         """Return ``weight`` in autocast's dtype, cast once in each forward pass, or each time if it is not trained."""
         if self.autocast is None or weight.dtype == self.autocast:
             return weight
@@ -200,7 +200,7 @@ class Tape:
             known = self._casts[weight.slot] = self.cast(weight, self.autocast)
         return known
 
-    def cast(self, source: Size, dtype: str) -> Size:
+    def cast(self, source: TapeTensor, dtype: str) -> TapeTensor:
         """Return ``source`` in another dtype (itself when it is in that dtype already)."""
         if source.dtype == dtype:
             return source
@@ -211,7 +211,7 @@ class Tape:
             return result
         owned = slot in self._owned
 
-        def backward(gradient: Size) -> None:
+        def backward(gradient: TapeTensor) -> None:
             category = StorageCategory.GRADIENT if owned else StorageCategory.TEMPORARY
             back = self.new(gradient.shape, origin, category)
             self.op("_to_copy", OpKind.COPY, [gradient], [back])
@@ -223,7 +223,7 @@ class Tape:
         """Leave autocast: its cached casts live on only where an op saved them."""
         self._casts.clear()
 
-    def is_weight(self, size: Size) -> bool:
+    def is_weight(self, size: TapeTensor) -> bool:
         """Whether ``size`` is a parameter (not a cast of one)."""
         return size.slot in self._owned
 
@@ -249,7 +249,7 @@ class Tape:
         return Storage(self, math.prod(shape) * BYTES_PER_ELEMENT[dtype], category)
 
 
-def _counted(row: _Row) -> Op:
+def _counted(row: _OpRow) -> Op:
     op = row.op
     return Op(
         op.name, op.kind, op.stage, op.dtype, op.flops, op.bytes_read, op.bytes_written, op.inputs, op.outputs,

@@ -4,9 +4,9 @@ import math
 from collections.abc import Callable, Sequence
 
 from leadline.core.graph import OpKind, TensorSpec
-from leadline.graphs.hlo.flatten import Node, Program
-from leadline.graphs.hlo.library_calls import call_of
-from leadline.graphs.hlo.module import elements, size_bytes
+from leadline.graphs.hlo.flatten import FlatProgram, HloNode
+from leadline.graphs.hlo.library_calls import library_call
+from leadline.graphs.hlo.module import element_count, size_bytes
 
 Dims = dict[str, int]
 Specs = Sequence[TensorSpec]
@@ -45,12 +45,12 @@ KINDS = {
 }  # fmt: skip
 
 
-def base_opcode(node: Node) -> str:
+def base_opcode(node: HloNode) -> str:
     """Return the opcode without the ``start`` of an asynchronous one."""
     return node.opcode.removesuffix("_start")
 
 
-def kind_of(program: Program, node: Node) -> OpKind:
+def node_kind(program: FlatProgram, node: HloNode) -> OpKind:
     """Return what class of kernel an instruction is by itself."""
     opcode = base_opcode(node)
     if opcode in COLLECTIVES:
@@ -58,7 +58,7 @@ def kind_of(program: Program, node: Node) -> OpKind:
     if opcode in MOVES or opcode in ALIASES:
         return OpKind.COPY
     if opcode == "custom_call":
-        call = call_of(node, _inputs(program, node), _outputs(program, node))
+        call = library_call(node, _inputs(program, node), _outputs(program, node))
         return call.kind if call else OpKind.OTHER
     if opcode == "gather" and _reads_table(program, node):
         return OpKind.EMBEDDING
@@ -67,17 +67,17 @@ def kind_of(program: Program, node: Node) -> OpKind:
     return KINDS.get(opcode, OpKind.ELEMENTWISE)
 
 
-def _reads_table(program: Program, node: Node) -> bool:
+def _reads_table(program: FlatProgram, node: HloNode) -> bool:
     """Whether a gather takes whole rows of a matrix, as an embedding does."""
     sizes = node.attributes.get("slice_sizes")
     table = program.values[node.inputs[0]]
     return len(table.shape) == 2 and (not sizes or sizes == (1, table.shape[1]))
 
 
-def flops_of(program: Program, node: Node) -> float:
+def node_flops(program: FlatProgram, node: HloNode) -> float:
     """Return the floating-point operations of one run; of a fusion, those of all it holds."""
     if node.inner is not None:
-        return sum(flops_of(node.inner, one) * one.count for one in node.inner.nodes)
+        return sum(node_flops(node.inner, one) * one.count for one in node.inner.nodes)
     opcode = base_opcode(node)
     inputs, outputs = _inputs(program, node), _outputs(program, node)
     if opcode in MOVES or opcode in ALIASES or opcode in COLLECTIVES or not outputs:
@@ -86,46 +86,46 @@ def flops_of(program: Program, node: Node) -> float:
         return _FLOPS[opcode](node, inputs, outputs)
     if not any("float" in one.dtype or "complex" in one.dtype for one in (*inputs, *outputs)):
         return 0.0
-    return float(max(elements(one) for one in outputs) * WEIGHTS.get(opcode, 1))
+    return float(max(element_count(one) for one in outputs) * WEIGHTS.get(opcode, 1))
 
 
-def _dot_flops(node: Node, inputs: Specs, _: Specs) -> float:
+def _dot_flops(node: HloNode, inputs: Specs, _: Specs) -> float:
     dims = gemm_dims(node, inputs)
     return 2.0 * dims["b"] * dims["m"] * dims["n"] * dims["k"]
 
 
-def _call_flops(node: Node, inputs: Specs, outputs: Specs) -> float:
-    call = call_of(node, inputs, outputs)
+def _call_flops(node: HloNode, inputs: Specs, outputs: Specs) -> float:
+    call = library_call(node, inputs, outputs)
     return call.flops if call else 0.0
 
 
-def _reduce_flops(_: Node, inputs: Specs, outputs: Specs) -> float:
-    return float(max(0, elements(inputs[0]) - elements(outputs[0]))) * len(outputs)
+def _reduce_flops(_: HloNode, inputs: Specs, outputs: Specs) -> float:
+    return float(max(0, element_count(inputs[0]) - element_count(outputs[0]))) * len(outputs)
 
 
-def _window_flops(node: Node, inputs: Specs, outputs: Specs) -> float:
+def _window_flops(node: HloNode, inputs: Specs, outputs: Specs) -> float:
     if outputs[0].shape == inputs[0].shape and any(
         size > 16 and size == whole for size, whole in zip(node.numbers("size"), inputs[0].shape, strict=False)
     ):
-        return 2.0 * elements(outputs[0])  # a running sum, which every compiler makes a scan
+        return 2.0 * element_count(outputs[0])  # a running sum, which every compiler makes a scan
     many = outputs[0] if node.opcode == "reduce_window" else inputs[1]
-    return float(elements(many) * max(1, math.prod(node.numbers("size")) - 1))
+    return float(element_count(many) * max(1, math.prod(node.numbers("size")) - 1))
 
 
-def _scatter_flops(node: Node, inputs: Specs, _: Specs) -> float:
-    return float(elements(inputs[-1])) if "add" in node.applied else 0.0
+def _scatter_flops(node: HloNode, inputs: Specs, _: Specs) -> float:
+    return float(element_count(inputs[-1])) if "add" in node.applied else 0.0
 
 
-def _fft_flops(_: Node, __: Specs, outputs: Specs) -> float:
+def _fft_flops(_: HloNode, __: Specs, outputs: Specs) -> float:
     """Return 5·n·log2 of the last axis: the count by which transforms are compared (FFTW's)."""
-    return 5.0 * elements(outputs[0]) * math.log2(max(2, outputs[0].shape[-1] if outputs[0].shape else 2))
+    return 5.0 * element_count(outputs[0]) * math.log2(max(2, outputs[0].shape[-1] if outputs[0].shape else 2))
 
 
-def _no_flops(_: Node, __: Specs, ___: Specs) -> float:
+def _no_flops(_: HloNode, __: Specs, ___: Specs) -> float:
     return 0.0
 
 
-def dims_of(program: Program, node: Node) -> Dims:
+def node_dims(program: FlatProgram, node: HloNode) -> Dims:
     """Return the sizes that decide the speed, as ``Op.dims`` documents them."""
     inputs, outputs = _inputs(program, node), _outputs(program, node)
     if node.opcode == "dot":
@@ -137,7 +137,7 @@ def dims_of(program: Program, node: Node) -> Dims:
             else _conv_dims(node, inputs, outputs[0])
         )
     if node.opcode == "custom_call":
-        call = call_of(node, inputs, outputs)
+        call = library_call(node, inputs, outputs)
         return call.dims if call else {}
     if base_opcode(node) in COLLECTIVES:
         sent = sum(size_bytes(one) for one in inputs)
@@ -145,7 +145,7 @@ def dims_of(program: Program, node: Node) -> Dims:
     return {}
 
 
-def traffic_of(program: Program, node: Node) -> tuple[float, float]:
+def node_traffic(program: FlatProgram, node: HloNode) -> tuple[float, float]:
     """Return the bytes read and written by an instruction that runs as a kernel of its own.
 
     What selects reads what it returns, and what updates in place touches what it changes, not the whole tensor. What a
@@ -161,12 +161,12 @@ def traffic_of(program: Program, node: Node) -> tuple[float, float]:
     if opcode == "custom_call":
         if node.attributes.get("target") in JOINTS:
             return 0.0, 0.0
-        call = call_of(node, _inputs(program, node), _outputs(program, node))
+        call = library_call(node, _inputs(program, node), _outputs(program, node))
         return sum(sizes), sum(results) - (call.workspace_bytes if call else 0.0)
     return sum(_far_bytes(program, value) for value in dict.fromkeys(node.inputs)), sum(results)
 
 
-def _far_bytes(program: Program, value: int) -> float:
+def _far_bytes(program: FlatProgram, value: int) -> float:
     return 0.0 if value in program.near else float(size_bytes(program.values[value]))
 
 
@@ -176,9 +176,9 @@ def _scattered(sizes: list[float], results: list[float]) -> tuple[float, float]:
     return 2 * changed + sizes[len(results)], changed
 
 
-def _fusion_traffic(program: Program, node: Node, inner: Program) -> tuple[float, float]:
+def _fusion_traffic(program: FlatProgram, node: HloNode, inner: FlatProgram) -> tuple[float, float]:
     """Return the traffic of a fusion: an operand that is only sliced is read by its slices."""
-    readers: dict[int, list[Node]] = {}
+    readers: dict[int, list[HloNode]] = {}
     for one in inner.nodes:
         for value in one.inputs:
             readers.setdefault(value, []).append(one)
@@ -188,7 +188,7 @@ def _fusion_traffic(program: Program, node: Node, inner: Program) -> tuple[float
     return read, sum(_written_bytes(inner, value) for value, outer in outputs if outer not in program.near)
 
 
-def _read_bytes(inner: Program, value: int, readers: dict[int, list[Node]]) -> float:
+def _read_bytes(inner: FlatProgram, value: int, readers: dict[int, list[HloNode]]) -> float:
     whole, total = float(size_bytes(inner.values[value])), 0.0
     for one in readers.get(value, []):
         if one.opcode in ("dynamic_slice", "slice", "gather") and one.inputs[0] == value:
@@ -202,7 +202,7 @@ def _read_bytes(inner: Program, value: int, readers: dict[int, list[Node]]) -> f
     return min(whole, total)
 
 
-def _written_bytes(inner: Program, value: int) -> float:
+def _written_bytes(inner: FlatProgram, value: int) -> float:
     maker = inner.makers[value]
     while maker >= 0 and inner.nodes[maker].opcode in ALIASES:
         value = inner.nodes[maker].inputs[0]
@@ -212,7 +212,7 @@ def _written_bytes(inner: Program, value: int) -> float:
     return float(size_bytes(inner.values[value]))
 
 
-def gemm_dims(node: Node, inputs: Specs) -> Dims:
+def gemm_dims(node: HloNode, inputs: Specs) -> Dims:
     """Return ``b, m, n, k`` of a dot: batch, free on the left, free on the right, summed over."""
     left, right = inputs[0].shape, inputs[1].shape
     summed = [axis % len(left) for axis in node.numbers("lhs_contracting")] if left else []
@@ -222,7 +222,7 @@ def gemm_dims(node: Node, inputs: Specs) -> Dims:
     return {"b": b, "m": math.prod(left) // max(1, b * k), "n": math.prod(right) // max(1, b * k), "k": k}
 
 
-def _layout(node: Node) -> tuple[str, str, str]:
+def _layout(node: HloNode) -> tuple[str, str, str]:
     lhs, _, rest = str(node.attributes.get("labels", "bf01_oi01->bf01")).partition("_")
     rhs, _, out = rest.partition("->")
     return lhs, rhs, out
@@ -232,7 +232,7 @@ def _spatial(shape: tuple[int, ...], labels: str) -> list[int]:
     return [shape[labels.index(str(axis))] for axis in range(sum(sign.isdigit() for sign in labels))]
 
 
-def _convolution_flops(node: Node, inputs: Specs, outputs: Specs) -> float:
+def _convolution_flops(node: HloNode, inputs: Specs, outputs: Specs) -> float:
     """Return 2 × outputs × taps × channels; of one with a dilated operand 2 × operand × taps × outputs' channels.
 
     Between the elements of a dilated left operand (the gradient of a strided convolution) stand zeros, which no library
@@ -245,11 +245,11 @@ def _convolution_flops(node: Node, inputs: Specs, outputs: Specs) -> float:
     taps = math.prod(_spatial(inputs[1].shape, rhs))
     groups = node.number("feature_group_count")
     if math.prod(node.numbers("lhs_dilate")) > 1:
-        return 2.0 * elements(inputs[0]) * taps * inputs[1].shape[rhs.index("o")] / groups
-    return 2.0 * elements(outputs[0]) * taps * inputs[1].shape[rhs.index("i")]
+        return 2.0 * element_count(inputs[0]) * taps * inputs[1].shape[rhs.index("o")] / groups
+    return 2.0 * element_count(outputs[0]) * taps * inputs[1].shape[rhs.index("i")]
 
 
-def _is_batched_product(node: Node) -> bool:
+def _is_batched_product(node: HloNode) -> bool:
     """Whether a convolution is how a TPU writes a product of several batches: each tap meets one element alone.
 
     The left side is dilated by one more than the stride, so that output ``i`` sees nothing but element ``i``.
@@ -258,7 +258,7 @@ def _is_batched_product(node: Node) -> bool:
     return any(dilation > 1 and dilation == stride + 1 for stride, dilation in pairs if stride > 1)
 
 
-def _product_dims(node: Node, inputs: Specs, output: TensorSpec) -> Dims:
+def _product_dims(node: HloNode, inputs: Specs, output: TensorSpec) -> Dims:
     _, rhs, out = _layout(node)
     return {
         "b": math.prod(_spatial(output.shape, out)), "m": output.shape[out.index("b")],
@@ -266,7 +266,7 @@ def _product_dims(node: Node, inputs: Specs, output: TensorSpec) -> Dims:
     }  # fmt: skip
 
 
-def _conv_dims(node: Node, inputs: Specs, output: TensorSpec) -> Dims:
+def _conv_dims(node: HloNode, inputs: Specs, output: TensorSpec) -> Dims:
     lhs, rhs, out = _layout(node)
     taps, places = _spatial(inputs[1].shape, rhs), _spatial(output.shape, out)
     source = _spatial(inputs[0].shape, lhs)
@@ -285,7 +285,7 @@ def _conv_dims(node: Node, inputs: Specs, output: TensorSpec) -> Dims:
     return {**found, "transposed": 1} if dilated else found
 
 
-def _weight_gradient(found: Dims, node: Node) -> Dims:
+def _weight_gradient(found: Dims, node: HloNode) -> Dims:
     """Return the sizes of the forward convolution whose weights' gradient this is, as for PyTorch's backward.
 
     The images' channels stand for its batch, the images for its channels, and the output's gradient for its filter.
@@ -297,15 +297,15 @@ def _weight_gradient(found: Dims, node: Node) -> Dims:
     return {**found, **swapped}
 
 
-def _inputs(program: Program, node: Node) -> list[TensorSpec]:
+def _inputs(program: FlatProgram, node: HloNode) -> list[TensorSpec]:
     return [program.values[value] for value in node.inputs]
 
 
-def _outputs(program: Program, node: Node) -> list[TensorSpec]:
+def _outputs(program: FlatProgram, node: HloNode) -> list[TensorSpec]:
     return [program.values[value] for value in node.outputs]
 
 
-_FLOPS: dict[str, Callable[[Node, Specs, Specs], float]] = {
+_FLOPS: dict[str, Callable[[HloNode, Specs, Specs], float]] = {
     "dot": _dot_flops, "convolution": _convolution_flops, "custom_call": _call_flops, "reduce": _reduce_flops,
     "reduce_window": _window_flops, "select_and_scatter": _window_flops, "scatter": _scatter_flops, "fft": _fft_flops,
     "gather": _no_flops, "dynamic_update_slice": _no_flops, "sort": _no_flops,

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 from leadline.core.errors import InvalidInput
 from leadline.core.graph import TensorSpec
-from leadline.graphs.hlo.module import Attribute, Attributed, Computation, Instruction, Module, elements
-from leadline.graphs.hlo.trips import Known, count_trips
+from leadline.graphs.hlo.module import Attribute, Computation, Instruction, Module, WithAttributes, element_count
+from leadline.graphs.hlo.trip_counts import KnownNumber, count_trips
 
 Tree = int | tuple["Tree", ...]
 """A value's number, or a tuple of trees."""
@@ -24,7 +24,7 @@ DEEPEST = 200
 
 
 @dataclass(slots=True)
-class Node(Attributed):
+class HloNode(WithAttributes):
     """One instruction in place; numbers stand for values. ``loop`` tells apart the bodies that nodes stand in.
 
     ``inner`` is what a fusion computes, ``applied`` the opcodes of a reduction's or a scatter's own function.
@@ -38,13 +38,13 @@ class Node(Attributed):
     scope: str
     count: int
     loop: int
-    inner: "Program | None" = None
+    inner: "FlatProgram | None" = None
     applied: tuple[str, ...] = ()
     origin: str = ""
 
 
 @dataclass(slots=True)
-class Program:
+class FlatProgram:
     """The nodes in order, the values they read and write, and what is known of them.
 
     ``makers`` are the nodes that make each value, -1 for an argument. ``carried`` holds the values that a loop hands to
@@ -54,7 +54,7 @@ class Program:
 
     values: list[TensorSpec] = field(default_factory=list)
     makers: list[int] = field(default_factory=list)
-    nodes: list[Node] = field(default_factory=list)
+    nodes: list[HloNode] = field(default_factory=list)
     arguments: list[int] = field(default_factory=list)
     labels: tuple[str, ...] = ()
     outputs: list[int] = field(default_factory=list)
@@ -66,7 +66,7 @@ class Program:
     loops: int = 0
 
 
-def flatten(module: Module, what: str) -> Program:
+def flatten(module: Module, what: str) -> FlatProgram:
     """Return the entry of ``module`` as a flat program.
 
     Raises:
@@ -75,9 +75,9 @@ def flatten(module: Module, what: str) -> Program:
     return _flat(module, module.computations[module.entry], what, module.aliases)
 
 
-def _flat(module: Module, entry: Computation, what: str, aliases: dict[int, int]) -> Program:
-    program = Program(labels=entry.labels, aliases=aliases)
-    layer = _Layer(module, program, what)
+def _flat(module: Module, entry: Computation, what: str, aliases: dict[int, int]) -> FlatProgram:
+    program = FlatProgram(labels=entry.labels, aliases=aliases)
+    layer = _ProgramWriter(module, program, what)
     names: dict[str, Tree] = {}
     for name, spec in entry.parameters:
         names[name] = layer.new(spec, -1)
@@ -95,13 +95,13 @@ def _leaves(tree: Tree) -> Iterator[int]:
 
 
 @dataclass(slots=True)
-class _Layer:
+class _ProgramWriter:
     """Writes the nodes of computations into a program."""
 
     module: Module
-    program: Program
+    program: FlatProgram
     what: str
-    inners: dict[str, Program] = field(default_factory=dict)
+    inners: dict[str, FlatProgram] = field(default_factory=dict)
     around: list[str] = field(default_factory=list)
 
     def new(self, spec: TensorSpec, maker: int) -> int:
@@ -167,7 +167,7 @@ class _Layer:
         outputs = tuple(self.new(spec, place) for spec in one.results)
         near = one.attributes.get("near", ())
         self.program.near.update(outputs[index] for index in (near if isinstance(near, tuple) else ()))
-        node = Node(
+        node = HloNode(
             one.opcode, one.name, inputs, outputs, one.attributes, self._scope(one), count, loop, origin=one.origin
         )
         if one.opcode == "fusion":
@@ -182,7 +182,7 @@ class _Layer:
         self._follow_number(one, inputs, outputs)
         return outputs if one.nested or len(outputs) != 1 else outputs[0]
 
-    def _inner(self, name: str) -> Program:
+    def _inner(self, name: str) -> FlatProgram:
         if name not in self.inners:
             self.inners[name] = _flat(self.module, self._called(name), self.what, {})
         return self.inners[name]
@@ -237,7 +237,7 @@ class _Layer:
         self.program.carried.update(_leaves(found))
         return found
 
-    def _number(self, tree: Tree) -> Known:
+    def _number(self, tree: Tree) -> KnownNumber:
         if isinstance(tree, int):
             return self.program.numbers.get(tree)
         return tuple(self._number(one) for one in tree)
@@ -259,7 +259,7 @@ class _Layer:
         """Return a measure of a computation's work: elements made, those of a product a thousand times."""
         total = 0
         for one in computation.instructions:
-            made = sum(elements(spec) for spec in one.results)
+            made = sum(element_count(spec) for spec in one.results)
             total += made * (1000 if one.opcode in ("dot", "convolution", "custom_call") else 1)
             if one.opcode not in ("reduce", "scatter"):
                 total += sum(self._weight(self._called(name)) for name in one.called)

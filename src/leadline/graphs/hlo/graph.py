@@ -8,25 +8,24 @@ from leadline.graphs.hlo.costs import (
     JOINTS,
     MOVES,
     base_opcode,
-    dims_of,
-    flops_of,
-    kind_of,
-    traffic_of,
+    node_dims,
+    node_flops,
+    node_kind,
+    node_traffic,
 )
-from leadline.graphs.hlo.flatten import Node, Program, flatten
-from leadline.graphs.hlo.joining import Form, Kernel
-from leadline.graphs.hlo.kernels import kernels_of, single_kernels
-from leadline.graphs.hlo.liveness import storage_events
+from leadline.graphs.hlo.flatten import FlatProgram, HloNode, flatten
+from leadline.graphs.hlo.fusion import compiled_kernels, fuse_kernels
+from leadline.graphs.hlo.kernel_merge import FusedKernel, FusionMode
+from leadline.graphs.hlo.memory import argument_roles, storage_events
 from leadline.graphs.hlo.module import Module, size_bytes
-from leadline.graphs.hlo.roles import roles_of
-from leadline.graphs.hlo.stages import stages_of
+from leadline.graphs.hlo.stages import node_stages
 
 MATRIX = ("dot", "convolution", "custom_call")
 SLICES = frozenset({"dynamic_slice", "slice"})
 
 
-def graph_of(
-    module: Module, what: str, *, form: Form = Form.FUSED, device_type: str = "cuda"
+def build_op_graph(
+    module: Module, what: str, *, form: FusionMode = FusionMode.FUSED, device_type: str = "cuda"
 ) -> tuple[OpGraph, tuple[str, ...]]:
     """Return the op graph of a module, and notes about what had to be assumed.
 
@@ -38,10 +37,10 @@ def graph_of(
         InvalidInput: a computation or an operand is missing.
     """
     program = flatten(module, what)
-    stages = stages_of(program)
-    kernels = single_kernels(program) if module.is_scheduled else kernels_of(program, stages, form)
+    stages = node_stages(program)
+    kernels = compiled_kernels(program) if module.is_scheduled else fuse_kernels(program, stages, form)
     kernels = [one for one in kernels if not _is_bookkeeping(program, one)]
-    roles = roles_of(program, stages)
+    roles = argument_roles(program, stages)
     ops = _ops(program, kernels, stages, device_type, module.devices)
     graph = OpGraph(
         ops=tuple(ops),
@@ -57,14 +56,14 @@ def graph_of(
     return graph, (*program.notes, *_unknown_calls(program, kernels))
 
 
-def _is_bookkeeping(program: Program, kernel: Kernel) -> bool:
+def _is_bookkeeping(program: FlatProgram, kernel: FusedKernel) -> bool:
     """Whether a kernel only counts: whole numbers, one at a time."""
     specs = [program.values[value] for value in kernel.writes]
     return all(not one.shape and "float" not in one.dtype for one in specs)
 
 
 def _ops(
-    program: Program, kernels: Sequence[Kernel], stages: Sequence[Stage], device_type: str, devices: int
+    program: FlatProgram, kernels: Sequence[FusedKernel], stages: Sequence[Stage], device_type: str, devices: int
 ) -> list[Op]:
     made_by: dict[int, int] = {}
     ops = []
@@ -76,8 +75,8 @@ def _ops(
 
 
 def _op(
-    program: Program,
-    kernel: Kernel,
+    program: FlatProgram,
+    kernel: FusedKernel,
     stages: Sequence[Stage],
     device_type: str,
     devices: int,
@@ -88,15 +87,15 @@ def _op(
     inner = [one for node in nodes for one in (node.inner.nodes if node.inner else [node])]
     owner = last.inner or program
     stage = stages[kernel.nodes[-1]]
-    main = max(inner, key=lambda one: flops_of(owner, one) if one.opcode in MATRIX else -1.0)
-    is_matrix = main.opcode in MATRIX and flops_of(owner, main) > 0
-    kind = kind_of(owner, main) if is_matrix or len(inner) == 1 else _chain_kind(owner, inner)
+    main = max(inner, key=lambda one: node_flops(owner, one) if one.opcode in MATRIX else -1.0)
+    is_matrix = main.opcode in MATRIX and node_flops(owner, main) > 0
+    kind = node_kind(owner, main) if is_matrix or len(inner) == 1 else _chain_kind(owner, inner)
     if stage is Stage.OPTIMIZER and kind is OpKind.ELEMENTWISE:
         kind = OpKind.OPTIMIZER
     inputs = [program.values[value] for value in kernel.reads]
     outputs = [program.values[value] for value in kernel.writes]
     read, written = _traffic(program, kernel, nodes)
-    dims = dims_of(owner, main) if is_matrix or len(inner) == 1 else {}
+    dims = node_dims(owner, main) if is_matrix or len(inner) == 1 else {}
     if kind is OpKind.COMMUNICATION and not dims["ranks"]:
         dims = {**dims, "ranks": devices}
     real = [one for one in inner if one.opcode not in ALIASES]
@@ -106,7 +105,7 @@ def _op(
         kind=kind,
         stage=stage,
         dtype=_dtype(owner, main if is_matrix else None, inputs, outputs, device_type),
-        flops=sum(flops_of(program, node) for node in nodes),
+        flops=sum(node_flops(program, node) for node in nodes),
         bytes_read=read,
         bytes_written=written,
         inputs=tuple(inputs[:8]),
@@ -117,22 +116,22 @@ def _op(
     )
 
 
-def _traffic(program: Program, kernel: Kernel, nodes: Sequence[Node]) -> tuple[float, float]:
+def _traffic(program: FlatProgram, kernel: FusedKernel, nodes: Sequence[HloNode]) -> tuple[float, float]:
     """Return the bytes read and written; a product reads an operand that is spread over more dimensions as it lies."""
     lying = float(sum(size_bytes(program.values[value]) for value in kernel.reads))
     if len(nodes) == 1:
-        read, written = traffic_of(program, nodes[0])
+        read, written = node_traffic(program, nodes[0])
         return (min(read, lying) if nodes[0].opcode in MATRIX else read), written
     written = float(sum(_written_bytes(program, value) for value in kernel.writes))
     return float(sum(_read_bytes(program, value, nodes) for value in kernel.reads)), written
 
 
-def _written_bytes(program: Program, value: int) -> int:
+def _written_bytes(program: FlatProgram, value: int) -> int:
     maker = program.nodes[program.makers[value]]
     return size_bytes(program.values[maker.inputs[1] if maker.opcode == "dynamic_update_slice" else value])
 
 
-def _read_bytes(program: Program, value: int, nodes: Sequence[Node]) -> int:
+def _read_bytes(program: FlatProgram, value: int, nodes: Sequence[HloNode]) -> int:
     """Return what a chain reads of a value: its slices, if it takes nothing else of it."""
     whole, sliced = size_bytes(program.values[value]), 0
     aliases = {value}
@@ -148,14 +147,14 @@ def _read_bytes(program: Program, value: int, nodes: Sequence[Node]) -> int:
     return min(whole, sliced) if sliced else whole
 
 
-def _chain_kind(program: Program, nodes: Sequence[Node]) -> OpKind:
+def _chain_kind(program: FlatProgram, nodes: Sequence[HloNode]) -> OpKind:
     """Name a chain by what it holds."""
     opcodes = {base_opcode(node) for node in nodes}
     if opcodes <= MOVES | ALIASES | {"dynamic_update_slice"}:
         return OpKind.COPY
     for opcode in ("scatter", "gather", "sort", "reduce_window", "select_and_scatter"):
         if opcode in opcodes:
-            return kind_of(program, next(node for node in nodes if base_opcode(node) == opcode))
+            return node_kind(program, next(node for node in nodes if base_opcode(node) == opcode))
     if "reduce" not in opcodes:
         return OpKind.ELEMENTWISE
     if "exponential" in opcodes:
@@ -164,7 +163,7 @@ def _chain_kind(program: Program, nodes: Sequence[Node]) -> OpKind:
 
 
 def _dtype(
-    program: Program, main: Node | None, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], device_type: str
+    program: FlatProgram, main: HloNode | None, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], device_type: str
 ) -> str:
     if main is not None:
         dtype = program.values[main.inputs[0]].dtype
@@ -173,14 +172,14 @@ def _dtype(
     return next((dtype for dtype in named if "float" in dtype), named[0] if named else "float32")
 
 
-def _unknown_calls(program: Program, kernels: Sequence[Kernel]) -> list[str]:
+def _unknown_calls(program: FlatProgram, kernels: Sequence[FusedKernel]) -> list[str]:
     """Name the custom calls whose arithmetic nobody told."""
     found: dict[str, int] = {}
     for kernel in kernels:
         for place in kernel.nodes:
             node = program.nodes[place]
             target = str(node.attributes.get("target", ""))
-            unknown = node.opcode == "custom_call" and kind_of(program, node) is OpKind.OTHER
+            unknown = node.opcode == "custom_call" and node_kind(program, node) is OpKind.OTHER
             if unknown and target and target not in JOINTS:
                 found[target] = found.get(target, 0) + node.count
     return [

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from leadline.core.errors import InvalidInput
 from leadline.core.graph import TensorSpec
-from leadline.graphs.hlo.module import Attribute, Computation, Instruction, Module, dtype_of
+from leadline.graphs.hlo.module import Attribute, Computation, Instruction, Module, torch_dtype
 
 _COMMENT = re.compile(r"/\*[^*]*\*/")
 _HEADER = re.compile(r"^\s*(?P<entry>ENTRY\s+)?%?(?P<name>[\w.\-]+)\s*(?:\(.*\)\s*->.*)?\{\s*(?:/.*)?$")
@@ -97,7 +97,7 @@ def _read_line(line: str, computation: Computation, where: str) -> None:
     inside = line[opening + 1 : closing]
     attributes = line[closing + 1 :]
     results = tuple(
-        TensorSpec(tuple(int(size.lstrip("<=")) for size in dims.split(",") if size), dtype_of(dtype, where))
+        TensorSpec(tuple(int(size.lstrip("<=")) for size in dims.split(",") if size), torch_dtype(dtype, where))
         for dtype, dims in _SHAPE.findall(shape)
     )
     one = _instruction(match["name"], opcode, inside, attributes, results, shape.startswith("("))

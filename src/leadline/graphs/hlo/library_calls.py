@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from leadline.core.graph import OpKind, TensorSpec
-from leadline.graphs.hlo.flatten import Node
-from leadline.graphs.hlo.module import elements, size_bytes
+from leadline.graphs.hlo.flatten import HloNode
+from leadline.graphs.hlo.module import element_count, size_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +22,7 @@ class LibraryCall:
     workspace_bytes: float = 0.0
 
 
-def call_of(node: Node, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> LibraryCall | None:
+def library_call(node: HloNode, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> LibraryCall | None:
     """Return what a custom call computes; ``None`` where its name does not say."""
     target = str(node.attributes.get("target", ""))
     if "fmha" in target or "flash" in target:
@@ -32,13 +32,13 @@ def call_of(node: Node, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSp
     if "$conv" in target:
         return _convolution(target, node, inputs, outputs)
     if target.startswith("__cudnn$norm"):
-        return LibraryCall(OpKind.NORM, 8.0 * elements(inputs[0]), {}, _scratch(outputs))
+        return LibraryCall(OpKind.NORM, 8.0 * element_count(inputs[0]), {}, _scratch(outputs))
     if "topk" in target.lower() or "sort" in target.lower():
-        return LibraryCall(OpKind.REDUCTION, float(elements(inputs[0])), {}, _scratch(outputs))
+        return LibraryCall(OpKind.REDUCTION, float(element_count(inputs[0])), {}, _scratch(outputs))
     return None
 
 
-def _config(node: Node) -> dict[str, Any]:
+def _config(node: HloNode) -> dict[str, Any]:
     """Return the compiler's notes beside a call; empty where there are none."""
     text = str(node.attributes.get("config", ""))
     if not text.startswith("{"):
@@ -66,7 +66,7 @@ def _scratch(outputs: Sequence[TensorSpec]) -> float:
     return float(sum(size_bytes(one) for one in outputs[1:] if one.dtype == "int8"))
 
 
-def _gemm(node: Node, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> LibraryCall | None:
+def _gemm(node: HloNode, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> LibraryCall | None:
     if len(inputs) < 2 or not outputs:
         return None
     numbers = _find(_config(node), "dot_dimension_numbers") or {}
@@ -80,7 +80,7 @@ def _gemm(node: Node, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec
 
 
 def _convolution(
-    target: str, node: Node, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]
+    target: str, node: HloNode, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]
 ) -> LibraryCall | None:
     """Return the sizes of the forward convolution, whose products both its gradients have too."""
     if len(inputs) < 2 or not outputs:
@@ -101,12 +101,12 @@ def _convolution(
         "s": taps[-1] if taps else 1, "groups": node.number("feature_group_count"),
         "stride": (node.numbers("stride") or (1,))[0], "dilation": (node.numbers("rhs_dilate") or (1,))[0],
     }  # fmt: skip
-    flops = 2.0 * elements(result) * elements(weight) / max(1, channels)
+    flops = 2.0 * element_count(result) * element_count(weight) / max(1, channels)
     return LibraryCall(OpKind.CONV, flops, dims, _scratch(outputs))
 
 
 def _attention(
-    target: str, node: Node, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]
+    target: str, node: HloNode, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]
 ) -> LibraryCall | None:
     """Return 4·b·h·q·kv·d operations forward and 10 backward; half of them under a causal mask."""
     config = _config(node)

@@ -18,7 +18,7 @@ DTYPES = {
 """Element types of both texts → PyTorch's names; a type of less than a byte counts as one."""
 
 
-class Attributed:
+class WithAttributes:
     """What has attributes by name, and reads them as numbers."""
 
     __slots__ = ()
@@ -36,7 +36,7 @@ class Attributed:
 
 
 @dataclass(frozen=True, slots=True)
-class Instruction(Attributed):
+class Instruction(WithAttributes):
     """One instruction of a computation.
 
     Attributes:
@@ -90,7 +90,7 @@ class Module:
     devices: int = 1
 
 
-def dtype_of(word: str, where: str) -> str:
+def torch_dtype(word: str, where: str) -> str:
     """Return PyTorch's name of an element type.
 
     Raises:
@@ -109,11 +109,11 @@ def dtype_of(word: str, where: str) -> str:
     raise InvalidInput(f"{where}: the element type {word!r} is not known: write the module with standard types")
 
 
-def elements(spec: TensorSpec) -> int:
+def element_count(spec: TensorSpec) -> int:
     """Return the number of elements of a tensor."""
     return math.prod(spec.shape)
 
 
 def size_bytes(spec: TensorSpec) -> int:
     """Return the bytes of a tensor; a token has none."""
-    return elements(spec) * BYTES_PER_ELEMENT.get(spec.dtype, 0)
+    return element_count(spec) * BYTES_PER_ELEMENT.get(spec.dtype, 0)

@@ -6,9 +6,9 @@ from leadline.core.documents import why_unread
 from leadline.core.errors import InvalidInput
 from leadline.core.graph import LoopFacts, OpGraph, OpKind, Stage, StorageCategory, TracedJob
 from leadline.core.workload import Phase, Workload
-from leadline.graphs.hlo.graph import graph_of
+from leadline.graphs.hlo.graph import build_op_graph
 from leadline.graphs.hlo.hlo_text import parse_hlo
-from leadline.graphs.hlo.joining import Form
+from leadline.graphs.hlo.kernel_merge import FusionMode
 from leadline.graphs.hlo.module import Module
 from leadline.graphs.hlo.stablehlo_text import parse_stablehlo
 
@@ -35,7 +35,7 @@ def read_hlo(workload: Workload, *, device_type: str = "cuda") -> TracedJob:
         text = content.decode("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidInput(f"{reference} cannot be read: {why_unread(error)}") from error
-    return job_of(text, workload, device_type=device_type)
+    return traced_job(text, workload, device_type=device_type)
 
 
 def parse_module(text: str, what: str) -> Module:
@@ -49,7 +49,7 @@ def parse_module(text: str, what: str) -> Module:
     return parse_stablehlo(text, what)
 
 
-def job_of(text: str, workload: Workload, *, device_type: str, form: Form = Form.FUSED) -> TracedJob:
+def traced_job(text: str, workload: Workload, *, device_type: str, form: FusionMode = FusionMode.FUSED) -> TracedJob:
     """Return the job of a module's text.
 
     The batch is read off the inputs where the workload has samples to divide by it; a module by itself loads no data.
@@ -59,7 +59,7 @@ def job_of(text: str, workload: Workload, *, device_type: str, form: Form = Form
     """
     what = workload.model.reference
     module = parse_module(text, what)
-    graph, notes = graph_of(module, what, form=form, device_type=device_type)
+    graph, notes = build_op_graph(module, what, form=form, device_type=device_type)
     if workload.phase is Phase.TRAINING and not _trains(graph, module):
         raise InvalidInput(
             f"{what} gives none of its arguments back updated, so it trains nothing: add --phase inference, or save a "
@@ -76,7 +76,7 @@ def job_of(text: str, workload: Workload, *, device_type: str, form: Form = Form
         )
     elif module.devices > 1 and workload.gpus != module.devices:
         found.append(f"the module is one device's part of {module.devices}: give --gpus {module.devices}")
-    batch = batch_of(module, graph) if workload.dataset.samples else None
+    batch = infer_batch(module, graph) if workload.dataset.samples else None
     return TracedJob(graph, LoopFacts(batch=batch), notes=tuple(found))
 
 
@@ -85,7 +85,7 @@ def _trains(graph: OpGraph, module: Module) -> bool:
     return bool(module.aliases) or Stage.BACKWARD in stages or Stage.OPTIMIZER in stages
 
 
-def batch_of(module: Module, graph: OpGraph) -> int | None:
+def infer_batch(module: Module, graph: OpGraph) -> int | None:
     """Return the leading dimension that all inputs share; ``None`` where they do not."""
     specs = [spec for _, spec in module.computations[module.entry].parameters]
     taken = [event for event in graph.events if event.op == 0 and event.size_bytes > 0][: len(specs)]

@@ -23,7 +23,7 @@ _LITERAL = re.compile(r"dense<(-?\d+|true|false)>")
 _DIRECTION = re.compile(r"compare\S*\s+(\w\w),|comparison_direction (\w\w)>")
 
 
-def attributes_of(opcode: str, name: str, line: str) -> dict[str, Attribute]:
+def read_attributes(opcode: str, name: str, line: str) -> dict[str, Attribute]:
     """Return the attributes of an operation in the words that the HLO parser uses too."""
     found: dict[str, Attribute] = {}
     if opcode in ("dot", "convolution"):

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 
 from leadline.core.errors import InvalidInput
 from leadline.core.graph import TensorSpec
-from leadline.graphs.hlo.module import Attribute, Computation, Instruction, Module, dtype_of
-from leadline.graphs.hlo.stablehlo_attributes import attributes_of
+from leadline.graphs.hlo.module import Attribute, Computation, Instruction, Module, torch_dtype
+from leadline.graphs.hlo.stablehlo_attributes import read_attributes
 
 _TENSOR = re.compile(r"tensor<((?:[\d?]+x)*)([A-Za-z]\w*(?:<\w+>)?)[^<>]*>|!(?:stablehlo|mhlo)\.token|token")
 _VALUE = re.compile(r"%[\w$.\-]+(?:#\d+)?")
@@ -33,7 +33,7 @@ OPCODES = {
 
 
 @dataclass(slots=True)
-class _Reader:
+class _LineReader:
     """The lines of a module, and the place that is read next."""
 
     lines: list[str]
@@ -61,7 +61,7 @@ def parse_stablehlo(text: str, what: str) -> Module:
     origins: dict[str, str] = {}
     for name in texts:
         _origin_of(name, texts, origins)
-    reader = _Reader(lines, what, scopes, origins)
+    reader = _LineReader(lines, what, scopes, origins)
     while reader.place < len(lines):
         line = lines[reader.place].strip()
         if line.startswith("func.func"):
@@ -110,7 +110,7 @@ def _origin_of(name: str, texts: dict[str, str], known: dict[str, str]) -> str:
     return known[name]
 
 
-def _function(reader: _Reader, line: str) -> None:
+def _function(reader: _LineReader, line: str) -> None:
     """Read ``func.func public @main(%arg0: …) -> (…) {`` and its body; a declaration has none."""
     name = _SYMBOL.search(line)
     computation = Computation(name[1] if name else "main")
@@ -128,7 +128,7 @@ def _function(reader: _Reader, line: str) -> None:
         reader.place += 1
 
 
-def _generic_function(reader: _Reader, line: str) -> None:
+def _generic_function(reader: _LineReader, line: str) -> None:
     name = re.search(r'sym_name = "([^"]+)"', line)
     computation = Computation(name[1] if name else "main")
     if computation.name == "main":
@@ -142,7 +142,7 @@ def _generic_function(reader: _Reader, line: str) -> None:
     reader.place += 1
 
 
-def _parameters(reader: _Reader, text: str, computation: Computation) -> None:
+def _parameters(reader: _LineReader, text: str, computation: Computation) -> None:
     places = list(re.finditer(r"(%[\w$.\-]+)(?: = %[\w$.\-#]+)?: ", text))
     labels = []
     for place, match in enumerate(places):
@@ -155,7 +155,7 @@ def _parameters(reader: _Reader, text: str, computation: Computation) -> None:
     computation.labels = tuple(labels)
 
 
-def _location(inside: str, reader: _Reader) -> str:
+def _location(inside: str, reader: _LineReader) -> str:
     """Return the program's name that ``loc(…)`` gives; ``""`` where it gives a place in a file, or nothing."""
     if inside.startswith("#loc"):
         match = re.match(r"#loc\w*", inside)
@@ -166,7 +166,7 @@ def _location(inside: str, reader: _Reader) -> str:
     return quoted[0][1:-1].rstrip(":")
 
 
-def _body(reader: _Reader, computation: Computation) -> None:
+def _body(reader: _LineReader, computation: Computation) -> None:
     """Read instructions up to the line that closes the region, which stays the next line."""
     while reader.place < len(reader.lines):
         line = reader.lines[reader.place].strip()
@@ -182,7 +182,7 @@ def _body(reader: _Reader, computation: Computation) -> None:
     raise InvalidInput(f"{reader.what} ends within a function: write the text again, whole")
 
 
-def _statement(reader: _Reader, line: str, computation: Computation) -> None:
+def _statement(reader: _LineReader, line: str, computation: Computation) -> None:
     text, inside = _strip(line)
     match = _OP.match(text)
     if match is None:
@@ -202,7 +202,7 @@ def _statement(reader: _Reader, line: str, computation: Computation) -> None:
         if opcode == "while":
             _name_carried(reader, called, operands[::2], _types(signature.rpartition(" : ")[2], where))
         operands = _paired(opcode, operands)
-    found: dict[str, Attribute] = attributes_of(opcode, word, head)
+    found: dict[str, Attribute] = read_attributes(opcode, word, head)
     symbol = _SYMBOL.search(unquoted if opcode == "custom_call" else head)
     if opcode == "call" and symbol and not called:
         symbol = re.search(r'decomposition = @"?([\w$.\-]+)', head) or symbol
@@ -224,7 +224,7 @@ def _statement(reader: _Reader, line: str, computation: Computation) -> None:
         computation.instructions.append(Instruction(one, "get_tuple_element", (name,), specs, (), {"index": index}))
 
 
-def _regions(reader: _Reader, name: str, rest: str) -> tuple[list[str], str, str]:
+def _regions(reader: _LineReader, name: str, rest: str) -> tuple[list[str], str, str]:
     """Read the regions that follow an operation's line; return their names, where the types stand, and the line.
 
     Generic operations open with ``({`` and name their types after ``})``; a pretty ``while`` is followed by ``cond {``
@@ -261,7 +261,7 @@ def _regions(reader: _Reader, name: str, rest: str) -> tuple[list[str], str, str
     return called, rest, rest
 
 
-def _region(reader: _Reader, heading: str = "", *, opened: bool = False) -> str:
+def _region(reader: _LineReader, heading: str = "", *, opened: bool = False) -> str:
     """Read a region whose parameters ``heading`` names; ``opened`` if that line has been passed."""
     reader.regions += 1
     computation = Computation(f"region.{reader.regions}")
@@ -273,7 +273,7 @@ def _region(reader: _Reader, heading: str = "", *, opened: bool = False) -> str:
     return computation.name
 
 
-def _applied(reader: _Reader, opcode: str) -> str:
+def _applied(reader: _LineReader, opcode: str) -> str:
     """Return the computation of ``applies stablehlo.add``: that one operation on two scalars."""
     name = f"applied.{opcode}"
     if name not in reader.computations:
@@ -291,7 +291,7 @@ def _paired(opcode: str, operands: list[str]) -> list[str]:
     return operands[::2] + operands[1::2]
 
 
-def _name_carried(reader: _Reader, regions: list[str], names: list[str], specs: list[TensorSpec]) -> None:
+def _name_carried(reader: _LineReader, regions: list[str], names: list[str], specs: list[TensorSpec]) -> None:
     """Give the regions of a pretty ``while`` the parameters that its own line names."""
     for region in regions:
         reader.computations[region].parameters = [
@@ -328,5 +328,5 @@ def _types(text: str, where: str) -> list[TensorSpec]:
         if "?" in match[1]:
             raise InvalidInput(f"{where}: {match[0]} has a size that is not fixed: lower the function with full shapes")
         shape = tuple(int(size) for size in match[1].split("x") if size)
-        found.append(TensorSpec(shape, dtype_of(match[2], where)))
+        found.append(TensorSpec(shape, torch_dtype(match[2], where)))
     return found

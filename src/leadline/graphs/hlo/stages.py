@@ -3,7 +3,7 @@
 import re
 
 from leadline.core.graph import Stage
-from leadline.graphs.hlo.flatten import Node, Program
+from leadline.graphs.hlo.flatten import FlatProgram, HloNode
 
 PRODUCTS = frozenset({"dot", "convolution", "custom_call"})
 """What the weights of a model reach, and the state of an optimizer never."""
@@ -11,7 +11,7 @@ PRODUCTS = frozenset({"dot", "convolution", "custom_call"})
 _WRAPPED = re.compile(r"(?:jvp|transpose|vmap|checkpoint|remat\d*|rematted_computation)\(([^()]*)\)")
 
 
-def stages_of(program: Program) -> list[Stage]:
+def node_stages(program: FlatProgram) -> list[Stage]:
     """Return the stage of each node.
 
     ``transpose(…)`` in a scope is backward. In a step that gives arguments back, what leads to no matrix product or
@@ -30,7 +30,7 @@ def stages_of(program: Program) -> list[Stage]:
     return stages
 
 
-def updated_arguments(program: Program) -> dict[int, int]:
+def updated_arguments(program: FlatProgram) -> dict[int, int]:
     """Return the arguments that are given back, and by which result: by the text's aliases, else by type, in order."""
     if program.aliases:
         return {
@@ -48,14 +48,14 @@ def updated_arguments(program: Program) -> dict[int, int]:
     return found
 
 
-def is_product(node: Node) -> bool:
+def is_product(node: HloNode) -> bool:
     """Whether a node is a product, or a fusion around one."""
     if node.inner is not None:
         return any(is_product(one) for one in node.inner.nodes)
     return node.opcode in PRODUCTS
 
 
-def reaching_products(program: Program) -> set[int]:
+def reaching_products(program: FlatProgram) -> set[int]:
     """Return the values that lead to a product, a library call, or a result that updates no argument (a loss)."""
     found = set(program.outputs) - set(updated_arguments(program).values())
     for node in reversed(program.nodes):
@@ -64,7 +64,7 @@ def reaching_products(program: Program) -> set[int]:
     return found
 
 
-def _updating(program: Program) -> set[int]:
+def _updating(program: FlatProgram) -> set[int]:
     """Return the nodes that make the new value of a given-back argument from its old one, and lead nowhere else."""
     updated = updated_arguments(program)
     leading = reaching_products(program)

@@ -14,7 +14,7 @@ from leadline.core.graph import TracedJob
 from leadline.core.ports import Completed, ProcessRunner
 from leadline.core.workload import Precision, Workload
 from leadline.graphs.torch.command import PythonCommand, parse_command
-from leadline.graphs.torch.compiled import as_compiled
+from leadline.graphs.torch.compiled_memory import drop_recomputed_tensors
 
 TIMEOUT_S = 180.0
 START_S = 60.0
@@ -176,7 +176,7 @@ def _job(answer: dict[str, Any]) -> TracedJob:
     job = msgspec.convert(answer["job"], TracedJob)
     if not answer["job"].get("compiled"):
         return job
-    return replace(job, step=as_compiled(job.step), longer=tuple(as_compiled(one) for one in job.longer))
+    return replace(job, step=drop_recomputed_tensors(job.step), longer=tuple(drop_recomputed_tensors(one) for one in job.longer))
 
 
 def _noted(job: TracedJob, note: str) -> TracedJob:

@@ -6,14 +6,14 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from leadline.app.adapt import MOST, AdaptAnswer, adapt, forget
 from leadline.app.composition import toolbox
+from leadline.app.estimate.adapt import MAX_STEPS, AdaptAnswer, adapt, forget_device
 from leadline.core.documents import to_document
 from leadline.core.errors import InvalidInput
-from leadline.interfaces.cli.face import Json, err, out, print_json
-from leadline.interfaces.cli.verb import Verb
+from leadline.interfaces.cli.command import CommandApp
+from leadline.interfaces.cli.output import Json, err, out, print_json
 
-app = Verb()
+app = CommandApp()
 
 SCHEMA = "leadline.adapted/1"
 FORGOTTEN = "leadline.forgotten/1"
@@ -44,11 +44,11 @@ def adapt_command(
             show_default="the one that a file names",
         ),
     ] = None,
-    most: Annotated[int, typer.Option(metavar="N", help="Steps of the file that are used, from its beginning.")] = MOST,
+    most: Annotated[int, typer.Option(metavar="N", help="Steps of the file that are used, from its beginning.")] = MAX_STEPS,
     no_save: Annotated[bool, typer.Option("--no-save", help="Show what is learned, and keep nothing.")] = False,
     forgotten: Annotated[
         str | None,
-        typer.Option("--forget", metavar="NAME", help="Delete what was learned of a device.", show_default="keep"),
+        typer.Option("--forget_device", metavar="NAME", help="Delete what was learned of a device.", show_default="keep"),
     ] = None,
     json: Json = False,
 ) -> None:
@@ -93,7 +93,7 @@ def _show(answer: AdaptAnswer) -> None:
 
 
 def _forget(device: str, *, json: bool) -> None:
-    path = forget(device, toolbox())
+    path = forget_device(device, toolbox())
     if json:
         print_json({"schema": FORGOTTEN, "device": device, "path": path})
     else:

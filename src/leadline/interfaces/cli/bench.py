@@ -7,9 +7,9 @@ from typing import Annotated
 import typer
 
 from leadline.core.errors import InvalidInput
-from leadline.interfaces.cli.verb import Verb
+from leadline.interfaces.cli.command import CommandApp
 
-app = Verb()
+app = CommandApp()
 
 if find_spec("benchmarks") is not None:
     app = import_module("benchmarks.command").app

@@ -4,14 +4,14 @@ from typing import Annotated
 
 import typer
 
-from leadline.app.calibrate import calibrate as measure
+from leadline.app.machines.this_machine import calibrate as measure
 from leadline.core.documents import to_document
 from leadline.core.hardware import Device
 from leadline.core.units import GB, format_bytes, format_duration
-from leadline.interfaces.cli.face import Json, err, out, print_json
-from leadline.interfaces.cli.verb import Verb
+from leadline.interfaces.cli.command import CommandApp
+from leadline.interfaces.cli.output import Json, err, out, print_json
 
-app = Verb()
+app = CommandApp()
 
 
 @app.command()

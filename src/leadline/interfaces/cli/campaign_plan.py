@@ -6,15 +6,15 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from leadline.app.campaign_plan import CampaignPlan, Row, plan_campaign
-from leadline.app.campaign_runs import format_amount
+from leadline.app.campaigns.plan import CampaignPlan, PlannedRunRow, plan_campaign
+from leadline.app.campaigns.runs import format_amount
 from leadline.core.campaigns import BudgetUnit, Design
 from leadline.core.documents import to_document
 from leadline.core.errors import UnknownName
 from leadline.core.estimate import Interval
 from leadline.core.runs import Scale
 from leadline.core.units import format_bytes, format_duration
-from leadline.interfaces.cli.face import Json, out, print_json
+from leadline.interfaces.cli.output import Json, out, print_json
 
 SCHEMA = "leadline.campaign-plan/1"
 ROWS_SHOWN = 24
@@ -74,7 +74,7 @@ def _headline(made: CampaignPlan) -> str:
     return ", ".join(parts)
 
 
-def _table(made: CampaignPlan, rows: tuple[Row, ...]) -> Table:
+def _table(made: CampaignPlan, rows: tuple[PlannedRunRow, ...]) -> Table:
     """Return a table with a column for each parameter, and for each resource that varies or is more than a core."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("scale", no_wrap=True)
@@ -99,7 +99,7 @@ def _table(made: CampaignPlan, rows: tuple[Row, ...]) -> Table:
     return table
 
 
-def _resource(row: Row, name: str) -> str:
+def _resource(row: PlannedRunRow, name: str) -> str:
     """Return one resource of a run as a cell; empty where it is not asked for."""
     resources = row.configuration.resources
     memory = resources.memory_bytes_per_node

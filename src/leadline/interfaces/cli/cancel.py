@@ -6,17 +6,16 @@ from typing import Annotated
 
 import typer
 
-from leadline.app.hand_over import jobs_of, take_back
-from leadline.app.standing import Standing, folded, standings
-from leadline.app.turn import step_until, who_runs_it
+from leadline.app.jobs.inline_plane import describe_runner, step_until
+from leadline.app.jobs.job_status import JobStatus, fold_arrays, job_statuses
+from leadline.app.jobs.journal import cancel_jobs, find_jobs
 from leadline.core.documents import to_document
 from leadline.core.errors import InvalidInput, SchedulerUnreachable
-from leadline.interfaces.cli.face import Json, err, print_json
-from leadline.interfaces.cli.jobs import SCHEMA
-from leadline.interfaces.cli.jobs_table import jobs_table
-from leadline.interfaces.cli.verb import Verb
+from leadline.interfaces.cli.command import CommandApp
+from leadline.interfaces.cli.jobs import SCHEMA, jobs_table
+from leadline.interfaces.cli.output import Json, err, print_json
 
-app = Verb()
+app = CommandApp()
 
 EXAMPLES = """\
 Examples:
@@ -45,7 +44,7 @@ def cancel(
     """Cancel jobs that wait or run; what they wrote stays."""
     if bool(names) == everything:
         raise InvalidInput("name the jobs to cancel, or write --all for all that are at work, and not both")
-    keys = [one.key for one in jobs_of(names or ()) if not one.closed]
+    keys = [one.key for one in find_jobs(names or ()) if not one.closed]
     console = err()
     if not keys:
         if json:
@@ -53,10 +52,10 @@ def cancel(
         console.print("nothing is left to cancel: they have all ended" if names else "no job is at work", markup=False)
         return
     if not yes:
-        _ask(standings(keys))
-    taken = [one.key for one in take_back(keys)]
-    done = step_until(lambda: all(one.closed for one in jobs_of(taken)), CARRIED_OUT_S)
-    found = standings(taken)
+        _ask(job_statuses(keys))
+    taken = [one.key for one in cancel_jobs(keys)]
+    done = step_until(lambda: all(one.closed for one in find_jobs(taken)), CARRIED_OUT_S)
+    found = job_statuses(taken)
     if json:
         print_json(to_document({"jobs": found}, SCHEMA))
     elif any(one.closed for one in found):
@@ -65,17 +64,17 @@ def cancel(
         raise SchedulerUnreachable(_why_not(found))
 
 
-def _ask(found: Sequence[Standing]) -> None:
+def _ask(found: Sequence[JobStatus]) -> None:
     """Show what will be cancelled, and ask."""
     if not sys.stdin.isatty():
         raise InvalidInput("nobody can be asked whether to cancel them, for there is no terminal: add -y")
     console = err()
-    console.print(jobs_table(folded(found), console.width), soft_wrap=True)
+    console.print(jobs_table(fold_arrays(found), console.width), soft_wrap=True)
     what = "this job" if len(found) == 1 else f"these {len(found)} jobs"
     typer.confirm(f"Cancel {what}?", default=False, abort=True, err=True)
 
 
-def _said(found: Sequence[Standing]) -> str:
+def _said(found: Sequence[JobStatus]) -> str:
     ended = [one for one in found if one.closed]
     states = ", ".join(sorted({one.state.value for one in ended}))
     return (
@@ -85,8 +84,8 @@ def _said(found: Sequence[Standing]) -> str:
     )
 
 
-def _why_not(found: Sequence[Standing]) -> str:
+def _why_not(found: Sequence[JobStatus]) -> str:
     left = sum(not one.closed for one in found)
-    who = who_runs_it()
+    who = describe_runner()
     then = f"{who} carries it out" if who else "leadline plane, or leadline watch, carries it out when it answers again"
     return f"{left} of {len(found)} could not be ended within {CARRIED_OUT_S:.0f} s, and it is noted: {then}"

@@ -5,13 +5,13 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from leadline.app.demo import CALIBRATION_S, JOBS, DemoJob, calibrate_here, run_job
-from leadline.app.history import compare
+from leadline.app.demo.run import CALIBRATION_S, DEMO_JOBS, DemoJob, calibrate_here, run_demo_job
+from leadline.app.jobs.history import compare_run
 from leadline.core.units import format_bytes, format_clock, format_duration
-from leadline.interfaces.cli.face import err, format_cost, out
-from leadline.interfaces.cli.verb import Verb
+from leadline.interfaces.cli.command import CommandApp
+from leadline.interfaces.cli.output import err, format_cost, out
 
-app = Verb()
+app = CommandApp()
 
 
 @app.command()
@@ -29,8 +29,8 @@ def demo(
     device = calibrate_here(say, budget)
     console.print(f"This machine: {device.name}", style="bold")
     jobs = []
-    for name in JOBS:
-        job = run_job(name, say)
+    for name in DEMO_JOBS:
+        job = run_demo_job(name, say)
         jobs.append(job)
         _recommended(job)
     console.print("\nPredicted before the run, and measured:", style="bold")
@@ -67,7 +67,7 @@ def _comparison(jobs: list[DemoJob]) -> Table:
     for title in ("job", "quantity", "predicted", "90 % range", "measured", "error"):
         table.add_column(title, justify="left" if title in ("job", "quantity") else "right", no_wrap=True)
     for job in jobs:
-        for row in compare(job.run):
+        for row in compare_run(job.run):
             if row.predicted is None or row.measured is None or row.error is None:
                 continue
             shown = format_bytes if row.quantity.endswith("_bytes") else format_duration

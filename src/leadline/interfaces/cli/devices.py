@@ -8,10 +8,10 @@ from rich.table import Table
 from leadline.app.composition import toolbox
 from leadline.core.documents import to_document
 from leadline.core.units import format_bytes
-from leadline.interfaces.cli.face import Json, out, print_json
-from leadline.interfaces.cli.verb import Verb
+from leadline.interfaces.cli.command import CommandApp
+from leadline.interfaces.cli.output import Json, out, print_json
 
-app = Verb(group=True, help="List and show the known devices.")
+app = CommandApp(group=True, help="List and show the known devices.")
 
 
 @app.command(name="list")

@@ -7,32 +7,32 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from leadline.app.ask_model import ModelAnswer, estimate_model
 from leadline.app.composition import toolbox, trained_model
-from leadline.app.estimate import EstimateAnswer
-from leadline.app.estimate import estimate as estimate_verb
-from leadline.app.model_question import ModelQuestion
+from leadline.app.estimate.estimate import EstimateAnswer
+from leadline.app.estimate.estimate import estimate as estimate_verb
+from leadline.app.models.predict import ModelAnswer, estimate_with_model
+from leadline.app.models.question import ModelQuestion
 from leadline.core.documents import to_document
 from leadline.core.errors import InvalidInput
 from leadline.core.estimate import Estimate, EstimatorChoice, Interval
 from leadline.core.samples import Value
 from leadline.core.units import format_bytes, format_count, format_duration
 from leadline.core.workload import Workload
-from leadline.interfaces.cli.face import (
+from leadline.interfaces.cli.command import CommandApp
+from leadline.interfaces.cli.output import (
     All,
     Json,
     err,
     format_cost,
+    format_place,
     format_value,
     out,
-    place_of,
     print_json,
-    varied_names,
+    varying_names,
 )
-from leadline.interfaces.cli.verb import Verb
 from leadline.interfaces.cli.workload_options import On, takes_workload
 
-app = Verb()
+app = CommandApp()
 
 EXAMPLES = """\
 Examples:
@@ -67,7 +67,7 @@ def estimate(
             raise InvalidInput(
                 f"--estimator {estimator.value} prices steps, and {work.model} was trained on runs: leave it out"
             )
-        _show_model(estimate_model(work, trained_model(work.model), toolbox(), on=on or ()), json=json)
+        _show_model(estimate_with_model(work, trained_model(work.model), toolbox(), on=on or ()), json=json)
         return
     answer = estimate_verb(work, toolbox(estimator), on=on or ())
     if json:
@@ -87,7 +87,7 @@ def _show_model(answer: ModelAnswer, *, json: bool) -> None:
         print_json(each[0] if len(each) == 1 else {"schema": "leadline.estimates/1", **asked, "estimates": each})
         return
     console, first = out(), answer.estimates[0]
-    varied = varied_names(answer.parameters)
+    varied = varying_names(answer.parameters)
     fixed = {name: value for name, value in answer.parameters[0].items() if name not in varied}
     said = ", ".join(f"{name} {format_value(value)}" for name, value in fixed.items())
     console.print(f"{answer.application}: {said}" if said else answer.application, style="bold", markup=False)
@@ -197,7 +197,7 @@ def _table(estimates: list[Estimate], parameters: Sequence[Sequence[tuple[str, V
             _size(one.host_memory_bytes),
         ]
         if systems:
-            cells = [place_of(target.system, target.partition), *cells, *format_cost(one)]
+            cells = [format_place(target.system, target.partition), *cells, *format_cost(one)]
         table.add_row(*cells)
     return table
 

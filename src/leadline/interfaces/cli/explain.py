@@ -8,18 +8,26 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from leadline.app.story import SCHEMA, Story, Told, Used, story_of
-from leadline.app.story_words import asked_words, bounds_words, local_time
-from leadline.app.turn import log_tail
+from leadline.app.jobs.event_log import (
+    SCHEMA,
+    AttemptUsage,
+    EventLog,
+    LoggedEvent,
+    describe_policy,
+    describe_request,
+    format_local_time,
+    read_event_log,
+)
+from leadline.app.jobs.inline_plane import read_log_tail
 from leadline.core.documents import to_document
 from leadline.core.jobs import JobState
 from leadline.core.plane import Attempt, Job, Kind
 from leadline.core.units import format_bytes, format_duration
-from leadline.interfaces.cli.face import Json, out, print_json
-from leadline.interfaces.cli.jobs_table import clock, done_of, format_spent, plain, wrapped
-from leadline.interfaces.cli.verb import Verb
+from leadline.interfaces.cli.command import CommandApp
+from leadline.interfaces.cli.jobs import format_clock_time, format_progress, format_spent, plain_text, wrap_text
+from leadline.interfaces.cli.output import Json, out, print_json
 
-app = Verb()
+app = CommandApp()
 
 EXAMPLES = """\
 Examples:
@@ -43,7 +51,7 @@ def explain(
     json: Json = False,
 ) -> None:
     """Tell the whole story of a job: what was asked, every decision with its evidence, every attempt, and its log."""
-    story = story_of(job, whole=whole)
+    story = read_event_log(job, full=whole)
     log = _log(story)
     if json:
         print_json({**to_document(story, SCHEMA), "log": log})
@@ -57,21 +65,21 @@ def explain(
         lines += [Text(), Text("Attempts", "bold"), *(line for one in tried for line in _tried(*one))]
     if log:
         lines += [Text(), Text(f"The end of the output of attempt {story.job.attempts[-1].number}", "bold")]
-        lines += [Text(f"  {plain(line, MOST_TEXT)}") for line in log]
+        lines += [Text(f"  {plain_text(line, MOST_TEXT)}") for line in log]
     console.print(Text("\n").join(lines), soft_wrap=True)
 
 
-def _log(story: Story) -> tuple[str, ...]:
+def _log(story: EventLog) -> tuple[str, ...]:
     """Return the last lines of what the last attempt wrote, of a job that did not end well."""
     if not story.job.attempts or story.standing.state in (JobState.PENDING, JobState.RUNNING, JobState.COMPLETED):
         return ()
-    return log_tail(story.job.attempts[-1])
+    return read_log_tail(story.job.attempts[-1])
 
 
-def _head(story: Story, width: int) -> list[Text]:
+def _head(story: EventLog, width: int) -> list[Text]:
     standing = story.standing
     tries = f"{standing.attempts} attempt{'s' if standing.attempts != 1 else ''} of at most {standing.attempts_most}"
-    share, count = done_of(standing)
+    share, count = format_progress(standing)
     parts = [
         tries,
         " ".join(one for one in (share, f"({count})" if count else "") if one),
@@ -81,12 +89,12 @@ def _head(story: Story, width: int) -> list[Text]:
         now = datetime.now().astimezone()
         end = standing.expected_end
         parts.append(
-            f"expected to end at {clock(end.at, now)}, with {end.level:.0%} between {clock(end.earliest, now)} and "
-            f"{clock(end.latest, now)}"
+            f"expected to end at {format_clock_time(end.at, now)}, with {end.level:.0%} between {format_clock_time(end.earliest, now)} and "
+            f"{format_clock_time(end.latest, now)}"
         )
-    head = Text(f"{standing.key}  {plain(standing.name)}  {standing.state.value}", "bold")
-    said = [plain(standing.why, MOST_TEXT), " · ".join(part for part in parts if part)]
-    return [head, *(line for text in said if text for line in wrapped("", text, width, ""))]
+    head = Text(f"{standing.key}  {plain_text(standing.name)}  {standing.state.value}", "bold")
+    said = [plain_text(standing.why, MOST_TEXT), " · ".join(part for part in parts if part)]
+    return [head, *(line for text in said if text for line in wrap_text("", text, width, ""))]
 
 
 def _asked(job: Job, across: int) -> list[Text]:
@@ -95,15 +103,15 @@ def _asked(job: Job, across: int) -> list[Text]:
     rows = [
         ("command", shlex.join(spec.command)),
         ("folder", spec.workdir or ""),
-        ("asks for", asked_words(spec.resources)),
+        ("asks for", describe_request(spec.resources)),
         (
             "where",
             ", else ".join(map(str, policy.places)) + (f" ({policy.copies} at once)" if policy.copies > 1 else ""),
         ),
         ("after", f"{', '.join(job.after)} ({job.after_kind.value})" if job.after else ""),
         ("charged to", spec.account or ""),
-        ("may take", bounds_words(policy)),
-        ("result by", local_time(policy.deadline_at) if policy.deadline_at else ""),
+        ("may take", describe_policy(policy)),
+        ("result by", format_local_time(policy.deadline_at) if policy.deadline_at else ""),
         ("predicted", ""),
     ]
     if predicted is not None:
@@ -116,29 +124,29 @@ def _asked(job: Job, across: int) -> list[Text]:
             known.append(f"{format_bytes(memory.point)} ({format_bytes(memory.low)} – {format_bytes(memory.high)})")
         rows[-1] = ("predicted", ", ".join(known))
     width = max(len(title) for title, _ in rows)
-    said = [wrapped(f"  {title:<{width}}  ", plain(text, MOST_TEXT), across, "") for title, text in rows if text]
+    said = [wrap_text(f"  {title:<{width}}  ", plain_text(text, MOST_TEXT), across, "") for title, text in rows if text]
     return [Text("Asked", "bold"), *(line for lines in said for line in lines)]
 
 
-def _happened(told: Sequence[Told], width: int) -> list[Text]:
+def _happened(told: Sequence[LoggedEvent], width: int) -> list[Text]:
     """Return the events: the day where it changes, the time, and what happened with its evidence below."""
     lines: list[Text] = []
     day = ""
     for one in told:
-        if (new := local_time(one.at, "%A, %d %B %Y")) != day:
+        if (new := format_local_time(one.at, "%A, %d %B %Y")) != day:
             lines.append(Text(f"  {new}"))
             day = new
         who = f"attempt {one.attempt}: " if one.attempt is not None else ""
-        again = f" ({one.times} times since {local_time(one.since, '%H:%M:%S')})" if one.times > 1 else ""
+        again = f" ({one.times} times since {format_local_time(one.since, '%H:%M:%S')})" if one.times > 1 else ""
         style = "bold" if one.kind in (Kind.DECISION, Kind.SETTLED) else "red" if one.kind == Kind.FAULT else ""
-        start = f"  {local_time(one.at, '%H:%M:%S')}  "
-        lines += wrapped(start, plain(f"{who}{one.says}{again}", MOST_TEXT), width, style)
+        start = f"  {format_local_time(one.at, '%H:%M:%S')}  "
+        lines += wrap_text(start, plain_text(f"{who}{one.says}{again}", MOST_TEXT), width, style)
         if one.because:
-            lines += wrapped(" " * (len(start) + 2), plain("; ".join(one.because), MOST_TEXT), width, "dim")
+            lines += wrap_text(" " * (len(start) + 2), plain_text("; ".join(one.because), MOST_TEXT), width, "dim")
     return lines
 
 
-def _tried(attempt: Attempt, one: Used) -> list[Text]:
+def _tried(attempt: Attempt, one: AttemptUsage) -> list[Text]:
     """Say where an attempt was and what it used of what it asked for."""
     asked = attempt.resources
     at = " ".join(part for part in (str(attempt.place), f"as {attempt.scheduler_id}" if attempt.scheduler_id else "",

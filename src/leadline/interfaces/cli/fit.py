@@ -8,19 +8,19 @@ from rich.table import Table
 from rich.text import Text
 
 from leadline.app.composition import toolbox
-from leadline.app.estimate import RISK
-from leadline.app.fit import fit as fit_verb
+from leadline.app.estimate.estimate import DEFAULT_RISK
+from leadline.app.estimate.fit import fit as fit_verb
 from leadline.core.documents import to_document
 from leadline.core.errors import InvalidInput, NothingFits
 from leadline.core.fit import Change, Cost, Fit, percent
 from leadline.core.units import format_bytes, format_duration
 from leadline.core.workload import Workload
-from leadline.interfaces.cli.face import Json, err, out, print_json
-from leadline.interfaces.cli.memory_picture import FORMATS, draw, in_terminal
-from leadline.interfaces.cli.verb import Verb
+from leadline.interfaces.cli.command import CommandApp
+from leadline.interfaces.cli.memory_plot import FORMATS, plot_in_terminal, save_plot
+from leadline.interfaces.cli.output import Json, err, out, print_json
 from leadline.interfaces.cli.workload_options import takes_workload
 
-app = Verb()
+app = CommandApp()
 
 EXAMPLES = """\
 Examples:
@@ -43,7 +43,7 @@ def fit(
         list[str] | None,
         typer.Option(metavar="PLACE", help="Where: SYSTEM, SYSTEM:PARTITION, a DEVICE, or local; repeat for more."),
     ] = None,
-    risk: Annotated[float, typer.Option(metavar="SHARE", help="Accepted probability of running out.")] = RISK,
+    risk: Annotated[float, typer.Option(metavar="SHARE", help="Accepted probability of running out.")] = DEFAULT_RISK,
     no_changes: Annotated[
         bool, typer.Option("--no-changes", help="Only say whether it fits; ask about nothing else.")
     ] = False,
@@ -83,7 +83,7 @@ def _draw(answers: list[Fit], path: Path) -> None:
     drawn = next((one for one in answers if one.moments), None)
     if drawn is None:
         raise InvalidInput(f"there is no timeline of {answers[0].place} to draw: name a GPU with --on")
-    draw(drawn, path)
+    save_plot(drawn, path)
     err().print(f"drawn into {path}", markup=False)
 
 
@@ -102,7 +102,7 @@ def _show_all(answers: list[Fit], *, timeline: bool) -> None:
             out().print()
         _show(one)
         if timeline and one.moments:
-            for line in in_terminal(one):
+            for line in plot_in_terminal(one):
                 out().print(line, soft_wrap=True)
 
 

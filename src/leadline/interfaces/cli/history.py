@@ -6,15 +6,15 @@ import typer
 from rich.measure import Measurement
 from rich.table import Table
 
-from leadline.app.history import Comparison, compare, export_runs, list_runs, show_run
+from leadline.app.jobs.history import RunComparison, compare_run, export_runs, list_runs, show_run
 from leadline.core.documents import to_document
 from leadline.core.errors import InvalidInput
 from leadline.core.runs import Run
 from leadline.core.units import format_bytes, format_duration
-from leadline.interfaces.cli.face import Json, err, out, print_json, write
-from leadline.interfaces.cli.verb import Verb
+from leadline.interfaces.cli.command import CommandApp
+from leadline.interfaces.cli.output import Json, err, out, print_json, write_text
 
-app = Verb(group=True, help="List, show and export what ran, beside what was predicted.")
+app = CommandApp(group=True, help="List, show and export what ran, beside what was predicted.")
 
 Limit = Annotated[int | None, typer.Option(metavar="N", min=1, help="Only the newest so many.", show_default="all")]
 
@@ -39,9 +39,9 @@ def show(
         return
     found = show_run(run)
     if json:
-        print_json({**to_document(found, "leadline.run/1"), "comparison": compare(found)})
+        print_json({**to_document(found, "leadline.run/1"), "comparison": compare_run(found)})
     else:
-        show_one(found)
+        show_run_comparison(found)
 
 
 @app.command()
@@ -51,10 +51,10 @@ def export(
     """Write the whole history to stdout."""
     if form not in ("csv", "json"):
         raise InvalidInput(f"--format {form!r} is not known: write csv or json")
-    write(export_runs(form))
+    write_text(export_runs(form))
 
 
-def show_one(run: Run) -> None:
+def show_run_comparison(run: Run) -> None:
     """Print one run: how it ended, then a line a quantity."""
     console = out()
     ended = f"{run.state.value} on {run.host or 'an unknown host'}, started {run.started_at}"
@@ -64,7 +64,7 @@ def show_one(run: Run) -> None:
     table = Table(box=None, pad_edge=False)
     for column in ("quantity", "predicted", "interval", "measured", "error", "method"):
         table.add_column(column)
-    for one in compare(run):
+    for one in compare_run(run):
         table.add_row(*_cells(one), _method(run, one.quantity))
     _print_whole(table)
     if run.state.censored:
@@ -84,7 +84,7 @@ def _list(limit: int | None, *, json: bool) -> None:
                    "measured", "error"):  # fmt: skip
         table.add_column(column, no_wrap=True)
     for run in runs:
-        by_name = {one.quantity: one for one in compare(run)}
+        by_name = {one.quantity: one for one in compare_run(run)}
         cells = [cell for name in ("elapsed_s", "host_memory_bytes") for cell in _summary(by_name.get(name))]
         table.add_row(run.id, run.started_at[:19], run.job.name, run.state.value, *cells)
     _print_whole(table)
@@ -100,14 +100,14 @@ def _print_whole(table: Table) -> None:
     console.print(table, crop=False, soft_wrap=True)
 
 
-def _summary(one: Comparison | None) -> tuple[str, str, str]:
+def _summary(one: RunComparison | None) -> tuple[str, str, str]:
     if one is None:
         return "", "", ""
     _, predicted, _, measured, error = _cells(one)
     return predicted, measured, error
 
 
-def _cells(one: Comparison) -> tuple[str, str, str, str, str]:
+def _cells(one: RunComparison) -> tuple[str, str, str, str, str]:
     """Return quantity, predicted, interval, measured and error as text; empty where it is not known."""
     written = format_bytes if one.quantity.endswith("_bytes") else format_duration
     predicted, interval, measured, error = "", "", "", ""

@@ -60,7 +60,7 @@ def main(arguments: list[str]) -> int:
     if arguments[0] not in COMMANDS:
         return _unknown(arguments[0])
     module = import_module(f"leadline.interfaces.cli.{COMMANDS[arguments[0]][0]}")
-    from leadline.interfaces.cli.face import run_command  # noqa: PLC0415 - Typer loads only with a command
+    from leadline.interfaces.cli.output import run_command  # noqa: PLC0415 - Typer loads only with a command
 
     return run_command(module.app, arguments[0], arguments[1:])
 

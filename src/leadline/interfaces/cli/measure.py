@@ -5,14 +5,14 @@ from typing import Annotated
 
 import typer
 
-from leadline.app.measure import KIT_SCHEMA, MINUTES, SCHEMA, MeasureRequest, measure, write_kit
+from leadline.app.machines.measure import KIT_SCHEMA, MINUTES, SCHEMA, MeasureRequest, measure, write_kit
 from leadline.core.documents import to_document
 from leadline.core.errors import InvalidInput
 from leadline.core.units import format_bytes, format_duration
-from leadline.interfaces.cli.face import Json, err, out, print_json
-from leadline.interfaces.cli.verb import Verb
+from leadline.interfaces.cli.command import CommandApp
+from leadline.interfaces.cli.output import Json, err, out, print_json
 
-app = Verb()
+app = CommandApp()
 
 EXAMPLES = """\
 Examples:

@@ -6,12 +6,12 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from leadline.app.train import card_markdown, list_models, read_model
+from leadline.app.models.train import format_card, list_models, read_model
 from leadline.core.documents import to_document
-from leadline.interfaces.cli.face import Json, err, out, print_json, write
-from leadline.interfaces.cli.verb import Verb
+from leadline.interfaces.cli.command import CommandApp
+from leadline.interfaces.cli.output import Json, err, out, print_json, write_text
 
-app = Verb(group=True, help="List trained models, and show what one has learned and how far off it is.")
+app = CommandApp(group=True, help="List trained models, and show what one has learned and how far off it is.")
 
 
 @app.command("list")
@@ -49,4 +49,4 @@ def show(
     if json:
         print_json(to_document(card, "leadline.model/1"))
     else:
-        write(card_markdown(card))
+        write_text(format_card(card))

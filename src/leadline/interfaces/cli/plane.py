@@ -4,16 +4,15 @@ from typing import Annotated
 
 import typer
 
-from leadline.app.hand_over import jobs_of, lessons, plane_dir
-from leadline.app.interrupts import Interrupts
-from leadline.app.story_words import local_time, sentence
-from leadline.app.turn import Turns, who_runs_it
+from leadline.app.jobs.event_log import describe_event, format_local_time
+from leadline.app.jobs.inline_plane import InlinePlane, Interrupts, describe_runner
+from leadline.app.jobs.journal import find_jobs, plane_dir, retraining_events
 from leadline.core.errors import InvalidInput, LeadlineError
 from leadline.core.jobs import JobState
-from leadline.interfaces.cli.face import Json, err, out, print_json
-from leadline.interfaces.cli.verb import Verb
+from leadline.interfaces.cli.command import CommandApp
+from leadline.interfaces.cli.output import Json, err, out, print_json
 
-app = Verb()
+app = CommandApp()
 
 SCHEMA = "leadline.plane/1"
 EXAMPLES = """\
@@ -49,22 +48,22 @@ def plane(
     if json:
         raise InvalidInput("--json is for leadline plane status: while it runs, leadline jobs --json tells of the jobs")
     console = err()
-    with Interrupts() as interrupts, Turns(lambda said: console.print(said, markup=False, soft_wrap=True)) as turns:
+    with Interrupts() as interrupts, InlinePlane(lambda said: console.print(said, markup=False, soft_wrap=True)) as turns:
         wait_s = turns.step()
-        if not turns.mine:
-            raise LeadlineError(f"the plane is run already, by {who_runs_it() or 'another process'}: one is enough")
+        if not turns.runs_plane:
+            raise LeadlineError(f"the plane is run already, by {describe_runner() or 'another process'}: one is enough")
         if not once:
             console.print(f"the plane looks after {_counted()}; Ctrl-C ends it and not the jobs", markup=False)
-        while not (once or interrupts.told or (until_idle and turns.idle)):
+        while not (once or interrupts.received or (until_idle and turns.idle)):
             interrupts.wait(wait_s)
-            if not interrupts.told:
+            if not interrupts.received:
                 wait_s = turns.step()
     if not once:
         console.print(f"the plane ended; {_counted()} at work", markup=False)
 
 
 def _status(*, json: bool) -> None:
-    who, found, learned = who_runs_it(), jobs_of(), lessons()
+    who, found, learned = describe_runner(), find_jobs(), retraining_events()
     counts = {
         state.value: sum(one.standing is state for one in found) for state in (JobState.RUNNING, JobState.PENDING)
     }
@@ -77,11 +76,11 @@ def _status(*, json: bool) -> None:
     console.print(f"jobs     {left}", markup=False)
     console.print(f"journal  {plane_dir() / 'journal.sqlite'}", markup=False, soft_wrap=True)
     for event in learned:
-        console.print(f"{local_time(event.at)}  {sentence(event)[0]}", markup=False, soft_wrap=True)
+        console.print(f"{format_local_time(event.at)}  {describe_event(event)[0]}", markup=False, soft_wrap=True)
     if who is None and any(counts.values()):
         err().print("nobody looks after them: leadline watch, or leadline plane, does", markup=False)
 
 
 def _counted() -> str:
-    left = sum(not one.closed for one in jobs_of())
+    left = sum(not one.closed for one in find_jobs())
     return f"{left} job{'' if left == 1 else 's'}" if left else "no job"

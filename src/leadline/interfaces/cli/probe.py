@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from leadline.app.probe import LIMIT_S, SCHEMA, TIME_S, ProbeLimits, probe, walltime_to_ask_s
+from leadline.app.jobs.probe import LIMIT_S, SCHEMA, TIME_S, ProbeLimits, probe, suggested_walltime_s
 from leadline.core.documents import to_document
 from leadline.core.errors import JobFailed
 from leadline.core.estimate import Interval
@@ -14,11 +14,11 @@ from leadline.core.jobs import JobState
 from leadline.core.probe import Probe
 from leadline.core.progress import Level
 from leadline.core.units import format_bytes, format_clock, format_duration, parse_duration_s
-from leadline.interfaces.cli.face import Json, err, out, print_json
-from leadline.interfaces.cli.usage import OWN_COMMAND
-from leadline.interfaces.cli.verb import Verb
+from leadline.interfaces.cli.command import CommandApp
+from leadline.interfaces.cli.output import Json, err, out, print_json
+from leadline.interfaces.cli.usage_errors import COMMAND_PLACEHOLDER
 
-app = Verb()
+app = CommandApp()
 
 EXAMPLES = """\
 Examples:
@@ -31,7 +31,7 @@ Examples:
 def probe_command(
     subject: Annotated[
         list[str] | None,
-        typer.Argument(metavar=f"-- {OWN_COMMAND}…", help="Your command after --.", show_default=False),
+        typer.Argument(metavar=f"-- {COMMAND_PLACEHOLDER}…", help="Your command after --.", show_default=False),
     ] = None,
     *,
     steps: Annotated[
@@ -86,7 +86,7 @@ def _show(found: Probe) -> None:
         err().print(f"note: {sentence}", markup=False, soft_wrap=True)
     if not found.finished:
         err().print("note: the files that the command wrote in these steps are there", markup=False, soft_wrap=True)
-    if (ask_s := walltime_to_ask_s(found)) is not None:
+    if (ask_s := suggested_walltime_s(found)) is not None:
         words = f"leadline submit --time {format_clock(ask_s)} -- {' '.join(found.command)}"
         console.print(f"ask for it: {words}", markup=False, soft_wrap=True)
 

@@ -9,32 +9,32 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from leadline.app.ask_model import recommend_model
 from leadline.app.composition import toolbox, trained_model
-from leadline.app.estimate import RISK
-from leadline.app.model_question import ModelQuestion
-from leadline.app.recommend import recommend as recommend_verb
+from leadline.app.estimate.estimate import DEFAULT_RISK
+from leadline.app.estimate.recommend import recommend as recommend_verb
+from leadline.app.models.predict import recommend_with_model
+from leadline.app.models.question import ModelQuestion
 from leadline.core.documents import to_document
 from leadline.core.errors import InvalidInput, NothingFits
 from leadline.core.recommendation import Constraints, Option, Recommendation, Weights
 from leadline.core.units import format_bytes, format_clock, format_duration, parse_duration_s
 from leadline.core.waits import AT_ONCE_S
 from leadline.core.workload import Workload
-from leadline.interfaces.cli.face import (
+from leadline.interfaces.cli.command import CommandApp
+from leadline.interfaces.cli.output import (
     All,
     Json,
     err,
     format_cost,
+    format_place,
     format_value,
     out,
-    place_of,
     print_json,
-    varied_names,
+    varying_names,
 )
-from leadline.interfaces.cli.verb import Verb
 from leadline.interfaces.cli.workload_options import On, takes_workload
 
-app = Verb()
+app = CommandApp()
 
 EXAMPLES = """\
 Examples:
@@ -74,7 +74,7 @@ def recommend(
     risk: Annotated[
         float,
         typer.Option(metavar="SHARE", help="Accepted probability of exceeding a limit.", rich_help_panel=LIMITS),
-    ] = RISK,
+    ] = DEFAULT_RISK,
     kill: Annotated[
         float,
         typer.Option(
@@ -122,7 +122,7 @@ def _answer(
     asked: Workload | ModelQuestion, constraints: Constraints, on: Sequence[str], waits: Sequence[str]
 ) -> Recommendation:
     if isinstance(asked, ModelQuestion):
-        return recommend_model(asked, trained_model(asked.model), toolbox(), constraints, on=on, waits=waits)
+        return recommend_with_model(asked, trained_model(asked.model), toolbox(), constraints, on=on, waits=waits)
     return recommend_verb(asked, toolbox(), constraints, on=on, waits=waits)
 
 
@@ -173,7 +173,7 @@ def _wait(wait_s: float) -> str:
 
 def _request(option: Option) -> str:
     request, target = option.resources, option.estimate.target
-    parts = [place_of(option.system, option.partition), f"{request.nodes} node{'s' * (request.nodes > 1)}"]
+    parts = [format_place(option.system, option.partition), f"{request.nodes} node{'s' * (request.nodes > 1)}"]
     if request.gpus_per_node:
         parts.append(f"{request.gpus_per_node} × {target.device} a node")
     if request.cores_per_task:
@@ -189,7 +189,7 @@ def _table(options: tuple[Option, ...]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("")
     table.add_column("place", no_wrap=True)
-    varied = varied_names([option.parameters for option in options])
+    varied = varying_names([option.parameters for option in options])
     for name in varied:
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("device", overflow="ellipsis", no_wrap=True, max_width=24)
@@ -205,7 +205,7 @@ def _table(options: tuple[Option, ...]) -> Table:
         one, request = option.estimate, option.resources
         table.add_row(
             "*" if option.on_front else "",
-            place_of(option.system, option.partition),
+            format_place(option.system, option.partition),
             *(format_value(option.parameters.get(name)) for name in varied),
             one.target.device if one.target.gpus <= 1 else f"{one.target.gpus} × {one.target.device}",
             format_duration(one.elapsed_s.point) if one.elapsed_s else "not known",
@@ -238,7 +238,7 @@ def _show_rejections(answer: Recommendation, *, everything: bool) -> None:
     console = err()
     if everything or len(answer.rejections) <= FEW:
         for one in answer.rejections:
-            console.print(f"rejected {place_of(one.system, one.partition)} ({one.node}): {one.reason}", soft_wrap=True)
+            console.print(f"rejected {format_place(one.system, one.partition)} ({one.node}): {one.reason}", soft_wrap=True)
         return
     causes = Counter(one.kind for one in answer.rejections)
     summary = "; ".join(f"{count} {cause}" for cause, count in causes.most_common(6))

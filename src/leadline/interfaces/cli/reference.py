@@ -6,8 +6,8 @@ from typing import Any
 
 from typer.main import get_command
 
+from leadline.interfaces.cli.command import format_usage, option_sections
 from leadline.interfaces.cli.main import GROUPS
-from leadline.interfaces.cli.verb import sections, usage_words
 
 
 def reference() -> str:
@@ -29,10 +29,10 @@ def _command(command: Any, path: str) -> Iterator[str]:  # noqa: ANN401 - Typer'
         yield from _command(inner, f"{path} {name}")
     if hasattr(command, "commands"):
         return
-    yield f"```text\n{path} {usage_words(command)}\n```"
+    yield f"```text\n{path} {format_usage(command)}\n```"
     yield " ".join((command.help or "").split())
     with command.make_context(path, ["--help"], resilient_parsing=True) as context:
-        for title, rows in sections(command, context).items():
+        for title, rows in option_sections(command, context).items():
             if rows:
                 yield f"**{title}**"
                 yield "\n\n".join(f"`{name}`\n: {_escaped(what)}" for name, what in rows)

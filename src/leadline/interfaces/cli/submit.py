@@ -1,22 +1,161 @@
-"""``leadline submit``: a job to the plane, to a site as its script, or run on this machine."""
+"""``leadline submit`` on this machine: the job itself, in the foreground."""
 
+import sys
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import typer
+from rich.text import Text
 
-from leadline.app.estimate import RISK
-from leadline.app.places import LOCAL
-from leadline.app.send import Terms
-from leadline.app.submit import Request
-from leadline.core.errors import InvalidInput
-from leadline.core.units import parse_bytes, parse_duration_s
-from leadline.interfaces.cli.face import Json
-from leadline.interfaces.cli.submit_here import run_at_once
-from leadline.interfaces.cli.submit_plane import hand_to_plane, print_scripts
-from leadline.interfaces.cli.usage import OWN_COMMAND
-from leadline.interfaces.cli.verb import Verb
+from leadline.app.composition import toolbox
+from leadline.app.estimate.estimate import DEFAULT_RISK
+from leadline.app.jobs.event_log import describe_policy, describe_request, format_local_time
+from leadline.app.jobs.history import compare_run
+from leadline.app.jobs.inline_plane import describe_runner, step_until
+from leadline.app.jobs.job_request import JobRequest, build_job_spec, predict_job, raise_if_failed, run_locally
+from leadline.app.jobs.job_status import JobStatus, job_statuses
+from leadline.app.jobs.journal import find_jobs, submit_jobs
+from leadline.app.jobs.submit import PlaneOptions, PreparedSubmission, check_reachable, parse_places, prepare_submission
+from leadline.app.machines.targets import LOCAL
+from leadline.core.documents import to_document
+from leadline.core.errors import InvalidInput, LeadlineError
+from leadline.core.jobs import JobState
+from leadline.core.plane import Job
+from leadline.core.units import format_bytes, format_duration, parse_bytes, parse_duration_s
+from leadline.interfaces.cli.command import CommandApp
+from leadline.interfaces.cli.history import show_run_comparison
+from leadline.interfaces.cli.jobs import plain_text, print_jobs
+from leadline.interfaces.cli.output import Json, err, print_json
+from leadline.interfaces.cli.usage_errors import COMMAND_PLACEHOLDER
 
-app = Verb()
+
+def run_now(subject: list[str], request: JobRequest, *, yes: bool, json: bool) -> None:
+    """Ask, run, remember, and show prediction beside measurement; a failed job ends the command with its own code."""
+    spec = build_job_spec(subject, LOCAL, request)
+    resources = spec.resources
+    limits = [f"at most {format_duration(resources.walltime_s)}"] if resources.walltime_s else []
+    limits += [f"{format_bytes(resources.memory_bytes_per_node)}"] if resources.memory_bytes_per_node else []
+    console = err()
+    if not yes:
+        if not sys.stdin.isatty():
+            raise InvalidInput("nobody can be asked whether to run the job, for there is no terminal: add -y")
+        question = f"Run {spec.name!r} on this machine{' (' + ', '.join(limits) + ')' if limits else ''}?"
+        typer.confirm(question, default=True, abort=True, err=True)
+    predicted = predict_job(LOCAL, subject, toolbox(), name=request.name)
+    if predicted.estimate is None:
+        console.print(f"note: nothing is predicted for this run: {predicted.reason}", markup=False)
+    run = run_locally(
+        spec,
+        predicted=predicted.estimate,
+        tags=predicted.tags,
+        on_progress=lambda text: console.print(text, markup=False),
+        output=sys.stderr.fileno() if json else None,
+    )
+    if json:
+        print_json({**to_document(run, "leadline.run/1"), "comparison": compare_run(run)})
+    else:
+        show_run_comparison(run)
+    raise_if_failed(run)
+
+
+SCHEMA = "leadline.submitted/1"
+ACCEPTANCE_TIMEOUT_S = 60.0
+"""How long is waited for a scheduler's answer; the job is handed over whether it comes or not."""
+
+
+def print_scripts(subject: list[str], on: Sequence[str], request: JobRequest, terms: PlaneOptions, *, json: bool) -> None:
+    """Print the scripts alone on stdout; what was filled in, and what the plane would do, goes to stderr."""
+    prepared, console = _prepared(subject, on, request, terms), err()
+    first = prepared.scripts[0] if prepared.scripts else None
+    for note in (*prepared.notes, *([_what(prepared)] if terms.needs_plane or len(on) > 1 or first is None else [])):
+        console.print(f"note: {note}", markup=False, soft_wrap=True)
+    if json:
+        scripts = [{"place": str(place), "job": spec, "script": text} for place, spec, text in prepared.scripts[1:]]
+        print_json({
+            "schema": "leadline.script/1", "job": prepared.submission.spec, "script": first[2] if first else None,
+            "notes": prepared.notes, "policy": prepared.submission.policy, "others": scripts,
+        })  # fmt: skip
+        return
+    for place, _, text in prepared.scripts:
+        if len(prepared.scripts) > 1:
+            console.print(f"note: the script for {place}", markup=False)
+        sys.stdout.write(text)
+        sys.stdout.flush()
+
+
+def submit_to_plane(
+    subject: list[str], on: Sequence[str], request: JobRequest, terms: PlaneOptions, *, yes: bool, json: bool
+) -> None:
+    """Ask, hand over, and wait until a scheduler has taken the job, or for a minute.
+
+    Raises:
+        LeadlineError: no place took it.
+    """
+    catalog = toolbox().catalog
+    places = parse_places(on, catalog)
+    if not yes and not sys.stdin.isatty():
+        raise InvalidInput("nobody can be asked whether to submit the job, for there is no terminal: add -y")
+    check_reachable(places, catalog)
+    prepared, console = _prepared(subject, on, request, terms), err()
+    for note in prepared.notes:
+        console.print(f"note: {note}", markup=False, soft_wrap=True)
+    if not yes:
+        console.print(Text(_what(prepared)), soft_wrap=True)
+        typer.confirm("Submit it?", default=True, abort=True, err=True)
+    jobs = submit_jobs(prepared.submission)
+    watched = [jobs[0].key, jobs[-1].key]
+    with console.status("handing it to the scheduler"):
+        step_until(
+            lambda: all(map(_settled, find_jobs(watched))), ACCEPTANCE_TIMEOUT_S, lambda said: console.print(said, markup=False)
+        )
+    found = job_statuses([one.key for one in jobs])
+    _tell(found, json=json)
+
+
+def _prepared(subject: list[str], on: Sequence[str], request: JobRequest, terms: PlaneOptions) -> PreparedSubmission:
+    with err().status("predicting what to ask for"):
+        return prepare_submission(subject, on, request, terms, toolbox())
+
+
+def _what(prepared: PreparedSubmission) -> str:
+    """Say in a sentence what is handed over, where it may go, and what the plane may do."""
+    wanted, policy = prepared.submission, prepared.submission.policy
+    what = f"array {plain_text(wanted.spec.name)!r} of {len(wanted.indices)}" if wanted.indices else plain_text(wanted.spec.name)
+    where = ", else ".join(map(str, policy.places)) + (f" ({policy.copies} at once)" if policy.copies > 1 else "")
+    after = f"; after {', '.join(wanted.after)}" if wanted.after else ""
+    wanted_by = (
+        f"; its result is wanted by {format_local_time(policy.deadline_at, '%d %b %H:%M')}" if policy.deadline_at else ""
+    )
+    return f"{what} at {where}: {describe_request(wanted.spec.resources)}; {describe_policy(policy)}{after}{wanted_by}"
+
+
+def _settled(job: Job) -> bool:
+    """Whether a job is at a scheduler, ended, or put off."""
+    taken = any(one.scheduler_id is not None for one in job.attempts)
+    return taken or job.closed or bool(job.after) or job.plan is not None
+
+
+def _tell(found: Sequence[JobStatus], *, json: bool) -> None:
+    """Print what was handed over, and say how to go on."""
+    if json:
+        print_json(to_document({"jobs": found}, SCHEMA))
+    else:
+        print_jobs(found)
+    refused = [one for one in found if one.closed and one.state is not JobState.COMPLETED and not one.elapsed_s]
+    if refused:
+        first = refused[0]
+        raise LeadlineError(f"job {first.key} was not taken: {plain_text(first.why, 300)}")
+    key = found[0].group or found[0].key
+    console, who = err(), describe_runner()
+    missing = [one for one in found if not one.scheduler_id and not one.closed]
+    if missing and not found[0].why.startswith("after"):
+        console.print(f"{len(missing)} not taken by a scheduler yet: noted, and submitted as soon as it can be",
+                      markup=False, soft_wrap=True)  # fmt: skip
+    then = "" if who else "; nobody runs the plane, so watch it, or run leadline plane, for it to be looked after"
+    console.print(f"next: leadline watch {key}{then}", markup=False, soft_wrap=True)
+
+
+app = CommandApp()
 
 
 EXAMPLES = """\
@@ -28,7 +167,7 @@ Examples:
   leadline submit job.toml --on Pitzer:gpu --account PAS0000 --dry-run"""
 
 RESOURCES, JOB, RUN, PLANE = "What to ask for", "The job", "What happens", "What the plane may do"
-PREDICTED = f"what is predicted, at a risk of {RISK:.0%}"
+PREDICTED = f"what is predicted, at a risk of {DEFAULT_RISK:.0%}"
 
 
 def _open(form: str, what: str, default: str, section: str = RESOURCES) -> Any:  # noqa: ANN401 - an option, for Typer
@@ -45,7 +184,7 @@ def submit(
     subject: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar=f"WORKLOAD.toml | -- {OWN_COMMAND}…",
+            metavar=f"WORKLOAD.toml | -- {COMMAND_PLACEHOLDER}…",
             help="A workload file with a command, or your command after --.",
             show_default=False,
         ),
@@ -123,7 +262,7 @@ def submit(
     ] = None,
     risk: Annotated[
         float, typer.Option(metavar="P", help="Accepted probability that a limit is too low.", rich_help_panel=PLANE)
-    ] = RISK,
+    ] = DEFAULT_RISK,
     no_resize: Annotated[bool, _flag("--no-resize", "Never change what is asked for.", PLANE)] = False,
     no_measure: Annotated[bool, _flag("--no-measure", "Run the command without the measuring wrapper.", PLANE)] = False,
     json: Json = False,
@@ -133,7 +272,7 @@ def submit(
     The plane submits it, watches it, corrects its request, and submits it again where that helps. With --dry-run the
     batch script is printed that the site accepts, and nothing else happens.
     """
-    request = Request(
+    request = JobRequest(
         account=account,
         nodes=nodes,
         gpus=gpus,
@@ -145,20 +284,20 @@ def submit(
         workdir=workdir,
         setup=tuple(setup or ()),
     )
-    terms = Terms(
+    terms = PlaneOptions(
         copies, array, tuple(after or ()), tuple(after_any or ()), attempts, most_cost, most_node_hours, resumes,
         checkpoint_signal, checkpoint_before, deadline, risk, not no_resize, not no_measure,
         checkpoint_folder,
     )  # fmt: skip
     places = on or [LOCAL]
     here = [one.casefold() for one in places] == [LOCAL] and not detach
-    if here and terms.given and not dry_run:
+    if here and terms.needs_plane and not dry_run:
         raise InvalidInput(
             "what the plane may do holds for jobs that are handed to it: add --detach, or name a cluster"
         )
     if here and not dry_run:
-        run_at_once(subject or [], request, yes=yes, json=json)
+        run_now(subject or [], request, yes=yes, json=json)
     elif dry_run:
         print_scripts(subject or [], places, request, terms, json=json)
     else:
-        hand_to_plane(subject or [], places, request, terms, yes=yes, json=json)
+        submit_to_plane(subject or [], places, request, terms, yes=yes, json=json)

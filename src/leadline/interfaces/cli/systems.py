@@ -8,12 +8,11 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from leadline.app.broken_jobs import BrokenJob, announce_broken
 from leadline.app.composition import process_runner, toolbox
-from leadline.app.probe_system import SCHEMA, SystemProbe, probe_system
-from leadline.app.recommend import recommend
+from leadline.app.estimate.recommend import recommend
+from leadline.app.jobs.broken_jobs import BrokenJob, announce_broken_jobs
+from leadline.app.machines.systems import SCHEMA, SystemProbe, check_catalog, probe_system
 from leadline.app.settings import catalog_dir
-from leadline.app.systems import check_catalog
 from leadline.core.documents import to_document
 from leadline.core.errors import InvalidInput
 from leadline.core.hardware import Machine
@@ -21,11 +20,11 @@ from leadline.core.recommendation import Constraints
 from leadline.core.systems import Billing, Partition, System
 from leadline.core.units import format_bytes, format_duration
 from leadline.core.workload import Workload
-from leadline.interfaces.cli.face import Json, err, out, print_json, write
-from leadline.interfaces.cli.verb import Verb
+from leadline.interfaces.cli.command import CommandApp
+from leadline.interfaces.cli.output import Json, err, out, print_json, write_text
 from leadline.interfaces.cli.workload_options import On, takes_workload
 
-app = Verb(group=True, help="List, show, probe, check and validate the known systems.")
+app = CommandApp(group=True, help="List, show, probe, check and validate the known systems.")
 
 
 @app.command(name="list")
@@ -82,11 +81,11 @@ def probe(
         save=not dry_run,
     )
     toolbox.cache_clear()  # its catalog was read before
-    broken = announce_broken(found.change, write=not dry_run)
+    broken = announce_broken_jobs(found.change, write=not dry_run)
     if json:
         print_json(_probe_document(found, broken, written=not dry_run))
     elif dry_run:
-        write(found.text)
+        write_text(found.text)
     else:
         _show(found.system)
     _say_probed(found, broken, dry_run=dry_run, json=json)

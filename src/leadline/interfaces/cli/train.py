@@ -6,13 +6,13 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from leadline.app.train import DEFAULT_POLICY, Request, TrainedFiles, target_text
-from leadline.app.train import train as train_verb
+from leadline.app.models.train import DEFAULT_POLICY, TrainedFiles, TrainRequest, summarize_target
+from leadline.app.models.train import train as train_verb
 from leadline.core.documents import to_document
-from leadline.interfaces.cli.face import Json, err, out, print_json
-from leadline.interfaces.cli.verb import Verb
+from leadline.interfaces.cli.command import CommandApp
+from leadline.interfaces.cli.output import Json, err, out, print_json
 
-app = Verb()
+app = CommandApp()
 
 EXAMPLES = """\
 Examples:
@@ -107,7 +107,7 @@ def train(
 
     It is judged on runs that its fits did not see; a test that took part in nothing says how far off it is.
     """
-    request = Request(
+    request = TrainRequest(
         source,
         tuple(target or ()),
         policy,
@@ -139,7 +139,7 @@ def _names(said: str | None) -> tuple[str, ...]:
 def _show(done: TrainedFiles) -> None:
     console = out()
     for one in done.card.targets:
-        text = target_text(one)
+        text = summarize_target(one)
         console.print(f"{done.card.application}: {one.target}", style="bold", markup=False)
         console.print(text.data, markup=False, soft_wrap=True)
         table = Table(box=None, pad_edge=False, header_style="bold")

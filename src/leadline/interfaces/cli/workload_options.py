@@ -10,16 +10,16 @@ from typing import Annotated, Any, get_args
 import msgspec
 import typer
 
-from leadline.app.model_question import ModelQuestion, is_model
-from leadline.app.workload_options import WorkloadOptions
-from leadline.app.workloads import read_workload
+from leadline.app.models.question import ModelQuestion, is_model
+from leadline.app.workloads.options import WorkloadOptions
+from leadline.app.workloads.read import read_workload
 from leadline.core.errors import InvalidInput
-from leadline.interfaces.cli.usage import OWN_COMMAND
+from leadline.interfaces.cli.usage_errors import COMMAND_PLACEHOLDER
 
 SUBJECT = Annotated[
     list[str] | None,
     typer.Argument(
-        metavar=f"WORKLOAD | -- {OWN_COMMAND}…",
+        metavar=f"WORKLOAD | -- {COMMAND_PLACEHOLDER}…",
         help="config.json, model.onnx, step.mlir, file.py:function, job.toml, or your own command after --.",
         show_default=False,
     ),
@@ -27,7 +27,7 @@ SUBJECT = Annotated[
 SUBJECT_OR_MODEL = Annotated[
     list[str] | None,
     typer.Argument(
-        metavar=f"WORKLOAD | MODEL | -- {OWN_COMMAND}…",
+        metavar=f"WORKLOAD | MODEL | -- {COMMAND_PLACEHOLDER}…",
         help="config.json, model.onnx, step.mlir, file.py:function, job.toml, a model that leadline train wrote, or "
         "your own command after --.",
         show_default=False,

@@ -7,7 +7,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from leadline.graphs.torch.worker.batches import Batches  # noqa: E402 - needs torch
+from leadline.graphs.torch.worker.batches import BatchPlanner  # noqa: E402 - needs torch
 
 
 class Words(UserDict):
@@ -24,14 +24,14 @@ def tokens():
 )  # fmt: skip
 def test_a_batch_that_was_seen_is_gone_when_the_script_lets_it_go(made):
     held = tokens()
-    gone, loader, batches = weakref.ref(held), object(), Batches()
+    gone, loader, batches = weakref.ref(held), object(), BatchPlanner()
     batches.saw(loader, made(held))
     del held
     assert gone() is None
 
 
 def test_a_batch_comes_back_as_it_was_whatever_the_script_did_with_it():
-    batches, loader = Batches(), object()
+    batches, loader = BatchPlanner(), object()
     first = {"ids": torch.arange(40).reshape(4, 10)}
     batches.saw(loader, first)
     first.pop("ids").zero_()

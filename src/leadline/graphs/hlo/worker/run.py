@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
 
-class Unusable(Exception):
+class UnusableFunction(Exception):
     """What the named function returned cannot be lowered; the message says why and what to return."""
 
 
@@ -68,17 +68,17 @@ def _step(request: Dict[str, Any], shapes: List[Any]) -> Tuple[Callable[..., Any
     names = runpy.run_path(request["path"], run_name="leadline_model")
     build = names.get(request["function"])
     if not callable(build):
-        raise Unusable(f"{request['path']} defines no function {request['function']!r}: name one that is there")
+        raise UnusableFunction(f"{request['path']} defines no function {request['function']!r}: name one that is there")
     made = _built(build, shapes)
     if isinstance(made, tuple) and len(made) == 2 and callable(made[0]):
         if request["optimizer"]:
-            raise Unusable(
+            raise UnusableFunction(
                 f"{request['function']}() returns a step of its own, which --optimizer does not change: leave it out"
             )
         arguments = made[1] if isinstance(made[1], (tuple, list)) else (made[1],)
         return made[0], tuple(arguments), []
     if not shapes:
-        raise Unusable(
+        raise UnusableFunction(
             f"{request['function']}() returned {type(made).__name__}: return (step, arguments), or give the model's "
             "input, such as --input 64x224x224x3"
         )
@@ -87,7 +87,7 @@ def _step(request: Dict[str, Any], shapes: List[Any]) -> Tuple[Callable[..., Any
     nnx = _nnx()
     if nnx is not None and isinstance(made, nnx.Module):
         return _graph_module(nnx, made, shapes, request)
-    raise Unusable(
+    raise UnusableFunction(
         f"{request['function']}() returned {type(made).__name__}: return (step, arguments), or a flax module"
     )
 
@@ -101,7 +101,7 @@ def _built(build: Any, shapes: List[Any]) -> Any:
     variadic = any(one.kind is one.VAR_POSITIONAL for one in inspect.signature(build).parameters.values())
     if wants or variadic:
         if len(wants) > len(shapes):
-            raise Unusable(f"{build.__name__}() takes {len(wants)} inputs and {len(shapes)} were given: add --input")
+            raise UnusableFunction(f"{build.__name__}() takes {len(wants)} inputs and {len(shapes)} were given: add --input")
         return build(*shapes) if variadic else build(*shapes[: len(wants)])
     nnx = _nnx() if "flax.nnx" in sys.modules else None
     if nnx is not None:
@@ -179,7 +179,7 @@ def _trained(
     try:
         optax = importlib.import_module("optax")
     except ImportError as error:
-        raise Unusable(
+        raise UnusableFunction(
             f"{sys.executable} has no optax, which trains a model that comes without a step: install it, or return "
             "(step, arguments)"
         ) from error
@@ -190,7 +190,7 @@ def _trained(
         output, after = forward(params, rest, *xs)
         leaves = [leaf for leaf in jax.tree.leaves(output) if jnp.issubdtype(leaf.dtype, jnp.floating)]
         if not leaves:
-            raise Unusable("the model's output holds no floating-point array: return one that a loss can be made from")
+            raise UnusableFunction("the model's output holds no floating-point array: return one that a loss can be made from")
         return sum(leaf.astype(jnp.float32).mean() for leaf in leaves), after
 
     def step(params: Any, memory: Any, rest: Any, *xs: Any) -> Any:
@@ -230,7 +230,7 @@ def _placed(arguments: Tuple[Any, ...], target: Dict[str, str]) -> Tuple[Any, ..
     try:
         topology = topologies.get_topology_desc(**target)
     except Exception as error:
-        raise Unusable(
+        raise UnusableFunction(
             f"XLA cannot compile for {target['platform']} here: {' '.join(str(error).split())[:200]}; "
             f"install its compiler beside jax, as in pip install 'leadline[xla-{target['platform']}]'"
         ) from error
@@ -260,7 +260,7 @@ def _failure(error: BaseException, path: str) -> Dict[str, Any]:
     ]  # fmt: skip
     place = f"{own[-1].filename}:{own[-1].lineno}" if own else None
     said = " ".join(str(error).split())[:300].rstrip(".")
-    if isinstance(error, Unusable):
+    if isinstance(error, UnusableFunction):
         return {"reason": said, "location": None}
     if isinstance(error, SyntaxError) and error.filename:
         place = f"{error.filename}:{error.lineno}"

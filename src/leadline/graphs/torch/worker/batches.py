@@ -21,7 +21,7 @@ first, and on a mean one beside the first of the largest.
 """
 
 
-class Batches:
+class BatchPlanner:
     """What training loaders give, and what one is made to give once its batches were seen to differ."""
 
     def __init__(self) -> None:

@@ -6,9 +6,9 @@ from typing import Any, Dict, Iterable, Iterator, List
 
 import torch
 
-from leadline.graphs.torch.worker import fakes
-from leadline.graphs.torch.worker.recorder import Raw
-from leadline.graphs.torch.worker.session import Session
+from leadline.graphs.torch.worker import fake_tensors
+from leadline.graphs.torch.worker.recorder import RecordedOp
+from leadline.graphs.torch.worker.session import TraceSession
 
 BUCKET_BYTES = 25 << 20
 """Gradients that DistributedDataParallel sends in one piece (its default ``bucket_cap_mb``)."""
@@ -17,7 +17,7 @@ REDUCING = "all_reduce reduce broadcast all_gather_into_tensor reduce_scatter_te
 LISTING = "all_gather all_to_all reduce_scatter scatter gather"
 
 
-def install(session: Session) -> None:
+def install_process_groups(session: TraceSession) -> None:
     """Answer process groups by PyTorch's fake one, and write down what would be sent."""
     if not torch.distributed.is_available():
         return
@@ -35,7 +35,7 @@ def install(session: Session) -> None:
         torch.nn.modules.batchnorm.sync_batch_norm = _SyncedBatchNorm(session)
 
 
-def _follow_resizing(session: Session) -> None:
+def _follow_resizing(session: TraceSession) -> None:
     """Follow sharded parameters, whose storage is filled for a layer's use and emptied after it."""
     own = torch.UntypedStorage.resize_
 
@@ -59,7 +59,7 @@ def _shard_on_the_device() -> None:
 class _SyncedBatchNorm:
     """Batch norm over all ranks: that of one rank, and the statistics it sends forward and backward."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: TraceSession) -> None:
         self.session = session
 
     def apply(
@@ -76,7 +76,7 @@ class _SyncedBatchNorm:
 
 
 def _shown(device: Any) -> Any:
-    return fakes.CUDA if device is not None and device.type == fakes.BACKEND else device
+    return fake_tensors.CUDA if device is not None and device.type == fake_tensors.BACKEND else device
 
 
 def _replace(name: str, function: Any) -> None:
@@ -85,7 +85,7 @@ def _replace(name: str, function: Any) -> None:
             setattr(module, name, function)
 
 
-def _fake_groups(session: Session) -> None:
+def _fake_groups(session: TraceSession) -> None:
     own = torch.distributed.init_process_group
 
     def init(*_: Any, **__: Any) -> None:
@@ -112,7 +112,7 @@ class _Done:
         return True
 
 
-def _collective(session: Session, name: str) -> Any:
+def _collective(session: TraceSession, name: str) -> Any:
     def call(*args: Any, async_op: bool = False, **kwargs: Any) -> Any:
         tensors: List[Any] = []
         for value in (*args, *kwargs.values()):
@@ -120,30 +120,30 @@ def _collective(session: Session, name: str) -> Any:
                 tensors.append(value)
             elif isinstance(value, (list, tuple)):
                 tensors.extend(one for one in value if isinstance(one, torch.Tensor))
-        write(session, name, tensors, _ranks(session, (*args, *kwargs.values())))
+        record_collective(session, name, tensors, _ranks(session, (*args, *kwargs.values())))
         return _Done() if async_op else None
 
     return call
 
 
-def _ranks(session: Session, values: Iterable[Any]) -> int:
+def _ranks(session: TraceSession, values: Iterable[Any]) -> int:
     """Return how many processes a collective with these arguments is among."""
     groups = [one for one in values if isinstance(one, torch.distributed.ProcessGroup)]
     return groups[0].size() if groups else session.world_size
 
 
-def write(session: Session, name: str, tensors: List[Any], ranks: int) -> None:
+def record_collective(session: TraceSession, name: str, tensors: List[Any], ranks: int) -> None:
     """Write down one collective over the given tensors; its size is that of the largest side."""
     recorder = session.recorder
     local = [getattr(tensor, "_local_tensor", tensor) for tensor in tensors]
-    local = [t for t in local if fakes.is_fake(t)]
+    local = [t for t in local if fake_tensors.is_fake(t)]
     if recorder is None or session.bare or not local:
         return
     size = max(t.numel() * t.element_size() for t in local)
     _append(session, name, size, local[0].dtype, ranks)
 
 
-def _append(session: Session, name: str, size: int, dtype: torch.dtype, ranks: int) -> None:
+def _append(session: TraceSession, name: str, size: int, dtype: torch.dtype, ranks: int) -> None:
     extra = {
         "kind": "communication",
         "dims": {"bytes": size, "ranks": ranks},
@@ -152,10 +152,10 @@ def _append(session: Session, name: str, size: int, dtype: torch.dtype, ranks: i
         "bytes_written": size,
     }
     spec = ((size // dtype.itemsize,), dtype, -1, size)
-    session.recorder.append(Raw(f"c10d.{name}", session.recorder.stage, (spec,), (spec,), (), (), extra))  # type: ignore[union-attr]
+    session.recorder.append(RecordedOp(f"c10d.{name}", session.recorder.stage, (spec,), (spec,), (), (), extra))  # type: ignore[union-attr]
 
 
-def size_of(raw: Raw, session: Session) -> Dict[str, int]:
+def collective_dims(raw: RecordedOp, session: TraceSession) -> Dict[str, int]:
     """Return the size of a collective that PyTorch issued itself: the larger of what goes in and what comes out."""
     size = max((spec[3] for spec in (*raw.inputs, *raw.outputs)), default=0)
     return {"bytes": size, "ranks": _ranks(session, map(_unboxed, raw.args))}
@@ -172,21 +172,21 @@ def _gather_object(objects: List[Any], mine: Any, *_: Any, **__: Any) -> None:
     objects[:] = [mine] * len(objects)
 
 
-def _buckets(session: Session, module: Any) -> List[torch.Tensor]:
+def _buckets(session: TraceSession, module: Any) -> List[torch.Tensor]:
     """Return the memory in which all gradients are held once more to be sent, in the formats of their weights."""
     sizes: Dict[torch.dtype, int] = {}
     for parameter in module.parameters():
-        if parameter.requires_grad and fakes.is_fake(parameter):
+        if parameter.requires_grad and fake_tensors.is_fake(parameter):
             sizes[parameter.dtype] = sizes.get(parameter.dtype, 0) + parameter.numel()
     if session.bare or session.world_size < 2 or session.policy != "cuda":
         return []
-    made = [fakes.empty((count,), dtype, fakes.gpu()) for dtype, count in sizes.items()]
+    made = [fake_tensors.empty_tensor((count,), dtype, fake_tensors.gpu_device()) for dtype, count in sizes.items()]
     for one in made:
         session.recorder.track(one, "gradient")  # type: ignore[union-attr]
     return made
 
 
-def _wrap_modules(session: Session) -> None:  # noqa: C901 - one class, made where its session is known
+def _wrap_modules(session: TraceSession) -> None:  # noqa: C901 - one class, made where its session is known
     class DistributedDataParallel(torch.nn.Module):
         """The wrapped module, whose gradients are summed over all ranks in buckets after the backward pass."""
 

@@ -3,16 +3,16 @@
 import math
 from typing import Any, Dict, Optional
 
-from leadline.graphs.torch.worker.frames import locals_of
+from leadline.graphs.torch.worker.loops import read_locals
 
 
-def framework_facts(frame: Any) -> Dict[str, Any]:
+def framework_settings(frame: Any) -> Dict[str, Any]:
     """Return the loop settings of the framework that runs the current step, or nothing.
 
     Keys: ``framework``, ``epochs``, ``max_steps``, ``accumulation``, ``batch``, ``evaluation_batches``.
     """
     while frame is not None:
-        owner = locals_of(frame).get("self")
+        owner = read_locals(frame).get("self")
         if owner is not None:
             module = type(owner).__module__.partition(".")[0]
             if _is_trainer(owner, "transformers"):
@@ -25,10 +25,10 @@ def framework_facts(frame: Any) -> Dict[str, Any]:
     return {}
 
 
-def validate_soon(frame: Any) -> None:
+def validate_after_step(frame: Any) -> None:
     """Let the Lightning trainer that runs the current step validate after it: an epoch cut short has no last batch."""
     while frame is not None:
-        owner = locals_of(frame).get("self")
+        owner = read_locals(frame).get("self")
         module = type(owner).__module__.partition(".")[0]
         if module in ("lightning", "pytorch_lightning"):
             trainer = owner if _is_trainer(owner, module) else _lightning_trainer(owner)

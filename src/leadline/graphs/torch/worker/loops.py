@@ -1,6 +1,7 @@
-"""Read the loops around a training step from the user's source: how often each runs, and what it counts."""
+"""Read the variables of running functions without keeping alive what they hold."""
 
 import ast
+import inspect
 import linecache
 import math
 import os
@@ -8,7 +9,20 @@ import sys
 import sysconfig
 from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Tuple
 
-from leadline.graphs.torch.worker.frames import locals_of
+
+def read_locals(frame: Any) -> Dict[str, Any]:
+    """Return the local variables of a frame.
+
+    Before Python 3.13 a function's ``f_locals`` is a copy that the frame keeps, and with it every tensor a variable
+    held when it was last read; the copy is emptied here, so that memory is given back when the script lets go of it.
+    """
+    kept = frame.f_locals
+    if sys.version_info >= (3, 13) or not frame.f_code.co_flags & inspect.CO_OPTIMIZED:
+        return dict(kept)
+    names = dict(kept)
+    kept.clear()
+    return names
+
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 LIBRARIES = tuple({sysconfig.get_path(kind) for kind in ("stdlib", "platstdlib", "purelib", "platlib")})
@@ -32,7 +46,7 @@ OPERATORS: Dict[Any, Any] = {
 _trees: Dict[str, Optional[ast.AST]] = {}
 
 
-class Loop(NamedTuple):
+class EnclosingLoop(NamedTuple):
     """One loop that encloses the current line, outermost first in every list of them.
 
     ``times`` is how often it runs in all, if that can be known; ``counts_inner`` says that what is counted goes up
@@ -48,13 +62,13 @@ class Loop(NamedTuple):
     counts_inner: bool = False
 
 
-class Unknown(Exception):
+class UnreadableExpression(Exception):
     """An expression has no value that can be read without running the user's code."""
 
 
-def enclosing_loops(script_folder: str) -> Tuple[List[Loop], Optional[str]]:
+def enclosing_loops(script_folder: str) -> Tuple[List[EnclosingLoop], Optional[str]]:
     """Return the loops of the user's own frames around the current call, and ``file:line`` of the innermost frame."""
-    found: List[Loop] = []
+    found: List[EnclosingLoop] = []
     where = None
     for frame in reversed(list(user_frames(script_folder))):
         where = f"{frame.f_code.co_filename}:{frame.f_lineno}"
@@ -83,7 +97,7 @@ def is_user_file(path: str, script_folder: str) -> bool:
     return not path.startswith(LIBRARIES)
 
 
-def _loops_of(frame: Any) -> List[Loop]:
+def _loops_of(frame: Any) -> List[EnclosingLoop]:
     tree = _tree(frame.f_code.co_filename)
     if tree is None:
         return []
@@ -126,7 +140,7 @@ def _around(scope: ast.AST, line: int) -> List[Any]:
     return found
 
 
-def _describe(node: Any, frame: Any) -> Loop:
+def _describe(node: Any, frame: Any) -> EnclosingLoop:
     text = ast.get_source_segment("".join(linecache.getlines(frame.f_code.co_filename)), _head(node)) or ""
     text = " ".join(text.split())
     if isinstance(node, ast.While):
@@ -146,14 +160,14 @@ def _describe(node: Any, frame: Any) -> Loop:
     bound = _break_bound(node, frame)
     if bound is not None and (count is None or bound[0] < count) and not bound[1]:
         count = bound[0]
-    return Loop(node.lineno, name, count, text, iterable)
+    return EnclosingLoop(node.lineno, name, count, text, iterable)
 
 
-def _while(node: ast.While, frame: Any, text: str) -> Loop:
+def _while(node: ast.While, frame: Any, text: str) -> EnclosingLoop:
     found = _compared(node.test, node, frame, (ast.Lt, ast.LtE, ast.NotEq)) or _break_bound(node, frame)
     if found is None:
-        return Loop(node.lineno, "", None, text, is_for=False)
-    return Loop(node.lineno, found[2], found[0], text, is_for=False, counts_inner=found[1])
+        return EnclosingLoop(node.lineno, "", None, text, is_for=False)
+    return EnclosingLoop(node.lineno, found[2], found[0], text, is_for=False, counts_inner=found[1])
 
 
 def _break_bound(loop: Any, frame: Any) -> Optional[Tuple[int, bool, str]]:
@@ -179,7 +193,7 @@ def _compared(test: Any, loop: Any, frame: Any, signs: Tuple[type, ...]) -> Opti
         return None
     try:
         bound = evaluate(test.comparators[0], frame)
-    except Unknown:
+    except UnreadableExpression:
         return None
     if isinstance(bound, bool) or not isinstance(bound, (int, float)) or bound <= 0 or math.isinf(bound):
         return None
@@ -211,7 +225,7 @@ def evaluate(node: Any, frame: Any) -> Any:
     """
     reader = READERS.get(type(node))
     if reader is None:
-        raise Unknown
+        raise UnreadableExpression
     return reader(node, frame)
 
 
@@ -220,16 +234,16 @@ def _constant(node: ast.Constant, _: Any) -> Any:
 
 
 def _name(node: ast.Name, frame: Any) -> Any:
-    for names in (locals_of(frame), frame.f_globals):
+    for names in (read_locals(frame), frame.f_globals):
         if node.id in names:
             return names[node.id]
-    raise Unknown
+    raise UnreadableExpression
 
 
 def _attribute(node: ast.Attribute, frame: Any) -> Any:
-    value = getattr(evaluate(node.value, frame), node.attr, Unknown)
-    if value is Unknown:
-        raise Unknown
+    value = getattr(evaluate(node.value, frame), node.attr, UnreadableExpression)
+    if value is UnreadableExpression:
+        raise UnreadableExpression
     return value
 
 
@@ -237,9 +251,9 @@ def _operation(node: ast.BinOp, frame: Any) -> Any:
     operate = OPERATORS.get(type(node.op))
     left, right = evaluate(node.left, frame), evaluate(node.right, frame)
     if operate is None or not isinstance(left, (int, float)) or not isinstance(right, (int, float)):
-        raise Unknown
+        raise UnreadableExpression
     if right == 0 and not isinstance(node.op, (ast.Add, ast.Sub, ast.Mult)):
-        raise Unknown
+        raise UnreadableExpression
     return operate(left, right)
 
 
@@ -251,7 +265,7 @@ def _negated(node: ast.UnaryOp, frame: Any) -> Any:
     value = evaluate(node.operand, frame)
     if isinstance(node.op, ast.USub) and isinstance(value, (int, float)):
         return -value
-    raise Unknown
+    raise UnreadableExpression
 
 
 def _item(node: ast.Subscript, frame: Any) -> Any:
@@ -260,12 +274,12 @@ def _item(node: ast.Subscript, frame: Any) -> Any:
         return holder[key]
     if isinstance(holder, (list, tuple)) and isinstance(key, int) and -len(holder) <= key < len(holder):
         return holder[key]
-    raise Unknown
+    raise UnreadableExpression
 
 
 def _call(node: ast.Call, frame: Any) -> Any:
     if node.keywords:
-        raise Unknown
+        raise UnreadableExpression
     arguments = [evaluate(one, frame) for one in node.args]
     try:
         if isinstance(node.func, ast.Name) and node.func.id in FUNCTIONS:
@@ -273,8 +287,8 @@ def _call(node: ast.Call, frame: Any) -> Any:
         if isinstance(node.func, ast.Attribute) and node.func.attr in METHODS:
             return getattr(evaluate(node.func.value, frame), node.func.attr)(*arguments)
     except (TypeError, ValueError, AttributeError, IndexError) as error:
-        raise Unknown from error
-    raise Unknown
+        raise UnreadableExpression from error
+    raise UnreadableExpression
 
 
 READERS: Dict[Any, Any] = {

@@ -16,7 +16,7 @@ import traceback
 from pathlib import Path
 from typing import Any, Dict, Optional
 
-from leadline.graphs.torch.worker.session import Session, Stop
+from leadline.graphs.torch.worker.session import StopTrace, TraceSession
 
 ORPHAN_S = 120
 """How long beyond its time limit a worker lives that its parent can no longer end."""
@@ -27,13 +27,13 @@ SOURCES = Path(__file__).resolve().parent
 def serve(request: Dict[str, Any]) -> None:
     """Carry out one request and write its answer: a traced job, or a failure with the user's line."""
     signal.alarm(int(request["timeout_s"]) + ORPHAN_S)
-    session = Session(policy=request["device_type"], bare=request["bare"])
+    session = TraceSession(policy=request["device_type"], bare=request["bare"])
     session.world_size, session.local_size = request["world_size"], request["local_size"]
     session.deadline = time.monotonic() + request["timeout_s"]
     try:
-        answer = _trace(session, request)
+        answer = trace_request(session, request)
     except Exception as error:  # noqa: BLE001 - whatever a user's script raises becomes an answer
-        answer = {"failure": failure(error)}
+        answer = {"failure": failure_document(error)}
     target = Path(request["answer"])
     scratch = target.with_suffix(".part")
     scratch.write_text(json.dumps(answer), encoding="utf-8")
@@ -42,7 +42,7 @@ def serve(request: Dict[str, Any]) -> None:
     os._exit(0)
 
 
-def _trace(session: Session, request: Dict[str, Any]) -> Dict[str, Any]:
+def trace_request(session: TraceSession, request: Dict[str, Any]) -> Dict[str, Any]:
     gc.disable()
     before_s = time.process_time()
     try:
@@ -50,23 +50,23 @@ def _trace(session: Session, request: Dict[str, Any]) -> Dict[str, Any]:
     except ImportError:
         return {"failure": {"reason": f"{sys.executable} has no torch: name the Python that the job runs with"}}
     session.framework_s = time.process_time() - before_s
-    from leadline.graphs.torch.worker import compiler
+    from leadline.graphs.torch.worker import import_patches
 
-    compiler.postpone()
-    from leadline.graphs.torch.worker import fakes, scratch, vision
+    import_patches.postpone_compiler()
+    from leadline.graphs.torch.worker import fake_tensors, import_patches, scratch
 
-    if session.policy == "cuda" and not fakes.take_spare_device():
+    if session.policy == "cuda" and not fake_tensors.claim_spare_device():
         session.policy, session.low_confidence = "cpu", True
         session.note(f"torch {torch.__version__} cannot pretend a GPU (2.10 can): CPU kernels were traced instead")
-    vision.install()
-    scratch.install(str(Path(request["answer"]).parent))
-    recorder, steps = prepare(session)
+    import_patches.define_torchvision_ops()
+    scratch.redirect_writes(str(Path(request["answer"]).parent))
+    recorder, steps = install_hooks(session)
     gc.enable()
     gc.freeze()  # the framework's own objects stay: looking through them again and again is a twentieth of a trace
     if request["function"]:
-        from leadline.graphs.torch.worker import function
+        from leadline.graphs.torch.worker import model_function
 
-        run = function.runner(session, request)
+        run = model_function.model_runner(session, request)
     else:
         run = _script(request)
     importlib.import_module("torch.fx.experimental.symbolic_shapes")  # a fake op loads it: it is no part of the script
@@ -78,33 +78,41 @@ def _trace(session: Session, request: Dict[str, Any]) -> Dict[str, Any]:
     return _answer(session, recorder, steps, window)
 
 
-def prepare(session: Session) -> Any:
+def install_hooks(session: TraceSession) -> Any:
     """Pretend the device, place all hooks, and return the recorder and the step watcher."""
-    from leadline.graphs.torch.worker import amp, attention, device, distributed, kernels, patches, rnn, tensors
+    from leadline.graphs.torch.worker import (
+        autocast,
+        cuda_kernels,
+        distributed,
+        fake_cuda,
+        patches,
+        rnn,
+        tensor_methods,
+    )
     from leadline.graphs.torch.worker.recorder import Recorder
-    from leadline.graphs.torch.worker.steps import Steps
+    from leadline.graphs.torch.worker.step_watcher import StepWatcher
 
     recorder = Recorder(session)
     session.recorder = recorder
     if session.policy == "cuda":
-        device.install(session)
-        amp.install()
-        attention.install()
-        kernels.install()
-    tensors.install(session)
-    patches.install(session)
-    rnn.install(session)
-    distributed.install(session)
-    steps = Steps(session, recorder)
+        fake_cuda.install_fake_cuda(session)
+        autocast.install_autocast()
+        cuda_kernels.install_attention()
+        cuda_kernels.install_cuda_kernels()
+    tensor_methods.install_tensor_methods(session)
+    patches.install_patches(session)
+    rnn.install_recurrent_layers(session)
+    distributed.install_process_groups(session)
+    steps = StepWatcher(session, recorder)
     steps.install()
     return recorder, steps
 
 
-def _until_stopped(run: Any, session: Session, steps: Any) -> None:
+def _until_stopped(run: Any, session: TraceSession, steps: Any) -> None:
     """Run the script; what goes wrong once its training is known, with an epoch cut short, is only a note."""
     try:
         run()
-    except Stop:
+    except StopTrace:
         return
     except SystemExit as end:
         if end.code not in (None, 0) and not steps.evaluating:
@@ -113,7 +121,7 @@ def _until_stopped(run: Any, session: Session, steps: Any) -> None:
         if not steps.evaluating or steps.steady is None:
             raise
         steps.give_up_evaluation()
-        said = failure(error)
+        said = failure_document(error)
         reason = said["reason"].rpartition(";")[0]
         session.note(f"what comes after training is not traced: {said['location'] or 'the script'} raised {reason}")
 
@@ -143,11 +151,11 @@ def _script(request: Dict[str, Any]) -> Any:
 
 def _loop() -> Any:
     """Return the module that reads loop facts off the script, where it is installed."""
-    name = "leadline.graphs.torch.worker.loop"
+    name = "leadline.graphs.torch.worker.loop_hooks"
     return importlib.import_module(name) if importlib.util.find_spec(name) else None
 
 
-def _answer(session: Session, recorder: Any, steps: Any, window: Optional[Any]) -> Dict[str, Any]:
+def _answer(session: TraceSession, recorder: Any, steps: Any, window: Optional[Any]) -> Dict[str, Any]:
     from leadline.graphs.torch.worker import report
 
     if session.bare:
@@ -155,20 +163,20 @@ def _answer(session: Session, recorder: Any, steps: Any, window: Optional[Any]) 
     if window is None or not window.ops:
         return {"failure": _nothing_seen(session, steps)}
     job = {
-        "step": report.graph(session, recorder, window),
+        "step": report.graph_document(session, recorder, window),
         "loop": _facts(session, steps),
         "notes": session.notes,
         "low_confidence": session.low_confidence,
         "compiled": session.compiled,
     }
     if steps.largest is not None:
-        job["longer"] = [report.graph(session, recorder, steps.largest)]
+        job["longer"] = [report.graph_document(session, recorder, steps.largest)]
     if steps.evaluation is not None and steps.evaluation.ops:
-        job["evaluation"] = report.graph(session, recorder, steps.evaluation, stage="evaluation")
+        job["evaluation"] = report.graph_document(session, recorder, steps.evaluation, stage="evaluation")
     return {"job": job}
 
 
-def _facts(session: Session, steps: Any) -> Dict[str, Any]:
+def _facts(session: TraceSession, steps: Any) -> Dict[str, Any]:
     loop = _loop()
     facts = {**(loop.facts() if loop is not None else {}), **session.facts, "load_s": steps.load_s()}
     for sentence in facts.pop("notes", ()):
@@ -182,7 +190,7 @@ def _facts(session: Session, steps: Any) -> Dict[str, Any]:
     return facts
 
 
-def _nothing_seen(session: Session, steps: Any) -> Dict[str, Any]:
+def _nothing_seen(session: TraceSession, steps: Any) -> Dict[str, Any]:
     if steps.backwards and session.policy == "cuda":
         return {"reason": "the script trains on the CPU: nothing was put on the GPU", "retry": "cpu"}
     if time.monotonic() > session.deadline:
@@ -192,7 +200,7 @@ def _nothing_seen(session: Session, steps: Any) -> Dict[str, Any]:
     return {"reason": "the script ended without a backward pass, an optimizer step or a model call on the device"}
 
 
-def failure(error: BaseException) -> Dict[str, Any]:
+def failure_document(error: BaseException) -> Dict[str, Any]:
     """Say why a script could not be traced, and at which line of the user's own code."""
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if _is_users(frame.filename)]

@@ -10,10 +10,10 @@ from typing import Any
 import torch
 
 from leadline.graphs.torch.worker import scratch
-from leadline.graphs.torch.worker.session import Session
+from leadline.graphs.torch.worker.session import TraceSession
 
 
-def install(session: Session) -> None:
+def install_patches(session: TraceSession) -> None:
     """Replace what must not happen in a trace by what is harmless, with a note where the estimate is concerned."""
     _stay_eager(session)
     _save_aside(session)
@@ -52,7 +52,7 @@ CAPTURING = ("reduce-overhead", "max-autotune")
 """Modes of ``torch.compile`` that capture CUDA graphs, whose memory is a pool of its own."""
 
 
-def _stay_eager(session: Session) -> None:
+def _stay_eager(session: TraceSession) -> None:
     def compile_(model: Any = None, **settings: Any) -> Any:
         session.compiled = True
         session.note(
@@ -74,7 +74,7 @@ def _stay_eager(session: Session) -> None:
     torch.jit.trace = lambda func=None, *_, **__: func
 
 
-def _save_aside(session: Session) -> None:
+def _save_aside(session: TraceSession) -> None:
     """Keep checkpoints among the scratch files, tensors without data by their shape alone."""
     own = torch.save
 
@@ -101,7 +101,7 @@ def _save_aside(session: Session) -> None:
     safe.save_model = lambda model, filename, *_, **__: save(model.state_dict(), filename)
 
 
-def _no_shell(session: Session) -> None:
+def _no_shell(session: TraceSession) -> None:
     """Leave out shell commands, which could write anywhere, but for the making of folders."""
 
     def system(command: Any) -> int:
@@ -131,7 +131,7 @@ def _recompute_whole() -> None:
     }
 
 
-def _one_device(session: Session) -> None:
+def _one_device(session: TraceSession) -> None:
     class DataParallel(torch.nn.Module):
         """The wrapped module on one device."""
 
@@ -146,7 +146,7 @@ def _one_device(session: Session) -> None:
     torch.nn.DataParallel = torch.nn.parallel.DataParallel = DataParallel
 
 
-def _dense_gradients(session: Session) -> None:
+def _dense_gradients(session: TraceSession) -> None:
     """Give embeddings dense gradients: tensors without data cannot be sparse."""
 
     def dense(own: Any, place: int) -> Any:

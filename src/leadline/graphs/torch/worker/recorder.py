@@ -1,28 +1,55 @@
-"""Carry out every op without data, and write down which ops ran and which memory they took and gave back."""
+"""How many weights lie on the traced device."""
 
 import contextlib
 import time
 import weakref
 from functools import partial
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
+from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Sequence, Set, Tuple
 
 import torch
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass_type
 
-from leadline.graphs.torch.worker import fakes, standins
-from leadline.graphs.torch.worker.session import Session
-from leadline.graphs.torch.worker.shortcuts import Shortcuts
-from leadline.graphs.torch.worker.signatures import (
+from leadline.graphs.torch.worker import assumed_values, fake_tensors
+from leadline.graphs.torch.worker.op_schemas import (
     CONVOLUTIONS,
-    Traits,
+    OpTraits,
+    argument_tensors,
     channels_last,
-    flat,
     holds_tensors,
     read_traits,
-    tensors,
+    result_tensors,
 )
-from leadline.graphs.torch.worker.weights import count_weights
+from leadline.graphs.torch.worker.result_cache import ResultCache
+from leadline.graphs.torch.worker.session import TraceSession
+
+
+def count_weights(tensors: Iterable[Any], live: Dict[int, Tuple[int, int, Any]]) -> Tuple[int, int]:
+    """Return count and bytes of the elements that parameters cover, those that several share once.
+
+    A sharded parameter may be one flat tensor and many views of it, tied weights one tensor in two modules.
+
+    Args:
+        tensors: parameters, or ``None`` for one that is gone.
+        live: memory on the device, by the key of its storage: serial number, bytes, whatever else.
+    """
+    spans: Set[Tuple[int, int, int, int]] = set()
+    for tensor in tensors:
+        if tensor is None:
+            continue
+        local = getattr(tensor, "_local_tensor", tensor)
+        key, start = local.untyped_storage()._cdata, local.storage_offset()
+        if key in live and live[key][1] > 0:
+            spans.add((key, start, start + local.numel(), local.element_size()))
+    count = size = last = reached = 0
+    for key, start, end, width in sorted(spans):
+        if key != last:
+            last, reached = key, 0
+        fresh = max(0, end - max(start, reached))
+        reached = max(reached, end)
+        count, size = count + fresh, size + fresh * width
+    return count, size
+
 
 aten = torch.ops.aten
 DEVICE = torch.ops.prim.device.default
@@ -40,7 +67,7 @@ TRUTHFUL = {"all", "any", "logical_and", "bitwise_and", "logical_or", "bitwise_o
 MADE_BY_MODULES = UNINITIALISED | FILLED
 
 
-class Raw(NamedTuple):
+class RecordedOp(NamedTuple):
     """One op as it ran; tensors are (shape, dtype, storage key, bytes touched)."""
 
     func: Any
@@ -53,7 +80,7 @@ class Raw(NamedTuple):
     channels_last: bool = False
 
 
-class Window:
+class TraceWindow:
     """Ops and memory events between two boundaries, and what was held at the first of them.
 
     ``to_views`` are the ops whose first tensor is a view, into whose memory autograd adds nothing.
@@ -62,7 +89,7 @@ class Window:
     def __init__(self, first: int, held: List[Tuple[int, int]]) -> None:
         self.first = first
         self.held = held
-        self.ops: List[Raw] = []
+        self.ops: List[RecordedOp] = []
         self.events: List[Tuple[int, int, int]] = []
         self.to_views: Set[int] = set()
         self.parameters = self.parameter_bytes = 0
@@ -71,23 +98,23 @@ class Window:
 class Recorder(TorchDispatchMode):
     """Runs ops on tensors without data, and keeps the current and the last complete window of what happened."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: TraceSession) -> None:
         super().__init__()
         self.session = session
         self.stage = "forward"
-        self.policy_type = "cpu" if session.policy == "cpu" else fakes.gpu().type
+        self.policy_type = "cpu" if session.policy == "cpu" else fake_tensors.gpu_device().type
         self.count = self.real_ops = 0
         self.live: Dict[int, Tuple[int, int, Any]] = {}
         self.live_bytes = self.peak_bytes = 0
         self.made_in: Dict[int, str] = {}
         self.category: Dict[int, str] = {}
         self.producer: Dict[int, int] = {}
-        self.window = Window(0, [])
+        self.window = TraceWindow(0, [])
         self.serial = 0
         self.parameters: List[Any] = []
         self.optimizers: List[Any] = []
-        self._traits: Dict[Any, Traits] = {}
-        self._shortcuts = Shortcuts()
+        self._traits: Dict[Any, OpTraits] = {}
+        self._shortcuts = ResultCache()
 
     def watching_s(self) -> float:
         """Return what each op on tensors with data is slowed down by, measured here."""
@@ -101,11 +128,11 @@ class Recorder(TorchDispatchMode):
                 times.append(time.perf_counter() - began)
         return max(times[1] - times[0], 0.0) / WATCHED_OPS
 
-    def cut(self) -> Window:
+    def cut(self) -> TraceWindow:
         """Close the current window and open the next one."""
         closed = self.window
         closed.parameters, closed.parameter_bytes = count_weights((ref() for ref in self.parameters), self.live)
-        self.window = Window(self.count, [(serial, size) for serial, size, _ in self.live.values()])
+        self.window = TraceWindow(self.count, [(serial, size) for serial, size, _ in self.live.values()])
         return closed
 
     @classmethod
@@ -117,11 +144,11 @@ class Recorder(TorchDispatchMode):
         if func is DEVICE and isinstance(args[0], FakeTensor):  # PyTorch itself asks: more often than it computes
             return args[0].fake_device
         kwargs = kwargs or {}
-        fakes.INSIDE[0] += 1
+        fake_tensors.NESTING[0] += 1
         try:
             return self._dispatch(func, types, args, kwargs)
         finally:
-            fakes.INSIDE[0] -= 1
+            fake_tensors.NESTING[0] -= 1
 
     def _dispatch(self, func: Any, types: Sequence[type], args: Any, kwargs: Dict[str, Any]) -> Any:
         traits = self._traits.get(func)
@@ -145,11 +172,11 @@ class Recorder(TorchDispatchMode):
             kwargs = {**kwargs, "generator": None}
         return self._fake(func, traits, types, args, kwargs)
 
-    def _place(self, traits: Traits, args: Any, kwargs: Dict[str, Any], fake: bool) -> Tuple[Dict[str, Any], bool]:
+    def _place(self, traits: OpTraits, args: Any, kwargs: Dict[str, Any], fake: bool) -> Tuple[Dict[str, Any], bool]:
         """Return the arguments with the true device, and whether the op must be carried out without data."""
         device = kwargs.get("device")
-        if device is not None and device.type in ("cuda", fakes.BACKEND):
-            kwargs = {**kwargs, "device": fakes.gpu()}
+        if device is not None and device.type in ("cuda", fake_tensors.BACKEND):
+            kwargs = {**kwargs, "device": fake_tensors.gpu_device()}
             fake = True
         if kwargs.get("pin_memory"):
             kwargs = {**kwargs, "pin_memory": False}
@@ -168,17 +195,17 @@ class Recorder(TorchDispatchMode):
                 elements *= size
             if elements < BIG_CONSTANT:
                 return False
-        return fakes.constructing_module()
+        return fake_tensors.in_module_constructor()
 
-    def _fake(self, func: Any, traits: Traits, types: Sequence[type], args: Any, kwargs: Dict[str, Any]) -> Any:
+    def _fake(self, func: Any, traits: OpTraits, types: Sequence[type], args: Any, kwargs: Dict[str, Any]) -> Any:
         if traits.name == "_to_copy":
             out = self._to_copy(func, types, args, kwargs)
         elif traits.name == "copy_" and not isinstance(args[0], FakeTensor):
             return args[0]
         else:
             out = self._carry_out(func, types, args, kwargs)
-            if traits.name in standins.TELLING and not kwargs:
-                standins.tell(func, args, out)
+            if traits.name in assumed_values.VALUE_OPS and not kwargs:
+                assumed_values.infer_value(func, args, out)
             if traits.name in TRUTHFUL and args[0].__dict__.get("_truth"):
                 out.__dict__["_truth"] = True
         if out is not NotImplemented and not self.session.bare:
@@ -186,22 +213,22 @@ class Recorder(TorchDispatchMode):
         return out
 
     def _carry_out(self, func: Any, types: Sequence[type], args: Any, kwargs: Dict[str, Any]) -> Any:
-        answer = fakes.FAKE_MODE.dispatch if self.session.bare else self._shortcuts.carry_out
+        answer = fake_tensors.FAKE_MODE.dispatch if self.session.bare else self._shortcuts.carry_out
         try:
             return answer(func, types, args, kwargs)
         except (DataDependentOutputException, DynamicOutputShapeException):
             self.session.check_time()
-            out = standins.assume(func, args, kwargs)
+            out = assumed_values.assume_result(func, args, kwargs)
             if out is NotImplemented:
                 raise
             self.session.fallbacks[str(func)] += 1
-            if (sentence := standins.assumed_size(func, args)) is not None:
+            if (sentence := assumed_values.assumption_note(func, args)) is not None:
                 self.session.note(sentence)
             return out
 
     def _to_copy(self, func: Any, types: Sequence[type], args: Any, kwargs: Dict[str, Any]) -> Any:
         source = args[0]
-        here = fakes.true_device(source)
+        here = fake_tensors.true_device(source)
         target = kwargs.get("device") or here
         dtype = kwargs.get("dtype") or source.dtype
         if target.type == here.type:
@@ -213,14 +240,14 @@ class Recorder(TorchDispatchMode):
                 return aten.alias.default(source)
             return self._carry_out(func, types, args, kwargs)
         if target.type == "cpu":
-            return standins.host_copy(source, dtype)
-        out = fakes.like(source, target, dtype)
-        standins.remember(
+            return assumed_values.host_copy(source, dtype)
+        out = fake_tensors.empty_like(source, target, dtype)
+        assumed_values.remember_value(
             out, source.to(dtype) if not isinstance(source, FakeTensor) and dtype != source.dtype else source
         )
         return out
 
-    def _record(self, func: Any, traits: Traits, args: Any, kwargs: Dict[str, Any], out: Any) -> None:
+    def _record(self, func: Any, traits: OpTraits, args: Any, kwargs: Dict[str, Any], out: Any) -> None:
         if traits.fresh:
             self._keep_outputs(traits, args, out)
         if traits.silent:
@@ -229,7 +256,7 @@ class Recorder(TorchDispatchMode):
         sources: List[int] = []
         written: List[Tuple[Any, ...]] = []
         device_seen = False
-        for place, tensor in tensors(args, kwargs):
+        for place, tensor in argument_tensors(args, kwargs):
             spec, on_device = self._spec(tensor)
             device_seen = device_seen or on_device
             inputs.append(spec)
@@ -241,7 +268,7 @@ class Recorder(TorchDispatchMode):
             if made is not None and made not in sources:
                 sources.append(made)
         if traits.fresh:
-            for tensor in flat(out):
+            for tensor in result_tensors(out):
                 spec, on_device = self._spec(tensor)
                 device_seen = device_seen or on_device
                 written.append(spec)
@@ -251,13 +278,13 @@ class Recorder(TorchDispatchMode):
         stage = self._stage(traits, args)
         self._note_view(traits, stage, args)
         last = traits.name in CONVOLUTIONS and channels_last(args)
-        self.append(Raw(func, stage, tuple(inputs), tuple(written), scalars, tuple(sources), None, last))
+        self.append(RecordedOp(func, stage, tuple(inputs), tuple(written), scalars, tuple(sources), None, last))
 
-    def _note_view(self, traits: Traits, stage: str, args: Any) -> None:
+    def _note_view(self, traits: OpTraits, stage: str, args: Any) -> None:
         if stage == "backward" and traits.name == "add" and args[0]._is_view():
             self.window.to_views.add(self.count)
 
-    def _stage(self, traits: Traits, args: Any) -> str:
+    def _stage(self, traits: OpTraits, args: Any) -> str:
         """Return the stage, seeing closures that an optimizer calls, and updates written by hand."""
         if self.stage == "optimizer" and torch.is_grad_enabled():
             return "forward"
@@ -283,15 +310,15 @@ class Recorder(TorchDispatchMode):
             if parameter is not None and parameter.grad is not None:
                 self.mark(parameter.grad, "gradient")
 
-    def append(self, raw: Raw) -> None:
+    def append(self, raw: RecordedOp) -> None:
         """Write down one op."""
         for spec in raw.outputs:
             self.producer[spec[2]] = self.count
         self.window.ops.append(raw)
         self.count += 1
 
-    def _keep_outputs(self, traits: Traits, args: Any, out: Any) -> None:
-        for tensor in flat(out):
+    def _keep_outputs(self, traits: OpTraits, args: Any, out: Any) -> None:
+        for tensor in result_tensors(out):
             fake = isinstance(tensor, FakeTensor)
             if fake or self.session.real:
                 moved = fake and traits.name == "_to_copy" and not isinstance(args[0], FakeTensor)
@@ -300,7 +327,7 @@ class Recorder(TorchDispatchMode):
     def _spec(self, tensor: torch.Tensor) -> Tuple[Tuple[Any, ...], bool]:
         storage = tensor.untyped_storage()
         key = storage._cdata
-        here = fakes.true_device(tensor).type == self.policy_type
+        here = fake_tensors.true_device(tensor).type == self.policy_type
         if here and key not in self.live:
             self.track(tensor, None if isinstance(tensor, FakeTensor) else "input")
         touched = min(tensor.numel() * tensor.element_size(), storage.nbytes())
@@ -308,7 +335,7 @@ class Recorder(TorchDispatchMode):
 
     def track(self, tensor: torch.Tensor, category: Optional[str] = None) -> None:
         """Count the memory behind a tensor from now until it is given back."""
-        if fakes.true_device(tensor).type != self.policy_type:
+        if fake_tensors.true_device(tensor).type != self.policy_type:
             return
         storage = tensor.untyped_storage()
         key = storage._cdata

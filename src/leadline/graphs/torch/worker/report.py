@@ -3,12 +3,12 @@
 from typing import Any, Dict, List
 
 from leadline.graphs.torch.worker import distributed
-from leadline.graphs.torch.worker.classify import classify, specs
-from leadline.graphs.torch.worker.recorder import Recorder, Window
-from leadline.graphs.torch.worker.session import Session
+from leadline.graphs.torch.worker.op_costs import describe_op, tensor_specs
+from leadline.graphs.torch.worker.recorder import Recorder, TraceWindow
+from leadline.graphs.torch.worker.session import TraceSession
 
 
-def graph(session: Session, recorder: Recorder, window: Window, *, stage: str = "") -> Dict[str, Any]:
+def graph_document(session: TraceSession, recorder: Recorder, window: TraceWindow, *, stage: str = "") -> Dict[str, Any]:
     """Return one window as the fields of ``OpGraph``; ``stage`` overrides the stages of its ops."""
     cache: Dict[Any, Dict[str, Any]] = {}
     ops: List[Dict[str, Any]] = []
@@ -21,9 +21,9 @@ def graph(session: Session, recorder: Recorder, window: Window, *, stage: str = 
         )
         known = cache.get(signature)
         if known is None:
-            known = cache[signature] = {**classify(raw), "inputs": specs(raw.inputs), "outputs": specs(raw.outputs)}
+            known = cache[signature] = {**describe_op(raw), "inputs": tensor_specs(raw.inputs), "outputs": tensor_specs(raw.outputs)}
             if known["kind"] == "communication" and not known["dims"]:
-                known["dims"] = distributed.size_of(raw, session)
+                known["dims"] = distributed.collective_dims(raw, session)
         sources = [place - window.first for place in raw.sources if place >= window.first]
         kind = (
             "optimizer" if raw.stage == "optimizer" and known["kind"] in ("elementwise", "reduction") else known["kind"]
@@ -40,7 +40,7 @@ def graph(session: Session, recorder: Recorder, window: Window, *, stage: str = 
     }
 
 
-def _events(recorder: Recorder, window: Window) -> List[Dict[str, Any]]:
+def _events(recorder: Recorder, window: TraceWindow) -> List[Dict[str, Any]]:
     given_back = {serial: place for place, serial, size in window.events if size < 0}
     stages = [raw.stage for raw in window.ops]
     found = []
@@ -55,7 +55,7 @@ def _events(recorder: Recorder, window: Window) -> List[Dict[str, Any]]:
     return [{"op": op, "storage": serial, "size_bytes": size, "category": c} for op, serial, size, c in found]
 
 
-def _add_in_place(events: List[Any], window: Window) -> None:
+def _add_in_place(events: List[Any], window: TraceWindow) -> None:
     """Give back the old sum of a gradient before the new one is taken.
 
     Autograd adds a second gradient of the same tensor into the memory of the first, unless that is a view, such as the

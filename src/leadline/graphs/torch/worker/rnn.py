@@ -5,17 +5,17 @@ from typing import Any, Dict, List, Tuple
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
-from leadline.graphs.torch.worker import fakes
-from leadline.graphs.torch.worker.recorder import Raw
-from leadline.graphs.torch.worker.session import Session
+from leadline.graphs.torch.worker import fake_tensors
+from leadline.graphs.torch.worker.recorder import RecordedOp
+from leadline.graphs.torch.worker.session import TraceSession
 
 GATES = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
 PAGE = 4096
-INNER = ("rows", "gates", "kept", "cast", "turned")
+INTERNAL_SIZES = ("rows", "gates", "kept", "cast", "turned")
 """What is known of a layer beside the sizes that its op is told by."""
 
 
-def install(session: Session) -> None:
+def install_recurrent_layers(session: TraceSession) -> None:
     """Replace the recurrent layers' entry points for tensors without data."""
     import torch.nn.modules.rnn as layers
 
@@ -28,7 +28,7 @@ def install(session: Session) -> None:
         layers._rnn_impls[mode] = getattr(torch._VF, name)
 
 
-def _replacement(session: Session, name: str, original: Any) -> Any:
+def _replacement(session: TraceSession, name: str, original: Any) -> Any:
     def layer(*args: Any, **kwargs: Any) -> Any:
         packed = isinstance(args[3], (list, tuple))
         data, states, weights = (args[0], args[2], args[3]) if packed else (args[0], args[1], args[2])
@@ -44,7 +44,7 @@ def _replacement(session: Session, name: str, original: Any) -> Any:
             shape["turned"] = int(batch_first and data.dim() == 3)
             shape["kept"] = _kept_by_onednn(shape, data, weights)
         flat = [data, hidden] + ([cell] if cell is not None else []) + list(weights)
-        found = _Layer.apply(session, name, shape, bool(train), cell is not None, *flat)
+        found = _RecurrentLayer.apply(session, name, shape, bool(train), cell is not None, *flat)
         if name == "lstm":
             return found[0], found[1], found[2]
         return found[0], found[1]
@@ -101,7 +101,7 @@ def _kept_by_onednn(shape: Dict[str, int], data: Any, weights: Any) -> int:
     return total if shape["turned"] else total - rows * hidden * ways * element
 
 
-def _workspace(session: Session, shape: Dict[str, int], result: Any, reserve: Any, *, keeps: bool) -> Any:
+def _workspace(session: TraceSession, shape: Dict[str, int], result: Any, reserve: Any, *, keeps: bool) -> Any:
     """Return what oneDNN keeps beyond the reserve; where nothing is kept, the result has a copy with time first.
 
     PyTorch's own result is a view of that copy, and whoever reads it makes it contiguous.
@@ -110,9 +110,9 @@ def _workspace(session: Session, shape: Dict[str, int], result: Any, reserve: An
     if recorder is None or "kept" not in shape:
         return None
     if keeps:
-        made = fakes.empty((max(shape["kept"] - reserve.untyped_storage().nbytes(), 0),), torch.uint8, result.device)
+        made = fake_tensors.empty_tensor((max(shape["kept"] - reserve.untyped_storage().nbytes(), 0),), torch.uint8, result.device)
     elif shape["turned"]:
-        made = result.__dict__["_turned"] = fakes.like(result, result.device)
+        made = result.__dict__["_turned"] = fake_tensors.empty_like(result, result.device)
     else:
         return None
     recorder.track(made)
@@ -146,23 +146,23 @@ def _row(width: int, element: int) -> int:
     return element * (width + line if width % 256 == 0 else width)
 
 
-class _Layer(torch.autograd.Function):
+class _RecurrentLayer(torch.autograd.Function):
     """All layers and steps of one recurrent module."""
 
     @staticmethod
-    def forward(ctx: Any, session: Session, name: str, shape: Any, train: bool, has_cell: bool, *tensors: Any) -> Any:
+    def forward(ctx: Any, session: TraceSession, name: str, shape: Any, train: bool, has_cell: bool, *tensors: Any) -> Any:
         data, hidden = tensors[0], tensors[1]
-        device = fakes.true_device(data)
+        device = fake_tensors.true_device(data)
         ctx.session, ctx.name, ctx.shape, ctx.device = session, name, shape, device
         ctx.save_for_backward(*tensors)
         width = hidden.shape[-1] * shape["directions"]
         dtype = torch.bfloat16 if shape.get("cast") else data.dtype
-        outs = [fakes.empty((*data.shape[:-1], width), dtype, device), fakes.like(hidden, device)]
+        outs = [fake_tensors.empty_tensor((*data.shape[:-1], width), dtype, device), fake_tensors.empty_like(hidden, device)]
         if has_cell:
-            outs.append(fakes.like(tensors[2], device))
+            outs.append(fake_tensors.empty_like(tensors[2], device))
         states = shape["rows"] * shape["hidden"] * (shape["gates"] + 1) * shape["layers"] * shape["directions"]
         keeps = train and any(ctx.needs_input_grad)
-        ctx.reserve = fakes.empty((states if keeps else 0,), data.dtype, device)
+        ctx.reserve = fake_tensors.empty_tensor((states if keeps else 0,), data.dtype, device)
         ctx.workspace = _workspace(session, shape, outs[0], ctx.reserve, keeps=keeps)
         _write(session, name, shape, _flops(shape), tensors, [*outs, ctx.reserve], device)
         return tuple(outs)
@@ -171,7 +171,7 @@ class _Layer(torch.autograd.Function):
     def backward(ctx: Any, *grads: Any) -> Any:
         tensors = ctx.saved_tensors
         needed = ctx.needs_input_grad[5:]
-        outs = [fakes.like(t, ctx.device) if need else None for t, need in zip(tensors, needed)]  # noqa: B905 - Python 3.9 has no strict
+        outs = [fake_tensors.empty_like(t, ctx.device) if need else None for t, need in zip(tensors, needed)]  # noqa: B905 - Python 3.9 has no strict
         given = [g for g in grads if g is not None] + list(tensors) + [ctx.reserve]
         made = [t for t in outs if t is not None]
         _write(ctx.session, ctx.name + "_backward", ctx.shape, 2 * _flops(ctx.shape), given, made, ctx.device)
@@ -180,12 +180,12 @@ class _Layer(torch.autograd.Function):
 
 
 def _write(
-    session: Session, name: str, shape: Dict[str, int], flops: float, given: Any, made: List[Any], device: Any
+    session: TraceSession, name: str, shape: Dict[str, int], flops: float, given: Any, made: List[Any], device: Any
 ) -> None:
     recorder = session.recorder
     if recorder is None or session.bare or device.type != recorder.policy_type:
         return
-    fakes.INSIDE[0] += 1
+    fake_tensors.NESTING[0] += 1
     try:
         for tensor in made:
             recorder.track(tensor)
@@ -193,7 +193,7 @@ def _write(
         outputs = tuple(recorder._spec(t)[0] for t in made)
         sources = tuple({recorder.producer[spec[2]] for spec in inputs if spec[2] in recorder.producer})
     finally:
-        fakes.INSIDE[0] -= 1
-    dims = {key: value for key, value in shape.items() if key not in INNER}
+        fake_tensors.NESTING[0] -= 1
+    dims = {key: value for key, value in shape.items() if key not in INTERNAL_SIZES}
     extra = {"kind": "rnn", "dims": dims, "flops": flops, "kernels": shape["layers"] * shape["directions"]}
-    recorder.append(Raw("aten." + name, recorder.stage, inputs, outputs, (), sources, extra))
+    recorder.append(RecordedOp("aten." + name, recorder.stage, inputs, outputs, (), sources, extra))

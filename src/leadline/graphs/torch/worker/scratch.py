@@ -1,8 +1,4 @@
-"""Keep what a traced script writes away from the user's files: it goes to a scratch tree that reads see through.
-
-What Python code writes is redirected, and so are the folders it makes, moves and removes. Caches below the home folder
-are written as they are, since compiled readers open what is put there; so is what a compiled library writes by itself.
-"""
+"""What ``os.scandir`` gives for a folder whose entries lie in two places."""
 
 import builtins
 import errno
@@ -14,9 +10,44 @@ import stat
 import sys
 import tempfile
 from types import SimpleNamespace
-from typing import Any, Callable, Dict, List, Optional, Set
+from typing import Any, Callable, Dict, Iterator, List, Optional, Set
 
-from leadline.graphs.torch.worker.entries import Entries, Entry
+
+class OverlayEntry:
+    """An entry of a folder under the path the script knows it by."""
+
+    def __init__(self, own: Any, folder: Any) -> None:
+        self.own, self.name, self.path = own, own.name, os.path.join(folder, own.name)
+
+    def __fspath__(self) -> Any:
+        return self.path
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.own, name)
+
+
+class OverlayEntries:
+    """What ``os.scandir`` gives: an iterator that is a context manager too."""
+
+    def __init__(self, left: Iterator[Any]) -> None:
+        self.left = left
+
+    def __iter__(self) -> Iterator[Any]:
+        return self.left
+
+    def __next__(self) -> Any:
+        return next(self.left)
+
+    def __enter__(self) -> Any:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the iteration."""
+        self.left = iter(())
+
 
 READERS = ("stat", "access", "statvfs", "getxattr", "listxattr")
 CHANGERS = ("chmod", "chown", "lchown", "utime", "truncate", "setxattr", "removexattr")
@@ -29,16 +60,16 @@ WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 LARGE_BYTES = 1 << 30
 """A file beyond this that is opened to be changed is not copied: zeros of its length are."""
 
-_trees: List["Tree"] = []
+_scratch_trees: List["ScratchTree"] = []
 
 
-def install(folder: str) -> None:
+def redirect_writes(folder: str) -> None:
     """Redirect all writing by Python code of this process to ``folder``; files opened before stay as they are."""
     temporary = os.path.join(folder, "tmp")
     os.makedirs(temporary)
     tempfile.tempdir = os.environ["TMPDIR"] = temporary
-    tree = Tree(folder)
-    _trees[:] = [tree]
+    tree = ScratchTree(folder)
+    _scratch_trees[:] = [tree]
     accessor: Any = getattr(pathlib, "_NormalAccessor", None)  # what pathlib calls before Python 3.10
     for name, function in {**tree.functions(), "open": tree.open_descriptor}.items():
         setattr(os, name, function)
@@ -55,10 +86,10 @@ def install(folder: str) -> None:
 
 def is_scratch(path: Any) -> bool:
     """Whether a file was written during this trace."""
-    return any(tree.written(path) for tree in _trees)
+    return any(tree.written(path) for tree in _scratch_trees)
 
 
-class Tree:
+class ScratchTree:
     """The files as the script sees them: its own writes over the files that are there."""
 
     def __init__(self, folder: str) -> None:
@@ -304,8 +335,8 @@ class Tree:
                     name = os.fsdecode(entry.name)
                     hidden = place == full and os.path.join(full, name) in self.gone
                     if name not in entries and not hidden:
-                        entries[name] = Entry(entry, path)
-        return Entries(iter(entries.values()))
+                        entries[name] = OverlayEntry(entry, path)
+        return OverlayEntries(iter(entries.values()))
 
     def chdir(self, path: Any) -> None:
         """Do what ``os.chdir`` does."""

@@ -1,19 +1,28 @@
-"""What one trace is asked to do and what it has learnt so far, shared by the worker's modules."""
+"""How much memory this process holds."""
 
 import collections
+import os
 import time
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Dict, List, Optional
 
-from leadline.graphs.torch.worker.resident import resident_bytes
+STATM = Path("/proc/self/statm")
 
 
-class Stop(BaseException):
+def resident_bytes() -> int:
+    """Return the resident bytes of this process; zero where the system does not say (no ``/proc``)."""
+    if not STATM.exists():
+        return 0
+    return int(STATM.read_text(encoding="ascii").split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+class StopTrace(BaseException):
     """Ends the user's script once enough was seen; not an ``Exception``, so that no handler of the script eats it."""
 
 
 @dataclass
-class Session:
+class TraceSession:
     """One trace.
 
     Attributes:
@@ -68,4 +77,4 @@ class Session:
     def check_time(self) -> None:
         """End the script when its time is up."""
         if time.monotonic() > self.deadline:
-            raise Stop
+            raise StopTrace

@@ -1,0 +1,266 @@
+"""Measured steps of every group of graphs, and what each estimator says of them that had not learned from them."""
+
+import json
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from benchmarks.dnn import decode, llm_training, transformers
+from benchmarks.dnn.kernel_data import DEVICES as KERNEL_DEVICES
+from benchmarks.dnn.splits import Array, Texts
+from benchmarks.dnn.tables import read_table
+from benchmarks.dnn.transformer_graphs import traced_transformers
+from benchmarks.dnn.vision_graphs import vision_graphs
+from benchmarks.dnn.vision_lab import DEVICES, FOLDS, VisionLab, carried_to, fold_numbers, inference, nearest_setting
+from leadline.catalog.read import TomlCatalog
+from leadline.core.errors import InvalidInput
+from leadline.core.graph import OpGraph, TracedJob
+from leadline.core.hardware import Device
+from leadline.core.ports import KernelModel
+from leadline.core.workload import (
+    InputShape,
+    ModelKind,
+    ModelSource,
+    Optimizer,
+    Parallelism,
+    Precision,
+    Workload,
+)
+from leadline.estimators.memory.host import host_memory
+from leadline.estimators.step_time.fitted_kernels import FittedKernels
+from leadline.estimators.step_time.learned_kernels import LearnedKernels
+from leadline.estimators.step_time.op_utilization_kernels import OpUtilizationKernels, OpUtilizationModels
+from leadline.estimators.step_time.roofline import RooflineKernels
+from leadline.estimators.step_time.selection import Domain, StepGroup, find_step_group
+from leadline.estimators.step_time.swept_kernels import SweptKernels
+from leadline.estimators.step_time.transformer_terms import TransformerStep
+from leadline.estimators.white_box import WhiteBox
+from leadline.execution.processes import run_process
+from leadline.graphs.hf_config import expand
+from leadline.graphs.torch.trace import trace_function
+
+OP_MODEL, KERNELS, SWEPT, SPECS = OpUtilizationKernels.name, LearnedKernels.name, SweptKernels.name, RooflineKernels.name
+MOST = 1500
+"""Vision steps that are priced by kernels, too, which takes some milliseconds each."""
+VISION = "timm's results, Apache-2.0"
+TRANSFORMERS = "NeuSight's runs, MIT"
+LLM_TRAINING = "llm-foundry's tables, Apache-2.0"
+LAYERS = "layers timed by Vidur, MIT"
+RESNETS = "Gavel's ResNet-50, MIT"
+RESNET_DEVICES = {"p100": "P100 PCIe 16GB", "v100": "V100 SXM2 16GB"}
+WIDE = 2048
+"""Models of this width and more have heads of 128, others of 64, by llm-foundry's configurations."""
+RESNET = "from leadline.kit.zoo import build\n\n\ndef resnet50():\n    return build('resnet50', 224)\n"
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredSteps:
+    """n steps of a group on devices that the estimators had learned from (``known``) or not; arrays of shape (n,).
+
+    ``said`` maps an estimator to its seconds, NaN where it has none; ``configuration`` names what alike steps share.
+    ``swept`` tells that the kernels of each device were swept, as ``leadline calibrate`` does.
+    """
+
+    group: StepGroup
+    source: str
+    device: Texts
+    configuration: Texts
+    measured: Array
+    said: dict[str, Array]
+    known: bool = False
+    swept: bool = False
+
+    @property
+    def name(self) -> str:
+        """Return what the steps are called."""
+        return f"{self.group}, {'known' if self.known else 'new'} devices{', swept' if self.swept else ''}"
+
+
+def measured_groups(data: Path, fitted: FittedKernels, laws: OpUtilizationModels, lab: VisionLab) -> list[MeasuredSteps]:
+    """Return all groups; ``fitted`` and ``laws`` answer where they had learned from nothing of the group."""
+    return [
+        *_vision(lab, fitted),
+        *_transformers(data, laws),
+        _llm_training(data, fitted, laws),
+        _decoding(data),
+        _resnets(data, fitted, laws),
+    ]
+
+
+def _vision(lab: VisionLab, fitted: FittedKernels) -> list[MeasuredSteps]:
+    """Vision steps: the law by laws without their families, on the same GPU and on the other one."""
+    steps = lab.steps
+    count = len(steps.step_s)
+    by_family = np.full(count, np.nan)
+    fold = fold_numbers(steps.family, FOLDS, 0)
+    for number in range(FOLDS):
+        ask = np.flatnonzero(fold == number)
+        by_family[ask] = lab.answered(ask, lab.laws(np.flatnonzero(fold != number)))[0]
+    elsewhere = np.full(count, np.nan)
+    for seen, unseen, number in product(lab.devices, lab.devices, range(FOLDS)):
+        if seen == unseen:
+            continue
+        learn, out = inference(lab, seen), inference(lab, unseen)
+        laws, out = lab.laws(learn[fold[learn] != number]), out[fold[out] == number]
+        for setting in np.unique(lab.setting[out]):
+            ask = out[lab.setting[out] == setting]
+            near = nearest_setting(laws, lab, ask, seen)
+            elsewhere[ask] = lab.priced(ask, carried_to(seen, unseen), laws, near).step_s
+    rows = np.sort(np.random.default_rng(0).permutation(count)[:MOST])
+    graphs = vision_graphs()
+    each = [
+        graphs.graph(graphs.packed.graphs[steps.traced[steps.graph[row]]], int(steps.columns["batch_size"][row]))
+        for row in rows
+    ]
+    devices = [lab.devices[str(one)] for one in steps.device[rows]]
+    kernels = _priced(each, devices, lambda device, _: LearnedKernels(fitted, device))
+    specs = _priced(each, devices, lambda device, _: RooflineKernels(device))
+    groups = [find_step_group(one, device) for one, device in zip(each, devices, strict=True)]
+    answers = []
+    for known, law in ((True, by_family), (False, elsewhere)):
+        for group in sorted(set(groups), key=str):
+            own = np.array([one == group for one in groups]) & np.isfinite(law[rows])
+            said = {OP_MODEL: law[rows][own], KERNELS: kernels[own], SPECS: specs[own]}
+            device = np.array([DEVICES[str(one)] for one in steps.device[rows][own]])
+            if own.any():
+                model = steps.model[rows][own]
+                answers.append(MeasuredSteps(group, VISION, device, model, steps.step_s[rows][own], said, known))
+    return answers
+
+
+def _transformers(data: Path, laws: OpUtilizationModels) -> list[MeasuredSteps]:
+    """Return whole transformers in single precision, each device left out of the kernels, or known by a sweep alone."""
+    runs, found = traced_transformers(data), []
+    for split in transformers.splits(data):
+        training, swept = split.split.startswith("training"), split.split.endswith("sweep on it")
+        own = [run for name in sorted({one.device for one in runs}) for run in runs
+               if run.device == name and run.training is training]  # fmt: skip
+        if [run.elapsed_s for run in own] != split.measured.tolist():
+            raise InvalidInput(f"the runs of {split.name} are not those that were traced: read both anew")
+        devices = [TomlCatalog().device(KERNEL_DEVICES[run.device]) for run in own]
+        law = _priced([run.graph for run in own], devices, _by_law(laws))
+        kernels, specs, *_ = split.answers.values()
+        names = np.array([run.name for run in own])
+        group = StepGroup(Domain.LANGUAGE, "single", "training" if training else "inference")
+        said = {OP_MODEL: law, SWEPT if swept else KERNELS: kernels, SPECS: specs}
+        found.append(MeasuredSteps(group, TRANSFORMERS, _names(devices), names, split.measured, said, swept=swept))
+    return found
+
+
+def _llm_training(data: Path, fitted: FittedKernels, laws: OpUtilizationModels) -> MeasuredSteps:
+    """Return training steps of language models in half precision on 8 GPUs and more, by the whole white box."""
+    table = llm_training.steps_of(read_table(data, "llm_foundry_train"))
+    jobs: dict[Workload, TracedJob] = {}
+    models: dict[str, Callable[[Device, OpGraph], KernelModel]] = {
+        OP_MODEL: _by_law(laws),
+        KERNELS: lambda device, _: LearnedKernels(fitted, device),
+        SPECS: lambda device, _: RooflineKernels(device),
+    }
+    said: dict[str, list[float]] = {name: [] for name in models}
+    measured, devices, names, groups = [], [], [], []
+    with tempfile.TemporaryDirectory() as folder:
+        for step, elapsed_s in zip(table.steps, table.elapsed_s, strict=True):
+            if step.dtype != "bfloat16":
+                continue
+            path = Path(folder) / f"{step.width}-{step.layers}-{step.sequence}.json"
+            path.write_text(json.dumps(configuration(step)), encoding="utf-8")
+            workload = Workload(
+                ModelSource(ModelKind.HF_CONFIG, str(path)), batch=step.microbatch, sequence=step.sequence,
+                precision=Precision.BF16, optimizer=Optimizer.ADAMW, accumulation=step.microbatches,
+                checkpointing=step.checkpointing, gpus=step.gpus, parallelism=Parallelism(sharding=step.sharding),
+            )  # fmt: skip
+            alone = replace(workload, gpus=1, parallelism=Parallelism())
+            job = jobs.get(alone) or jobs.setdefault(alone, expand(workload))
+            for name, kernels in models.items():
+                said[name].append(_white_box_s(workload, job, step, kernels))
+            measured.append(elapsed_s)
+            devices.append(step.device)
+            names.append(f"{step.width} {step.sequence}")
+            groups.append(find_step_group(job.step, step.device))
+    answers = {name: np.array(one) for name, one in said.items()}
+    return MeasuredSteps(groups[0], LLM_TRAINING, _names(devices), np.array(names), np.array(measured), answers)
+
+
+def _white_box_s(
+    workload: Workload, job: TracedJob, step: TransformerStep, kernels: Callable[[Device, OpGraph], KernelModel]
+) -> float:
+    """Return the seconds of the step over all GPUs; NaN where the kernels refuse the graph."""
+    box = WhiteBox(host_memory, lambda device, traced_job: kernels(device, traced_job.step))
+    told = box.estimate(workload, job, step.device, nodes=step.nodes, interconnect=step.interconnect).step_s
+    return told.point if told else float("nan")
+
+
+def configuration(step: TransformerStep) -> dict[str, object]:
+    """Return the model of a step as a ``config.json``: an OPT of its sizes, as MPT's class never fuses attention."""
+    heads = step.width // (128 if step.width >= WIDE else 64)
+    return {
+        "model_type": "opt", "hidden_size": step.width, "word_embed_proj_dim": step.width, "ffn_dim": 4 * step.width,
+        "num_hidden_layers": step.layers, "num_attention_heads": heads, "vocab_size": step.vocabulary,
+        "max_position_embeddings": step.sequence,
+    }  # fmt: skip
+
+
+def _decoding(data: Path) -> MeasuredSteps:
+    """Return the products of layers of language models in half precision, from specifications."""
+    split = decode.splits(data)[0]
+    columns = read_table(data, "vidur_llm_layers")
+    own = columns["num_tokens"] <= decode.MOST_SEQUENCES
+    device = np.array([KERNEL_DEVICES[str(one)] for one in columns["device"][own]])
+    widths = zip(columns["n_embd"][own], columns["n_expanded_embd"][own], strict=True)
+    names = np.array([f"{width} {inner}" for width, inner in widths])
+    group = StepGroup(Domain.LANGUAGE, "half", "inference")
+    return MeasuredSteps(group, LAYERS, device, names, split.measured, {SPECS: next(iter(split.answers.values()))})
+
+
+def _resnets(data: Path, fitted: FittedKernels, laws: OpUtilizationModels) -> MeasuredSteps:
+    """Return training steps of ResNet-50 in single precision on one GPU."""
+    columns = read_table(data, "gavel_steps")
+    measured, devices, graphs, batches = [], [], [], []
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "model.py"
+        path.write_text(RESNET, encoding="utf-8")
+        for row in np.flatnonzero((columns["model"] == "ResNet-50") & (columns["scale_factor"] == 1)):
+            name, rate = str(columns["hardware"][row]), float(columns["steps_per_s"][row])
+            if name in RESNET_DEVICES and rate > 0 and str(columns["file"][row]).startswith("physical"):
+                shape = InputShape((int(columns["batch_size"][row]), 3, 224, 224))
+                workload = Workload(
+                    ModelSource(ModelKind.FUNCTION, f"{path}:resnet50"), inputs=(shape,), optimizer=Optimizer.MOMENTUM
+                )
+                graphs.append(trace_function(workload, runner=run_process).step)
+                devices.append(TomlCatalog().device(RESNET_DEVICES[name]))
+                measured.append(1 / rate)
+                batches.append(str(shape.shape[0]))
+    said = {
+        OP_MODEL: _priced(graphs, devices, _by_law(laws)),
+        KERNELS: _priced(graphs, devices, lambda device, _: LearnedKernels(fitted, device)),
+        SPECS: _priced(graphs, devices, lambda device, _: RooflineKernels(device)),
+    }
+    group = find_step_group(graphs[0], devices[0])
+    return MeasuredSteps(group, RESNETS, _names(devices), np.array(batches), np.array(measured), said)
+
+
+def _by_law(laws: OpUtilizationModels) -> Callable[[Device, OpGraph], KernelModel]:
+    known = TomlCatalog(None).device
+    return lambda device, graph: OpUtilizationKernels(laws, device, graph, devices=known)
+
+
+def _priced(
+    graphs: Sequence[OpGraph], devices: Sequence[Device], kernels: Callable[[Device, OpGraph], KernelModel]
+) -> Array:
+    """Return the seconds of each graph on the device beside it; NaN where the method refuses."""
+    found = []
+    for graph, device in zip(graphs, devices, strict=True):
+        try:
+            found.append(kernels(device, graph).step_s(graph))
+        except InvalidInput:
+            found.append(np.nan)
+    return np.array(found)
+
+
+def _names(devices: Sequence[Device]) -> npt.NDArray[np.str_]:
+    return np.array([device.name for device in devices])

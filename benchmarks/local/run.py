@@ -1,0 +1,168 @@
+"""Predict small real models from the calibration alone, then measure them on this CPU, and say how far off it was."""
+
+import json
+import platform
+import sys
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from statistics import fmean, median
+
+from benchmarks.results import BenchmarkResult, BenchmarkRow, at_most
+from leadline.app.machines.this_machine import calibrate
+from leadline.core.errors import JobFailed
+from leadline.core.graph import OpGraph
+from leadline.core.hardware import Device
+from leadline.core.workload import InputShape, ModelKind, ModelSource, Optimizer, Phase, Precision, Workload
+from leadline.estimators.memory.host import host_memory
+from leadline.estimators.step_time.calibrated_kernels import CalibratedKernels
+from leadline.execution.processes import run_process
+from leadline.graphs.torch.trace import trace_function
+from leadline.uncertainty.metrics import best_constant, mape
+
+MODELS_FILE = Path(__file__).with_name("models.py")
+MEASURE_FILE = Path(__file__).with_name("measured.py")
+
+SHAPES: dict[str, tuple[tuple[int, ...], tuple[int, int], str]] = {
+    "mlp": ((784,), (32, 256), "float32"),
+    "cnn": ((3, 32, 32), (16, 64), "float32"),
+    "resnet18": ((3, 112, 112), (2, 8), "float32"),
+    "mobilenet": ((3, 96, 96), (4, 16), "float32"),
+    "lstm": ((50, 32), (16, 64), "float32"),
+    "gru": ((50, 32), (16, 64), "float32"),
+    "encoder": ((128,), (4, 16), "int64"),
+    "decoder": ((128,), (2, 8), "int64"),
+    "vit": ((3, 64, 64), (4, 16), "float32"),
+    "unet": ((1, 64, 64), (2, 8), "float32"),
+    "gnn": ((32,), (512, 4096), "float32"),
+    "autoencoder": ((3, 32, 32), (16, 64), "float32"),
+}
+"""Model → shape of one sample, two batch sizes, dtype."""
+
+PROCESSES = 3
+"""Fresh processes in which each step is timed: how pages come to lie differs from one to the next."""
+
+STEP_TARGET = 20.0
+MEMORY_TARGET = 15.0
+
+
+@dataclass(frozen=True, slots=True)
+class LocalPoint:
+    """One model at one batch size in one phase: what was predicted, what was measured, and its noise as a share."""
+
+    model: str
+    phase: str
+    batch: int
+    predicted_s: float
+    roofline_s: float
+    predicted_bytes: float
+    measured_s: float = 0.0
+    measured_bytes: float = 0.0
+    noise: float = 0.0
+
+
+def run(*, quick: bool = False) -> BenchmarkResult:
+    """Calibrate, predict every model, and only then measure them; ``quick`` takes the smaller batch of each."""
+    budget_s = 25.0 if quick else 75.0
+    device = calibrate(device_type="cpu", budget_s=budget_s, progress=_silent, save=False)
+    predicted = [
+        predict(device, name, phase, batch)
+        for name, (_, batches, _) in SHAPES.items()
+        for phase in Phase
+        for batch in (batches[:1] if quick else batches)
+    ]
+    measured = [repeated(point, processes=2 if quick else PROCESSES) for point in predicted]
+    return BenchmarkResult(
+        "local",
+        rows(measured),
+        datetime.now(UTC).isoformat(timespec="seconds"),
+        {"device": device.name, "python": platform.python_version(), "software": _software(device)},
+        tuple(_detail(point) for point in measured),
+    )
+
+
+def predict(device: Device, name: str, phase: Phase, batch: int, *, file: Path = MODELS_FILE) -> LocalPoint:
+    """Trace one model without running it, and price it from the calibration."""
+    sample, _, dtype = SHAPES[name]
+    workload = Workload(
+        ModelSource(ModelKind.FUNCTION, f"{file}:build_{name}"), phase, batch,
+        (InputShape((batch, *sample), dtype),), precision=Precision.FP32, optimizer=Optimizer.ADAMW,
+    )  # fmt: skip
+    job = trace_function(workload, runner=run_process, device_type="cpu")
+    kernels = CalibratedKernels(device)
+    return LocalPoint(name, phase.value, batch, kernels.step_s(job.step), roofline_s(job.step, device),
+                 host_memory(workload, job, device).point)  # fmt: skip
+
+
+def roofline_s(graph: OpGraph, device: Device) -> float:
+    """Return the plain roofline: each op at the device's best rate or its bandwidth, whichever is slower."""
+    bandwidth = device.memory_bytes_per_s or 1.0
+    peak = device.peak_flops_per_s["float32"]
+    return sum(max(op.flops / peak, (op.bytes_read + op.bytes_written) / bandwidth) * op.count for op in graph.ops)
+
+
+def measure(point: LocalPoint, *, budget_s: float, file: Path = MODELS_FILE) -> LocalPoint:
+    """Run the model in a fresh process and return the point with what it took."""
+    sample, _, dtype = SHAPES[point.model]
+    request = {
+        "file": str(file), "function": f"build_{point.model}", "shape": [point.batch, *sample], "dtype": dtype,
+        "training": point.phase == Phase.TRAINING.value, "budget_s": budget_s,
+    }  # fmt: skip
+    done = run_process([sys.executable, str(MEASURE_FILE), json.dumps(request)], timeout_s=120)
+    if done.returncode != 0:
+        raise JobFailed(f"{point.model} did not run: {(done.stderr.strip() or 'no message').splitlines()[-1]}")
+    truth = json.loads(done.stdout)
+    return replace(point, measured_s=truth["step_s"], measured_bytes=truth["peak_bytes"])
+
+
+def repeated(point: LocalPoint, *, processes: int, file: Path = MODELS_FILE) -> LocalPoint:
+    """Return the point with the medians of several fresh processes, and how far those lie from their median."""
+    runs = [measure(point, budget_s=0.4, file=file) for _ in range(processes)]
+    step_s = median(run.measured_s for run in runs)
+    noise = fmean(abs(run.measured_s / step_s - 1) for run in runs)
+    return replace(point, measured_s=step_s, measured_bytes=median(run.measured_bytes for run in runs), noise=noise)
+
+
+def rows(points: list[LocalPoint]) -> tuple[BenchmarkRow, ...]:
+    """Return the promised figures and, beside them, what simpler predictions reach on the same runs."""
+    truth = [point.measured_s for point in points]
+    constant = best_constant(truth, [point.roofline_s for point in points])
+    scaled = mape(truth, [point.roofline_s * constant for point in points])
+    plain = mape(truth, [point.roofline_s for point in points])
+    how = "traced, priced from the sweep alone, then run in fresh processes; targets are on all points"
+    found = [
+        at_most("step time MAPE", mape(truth, [p.predicted_s for p in points]), STEP_TARGET, "%",
+                baseline=scaled, n=len(points), how=how),
+    ]  # fmt: skip
+    for phase in Phase:
+        some = [point for point in points if point.phase == phase.value]
+        error = mape([p.measured_s for p in some], [p.predicted_s for p in some])
+        found.append(BenchmarkRow(f"step time MAPE, {phase.value}", error, "%", n=len(some), how=how))
+    memory = mape([p.measured_bytes for p in points], [p.predicted_bytes for p in points])
+    noise = 100 * fmean(point.noise for point in points)
+    return (
+        *found,
+        at_most("host memory MAPE", memory, MEMORY_TARGET, "%", n=len(points), how="peak resident (VmHWM)"),
+        BenchmarkRow("plain roofline MAPE", plain, "%", n=len(points), how="flops or bytes at the sweep's best rates"),
+        BenchmarkRow("best constant MAPE", scaled, "%", n=len(points),
+                 how=f"roofline × {constant:.2f}, the constant chosen on these very runs"),
+        BenchmarkRow("noise floor", noise, "%", n=len(points), how="mean distance of each process from the median of all"),
+    )  # fmt: skip
+
+
+def _detail(point: LocalPoint) -> dict[str, object]:
+    return {
+        "model": point.model, "phase": point.phase, "batch": point.batch,
+        "predicted_s": point.predicted_s, "measured_s": point.measured_s, "roofline_s": point.roofline_s,
+        "noise_percent": point.noise * 100, "error_percent": (point.predicted_s / point.measured_s - 1) * 100,
+        "predicted_memory_bytes": point.predicted_bytes, "measured_memory_bytes": point.measured_bytes,
+        "memory_error_percent": (point.predicted_bytes / point.measured_bytes - 1) * 100,
+    }  # fmt: skip
+
+
+def _software(device: Device) -> str:
+    return device.calibration.software if device.calibration else ""
+
+
+def _silent(kind: str, number: int, total: int) -> None:
+    """Say nothing of the sweep's progress."""

@@ -1,0 +1,247 @@
+"""The verbs ``campaign run``, ``status`` and ``stop``."""
+
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from leadline.app import settings
+from leadline.app.campaigns.places import CampaignLimits, end_running_jobs, find_campaign_place
+from leadline.app.machines.targets import LOCAL
+from leadline.campaigns.budgets import format_amount, unit_of
+from leadline.campaigns.folders import (
+    JOURNAL,
+    PARSED,
+    journal_of,
+    keep_campaign,
+    kept_campaign,
+    only_runner,
+    runner_of,
+)
+from leadline.campaigns.ledger import Cause, Tally, causes, elapsed_s, planned_of, tally
+from leadline.campaigns.runner import STOP, Ending, Propose, Report, Runner
+from leadline.campaigns.spec import read_campaign
+from leadline.core.campaigns import BudgetUnit, Campaign, PlannedRun
+from leadline.core.errors import InvalidInput, UnknownName
+from leadline.core.jobs import JobState
+from leadline.core.ports import Catalog
+from leadline.core.runs import Scale
+from leadline.core.samples import Value
+from leadline.execution.schedulers.job_queue import QueueEntry
+from leadline.history.sqlite import SqliteHistory
+
+__all__ = [  # what the commands need of the rooms below
+    "Ahead", "Cause", "Ending", "Entry", "Report", "Room", "RunState", "Status", "Tally", "all_campaigns",
+    "campaign_folder", "campaign_status", "find_folder", "format_amount", "read_campaign", "run_campaign",
+    "stop_campaign", "unit_of", "what_is_ahead",
+]  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class CampaignRunStatus:
+    """One run of a campaign as ``campaign status`` shows it."""
+
+    id: str
+    scale: Scale
+    parameters: dict[str, Value]
+    cores: int | None
+    gpus: int
+    state: JobState
+    attempt: int
+    forecast_s: float | None
+    elapsed_s: float | None
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class CampaignStatus:
+    """A campaign: where it stands, who runs it, its runs in the order of the plan, and why some failed."""
+
+    name: str
+    folder: str
+    tally: Tally
+    unit: BudgetUnit
+    runner: str | None
+    runs: tuple[CampaignRunStatus, ...]
+    causes: tuple[Cause, ...]
+
+
+def campaigns_dir() -> Path:
+    """Return the folder that holds one folder for each campaign."""
+    return settings.data_dir() / "campaigns"
+
+
+def run_campaign(
+    campaign: Campaign,
+    file: Path,
+    planned: Sequence[PlannedRun],
+    *,
+    on: str = LOCAL,
+    limits: CampaignLimits | None = None,
+    catalog: Catalog | None = None,
+    folder: Path | None = None,
+    history: bool = True,
+    propose: Propose | None = None,
+    max_runs: int | None = None,
+    retry_failed: bool = False,
+    watch: Callable[[Tally, QueueEntry | None], None] = lambda *_: None,
+    on_interrupt: Callable[[], None] = lambda: None,
+) -> Report:
+    """Run what is planned and not finished; SIGINT ends it in order.
+
+    Raises:
+        LeadlineError: another process runs the campaign, or its folder or the history cannot be used.
+        InvalidInput: a run asks for more than there is.
+    """
+    place = find_campaign_place(on, limits or CampaignLimits(), campaign, planned, catalog)
+    folder = campaign_folder(campaign, folder)
+    settings.require_writable(folder)
+    store = SqliteHistory(settings.history_path()) if history else None
+    if store is not None:
+        next(iter(store.runs(limit=1)), None)  # a history that cannot be read stops here, not after hours of running
+    keep_campaign(folder, campaign, file)
+    with only_runner(folder, campaign.name), journal_of(folder) as journal:
+        runner = Runner(
+            campaign,
+            journal=journal,
+            folder=folder,
+            history=store,
+            propose=propose,
+            place=place.place,
+            max_runs=max_runs,
+            retry_failed=retry_failed,
+            watch=watch,
+        )
+        queue = place.queue(journal, folder, runner.limit_s)
+        with _interrupts(runner.interrupt, on_interrupt):
+            return runner.run(planned, queue)
+
+
+@dataclass(frozen=True, slots=True)
+class RemainingWork:
+    """What a call is going to do: runs that are not finished, their forecast, and how many of them have none."""
+
+    runs: int
+    forecast_s: float
+    unknown: int
+
+
+def remaining_work(campaign: Campaign, planned: Sequence[PlannedRun], folder: Path | None = None) -> RemainingWork:
+    """Return what is left of a plan, and of what was planned before."""
+    folder = campaign_folder(campaign, folder)
+    finished: set[str] = set()
+    waiting = {one.id: one for one in planned}
+    if (folder / JOURNAL).exists():
+        with journal_of(folder) as journal:
+            entries = journal.entries()
+        finished = {entry.key for entry in entries if entry.state.final}
+        waiting = {**{entry.key: planned_of(entry) for entry in entries}, **waiting}
+    left = [one for key, one in waiting.items() if key not in finished]
+    known = [one.forecast_s.point for one in left if one.forecast_s is not None]
+    return RemainingWork(len(left), sum(known), len(left) - len(known))
+
+
+def campaign_folder(campaign: Campaign, folder: Path | None) -> Path:
+    """Return the folder that keeps a campaign."""
+    return (folder or campaigns_dir() / campaign.name).absolute()
+
+
+@contextmanager
+def _interrupts(*heard: Callable[[], None]) -> Iterator[None]:
+    """Turn Ctrl-C into calls, for as long as this lasts."""
+
+    def on_signal(*_: object) -> None:
+        for each in heard:
+            each()
+
+    before = signal.signal(signal.SIGINT, on_signal)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def find_campaign_folder(which: str | None, folder: Path | None) -> Path:
+    """Return a campaign's folder by its name, its file, or the folder itself.
+
+    Raises:
+        UnknownName: no campaign of that name was run.
+    """
+    if folder is not None:
+        return folder.absolute()
+    if which is None:
+        raise InvalidInput("which campaign: give its name or its file; leadline campaign status lists them")
+    name = which
+    if which.endswith(".toml") and Path(which).is_file():
+        name = read_campaign(Path(which)).name
+    found = campaigns_dir() / name
+    if not (found / PARSED).is_file():
+        raise UnknownName("campaign", name, _names(), fix="none of that name was run: leadline campaign run FILE")
+    return found
+
+
+def _names() -> list[str]:
+    return sorted(path.parent.name for path in campaigns_dir().glob(f"*/{PARSED}"))
+
+
+def all_campaigns() -> tuple[CampaignStatus, ...]:
+    """Return every campaign in the user's folder, by name."""
+    return tuple(campaign_status(campaigns_dir() / name) for name in _names())
+
+
+def campaign_status(folder: Path) -> CampaignStatus:
+    """Return where the campaign in a folder stands.
+
+    Raises:
+        LeadlineError: there is none, or it cannot be read.
+    """
+    campaign = kept_campaign(folder)
+    entries: tuple[QueueEntry, ...] = ()
+    if (folder / JOURNAL).exists():
+        with journal_of(folder) as journal:
+            entries = journal.entries()
+    return CampaignStatus(
+        campaign.name,
+        str(folder),
+        tally(campaign, entries),
+        unit_of(campaign),
+        runner_of(folder),
+        tuple(_run_state(entry) for entry in entries),
+        tuple(causes(entries, folder)),
+    )
+
+
+def _run_state(entry: QueueEntry) -> CampaignRunStatus:
+    planned = planned_of(entry)
+    resources = planned.configuration.resources
+    return CampaignRunStatus(
+        entry.key,
+        planned.scale,
+        planned.configuration.parameters,
+        resources.cores_per_task,
+        resources.gpus_per_node,
+        entry.state,
+        entry.attempt,
+        planned.forecast_s.point if planned.forecast_s else None,
+        elapsed_s(entry) if entry.outcome else None,
+        entry.outcome.reason if entry.outcome else "",
+    )
+
+
+def stop_campaign(folder: Path) -> str:
+    """Stop a campaign: its runner if it has one, else what still runs of it; return what was done, in a sentence.
+
+    Raises:
+        LeadlineError: there is no campaign.
+    """
+    name = kept_campaign(folder).name
+    with journal_of(folder) as journal:
+        if (runner := runner_of(folder)) is not None:
+            journal.set_flag(STOP)
+            return f"campaign {name!r} is told to stop: {runner} ends its runs now; leadline campaign run resumes it"
+        with only_runner(folder, name):
+            ended = end_running_jobs(journal, folder)
+    if not ended:
+        return f"campaign {name!r} is not being run, and none of its runs is at work"
+    return f"campaign {name!r} has no runner any more; {ended} of its runs were still at work, and were ended"

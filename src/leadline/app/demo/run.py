@@ -1,0 +1,68 @@
+"""The whole path on three real training jobs: calibrate, estimate, recommend, run here, and compare."""
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from leadline.app.composition import toolbox
+from leadline.app.estimate.estimate import EstimateAnswer, estimate
+from leadline.app.estimate.recommend import recommend
+from leadline.app.jobs.job_request import JobRequest, build_job_spec, raise_if_failed, run_locally
+from leadline.app.machines.targets import LOCAL
+from leadline.app.machines.this_machine import calibrate
+from leadline.app.workloads.read import read_workload
+from leadline.core.estimate import Estimate
+from leadline.core.hardware import Device
+from leadline.core.recommendation import Constraints, Recommendation
+from leadline.core.runs import Run
+
+DEMO_JOBS = ("digits_cnn", "tumour_mlp", "text_transformer")
+"""Training scripts beside this module; each trains on data that scikit-learn carries."""
+
+DEMO_SYSTEMS = ("Pitzer", "Expanse", "Lonestar6")
+"""The systems for which a configuration is recommended."""
+
+CALIBRATION_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class DemoJob:
+    """One job of the demo: what was predicted, what to ask for elsewhere, and what was measured here."""
+
+    name: str
+    answer: EstimateAnswer
+    recommendations: dict[str, Recommendation]
+    run: Run
+
+    @property
+    def predicted(self) -> Estimate:
+        """Return the estimate for this machine."""
+        return self.answer.estimates[0]
+
+
+def calibrate_here(say: Callable[[str], None], budget_s: float = CALIBRATION_S) -> Device:
+    """Measure this machine and keep the record in the user's catalog, where the estimates find it."""
+    say("Calibrating this machine …")
+    device = calibrate(device_type="cpu", budget_s=budget_s, progress=lambda *_: None)
+    toolbox.cache_clear()
+    return device
+
+
+def run_demo_job(name: str, say: Callable[[str], None], history: Path | None = None) -> DemoJob:
+    """Predict one job from its unmodified script, recommend places for it, run it here, and keep the run.
+
+    Raises:
+        MissingExtra, Untraceable: torch is not installed, or the script could not be traced.
+        JobFailed: the job itself failed.
+    """
+    command = [sys.executable, str(Path(__file__).parent / "jobs" / f"{name}.py")]
+    workload = read_workload(command)
+    say(f"{name}: reading the script without running it …")
+    answer = estimate(workload, toolbox(), on=[LOCAL])
+    recommendations = {site: recommend(workload, toolbox(), Constraints(), on=[site]) for site in DEMO_SYSTEMS}
+    say(f"{name}: running it here, measured …")
+    spec = build_job_spec(command, LOCAL, JobRequest(name=name))
+    run = run_locally(spec, predicted=answer.estimates[0], output=sys.stderr.fileno(), history=history)
+    raise_if_failed(run)
+    return DemoJob(name, answer, recommendations, run)

@@ -1,0 +1,196 @@
+"""The verb ``estimate``: time, memory and cost of a workload on devices and systems, without running it."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from leadline.app.machines.targets import ResolvedTarget, resolve_targets
+from leadline.catalog.billing import price
+from leadline.core.errors import InvalidInput
+from leadline.core.estimate import Estimate
+from leadline.core.graph import OpGraph, TracedJob
+from leadline.core.hardware import Device, DeviceKind
+from leadline.core.ports import Catalog, Estimator, GraphSource
+from leadline.core.units import HOUR_S
+from leadline.core.workload import ModelKind, Phase, Workload
+from leadline.recommend.requests import resources_for_estimate
+
+DEFAULT_RISK = 0.05
+"""Risk at which an estimate's memory is turned into a request, where the user names none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Toolbox:
+    """The adapters a verb needs; ``app.composition`` alone constructs them."""
+
+    catalog: Catalog
+    sources: Mapping[ModelKind, GraphSource]
+    estimator: Estimator
+    compilers: Mapping[ModelKind, Callable[[Workload, Device], TracedJob]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class GraphSummary:
+    """The step that the estimates are made from, in figures."""
+
+    source: str
+    ops: int
+    parameters: int
+    flops_per_step: float
+    bytes_per_step: float
+    batch: int | None
+    steps_per_epoch: int | None
+    epochs: float | None
+    fallbacks: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class EstimateAnswer:
+    """Estimates of one workload on every place asked for, with what was assumed on the way."""
+
+    workload: Workload
+    graph: GraphSummary
+    estimates: tuple[Estimate, ...]
+    left_out: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    assumed: dict[str, str] = field(default_factory=dict)
+    """What holds for each option that was not given, where the model, the script or a default says it."""
+
+
+@dataclass(slots=True)
+class Tracer:
+    """Traces one workload at most once for each kind of kernel policy, or compiles it once for each device."""
+
+    tools: Toolbox
+    workload: Workload
+    _jobs: dict[str, TracedJob] = field(default_factory=dict)
+
+    def job_for(self, device: Device) -> TracedJob:
+        """Return the traced job under the policies of ``device``.
+
+        An uncalibrated CPU is priced from the graph already at hand: its specs-only interval is wider than the
+        difference between the two policies.
+        """
+        if self.workload.compiled:
+            if device.name not in self._jobs:
+                self._jobs[device.name] = self.tools.compilers[self.workload.model.kind](self.workload, device)
+            return self._jobs[device.name]
+        policy = "cpu" if device.kind is DeviceKind.CPU else "cuda"
+        if policy == "cpu" and device.calibration is None and self._jobs:
+            return self.first_job
+        if policy not in self._jobs:
+            source = self.tools.sources[self.workload.model.kind]
+            self._jobs[policy] = _checked(self.workload, source(self.workload, device_type=policy))
+        return self._jobs[policy]
+
+    @property
+    def first_job(self) -> TracedJob:
+        """Return the job that was traced first."""
+        return next(iter(self._jobs.values()))
+
+
+def _checked(workload: Workload, job: TracedJob) -> TracedJob:
+    """Refuse a batch that is not the one of the script, whose step was read as it stands."""
+    own = job.loop.batch
+    if workload.model.kind is ModelKind.COMMAND and own is not None and workload.batch not in (None, own):
+        raise InvalidInput(
+            f"--batch is {workload.batch}, but the script's own is {own}: give the script's option for it after "
+            "its name, as in -- python train.py --batch-size 64"
+        )
+    return job
+
+
+def estimate(workload: Workload, tools: Toolbox, *, on: Sequence[str] = ()) -> EstimateAnswer:
+    """Estimate ``workload`` on the places named by ``on``, or on every partition of the catalog.
+
+    Raises:
+        InvalidInput: a place is unknown, or the workload cannot be used.
+        Untraceable: the model or script could not be traced.
+    """
+    places = resolve_targets(tools.catalog, on, workload.gpus)
+    tracer = Tracer(tools, workload)
+    accelerators_first = sorted(places.targets, key=lambda place: place.device.kind is DeviceKind.CPU)
+    estimates = estimate_targets(accelerators_first, tracer)
+    return EstimateAnswer(
+        workload=workload,
+        graph=_facts(workload, tracer.first_job),
+        estimates=tuple(estimates),
+        left_out=places.left_out,
+        notes=tracer.first_job.notes,
+        assumed=_assumed(workload, tracer.first_job),
+    )
+
+
+def estimate_targets(places: Sequence[ResolvedTarget], tracer: Tracer) -> list[Estimate]:
+    """Estimate each place once per distinct device and layout, and price it by its own partition."""
+    known: dict[tuple[str, int | None, int, int, str | None], Estimate] = {}
+    answers = []
+    for place in places:
+        node = place.partition.node if place.partition else None
+        key = (
+            place.device.name,
+            place.device.compute_units,
+            place.target.gpus,
+            place.target.nodes,
+            node.interconnect if node else None,
+        )
+        if key not in known:
+            job = tracer.job_for(place.device)
+            known[key] = tracer.tools.estimator.estimate(
+                tracer.workload, job, place.device, nodes=place.target.nodes, interconnect=key[-1]
+            )
+        answers.append(add_cost(replace(known[key], target=place.target), place))
+    return answers
+
+
+def add_cost(estimate: Estimate, place: ResolvedTarget) -> Estimate:
+    """Return ``estimate`` with the cost of its elapsed time at ``place``, or with the reason why there is none."""
+    if place.partition is None:
+        return _without_cost(estimate, "a bare device has no price: name a system with --on")
+    if place.partition.billing is None:
+        return _without_cost(estimate, f"the price of {place.name} is not known")
+    if estimate.elapsed_s is None:
+        return _without_cost(estimate, "the elapsed time is not known")
+    billing = place.partition.billing
+    hourly = price(billing, resources_for_estimate(estimate, place.partition, DEFAULT_RISK), 1.0, place.partition.node)
+    if hourly is None:
+        return _without_cost(estimate, f"a rate of {place.name} is not known")
+    return replace(estimate, cost=estimate.elapsed_s.scaled(hourly / HOUR_S), currency=billing.currency)
+
+
+def _facts(workload: Workload, job: TracedJob) -> GraphSummary:
+    return GraphSummary(
+        source=job.step.source,
+        ops=round(_of_step(job, lambda graph: sum(op.count for op in graph.ops))),
+        parameters=job.step.parameters,
+        flops_per_step=_of_step(job, lambda graph: graph.flops),
+        bytes_per_step=_of_step(job, lambda graph: graph.bytes_moved),
+        batch=workload.batch or job.loop.batch,
+        steps_per_epoch=job.loop.steps_per_epoch,
+        epochs=workload.epochs or job.loop.epochs,
+        fallbacks=sum(job.step.fallbacks.values()),
+    )
+
+
+def _of_step(job: TracedJob, value: Callable[[OpGraph], float]) -> float:
+    """Return the sum over the step, decode steps included where tokens are generated."""
+    return value(job.step) + (job.generation.total(value) if job.generation else 0.0)
+
+
+def _assumed(workload: Workload, job: TracedJob) -> dict[str, str]:
+    """Return the value of each option that was not given, in the order of ``defaulted``; an unknown one is absent."""
+    loop, training = job.loop, workload.phase is Phase.TRAINING
+    function = workload.model.kind is ModelKind.FUNCTION
+    values: dict[str, object] = {
+        "phase": workload.phase.value,
+        "batch": workload.batch or loop.batch,
+        "precision": loop.precision or ("fp32" if function else None),
+        "optimizer": (loop.optimizer or ("adamw" if function else None)) if training else None,
+        "accumulate": max(workload.accumulation, loop.accumulation) if training else None,
+        "workers": workload.dataset.workers or loop.loader_workers,
+        "gpus": workload.gpus,
+    }
+    return {name: str(values[name]) for name in workload.defaulted if values.get(name) is not None}
+
+
+def _without_cost(estimate: Estimate, reason: str) -> Estimate:
+    return replace(estimate, unknown={**estimate.unknown, "cost": reason})

@@ -1,0 +1,75 @@
+"""The verb ``recommend``: what to ask for, and where, under a deadline, a budget and a risk."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from leadline.app.estimate.estimate import Toolbox, Tracer, estimate_targets
+from leadline.app.estimate.queue_waits import add_waits, read_queues
+from leadline.app.machines.targets import ResolvedTarget, resolve_targets
+from leadline.catalog.billing import price
+from leadline.core.errors import InvalidInput, UnknownName
+from leadline.core.recommendation import Constraints, Recommendation, Rejection
+from leadline.core.workload import Workload
+from leadline.recommend.feasibility import PlacementCandidate, check_place
+from leadline.recommend.ranking import rank_candidates
+from leadline.recommend.requests import request_for_estimate
+
+
+def recommend(
+    workload: Workload, tools: Toolbox, constraints: Constraints, *, on: Sequence[str] = (), waits: Sequence[str] = ()
+) -> Recommendation:
+    """Return the configurations that satisfy ``constraints``, best first, among the systems named by ``on`` (or all).
+
+    ``waits`` are accountings of systems, ``SYSTEM`` or ``SYSTEM=FILE``: there the time in the queue counts, too.
+
+    Raises:
+        InvalidInput: a system is unknown, a value is out of range, or the workload cannot be used.
+        Untraceable: the model or script could not be traced.
+    """
+    queues = read_queues(waits, tools.catalog)
+    places = resolve_targets(tools.catalog, on, workload.gpus)
+    _check_asked(places.targets, constraints, on)
+    open_places: list[ResolvedTarget] = []
+    rejections = [Rejection(*row, kind="device-unknown", gpus=workload.gpus) for row in places.unknown]
+    for place in places.targets:
+        if place.system is None or place.partition is None:
+            continue
+        refusal = check_place(place.system, place.partition, place.target.gpus, place.target.nodes)
+        if refusal is None:
+            open_places.append(place)
+        else:
+            node = place.partition.node.name
+            rejections.append(Rejection(place.system.name, place.partition.name, node, refusal.reason, refusal.kind,
+                                        workload.gpus))  # fmt: skip
+    candidates = _candidates(open_places, Tracer(tools, workload), constraints)
+    timed, notes = add_waits(candidates, queues)
+    return replace(rank_candidates(timed, constraints, rejections), notes=notes)
+
+
+def _check_asked(places: Sequence[ResolvedTarget], constraints: Constraints, on: Sequence[str]) -> None:
+    """Refuse a question that no place can answer: bare devices, or a currency in which nothing is charged."""
+    if places and all(place.system is None for place in places):
+        raise InvalidInput(
+            f"{' and '.join(on)} is no system, so there is nothing to ask for: name one with --on SYSTEM, or leave "
+            "--on out; leadline estimate --on takes devices"
+        )
+    charged = [place.partition.billing.currency for place in places if place.partition and place.partition.billing]
+    if constraints.currency is not None and charged and constraints.currency not in charged:
+        raise UnknownName(
+            "currency", constraints.currency, charged, fix=f"charged are {', '.join(sorted(set(charged)))}"
+        )
+
+
+def _candidates(places: Sequence[ResolvedTarget], tracer: Tracer, constraints: Constraints) -> list[PlacementCandidate]:
+    """Estimate every place, and price the request that it leads to."""
+    candidates = []
+    for place, estimate in zip(places, estimate_targets(places, tracer), strict=True):
+        if place.system is None or place.partition is None:
+            continue
+        asked = request_for_estimate(estimate, place.partition, constraints.risk, constraints.weights)
+        billing = place.partition.billing
+        hourly = price(billing, asked.resources, 1.0, place.partition.node) if billing else None
+        candidates.append(
+            PlacementCandidate(place.system, place.partition, place.device, estimate, asked.resources, hourly, asked.reason)
+        )
+    return candidates

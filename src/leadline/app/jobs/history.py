@@ -1,0 +1,64 @@
+"""The verb ``history``: what ran, beside what was predicted."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from leadline.app import settings
+from leadline.core.documents import dump, to_document
+from leadline.core.estimate import Interval
+from leadline.core.runs import Run
+from leadline.history.export import runs_to_csv
+from leadline.history.sqlite import SqliteHistory
+
+QUANTITIES = ("elapsed_s", "step_s", "host_memory_bytes", "gpu_memory_bytes")
+
+
+@dataclass(frozen=True, slots=True)
+class RunComparison:
+    """One quantity, predicted and measured; a side that is not known is ``None``.
+
+    ``error`` is (predicted - measured) ÷ measured, and ``within`` whether the interval held; both are ``None`` for a
+    run that was cut off, whose figures are lower bounds.
+    """
+
+    quantity: str
+    predicted: Interval | None
+    measured: float | None
+    error: float | None
+    within: bool | None
+    lower_bound: bool
+
+
+def list_runs(limit: int | None = None, *, path: Path | None = None) -> tuple[Run, ...]:
+    """Return the runs of the history, newest first."""
+    return tuple(SqliteHistory(path or settings.history_path()).runs(limit=limit))
+
+
+def show_run(run_id: str, *, path: Path | None = None) -> Run:
+    """Return one run, by its id or the beginning of it; ``UnknownName`` if there is none."""
+    return SqliteHistory(path or settings.history_path()).get(run_id)
+
+
+def export_runs(form: str, *, path: Path | None = None) -> str:
+    """Return the whole history as ``csv`` or ``json`` text."""
+    runs = list_runs(path=path)
+    if form == "csv":
+        return runs_to_csv(runs)
+    return dump(to_document({"runs": runs}, "leadline.history/1")) + "\n"
+
+
+def compare_run(run: Run) -> tuple[RunComparison, ...]:
+    """Set each quantity that was predicted or measured beside its other side."""
+    found = []
+    for quantity in QUANTITIES:
+        predicted: Interval | None = getattr(run.predicted, quantity, None)
+        figure = run.measured.get(quantity)
+        measured = figure.value if figure else None
+        if predicted is None and measured is None:
+            continue
+        known = predicted is not None and measured is not None and not run.state.censored
+        error = within = None
+        if known and predicted is not None and measured:
+            error, within = (predicted.point - measured) / measured, predicted.low <= measured <= predicted.high
+        found.append(RunComparison(quantity, predicted, measured, error, within, run.state.censored))
+    return tuple(found)

@@ -1,0 +1,97 @@
+"""How long bringing a checkpoint to another system takes, by the copies that the plane's journal tells of."""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import cache, partial
+from pathlib import Path
+
+from leadline.app import settings
+from leadline.app.composition import process_runner
+from leadline.app.jobs.journal import open_journal, plane_dir
+from leadline.app.jobs.plane_advisor import PlaneAdvisor, read_local_memory
+from leadline.app.jobs.plane_retraining import BackgroundRetraining
+from leadline.app.jobs.plane_waits import BackgroundWaits
+from leadline.app.jobs.schedulers import build_scheduler, close_scheduler
+from leadline.core.estimate import Interval
+from leadline.core.plane import Attempt, Event, Job, Kind
+from leadline.core.ports import Catalog
+from leadline.estimators.file_transfer import MeasuredCopy, fit_transfer
+from leadline.execution.plane.decide import decide
+from leadline.execution.plane.diagnose import diagnose
+from leadline.execution.plane.engine import Plane
+from leadline.execution.plane.journal import PlaneJournal
+from leadline.execution.plane.poll_interval import DEFAULT_INTERVALS, PollIntervals
+from leadline.execution.schedulers.port import Scheduler
+from leadline.files.lock import file_lock, lock_holder
+from leadline.history.sqlite import SqliteHistory
+from leadline.training.shipped_files import shipped_live_table
+
+
+def estimate_staging_s(
+    job: Job, system: str, *, journal: PlaneJournal, size_bytes: Callable[[Job, Attempt], float | None]
+) -> Interval | None:
+    """Return what a job waits for its checkpoint if it goes on at a system; nothing where none has to be brought.
+
+    ``None`` is not known: how large it is, or how fast copies are from where it lies.
+    """
+    source = job.carried_to(system)
+    if source is None:
+        return Interval(0.0, 0.0, 0.0)
+    size = size_bytes(job, source)
+    if size is None:
+        return None
+    made = journal.events(kinds=[Kind.STAGED])
+    between = [one for one in made if (one.said.get("from"), one.said.get("to")) == (source.place.system, system)]
+    model = fit_transfer([MeasuredCopy(_figure(one, "moved_bytes"), _figure(one, "elapsed_s")) for one in between])
+    return model.expected_s(size) if model is not None else None
+
+
+def _figure(event: Event, name: str) -> float:
+    value = event.said.get(name)
+    return float(value) if isinstance(value, int | float) else 0.0
+
+
+@contextmanager
+def hold_plane(
+    catalog: Catalog, *, poll_interval: PollIntervals = DEFAULT_INTERVALS, report: Callable[[str], None] = lambda _: None
+) -> Iterator[Plane | None]:
+    """Yield the plane, held by this process alone; ``None`` while another process holds it.
+
+    ``report`` hears what was learned of finished jobs, when it was.
+
+    Raises:
+        LeadlineError: the journal cannot be used.
+    """
+    with ExitStack() as opened, open_journal() as journal, file_lock(_lock()) as mine:
+        if not mine:
+            yield None
+            return
+
+        def admitted(system: str) -> Scheduler:
+            scheduler = build_scheduler(system, catalog, plane_dir())
+            opened.callback(close_scheduler, scheduler)
+            return scheduler
+
+        learning = BackgroundRetraining(report=report)
+        advisor = PlaneAdvisor(
+            catalog,
+            SqliteHistory(settings.history_path()),
+            shipped_live_table(),
+            local_memory=cache(lambda: read_local_memory(process_runner())),
+            waits=BackgroundWaits(report=report),
+            finished=learning.count_runs,
+        )
+        plane = Plane(
+            journal, admitted, advisor, diagnose=diagnose, decide=decide, intervals=poll_interval, news=learning.news
+        )
+        advisor.staging = partial(estimate_staging_s, journal=journal, size_bytes=plane.stager.size_bytes)
+        yield plane
+
+
+def plane_runner() -> str | None:
+    """Return the process that runs the plane, as ``process 12 on node1 since 14:02``; ``None`` if none does."""
+    return lock_holder(_lock())
+
+
+def _lock() -> Path:
+    return plane_dir() / "lock"

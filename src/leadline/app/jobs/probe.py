@@ -1,0 +1,92 @@
+"""The verb ``probe``: run the first steps of an unmodified command here, and scale them to the whole job."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from leadline.core.errors import InvalidInput
+from leadline.core.estimate import Interval
+from leadline.core.jobs import JobState
+from leadline.core.probe import Forecast, Probe
+from leadline.core.units import format_duration
+from leadline.estimators.progress.loop_extrapolation import LEVEL, extrapolate_loops
+from leadline.execution.launch import run_probe
+from leadline.execution.wrapper.instruments import ProbeLimit
+from leadline.execution.wrapper.outcome import JobOutcome
+
+SCHEMA = "leadline.probe/1"
+TIME_S = 10.0
+LIMIT_S = 600.0
+MORE = "allow more with --limit, or let the job report its steps (LEADLINE_PROGRESS)"
+ROUND_S = 60.0
+"""A walltime to ask for is rounded up to whole minutes."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeLimits:
+    """How much is to be seen: ``units`` of work, or ``time_s`` of them; and ``limit_s`` for the probe as a whole."""
+
+    units: int | None = None
+    time_s: float | None = None
+    limit_s: float = LIMIT_S
+
+
+def probe(
+    command: Sequence[str], limits: ProbeLimits, *, units_total: int | None = None, output: int | None = None
+) -> Probe:
+    """Run ``command`` until enough was seen of it, end it cleanly, and forecast the whole job.
+
+    ``units_total`` is the number of units of work in the whole job, where the script does not show it. ``output`` is
+    a file descriptor for the command's output.
+
+    Raises:
+        InvalidInput: there is no command, it cannot be started, or a limit is not above zero.
+    """
+    if not command:
+        raise InvalidInput("there is no command to probe: give it after --, for example -- python train.py")
+    _check(limits, units_total)
+    time_s = TIME_S if limits.units is None and limits.time_s is None else limits.time_s
+    outcome = run_probe(command, probe_limit=ProbeLimit(limits.units, time_s), limit_s=limits.limit_s, output=output)
+    return summarize_probe(outcome, limits, units_total=units_total)
+
+
+def summarize_probe(outcome: JobOutcome, limits: ProbeLimits, *, units_total: int | None = None) -> Probe:
+    """Return what the outcome of a probe tells of the whole job."""
+    progress = outcome.progress
+    stopped = progress is not None and progress.stopped
+    finished = outcome.state is JobState.COMPLETED and not stopped
+    scaled = extrapolate_loops(progress, units=units_total)
+    remarks = progress.remarks if progress else ()
+    if finished:
+        whole_s = outcome.measured["elapsed_s"].value
+        scaled = replace(scaled, elapsed_s=Interval(whole_s, whole_s, whole_s, LEVEL), unknown={}, assumptions=())
+        remarks = (*remarks, "the job came to its own end: its time is measured, not scaled")
+    elif outcome.state is JobState.FAILED:
+        how = f"exit code {outcome.exit_code}" if outcome.signal is None else f"signal {outcome.signal}"
+        reason = f"the command failed ({how}) before enough of it was seen: run it once by hand"
+        scaled = Forecast(unknown={"elapsed_s": reason})
+    elif outcome.state is JobState.TIMEOUT and scaled.elapsed_s is None and not (progress and progress.levels):
+        limit = format_duration(limits.limit_s)
+        reason = f"no unit of work was seen within {limit}: {MORE}"
+        scaled = replace(scaled, unknown={"elapsed_s": reason})
+    return Probe(
+        outcome.command, outcome.state, finished, progress, scaled, outcome.measured, outcome.exit_code, remarks
+    )
+
+
+def suggested_walltime_s(found: Probe) -> float | None:
+    """Return the upper end of the forecast in whole minutes, for ``--time``; ``None`` where nothing is forecast."""
+    elapsed_s = found.forecast.elapsed_s
+    if elapsed_s is None:
+        return None
+    return ROUND_S * -(-elapsed_s.high // ROUND_S)
+
+
+def _check(limits: ProbeLimits, units_total: int | None) -> None:
+    for option, value in (
+        ("--steps", limits.units),
+        ("--time", limits.time_s),
+        ("--limit", limits.limit_s),
+        ("--steps-total", units_total),
+    ):
+        if value is not None and value <= 0:
+            raise InvalidInput(f"{option} is {value:g}, but it must be above zero")

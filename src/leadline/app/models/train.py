@@ -1,0 +1,274 @@
+"""The verb ``train``: measured runs → the best estimator by policy, with its card; and ``model show``."""
+
+import os
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from leadline.app import settings
+from leadline.app.composition import toolbox
+from leadline.app.models.graph_features import TraceableCommand, trace_features
+from leadline.core.errors import InvalidInput, LeadlineError, MissingExtra, UnknownName
+from leadline.core.hardware import Device
+from leadline.core.jobs import JobState
+from leadline.core.ports import Catalog
+from leadline.core.runs import Run
+from leadline.core.workload import ModelKind
+from leadline.history.sqlite import SqliteHistory
+from leadline.training.build import infer_command
+from leadline.training.measurements import MEASUREMENTS_SUFFIX, measured_records, read_measurements
+from leadline.training.model_card import (
+    ModelCard,
+    TargetCard,
+    candidate_columns,
+    candidate_rows,
+    describe_errors,
+    describe_training_data,
+    model_card_markdown,
+)
+from leadline.training.records import RunRecord, application_name, run_records
+from leadline.training.tables import TABLE_SUFFIXES, read_tables
+from leadline.uncertainty.metrics import POLICIES
+
+if TYPE_CHECKING:
+    from leadline.training.model import ApplicationModel
+
+Progress = Callable[[str, int, int], None]
+"""Told what is fitted now, its number, and how many there are."""
+DEFAULT_POLICY = "mape"
+
+
+@dataclass(frozen=True, slots=True)
+class TrainRequest:
+    """What to train: ``source`` is a campaign, a table of runs or a folder of them, and ``None`` the whole history.
+
+    With ``graphs`` the runs' commands are traced, and their white-box figures are features too.
+    """
+
+    source: str | None = None
+    targets: tuple[str, ...] = ()
+    policy: str = DEFAULT_POLICY
+    scale: tuple[str, ...] = ()
+    without: tuple[str, ...] = ()
+    categories: tuple[str, ...] = ()
+    to: Path | None = None
+    plots: Path | None = None
+    seed: int = 0
+    jobs: int | None = None
+    graphs: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class TrainedFiles:
+    """A model that was trained: its card, its file, the card's file beside it, and the plots."""
+
+    card: ModelCard
+    model: Path
+    text: Path
+    plots: tuple[Path, ...]
+
+
+def train(request: TrainRequest, *, catalog: Catalog | None = None, history: Path | None = None,
+          progress: Progress = lambda *_: None) -> TrainedFiles:  # fmt: skip
+    """Train a model on measured runs, and write it with its card and its plots.
+
+    Raises:
+        MissingExtra: scikit-learn, scipy or numpy is not installed, or matplotlib for the plots.
+        InvalidInput: the runs cannot be learned from; a sentence that names the run and the fix.
+        UnknownName: no such campaign, policy, target or column.
+        LeadlineError: a file cannot be written.
+    """
+    _require(plots=request.plots is not None)
+    if request.policy not in POLICIES:
+        raise UnknownName("policy", request.policy, POLICIES)
+    from leadline.estimators.tabular.registry import ESTIMATORS  # noqa: PLC0415 - numpy loads only to train or to ask
+    from leadline.training.build import TrainingOptions, TrainingOrigin, build_model  # noqa: PLC0415
+    from leadline.training.model import save_model  # noqa: PLC0415
+
+    records, source, command = _records(request, catalog or toolbox().catalog, history, progress)
+    origin = TrainingOrigin(source, datetime.now(UTC).isoformat(timespec="seconds"), reproduce_command(request), command)
+    options = TrainingOptions(
+        request.targets,
+        request.policy,
+        request.scale,
+        request.without,
+        request.categories,
+        request.seed,
+        request.jobs,
+    )
+    model, trained = build_model(records, ESTIMATORS, origin, options, progress=progress)
+    path = request.to or settings.data_dir() / "models" / f"{_file_name(model.application)}.npz"
+    if path.is_dir():
+        path = path / f"{_file_name(model.application)}.npz"
+    save_model(model, path)
+    text = path.with_suffix(".md")
+    _write(text, model_card_markdown(model.card))
+    plots: tuple[Path, ...] = ()
+    if request.plots is not None:
+        from leadline.training.plots import draw_all  # noqa: PLC0415 - matplotlib takes half a second to load
+
+        plots = draw_all(model.card, trained, request.plots, progress=progress)
+    return TrainedFiles(model.card, path, text, plots)
+
+
+def read_model(path: Path) -> "ApplicationModel":
+    """Read a model that ``train`` wrote; its file, or its name among the user's models.
+
+    Raises:
+        MissingExtra: numpy is not installed.
+        InvalidInput: there is no such model, or its file is cut short, changed or of another version.
+    """
+    if find_spec("numpy") is None:
+        raise MissingExtra("a trained model", "train")
+    from leadline.training.model import load_model  # noqa: PLC0415 - numpy loads only to train or to ask
+
+    kept = settings.data_dir() / "models" / f"{path}.npz"
+    return load_model(kept if not path.exists() and path.parent == Path() and kept.exists() else path)
+
+
+def list_models() -> tuple[tuple[Path, ModelCard | None, str], ...]:
+    """Return the user's models: file, card, and why it cannot be read where there is no card."""
+    folder = settings.data_dir() / "models"
+    found: list[tuple[Path, ModelCard | None, str]] = []
+    for path in sorted(folder.glob("*.npz")) if folder.is_dir() else ():
+        try:
+            found.append((path, read_model(path).card, ""))
+        except InvalidInput as error:
+            found.append((path, None, str(error)))
+    return tuple(found)
+
+
+def format_card(card: ModelCard) -> str:
+    """Return a model's card as Markdown."""
+    return model_card_markdown(card)
+
+
+@dataclass(frozen=True, slots=True)
+class TargetSummary:
+    """What to print of a target: a sentence on its data, the table of its candidates, the choice and its errors."""
+
+    data: str
+    heads: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    choice: tuple[str, ...]
+
+
+def summarize_target(one: TargetCard) -> TargetSummary:
+    """Return what to print of a target; columns that are empty are left out."""
+    heads, rows = candidate_columns(one), candidate_rows(one)
+    used = [place for place in range(len(heads)) if any(row[place] for row in rows)]
+    return TargetSummary(
+        describe_training_data(one),
+        tuple(heads[place] for place in used),
+        tuple(tuple(row[place] for place in used) for row in rows),
+        (f"chosen by {one.policy}: {one.reason}", *describe_errors(one)),
+    )
+
+
+def reproduce_command(request: TrainRequest) -> str:
+    """Return the command line that trains the same model again."""
+    words = ["leadline", "train", *([request.source] if request.source else [])]
+    for target in request.targets:
+        words += ["--target", target]
+    words += ["--policy", request.policy]
+    words += ["--scale", ",".join(request.scale)] if request.scale else []
+    words += ["--without", ",".join(request.without)] if request.without else []
+    words += ["--categories", ",".join(request.categories)] if request.categories else []
+    words += ["--graphs"] if request.graphs else []
+    return shlex.join([*words, "--seed", str(request.seed)])
+
+
+def _require(*, plots: bool) -> None:
+    if any(find_spec(name) is None for name in ("numpy", "scipy", "sklearn")):
+        raise MissingExtra("leadline train", "train")
+    if plots and find_spec("matplotlib") is None:
+        raise MissingExtra("leadline train --plots", "train")
+
+
+def _records(
+    request: TrainRequest, catalog: Catalog, history: Path | None, progress: Progress
+) -> tuple[Sequence[RunRecord], str, tuple[str, ...]]:
+    """Return the records, where they come from, and the command of their application where it is known."""
+    devices: dict[str, Device | None] = {}
+
+    def device_of(name: str) -> Device | None:
+        if name not in devices:
+            devices[name] = find_device(catalog, name)
+        return devices[name]
+
+    source = request.source
+    if source is not None and (source.endswith((*TABLE_SUFFIXES, MEASUREMENTS_SUFFIX)) or Path(source).exists()):
+        if request.graphs:
+            raise InvalidInput(
+                f"--graphs traces the commands of runs, and the table {source} has none: leave it out, or train on a "
+                "campaign of the history"
+            )
+        targets = request.targets or ("elapsed_s",)
+        if source.endswith(MEASUREMENTS_SUFFIX):
+            return measured_records(read_measurements(Path(source))), Path(source).name, ()
+        records = read_tables(Path(source), targets=targets, without=request.without, device_of=device_of)
+        return records, Path(source).name, ()
+    runs = list(SqliteHistory(history or settings.history_path()).runs())
+    if source is not None:
+        runs = _named(runs, source)
+    where = f"campaign {source}" if source else "the history"
+    command = infer_command(runs)
+    graphs = _graph_features(runs, command, request.jobs, progress) if request.graphs else {}
+    return run_records(runs, device_of=device_of, graph_features=graphs), where, command
+
+
+def _graph_features(
+    runs: Sequence[Run], command: Sequence[str], jobs: int | None, progress: Progress
+) -> dict[str, Mapping[str, float]]:
+    """Return the white-box figures of the runs' commands by the runs' ids; of the failed ones none.
+
+    Raises:
+        InvalidInput: a command cannot be traced, or is not known well enough to trace what the model will be asked.
+    """
+    if not command:
+        raise InvalidInput(
+            "--graphs traces the command of every configuration that the model is asked about, and these runs have no "
+            "command in common: leave it out, or make the runs by a campaign"
+        )
+    ended = [run for run in runs if run.state in (JobState.COMPLETED, JobState.TIMEOUT, JobState.OUT_OF_MEMORY)]
+    here = str(Path.cwd())
+    commands = [
+        TraceableCommand(run.job.command, run.job.workdir or here, bool(run.job.resources.gpus_per_node)) for run in ended
+    ]
+    source = toolbox().sources[ModelKind.COMMAND]
+    found = trace_features(commands, source, jobs=jobs or os.cpu_count() or 1, progress=progress)
+    return {run.id: each for run, each in zip(ended, found, strict=True)}
+
+
+def _named(runs: Sequence[Run], name: str) -> list[Run]:
+    found = [run for run in runs if application_name(run) == name]
+    if not found:
+        known = {application_name(run) for run in runs}
+        fix = "" if known else "the history is empty; leadline campaign run, or leadline submit, makes runs"
+        raise UnknownName("campaign", name, known, fix=fix)
+    return found
+
+
+def find_device(catalog: Catalog, name: str) -> Device | None:
+    """Return the device of a driver's name for it (``NVIDIA A100-SXM4-40GB``), or ``None``."""
+    for said in (name, name.removeprefix("NVIDIA "), name.removeprefix("Tesla ")):
+        try:
+            return catalog.device(said)
+        except UnknownName:
+            continue
+    return None
+
+
+def _file_name(application: str) -> str:
+    return "".join(one if one.isalnum() or one in "._-" else "-" for one in application).strip("-.") or "model"
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise LeadlineError(f"the card cannot be written to {path} ({error.strerror}): make it writable") from error

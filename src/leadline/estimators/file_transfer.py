@@ -1,0 +1,87 @@
+"""How long copying a folder between two systems takes, learned from the copies that were made between them."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import geometric_mean
+
+from leadline.core.estimate import Interval
+from leadline.estimators.student_t import student_90
+
+SPREAD = 4.0
+"""Sizes must differ by this factor before what a copy takes at least is told from what its bytes take."""
+REACH = 10.0
+"""A copy this many times larger than every measured one is beyond what they tell."""
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredCopy:
+    """One copy that was measured."""
+
+    moved_bytes: float
+    elapsed_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class TransferModel:
+    """``elapsed_s = latency_s + bytes / bandwidth``: the α–β model, of one pair of systems in one direction.
+
+    ``scatter`` is the standard deviation of the logarithm of a measured time around the fitted one, with ``freedom``
+    degrees; sizes from ``least_bytes`` to ``most_bytes`` were measured, ``count`` of them.
+    """
+
+    latency_s: float
+    seconds_per_byte: float
+    scatter: float
+    freedom: int
+    count: int
+    least_bytes: float
+    most_bytes: float
+
+    def expected_s(self, size_bytes: float) -> Interval | None:
+        """Return what a copy of that size takes, at 90 %; ``None`` for one that is beyond what was measured.
+
+        The interval is Student's, on logarithms, as scatter and fit come of the same few copies. One that is smaller
+        than any that was measured takes no longer than the smallest may.
+        """
+        if size_bytes > REACH * self.most_bytes:
+            return None
+        width = student_90(self.freedom) * self.scatter * math.sqrt(1 + 1 / self.count)
+        point = self._point_s(size_bytes)
+        high = self._point_s(max(size_bytes, self.least_bytes)) * math.exp(width)
+        return Interval(point, point * math.exp(-width), high)
+
+    def _point_s(self, size_bytes: float) -> float:
+        return self.latency_s + self.seconds_per_byte * size_bytes
+
+
+def fit_transfer(copies: Sequence[MeasuredCopy]) -> TransferModel | None:
+    """Fit the copies of one pair of systems; ``None`` where they are too few to say how much copies scatter.
+
+    Errors count relative to the time, as they grow with it; neither latency nor time per byte is below zero.
+    """
+    known = [one for one in copies if one.moved_bytes > 0 and one.elapsed_s > 0]
+    if len(known) < 2:
+        return None
+    sizes = [one.moved_bytes for one in known]
+    both = len(known) >= 3 and max(sizes) >= SPREAD * min(sizes)
+    rate = geometric_mean(one.elapsed_s / one.moved_bytes for one in known)
+    latency_s, per_byte = _line(known) if both else (0.0, rate)
+    freedom = len(known) - (2 if both else 1)
+    off = [math.log(one.elapsed_s / (latency_s + per_byte * one.moved_bytes)) for one in known]
+    scatter = math.sqrt(sum(one**2 for one in off) / freedom)
+    return TransferModel(latency_s, per_byte, scatter, freedom, len(known), min(sizes), max(sizes))
+
+
+def _line(copies: Sequence[MeasuredCopy]) -> tuple[float, float]:
+    """Return latency and seconds per byte by least squares of the relative error, neither below zero."""
+    # (latency + rate x - t) / t: columns 1/t and x/t against 1.
+    rows = [(1 / one.elapsed_s, one.moved_bytes / one.elapsed_s) for one in copies]
+    aa, ab, bb = (sum(r[i] * r[j] for r in rows) for i, j in ((0, 0), (0, 1), (1, 1)))
+    a, b = sum(r[0] for r in rows), sum(r[1] for r in rows)
+    determinant = aa * bb - ab * ab
+    latency_s = (a * bb - b * ab) / determinant
+    per_byte = (b * aa - a * ab) / determinant
+    if latency_s < 0:
+        return 0.0, b / bb
+    return (a / aa, 0.0) if per_byte < 0 else (latency_s, per_byte)

@@ -1,0 +1,206 @@
+"""Gaussian-process regression: a linear trend and a rough part with a length for each column.
+
+The linear part in logarithms makes it a power law far from the samples, with the uncertainty of its slopes (Rasmussen
+and Williams 2006, chapters 2, 4 and 5; Matérn's covariance with smoothness 5/2).
+"""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from leadline.estimators.ports import Array, State, floats
+
+TUNED_ON = 250
+"""Lengths and amplitudes are found on at most so many rows …"""
+KEPT = 350
+"""… and at most so many stand for all rows in prediction."""
+ROUNDS = 40
+ROOT5 = math.sqrt(5)
+RESCUES = (0.0, 1e-10, 1e-8, 1e-6, 1e-4)
+"""Shares of the mean variance that are added to all where rounding has made a covariance indefinite."""
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """``mean`` + k(x, points) · ``alpha``; the variance is k(x, x) - |k(x, points) · ``root``|².
+
+    ``slopes`` (1 + columns) are the variances of the constant and the linear part, ``rough`` that of the rest, with
+    ``lengths`` (columns).
+    """
+
+    mean: float
+    points: Array
+    alpha: Array
+    root: Array
+    slopes: Array
+    rough: float
+    lengths: Array
+
+    def predict(self, x: Array) -> tuple[Array, Array]:
+        """Return the mean and the deviation of the function (not of a new measurement) at each row."""
+        covariance = _linear(x, self.points, self.slopes) + self.rough * _matern(x, self.points, self.lengths)
+        own = self.slopes[0] + x**2 @ self.slopes[1:] + self.rough
+        told = np.sum((covariance @ self.root) ** 2, axis=1)
+        return self.mean + covariance @ self.alpha, np.sqrt(np.maximum(own - told, 0.0))
+
+    def dump(self) -> State:
+        """Return the process as arrays."""
+        return {
+            "figures": np.array([self.mean, self.rough]),
+            "points": self.points,
+            "alpha": self.alpha,
+            "root": self.root,
+            "slopes": self.slopes,
+            "lengths": self.lengths,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class GaussianProcess:
+    """Lengths, amplitudes and noise by the most probable evidence; ``trend`` adds the linear part.
+
+    Many rows are represented by those farthest from each other, through which all are seen (the projected process,
+    Rasmussen and Williams 2006, section 8.3.4).
+    """
+
+    trend: bool = True
+    least: int = 6
+
+    def fit(self, x: Array, y: Array, weight: Array, seed: int) -> Process:
+        """Fit the process; a row of twice the weight has half the noise variance."""
+        mean = float(np.average(y, weights=weight))
+        tuned = farthest_points(x, TUNED_ON, seed)
+        scale = max(float(y.std()), 1e-6)
+        settings = _tune(x[tuned], (y[tuned] - mean) / scale, weight[tuned], trend=self.trend)
+        slopes, rough, lengths = settings.slopes * scale**2, settings.rough * scale**2, settings.lengths
+        noise = settings.noise * scale**2 / weight
+        kept = farthest_points(x, KEPT, seed)
+        points = x[kept]
+        among = _linear(points, points, slopes) + rough * _matern(points, points, lengths)
+        jitter = 1e-8 * (float(np.trace(among)) / len(points) + 1e-12) * np.eye(len(points))
+        if len(kept) == len(x):
+            alpha, root = _solve(among + np.diag(noise[kept]) + jitter, y[kept] - mean)
+            return Process(mean, points, alpha, root, slopes, rough, lengths)
+        between = _linear(x, points, slopes) + rough * _matern(x, points, lengths)
+        seen = among + jitter + (between / noise[:, None]).T @ between
+        alpha, _ = _solve(seen, between.T @ ((y - mean) / noise))
+        told = np.linalg.inv(among + jitter) - np.linalg.inv(seen)
+        values, vectors = np.linalg.eigh((told + told.T) / 2)
+        return Process(mean, points, alpha, vectors * np.sqrt(np.maximum(values, 0)), slopes, rough, lengths)
+
+    def load(self, state: State) -> Process:
+        """Return the process that ``dump`` gave."""
+        figures = floats(state["figures"])
+        names = ("points", "alpha", "root", "slopes")
+        points, alpha, root, slopes = (floats(state[name]) for name in names)
+        return Process(float(figures[0]), points, alpha, root, slopes, float(figures[1]), floats(state["lengths"]))
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessSettings:
+    """Variances of the linear part (1 + columns), of the rough part and of the noise; the rough part's lengths."""
+
+    slopes: Array
+    rough: float
+    noise: float
+    lengths: Array
+
+
+def farthest_points(x: Array, most: int, seed: int) -> npt.NDArray[np.int64]:
+    """Return at most ``most`` rows, each the farthest from those before it (Gonzalez 1985), in ascending order."""
+    if len(x) <= most:
+        return np.arange(len(x))
+    chosen = [int(np.random.default_rng(seed).integers(len(x)))]
+    away = np.full(len(x), np.inf)
+    while len(chosen) < most:
+        away = np.minimum(away, np.sum((x - x[chosen[-1]]) ** 2, axis=1))
+        if away.max() <= 0:  # the others repeat those chosen
+            break
+        chosen.append(int(away.argmax()))
+    rest = np.setdiff1d(np.arange(len(x)), chosen)
+    return np.sort(np.array([*chosen, *rest[: most - len(chosen)]], np.int64))
+
+
+def _linear(x: Array, points: Array, slopes: Array) -> Array:
+    return np.asarray(slopes[0] + (x * slopes[1:]) @ points.T, np.float64)
+
+
+def _matern(x: Array, points: Array, lengths: Array) -> Array:
+    distance = ROOT5 * _distance(x / lengths, points / lengths)
+    return np.asarray((1 + distance + distance**2 / 3) * np.exp(-distance), np.float64)
+
+
+def _distance(x: Array, points: Array) -> Array:
+    squares = np.sum(x**2, axis=1)[:, None] + np.sum(points**2, axis=1) - 2 * x @ points.T
+    return np.asarray(np.sqrt(np.maximum(squares, 0.0)), np.float64)
+
+
+def _solve(matrix: Array, right: Array) -> tuple[Array, Array]:
+    """Return the inverse of a covariance times ``right``, and a root R of the inverse: R Rᵀ."""
+    root = np.asarray(np.linalg.inv(_factor(matrix)).T, np.float64)
+    return root @ (root.T @ right), root
+
+
+def _factor(covariance: Array) -> Array:
+    """Return Cholesky's factor, with as little more on the diagonal as rounding makes necessary."""
+    usual = float(np.trace(covariance)) / len(covariance) * np.eye(len(covariance))
+    for more in RESCUES[:-1]:
+        try:
+            return np.asarray(np.linalg.cholesky(covariance + more * usual), np.float64)
+        except np.linalg.LinAlgError:
+            continue
+    return np.asarray(np.linalg.cholesky(covariance + RESCUES[-1] * usual), np.float64)
+
+
+def _tune(x: Array, y: Array, weight: Array, *, trend: bool) -> ProcessSettings:
+    """Return the settings of most evidence times prior; ``y`` has deviation one."""
+    from scipy.optimize import minimize  # noqa: PLC0415 - needed to fit alone
+
+    columns = x.shape[1]
+    prior = np.concatenate([np.full(columns, math.log(3.0)), [math.log(0.3), math.log(1.0), math.log(0.05)]])
+    width = np.concatenate([np.full(columns, 1.0), [1.0, 1.0, 1.5]])
+    squares = (x[:, None, :] - x[None, :, :]) ** 2
+    answer = minimize(
+        lambda at: _badness(at, x, y, weight, squares, prior, width, trend=trend),
+        prior,
+        jac=True,
+        method="L-BFGS-B",
+        bounds=list(zip(prior - 4 * width, prior + 4 * width, strict=True)),
+        options={"maxiter": ROUNDS},
+    )
+    lengths, (rough, slope, noise) = np.exp(answer.x[:columns]), np.exp(2 * answer.x[columns:])
+    return ProcessSettings(_slopes(columns, float(slope), trend=trend), float(rough), float(noise), lengths)
+
+
+def _slopes(columns: int, slope: float, *, trend: bool) -> Array:
+    return np.concatenate([[1.0 if trend else 0.05], np.full(columns, slope if trend else 0.0)])
+
+
+def _badness(
+    at: Array, x: Array, y: Array, weight: Array, squares: Array, prior: Array, width: Array, *, trend: bool
+) -> tuple[float, Array]:
+    """Return minus the logarithm of evidence times prior, with its gradient by the logarithms ``at``."""
+    columns = x.shape[1]
+    lengths, (rough, slope, noise) = np.exp(at[:columns]), np.exp(2 * at[columns:])
+    distance = ROOT5 * np.sqrt(squares @ lengths**-2.0)
+    fall = np.exp(-distance)
+    shape = (1 + distance + distance**2 / 3) * fall
+    linear = _linear(x, x, _slopes(columns, float(slope), trend=trend))
+    noisy = noise / weight + 1e-8
+    covariance = linear + rough * shape + np.diag(noisy)
+    factor = _factor(covariance)
+    root = np.linalg.inv(factor)
+    inverse = root.T @ root
+    alpha = inverse @ y
+    believed = (at - prior) / width
+    value = 0.5 * float(y @ alpha) + float(np.log(np.diag(factor)).sum()) + 0.5 * float(believed @ believed)
+    pull = 0.5 * (inverse - np.outer(alpha, alpha))
+    gradient = np.zeros(len(at))
+    steep = pull * rough * (5 / 3) * (1 + distance) * fall
+    gradient[:columns] = np.einsum("ij,ijk->k", steep, squares) / lengths**2
+    gradient[columns] = 2 * float(np.sum(pull * rough * shape))
+    gradient[columns + 1] = 2 * float(np.sum(pull * (linear - 1.0))) if trend else 0.0
+    gradient[columns + 2] = 2 * float(np.sum(np.diag(pull) * noise / weight))
+    return value, gradient + believed / width

@@ -1,0 +1,86 @@
+"""Device memory that the driver takes for a process on a GPU, beside all that frameworks allocate.
+
+A context holds local memory for the stack of every thread that can be resident at once, 1 KiB each by default (NVIDIA's
+developer forum, thread 289339; ``cudaLimitStackSize``): 216 MiB on an A100 (arcs-skku/EMDC_llvm, issue 13). Bare
+contexts come to twice that, whatever the GPU. Published, in MiB, with the ratio to 2 KiB a thread:
+
+    H100                       534   1.01   meta-pytorch/torchcomms, pull request 777
+    RTX PRO 6000 Blackwell     555   0.98   ggml-org/llama.cpp, pull request 23604
+    RTX 6000 Ada               426   1.00   unslothai/unsloth-zoo, pull request 1053
+    RTX 4060 Ti                107   1.05   ggml-org/llama.cpp, pull request 23604
+    RTX 3090                   256   1.04   invoke-ai/InvokeAI, issue 9413
+    Titan V                    319   1.00   pytorch/pytorch, issue 28394 (by PyCuda)
+
+Kernels come on top once they are used: since release 1.13 PyTorch has CUDA load them lazily. A run of vLLM on an H100
+took 0.16 GiB beyond its context (vllm-project/vllm, pull request 12126); all modules of PyTorch at once are 362 MiB
+(pytorch/pytorch, pull request 86509), and hundreds more in older releases, which loaded them so and are not told here.
+"""
+
+from leadline.core.estimate import Interval
+from leadline.core.graph import OpGraph
+from leadline.core.hardware import Device, DeviceKind
+from leadline.core.units import GIB, KIB, MIB
+from leadline.estimators.memory.device import PERSISTENT_CATEGORIES, PeakMemory
+from leadline.estimators.step_time.selection import Domain
+
+THREAD_BYTES = 2 * KIB
+BARE_LOW, BARE_HIGH = 0.98, 1.05
+"""How far bare contexts were from it."""
+KERNEL_BYTES = Interval(0.16 * GIB, 0.0, 362.0 * MIB)
+"""Bytes of the kernels that a process has used: of one that was measured, of none, and of all that there are."""
+UNKNOWN_CONTEXT = Interval(500.0 * MIB, 250.0 * MIB, 800.0 * MIB)
+"""For GPUs of other makers, and those of which the catalog does not tell the threads; an assumption."""
+
+
+def context_bytes(device: Device) -> Interval:
+    """Return the memory of the driver's context and of the kernels that it has loaded; nothing where there is none."""
+    if device.kind is not DeviceKind.GPU:
+        return Interval(0.0, 0.0, 0.0)
+    if device.vendor.lower() != "nvidia" or not device.compute_units or not device.threads_per_unit:
+        return UNKNOWN_CONTEXT
+    bare = float(THREAD_BYTES * device.compute_units * device.threads_per_unit)
+    return Interval(bare + KERNEL_BYTES.point, BARE_LOW * bare + KERNEL_BYTES.low, BARE_HIGH * bare + KERNEL_BYTES.high)
+
+
+DOMAIN_FACTORS = {Domain.VISION: (0.967, 1.093), Domain.LANGUAGE: (0.892, 1.090)}
+WIDEST_FACTORS = (min(low for low, _ in DOMAIN_FACTORS.values()), max(high for _, high in DOMAIN_FACTORS.values()))
+"""For models of another kind, of which nothing was measured."""
+UNCOMPILED_FACTORS = (0.75, 1.21)
+"""For a program that XLA has yet to compile, whatever it works on."""
+TRIED = {
+    Domain.VISION: "505 measured trainings of segmenters and detectors",
+    Domain.LANGUAGE: "47 measured fine-tunes of language models",
+}
+
+
+def predict_gpu_memory(peak: PeakMemory, graph: OpGraph, domain: Domain, device: Device) -> Interval:
+    """Return what the device holds in bytes: what the allocator reserves at the ``peak``, and the driver's context.
+
+    The ends are exceeded and undercut by 5 % each; the low one is of what tensors hold alone, and no less than what
+    stands through the whole step (weights, optimizer state).
+    """
+    context = context_bytes(device)
+    low, high = UNCOMPILED_FACTORS if _is_lowered(graph) else DOMAIN_FACTORS.get(domain, WIDEST_FACTORS)
+    standing = sum(size for category, size in peak.by_category.items() if category in PERSISTENT_CATEGORIES)
+    return Interval(
+        peak.reserved_bytes + context.point,
+        max(peak.allocated_bytes * low, standing) + context.low,
+        peak.reserved_bytes * high + context.high,
+    )
+
+
+def describe_gpu_memory(graph: OpGraph, domain: Domain) -> str:
+    """Return where the ends of the interval come from."""
+    if _is_lowered(graph):
+        low, high = UNCOMPILED_FACTORS
+        return f"GPU memory ranges as plans of XLA did: {low:.2f} to {high:.2f} of what is alive as foretold"
+    low, high = DOMAIN_FACTORS.get(domain, WIDEST_FACTORS)
+    if domain not in DOMAIN_FACTORS:
+        return "GPU memory of such models was not measured: it ranges as the least certain of those that were"
+    said = f"GPU memory ranges as {TRIED[domain]} did: {low:.2f} to {high:.2f} of what was foretold"
+    return said if graph.is_training else f"{said}; no inference was measured"
+
+
+def _is_lowered(graph: OpGraph) -> bool:
+    """Tell whether a graph is of a program that XLA has yet to compile."""
+    return graph.source == "stablehlo" and graph.planned_bytes is None

@@ -1,1 +1,0 @@
-"""Laws of kernels and of whole steps, learned from what was measured."""

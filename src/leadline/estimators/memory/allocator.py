@@ -1,0 +1,247 @@
+"""Free pieces of memory, the smallest that suffices first: what both allocators choose from."""
+
+from bisect import bisect_left, insort
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
+
+from leadline.core.units import MIB
+
+NOWHERE = -1
+"""No piece: no name is negative."""
+
+
+class FreeBlocks:
+    """Free pieces by name (a number from 0: an address, or how old a piece is) and size in bytes.
+
+    A piece that is taken out is only counted off: its name is dropped when it comes first among those of its size. Each
+    change is thus logarithmic in the number of pieces, and a move within the list of distinct sizes; D bytes of memory
+    in pieces of whole units of u bytes have √(2·D ÷ u) of these at most, however long a step is.
+    """
+
+    __slots__ = ("_by_size", "_counts", "_distinct", "sizes")
+
+    def __init__(self) -> None:
+        self.sizes: dict[int, int] = {}
+        self._distinct: list[int] = []
+        self._by_size: dict[int, list[int]] = {}
+        self._counts: dict[int, int] = {}
+
+    def __contains__(self, name: int) -> bool:
+        """Tell whether the piece is free."""
+        return name in self.sizes
+
+    def best(self, size: int) -> int:
+        """Return the first of the smallest pieces of ``size`` bytes or more; ``NOWHERE`` if there is none."""
+        place = bisect_left(self._distinct, size)
+        if place == len(self._distinct):
+            return NOWHERE
+        found = self._distinct[place]
+        alike, sizes = self._by_size[found], self.sizes
+        while sizes.get(alike[0]) != found:
+            heappop(alike)
+        return alike[0]
+
+    def add(self, name: int, size: int) -> None:
+        """Take in a piece."""
+        self.sizes[name] = size
+        if size in self._counts:
+            self._counts[size] += 1
+            heappush(self._by_size[size], name)
+        else:
+            self._counts[size] = 1
+            self._by_size[size] = [name]
+            insort(self._distinct, size)
+
+    def remove(self, name: int) -> int:
+        """Take out a piece and return its size."""
+        size = self.sizes.pop(name)
+        left = self._counts[size] - 1
+        if left:
+            self._counts[size] = left
+        else:
+            del self._counts[size], self._by_size[size]
+            self._distinct.pop(bisect_left(self._distinct, size))
+        return size
+
+
+ROUNDING_BYTES = 512
+SMALL_BYTES = 1 * MIB
+SMALL_SEGMENT_BYTES = 2 * MIB
+LARGE_SEGMENT_BYTES = 20 * MIB
+LARGE_REQUEST_BYTES = 10 * MIB
+LARGE_ROUNDING_BYTES = 2 * MIB
+
+
+class OutOfMemory(Exception):
+    """A request does not fit below the limit, whatever is given back."""
+
+
+@dataclass(slots=True)
+class _Blocks:
+    """All pieces of segments there ever were, by number: sizes, neighbours in the segment (or ``NOWHERE``), and pools.
+
+    Columns of plain numbers rather than objects: those the interpreter's collector watches, and the more of them live,
+    the more often it walks through them and through the graph beside them.
+    """
+
+    size: list[int] = field(default_factory=list)
+    before: list[int] = field(default_factory=list)
+    after: list[int] = field(default_factory=list)
+    large: list[bool] = field(default_factory=list)
+
+    def make(self, size: int, before: int, after: int, *, large: bool) -> int:
+        """Return the number of a new block; the older of two has the smaller number."""
+        self.size.append(size)
+        self.before.append(before)
+        self.after.append(after)
+        self.large.append(large)
+        return len(self.size) - 1
+
+
+@dataclass(slots=True)
+class CachingAllocator:
+    """The allocator of one device.
+
+    Requests up to 1 MiB share 2 MiB segments, up to 10 MiB take from 20 MiB segments, larger ones get a segment of
+    their own rounded to 2 MiB. With ``expandable`` segments (PYTORCH_ALLOC_CONF=expandable_segments:True) each pool is
+    one segment that grows at its end by as many pages of 2 or 20 MiB as a request lacks.
+
+    Where a new segment would go beyond ``limit_bytes``, segments that are wholly free are given back to the device
+    first; ``flushes`` counts how often.
+
+    Raises:
+        OutOfMemory: by ``allocate``, where that does not help.
+    """
+
+    expandable: bool = False
+    limit_bytes: int | None = None
+    reserved_bytes: int = 0
+    allocated_bytes: int = 0
+    peak_reserved_bytes: int = 0
+    flushes: int = 0
+    _blocks: _Blocks = field(default_factory=_Blocks)
+    _pools: tuple[FreeBlocks, FreeBlocks] = field(default_factory=lambda: (FreeBlocks(), FreeBlocks()))
+    _ends: dict[bool, int] = field(default_factory=dict)
+
+    def allocate(self, size_bytes: int) -> int:
+        """Take a block of at least ``size_bytes`` and return its number."""
+        size = -(-size_bytes // ROUNDING_BYTES) * ROUNDING_BYTES or ROUNDING_BYTES
+        large = size > SMALL_BYTES
+        pool = self._pools[large]
+        block = pool.best(size)
+        if block != NOWHERE:
+            pool.remove(block)
+        else:
+            block = self._grown(size, large=large) if self.expandable else self._new_segment(size, large=large)
+        rest = self._blocks.size[block] - size
+        if rest > SMALL_BYTES or (rest >= ROUNDING_BYTES and (self.expandable or not large)):
+            self._split(block, size, rest, large=large)
+        else:
+            size += rest
+        self.allocated_bytes += size
+        return block
+
+    def release(self, block: int) -> None:
+        """Give a block back and merge it with its free neighbours."""
+        blocks = self._blocks
+        large, size = blocks.large[block], blocks.size[block]
+        pool = self._pools[large]
+        self.allocated_bytes -= size
+        if (before := blocks.before[block]) in pool:
+            size += pool.remove(before)
+            blocks.before[block] = further = blocks.before[before]
+            if further != NOWHERE:
+                blocks.after[further] = block
+        if (after := blocks.after[block]) in pool:
+            size += pool.remove(after)
+            blocks.after[block] = further = blocks.after[after]
+            if further != NOWHERE:
+                blocks.before[further] = block
+            elif self.expandable:
+                self._ends[large] = block
+        blocks.size[block] = size
+        pool.add(block, size)
+
+    def _new_segment(self, size: int, *, large: bool) -> int:
+        if not large:
+            segment = SMALL_SEGMENT_BYTES
+        elif size < LARGE_REQUEST_BYTES:
+            segment = LARGE_SEGMENT_BYTES
+        else:
+            segment = -(-size // LARGE_ROUNDING_BYTES) * LARGE_ROUNDING_BYTES
+        if self._short_of(segment):
+            self._flush()
+        self._reserve(segment)
+        return self._blocks.make(segment, NOWHERE, NOWHERE, large=large)
+
+    def _grown(self, size: int, *, large: bool) -> int:
+        """Return a block at the end of a pool's one segment, grown by what the free end lacks."""
+        if self._short_of(self._lacking(size, large=large)):
+            self._flush()
+        more = self._lacking(size, large=large)
+        self._reserve(more)
+        blocks, end = self._blocks, self._ends.get(large, NOWHERE)
+        if end in self._pools[large]:
+            blocks.size[end] = self._pools[large].remove(end) + more
+            return end
+        block = blocks.make(more, end, NOWHERE, large=large)
+        if end != NOWHERE:
+            blocks.after[end] = block
+        self._ends[large] = block
+        return block
+
+    def _lacking(self, size: int, *, large: bool) -> int:
+        """Return by how many bytes of whole pages a pool's one segment must grow to end in ``size`` free ones."""
+        page = LARGE_SEGMENT_BYTES if large else SMALL_SEGMENT_BYTES
+        end = self._ends.get(large, NOWHERE)
+        return -(-(size - self._pools[large].sizes.get(end, 0)) // page) * page
+
+    def _short_of(self, size: int) -> bool:
+        return self.limit_bytes is not None and self.reserved_bytes + size > self.limit_bytes
+
+    def _reserve(self, size: int) -> None:
+        if self._short_of(size):
+            raise OutOfMemory
+        self.reserved_bytes += size
+        self.peak_reserved_bytes = max(self.peak_reserved_bytes, self.reserved_bytes)
+
+    def _flush(self) -> None:
+        """Give back to the device what no tensor lies in: whole segments, or the free end of one that grows."""
+        self.flushes += 1
+        blocks = self._blocks
+        for pool, page in zip(self._pools, (SMALL_SEGMENT_BYTES, LARGE_SEGMENT_BYTES), strict=True):
+            for block, size in list(pool.sizes.items()):
+                alone = blocks.before[block] == blocks.after[block] == NOWHERE
+                if not self.expandable and alone:
+                    pool.remove(block)
+                    self.reserved_bytes -= size
+                elif self.expandable and blocks.after[block] == NOWHERE and size >= page:
+                    pool.remove(block)
+                    back = size // page * page
+                    self.reserved_bytes -= back
+                    blocks.size[block] -= back
+                    if size > back:
+                        pool.add(block, size - back)
+                    else:
+                        self._cut_off(block)
+
+    def _cut_off(self, block: int) -> None:
+        """Take the empty last block off a segment that grows."""
+        blocks = self._blocks
+        del self._ends[blocks.large[block]]
+        if (before := blocks.before[block]) != NOWHERE:
+            blocks.after[before] = NOWHERE
+            self._ends[blocks.large[block]] = before
+
+    def _split(self, block: int, size: int, rest: int, *, large: bool) -> None:
+        """Cut ``rest`` bytes off the block; less than 512 bytes, in the large pool 1 MiB, are left where they are."""
+        blocks = self._blocks
+        after = blocks.after[block]
+        remainder = blocks.make(rest, block, after, large=large)
+        blocks.size[block] = size
+        blocks.after[block] = remainder
+        if after != NOWHERE:
+            blocks.before[after] = remainder
+        elif self.expandable:
+            self._ends[large] = remainder
+        self._pools[large].add(remainder, rest)

@@ -1,0 +1,249 @@
+"""Peak device memory of one step: its storage events through a model of PyTorch's caching allocator."""
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+from leadline.core.fit import Moment
+from leadline.core.graph import OpGraph, Stage, StorageCategory, StorageEvent, TracedJob
+from leadline.core.hardware import Device, DeviceKind
+from leadline.core.units import format_bytes
+from leadline.core.workload import ModelKind, Workload
+from leadline.estimators.memory.allocator import CachingAllocator, OutOfMemory
+from leadline.estimators.memory.workspaces import add_workspaces
+
+PERSISTENT_CATEGORIES = (StorageCategory.PARAMETER, StorageCategory.OPTIMIZER_STATE)
+"""With the last of these that is taken before the first op a step begins."""
+CLOSE = 0.01
+"""How closely the least memory is found, as a share of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class PeakMemory:
+    """Peak of one step in bytes: what tensors hold, what the allocator has taken, and the peak by category.
+
+    ``by_stage`` is the fullest moment of each stage: where a model is divided, another one may be the peak.
+    """
+
+    allocated_bytes: int
+    reserved_bytes: int
+    by_category: dict[StorageCategory, int]
+    by_stage: dict[Stage, dict[StorageCategory, int]] = field(default_factory=dict)
+
+
+def peak_memory(graph: OpGraph, *, expandable: bool = False) -> PeakMemory:
+    """Play the storage events of ``graph`` through the allocator; time is n·log n in the number of events."""
+    moves, allocator = _moves(graph), CachingAllocator(expandable=expandable)
+    for _ in _played(moves, allocator):
+        pass
+    fullest = _fullest(graph, moves)
+    held = _held(graph, moves, {number for _, number in fullest.values()})
+    peak, at = max(fullest.values(), key=lambda moment: moment[0], default=(0, 0))
+    by_stage = {stage: held[number] for stage, (_, number) in fullest.items()}
+    return PeakMemory(peak, max(allocator.peak_reserved_bytes, peak), held.get(at, {}), by_stage)
+
+
+def device_memory_graphs(job: TracedJob, device: Device) -> list[OpGraph]:
+    """Return what fills a device in turn: the steps, of all sizes of batches, and the longest decode step.
+
+    Steps of different sizes follow one another as in an epoch whose batches are each a record, the worst order: the
+    blocks that a smaller batch left are too small for the next one, so that both stay reserved.
+    """
+    last = job.generation.last if job.generation else None
+    graphs = (concatenate_steps((job.step, *job.longer)), *([last] if last else []))
+    return [add_workspaces(graph, device) for graph in graphs]
+
+
+def concatenate_steps(steps: Sequence[OpGraph]) -> OpGraph:
+    """Return steps that follow one another as one graph.
+
+    What a step finds held that the one before left (weights, optimizer state: by the name of the storage) is not taken
+    again, and what it does not find is given back between them.
+    """
+    first, *later = steps
+    if not later:
+        return first
+    ops, events = list(first.ops), list(first.events)
+    for step in later:
+        left = _left(events)
+        found = {event.storage for event in step.events if event.size_bytes > 0}
+        place = len(ops)
+        events += [StorageEvent(place, one.storage, -one.size_bytes, one.category) for name, one in left.items()
+                   if name not in found]  # fmt: skip
+        events += [
+            replace(event, op=event.op + place)
+            for event in step.events
+            if event.size_bytes < 0 or event.storage not in left
+        ]
+        ops += step.ops
+    return replace(first, ops=tuple(ops), events=tuple(events))
+
+
+def _left(events: Sequence[StorageEvent]) -> dict[int, StorageEvent]:
+    """Return what was taken and not given back, by name."""
+    left: dict[int, StorageEvent] = {}
+    for event in events:
+        if event.size_bytes > 0:
+            left[event.storage] = event
+        else:
+            left.pop(event.storage, None)
+    return left
+
+
+def find_least_memory(graph: OpGraph, peak: PeakMemory, *, expandable: bool = False) -> int:
+    """Return the least memory in which the step runs, in bytes, to a hundredth.
+
+    Short of memory, the allocator gives back what no tensor lies in, so that a step may run in less than it reserves
+    where there is plenty; what it needs then is what its tensors hold, and the gaps between them.
+    """
+    moves = _moves(graph)
+    low, high = peak.allocated_bytes, peak.reserved_bytes
+    while high - low > CLOSE * high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if _runs_in(moves, middle, expandable=expandable) else (middle, high)
+    return high
+
+
+def memory_timeline(graph: OpGraph, moments: int = 200) -> list[Moment]:
+    """Return what is held at ``moments`` points of a step, evenly over what it takes: the fullest of each part.
+
+    Not evenly over its ops, as layers that are alike are one op with a count.
+    """
+    first = max((n for n, event in enumerate(graph.events) if not event.op and event.category in PERSISTENT_CATEGORIES), default=0)
+    moves, parts = _moves(graph), dict[int, tuple[int, int]]()
+    reserved = dict(_played(moves, CachingAllocator()))
+    for number, total in _levels(moves):
+        part = int((number - first) / (len(moves) - first) * moments)
+        if number >= first and (part not in parts or total > parts[part][0]):
+            parts[part] = total, number
+    held, found = _held(graph, moves, {number for _, number in parts.values()}), []
+    for _, (_, number) in sorted(parts.items()):
+        kept = {kind.value: size for kind, size in held[number].items() if size}
+        share = (number - first) / (len(moves) - first)
+        found.append(Moment(share, _stage_at(graph, number).value, kept, reserved[number]))
+    return found
+
+
+def _stage_at(graph: OpGraph, event: int) -> Stage:
+    """Return the stage of the op at which an event stands; what is taken after the last op is the last op's."""
+    op = graph.events[event].op
+    return graph.ops[min(op, len(graph.ops) - 1)].stage if graph.ops else Stage.FORWARD
+
+
+def _runs_in(moves: Sequence[int], limit_bytes: int, *, expandable: bool) -> bool:
+    try:
+        for _ in _played(moves, CachingAllocator(expandable=expandable, limit_bytes=limit_bytes)):
+            pass
+    except OutOfMemory:
+        return False
+    return True
+
+
+def _moves(graph: OpGraph) -> list[int]:
+    """Return for each storage event the bytes that it takes, or the number of the event that it undoes, inverted (~).
+
+    What nobody took is given back without effect: 0.
+    """
+    moves, open_at = list[int](), dict[int, int]()
+    for number, event in enumerate(graph.events):
+        if event.size_bytes > 0:
+            open_at[event.storage] = number
+            moves.append(event.size_bytes)
+        else:
+            taken = open_at.pop(event.storage, None)
+            moves.append(0 if taken is None else ~taken)
+    return moves
+
+
+def _played(moves: Sequence[int], allocator: CachingAllocator) -> Iterator[tuple[int, int]]:
+    """Yield the number of each move that takes memory, and the bytes that the allocator has reserved after it."""
+    blocks = [0] * len(moves)
+    for number, move in enumerate(moves):
+        if move > 0:
+            blocks[number] = allocator.allocate(move)
+            yield number, allocator.reserved_bytes
+        elif move:
+            allocator.release(blocks[~move])
+
+
+def _levels(moves: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """Yield the number of each move that takes memory, and the bytes of all tensors after it."""
+    total = 0
+    for number, move in enumerate(moves):
+        if move > 0:
+            total += move
+            yield number, total
+        elif move:
+            total -= moves[~move]
+
+
+def _fullest(graph: OpGraph, moves: Sequence[int]) -> dict[Stage, tuple[int, int]]:
+    """Return the most bytes that tensors hold in each stage, and the number of the move after which they do."""
+    fullest = dict[Stage, tuple[int, int]]()
+    op, stage, most = -1, Stage.FORWARD, 0
+    for number, total in _levels(moves):
+        if graph.events[number].op != op:
+            op, stage = graph.events[number].op, _stage_at(graph, number)
+            most = fullest[stage][0] if stage in fullest else 0
+        if total > most:
+            most = total
+            fullest[stage] = total, number
+    return fullest
+
+
+def _held(graph: OpGraph, moves: Sequence[int], wanted: Collection[int]) -> dict[int, dict[StorageCategory, int]]:
+    """Return the bytes of each category that are held after each of the ``wanted`` moves."""
+    found = dict[int, dict[StorageCategory, int]]()
+    held = dict[StorageCategory, int]()
+    for number, move in enumerate(moves[: max(wanted, default=-1) + 1]):
+        if not move:
+            continue
+        category = graph.events[number if move > 0 else ~move].category
+        held[category] = held.get(category, 0) + (move if move > 0 else -moves[~move])
+        if number in wanted:
+            found[number] = dict(held)
+    return found
+
+
+TAKEN = 0.75
+"""Share of a GPU that JAX takes (``XLA_PYTHON_CLIENT_MEM_FRACTION``, ``XLA_CLIENT_MEM_FRACTION`` in newer releases)."""
+DIALECTS = ("stablehlo", "hlo")
+"""Sources of graphs that XLA runs."""
+XLA_PERSISTENT_CATEGORIES = (StorageCategory.PARAMETER, StorageCategory.OPTIMIZER_STATE, StorageCategory.INPUT)
+
+
+def apply_xla_plan(graph: OpGraph, peak: PeakMemory) -> PeakMemory:
+    """Return the peak of a graph as XLA has it: what its compiler planned or what is alive, with nothing beside.
+
+    The plan's temporary memory is told by category as what was alive of it was.
+    """
+    if graph.source not in DIALECTS:
+        return peak
+    if graph.planned_bytes is None:
+        return PeakMemory(peak.allocated_bytes, peak.allocated_bytes, peak.by_category, peak.by_stage)
+    standing = {kind: size for kind, size in peak.by_category.items() if kind in XLA_PERSISTENT_CATEGORIES and size}
+    passing = {kind: size for kind, size in peak.by_category.items() if kind not in XLA_PERSISTENT_CATEGORIES and size}
+    left = max(graph.planned_bytes - sum(standing.values()), 0)
+    alive = sum(passing.values())
+    told = {kind: int(size * left / alive) for kind, size in passing.items()} or {StorageCategory.TEMPORARY: left}
+    return PeakMemory(graph.planned_bytes, graph.planned_bytes, {**standing, **told}, peak.by_stage)
+
+
+def usable_bytes(workload: Workload, device: Device) -> int | None:
+    """Return how much of a device's memory a job can use, where that is known."""
+    if device.memory_bytes is None or not _is_taken(workload, device):
+        return device.memory_bytes
+    return int(TAKEN * device.memory_bytes)
+
+
+def describe_jax_memory(workload: Workload, device: Device) -> str:
+    """Return what JAX does with a GPU's memory; nothing for other jobs and devices."""
+    if device.memory_bytes is None or not _is_taken(workload, device):
+        return ""
+    return (
+        f"JAX takes {format_bytes(TAKEN * device.memory_bytes)} of the device at its start, as nvidia-smi shows, and "
+        "no more (XLA_PYTHON_CLIENT_MEM_FRACTION)"
+    )
+
+
+def _is_taken(workload: Workload, device: Device) -> bool:
+    return workload.model.kind is ModelKind.JAX_FUNCTION and device.kind is DeviceKind.GPU

@@ -1,0 +1,196 @@
+"""What feeding a step and saving it takes of the host's memory, beside the process itself.
+
+PyTorch's own rules: each worker of ``DataLoader`` has ``prefetch_factor`` batches made ahead (2 by default), which a
+thread of the main process copies into page-locked memory where ``pin_memory`` asks for it; the allocator of such memory
+rounds each tensor up to a power of two and never gives it back (``ATen/core/CachingHostAllocator.h``). Workers are
+forked: a page they share with their parent is copied when something on it is written to, and reading a Python object
+writes its count of references ("copy-on-read" in the documentation of ``torch.utils.data``); arrays and tensors have
+one such count for all of their elements.
+"""
+
+from dataclasses import replace
+
+from leadline.core.estimate import Interval
+from leadline.core.graph import OpGraph, StorageCategory, StorageEvent, TracedJob
+from leadline.core.hardware import Device, DeviceKind
+from leadline.core.workload import ModelKind, Phase, Precision, Sharding, Workload
+from leadline.estimators.memory.heap import resident_peak_bytes
+from leadline.estimators.memory.onednn import Processor
+
+WORKER_BYTES = 30e6
+"""Pages of its own that a forked DataLoader worker comes to hold: 5 to 45 MB by PSS in two scripts with two workers."""
+
+PREFETCH = 2
+"""Batches each worker keeps ahead (``prefetch_factor`` of DataLoader)."""
+
+WORKERS, AHEAD, COPIED, PINNED_PART, DATASET_PART, CHECKPOINT_PART = (
+    "loader workers", "batches ahead", "objects of the data set, copied by workers", "pinned batches",
+    "data set", "checkpoint staging",
+)  # fmt: skip
+"""Names of the parts."""
+
+
+def data_parts(workload: Workload, job: TracedJob, *, on_gpu: bool) -> dict[str, float]:
+    """Return the bytes of workers, of the batches they keep ahead, of pinned ones and of a data set held in memory.
+
+    Batches are pinned for a GPU, unless the script does not: frameworks do so by default (Hugging Face's Trainer).
+    """
+    dataset, loop = workload.dataset, job.loop
+    sample = float(dataset.bytes_per_sample or loop.bytes_per_sample or 0)
+    batch_bytes = (workload.batch or loop.batch or 1) * sample
+    workers = dataset.workers or loop.loader_workers
+    each = PREFETCH if loop.prefetch is None else loop.prefetch
+    pins = on_gpu and loop.pinned is not False
+    parts = {
+        WORKERS: workers * WORKER_BYTES,
+        AHEAD: workers * (1 if pins else each) * batch_bytes,
+        COPIED: float(workers * (loop.object_bytes or 0)),
+        DATASET_PART: sample * (dataset.samples or loop.samples or 0) if dataset.held_in_memory else 0.0,
+    }
+    if pins:
+        rounded = sum(power_of_two(size) for size in _tensors(job))
+        parts[PINNED_PART] = float((max(workers * each, 1) + 1) * (rounded or batch_bytes))
+    return parts
+
+
+def staging_bytes(workload: Workload, job: TracedJob) -> float:
+    """Return what saving a checkpoint takes of the host of the process that does it.
+
+    ``torch.save`` copies one storage after another from the device (``torch/serialization.py``), so that the largest of
+    weights and optimizer states counts. Where weights are sharded, they are gathered on the host of the first process
+    (FSDP's FULL_STATE_DICT with offload, DeepSpeed's ``gather_16bit_weights_on_model_save``), states saved by shard.
+    """
+    if workload.phase is not Phase.TRAINING:
+        return 0.0
+    if workload.parallelism.sharding is Sharding.FULL:
+        return float(job.step.parameter_bytes)
+    saved = (StorageCategory.PARAMETER, StorageCategory.OPTIMIZER_STATE)
+    sizes = [event.size_bytes for event in job.step.events if event.category in saved and event.op == 0]
+    return float(max(sizes, default=0))
+
+
+def describe_pinning_assumption(job: TracedJob, parts: dict[str, float]) -> str:
+    """Return what was taken of a loader that says nothing of itself, where it counts for a hundredth of the parts."""
+    if job.loop.pinned is not None or parts.get(PINNED_PART, 0.0) < 0.01 * sum(parts.values()):
+        return ""
+    return "batches are taken to be pinned for the GPU, as Hugging Face's Trainer does"
+
+
+def power_of_two(size_bytes: int) -> int:
+    """Return the least power of two that is no smaller."""
+    return 1 << max(size_bytes - 1, 0).bit_length()
+
+
+def _tensors(job: TracedJob) -> tuple[int, ...]:
+    """Return the bytes of each tensor of one batch: of the loader's, else of what a step takes as input."""
+    if job.loop.batch_tensor_bytes:
+        return job.loop.batch_tensor_bytes
+    taken = [event for event in job.largest.events if event.category is StorageCategory.INPUT and event.size_bytes > 0]
+    played = min(max(job.loop.accumulation, 1), 2)  # of further micro-steps no events are written
+    return tuple(event.size_bytes for event in taken[: len(taken) // played])
+
+
+DEFAULT_HOST_BYTES = {
+    "interpreter_bytes": 10e6,
+    "framework_bytes": 220e6,
+    "first_pass_bytes": 15e6,
+    "first_step_bytes": 90e6,
+}
+"""Peak resident bytes of CPython 3.11, of importing torch 2.13 (CPU build), of a first inference and a first training
+step, by ``VmHWM`` on x86-64 Linux; ``leadline calibrate`` measures them anew."""
+
+CUDA_HOST_BYTES = 1.2e9
+"""Host pages of a CUDA build of torch, its context and cuBLAS; an assumption, hence the wide interval."""
+
+CPU_LOW_FACTOR, CPU_HIGH_FACTOR = 0.940, 1.114
+"""Ends of the 90 % interval on a CPU over the point: conformal quantiles of what 97 real processes of 15 families of
+models took over what was foretold; with each family left out in turn, 4.1 % exceed the upper end (``bench/memory``)."""
+
+GPU_SLACK = 0.36
+"""Half-width of the interval of a GPU's host side as a share of the point; an assumption."""
+
+
+def host_memory(workload: Workload, job: TracedJob, device: Device) -> Interval:
+    """Return the peak memory in bytes that the job's processes hold on one host, for each device they feed."""
+    return host_interval(sum(host_parts(workload, job, device).values()), device)
+
+
+def host_interval(point: float, device: Device) -> Interval:
+    """Return the interval around the memory that was foretold of a process beside ``device``."""
+    if device.kind is DeviceKind.CPU:
+        return Interval(point, point * CPU_LOW_FACTOR, point * CPU_HIGH_FACTOR)
+    return Interval(point, point * (1 - GPU_SLACK), point * (1 + GPU_SLACK))
+
+
+def host_parts(workload: Workload, job: TracedJob, device: Device) -> dict[str, float]:
+    """Return what the process of one device holds at its peak with what its loaders hold: bytes by name.
+
+    What the script itself imports and reads is known where it was traced. On a CPU the tensors themselves live there,
+    in glibc's heap. On a GPU the host holds the CUDA libraries, and first the weights while they are built, later what
+    a loader keeps ahead and what saving a checkpoint takes: the fuller of these two moments.
+    """
+    figures = {**DEFAULT_HOST_BYTES, **(device.calibration.figures if device.calibration else {})}
+    parts = {
+        "interpreter and libraries": figures["interpreter_bytes"] + figures["framework_bytes"],
+        "imports and data of the script": float(job.loop.script_bytes or 0),
+    }
+    data = data_parts(workload, job, on_gpu=device.kind is not DeviceKind.CPU)
+    if device.kind is DeviceKind.CPU:
+        first = figures["first_step_bytes" if workload.phase is Phase.TRAINING else "first_pass_bytes"]
+        tensors = resident_peak_bytes(_with_evaluation(replace(job, step=job.largest)), Processor.of(figures))
+        if job.generation and job.generation.last:
+            tensors = max(tensors, resident_peak_bytes(job.generation.last, Processor.of(figures)))
+        return {
+            **parts,
+            "kernels of the first step": first,
+            "tensors": max(tensors, _cast_bytes(workload, job)),
+            **data,
+        }
+    parts["CUDA context and libraries"] = CUDA_HOST_BYTES
+    built = float(job.step.parameter_bytes * (2 if _is_cast(workload) else 1))
+    begin = {"weights while they are built": built, DATASET_PART: data[DATASET_PART]}
+    later = {**data, CHECKPOINT_PART: staging_bytes(workload, job)}
+    return {**parts, **(begin if sum(begin.values()) >= sum(later.values()) else later)}
+
+
+def _is_cast(workload: Workload) -> bool:
+    """Tell whether the weights are built in float32, as a function of the user does, and cast to two bytes then."""
+    precision = workload.precision or Precision.FP32
+    return workload.model.kind is ModelKind.FUNCTION and precision.weights in ("float16", "bfloat16")
+
+
+def _cast_bytes(workload: Workload, job: TracedJob) -> int:
+    """Return the most bytes that tensors hold before the first step.
+
+    That is what was seen while the model was built, and while one weight after another is cast, each beside its old
+    self.
+    """
+    built = job.loop.built_bytes or 0
+    if not _is_cast(workload):
+        return built
+    first = (event for event in job.step.events if event.op == 0)
+    sizes = [one.size_bytes for one in first if one.category is StorageCategory.PARAMETER and one.size_bytes > 0]
+    level = highest = 2 * sum(sizes)
+    for size in sizes:
+        highest = max(highest, level + size)
+        level -= size
+    return max(highest, built)
+
+
+def _with_evaluation(job: TracedJob) -> OpGraph:
+    """Return the step followed by a batch of evaluation, whose tensors come on top of what the heap keeps.
+
+    What evaluation finds already held is the step's own, so only what it takes and gives back is added.
+    """
+    if job.evaluation is None:
+        return job.step
+    passing = {event.storage for event in job.evaluation.events if event.size_bytes < 0}
+    found = {event.storage for event in job.evaluation.events if event.op == 0} - passing
+    after = max([len(job.step.ops), *(event.op for event in job.step.events)])
+    own = 1 + max((event.storage for event in job.step.events), default=0)
+    events = tuple(
+        StorageEvent(event.op + after, own + event.storage, event.size_bytes, event.category)
+        for event in job.evaluation.events
+        if event.storage in passing and event.storage not in found
+    )
+    return OpGraph((*job.step.ops, *job.evaluation.ops), (*job.step.events, *events))

@@ -1,0 +1,244 @@
+"""What a convolution or an LSTM on a CPU takes beside its result: oneDNN copies operands into a layout of its own.
+
+The order of taking and giving back was read off the CPU profiler's memory events for 60 convolutions of PyTorch 2.13
+(plain, strided, grouped, one- to three-dimensional, transposed; contiguous and channels-last; float32 and bfloat16).
+Channels are padded to the vector registers' width, and few channels are read as they lie. Some processors with AVX-512
+compute weight gradients of few channels with AVX2's width, which is not foretold. What a layer of an LSTM copies was
+read off the same events for six of them; what it keeps for the backward pass is the tracer's (``worker/rnn.py``).
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from leadline.core.graph import Op, OpKind, TensorSpec
+
+ELEMENT_BYTES = {"float32": 4, "bfloat16": 2}
+"""Dtypes whose convolutions were looked at."""
+
+AVX512_BLOCK = 16
+"""Channels in a register of AVX-512, without which PyTorch hands no bfloat16 to oneDNN."""
+
+FEW_CHANNELS = 4
+"""Up to here a tensor is read in the layout it has."""
+
+SMALL_BATCH = 16
+"""From here on a single thread hands filters of one tap to oneDNN, too (``ConvParams::use_mkldnn`` in ATen)."""
+
+SMALL_IMAGE = 20480
+"""One image of up to so many elements is convolved by PyTorch's own kernel (the same function of ATen)."""
+
+JIT_TAPS = 9
+"""Depthwise filters of more taps have no kernel of their own for the gradient of their weights."""
+
+Move = tuple[float, int, int]
+"""When within the op (its own results come at 1, 2, …), which copy, and its bytes: negative when given back."""
+
+
+@dataclass(frozen=True, slots=True)
+class Processor:
+    """What decides how convolutions are carried out.
+
+    ``channel_block`` channels lie together: a 64-byte register of AVX-512 in float32, half of it with AVX2. A single
+    thread multiplies the 1 × 1 filters of a small batch as they lie.
+    """
+
+    channel_block: int = 16
+    threads: int = 2
+
+    @classmethod
+    def of(cls, figures: Mapping[str, float]) -> "Processor":
+        """Return the processor of a calibration's ``vector_bytes`` and ``threads``, as far as they are known."""
+        usual = cls()
+        block = int(figures.get("vector_bytes", 4 * usual.channel_block)) // 4
+        return cls(block, int(figures.get("threads", usual.threads)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Convolution:
+    """Operands of one convolution, forward or backward, and how they lie."""
+
+    source: TensorSpec
+    weight: TensorSpec
+    result: TensorSpec
+    groups: int
+    stride: int
+    transposed: bool
+    channels_last: bool
+    element: int
+    block: int
+
+    @property
+    def taps(self) -> int:
+        """Elements of one filter over one channel."""
+        return math.prod(self.weight.shape[2:])
+
+    @property
+    def depthwise(self) -> bool:
+        """Whether each channel has filters of its own."""
+        return self.groups > 1 and self.groups == self.source.shape[1]
+
+    def bytes_of(self, spec: TensorSpec) -> int:
+        """Return the bytes of a tensor as it lies."""
+        return self.element * math.prod(spec.shape)
+
+    def padded(self, spec: TensorSpec) -> int:
+        """Return the bytes of a tensor whose channels lie together in blocks."""
+        batch, channels, *spatial = spec.shape
+        return self.element * batch * math.prod(spatial) * _blocks(channels, self.block)
+
+    def padded_weight(self) -> int:
+        """Return the bytes of the filters with blocks of channels on both sides, but for depthwise ones."""
+        out, into, *_ = self.weight.shape
+        return (
+            self.element
+            * _blocks(out, self.block)
+            * (into if self.depthwise else _blocks(into, self.block))
+            * self.taps
+        )
+
+    def padded_groups(self) -> int:
+        """Return the bytes of the filters with each group's channels padded on both sides."""
+        out, into, *_ = self.weight.shape
+        return (
+            self.element * self.groups * _blocks(out // self.groups, self.block) * _blocks(into, self.block) * self.taps
+        )
+
+    def sums(self, weight: int) -> int:
+        """Return what the gradient of so many bytes of filters is summed up in: float32 beside narrower types."""
+        return 0 if self.element == 4 else 4 * weight // self.element
+
+
+def operand_copies(op: Op, processor: Processor) -> list[Move]:
+    """Return what a convolution or an LSTM takes and gives back around its own results, in order; else nothing."""
+    if op.kind is OpKind.RNN:
+        return _recurrent(op)
+    return _convolved(op, processor) if op.kind is OpKind.CONV else []
+
+
+def _convolved(op: Op, processor: Processor) -> list[Move]:
+    backward = "backward" in op.name
+    if len(op.inputs) < (3 if backward else 2) or op.dtype not in ELEMENT_BYTES:
+        return []
+    if op.dtype == "bfloat16" and processor.channel_block < AVX512_BLOCK:
+        return []
+    source, weight = (op.inputs[1], op.inputs[2]) if backward else (op.inputs[0], op.inputs[1])
+    conv = _Convolution(
+        source, weight, op.inputs[0] if backward else op.outputs[0], op.dims.get("groups", 1), op.dims.get("stride", 1),
+        bool(op.dims.get("transposed")), bool(op.dims.get("channels_last")), ELEMENT_BYTES[op.dtype],
+        processor.channel_block,
+    )  # fmt: skip
+    wanted = tuple(any(one.shape == spec.shape for one in op.outputs) for spec in (source, weight))
+    if _unfolds(conv, processor):
+        return _unfolded(conv, len(op.outputs) if backward else 0)
+    if conv.channels_last:
+        return _last_backward(conv, *wanted) if backward else _last_forward(conv)
+    return _backward(conv, *wanted) if backward else _forward(conv)
+
+
+def _recurrent(op: Op) -> list[Move]:
+    """Return the widest layer's weights in oneDNN's order, its gates, and in the backward pass the weights' gradients.
+
+    A layer is carried out after the results of those before it, of which as many are counted.
+    """
+    if "lstm" not in op.name or op.dtype not in ELEMENT_BYTES or "layers" not in op.dims:
+        return []
+    dims, element = op.dims, ELEMENT_BYTES[op.dtype]
+    hidden, layers = dims["hidden"], dims["layers"]
+    width = max(dims["input"], dims["directions"] * hidden if layers > 1 else 0)
+    gates = dims["seq"] * dims["batch"] * 4 * hidden * element
+    weights = 4 * hidden * (width + hidden) * element
+    if "backward" not in op.name:
+        after = len(op.outputs) + 0.1
+        return [(after, 1, weights), (after, 2, gates), (after + 0.1, 2, -gates), (after + 0.1, 1, -weights)]
+    gradients = 4 * hidden * (width + hidden) * (4 if element == 4 else 8)
+    after = len(op.outputs) // layers + 0.1
+    taken = [(after, 1, weights), (after, 2, gradients), (after, 3, gates)]
+    return [*taken, (after + 0.1, 3, -gates), (after + 0.1, 2, -gradients), (after + 0.1, 1, -weights)]
+
+
+def _unfolds(conv: _Convolution, processor: Processor) -> bool:
+    """Tell whether PyTorch convolves by a matrix product of its own (``use_mkldnn`` in ATen's Convolution.cpp)."""
+    if conv.element != 4:
+        return False
+    batch, *_ = conv.source.shape
+    if conv.taps == 1 and conv.stride == 1 and processor.threads == 1 and batch < SMALL_BATCH:
+        return True
+    small = batch == 1 and conv.groups == 1 and math.prod(conv.source.shape) <= SMALL_IMAGE
+    return small and any(size <= 3 for size in conv.weight.shape[-2:])
+
+
+def _unfolded(conv: _Convolution, results: int) -> list[Move]:
+    """Return the moves of the columns that an image is laid out in, unless it is them already."""
+    if conv.transposed or (conv.taps == 1 and conv.stride == 1):
+        return []
+    size = conv.element * conv.source.shape[1] * conv.taps * math.prod(conv.result.shape[2:])
+    return [(results + 0.1, 1, size), (max(results, 1) + 0.2, 1, -size)]
+
+
+def _last_forward(conv: _Convolution) -> list[Move]:
+    """Images that lie channels-last are read so; filters are brought into that order, and then into blocks."""
+    ordered = conv.bytes_of(conv.weight) if conv.taps > 1 else 0
+    blocked = 0 if conv.depthwise else conv.padded_weight()
+    return [(0, 1, ordered), (1.1, 2, blocked), (1.2, 2, -blocked), (1.3, 1, -ordered)]
+
+
+def _last_backward(conv: _Convolution, wants_source: bool, wants_weight: bool) -> list[Move]:
+    ordered = conv.bytes_of(conv.weight) if conv.taps > 1 and not conv.depthwise else 0
+    blocked, end = conv.padded_weight(), int(wants_source)
+    moves: list[Move] = [(0, 1, ordered)]
+    if wants_source:
+        moves += [(1.1, 2, blocked), (1.2, 2, -blocked)]
+    if wants_weight:
+        own_kernel = conv.depthwise and conv.taps <= JIT_TAPS
+        made = blocked if own_kernel else conv.padded_groups()
+        moves += [(end + 0.5, 7, made), (end + 0.5, 0, conv.sums(made)), (end + 0.6, 0, -conv.sums(made))]
+        moves += [(end + 1.1, 3, conv.bytes_of(conv.weight)), (end + 1.2, 3, -conv.bytes_of(conv.weight))]
+        moves += [(end + 1.2, 7, -made)]
+    return [*moves, (end + int(wants_weight) + 0.3, 1, -ordered)]
+
+
+def _forward(conv: _Convolution) -> list[Move]:
+    few_in, few_out = _few(conv.source), _few(conv.result)
+    x, y, w = conv.padded(conv.source), conv.padded(conv.result), conv.padded_weight()
+    if few_in and not conv.transposed:
+        w = w // _blocks(1, conv.block) * conv.source.shape[1]
+    made = conv.bytes_of(conv.result) if few_out and conv.transposed else y
+    spread = conv.bytes_of(conv.result) if conv.transposed and conv.stride > 1 else 0
+    return _through(0 if few_in else x, w, made, spread)
+
+
+def _backward(conv: _Convolution, wants_source: bool, wants_weight: bool) -> list[Move]:
+    x, y, w = conv.padded(conv.source), conv.padded(conv.result), conv.padded_weight()
+    moves = []
+    if wants_source:
+        spread = conv.bytes_of(conv.source) if conv.stride > 1 and not conv.transposed else 0
+        moves = _through(0 if _few(conv.result) else y, w, x, spread)
+    if wants_weight:
+        as_they_lie = conv.depthwise and conv.taps > JIT_TAPS
+        x, y = (
+            0 if as_they_lie or (_few(one) and one.shape[1] > 1) else size
+            for one, size in ((conv.source, x), (conv.result, y))
+        )
+        moves += _weight_gradient(x, w, y, conv.sums(w), after=int(wants_source))
+    return moves
+
+
+def _through(read: int, weight: int, made: int, spread: int) -> list[Move]:
+    """Return the moves of one pass: operands are given back before the result, its copy after it."""
+    taken = [(0, 1, read), (0, 2, weight), (0, 3, made), (0, 2, -weight), (0, 1, -read), (0, 4, spread)]
+    return [*taken, (1.2, 3, -made), (1.2, 4, -spread)]
+
+
+def _weight_gradient(x: int, w: int, y: int, sums: int, *, after: int) -> list[Move]:
+    begin, end = after + 0.5, after + 1.5
+    taken = [(begin, 5, y), (begin, 6, x), (begin, 7, w), (begin, 0, sums)]
+    return [*taken, (begin, 0, -sums), (begin, 6, -x), (begin, 5, -y), (end, 7, -w)]
+
+
+def _few(spec: TensorSpec) -> bool:
+    return spec.shape[1] <= FEW_CHANNELS
+
+
+def _blocks(channels: int, block: int) -> int:
+    return -(-channels // block) * block

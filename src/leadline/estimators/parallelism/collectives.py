@@ -1,0 +1,200 @@
+"""All-reduces that were measured inside nodes: seconds by size and number of devices.
+
+Knots of the curves that ``collectives.fit`` learns from the network profiles published with Vidur (MIT licence,
+data/profiling/network/a100_dgx and h100_dgx): nodes of eight GPUs joined by NVSwitch. Straight lines between their
+logarithms meet the measured means above 1 MiB within 2.3 to 4.6 % (mean absolute); below it single times jump between
+two values, and the knots are their middle.
+"""
+
+import math
+import re
+from bisect import bisect_left
+from dataclasses import dataclass, replace
+
+from leadline.core.graph import OpGraph, OpKind
+from leadline.core.hardware import Device
+
+AllReduceCurve = tuple[tuple[float, float], ...]
+"""Points (size in bytes, seconds), both ascending; empty where nothing was measured."""
+
+_BYTES = (
+    8192, 32768, 131072, 524288, 1048576, 1482910, 2097152, 2965820, 4194304, 5931641, 8388608, 11863283, 16777216,
+    23726566, 33554432, 47453132, 67108864,
+)  # fmt: skip
+_MICROSECONDS = {
+    ("Ampere", 2): (49.6, 52.2, 52.2, 52.2, 55.5, 55.5, 58.1, 60.3, 65.1, 77.1, 96.4, 115, 142, 184, 246, 326, 421),
+    ("Ampere", 4): (24.1, 29.9, 55.1, 55.1, 62.8, 62.8, 62.8, 70.2, 85.2, 108, 132, 164, 204, 250, 322, 438, 587),
+    ("Ampere", 8): (26.1, 33.6, 48.3, 48.3, 51.9, 69.7, 71.2, 79, 97.8, 119, 153, 199, 270, 351, 413, 515, 663),
+    ("Hopper", 2): (17.4, 27, 27, 31.5, 39.9, 39.9, 39.9, 39.9, 40, 42.2, 45.7, 57, 74.2, 100, 135, 181, 239),
+    ("Hopper", 4): (35.3, 40.9, 40.9, 40.9, 40.9, 40.9, 40.9, 40.9, 48.2, 50.2, 62, 74.1, 93, 123, 168, 230, 308),
+    ("Hopper", 8): (25.8, 30.9, 30.9, 32.2, 33, 35.2, 40.4, 45.5, 52, 60, 75.9, 92.8, 119, 152, 198, 261, 335),
+}
+_LINKS_BYTES_PER_S = {"Ampere": 600e9, "Hopper": 900e9}
+"""The link of the measured devices, both ways together: a bridge or another link of their generation is not theirs."""
+
+
+def all_reduce_curve(device: Device, devices: int) -> AllReduceCurve:
+    """Return the measured all-reduces of ``devices`` such devices in one node, empty where there are none."""
+    architecture = device.architecture or ""
+    if not (device.form_factor or "").startswith("SXM"):
+        return ()
+    if device.link_bytes_per_s != _LINKS_BYTES_PER_S.get(architecture):
+        return ()
+    times = _MICROSECONDS.get((architecture, devices), ())
+    return tuple((float(size), time * 1e-6) for size, time in zip(_BYTES, times, strict=False))
+
+
+PCIE_BYTES_PER_S = {3: 12e9, 4: 24e9, 5: 48e9}
+"""What a ×16 slot moves one way, by generation, in practice (about three quarters of the wire rate)."""
+
+NETWORK_EFFICIENCY = 0.8
+LINK_EFFICIENCY = 0.75
+LINK_HOP_S, SLOT_HOP_S, NETWORK_HOP_S = 3.4e-6, 5.7e-6, 14e-6
+"""Latency of one hop of a ring over the devices' own link, over PCIe, and between nodes: the constants of NCCL's own
+cost model for large messages (src/graph/tuning.cc, protocol Simple)."""
+
+_GIGABITS = re.compile(r"(?:(?P<count>\d+)\s*[x×]\s*)?(?:[A-Z]+\d*\s*)*?(?P<rate>\d+)\s*Gb/s", re.IGNORECASE)
+_NAMED_GIGABITS = {"xdr": 800, "ndr": 400, "hdr100": 100, "hdr": 200, "edr": 100, "slingshot": 200, "opa": 100}
+
+
+@dataclass(frozen=True, slots=True)
+class Ring:
+    """A ring of ``devices`` over ``nodes``: bytes a second one way through its slowest link, and latencies in seconds.
+
+    ``latency_s`` is that of a hop inside a node, ``network_latency_s`` of one between nodes. ``curve`` holds measured
+    all-reduces of this very group, where there are any.
+    """
+
+    devices: int
+    bytes_per_s: float
+    latency_s: float
+    nodes: int = 1
+    network_latency_s: float = NETWORK_HOP_S
+    curve: AllReduceCurve = ()
+
+    @property
+    def measured(self) -> bool:
+        """Whether collectives of this group were measured."""
+        return bool(self.curve)
+
+    def all_reduce_s(self, size_bytes: float) -> float:
+        """Return the seconds of an all-reduce: measured, else the faster of a ring and, between nodes, a tree."""
+        if self.devices < 2 or size_bytes <= 0:
+            return 0.0
+        if self.curve:
+            return self._measured_s(size_bytes)
+        ring_s = 2 * (self.hops_s + self.transfer_s(size_bytes))
+        return min(ring_s, self._tree_s(size_bytes)) if self.nodes > 1 else ring_s
+
+    def all_gather_s(self, size_bytes: float) -> float:
+        """Return the seconds of an all-gather or reduce-scatter of ``size_bytes`` in total."""
+        if self.devices < 2 or size_bytes <= 0:
+            return 0.0
+        if self.curve:
+            return self._measured_s(size_bytes) / 2
+        return self.hops_s + self.transfer_s(size_bytes)
+
+    def send_s(self, size_bytes: float) -> float:
+        """Return the seconds of sending ``size_bytes`` to the next device of the ring, over its slowest link."""
+        hop_s = self.network_latency_s if self.nodes > 1 else self.latency_s
+        return hop_s + size_bytes / self.bytes_per_s
+
+    def transfer_s(self, size_bytes: float) -> float:
+        """Return the seconds that the bytes of a gather take, without any latency."""
+        return (self.devices - 1) / self.devices * size_bytes / self.bytes_per_s
+
+    @property
+    def hops_s(self) -> float:
+        """The seconds of latency in once round the ring."""
+        if self.nodes < 2:
+            return (self.devices - 1) * self.latency_s
+        return (self.devices - self.nodes) * self.latency_s + self.nodes * self.network_latency_s
+
+    def _measured_s(self, size_bytes: float) -> float:
+        """Return the seconds of a measured all-reduce; what is larger than any goes on at the rate of the link."""
+        largest, last_s = self.curve[-1]
+        if size_bytes > largest:
+            return last_s + 2 * self.transfer_s(size_bytes - largest)
+        return interpolate_curve(self.curve, size_bytes)
+
+    def _tree_s(self, size_bytes: float) -> float:
+        """Return the seconds of an all-reduce up and down a tree of nodes whose devices form chains."""
+        inside_s = (self.devices / self.nodes - 1) * self.latency_s
+        return 2 * (inside_s + math.log2(self.nodes) * self.network_latency_s + size_bytes / self.bytes_per_s)
+
+
+def interpolate_curve(curve: AllReduceCurve, size_bytes: float) -> float:
+    """Return the seconds at a size by straight lines between logarithms; outside the curve those at its end."""
+    place = bisect_left(curve, (size_bytes, 0.0))
+    if place in (0, len(curve)):
+        return curve[min(place, len(curve) - 1)][1]
+    (low, low_s), (high, high_s) = curve[place - 1], curve[place]
+    share = math.log(size_bytes / low) / math.log(high / low)
+    return float(low_s * (high_s / low_s) ** share)
+
+
+def exchange_s(ring: Ring, graph: OpGraph) -> float:
+    """Return the seconds that a step's collectives take on ``ring``.
+
+    They are the ones the trace saw: all-reduces, and what moves half as much (gathers, reduce-scatters, all-to-all).
+    A trace of a single process saw none: its gradients are then taken to be reduced once. Smaller groups keep their
+    size; the largest is the whole job, whatever number of devices was traced.
+    """
+    if not sees_collectives(graph):
+        return ring.all_reduce_s(graph.parameter_bytes)
+    seen = [op for op in graph.ops if op.kind is OpKind.COMMUNICATION and op.dims.get("ranks", 0) > 1]
+    whole = max(op.dims["ranks"] for op in seen)
+    total = 0.0
+    for op in seen:
+        among = ring if op.dims["ranks"] == whole else _smaller(ring, op.dims["ranks"])
+        reduced = op.name.rpartition(".")[2].startswith(("all_reduce", "allreduce"))
+        seconds = among.all_reduce_s(op.dims["bytes"]) if reduced else among.all_gather_s(op.dims["bytes"])
+        total += seconds * op.count
+    return total
+
+
+def sees_collectives(graph: OpGraph) -> bool:
+    """Return whether the trace saw collectives of several processes."""
+    return any(op.kind is OpKind.COMMUNICATION and op.dims.get("ranks", 0) > 1 for op in graph.ops)
+
+
+def make_ring(device: Device, devices: int, nodes: int = 1, interconnect: str | None = None, *, sharing: int = 1) -> Ring:
+    """Return the ring that joins ``devices`` over ``nodes``.
+
+    Inside a node the device's own link counts (half of its bidirectional figure), else its PCIe slot; between nodes
+    the network named by ``interconnect``, shared by the node's devices, 100 Gb/s when it is not known. ``sharing``
+    rings pass through each node's network at once (those of other tensor-parallel ranks).
+    """
+    inside, hop_s = _inside(device)
+    nodes = min(nodes, devices)
+    if nodes > 1:
+        rate = (network_bytes_per_s(interconnect) or 12.5e9) * NETWORK_EFFICIENCY / sharing
+        return Ring(devices, min(rate, inside) if devices > nodes else rate, hop_s, nodes)
+    return Ring(devices, inside, hop_s, curve=all_reduce_curve(device, devices))
+
+
+def network_bytes_per_s(interconnect: str | None) -> float | None:
+    """Read the bandwidth of a node's network from its catalog text, such as ``4x IB HDR200``; ``None`` if not said."""
+    if not interconnect:
+        return None
+    if match := _GIGABITS.search(interconnect):
+        return int(match["count"] or 1) * int(match["rate"]) * 1e9 / 8
+    folded = interconnect.casefold()
+    count = re.search(r"(\d+)\s*[x×]", folded)
+    for name, gigabits in _NAMED_GIGABITS.items():
+        if name in folded:
+            return int(count[1] if count else 1) * gigabits * 1e9 / 8
+    return None
+
+
+def _smaller(ring: Ring, devices: int) -> Ring:
+    """Return a ring of fewer devices over the same links; its own collectives were not measured."""
+    devices = min(devices, ring.devices)
+    return ring if devices == ring.devices else replace(ring, devices=devices, nodes=min(ring.nodes, devices), curve=())
+
+
+def _inside(device: Device) -> tuple[float, float]:
+    """Return bytes a second one way between devices of a node, and the latency of a hop."""
+    if device.link_bytes_per_s:
+        return device.link_bytes_per_s / 2 * LINK_EFFICIENCY, LINK_HOP_S
+    return PCIE_BYTES_PER_S.get(device.pcie_generation or 4, 24e9), SLOT_HOP_S

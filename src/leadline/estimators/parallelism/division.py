@@ -1,0 +1,327 @@
+"""What copies of a model hold beside it to exchange gradients and weights.
+
+DDP keeps all gradients once more in its buckets, unless they are views of these (``gradient_as_bucket_view``; PyTorch's
+documentation of DistributedDataParallel). DeepSpeed's ZeRO-1 and ZeRO-2 copy gradients into a contiguous bucket of
+``reduce_bucket_size`` elements, allocated whole for each backward pass (deepspeed/runtime/zero/stage_1_and_2.py,
+defaults ``contiguous_gradients``, 5e8 elements, no ``overlap_comm``); what it gathers of weights goes where they lie.
+
+FSDP wraps each layer: the weights of the one in use are whole, and those of the next, which is gathered meanwhile
+(``limit_all_gathers`` lets no more be on their way); in backward also the gradients of one layer that are made and of
+one that are reduced. What no layer holds, embedding and output layer, stays whole from its first use in forward to the
+end of backward (torch/distributed/fsdp does not reshard the root's parameters after forward), and so do its gradients.
+"""
+
+from collections import Counter
+from dataclasses import dataclass
+
+from leadline.core.errors import InvalidInput
+from leadline.core.graph import BYTES_PER_ELEMENT, OpGraph, OpKind, Stage, StorageCategory, TracedJob
+from leadline.core.hardware import Device
+from leadline.core.workload import ModelKind, Phase, Sharding, Workload
+from leadline.estimators.memory.device import PeakMemory
+from leadline.estimators.parallelism.collectives import Ring, exchange_s, make_ring, sees_collectives
+
+BUCKET_ELEMENTS = 5 * 10**8
+"""Elements of a bucket of gradients (DeepSpeed's ``reduce_bucket_size``)."""
+AT_ONCE = 2
+"""Layers that are whole at a time: one in use, one on its way."""
+
+CategoryBytes = dict[StorageCategory, int]
+
+
+def exchange_buffers(workload: Workload, graph: OpGraph, stage: Stage) -> CategoryBytes:
+    """Return the bytes that one GPU holds in a stage of a step to exchange with the other copies, by category.
+
+    A script's own are in its trace, and XLA plans its own.
+    """
+    plan = workload.parallelism
+    copies, parts = plan.copies(workload.gpus), plan.tensor * plan.pipeline
+    if copies < 2 or workload.phase is not Phase.TRAINING or workload.model.kind not in MODELLED:
+        return {}
+    trained = graph.parameter_bytes if graph.trained_bytes is None else graph.trained_bytes
+    if plan.sharding is Sharding.NONE:
+        return {StorageCategory.GRADIENT: trained // parts}
+    if plan.sharding is Sharding.FULL:
+        return _of_units(graph, stage, workload.accumulation, copies, trained, plan.tensor)
+    if stage is not Stage.BACKWARD:
+        return {}
+    return {StorageCategory.GRADIENT: BUCKET_ELEMENTS * _gradient_width(graph)}
+
+
+MODELLED = (ModelKind.HF_CONFIG, ModelKind.FUNCTION)
+
+
+def describe_exchange_buffers(workload: Workload) -> str:
+    """Return what is taken of the buffers of an exchange, where a user may have chosen otherwise."""
+    if workload.gpus < 2 or workload.phase is not Phase.TRAINING or workload.model.kind not in MODELLED:
+        return ""
+    if workload.parallelism.copies(workload.gpus) < 2:
+        return ""
+    return {
+        Sharding.NONE: "gradients are held once more in DDP's buckets: gradient_as_bucket_view=True saves that",
+        Sharding.OPTIMIZER: "a bucket of 5e8 gradients is held in backward, DeepSpeed's default",
+        Sharding.GRADIENTS: "a bucket of 5e8 gradients is held in backward, DeepSpeed's default",
+        Sharding.FULL: "two layers, and what no layer holds, are whole at a time: each layer wrapped, as FSDP does",
+    }[workload.parallelism.sharding]
+
+
+def _of_units(graph: OpGraph, stage: Stage, accumulation: int, copies: int, trained: int, tensor: int) -> CategoryBytes:
+    """Return what is whole of weights and gradients that are sharded by layers."""
+    if stage is Stage.OPTIMIZER:
+        return {}
+    layers = max(1, count_layers(graph) // max(accumulation, 1))
+    outside = _outside_bytes(graph, layers)
+    inside = (graph.parameter_bytes - outside) / layers
+    share = 1 - 1 / copies  # the rest is a GPU's own
+    gathered = min(outside + AT_ONCE * inside, graph.parameter_bytes) * share
+    held = {StorageCategory.PARAMETER: int(gathered / tensor)}
+    if stage is Stage.BACKWARD:
+        of_all = graph.trained_bytes is None
+        made = (outside if of_all else 0) + AT_ONCE * (inside if of_all else trained / layers)
+        held[StorageCategory.GRADIENT] = int(min(made, trained) * share / tensor)
+    return held
+
+
+def _outside_bytes(graph: OpGraph, layers: int) -> int:
+    """Return the bytes of weights that no layer holds: those of which there are fewer alike than layers."""
+    sizes = Counter(
+        event.size_bytes for event in graph.events
+        if event.category is StorageCategory.PARAMETER and event.op == 0 and event.size_bytes > 0
+    )  # fmt: skip
+    return sum(size * count for size, count in sizes.items() if count < layers)
+
+
+def _gradient_width(graph: OpGraph) -> int:
+    """Return the bytes of a number of a gradient: that of the weights which are updated."""
+    dtype = next((op.dtype for op in graph.ops if op.stage is Stage.OPTIMIZER), "float32")
+    return BYTES_PER_ELEMENT.get(dtype, 4)
+
+
+def count_layers(graph: OpGraph) -> int:
+    """Return how often attention runs forward in a step, over all layers and microbatches."""
+    return sum(op.count for op in graph.ops if op.kind is OpKind.ATTENTION and op.stage is Stage.FORWARD)
+
+
+UNHIDDEN = 0.31
+"""Share of an exchange that shows however much computing there is to hide it behind. This and the smooth maximum of
+computing and exchanging come from llm-foundry's training steps (8 to 512 GPUs, sharded in full): 0.31 ± 0.08."""
+MOST_IN_A_NODE, USUAL_NODE = 16, 8
+"""More GPUs than this are taken to be on several nodes of the usual size, where nobody says on how many they are."""
+COLLECTIVE_LAUNCH_S = 20e-6
+"""Time of the host to launch one collective, as Vidur takes it beside its profiles (nccl_cpu_launch_overhead)."""
+BACKWARD = 2 / 3
+"""Share of a step in which gradients appear, behind which their reduction hides."""
+
+
+@dataclass(frozen=True, slots=True)
+class DividedStep:
+    """One step on each GPU: its seconds, the seconds of sending by purpose, what of these shows, and the idle ones.
+
+    ``measured`` says whether every link that is used was measured; the others are taken at shares of their wire rate,
+    ``slowest_bytes_per_s`` the least of them. ``assumed`` says what was taken of the nodes, where nobody said it.
+    """
+
+    step_s: float
+    sent_s: dict[str, float]
+    exposed_s: float
+    idle_s: float
+    measured: bool
+    slowest_bytes_per_s: float
+    assumed: str = ""
+
+    @property
+    def sentences(self) -> list[str]:
+        """How much of the step is not computing, and what that rests on."""
+        text = f"{self.exposed_s / self.step_s:.0%} of the step is exchange between GPUs not hidden behind computing"
+        if self.idle_s:
+            text += f", {self.idle_s / self.step_s:.0%} is waiting in the pipeline"
+        if self.measured:
+            return [text]
+        rate = f"the links were not measured: {self.slowest_bytes_per_s / 1e9:.3g} GB/s one way is taken of the slowest"
+        return [text, *([self.assumed] if self.assumed else []), rate]
+
+
+@dataclass(frozen=True, slots=True)
+class _Rings:
+    """Who exchanges with whom: the copies, the tensor-parallel group, and neighbours in the pipeline."""
+
+    data: Ring
+    tensor: Ring
+    pipeline: Ring
+
+
+def divide_step(
+    workload: Workload,
+    job: TracedJob,
+    device: Device,
+    whole_s: float,
+    *,
+    optimizer_s: float = 0.0,
+    launches_s: float = 0.0,
+    nodes: int = 1,
+    interconnect: str | None = None,
+) -> DividedStep:
+    """Divide a step that takes one GPU ``whole_s`` seconds, ``optimizer_s`` of them in the update.
+
+    In tensor parallelism ``whole_s`` is what the GPUs of a group take together (``tensor_share.py`` tells what each
+    runs). Its ops are as many on each of them, so that it never takes less than ``launches_s`` there, to which the
+    launches of collectives are added where there are any.
+
+    Raises:
+        InvalidInput: the GPUs cannot be divided so, or the graph has no attention layers to divide.
+    """
+    plan, graph = workload.parallelism, job.step
+    copies = plan.copies(workload.gpus)
+    nodes, assumed = _nodes(workload.gpus, nodes, interconnect)
+    rings = _rings(workload, device, copies, nodes, interconnect)
+    training = workload.phase is Phase.TRAINING
+    microbatches = max(workload.accumulation, job.loop.accumulation)
+    if training and plan.sharding is not Sharding.NONE:
+        whole_s -= optimizer_s * (1 - 1 / copies)
+    stages = plan.pipeline if training else 1  # one forward pass goes through all stages, whoever holds them
+    computing_s = max(whole_s / plan.tensor, _launched_s(workload, graph, launches_s)) / stages
+    sent_s: dict[str, float] = {}
+    shown_s = 0.0
+    if plan.tensor > 1:
+        sent_s["tensor parallelism"] = shown_s = _tensor_s(rings.tensor, graph, stages, again=workload.checkpointing)
+    busy_s = computing_s + shown_s
+    idle_s = busy_s * (stages - 1) / microbatches
+    if plan.pipeline > 1:
+        message = _activation_bytes(graph) / plan.tensor
+        sends = 2 * (microbatches + stages - 1) if training else plan.pipeline - 1
+        sent_s["pipeline"] = sends * rings.pipeline.send_s(message)
+        shown_s += UNHIDDEN * sent_s["pipeline"]
+    if training and copies > 1:
+        data_s = _data_s(rings.data, workload, graph, microbatches)
+        behind_s = computing_s if plan.sharding.gathers else BACKWARD * computing_s / microbatches
+        sent_s["data parallelism"] = data_s
+        shown_s += (behind_s**4 + data_s**4) ** 0.25 - behind_s + UNHIDDEN * data_s
+    used = [ring for ring in (rings.data, rings.tensor) if ring.devices > 1] + [rings.pipeline] * (plan.pipeline > 1)
+    slowest = min(ring.bytes_per_s for ring in used)
+    measured = all(ring.measured for ring in used)
+    return DividedStep(computing_s + shown_s + idle_s, sent_s, shown_s, idle_s, measured, slowest, assumed)
+
+
+def divide_memory(peak: PeakMemory, workload: Workload, graph: OpGraph) -> PeakMemory:
+    """Return what one GPU holds where the whole model on one GPU holds ``peak``: the fullest of the divided stages."""
+    plan = workload.parallelism
+    buffers = {stage: exchange_buffers(workload, graph, stage) for stage in Stage}
+    if plan.tensor * plan.pipeline == 1 and plan.sharding is Sharding.NONE and not any(buffers.values()):
+        return peak
+    stages = peak.by_stage or {Stage.FORWARD: peak.by_category}
+    divided = {stage: _divided_moment(held, stage, workload, graph) for stage, held in stages.items()}
+    for stage, held in divided.items():
+        for category, size in buffers[stage].items():
+            held[category] = held.get(category, 0) + size
+    held = max(divided.values(), key=lambda one: sum(one.values()))
+    share = sum(held.values()) / max(sum(peak.by_category.values()), 1)
+    return PeakMemory(int(peak.allocated_bytes * share), int(peak.reserved_bytes * share), held, divided)
+
+
+def _divided_moment(
+    whole: dict[StorageCategory, int], stage: Stage, workload: Workload, graph: OpGraph
+) -> dict[StorageCategory, int]:
+    """Return what one GPU holds of ``whole``, the fullest moment of a stage of the whole model."""
+    plan = workload.parallelism
+    copies, parts = plan.copies(workload.gpus), plan.tensor * plan.pipeline
+    sharded = {
+        StorageCategory.OPTIMIZER_STATE: plan.sharding is not Sharding.NONE,
+        StorageCategory.GRADIENT: plan.sharding.gathers,
+        StorageCategory.PARAMETER: plan.sharding is Sharding.FULL,
+    }
+    if stage is Stage.OPTIMIZER:  # an update works on the weights whose state is here
+        sharded[StorageCategory.TEMPORARY] = plan.sharding is not Sharding.NONE
+    held = dict(whole)
+    for category, shared in sharded.items():
+        held[category] = int(held.get(category, 0) / parts / (copies if shared else 1))
+    activations = held.get(StorageCategory.ACTIVATION, 0)
+    held[StorageCategory.ACTIVATION] = int(activations * (10 + 24 / plan.tensor) / 34)
+    if cache := held.get(StorageCategory.KV_CACHE, 0):
+        held[StorageCategory.KV_CACHE] = cache_share_bytes(cache, workload, graph)
+    return held
+
+
+def cache_share_bytes(cache_bytes: int, workload: Workload, graph: OpGraph) -> int:
+    """Return the bytes of a whole model's KV cache that one GPU holds: heads are shared out, but none is cut."""
+    plan = workload.parallelism
+    return cache_bytes // (plan.pipeline * min(plan.tensor, graph.cache_heads or plan.tensor))
+
+
+def _nodes(gpus: int, nodes: int, interconnect: str | None) -> tuple[int, str]:
+    """Return over how many nodes the GPUs are, and a sentence where that is assumed."""
+    if nodes > 1 or gpus <= MOST_IN_A_NODE:
+        return nodes, ""
+    nodes = -(-gpus // USUAL_NODE)
+    network = interconnect or "a network of 100 Gb/s a node"
+    return nodes, f"{gpus} GPUs are taken to be {nodes} nodes on {network}: name a system with --on for its own"
+
+
+def _rings(workload: Workload, device: Device, copies: int, nodes: int, interconnect: str | None) -> _Rings:
+    plan = workload.parallelism
+    per_node = -(-workload.gpus // nodes)
+    side_by_side = min(plan.tensor, per_node)
+    data_nodes = min(nodes, -(-copies * plan.tensor // per_node))
+    tensor_nodes = -(-plan.tensor // per_node)
+    pipeline_nodes = min(nodes, 2)
+    return _Rings(
+        make_ring(device, copies, data_nodes, interconnect, sharing=side_by_side),
+        make_ring(device, plan.tensor, tensor_nodes, interconnect),
+        make_ring(device, 2, pipeline_nodes, interconnect, sharing=side_by_side),
+    )
+
+
+def _data_s(ring: Ring, workload: Workload, graph: OpGraph, microbatches: int) -> float:
+    """Return the seconds that the copies of the model exchange in one step."""
+    plan = workload.parallelism
+    if sees_collectives(graph):
+        return exchange_s(ring, graph)
+    weights = graph.parameter_bytes / (plan.tensor * plan.pipeline)
+    trained = weights if graph.trained_bytes is None else graph.trained_bytes / (plan.tensor * plan.pipeline)
+    if plan.sharding is Sharding.NONE:
+        return ring.all_reduce_s(trained)
+    if plan.sharding is Sharding.OPTIMIZER:
+        return 2 * ring.all_gather_s(trained)
+    units = max(1, count_layers(graph) // (microbatches * plan.pipeline))
+    if plan.sharding is Sharding.GRADIENTS:
+        return microbatches * 2 * units * ring.all_gather_s(trained / units)
+    once_s = 2 * ring.all_gather_s(weights / units) + ring.all_gather_s(trained / units)
+    return microbatches * units * once_s
+
+
+def _tensor_s(ring: Ring, graph: OpGraph, stages: int, *, again: bool) -> float:
+    """Return the seconds of a step's all-reduces in tensor parallelism: two a layer and pass."""
+    forward = [op for op in graph.ops if op.kind is OpKind.ATTENTION and op.stage is Stage.FORWARD]
+    if not forward:
+        raise InvalidInput(
+            "tensor parallelism divides attention layers, and this model's graph shows none: "
+            "leave --tensor-parallel out"
+        )
+    seconds = sum(ring.all_reduce_s(_bytes_out(op.dims, op.dtype)) * op.count for op in forward)
+    return _reduced(graph, again=again) * seconds / stages
+
+
+def _launched_s(workload: Workload, graph: OpGraph, launches_s: float) -> float:
+    """Return the seconds of launching on each GPU of a group, the all-reduces of tensor parallelism included."""
+    if workload.parallelism.tensor < 2 or launches_s <= 0:
+        return launches_s
+    return launches_s + _reduced(graph, again=workload.checkpointing) * count_layers(graph) * COLLECTIVE_LAUNCH_S
+
+
+def _reduced(graph: OpGraph, *, again: bool) -> int:
+    """Return how often a layer's activations are reduced in a step: twice in each pass."""
+    return 2 * ((2 if graph.is_training else 1) + (1 if graph.is_training and again else 0))
+
+
+def _activation_bytes(graph: OpGraph) -> float:
+    """Return the bytes of one microbatch's activations between two layers."""
+    forward = [op for op in graph.ops if op.kind is OpKind.ATTENTION and op.stage is Stage.FORWARD]
+    if not forward:
+        raise InvalidInput(
+            "a pipeline passes activations between attention layers, and this model's graph shows none: "
+            "leave --pipeline-parallel out"
+        )
+    return max(_bytes_out(op.dims, op.dtype) for op in forward)
+
+
+def _bytes_out(dims: dict[str, int], dtype: str) -> float:
+    return float(dims["b"] * dims["h"] * dims["q"] * dims["d"] * BYTES_PER_ELEMENT.get(dtype, 4))

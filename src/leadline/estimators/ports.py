@@ -1,0 +1,123 @@
+"""What every tabular estimator is: fitted on samples, asked about rows, and kept as plain arrays."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from leadline.core.samples import Sample, Value
+
+Array = npt.NDArray[np.float64]
+State = dict[str, npt.NDArray[np.generic]]
+"""A fitted estimator as named arrays without objects: numbers, and texts as ``<U`` arrays. Kept without pickle."""
+
+
+@dataclass(frozen=True, slots=True)
+class Predictions:
+    """Figures for n rows, each of shape (n,).
+
+    ``point`` is above zero, in the target's unit. ``spread`` is the standard deviation of ln(true ÷ point) that the
+    estimator itself believes, and NaN where it believes none. ``extrapolation`` is how far a row lies outside what was
+    fitted: 0 within, else the largest excess of a feature in units of the fitted range (its logarithm for features
+    above zero), infinity for a category never seen.
+    """
+
+    point: Array
+    spread: Array
+    extrapolation: Array
+
+
+class FittedEstimator(Protocol):
+    """Answers for rows it may never have seen; needs numpy alone, so that asking starts fast."""
+
+    @property
+    def name(self) -> str: ...  # noqa: D102 - a field
+
+    def predict(self, rows: Sequence[Mapping[str, Value]]) -> Predictions:
+        """Predict each row; a feature that is missing or unknown is answered with a wide spread, never an error."""
+
+    def dump(self) -> State:
+        """Return all that ``predict`` needs; the module's ``load`` makes the same estimator of it."""
+
+
+class TabularEstimator(Protocol):
+    """A recipe for fitting; scikit-learn and scipy may be needed to fit."""
+
+    @property
+    def name(self) -> str: ...  # noqa: D102 - a field
+
+    def fit(self, samples: Sequence[Sample], *, scale_features: Sequence[str] = (), seed: int = 0) -> FittedEstimator:
+        """Fit on ``samples``; censored ones are lower bounds.
+
+        Raises:
+            InvalidInput: there are too few samples that are not censored for this estimator; how many it needs.
+        """
+
+
+class StorableEstimator(TabularEstimator, Protocol):
+    """An estimator that can be made again of its state."""
+
+    def load(self, state: State) -> FittedEstimator:
+        """Return the fitted estimator that ``dump`` gave."""
+
+
+class Regressor(Protocol):
+    """A fitted function of the columns of a matrix; needs numpy alone."""
+
+    def predict(self, x: Array) -> tuple[Array, Array]:
+        """Return the value expected for each row of ``x`` (n, columns), and its standard deviation or NaN."""
+
+    def dump(self) -> State:
+        """Return all that ``predict`` needs."""
+
+
+class Regression(Protocol):
+    """A recipe for a ``Regressor``."""
+
+    @property
+    def least(self) -> int:
+        """Return how many rows it needs."""
+
+    def fit(self, x: Array, y: Array, weight: Array, seed: int) -> Regressor:
+        """Fit ``y`` (n,) on ``x`` (n, columns), each row counting by its ``weight`` (n,), whose mean is one."""
+
+    def load(self, state: State) -> Regressor:
+        """Return the regressor that ``dump`` gave."""
+
+
+def nest(part: str, state: State) -> State:
+    """Return ``state`` with ``part.`` before every name."""
+    return {f"{part}.{name}": array for name, array in state.items()}
+
+
+def unnest(part: str, state: State) -> State:
+    """Return the state that was nested as ``part``."""
+    start = f"{part}."
+    return {name.removeprefix(start): array for name, array in state.items() if name.startswith(start)}
+
+
+def floats(array: npt.NDArray[np.generic]) -> npt.NDArray[np.float64]:
+    """Return an array of a state as numbers."""
+    return array.astype(np.float64)
+
+
+def integers(array: npt.NDArray[np.generic]) -> npt.NDArray[np.int64]:
+    """Return an array of a state as whole numbers."""
+    return array.astype(np.int64)
+
+
+END = "\x01"
+"""Stands behind a text that ends with a NUL, since arrays of texts fill up with NULs."""
+
+
+def text_array(values: Sequence[str]) -> npt.NDArray[np.generic]:
+    """Return texts as an array that needs no pickle."""
+    kept = [f"{one}{END}" if one.endswith(("\x00", END)) else one for one in values]
+    return np.array(kept, dtype=np.str_) if kept else np.zeros(0, dtype="<U1")
+
+
+def strings(array: npt.NDArray[np.generic]) -> tuple[str, ...]:
+    """Return an array of a state as texts."""
+    return tuple(str(text).removesuffix(END) for text in array.tolist())

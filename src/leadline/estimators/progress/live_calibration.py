@@ -1,0 +1,97 @@
+"""Learn from polls of finished runs how far live estimates are off, by the share of the job that was over."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from leadline.core.errors import InvalidInput
+from leadline.core.estimate import Interval
+from leadline.core.progress import Progress
+from leadline.estimators.progress.live_estimates import (
+    ENOUGH_ERRORS,
+    MOST_SPREAD,
+    SHARES,
+    LiveError,
+    LiveEstimate,
+    LiveTable,
+    collect_errors,
+    combine_evidence,
+    evidence_before,
+    memory_evidence,
+    nearest_share,
+    remaining_by_progress,
+)
+
+USUAL = 0.68
+"""The share of errors that lie within a standard deviation."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProgressPoll:
+    """One poll of a run that has ended since.
+
+    ``memory`` is what was seen of it up to then, as ``live_memory`` takes it. Both ``total_s`` and
+    ``peak_memory_bytes`` are of the whole run; ``before`` is what was estimated of the first.
+    """
+
+    run: str
+    at_s: float
+    progress: Progress | None
+    total_s: float
+    before: Interval | None = None
+    memory: tuple[tuple[float, float], ...] = ()
+    peak_memory_bytes: float = 0.0
+
+
+def calibrate_live(polls: Sequence[ProgressPoll]) -> LiveTable:
+    """Return the table of errors of live estimates over the polls of finished runs.
+
+    Raises:
+        InvalidInput: fewer than ``ENOUGH_ERRORS`` runs showed progress.
+    """
+    plain = LiveTable((0.0,) * len(SHARES), {"both": (), "seen": (), "memory": ()})
+    running = [one for one in polls if one.total_s > one.at_s]
+    excess = _excess(running, plain)
+    table = LiveTable(excess, plain.scores)
+    found: dict[str, list[LiveError]] = {"both": [], "seen": [], "memory": []}
+    for one in running:
+        seen, _ = remaining_by_progress(one.progress, one.at_s, table)
+        if seen is None:
+            continue
+        left = math.log(one.total_s - one.at_s)
+        for kind, before in (("seen", None), ("both", one.before)):
+            if kind == "both" and before is None:
+                continue
+            both, _ = combine_evidence(None if before is None else evidence_before(before, one.at_s), seen)
+            share = one.at_s / (one.at_s + math.exp(both.log))
+            found[kind].append(LiveError(share, (left - both.log) / both.spread, one.run))
+        found["memory"] += _memory(one, LiveEstimate(Interval(one.at_s + math.exp(both.log), 0.0, math.inf), share))
+    runs = {one.run for one in found["seen"]}
+    if len(runs) < ENOUGH_ERRORS:
+        raise InvalidInput(f"only {len(runs)} runs showed progress, and {ENOUGH_ERRORS} are needed: watch more of them")
+    return LiveTable(excess, {kind: collect_errors(errors) for kind, errors in found.items()}, len(runs))
+
+
+def _excess(polls: Sequence[ProgressPoll], plain: LiveTable) -> tuple[float, ...]:
+    """Return the spread to add at each share so that USUAL of the errors lie within one."""
+    squares: list[list[float]] = [[] for _ in SHARES]
+    for one in polls:
+        seen, _ = remaining_by_progress(one.progress, one.at_s, plain)
+        if seen is not None:
+            error = math.log(one.total_s - one.at_s) - seen.log
+            share = one.at_s / (one.at_s + math.exp(seen.log))
+            squares[nearest_share(share)].append(error**2 - seen.spread**2)
+    found = []
+    for near in squares:
+        ranked = sorted(near)
+        usual = ranked[min(math.ceil(USUAL * len(ranked)), len(ranked)) - 1] if ranked else MOST_SPREAD**2
+        found.append(round(math.sqrt(max(usual, 0.0)), 4))
+    return tuple(found)
+
+
+def _memory(one: ProgressPoll, elapsed: LiveEstimate) -> list[LiveError]:
+    """Return the error of the peak by what was seen of it, where it was."""
+    told = memory_evidence(one.memory, one.progress.startup_s if one.progress else None, elapsed)
+    if told is None or one.peak_memory_bytes <= 0:
+        return []
+    return [LiveError(elapsed.done, (math.log(one.peak_memory_bytes) - told.log) / told.spread, one.run)]

@@ -1,0 +1,181 @@
+"""A price list times a factor that runs on the device told."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from leadline.core.estimate import NORMAL_90, Tier
+from leadline.core.graph import Op, OpGraph
+from leadline.core.hardware import Device
+from leadline.core.ports import KernelModel
+from leadline.estimators.step_time.op_fitting import fit_few_steps
+from leadline.estimators.step_time.op_table import OpTable
+from leadline.estimators.step_time.op_utilization import Array, ObservedSteps, OpBasis
+from leadline.estimators.step_time.op_utilization_kernels import (
+    OpUtilizationKernels,
+    OpUtilizationModels,
+    StepSetting,
+    is_channels_last,
+)
+
+ADAPTED = ", adapted"
+"""What is added to the name of an estimator that own runs changed."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScaledKernels:
+    """A ``KernelModel`` whose every time is ``factor`` times that of ``kernels``; as unsure as they if not told."""
+
+    kernels: KernelModel
+    factor: float
+    spread: float | None = None
+    reasons: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """The method, and that it was adapted."""
+        return self.kernels.name + ADAPTED
+
+    @property
+    def tier(self) -> Tier:
+        """Learned: from runs on the device."""
+        return Tier.LEARNED
+
+    @property
+    def host_spread(self) -> float:
+        """None of its own: the runs were launched by this host."""
+        return 0.0
+
+    def spread_of(self, graph: OpGraph) -> float:
+        """Return what was found on models left out of the runs."""
+        return self.kernels.spread_of(graph) if self.spread is None else self.spread
+
+    def ops_s(self, ops: Sequence[Op]) -> list[float]:
+        """Return the seconds of one call of each op."""
+        return [self.factor * seconds for seconds in self.kernels.ops_s(ops)]
+
+    def launch_s(self, op: Op) -> float:
+        """Return the host seconds of one call."""
+        return self.factor * self.kernels.launch_s(op)
+
+    def step_s(self, graph: OpGraph) -> float:
+        """Return the seconds of the whole graph."""
+        return self.factor * self.kernels.step_s(graph)
+
+
+FOLDS = 5
+LEAST_STEPS = 5
+"""Fewer steps of one group tell neither a factor nor how unsure it is."""
+NEWER = (9999,)
+"""The release under which a device's own law is kept: it wins over every published one."""
+DOUBTED = 0.25
+"""How many steps' worth the belief weighs that the shipped estimator is right: what a device adds to its error is about
+twice what two models differ by."""
+SUREST = 0.01
+"""No spread is less: clocks and neighbours alone make more."""
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredSteps:
+    """n measured steps of one group on one device; ``model`` names what steps at other batches share."""
+
+    graphs: Sequence[OpGraph]
+    step_s: Array
+    model: Sequence[str]
+
+    def at(self, rows: npt.NDArray[np.int64]) -> "MeasuredSteps":
+        """Return the steps at those positions."""
+        return MeasuredSteps([self.graphs[one] for one in rows], self.step_s[rows], [self.model[one] for one in rows])
+
+
+@dataclass(frozen=True, slots=True)
+class AdaptedEstimator:
+    """What few runs made of an estimator: a ``factor`` on its seconds, or the law of ``laws`` in its place.
+
+    ``error`` and ``error_before`` are the mean |predicted ÷ measured − 1| on models left out, with and without the few
+    runs; ``spread`` is a standard deviation of ln(measured ÷ predicted).
+    """
+
+    estimator: str
+    factor: float
+    error: float
+    error_before: float
+    spread: float
+    runs: int
+    laws: OpUtilizationModels | None = None
+
+
+def adapt_by_factor(estimator: str, said: Array, runs: MeasuredSteps) -> AdaptedEstimator:
+    """Return ``estimator`` with the factor that the runs ask for; ``said`` (n,) are its own seconds."""
+    logs = np.log(runs.step_s / said)
+    left = np.empty(len(logs))
+    for rest, out in _folds(runs):
+        left[out] = logs[out] - _shift(logs[rest])
+    return AdaptedEstimator(estimator, math.exp(_shift(logs)), _error(left), _error(logs), _spread(left), len(logs))
+
+
+def adapt_op_utilization(laws: OpUtilizationModels, device: Device, runs: MeasuredSteps, devices: Callable[[str], Device]) -> AdaptedEstimator:
+    """Return the op law adapted to the runs: of those that tell of the device, the one that was least off before.
+
+    ``devices`` gives the devices that laws were learned on, by name.
+
+    Raises:
+        InvalidInput: the law has no such steps, or a graph is unlike all that it learned.
+    """
+    tried = [laws.select([one]) for one in laws.settings_for(device, runs.graphs[0])]
+    logs = [np.log(runs.step_s / _law_s(one, device, runs, devices)) for one in tried]
+    best = min(range(len(tried)), key=lambda one: _error(logs[one]))
+    left = np.empty(len(runs.step_s))
+    for rest, out in _folds(runs):
+        own = _adapted(tried[best], device, runs.at(rest), devices)
+        left[out] = np.log(runs.step_s[out] / _law_s(own, device, runs.at(out), devices))
+    found = _adapted(tried[best], device, runs, devices)
+    return AdaptedEstimator(OpUtilizationKernels.name, 1.0, _error(left), _error(logs[best]), _spread(left), len(left), found)
+
+
+def _adapted(laws: OpUtilizationModels, device: Device, runs: MeasuredSteps, devices: Callable[[str], Device]) -> OpUtilizationModels:
+    """Return the law of the device itself, made of the only one in ``laws``."""
+    (place, law), graph = next(iter(laws.models.items())), runs.graphs[0]
+    origin = laws.origin(place)
+    learned_on = None if origin == device.name else devices(origin)
+    basis = OpBasis.from_table(OpTable.from_graphs([one.ops for one in runs.graphs]), device, learned_on=learned_on)
+    own = fit_few_steps(law, ObservedSteps(basis, np.arange(len(runs.graphs)), runs.step_s))
+    here = StepSetting(device.name, graph.is_training, is_channels_last(graph), NEWER)
+    kept = replace(own, variance=law.variance)  # how far a graph is from the published ones is still theirs to say
+    return OpUtilizationModels({here: kept}, {here: laws.typical_spreads[place]}, {here: laws.learned_classes[place]}, {here: origin})
+
+
+def _law_s(laws: OpUtilizationModels, device: Device, runs: MeasuredSteps, devices: Callable[[str], Device]) -> Array:
+    return np.array([OpUtilizationKernels(laws, device, graph, devices=devices).step_s(graph) for graph in runs.graphs])
+
+
+def _folds(runs: MeasuredSteps) -> list[tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]]:
+    """Return (learned, left out) positions; models are left out whole, or steps where there are few models."""
+    names, place = np.unique(np.array(runs.model), return_inverse=True)
+    groups = place if len(names) >= FOLDS else np.arange(len(runs.step_s))
+    fold = np.random.default_rng(0).permutation(int(groups.max()) + 1)[groups] % FOLDS
+    return [(np.flatnonzero(fold != one), np.flatnonzero(fold == one)) for one in np.unique(fold)]
+
+
+def _shift(logs: Array) -> float:
+    """Return the logarithm of the factor: the median, drawn towards none by what is believed of the estimator."""
+    return float(np.median(logs)) * len(logs) / (len(logs) + DOUBTED)
+
+
+def _error(logs: Array) -> float:
+    return float(np.mean(np.abs(np.expm1(-logs))))
+
+
+def _spread(left: Array) -> float:
+    """Return the deviation of a normal whose 90 % are those of Student's predictive distribution of the errors.
+
+    Its quantile is the expansion of Abramowitz and Stegun, 26.7.5.
+    """
+    n = len(left)
+    z, nu = NORMAL_90, max(n - 1, 1)
+    student = z + (z**3 + z) / (4 * nu) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * nu**2)
+    deviation = math.sqrt(float(np.mean(left**2)) * n / nu)
+    return max(student / z * deviation * math.sqrt(1 + 1 / n), SUREST)

@@ -1,0 +1,353 @@
+"""Laws of kernel time with a handful of parameters, in figures of the device: tiles in waves, traffic, power, launch.
+
+A product is cut into tiles; the compute units work through them in waves, and the library is taken to choose the best
+of several tile sizes and splits of the inner sum. A tile loses in proportion to its circumference over its area.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from leadline.estimators.ports import Array
+from leadline.estimators.step_time.device_features import PlacedKernels
+from leadline.estimators.step_time.kernel_table import COMPUTING, CONVOLUTION
+
+TILES = ((256, 128), (128, 128), (64, 128), (32, 128), (16, 128), (64, 64), (32, 64), (16, 64), (32, 32))
+SPLITS = (1, 3, 8)
+"""Tiles of the output, and parts of the inner sum, among which the library is taken to choose."""
+
+LAUNCH, COMPUTE, TRAFFIC = range(3)
+"""What a device may be apart from the others in: logarithms of factors on launch, arithmetic and traffic."""
+
+_TILE = np.array([tile for tile in TILES for _ in SPLITS], float).T[:, :, None]
+_SPLIT = np.array([split for _ in TILES for split in SPLITS], float)[:, None]
+_CHUNK = 1 << 15
+RESIDENT = 4.0
+"""Tiles that a compute unit works on at once, when there are so many."""
+WINOGRAD = 2.25
+"""How many fewer multiplications F(2×2, 3×3) takes."""
+OVERLAP = 6.0
+"""Power of the smooth maximum of launch and kernel; near the corner in the timings published with NeuSight."""
+ROWS_AT_ONCE = 8.0
+"""Rows that the blocks of a compute unit normalise at once: 2,048 threads in blocks of 256."""
+LEAST_ROW = 256
+"""Elements below which rows share a block; no shorter ones were measured."""
+WAIT = 0.48
+"""Share of the host's time for a call before its kernel starts: what the timings published with NeuSight take beyond
+their traffic, over the launch, is near this on hosts of which one takes 1.7 times as long as another."""
+CACHED = 8.0
+"""How much faster than device memory the last cache may be."""
+
+
+@dataclass(frozen=True, slots=True)
+class AnalyticalModel:
+    """The names of a law's parameters with where a fit begins, and how far from there it is likely to end.
+
+    ``wait`` is the share of the host's time for a call that is over when its kernel starts.
+    """
+
+    names: tuple[str, ...]
+    start: tuple[float, ...]
+    loose: tuple[float, ...]
+    parts: Callable[[PlacedKernels, Array, Array], tuple[Array, Array]]
+    wait: float = WAIT
+
+
+def combine_with_launch_s(kernel_s: Array, launch_s: Array, wait: float | Array) -> Array:
+    """Return the seconds between two marks around a call, whose kernel starts after the share ``wait`` of the launch.
+
+    The second mark waits for the host, which is done with the call after ``launch_s``, and for the kernel.
+    """
+    found: Array = ((kernel_s + wait * launch_s) ** OVERLAP + launch_s**OVERLAP) ** (1 / OVERLAP)
+    return found
+
+
+def subtract_launch_s(seconds: Array, launch_s: Array, wait: float) -> Array:
+    """Return the kernel's seconds of those that ``combine_with_launch_s`` gives; at least a tenth of them."""
+    rest = np.maximum(1 - np.minimum(launch_s / seconds, 1.0) ** OVERLAP, 0.0) ** (1 / OVERLAP)
+    found: Array = np.maximum(seconds * rest - wait * launch_s, 0.1 * seconds)
+    return found
+
+
+def lower_bound_s(placed: PlacedKernels) -> Array:
+    """Return the seconds below which no kernel ends: its least arithmetic at the peak, its traffic at the cache's."""
+    kernels = placed.kernels
+    computing = np.isin(kernels.law, COMPUTING)
+    least = np.where(kernels.fast_m > 0, kernels.flops / WINOGRAD, kernels.flops)
+    in_cache = np.where(kernels.moved < 2 * placed.l2_bytes, CACHED, 1.0)
+    busy_s = np.where(computing, least / placed.peak, 0.0)
+    found: Array = np.maximum(busy_s, kernels.moved / (placed.bytes_per_s * in_cache))
+    return found
+
+
+def _computing(placed: PlacedKernels, at: Array, effects: Array) -> tuple[Array, Array]:
+    shape, (wide, reach, ramp, launch, fast, transform) = at[:11], at[11:]
+    kernels = placed.kernels
+    tiles = _Tiles(*shape.tolist())
+    busy_s = _best(tiles, placed, kernels.b, kernels.m, kernels.k)
+    again = 4 * kernels.b * kernels.n * kernels.k * np.maximum(kernels.m / 128 - 1, 0)
+    missed = 1 / (1 + placed.l2_bytes / (kernels.width * kernels.n * kernels.k))
+    moved = kernels.moved + np.exp(wide) * kernels.work * again * missed
+    if (kernels.law == CONVOLUTION).any():
+        fast_m, sixteen = np.maximum(kernels.fast_m, 1.0), np.full(len(kernels), 16.0)
+        winograd_s = _best(tiles, placed, sixteen, fast_m, np.maximum(kernels.fast_k, 1.0)) * np.exp(fast)
+        winograd_s += np.exp(transform) * kernels.transform / placed.bytes_per_s
+        applies = (kernels.fast_m > 0) & ~placed.matrix
+        busy_s = np.where(applies, (busy_s**-4.0 + winograd_s**-4.0) ** -0.25, busy_s)
+    busy_s = busy_s * kernels.work * np.exp(effects[:, COMPUTE])
+    traffic_s = moved / placed.bytes_per_s * np.exp(reach + effects[:, TRAFFIC])
+    kernel_s = 1e-6 * np.exp(ramp) + (busy_s**3 + traffic_s**3) ** (1 / 3)
+    return kernel_s, 1e-6 * np.exp(launch + effects[:, LAUNCH])
+
+
+@dataclass(frozen=True, slots=True)
+class _Tiles:
+    """How tiles lose: a step of the inner sum keeps a compute unit busy for 1000 exp(``hide``) operations at least.
+
+    However small the tiles are, there are instructions and operands beside the arithmetic, and parts that stay empty.
+    """
+
+    lost: float
+    edge: float
+    small: float
+    narrow: float
+    modern: float
+    side: float
+    depth: float
+    split: float
+    wave: float
+    hide: float
+    cap: float
+
+
+def _best(how: _Tiles, placed: PlacedKernels, b: Array, m: Array, k: Array) -> Array:
+    """Return the seconds of the product under the best tile and split, in parts that fit the processor's cache."""
+    found = np.empty(len(b))
+    n, width = placed.kernels.n, placed.kernels.width
+    for begin in range(0, len(b), _CHUNK):
+        part = slice(begin, begin + _CHUNK)
+        board = (
+            placed.peak[part],
+            placed.allowed[part],
+            placed.bytes_per_s[part],
+            placed.units[part],
+            placed.modern[part],
+            placed.vector[part],
+        )
+        found[part] = _best_part(how, (b[part], m[part], n[part], k[part], width[part]), board)
+    return found
+
+
+def _best_part(how: _Tiles, sizes: tuple[Array, ...], board: tuple[Array, ...]) -> Array:
+    b, m, n, k, width = sizes
+    peak, allowed, bytes_per_s, units, modern, vector = board
+    tile_m, tile_n = _TILE
+    tiles = b * np.ceil(m / tile_m) * np.ceil(n / tile_n) * _SPLIT
+    around = np.exp(how.edge) * (1 / tile_m + np.exp(how.side) / tile_n)
+    share = 1 / (1 + around + np.exp(how.small) * (tile_m < 64) + np.exp(how.narrow) * (tile_n < 64))
+    waves = tiles / units
+    whole = 1 / (1 + np.exp(-how.wave))
+    least_s = 1e3 * np.exp(how.hide) * units / vector
+    steps_s = (k / _SPLIT + np.exp(how.depth)) * np.maximum(waves / RESIDENT, 1.0) * least_s
+    waves = np.maximum(np.ceil(waves) * whole + waves * (1 - whole), 1.0)
+    area = 2 * tile_m * tile_n
+    part_k = k / _SPLIT
+    rate = peak * np.exp(how.modern * modern) / (units * (1 + np.exp(how.lost))) * share
+    busy_s = np.hypot(waves * (area * (part_k + np.exp(how.depth))) / rate, steps_s)
+    allowed_s = tiles * (area * part_k) * (np.exp(how.cap) / allowed)
+    hotter = np.maximum(busy_s, allowed_s)
+    cooler = np.minimum(busy_s, allowed_s) / hotter
+    cooler *= cooler
+    cooler *= cooler
+    busy_s = hotter * (1 + cooler * cooler) ** 0.125  # the eighth power's smooth maximum
+    sums_s = (_SPLIT > 1) * (width * b * m * n * _SPLIT / bytes_per_s + 1e-6 * np.exp(how.split))
+    found: Array = np.min(busy_s + sums_s, axis=0)
+    return found
+
+
+def _streaming(placed: PlacedKernels, at: Array, effects: Array) -> tuple[Array, Array]:
+    reach, cached, cost, ramp, launch = at
+    kernels = placed.kernels
+    traffic_s = _streamed(placed, cached) / placed.bytes_per_s * np.exp(reach + effects[:, TRAFFIC])
+    elements = kernels.rows * kernels.columns
+    busy_s = elements * np.exp(cost + effects[:, COMPUTE]) / np.minimum(placed.vector, placed.allowed)
+    kernel_s = 1e-6 * np.exp(ramp) + (busy_s**3 + traffic_s**3) ** (1 / 3)
+    return kernel_s, 1e-6 * np.exp(launch + effects[:, LAUNCH])
+
+
+def _normalising(placed: PlacedKernels, at: Array, effects: Array) -> tuple[Array, Array]:
+    """Return kernel and launch seconds where a block of threads takes a row, and waits for itself in its reductions.
+
+    It reads the row twice: from memory again if the last cache has lost it among the rows of all other blocks.
+    """
+    reach, cached, cost, again, row, ramp, launch = at
+    kernels = placed.kernels
+    elements = kernels.rows * kernels.columns
+    in_flight = placed.units * ROWS_AT_ONCE * kernels.columns * kernels.width * np.exp(again)
+    lost = 1 / (1 + (placed.l2_bytes / in_flight) ** 2)
+    moved = _streamed(placed, cached) + lost * elements * kernels.width
+    traffic_s = moved / placed.bytes_per_s * np.exp(reach + effects[:, TRAFFIC])
+    blocks = np.minimum(kernels.rows, elements / LEAST_ROW)
+    busy_s = elements * np.exp(cost) / np.minimum(placed.vector, placed.allowed)
+    busy_s += blocks * 1e3 * np.exp(row) / (placed.units * placed.clock_hz)
+    kernel_s = 1e-6 * np.exp(ramp) + ((busy_s * np.exp(effects[:, COMPUTE])) ** 3 + traffic_s**3) ** (1 / 3)
+    return kernel_s, 1e-6 * np.exp(launch + effects[:, LAUNCH])
+
+
+def _streamed(placed: PlacedKernels, cached: float) -> Array:
+    """Return the bytes that kernels move, those that the last cache holds divided by how much faster it is."""
+    moved = placed.kernels.moved
+    inside = 1 / (1 + (moved / placed.l2_bytes) ** 2)
+    found: Array = moved / (1 + inside * np.expm1(np.logaddexp(0.0, cached)))
+    return found
+
+
+_NAMES = ("lost", "edge", "small", "narrow", "modern", "side", "depth", "split", "wave", "hide", "cap",
+          "wide", "reach", "ramp", "launch", "fast", "transform")  # fmt: skip
+PRODUCT_MODEL = AnalyticalModel(
+    _NAMES,
+    (-2.0, 2.0, -1.0, -2.0, 0.1, 0.0, 3.0, 1.0, 1.0, 0.8, 0.2, -2.0, 0.3, 0.7, 3.4, 0.2, 0.3),
+    (1.0, 1.0, 1.0, 1.0, 0.15, 0.5, 1.0, 1.0, 1.0, 0.7, 0.05, 1.0, 0.3, 0.5, 1.0, 0.5, 1.0),
+    _computing,
+)
+# In batches of small products those steps decide. The fit has another minimum, where the circumference of tiles (edge)
+# does; it fits whatever devices are learned worse, and is where a fit ends that begins as for large products.
+BATCHED_MODEL = AnalyticalModel(
+    _NAMES,
+    (-2.0, 2.0, -1.0, -2.0, 0.1, 0.0, 3.0, 1.0, 1.0, 4.2, 0.2, -2.0, 0.3, 0.7, 3.4, 0.2, 0.3),
+    PRODUCT_MODEL.loose,
+    _computing,
+)
+CONVOLUTION_MODEL = AnalyticalModel(
+    _NAMES,
+    (-2.0, 2.0, -1.0, -2.0, 0.1, 0.0, 3.0, 9.0, 1.0, 0.8, 0.2, -2.0, 0.3, 2.3, 3.4, 0.2, 0.3),
+    (1.0, 1.0, 1.0, 1.0, 0.03, 0.5, 1.0, 1.0, 1.0, 0.7, 0.05, 1.0, 0.3, 0.5, 1.0, 0.5, 1.0),
+    _computing,
+    wait=0.0,
+)
+STREAMING_MODEL = AnalyticalModel(
+    ("reach", "cached", "cost", "ramp", "launch"), (0.25, 0.5, 5.0, 0.7, 3.3), (0.3, 1.0, 0.7, 0.5, 1.0), _streaming
+)
+NORMALIZATION_MODEL = AnalyticalModel(
+    ("reach", "cached", "cost", "again", "row", "ramp", "launch"),
+    (0.2, 0.5, 4.0, 0.0, 0.0, 0.7, 3.5),
+    (0.3, 1.0, 1.0, 1.0, 0.7, 0.7, 1.0),
+    _normalising,
+)
+
+
+Whole = npt.NDArray[np.int64]
+
+SCALE = 0.15
+"""Log error from which on a kernel counts less than its square (pseudo-Huber)."""
+APART = np.array([0.35, 0.2, 0.2])
+"""Standard deviations, over devices, of ln launch, ln arithmetic and ln traffic against the law's."""
+STEP = 1e-4
+MOST_STEPS = 30
+
+
+@dataclass(frozen=True, slots=True)
+class FittedAnalyticalModel:
+    """Parameters (p,), and effects (g, 3) of the groups that the kernels were measured in."""
+
+    at: Array
+    effects: Array
+
+
+@dataclass(frozen=True, slots=True)
+class KernelMeasurements:
+    """n measured kernels: seconds, whether the launch is part of them (0 or 1), the groups (n, 3) of their effects.
+
+    ``corrected`` is what trees add to the logarithm of the law's kernel, and ``weight`` the kernels that a row counts
+    for.
+    """
+
+    placed: PlacedKernels
+    seconds: Array
+    launched: Array
+    groups: Whole
+    corrected: Array
+    weight: Array
+
+
+def fit_analytical_model(law: AnalyticalModel, measured: KernelMeasurements, *, fixed: Array | None = None, apart: Array = APART) -> FittedAnalyticalModel:
+    """Return the likeliest parameters and effects under normal priors; with ``fixed`` parameters, the effects alone.
+
+    The misfit of each group is divided by its number of kernels, so that no device outweighs the others by its rows.
+    """
+    start = np.array(law.start) if fixed is None else fixed
+    many = int(measured.groups.max()) + 1
+    problem = _Problem(law, measured, start, many, apart, fixed is None)
+    return _descended(problem, np.concatenate([start, np.zeros(3 * many)]))
+
+
+@dataclass(frozen=True, slots=True)
+class _Problem:
+    law: AnalyticalModel
+    measured: KernelMeasurements
+    start: Array
+    groups: int
+    apart: Array
+    free: bool
+
+    def errors(self, x: Array) -> Array:
+        """Return ln(measured ÷ law) of each kernel."""
+        p = len(self.start)
+        effects = x[p:].reshape(self.groups, 3)
+        own = np.stack([effects[self.measured.groups[:, i], i] for i in range(3)], axis=1)
+        kernel_s, launch_s = self.law.parts(self.measured.placed, x[:p], own)
+        found = combine_with_launch_s(kernel_s * np.exp(self.measured.corrected), self.measured.launched * launch_s, self.law.wait)
+        log: Array = np.log(self.measured.seconds / found)
+        return log
+
+    def prior(self, x: Array) -> Array:
+        p = len(self.start)
+        return np.concatenate(
+            [(x[:p] - self.start) / np.array(self.law.loose), (x[p:].reshape(-1, 3) / self.apart).ravel()]
+        )
+
+    def cost(self, errors: Array, x: Array) -> float:
+        robust = 2 * (np.sqrt(1 + (errors / SCALE) ** 2) - 1)
+        return float(self.measured.weight @ robust + np.sum(self.prior(x) ** 2))
+
+    def slopes(self, x: Array, errors: Array) -> Array:
+        """Return the Jacobian (n, p + 3 g); one evaluation serves the same effect of all groups."""
+        p, n = len(self.start), len(errors)
+        jacobian = np.zeros((n, len(x)))
+        if self.free:
+            for i in range(p):
+                moved = x.copy()
+                moved[i] += STEP
+                jacobian[:, i] = (self.errors(moved) - errors) / STEP
+        for i in range(3):
+            moved = x.copy()
+            moved[p + i :: 3] += STEP
+            jacobian[np.arange(n), p + 3 * self.measured.groups[:, i] + i] = (self.errors(moved) - errors) / STEP
+        return jacobian
+
+
+def _descended(problem: _Problem, x: Array) -> FittedAnalyticalModel:
+    p = len(problem.start)
+    scale = np.concatenate([problem.law.loose, np.tile(problem.apart, problem.groups)])
+    errors = problem.errors(x)
+    cost, damping = problem.cost(errors, x), 1e-2
+    for _ in range(MOST_STEPS):
+        jacobian = problem.slopes(x, errors)
+        weight = problem.measured.weight / (SCALE**2 * np.sqrt(1 + (errors / SCALE) ** 2))
+        normal = (jacobian.T * weight) @ jacobian + np.diag(scale**-2)
+        slope = (jacobian.T * weight) @ errors + problem.prior(x) / scale
+        before = cost
+        for _ in range(8):
+            step = -np.linalg.solve(normal + damping * np.diag(np.diag(normal)), slope)
+            tried = x + np.clip(step, -1.0, 1.0)
+            found = problem.errors(tried)
+            reached = problem.cost(found, tried)
+            if reached < cost:
+                x, errors, cost, damping = tried, found, reached, damping / 4
+                break
+            damping *= 5
+        if before - cost < 1e-4 * before:
+            break
+    return FittedAnalyticalModel(x[:p], x[p:].reshape(-1, 3))

@@ -1,0 +1,245 @@
+"""A device as the few figures that the laws of kernels need."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from leadline.core.errors import InvalidInput
+from leadline.core.hardware import Device, DeviceKind
+from leadline.estimators.ports import Array
+from leadline.estimators.step_time.kernel_table import COMPUTING, DTYPES, KernelTable
+from leadline.estimators.step_time.roofline import PROCESS_NM, WATT_PER_TFLOP_NM
+
+MATRIX_FLOAT32 = {"CDNA": 2.0, "CDNA2": 2.0}
+"""Peak of float32 products on matrix units over that of the vector units, where products run there (AMD's figures)."""
+
+MATRIX_UNITS = (3.0, 1.5)
+"""A dtype whose peak is so much above the vector float32 peak runs on matrix units: before Volta, and since."""
+BALANCE = 15.0
+"""Vector float32 operations for each byte of bandwidth, where the catalog does not say: about its median GPU."""
+LANES = 64
+"""Multiply-adds that a compute unit starts in a cycle, where the catalog does not say."""
+
+MIB = 2.0**20
+
+
+def require_gpu(device: Device, what: str) -> None:
+    """Refuse a device that is no GPU; ``what`` says what was learned.
+
+    Raises:
+        InvalidInput: it is a CPU or something else.
+    """
+    if device.kind is not DeviceKind.GPU:
+        raise InvalidInput(
+            f"{device.name} is a {device.kind.value}, but {what} learned on GPUs: price it by its specifications, or "
+            "calibrate it"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceFeatures:
+    """Figures of d devices: ``peak`` of shape (d, dtypes), NaN where a dtype is unknown; the others of shape (d,).
+
+    ``allowed`` is the float32 rate that the power limit lets through outside matrix units (FLOP/s), infinite where it
+    is not known. ``modern`` is 1 for NVIDIA's devices since Volta, which issue integers beside floats.
+    """
+
+    names: tuple[str, ...]
+    peak: Array
+    vector: Array
+    allowed: Array
+    bytes_per_s: Array
+    l2_bytes: Array
+    units: Array
+    clock_hz: Array
+    modern: Array
+
+    @classmethod
+    def of(cls, devices: Sequence[Device]) -> "DeviceFeatures":
+        """Return the figures of ``devices``.
+
+        Raises:
+            InvalidInput: a device has no memory bandwidth in the catalog.
+        """
+        for device in devices:
+            if not device.memory_bytes_per_s:
+                raise InvalidInput(f"{device.name} has no memory bandwidth in the catalog, so its speed is not known")
+        return cls(
+            tuple(device.name for device in devices),
+            np.array([_peaks(device) for device in devices]).reshape(len(devices), len(DTYPES)),
+            np.array([_vector(device) for device in devices]),
+            np.array([_allowed(device) for device in devices]),
+            np.array([float(device.memory_bytes_per_s or np.nan) for device in devices]),
+            np.array([float(device.l2_bytes or 6 * MIB) for device in devices]),
+            np.array([float(device.compute_units or _units(device)) for device in devices]),
+            np.array([_clock_hz(device) for device in devices]),
+            np.array([float(_generation(device) >= 7) for device in devices]),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedKernels:
+    """n kernels, each with the figures of the device it runs on, all of shape (n,).
+
+    ``matrix`` is true where the arithmetic runs on matrix units.
+    """
+
+    kernels: KernelTable
+    peak: Array
+    vector: Array
+    allowed: Array
+    bytes_per_s: Array
+    l2_bytes: Array
+    units: Array
+    clock_hz: Array
+    modern: Array
+    matrix: npt.NDArray[np.bool_]
+
+    def __len__(self) -> int:
+        return len(self.kernels)
+
+    def at(self, chosen: npt.NDArray[np.generic]) -> "PlacedKernels":
+        """Return the rows that a mask or positions name."""
+        return PlacedKernels(
+            self.kernels.at(chosen),
+            self.peak[chosen],
+            self.vector[chosen],
+            self.allowed[chosen],
+            self.bytes_per_s[chosen],
+            self.l2_bytes[chosen],
+            self.units[chosen],
+            self.clock_hz[chosen],
+            self.modern[chosen],
+            self.matrix[chosen],
+        )
+
+
+def place_kernels(kernels: KernelTable, boards: DeviceFeatures, where: npt.NDArray[np.int64]) -> PlacedKernels:
+    """Return the kernels on the devices whose positions in ``boards`` are ``where``, of shape (n,).
+
+    Raises:
+        InvalidInput: a kernel computes in a dtype of which a device has no peak in the catalog.
+    """
+    computing = np.isin(kernels.law, COMPUTING)
+    peak = np.where(computing, boards.peak[where, kernels.dtype], boards.vector[where])
+    if np.isnan(peak).any():
+        row = int(np.flatnonzero(np.isnan(peak))[0])
+        name, dtype = boards.names[int(where[row])], DTYPES[int(kernels.dtype[row])]
+        raise InvalidInput(f"{name} has no {dtype} peak in the catalog, so its speed is not known")
+    vector = boards.vector[where]
+    matrix = (kernels.dtype != DTYPES.index("float32")) & (
+        peak > vector * np.where(boards.modern[where] > 0, MATRIX_UNITS[1], MATRIX_UNITS[0])
+    )
+    return PlacedKernels(
+        kernels,
+        peak,
+        vector,
+        np.where(matrix, np.inf, boards.allowed[where]),
+        boards.bytes_per_s[where],
+        boards.l2_bytes[where],
+        boards.units[where],
+        boards.clock_hz[where],
+        boards.modern[where],
+        matrix,
+    )
+
+
+def _peaks(device: Device) -> list[float]:
+    peaks = device.peak_flops_per_s
+    single = peaks.get("float32", np.nan) * MATRIX_FLOAT32.get(device.architecture or "", 1.0)
+    stand_in = {"float32": single, "tf32": peaks.get("tf32", single)}
+    return [float(stand_in.get(dtype) or peaks.get(dtype) or np.nan) for dtype in DTYPES]
+
+
+def _allowed(device: Device) -> float:
+    """Return the float32 rate that the power limit allows."""
+    process = PROCESS_NM.get(device.architecture or "")
+    if not process or not device.tdp_w:
+        return np.inf
+    return device.tdp_w / (WATT_PER_TFLOP_NM * process) * 1e12
+
+
+def _units(device: Device) -> float:
+    """Return about how many compute units reach the float32 peak, at 0.18 TFLOP/s each."""
+    return max(_vector(device) / 0.18e12, 1.0)
+
+
+def _clock_hz(device: Device) -> float:
+    """Return the boost clock, from the float32 peak where the catalog does not say it."""
+    lanes = (device.compute_units or _units(device)) * (device.lanes_per_unit or LANES)
+    return device.boost_hz or _vector(device) / (2 * lanes)
+
+
+def _vector(device: Device) -> float:
+    return device.peak_flops_per_s.get("float32") or BALANCE * float(device.memory_bytes_per_s or np.nan)
+
+
+def _generation(device: Device) -> float:
+    try:
+        return float(device.compute_capability or 0)
+    except ValueError:
+        return 0.0
+
+
+EDGES = ((128, 128), (128, 64), (64, 64), (32, 32))
+EDGE = 128.0
+"""Edge of the usual large tile."""
+TYPICAL_S = 3e-5
+"""Time to which a kernel's is compared: about a launch."""
+
+
+def computing_features(placed: PlacedKernels, kernel_s: Array) -> Array:
+    """Return the features (n, f) of products and convolutions, given what the law says of their time."""
+    kernels = placed.kernels
+    b, m, n, k, width = kernels.b, kernels.m, kernels.n, kernels.k, kernels.width
+    flops, moved, peak = kernels.flops, kernels.moved, placed.peak
+    sustained = np.minimum(peak, placed.allowed)
+    found = []
+    for tile_m, tile_n in EDGES:
+        waves = b * np.ceil(m / tile_m) * np.ceil(n / tile_n) / placed.units
+        found += [np.log(waves), waves / np.ceil(waves)]
+    for edge in (32, 64, 128):
+        found += [m / (np.ceil(m / edge) * edge), n / (np.ceil(n / edge) * edge)]
+    found += [m % EDGE / EDGE, n % EDGE / EDGE]  # a library takes a tile of half the edge where that leaves less over
+    found += [np.log(m), np.log(n), np.log(k), np.log(b), k / (np.ceil(k / 16) * 16)]
+    found += [(size % 4 == 0).astype(float) for size in (m, n, k)]
+    found += [np.log(each / placed.l2_bytes) for each in (moved, width * n * k, width * m * k, width * m * n)]
+    found += [np.log(kernel_s / TYPICAL_S), np.log(flops / peak / TYPICAL_S)]
+    found += [np.log(flops / moved * placed.bytes_per_s / sustained), flops / sustained / kernel_s]
+    found += [moved / placed.bytes_per_s / kernel_s, np.minimum(placed.allowed / peak, 1.5), placed.modern]
+    found += [kernels.fast_m > 0, np.log1p(kernels.fast_m / 128 * np.ceil(n / 64) / placed.units)]
+    return np.column_stack(found)
+
+
+def convolving_features(placed: PlacedKernels, kernel_s: Array) -> Array:
+    """Return the features (n, f) of convolutions: a library chooses its code by the image, the batch and the channels.
+
+    Transforms work on tiles of 2 and 4 pixels in each direction (Lavin and Gray 2016).
+    """
+    kernels = placed.kernels
+    side, images = kernels.side, np.maximum(kernels.m / kernels.side**2, 1.0)
+    found = [np.log(side), np.log(images), np.log(np.maximum(kernels.fast_k, 1.0)), kernels.fast_k % 4 == 0]
+    found += [side / (np.ceil(side / tile) * tile) for tile in (2, 4, 8)]
+    return np.column_stack([computing_features(placed, kernel_s), *found])
+
+
+def streaming_features(placed: PlacedKernels, kernel_s: Array) -> Array:
+    """Return the features (n, f) of kernels that stream their operands."""
+    kernels = placed.kernels
+    rows, columns = kernels.rows, kernels.columns
+    found = [
+        np.log(rows / placed.units),
+        np.log(columns),
+        np.log(rows * columns / placed.units),
+        columns / (np.ceil(columns / 1024) * 1024),
+        (columns % 4 == 0).astype(float),
+        np.log(kernels.moved / placed.l2_bytes),
+        np.log(kernel_s / TYPICAL_S),
+        kernels.moved / placed.bytes_per_s / kernel_s,
+        kernels.moved / (rows * columns * kernels.width),
+        np.log(np.minimum(placed.vector, placed.allowed) / placed.bytes_per_s),
+        placed.modern,
+    ]
+    return np.column_stack(found)

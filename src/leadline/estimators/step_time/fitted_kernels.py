@@ -1,0 +1,314 @@
+"""The learned model of kernels as plain arrays, and the price of many kernels on many devices by numpy alone."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from leadline.core.errors import InvalidInput
+from leadline.estimators.ports import Array, State, floats, nest, strings, text_array, unnest
+from leadline.estimators.step_time.analytical_kernels import (
+    BATCHED_MODEL,
+    CONVOLUTION_MODEL,
+    LAUNCH,
+    NORMALIZATION_MODEL,
+    PRODUCT_MODEL,
+    STREAMING_MODEL,
+    AnalyticalModel,
+    lower_bound_s,
+)
+from leadline.estimators.step_time.device_features import (
+    DeviceFeatures,
+    PlacedKernels,
+    computing_features,
+    convolving_features,
+    place_kernels,
+    streaming_features,
+)
+from leadline.estimators.step_time.kernel_gp import KernelGP, gp_coordinates
+from leadline.estimators.step_time.kernel_table import BATCHED, COMPUTING, CONVOLUTION, KERNEL_KINDS, NORM, KernelTable
+from leadline.estimators.step_time.roofline import RAMP_S
+from leadline.estimators.tabular import trees
+from leadline.estimators.tabular.trees import Trees
+
+Whole = npt.NDArray[np.int64]
+Marks = npt.NDArray[np.bool_]
+
+MATRIX = len(KERNEL_KINDS)
+"""The law of products on matrix units, whatever they are for."""
+KERNEL_GROUPS = (*KERNEL_KINDS, "matrix")
+ALIKE: tuple[tuple[int, ...], ...] = ((1, 6), (0, 6), (0, 1, 6), (4, 5), (3, 5), (3, 4), (0, 1, 2))
+"""For each group, those whose law stands in for it where it was not learned."""
+LARGEST_CORRECTION = 1.0
+"""No tree corrects the law by more than e to this power."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupModel:
+    """One fitted law: parameters, trees for what it leaves, and what suits a device that it does not know.
+
+    There the trees are ``trusted`` so far (0 to 1), and the device is taken to be apart in ``typical`` (3,): what known
+    devices are apart in need not be zero in the middle, as a prior holds the law.
+    """
+
+    at: Array
+    trees: Trees | None = None
+    trusted: float = 1.0
+    typical: Array = field(default_factory=lambda: np.zeros(3))
+
+
+@dataclass(frozen=True, slots=True)
+class SweptGroup:
+    """What kernels of one group say that were measured on a device: parameters of its own law, and a surface over it.
+
+    There is no surface where too few of the kernels could be told from their launch.
+    """
+
+    at: Array
+    surface: KernelGP | None
+
+    def dump(self) -> State:
+        """Return it as arrays."""
+        return {"at": self.at} | (nest("surface", self.surface.dump()) if self.surface else {})
+
+    @classmethod
+    def load(cls, state: State) -> "SweptGroup":
+        """Return what ``dump`` gave."""
+        kept = unnest("surface", state)
+        return cls(floats(state["at"]), KernelGP.load(kept) if kept else None)
+
+
+@dataclass(frozen=True, slots=True)
+class FittedKernels:
+    """Laws by group, and what each known device is apart in: ``effects[(device, group)]`` of shape (3,).
+
+    A group is one of ``KERNEL_GROUPS``. ``names`` are operators whose launch was measured by itself: ``launches[(device,
+    name)]`` is the logarithm of a factor. ``near[(device, group)]`` is what a sweep of the device says.
+    ``steps[vendor]`` is the logarithm of whole steps over their kernels, on devices of the maker that were left out.
+    """
+
+    groups: dict[int, GroupModel]
+    names: tuple[str, ...] = ()
+    effects: dict[tuple[str, int], Array] = field(default_factory=dict)
+    launches: dict[tuple[str, int], float] = field(default_factory=dict)
+    sweeps: dict[tuple[str, int], SweptGroup] = field(default_factory=dict)
+    steps: dict[str, float] = field(default_factory=dict)
+
+    def dump(self) -> State:
+        """Return all of it as named arrays."""
+        state: State = {"names": text_array(self.names), "laws": np.array(sorted(self.groups), np.int64)}
+        for group, law in self.groups.items():
+            part = {"at": law.at, "trusted": np.array([law.trusted]), "typical": law.typical}
+            part |= nest("trees", _small(law.trees)) if law.trees else {}
+            state |= nest(KERNEL_GROUPS[group], part)
+        state["effects.device"] = text_array([device for device, _ in self.effects])
+        state["effects.group"] = np.array([group for _, group in self.effects], np.int64)
+        state["effects.value"] = np.array(list(self.effects.values())).reshape(-1, 3)
+        state["launches.device"] = text_array([device for device, _ in self.launches])
+        state["launches.name"] = np.array([name for _, name in self.launches], np.int64)
+        state["launches.value"] = np.array(list(self.launches.values()))
+        state["near.device"] = text_array([device for device, _ in self.sweeps])
+        state["near.group"] = np.array([group for _, group in self.sweeps], np.int64)
+        state["steps.vendor"] = text_array(list(self.steps))
+        state["steps.value"] = np.array(list(self.steps.values()))
+        for i, swept in enumerate(self.sweeps.values()):
+            state |= nest(f"near.{i}", swept.dump())
+        return state
+
+    @classmethod
+    def load(cls, state: State) -> "FittedKernels":
+        """Return the model that ``dump`` gave."""
+        laws = {}
+        for group in state["laws"].astype(int).tolist():
+            part = unnest(KERNEL_GROUPS[group], state)
+            kept = unnest("trees", part)
+            grown = trees.load_trees(kept) if kept else None
+            trusted = float(floats(part["trusted"])[0])
+            laws[group] = GroupModel(floats(part["at"]), grown, trusted, floats(part["typical"]))
+        keys = zip(strings(state["effects.device"]), state["effects.group"].astype(int).tolist(), strict=True)
+        effects = dict(zip(keys, floats(state["effects.value"]), strict=True))
+        named = zip(strings(state["launches.device"]), state["launches.name"].astype(int).tolist(), strict=True)
+        launches = dict(zip(named, floats(state["launches.value"]).tolist(), strict=True))
+        owners = zip(strings(state["near.device"]), state["near.group"].astype(int).tolist(), strict=True)
+        near = {key: SweptGroup.load(unnest(f"near.{i}", state)) for i, key in enumerate(owners)}
+        steps = dict(zip(strings(state["steps.vendor"]), floats(state["steps.value"]).tolist(), strict=True))
+        return cls(laws, strings(state["names"]), effects, launches, near, steps)
+
+    def for_device(self, device: str) -> "FittedKernels":
+        """Return what is known of one device alone, without the laws."""
+        return FittedKernels(
+            {},
+            self.names,
+            {key: value for key, value in self.effects.items() if key[0] == device},
+            {key: value for key, value in self.launches.items() if key[0] == device},
+            {key: value for key, value in self.sweeps.items() if key[0] == device},
+        )
+
+    def merge(self, other: "FittedKernels") -> "FittedKernels":
+        """Return both; where both know something of a device, what ``other`` knows."""
+        return replace(
+            self,
+            groups={**self.groups, **other.groups},
+            effects={**self.effects, **other.effects},
+            launches={**self.launches, **other.launches},
+            sweeps={**self.sweeps, **other.sweeps},
+            steps={**self.steps, **other.steps},
+        )
+
+    def predict(self, kernels: KernelTable, boards: DeviceFeatures, where: Whole, *, queued: bool = False) -> tuple[Array, Array]:
+        """Return kernel and launch seconds of each kernel, shape (n,), on the device ``where`` (positions in boards).
+
+        A kernel timed by itself also waits for the device to start; one that is ``queued`` behind others does not.
+
+        Raises:
+            InvalidInput: a device has no peak for a dtype that a kernel computes in.
+        """
+        placed = place_kernels(kernels, boards, where)
+        group = kernel_groups(placed)
+        own = self.own_effects(kernels, boards.names, where, group)
+        kernel_s, launch_s = np.empty(len(placed)), np.empty(len(placed))
+        for number in np.unique(group).tolist():
+            for swept, rows in self._sorted(number, boards.names, where, np.flatnonzero(group == number)):
+                strange = np.array([(name, number) not in self.effects for name in boards.names])[where[rows]]
+                law = self.groups[self._learned(number)]
+                part, apart = placed.at(rows), own[rows] + strange[:, None] * law.typical
+                apart[:, LAUNCH] += strange * self._beside(number)[kernels.name[rows]]
+                kernel_s[rows], launch_s[rows] = self._priced(number, part, (apart, strange), swept, queued=queued)
+        return kernel_s, launch_s
+
+    def _priced(
+        self, number: int, part: PlacedKernels, effects: tuple[Array, Marks], swept: SweptGroup | None, *, queued: bool
+    ) -> tuple[Array, Array]:
+        """Return kernel and launch seconds of one group, given what is apart (n, 3) and what device is new (n,)."""
+        learned, (apart, strange) = self._learned(number), effects
+        law = self.groups[learned]
+        at = law.at if swept is None else swept.at
+        alone, launch = analytical_model(learned).parts(part, at, apart)
+        waited = _waited_s(learned, at) if queued else 0.0
+        told, leaves = self.tree_corrections(number, part, alone)
+        if swept is None or swept.surface is None:
+            more = told * np.where(strange, law.trusted, 1.0)
+        else:
+            more = swept.surface.at(gp_coordinates(number, part.kernels), told, leaves)
+        return np.maximum((alone - waited) * np.exp(more), lower_bound_s(part)), launch
+
+    def _sorted(self, group: int, names: Sequence[str], where: Whole, rows: Whole) -> list[tuple[SweptGroup | None, Whole]]:
+        """Return the rows of each device that was swept beside what its sweep says, and those of all others."""
+        swept = {i: self.sweeps[name, group] for i, name in enumerate(names) if (name, group) in self.sweeps}
+        found: list[tuple[SweptGroup | None, Whole]] = [(one, rows[where[rows] == i]) for i, one in swept.items()]
+        found.append((None, rows[~np.isin(where[rows], list(swept))]))
+        return [(one, own) for one, own in found if len(own)]
+
+    def _learned(self, group: int) -> int:
+        """Return a group, or the most alike one that was learned."""
+        for number in (group, *ALIKE[group]):
+            if number in self.groups:
+                return number
+        raise InvalidInput(f"no kernels like {KERNEL_GROUPS[group]} were learned: fit the model on timings that hold some")
+
+    def tree_corrections(self, group: int, placed: PlacedKernels, kernel_s: Array) -> tuple[Array, Whole]:
+        """Return what trees add to the logarithm of the law's time (n,), and the leaves (n, trees) that say so."""
+        learned = self._learned(group)
+        trees_ = self.groups[learned].trees
+        if trees_ is None:
+            return np.zeros(len(placed)), np.zeros((len(placed), 0), np.int64)
+        leaves = trees_.leaves(group_features(learned, placed, kernel_s))
+        return np.clip(trees_.base + trees_.value[leaves].sum(axis=1), -LARGEST_CORRECTION, LARGEST_CORRECTION), leaves
+
+    def factor(self, device: str, vendor: str) -> float:
+        """Return what the kernels of a step are multiplied by on a device of which none was measured; else one."""
+        known = any(name == device for name, _ in self.effects)
+        return 1.0 if known else float(np.exp(self.steps.get(vendor, 0.0)))
+
+    def typical_effects(self, group: int) -> Array:
+        """Return the middle of what the known devices are apart in, shape (3,).
+
+        It is the median, but for the launch: there it is the one from which the known hosts are least off in percent.
+        """
+        known = np.array([value for (_, number), value in self.effects.items() if number == group]).reshape(-1, 3)
+        if not len(known):
+            return np.zeros(3)
+        found: Array = np.median(known, axis=0)
+        launches = np.exp(known[:, LAUNCH])
+        off = np.abs(launches[:, None] / launches - 1).sum(axis=1)
+        found[LAUNCH] = known[int(np.argmin(off)), LAUNCH]
+        return found
+
+    def _beside(self, group: int) -> Array:
+        """Return what the launch of each of ``names`` is apart from a device's others, shape (names + 1,).
+
+        It is the median over the known devices: what an operator does on the host is the same on all; the last is zero.
+        """
+        apart: list[list[float]] = [[] for _ in self.names]
+        for (device, name), value in self.launches.items():
+            if (device, group) in self.effects:
+                apart[name].append(value - float(self.effects[device, group][LAUNCH]))
+        return np.array([*(float(np.median(one)) if one else 0.0 for one in apart), 0.0])
+
+    def own_effects(self, kernels: KernelTable, devices: Sequence[str], where: Whole, group: Whole) -> Array:
+        """Return what the devices are known to be apart in, for each kernel, shape (n, 3); zeros for unknown ones."""
+        table = np.zeros((len(devices), len(KERNEL_GROUPS), 3))
+        launch = np.full((len(devices), len(self.names) + 1), np.nan)
+        for i, device in enumerate(devices):
+            for number in range(len(KERNEL_GROUPS)):
+                table[i, number] = self.effects.get((device, number), np.zeros(3))
+            for number in range(len(self.names)):
+                launch[i, number] = self.launches.get((device, number), np.nan)
+        found: Array = table[where, group]
+        named = launch[where, kernels.name]
+        found[:, 0] = np.where(np.isnan(named), found[:, 0], named)
+        return found
+
+
+def _waited_s(group: int, at: Array) -> float:
+    """Return how long a kernel timed by itself waits for the device, beyond its own ramp.
+
+    Convolutions have none that can be told from their arithmetic, and matrix units were profiled without.
+    """
+    if group in (CONVOLUTION, MATRIX):
+        return 0.0
+    ramp_s = 1e-6 * float(np.exp(at[analytical_model(group).names.index("ramp")]))
+    return max(ramp_s - RAMP_S, 0.0)
+
+
+def kernel_groups(placed: PlacedKernels) -> Whole:
+    """Return the position in ``KERNEL_GROUPS`` of each kernel."""
+    computing = np.isin(placed.kernels.law, COMPUTING)
+    found: Whole = np.where(computing & placed.matrix, MATRIX, placed.kernels.law)
+    return found
+
+
+def analytical_model(group: int) -> AnalyticalModel:
+    """Return the form of a group's law."""
+    if group == CONVOLUTION:
+        return CONVOLUTION_MODEL
+    if group == BATCHED:
+        return BATCHED_MODEL
+    if group == NORM:
+        return NORMALIZATION_MODEL
+    return PRODUCT_MODEL if group in COMPUTING or group == MATRIX else STREAMING_MODEL
+
+
+def group_features(group: int, placed: PlacedKernels, kernel_s: Array) -> Array:
+    """Return what a group's trees see."""
+    if group == CONVOLUTION:
+        return convolving_features(placed, kernel_s)
+    if group in COMPUTING or group == MATRIX:
+        return computing_features(placed, kernel_s)
+    return streaming_features(placed, kernel_s)
+
+
+def round_trees(grown: Trees) -> Trees:
+    """Return trees that lose nothing when they are kept in single precision."""
+    return trees.load_trees(_small(grown))
+
+
+def _small(grown: Trees) -> State:
+    """Return trees in the few bits that they need."""
+    kept = grown.dump()
+    for name in ("threshold", "value"):
+        kept[name] = kept[name].astype(np.float32)
+    for name in ("roots", "column", "left", "right"):
+        kept[name] = kept[name].astype(np.int32)
+    return kept

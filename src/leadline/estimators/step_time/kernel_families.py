@@ -1,0 +1,158 @@
+"""Which measured kernel stands for which operator."""
+
+import math
+from collections.abc import Container, Mapping
+
+from leadline.core.graph import BYTES_PER_ELEMENT, Op, OpKind
+
+STANDS_FOR = {
+    "linear": "addmm", "addmv": "addmm", "mv": "mm", "matmul": "mm", "baddbmm": "bmm", "dot": "sum",
+    "mkldnn_convolution": "convolution", "cudnn_convolution": "convolution", "conv2d": "convolution",
+    "sub": "add", "mul": "add", "rsub": "mul_scalar", "neg": "mul_scalar", "abs": "mul_scalar", "clamp": "hardtanh",
+    "leaky_relu": "relu", "elu": "exp", "softplus": "exp", "log": "exp", "sin": "exp", "cos": "exp", "erf": "gelu",
+    "sigmoid_backward": "tanh_backward", "leaky_relu_backward": "threshold_backward", "hardswish": "silu",
+    "hardswish_backward": "silu_backward", "elu_backward": "silu_backward", "hardsigmoid": "hardtanh",
+    "hardsigmoid_backward": "hardtanh_backward", "native_dropout": "bernoulli_", "bernoulli": "bernoulli_",
+    "uniform_": "bernoulli_", "normal_": "bernoulli_", "randn": "bernoulli_", "rsqrt": "sqrt", "reciprocal": "sqrt",
+    "masked_fill": "where", "zeros": "fill_", "ones": "fill_", "full": "fill_", "zero_": "fill_", "zeros_like": "fill_",
+    "ones_like": "fill_", "new_zeros": "fill_", "empty_like": "fill_", "_to_copy": "copy_", "contiguous": "clone",
+    "lerp": "lerp_", "addcmul": "addcmul_", "addcdiv": "addcdiv_", "stack": "cat", "split_with_sizes_copy": "clone",
+    "index_put": "index_put_", "_index_put_impl_": "index_put_", "index_add": "index_add_",
+    "scatter_add": "scatter_add_", "scatter": "scatter_add_", "scatter_": "scatter_add_", "repeat": "clone",
+    "_safe_softmax": "_softmax", "_native_batch_norm_legit": "native_batch_norm", "var_mean": "mean",
+    "_native_batch_norm_legit_no_training": "native_batch_norm_inference", "prod": "sum", "max": "sum", "min": "sum",
+    "amax": "mean", "argmax": "mean", "linalg_vector_norm": "sum", "avg_pool2d": "max_pool2d_with_indices",
+    "avg_pool2d_backward": "max_pool2d_with_indices_backward", "_adaptive_avg_pool2d": "mean_window",
+    "_adaptive_avg_pool2d_backward": "copy_", "upsample_bilinear2d": "upsample_nearest2d", "pow_": "pow",
+    "upsample_bilinear2d_backward": "upsample_nearest2d_backward", "select_backward": "fill_",
+    "slice_backward": "copy_",
+}  # fmt: skip
+"""Operator → the operator of the sweep whose cost follows the same law."""
+
+BY_KIND = {
+    OpKind.GEMM: "mm", OpKind.CONV: "convolution", OpKind.ATTENTION: "attention", OpKind.RNN: "lstm",
+    OpKind.NORM: "native_layer_norm", OpKind.SOFTMAX: "_softmax", OpKind.POOL: "max_pool2d_with_indices",
+    OpKind.ELEMENTWISE: "add", OpKind.REDUCTION: "sum", OpKind.EMBEDDING: "embedding", OpKind.INDEX: "index_select",
+    OpKind.COPY: "clone", OpKind.OPTIMIZER: "addcmul_", OpKind.OTHER: "add", OpKind.COMMUNICATION: "copy_",
+}  # fmt: skip
+"""Kind → what stands for an operator that no table knows."""
+
+
+def kernel_family(op: Op, measured: Container[tuple[str, str]]) -> str:
+    """Return the name of the sweep's kernel that stands for ``op``.
+
+    ``measured`` holds (kernel, dtype); an operator that was measured itself stands for itself.
+    """
+    name = plain_name(op.name)
+    backward = "backward" in name
+    if op.kind is OpKind.ATTENTION:
+        return "attention_backward" if backward else "attention"
+    if op.kind is OpKind.RNN:
+        stem = next((stem for stem in ("gru", "rnn") if name.startswith(stem)), "lstm")
+        return f"{stem}_backward" if backward else stem
+    return _named(op, name, measured)
+
+
+def _named(op: Op, name: str, measured: Container[tuple[str, str]]) -> str:
+    """Return the kernel of that name, one of its kind in its place, or what stands for the whole kind."""
+    if name == "native_batch_norm" and len(op.outputs) > 1 and 0 in op.outputs[1].shape:
+        return "native_batch_norm_inference"
+    if name in ("sum", "mean") and op.inputs and op.outputs:
+        return _reduction(op, name)
+    for candidate in (name, f"{name}_", name.removesuffix("_")):
+        if (candidate, "float32") in measured:
+            return candidate
+        if candidate in STANDS_FOR:
+            return STANDS_FOR[candidate]
+    family = BY_KIND[op.kind]
+    return f"{family}_backward" if "backward" in name and (f"{family}_backward", "float32") in measured else family
+
+
+def plain_name(name: str) -> str:
+    """Return the operator without namespace and overload: ``aten.add_.Tensor`` is ``add_``."""
+    parts = name.replace("::", ".").split(".")
+    return parts[1] if len(parts) > 1 and parts[0] in ("aten", "torchvision", "prims") else parts[0]
+
+
+def _reduction(op: Op, name: str) -> str:
+    """Tell a whole sum from one over rows, over columns, over an image's channels or over its pixels."""
+    source, result = op.inputs[0].shape, op.outputs[0].shape
+    if len(source) == 4:
+        return "mean_window" if name == "mean" else "sum_channels"
+    if len(result) == 0 or all(size == 1 for size in result):
+        return "sum"
+    return "mean" if name == "mean" else "sum_dim"
+
+
+PRODUCTS = ("addmm", "mm", "bmm")
+RECURRENT = ("lstm", "gru", "rnn")
+SCATTERS = ("index_put_", "index_add_", "scatter_add_")
+
+_FAR = 2.0
+"""Distance between kernels of different make: strided, transposed, one-dimensional."""
+
+
+def kernel_sizes(op: Op, family: str) -> dict[str, int]:
+    """Return the sizes of ``op`` by the names that the sweep gives them in ``family``."""
+    if op.kind is OpKind.RNN:
+        return _recurrent(op)
+    if op.dims and op.kind in (OpKind.GEMM, OpKind.CONV, OpKind.ATTENTION):
+        return dict(op.dims)
+    shapes = [spec.shape for spec in (*op.inputs, *op.outputs)]
+    if op.kind in (OpKind.EMBEDDING, OpKind.INDEX) and "backward" not in op.name:
+        shapes = [spec.shape for spec in (op.inputs[1:] if family in SCATTERS else op.outputs[:1])]
+    elements = max((math.prod(shape) for shape in shapes), default=0)
+    if not shapes:
+        elements = int((op.bytes_read + op.bytes_written) / 2 / BYTES_PER_ELEMENT.get(op.dtype, 4))
+    widest = max(shapes, key=math.prod, default=())
+    image = len(widest) == 4 and not family.startswith("_")
+    columns = max(math.prod(widest[2:]) if image else (widest[-1] if widest else 1), 1)
+    return {"columns": columns, "elements": max(elements, 1), "rows": max(elements // columns, 1)}
+
+
+def family_coordinates(family: str, dims: Mapping[str, int]) -> tuple[float, ...]:
+    """Return where a kernel lies among its family's: logarithms of its sizes over their lengths of correlation.
+
+    The lengths were chosen once, by cross-validation on kernels of random sizes.
+    """
+    if family in PRODUCTS:
+        return tuple(_log(dims, name) / 3 for name in ("b", "m", "n", "k"))
+    if family.startswith("convolution"):
+        return _convolution(dims)
+    if family.startswith("attention"):
+        return (*(_log(dims, name) / 3 for name in ("q", "kv", "d")), (_log(dims, "b") + _log(dims, "h")) / 3)
+    if family.removesuffix("_backward") in RECURRENT:
+        return tuple(_log(dims, name) / 3 for name in ("b", "q", "c", "k"))
+    if "rows" in dims:
+        return (_log(dims, "rows") / 3, _log(dims, "columns") / 3)
+    return (_log(dims, "elements"),)
+
+
+def _convolution(dims: Mapping[str, int]) -> tuple[float, ...]:
+    groups = max(dims.get("groups", 1), 1)
+    return (
+        _log(dims, "n") / 3.5,
+        0.5 * (_log(dims, "h") + _log(dims, "w")) / 1.8,
+        math.log(max(dims["c"] // groups, 1)) / 4,
+        math.log(max(dims["k"] // groups, 1)) / 4,
+        math.log(groups) / 4,
+        0.5 * (_log(dims, "r") + _log(dims, "s")) / 2,
+        _log(dims, "stride") / 2,
+        _FAR * dims.get("transposed", 0),
+        _FAR * (dims["w"] == 1 or dims["h"] == 1),
+    )
+
+
+def _recurrent(op: Op) -> dict[str, int]:
+    """Return batch, steps, features in (the mean over stacked layers) and features held of a recurrent op."""
+    if op.dims:
+        hidden, layers = op.dims["hidden"], max(op.dims.get("layers", 1), 1)
+        stacked = hidden * op.dims.get("directions", 1) * (layers - 1)
+        return {"b": op.dims["batch"], "q": op.dims["seq"], "c": (op.dims["input"] + stacked) // layers, "k": hidden}
+    shape = max((spec.shape for spec in op.inputs if len(spec.shape) == 3), key=math.prod, default=(1, 1, 1))
+    hidden = op.outputs[0].shape[-1] if op.outputs and op.outputs[0].shape else shape[-1]
+    return {"b": shape[1], "q": shape[0], "c": shape[2], "k": hidden}
+
+
+def _log(dims: Mapping[str, int], name: str) -> float:
+    return math.log(max(dims.get(name, 1), 1))

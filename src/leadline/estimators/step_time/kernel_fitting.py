@@ -1,0 +1,215 @@
+"""Fit the learned model of kernels: a law for each group of kernels, then trees on what the law leaves over."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from leadline.core.errors import InvalidInput
+from leadline.core.graph import Op
+from leadline.core.hardware import Device
+from leadline.estimators.ports import Array
+from leadline.estimators.step_time.analytical_kernels import KernelMeasurements, fit_analytical_model, subtract_launch_s
+from leadline.estimators.step_time.device_features import DeviceFeatures, PlacedKernels, place_kernels
+from leadline.estimators.step_time.fitted_kernels import (
+    LARGEST_CORRECTION,
+    FittedKernels,
+    GroupModel,
+    analytical_model,
+    group_features,
+    kernel_groups,
+    round_trees,
+)
+from leadline.estimators.step_time.kernel_table import KernelTable, tabulate_ops
+from leadline.estimators.tabular.trees import Trees, fit_boosted_trees
+
+Whole = npt.NDArray[np.int64]
+
+LEAST_KERNELS = 8
+"""A law needs so many kernels."""
+LAW_ROWS = 500
+"""Kernels of a device and a group that its law is fitted on; more hardly change a dozen parameters."""
+TREE_ROWS = 2500
+COUNTS_FOR = 100.0
+"""All kernels of a device and a group count for at most so many independent ones: their errors have common causes."""
+TREES = 120
+DEPTH = 6
+HIDDEN = 0.9
+"""A kernel whose time is below this share of the launch says nothing of itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class KernelSample:
+    """One measured kernel. Without ``launched`` the seconds are the kernel's own, as a profiler of the device says."""
+
+    op: Op
+    device: Device
+    seconds: float
+    launched: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class KernelSamples:
+    """Measured kernels by columns: ``device`` are positions in ``boards.names``."""
+
+    kernels: KernelTable
+    boards: DeviceFeatures
+    device: Whole
+    seconds: Array
+    launched: Array
+    names: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.seconds)
+
+    def at(self, chosen: npt.NDArray[np.generic]) -> "KernelSamples":
+        """Return the kernels that a mask or positions name."""
+        return KernelSamples(
+            self.kernels.at(chosen),
+            self.boards,
+            self.device[chosen],
+            self.seconds[chosen],
+            self.launched[chosen],
+            self.names,
+        )
+
+    def placed(self) -> PlacedKernels:
+        """Return the kernels with the figures of their devices."""
+        return place_kernels(self.kernels, self.boards, self.device)
+
+
+def tabulate_kernels(timings: Sequence[KernelSample], names: Sequence[str] = ()) -> KernelSamples:
+    """Return measured kernels by columns; operators of ``names`` have a launch of their own.
+
+    Raises:
+        InvalidInput: a time is no finite number above zero, or a device lacks the figures that the laws need.
+    """
+    for one in timings:
+        if not (np.isfinite(one.seconds) and one.seconds > 0):
+            raise InvalidInput(
+                f"{one.op.name} on {one.device.name} took {one.seconds} s, but only finite times above zero can be "
+                "learnt from: leave it out"
+            )
+    devices = {one.device.name: one.device for one in timings}
+    position = {name: i for i, name in enumerate(devices)}
+    return KernelSamples(
+        tabulate_ops((one.op for one in timings), {name: i for i, name in enumerate(names)}),
+        DeviceFeatures.of(list(devices.values())),
+        np.array([position[one.device.name] for one in timings], np.int64),
+        np.array([one.seconds for one in timings], float),
+        np.array([float(one.launched) for one in timings]),
+        tuple(names),
+    )
+
+
+def fit_kernels(timings: Sequence[KernelSample], names: Sequence[str] = (), *, seed: int = 0) -> FittedKernels:
+    """Return the model learned from measured kernels of any devices.
+
+    Raises:
+        InvalidInput: fewer than ``LEAST_KERNELS`` kernels were measured, or one cannot be learnt from.
+    """
+    return fit_kernel_samples(tabulate_kernels(timings, names), seed=seed)
+
+
+def fit_kernel_samples(timings: KernelSamples, *, seed: int = 0, law_rows: int = LAW_ROWS, tree_rows: int = TREE_ROWS) -> FittedKernels:
+    """Return the model learned from a table of measured kernels; the same as ``fit_kernels``.
+
+    A law is fitted on ``law_rows`` kernels of each device and group, its trees on ``tree_rows``.
+    """
+    if len(timings) < LEAST_KERNELS:
+        raise InvalidInput(f"{len(timings)} measured kernels are too few to learn from: give at least {LEAST_KERNELS}")
+    group = kernel_groups(timings.placed())
+    laws: dict[int, GroupModel] = {}
+    effects: dict[tuple[str, int], Array] = {}
+    launches: dict[tuple[str, int], float] = {}
+    for number in np.unique(group).tolist():
+        own = timings.at(np.flatnonzero(group == number))
+        if len(own) < LEAST_KERNELS:
+            continue
+        law, apart, by_name = _learned(number, own, seed, (law_rows, tree_rows))
+        laws[number] = law
+        effects |= {(device, number): value for device, value in apart.items()}
+        launches |= by_name
+    return FittedKernels(laws, timings.names, effects, launches)
+
+
+def _learned(
+    number: int, timings: KernelSamples, seed: int, most: tuple[int, int]
+) -> tuple[GroupModel, dict[str, Array], dict[tuple[str, int], float]]:
+    """Return the law of a group, and what each device is apart in."""
+    few = timings.at(_some(timings.device, most[0], seed))
+    measured = make_measurements(few)
+    fitted = fit_analytical_model(analytical_model(number), measured)
+    many = timings.at(_some(timings.device, most[1], seed + 1))
+    groups, keys = effect_groups(many)
+    before = {key: fitted.effects[i] for i, key in enumerate(effect_groups(few)[1])}
+    table = np.array([before.get(key, np.zeros(3)) for key in keys])
+    own = np.stack([table[groups[:, i], i] for i in range(3)], axis=1)
+    law = GroupModel(fitted.at, _trees(number, many, fitted.at, own, seed))
+    names = timings.boards.names
+    apart = {names[device]: value.copy() for (device, kind), value in before.items() if kind < 0}
+    launches = {(names[device], kind): float(value[0]) for (device, kind), value in before.items() if kind >= 0}
+    for name, value in apart.items():
+        of_device = [launch for (device, _), launch in launches.items() if device == name]
+        if of_device:
+            value[0] = float(np.median(of_device))
+    return law, apart, launches
+
+
+def effect_groups(timings: KernelSamples) -> tuple[Whole, tuple[tuple[int, int], ...]]:
+    """Return the groups (n, 3) of launch, arithmetic and traffic, and the device and name (-1: any) of each group."""
+    keys: dict[tuple[int, int], int] = {}
+    by_name = [keys.setdefault(key, len(keys)) for key in _pairs(timings.device, timings.kernels.name)]
+    by_device = [keys.setdefault(key, len(keys)) for key in _pairs(timings.device, np.full(len(timings), -1))]
+    return np.array([by_name, by_device, by_device], np.int64).T, tuple(keys)
+
+
+def make_measurements(timings: KernelSamples, corrected: Array | None = None) -> KernelMeasurements:
+    """Return a table as the fit of a law takes it; each device counts for at most ``COUNTS_FOR`` kernels."""
+    rows = np.bincount(timings.device, minlength=len(timings.boards.names))
+    weight = np.minimum(1.0, COUNTS_FOR / np.maximum(rows, 1))[timings.device]
+    zeros = np.zeros(len(timings))
+    groups = effect_groups(timings)[0]
+    return KernelMeasurements(
+        timings.placed(), timings.seconds, timings.launched, groups, zeros if corrected is None else corrected, weight
+    )
+
+
+def _trees(number: int, timings: KernelSamples, at: Array, effects: Array, seed: int) -> Trees | None:
+    """Return trees on ln(measured ÷ law) of the kernels that are seen beside their launch."""
+    placed = timings.placed()
+    kernel_s, launch_s = analytical_model(number).parts(placed, at, effects)
+    launch_s = launch_s * timings.launched
+    seen = np.flatnonzero(
+        (kernel_s + analytical_model(number).wait * launch_s > HIDDEN * launch_s) & (timings.seconds > launch_s)
+    )
+    if len(seen) < 10 * LEAST_KERNELS:
+        return None
+    left = np.log(subtract_launch_s(timings.seconds[seen], launch_s[seen], analytical_model(number).wait) / kernel_s[seen])
+    rows = np.bincount(timings.device[seen], minlength=len(timings.boards.names))
+    weight = 1.0 / rows[timings.device[seen]]
+    grown = fit_boosted_trees(
+        group_features(number, placed.at(seen), kernel_s[seen]),
+        np.clip(left, -LARGEST_CORRECTION, LARGEST_CORRECTION),
+        weight / weight.mean(),
+        0.0,
+        n_estimators=TREES,
+        learning_rate=0.1,
+        max_depth=DEPTH,
+        min_samples_leaf=20,
+        max_features=0.4,
+        random_state=seed,
+    )
+    return round_trees(grown)
+
+
+def _some(device: Whole, most: int, seed: int) -> Whole:
+    """Return positions of at most so many rows of each device."""
+    shuffled = np.random.default_rng(seed).permutation(len(device))
+    kept = [shuffled[device[shuffled] == one][:most] for one in np.unique(device)]
+    return np.sort(np.concatenate(kept))
+
+
+def _pairs(one: Whole, other: Whole) -> list[tuple[int, int]]:
+    return list(zip(one.tolist(), other.tolist(), strict=True))

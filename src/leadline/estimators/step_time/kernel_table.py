@@ -1,0 +1,188 @@
+"""Ops as columns: the sizes that decide the speed of each kernel, so that a whole graph is priced by numpy at once."""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from leadline.core.errors import InvalidInput
+from leadline.core.graph import BYTES_PER_ELEMENT, Op, OpKind
+from leadline.estimators.ports import Array
+
+Whole = npt.NDArray[np.int64]
+
+PRODUCT, BATCHED, CONVOLUTION, STREAM, NORM, SOFTMAX = range(6)
+"""Laws of kernels: a product of two matrices, a batch of them, a convolution, element by element, by rows."""
+KERNEL_KINDS = ("product", "batched", "convolution", "stream", "norm", "softmax")
+COMPUTING = (PRODUCT, BATCHED, CONVOLUTION)
+DTYPES = ("float32", "float64", "tf32", "float16", "bfloat16", "int8", "float8")
+_BY_KIND = {OpKind.NORM: NORM, OpKind.SOFTMAX: SOFTMAX}
+
+
+@dataclass(frozen=True, slots=True)
+class KernelTable:
+    """n kernels by columns, each of shape (n,).
+
+    ``law`` is a position in ``KERNEL_KINDS`` and ``dtype`` one in ``DTYPES``. ``b, m, n, k`` are the sizes of the product that
+    a computing kernel amounts to, and ``work`` how many such products it computes. ``fast_m`` and ``fast_k`` are rows
+    and inner sum of the 16 products of Winograd's F(2×2, 3×3) (Lavin and Gray 2016), and ``transform`` the bytes that
+    its transforms move; zero where it does not apply. ``side`` is the square root of the pixels of an image that a
+    convolution writes; one elsewhere. ``rows`` and ``columns`` are those of the largest operand,
+    ``width`` the bytes of an element, ``moved`` the traffic if nothing is cached, ``count`` how often the kernel runs
+    and ``launched`` how many kernels a call starts. ``name`` is a position in the table's ``names``.
+    """
+
+    law: Whole
+    dtype: Whole
+    name: Whole
+    b: Array
+    m: Array
+    n: Array
+    k: Array
+    work: Array
+    fast_m: Array
+    fast_k: Array
+    transform: Array
+    side: Array
+    rows: Array
+    columns: Array
+    width: Array
+    moved: Array
+    flops: Array
+    count: Array
+    launched: Array
+
+    def __len__(self) -> int:
+        return len(self.law)
+
+    def at(self, chosen: npt.NDArray[np.generic] | slice) -> "KernelTable":
+        """Return the kernels that a mask or positions name."""
+        return KernelTable(*(getattr(self, one.name)[chosen] for one in fields(self)))
+
+    def interpolate(self, other: "KernelTable", share: float) -> "KernelTable":
+        """Return the kernels of a configuration between two of one graph: sizes are affine in the batch.
+
+        Raises:
+            InvalidInput: the two tables do not hold the same kernels in the same order.
+        """
+        if len(self) != len(other) or (self.law != other.law).any() or (self.name != other.name).any():
+            raise InvalidInput(
+                f"{len(self)} and {len(other)} kernels of two graphs do not pair: give two configurations of one graph"
+            )
+        mixed: list[Any] = []
+        for one in fields(self):
+            mine, theirs = getattr(self, one.name), getattr(other, one.name)
+            mixed.append(mine if mine.dtype == np.int64 else np.maximum(mine + share * (theirs - mine), 0.0))
+        return KernelTable(*mixed)
+
+
+def join_kernel_tables(tables: Sequence[KernelTable]) -> KernelTable:
+    """Return several tables as one."""
+    return KernelTable(*(np.concatenate([getattr(one, field.name) for one in tables]) for field in fields(KernelTable)))
+
+
+def tabulate_ops(ops: Iterable[Op], names: Mapping[str, int] | None = None) -> KernelTable:
+    """Return the ops as columns; alike ops keep a row each.
+
+    ``names`` gives the positions of names that are told apart; others are -1.
+
+    Raises:
+        InvalidInput: the arithmetic of an op runs in a dtype that no device has.
+    """
+    known = names or {}
+    seen: dict[int, tuple[float, ...]] = {}
+    found = []
+    for op in ops:
+        row = seen.get(id(op))
+        if row is None:
+            row = seen[id(op)] = _row(op, known)
+        found.append(row)
+    matrix = np.array(found, dtype=np.float64).reshape(len(found), 19)
+    law, dtype, name = matrix[:, :3].astype(np.int64).T
+    return KernelTable(law, dtype, name, *(matrix[:, i].copy() for i in range(3, 19)))
+
+
+def _row(op: Op, names: Mapping[str, int]) -> tuple[float, ...]:
+    width = BYTES_PER_ELEMENT.get(op.dtype, 4)
+    moved = op.bytes_read + op.bytes_written
+    law, sizes = _computed(op)
+    rows, columns = _extent(op, moved, width)
+    return (
+        law, _dtype(op, law), names.get(op.name, -1), *sizes,
+        rows, columns, width, moved, op.flops, op.count, op.kernels,
+    )  # fmt: skip
+
+
+def _dtype(op: Op, law: int) -> int:
+    if law not in COMPUTING:
+        return 0
+    name = "float8" if op.dtype.startswith("float8") else op.dtype
+    if name == "float32" and op.kind in (OpKind.CONV, OpKind.RNN):
+        name = "tf32"  # PyTorch lets cuDNN use TF32 where the device has it, and cuBLAS not
+    if name not in DTYPES:
+        if op.kind is OpKind.GEMM and name.startswith(("int", "uint", "bool")):
+            return DTYPES.index("float32")
+        raise InvalidInput(f"{op.name} computes in {name}, whose speed was learned on no device: cast it to float32")
+    return DTYPES.index(name)
+
+
+def _extent(op: Op, moved: float, width: int) -> tuple[float, float]:
+    """Return rows and columns of the largest operand."""
+    largest: tuple[int, ...] = ()
+    most = 0
+    for spec in (*op.inputs, *op.outputs):
+        size = math.prod(spec.shape)
+        if size > most:
+            largest, most = spec.shape, size
+    if not most:
+        return max(moved / 2 / width / 1024, 1.0), 1024.0
+    columns = largest[-1] if largest else 1
+    if len(largest) == 4 and op.kind is OpKind.NORM:
+        columns = largest[2] * largest[3]
+    return max(most / columns, 1.0), float(columns)
+
+
+def _computed(op: Op) -> tuple[int, tuple[float, ...]]:
+    """Return the law of an op, and ``b, m, n, k, work, fast_m, fast_k, transform, side`` of its product."""
+    dims, kind = op.dims, op.kind
+    if not op.flops or kind not in (OpKind.GEMM, OpKind.CONV, OpKind.ATTENTION, OpKind.RNN):
+        return _streams(op), (1.0, 1.0, 1.0, 1.0, 1.0, 0.0, 0.0, 0.0, 1.0)
+    if kind is OpKind.CONV and "c" in dims:
+        return CONVOLUTION, _convolved(op)
+    if kind is OpKind.ATTENTION and "q" in dims:
+        b, m, n, k = dims["b"] * dims["h"], dims["q"], dims["kv"], dims["d"]
+    elif kind is OpKind.RNN and "hidden" in dims:
+        b, m, n, k = 1, dims["batch"], 4 * dims["hidden"], dims["input"] + dims["hidden"]
+    elif "m" in dims:
+        b, m, n, k = dims.get("b", 1), dims["m"], dims["n"], dims["k"]
+    else:
+        b, m = 1, max(round((op.flops / 2) ** (1 / 3)), 1)
+        n = k = m
+    b, m, n, k = max(b, 1), max(m, 1), max(n, 1), max(k, 1)
+    work = op.flops / (2.0 * b * m * n * k)
+    return BATCHED if b > 1 else PRODUCT, (b, m, n, k, work, 0.0, 0.0, 0.0, 1.0)
+
+
+def _streams(op: Op) -> int:
+    """Return the law of an op that streams its operands.
+
+    Batch norms are no norms in this: channels are few and long, so that no block waits for its row.
+    """
+    return STREAM if "batch_norm" in op.name else _BY_KIND.get(op.kind, STREAM)
+
+
+def _convolved(op: Op) -> tuple[float, ...]:
+    dims = op.dims
+    groups = max(dims.get("groups", 1), 1)
+    c, k = max(dims["c"] // groups, 1), max(dims["k"] // groups, 1)
+    pixels = dims["n"] * dims["h"] * dims["w"]
+    side = math.sqrt(dims["h"] * dims["w"])
+    work = op.flops / (2.0 * groups * pixels * k * c * dims["r"] * dims["s"])
+    fast = dims["r"] == dims["s"] == 3 and dims.get("stride", 1) == dims.get("dilation", 1) == groups == 1
+    if not fast:
+        return groups, pixels, k, c * dims["r"] * dims["s"], work, 0.0, 0.0, 0.0, side
+    tiles = dims["n"] * math.ceil(dims["h"] / 2) * math.ceil(dims["w"] / 2)
+    return groups, pixels, k, c * 9, work, tiles, c, 4.0 * (16 * tiles * (c + k) + 25 * c * k), side

@@ -1,0 +1,141 @@
+"""The learned model of kernels as a ``KernelModel``, for one device or for many configurations at once."""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from leadline.core.estimate import Tier
+from leadline.core.graph import Op, OpGraph
+from leadline.core.hardware import Device
+from leadline.estimators.ports import Array
+from leadline.estimators.recent_cache import RecentCache
+from leadline.estimators.step_time.device_features import DeviceFeatures, require_gpu
+from leadline.estimators.step_time.fitted_kernels import FittedKernels
+from leadline.estimators.step_time.kernel_table import KernelTable, join_kernel_tables, tabulate_ops
+from leadline.estimators.step_time.roofline import HOST_SPREAD, LAUNCH_S
+
+SPREAD = 0.12
+"""Standard deviation of ln(true ÷ predicted) of a whole step: of the 45 runs of transformers published with NeuSight,
+each on a device whose kernels and runs were left out."""
+
+FURTHER = 0.4
+"""Share of a launch that each further kernel of one call takes."""
+
+
+KernelTableFactory = Callable[[Sequence[Op]], KernelTable]
+"""Makes columns of ops; remembers the last lists, so that one graph is laid out once for all devices."""
+
+
+def kernel_table_factory(fitted: FittedKernels) -> KernelTableFactory:
+    """Return what makes the columns that ``fitted`` prices."""
+    names = {name: i for i, name in enumerate(fitted.names)}
+
+    def columns(ops: Sequence[Op]) -> KernelTable:
+        return tabulate_ops(ops, names)
+
+    return RecentCache(columns)
+
+
+class LearnedKernels:
+    """A ``KernelModel`` that learned from the kernels of other devices, and from this one's where they were measured.
+
+    Raises:
+        InvalidInput: the device is no GPU, or the catalog lacks its memory bandwidth or the peak of an op's dtype.
+    """
+
+    name = "learned kernels"
+    tier = Tier.LEARNED
+    host_spread = HOST_SPREAD
+
+    def __init__(
+        self, fitted: FittedKernels, device: Device, *, spread: float = SPREAD, reasons: tuple[str, ...] = (),
+        tables: KernelTableFactory | None = None,
+    ) -> None:  # fmt: skip
+        require_gpu(device, "kernels were")
+        self.reasons = reasons
+        self._spread = spread
+        self._fitted = fitted
+        self._boards = DeviceFeatures.of([device])
+        self._tables = tables or kernel_table_factory(fitted)
+        self.factor = fitted.factor(device.name, device.vendor)
+        figures = device.calibration.figures if device.calibration else {}
+        self.call_s = figures.get("launch_s", LAUNCH_S[device.kind])
+
+    def spread_of(self, graph: OpGraph) -> float:  # noqa: ARG002 - part of the protocol
+        """Return what was found of steps on devices left out."""
+        return self._spread
+
+    def op_s(self, op: Op) -> float:
+        """Return the seconds of one call of ``op``."""
+        return self.ops_s([op])[0]
+
+    def ops_s(self, ops: Sequence[Op]) -> list[float]:
+        """Return the seconds of one call of each op; alike ones are priced once."""
+        kernels = self._tables(ops)
+        alike, where = _distinct(kernels)
+        found: list[float] = self._priced(kernels.at(alike))[where].tolist()
+        return found
+
+    def launch_s(self, op: Op) -> float:
+        """Return the host seconds of one call; a view costs as much as a kernel."""
+        return self.call_s * (1 + FURTHER * (op.kernels - 1))
+
+    def step_s(self, graph: OpGraph) -> float:
+        """Return the seconds of the whole graph: the host runs ahead, so the slower of the two decides."""
+        kernels = self._tables(graph.ops)
+        alike, where = _distinct(kernels)
+        kernels_s = float(self._priced(kernels.at(alike))[where] @ kernels.count)
+        return max(kernels_s, float(_launches(kernels, self.call_s)))
+
+    def _priced(self, kernels: KernelTable) -> Array:
+        return self.factor * _alone_s(self._fitted, kernels, self._boards, np.zeros(len(kernels), np.int64))
+
+
+def predict_steps_s(fitted: FittedKernels, configurations: Sequence[KernelTable], devices: Sequence[Device]) -> Array:
+    """Return the seconds of a step of each configuration on the GPU beside it, shape (c,), all priced in one go.
+
+    Raises:
+        InvalidInput: a device is no GPU, or lacks the figures that the laws need.
+    """
+    models = {device.name: LearnedKernels(fitted, device) for device in devices}
+    place = {name: i for i, name in enumerate(models)}
+    boards = DeviceFeatures.of(list({device.name: device for device in devices}.values()))
+    sizes = [len(one) for one in configurations]
+    owner = np.repeat(np.arange(len(sizes)), sizes)
+    where = np.array([place[device.name] for device in devices], np.int64)[owner]
+    kernels = join_kernel_tables(configurations)
+    alike, back = _distinct(kernels, where)
+    kernel_s = _alone_s(fitted, kernels.at(alike), boards, where[alike])[back]
+    factor = np.array([models[device.name].factor for device in devices])
+    busy_s = factor * np.bincount(owner, kernel_s * kernels.count, minlength=len(sizes))
+    launch_s = np.array([models[device.name].call_s for device in devices])
+    calls = np.bincount(owner, kernels.count * (1 + FURTHER * (kernels.launched - 1)), minlength=len(sizes))
+    found: Array = np.maximum(busy_s, calls * launch_s)
+    return found
+
+
+def _alone_s(fitted: FittedKernels, kernels: KernelTable, boards: DeviceFeatures, where: npt.NDArray[np.int64]) -> Array:
+    found = np.zeros(len(kernels))
+    runs = np.flatnonzero((kernels.moved > 0) | (kernels.flops > 0))  # a view runs no kernel
+    found[runs] = fitted.predict(kernels.at(runs), boards, where[runs], queued=True)[0]
+    return found
+
+
+def _launches(kernels: KernelTable, launch_s: float) -> float:
+    return launch_s * float(kernels.count @ (1 + FURTHER * (kernels.launched - 1)))
+
+
+def _distinct(
+    kernels: KernelTable, where: npt.NDArray[np.int64] | None = None
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Return positions of kernels that differ in what decides their time, and for each kernel which of them it is."""
+    columns = (
+        kernels.law, kernels.dtype, kernels.name, kernels.b, kernels.m, kernels.n, kernels.k, kernels.work,
+        kernels.fast_m, kernels.rows, kernels.columns, kernels.width, kernels.moved,
+        np.zeros(len(kernels)) if where is None else where,
+    )  # fmt: skip
+    table = np.ascontiguousarray(np.column_stack(columns).astype(np.float64))
+    keys = table.view(np.dtype((np.void, table.dtype.itemsize * table.shape[1]))).ravel()
+    _, first, back = np.unique(keys, return_index=True, return_inverse=True)
+    return first.astype(np.int64), back.ravel().astype(np.int64)

@@ -1,0 +1,201 @@
+"""Price steps by a graph neural network over op graphs: what it reads of ops, edges and devices, and who runs it.
+
+The network is an ONNX file, and whoever prices hands over a function that runs it: nothing here knows files or torch.
+An op takes ``count × roofline × (FLOOR + exp(f))``, as under the law of ops, with f from rounds of messages between
+producers and consumers; a step is the sum of its ops, or of its launches where the host cannot keep up.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from math import log2
+
+import numpy as np
+import numpy.typing as npt
+
+from leadline.core.errors import InvalidInput
+from leadline.core.graph import Op
+from leadline.core.hardware import Device
+from leadline.estimators.step_time.op_table import DTYPES, KERNEL_CLASSES, SIZE_COLUMNS, OpTable
+from leadline.estimators.step_time.op_utilization import SHARED_COLUMNS, Array, OpBasis, roofline_terms_s
+
+Float32Array = npt.NDArray[np.float32]
+Whole = npt.NDArray[np.int64]
+
+LAYOUTS = ("nchw", "nhwc")
+PHASES = ("infer", "train")
+NODE_KINDS = len(KERNEL_CLASSES) * len(LAYOUTS)
+"""Kernels that have weights of their own: a class in a layout."""
+OWN_SEEN = 31
+"""Of the columns that the law's classes have each by itself, the first, which the shipped network was trained with."""
+NODE_WIDTH = SHARED_COLUMNS + OWN_SEEN + SIZE_COLUMNS + len(DTYPES) + 6
+"""Columns of ``GraphBatch.node``."""
+SETTING_WIDTH = 10
+"""Columns of ``GraphBatch.setting``."""
+NETWORK_INPUTS = ("kind", "node", "roofline_us", "count", "launches", "owner", "source", "target", "setting")
+"""Names of the network's inputs, in order; its one output is ``step_us``."""
+
+NetworkSession = Callable[[Mapping[str, npt.NDArray[np.generic]]], npt.NDArray[np.generic]]
+"""Run the network on its inputs by name and return the step of each graph in µs, of shape (g,)."""
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkSetting:
+    """What changes the kernels that run: ``phase`` of ``PHASES``, ``layout`` of ``LAYOUTS``, and PyTorch's release."""
+
+    phase: str
+    layout: str
+    release: float
+
+    def __post_init__(self) -> None:
+        for what, value, known in (("phase", self.phase, PHASES), ("layout", self.layout, LAYOUTS)):
+            if value not in known:
+                raise InvalidInput(f"{what} {value!r} is not one the network learned: give {' or '.join(known)}")
+
+
+@dataclass(frozen=True, slots=True)
+class GraphEdges:
+    """Which ops read which: ``source`` and ``target`` (e,) are positions in an ``OpTable``."""
+
+    source: Whole
+    target: Whole
+
+
+@dataclass(frozen=True, slots=True)
+class GraphBatch:
+    """n ops and e edges of g graphs as the network reads them.
+
+    ``kind`` (n,), ``node`` (n, COLUMNS), ``roofline_us``, ``count`` and ``launches`` (n,), ``owner`` (n,) the graph of
+    each op, ``source`` and ``target`` (e,) positions of ops, ``setting`` (g, SETTING).
+    """
+
+    kind: Whole
+    node: Float32Array
+    roofline_us: Float32Array
+    count: Float32Array
+    launches: Float32Array
+    owner: Whole
+    source: Whole
+    target: Whole
+    setting: Float32Array
+
+    @classmethod
+    def from_basis(cls, basis: OpBasis, edges: GraphEdges, device: Device, setting: NetworkSetting) -> "GraphBatch":
+        """Return all graphs of ``basis``, which is that of ``device``, in one setting.
+
+        Raises:
+            InvalidInput: the device lacks a figure that the network reads.
+        """
+        table = basis.table
+        figures = np.array(setting_columns(device, setting), np.float32)
+        return cls(
+            node_kinds(table, setting.layout), node_columns(basis, device), (basis.roofline_s * 1e6).astype(np.float32),
+            table.count.astype(np.float32), (table.count * table.kernels).astype(np.float32), table.owner,
+            edges.source, edges.target, np.tile(figures, (table.graphs, 1)),
+        )  # fmt: skip
+
+    def inputs(self) -> dict[str, npt.NDArray[np.generic]]:
+        """Return the arrays by the names of the network's inputs."""
+        return {name: getattr(self, name) for name in NETWORK_INPUTS}
+
+
+@dataclass(frozen=True, slots=True)
+class GraphNetwork:
+    """The network, run by ``session``."""
+
+    session: NetworkSession
+
+    def step_s(self, batch: GraphBatch) -> Array:
+        """Return the seconds of a step of each graph, of shape (g,)."""
+        found: Array = np.asarray(self.session(batch.inputs()), float) * 1e-6
+        return found
+
+    def predict(self, graphs: Iterable[Sequence[Op]], device: Device, setting: NetworkSetting) -> Array:
+        """Return the seconds of a step of each graph on ``device``, of shape (g,).
+
+        Raises:
+            InvalidInput: a graph has no op that moves data, or the device lacks a figure that the network reads.
+        """
+        table, edges = connect_graphs(graphs)
+        if empty := np.flatnonzero(np.diff(table.first) == 0).tolist():
+            raise InvalidInput(f"graph {empty[0]} has no op that moves data, so it has no time: trace a model with ops")
+        return self.step_s(GraphBatch.from_basis(OpBasis.from_table(table, device), edges, device, setting))
+
+
+def connect_graphs(graphs: Iterable[Sequence[Op]]) -> tuple[OpTable, GraphEdges]:
+    """Return the ops that move data, equal ones of a graph as one with their counts, and their edges past views."""
+    ops: list[Op] = []
+    counted: list[dict[int, float]] = []
+    pairs: set[tuple[int, int]] = set()
+    for graph in graphs:
+        seen: dict[tuple[object, ...], int] = {}
+        counts: dict[int, float] = {}
+        behind: list[frozenset[int]] = []
+        for op in graph:
+            if not op.bytes_read + op.bytes_written:
+                behind.append(frozenset())
+                continue
+            number = seen.setdefault(_identity(op), len(ops))
+            if number == len(ops):
+                ops.append(op)
+            counts[number] = counts.get(number, 0.0) + op.count
+            behind.append(frozenset({number}))
+        for position, op in enumerate(graph):
+            sources = frozenset[int]().union(*(behind[one] for one in op.sources))
+            pairs |= {(one, number) for number in behind[position] for one in sources if one != number}
+            behind[position] = behind[position] or sources
+        counted.append(counts)
+    found = np.array(sorted(pairs), np.int64).reshape(-1, 2)
+    return OpTable.from_counts(ops, counted), GraphEdges(found[:, 0].copy(), found[:, 1].copy())
+
+
+def node_columns(basis: OpBasis, device: Device) -> Float32Array:
+    """Return what the network reads of each op on ``device``, of shape (n, COLUMNS), not yet scaled."""
+    table = basis.table
+    busy_s, traffic_s = roofline_terms_s(table, device)
+    logs = [
+        np.log2(basis.roofline_s * 1e6),
+        np.log2(busy_s * 1e6 + 1e-3),
+        np.log2(traffic_s * 1e6 + 1e-3),
+        np.clip(np.log2(table.bytes / (device.l2_bytes or 6e6)), -8, 8),
+        np.log2(table.kernels),
+        table.matrix.astype(float),
+    ]
+    dtypes = table.dtypes[:, None] == np.arange(len(DTYPES))
+    found: Float32Array = np.concatenate(
+        [basis.shared, basis.own[:, :OWN_SEEN], table.sizes, dtypes, np.stack(logs, 1)], 1, dtype=np.float32
+    )
+    return found
+
+
+def node_kinds(table: OpTable, layout: str) -> Whole:
+    """Return the class of each op in that layout, of shape (n,)."""
+    return table.classes + len(KERNEL_CLASSES) * LAYOUTS.index(layout)
+
+
+def setting_columns(device: Device, setting: NetworkSetting) -> list[float]:
+    """Return phase, layout, release and the logarithms of the device's figures.
+
+    Raises:
+        InvalidInput: the device lacks one of them.
+    """
+    peaks = device.peak_flops_per_s
+    figures = {
+        "float32 peak": (peaks.get("float32"), 35e12),
+        "float16 peak": (peaks.get("float16"), 100e12),
+        "memory bandwidth": (device.memory_bytes_per_s, 1e12),
+        "L2 size": (device.l2_bytes, 16e6),
+        "number of compute units": (device.compute_units, 100),
+        "boost clock": (device.boost_hz, 2e9),
+    }
+    if absent := [name for name, (value, _) in figures.items() if not value]:
+        raise InvalidInput(f"{device.name} has no {absent[0]} in the catalog, which the network reads: add it there")
+    logs = [log2(value / usual) for value, usual in figures.values() if value]
+    version = setting.release / 100 - 2
+    return [float(setting.phase == "train"), float(setting.layout == "nhwc"), version, version * abs(version), *logs]
+
+
+def _identity(op: Op) -> tuple[object, ...]:
+    """Return what two ops share that the network cannot tell apart."""
+    sizes = tuple(sorted(op.dims.items()))
+    return (op.name, op.kind, op.stage, op.dtype, op.flops, op.bytes_read, op.bytes_written, op.kernels, sizes,
+            op.inputs, op.outputs)  # fmt: skip

@@ -1,0 +1,275 @@
+"""The ops of many graphs as arrays: the class of kernel of each, how much it does, and what decides its speed."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from math import log2, prod
+
+import numpy as np
+import numpy.typing as npt
+
+from leadline.core.graph import Op, OpKind, Stage, TensorSpec
+from leadline.estimators.step_time.kernel_families import plain_name
+
+Array = npt.NDArray[np.float64]
+Whole = npt.NDArray[np.int64]
+
+_BOTH_WAYS = (
+    "conv_depthwise", "conv_grouped", "conv_pointwise", "conv_dense", "gemm", "batched_gemm", "attention", "rnn",
+    "batch_norm", "layer_norm", "group_norm", "other_norm", "softmax", "max_pool", "average_pool", "adaptive_pool",
+    "upsample", "cast", "clone", "cat", "pad", "reflection_pad", "fill", "add", "mul", "relu", "transcendental",
+    "pointwise", "reduction", "embedding", "index", "other",
+)  # fmt: skip
+KERNEL_CLASSES = (*_BOTH_WAYS, *(f"{name}_backward" for name in _BOTH_WAYS), "optimizer")
+"""Kernels whose utilisation follows one law; a backward pass has its own."""
+DTYPES = ("float32", "float16", "bfloat16", "tf32", "float64", "float8_e4m3fn", "int8")
+SIZE_COLUMNS = 16
+"""Columns of ``OpTable.sizes``."""
+LARGEST_INDEX = 2**31
+"""Tensors of more elements need 64-bit indices, for which fast convolutions have no kernel."""
+
+_INDEX = {name: number for number, name in enumerate(KERNEL_CLASSES)}
+_MATRIX_KINDS = frozenset({OpKind.CONV, OpKind.GEMM, OpKind.ATTENTION, OpKind.RNN})
+_COPIES = {
+    "_to_copy": "cast", "to": "cast", "clone": "clone", "contiguous": "clone", "copy_": "clone", "copy": "clone",
+    "repeat": "clone", "cat": "cat", "stack": "cat", "constant_pad_nd": "pad", "reflection_pad2d": "reflection_pad",
+    "reflection_pad2d_backward": "reflection_pad", "replication_pad2d": "reflection_pad",
+}  # fmt: skip
+_POINTWISE = {
+    "add": "add", "sub": "add", "rsub": "add", "mul": "mul", "div": "mul", "relu": "relu", "threshold_backward": "relu",
+}  # fmt: skip
+_TRANSCENDENTAL = ("gelu", "silu", "sigmoid", "tanh", "exp", "erf", "mish", "swish", "pow", "sqrt", "log", "softplus")
+
+
+@dataclass(frozen=True, slots=True)
+class OpTable:
+    """n ops of g graphs, those of one graph together; arrays have shape (n,), but ``sizes`` (n, SIZES) and ``first``.
+
+    ``classes`` and ``dtypes`` are positions in ``KERNEL_CLASSES`` and ``DTYPES`` (−1: another dtype), ``matrix`` marks
+    products. ``flops`` and ``bytes`` are of one call, ``count`` calls are made, and each launches ``kernels``.
+    ``first`` (g + 1,) is where each graph begins, and its last entry is n.
+    """
+
+    classes: Whole
+    dtypes: Whole
+    matrix: npt.NDArray[np.bool_]
+    flops: Array
+    bytes: Array
+    count: Array
+    kernels: Array
+    sizes: Array
+    first: Whole
+
+    @property
+    def graphs(self) -> int:
+        """Return how many graphs the table holds."""
+        return len(self.first) - 1
+
+    @property
+    def owner(self) -> Whole:
+        """Return the number of the graph of each op, of shape (n,)."""
+        return np.repeat(np.arange(self.graphs), np.diff(self.first))
+
+    def summed(self, values: Array) -> Array:
+        """Return the sum over each graph of what each op has, of shape (g,)."""
+        return np.bincount(self.owner, values, self.graphs).astype(float)
+
+    @property
+    def launches(self) -> Array:
+        """Return how many kernels each graph launches, of shape (g,)."""
+        return self.summed(self.count * self.kernels)
+
+    def select(self, graphs: Sequence[int] | Whole) -> "OpTable":
+        """Return the table of those graphs alone, in that order."""
+        chosen = [np.arange(self.first[one], self.first[one + 1]) for one in graphs]
+        rows = np.concatenate(chosen) if chosen else np.zeros(0, np.int64)
+        first = np.concatenate([[0], np.cumsum([len(one) for one in chosen])]).astype(np.int64)
+        return OpTable(
+            self.classes[rows], self.dtypes[rows], self.matrix[rows], self.flops[rows], self.bytes[rows],
+            self.count[rows], self.kernels[rows], self.sizes[rows], first,
+        )  # fmt: skip
+
+    @classmethod
+    def from_graphs(cls, graphs: Iterable[Iterable[Op]]) -> "OpTable":
+        """Return the ops of ``graphs`` that touch memory; views take no time on the device.
+
+        Ops of the same sizes become one with their counts added, since a graph repeats its layers.
+        """
+        ops: list[Op] = []
+        counted: list[dict[int, float]] = []
+        for graph in graphs:
+            seen: dict[tuple[float, ...], int] = {}
+            counts: dict[int, float] = {}
+            for op in graph:
+                if not op.bytes_read + op.bytes_written:
+                    continue
+                number = seen.setdefault(_row(op), len(ops))
+                if number == len(ops):
+                    ops.append(op)
+                counts[number] = counts.get(number, 0.0) + op.count
+            counted.append(counts)
+        return cls.from_counts(ops, counted)
+
+    @classmethod
+    def from_counts(cls, ops: Sequence[Op], graphs: Sequence[Mapping[int, float]]) -> "OpTable":
+        """Return graphs written as numbers of ``ops`` and how often each is called; an op's own count is ignored."""
+        return cls.from_rows([_row(op) for op in ops], graphs)
+
+    @classmethod
+    def from_rows(cls, each: Sequence[tuple[float, ...]], graphs: Sequence[Mapping[int, float]]) -> "OpTable":
+        """Return graphs written as numbers of the rows that ``_row`` makes of ops."""
+        rows = np.array(each, float).reshape(len(each), 6 + SIZE_COLUMNS)
+        numbers = np.array([number for graph in graphs for number in graph], np.int64)
+        count = np.array([count for graph in graphs for count in graph.values()], float)
+        first = np.concatenate([[0], np.cumsum([len(graph) for graph in graphs])]).astype(np.int64)
+        classes, dtypes, matrix, flops, moved, kernels = rows[numbers, :6].T
+        return cls(
+            classes.astype(np.int64), dtypes.astype(np.int64), matrix > 0, flops, moved, count, kernels,
+            rows[numbers, 6:], first,
+        )  # fmt: skip
+
+
+def index_ops(ops: Iterable[Op]) -> tuple[OpTable, Whole]:
+    """Return the table of one graph, and for each op its row there, of shape (n,): −1 for a view."""
+    seen: dict[tuple[float, ...], int] = {}
+    counts: dict[int, float] = {}
+    where = []
+    for op in ops:
+        if not op.bytes_read + op.bytes_written:
+            where.append(-1)
+            continue
+        number = seen.setdefault(_row(op), len(seen))
+        counts[number] = counts.get(number, 0.0) + op.count
+        where.append(number)
+    return OpTable.from_rows(list(seen), [counts]), np.array(where, np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class Cells:
+    """Which ops of a table are of one graph and one class: ``cell`` (n,) says where in ``graph`` and ``classes``.
+
+    ``owner`` (n,) is the graph of each op, and ``launches`` (g,) the kernels of each graph.
+    """
+
+    owner: Whole
+    cell: Whole
+    graph: Whole
+    classes: Whole
+    launches: Array
+
+    @classmethod
+    def of(cls, table: OpTable) -> "Cells":
+        """Return the cells of ``table``."""
+        owner = table.owner
+        present, cell = np.unique(owner * len(KERNEL_CLASSES) + table.classes, return_inverse=True)
+        return cls(owner, cell, present // len(KERNEL_CLASSES), present % len(KERNEL_CLASSES), table.launches)
+
+
+def kernel_class(op: Op) -> str:
+    """Return the name in ``KERNEL_CLASSES`` of the kernel that ``op`` runs."""
+    if op.stage is Stage.OPTIMIZER:
+        return "optimizer"
+    name = plain_name(op.name)
+    backward = op.stage is Stage.BACKWARD or "backward" in name
+    return _forward_class(op, name) + ("_backward" if backward else "")
+
+
+def _forward_class(op: Op, name: str) -> str:  # noqa: PLR0911 - a table of kinds
+    match op.kind:
+        case OpKind.CONV:
+            return _conv_class(op.dims)
+        case OpKind.GEMM:
+            return "batched_gemm" if op.dims.get("b", 1) > 1 else "gemm"
+        case OpKind.ATTENTION | OpKind.RNN | OpKind.SOFTMAX | OpKind.REDUCTION | OpKind.EMBEDDING | OpKind.INDEX:
+            return op.kind.value
+        case OpKind.NORM:
+            return next((one for one in ("batch_norm", "layer_norm", "group_norm") if one in name), "other_norm")
+        case OpKind.POOL:
+            return _pool_class(name)
+        case OpKind.COPY:
+            return _COPIES.get(name, "fill")
+        case OpKind.ELEMENTWISE:
+            if any(word in name for word in _TRANSCENDENTAL):
+                return "transcendental"
+            return _POINTWISE.get(name.rstrip("_"), "pointwise")
+        case _:
+            return "other"
+
+
+def _conv_class(dims: dict[str, int]) -> str:
+    groups = dims.get("groups", 1)
+    if groups > 1:
+        return "conv_depthwise" if groups >= dims.get("c", 0) else "conv_grouped"
+    return "conv_pointwise" if dims.get("r", 1) == dims.get("s", 1) == 1 else "conv_dense"
+
+
+def _pool_class(name: str) -> str:
+    if "upsample" in name:
+        return "upsample"
+    return "adaptive_pool" if "adaptive" in name else "max_pool" if "max" in name else "average_pool"
+
+
+def _row(op: Op) -> tuple[float, ...]:
+    """Return class, dtype, whether it is a product, FLOPs, bytes, kernels, and the sizes."""
+    dtype = DTYPES.index(op.dtype) if op.dtype in DTYPES else -1
+    matrix = op.kind in _MATRIX_KINDS and op.stage is not Stage.OPTIMIZER
+    sizes = _product_sizes(op) if matrix else _stream_sizes(op)
+    moved = op.bytes_read + op.bytes_written
+    return (_INDEX[kernel_class(op)], dtype, matrix, op.flops, moved, max(op.kernels, 1), *sizes)
+
+
+def _product_sizes(op: Op) -> list[float]:
+    """Return the sizes of a product: depth, columns, batch and rows (logarithms to 2), then what disturbs it."""
+    dims, sizes = op.dims, [0.0] * SIZE_COLUMNS
+    sizes[11], sizes[14] = float(op.dtype == "float32"), _beyond_index(op)
+    if op.kind is OpKind.CONV and "c" in dims:
+        groups = max(dims.get("groups", 1), 1)
+        depth, columns = dims["c"] // groups, dims["k"] // groups
+        even = (dims["c"], dims["k"]) if depth == 1 else (depth, columns)
+        height, width = dims.get("r", 1), dims.get("s", 1)
+        sizes[:5] = [_log(depth), _log(columns), _log(groups), _log(dims["h"] * dims["w"]), _log(height * width)]
+        sizes[5:8] = [dims.get("stride", 1) - 1.0, float(even[0] % 8 != 0), float(even[1] % 8 != 0)]
+        sizes[8:11] = [float(dims.get("gradients", 2) == 1), _log(dims["n"]), float(dims.get("dilation", 1) > 1)]
+        sizes[12:14] = [abs(log2(height / width)), float(height * width >= 25)]
+        sizes[15] = float(groups > 1 and depth & (depth - 1) != 0)
+    elif op.kind is OpKind.GEMM and "m" in dims:
+        depth, columns, rows = dims["k"], dims["n"], dims["m"]
+        sizes[:4] = [_log(depth), _log(columns), _log(dims.get("b", 1)), _log(rows)]
+        sizes[6:9] = [float(depth % 8 != 0), float(columns % 8 != 0), float(rows % 8 != 0)]
+    elif op.kind is OpKind.ATTENTION and "q" in dims:
+        sizes[:4] = [_log(dims["d"]), _log(dims["kv"]), _log(dims["b"] * dims["h"]), _log(dims["q"])]
+        sizes[6] = float(dims["d"] % 8 != 0)
+    return sizes
+
+
+def _stream_sizes(op: Op) -> list[float]:
+    """Return the sizes of what moves data: length of a row, pixels, elements, operands, and how they differ."""
+    sizes = [0.0] * SIZE_COLUMNS
+    sizes[11], sizes[14] = float(op.dtype == "float32"), _beyond_index(op)
+    inputs = [_numel(one) for one in op.inputs[:2]]
+    shape = (op.inputs or op.outputs)[0].shape if op.inputs or op.outputs else ()
+    elements = inputs[0] if inputs else _numel(op.outputs[0]) if op.outputs else 1
+    image = len(shape) == 4
+    sizes[0] = _log(shape[1] if image else shape[-1] if shape else 1)
+    sizes[1] = _log(shape[2] * shape[3]) if image else 0.0
+    sizes[2:5] = [float(image), _log(elements), float(len(op.inputs))]
+    if len(inputs) > 1:
+        sizes[5] = float(_log(inputs[1]) < _log(elements) - 0.5)
+    if op.outputs:
+        sizes[6] = _log(_numel(op.outputs[0])) - _log(elements)
+        sizes[7] = float(bool(op.inputs) and op.inputs[0].dtype != op.outputs[0].dtype)
+    if op.kind is OpKind.NORM and len(op.outputs) > 1:
+        sizes[9] = _log(elements) - _log(_numel(op.outputs[1]))
+    return sizes
+
+
+def _beyond_index(op: Op) -> float:
+    """Tell (1 or 0) whether an operand has more elements than a 32-bit index reaches."""
+    return float(any(_numel(one) >= LARGEST_INDEX for one in (*op.inputs[:1], *op.outputs[:1])))
+
+
+def _numel(spec: TensorSpec) -> int:
+    return prod(spec.shape)
+
+
+def _log(size: float) -> float:
+    return log2(size) if size > 1 else 0.0

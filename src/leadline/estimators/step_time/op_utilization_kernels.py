@@ -1,0 +1,237 @@
+"""The op law as a ``KernelModel``: on a GPU whose steps it learned from, or carried to another by its figures."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from leadline.core.errors import InvalidInput
+from leadline.core.estimate import Tier
+from leadline.core.graph import Op, OpGraph, OpKind
+from leadline.core.hardware import Device
+from leadline.estimators.ports import State, nest, strings, text_array, unnest
+from leadline.estimators.recent_cache import RecentCache
+from leadline.estimators.step_time.device_features import require_gpu
+from leadline.estimators.step_time.op_fitting import dump_settings, load_settings
+from leadline.estimators.step_time.op_table import KERNEL_CLASSES, OpTable, Whole, index_ops
+from leadline.estimators.step_time.op_utilization import Array, OpBasis, OpUtilization, op_s, predict_graphs_and_ops
+from leadline.estimators.step_time.roofline import HOST_SPREAD
+
+UNSEEN = 0.3
+"""A graph is refused that spends more than this share of its time in kernels of classes that no learned step had."""
+STRANGE = 0.5
+"""Standard deviation of ln(true ÷ predicted) of such kernels, of which little more than a roofline is believed."""
+SPREAD = 0.12
+"""Standard deviation of ln(true ÷ predicted) of steps on a GPU that the law was carried to."""
+SEEN_SHARE, SEEN_GRAPHS = 0.01, 5
+"""A class was learned if it takes this share of the time of so many graphs."""
+
+Marks = npt.NDArray[np.bool_]
+
+OpTableFactory = Callable[[Sequence[Op]], tuple[OpTable, Whole]]
+"""Makes the table of a graph's ops, and says for each op where it stands there; remembers the last ones."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class StepSetting:
+    """What changes the kernels that run: the device by its catalog name, phase, layout, and PyTorch's release (2.4)."""
+
+    device: str
+    training: bool
+    channels_last: bool
+    release: tuple[int, ...]
+
+    @classmethod
+    def read(cls, text: str) -> "StepSetting":
+        """Return the setting that ``str`` wrote."""
+        device, phase, layout, release = text.split("|")
+        return cls(device, phase == "training", layout == "nhwc", tuple(int(one) for one in release.split(".")))
+
+    def __str__(self) -> str:
+        phase, layout = "training" if self.training else "inference", "nhwc" if self.channels_last else "nchw"
+        return f"{self.device}|{phase}|{layout}|{'.'.join(str(one) for one in self.release)}"
+
+
+@dataclass(frozen=True, slots=True)
+class OpUtilizationModels:
+    """The law of each setting, how unsure nine in ten of its learned graphs are, and which of ``KERNEL_CLASSES`` they have.
+
+    ``typical_spreads`` is a standard deviation of a logarithm, ``learned_classes`` of shape (classes,) each. ``learned_on`` names the device
+    by whose figures a law is, where that is not the setting's own: a law adapted to few steps is still the other's.
+    """
+
+    models: Mapping[StepSetting, OpUtilization]
+    typical_spreads: Mapping[StepSetting, float]
+    learned_classes: Mapping[StepSetting, Marks]
+    learned_on: Mapping[StepSetting, str] = field(default_factory=dict)
+
+    def dump(self) -> State:
+        """Return all of it as named arrays."""
+        settings = list(self.models)
+        found = nest("laws", dump_settings({str(one): self.models[one] for one in settings}))
+        return found | {"settings": text_array([str(one) for one in settings]),
+                        "usual": np.array([self.typical_spreads[one] for one in settings]),
+                        "seen": np.array([self.learned_classes[one] for one in settings]),
+                        "learned_on": text_array([self.origin(one) for one in settings])}  # fmt: skip
+
+    @classmethod
+    def load(cls, state: State) -> "OpUtilizationModels":
+        """Return what ``dump_settings`` gave."""
+        settings = {name: StepSetting.read(name) for name in strings(state["settings"])}
+        each = list(settings.values())
+        usual = dict(zip(each, state["usual"].astype(float).tolist(), strict=True))
+        seen = dict(zip(each, state["seen"].astype(bool), strict=True))
+        laws = {settings[name]: law for name, law in load_settings(unnest("laws", state)).items()}
+        return cls(laws, usual, seen, dict(zip(each, strings(state["learned_on"]), strict=True)))
+
+    def origin(self, setting: StepSetting) -> str:
+        """Return the name of the device by whose figures the law of a setting is."""
+        return self.learned_on.get(setting, setting.device)
+
+    def select(self, settings: Sequence[StepSetting]) -> "OpUtilizationModels":
+        """Return the laws of those settings alone."""
+        return OpUtilizationModels(
+            {one: self.models[one] for one in settings},
+            {one: self.typical_spreads[one] for one in settings},
+            {one: self.learned_classes[one] for one in settings},
+            {one: self.origin(one) for one in settings},
+        )
+
+    def merge(self, other: "OpUtilizationModels") -> "OpUtilizationModels":
+        """Return both; where both have a setting, that of ``other``."""
+        origins = {one: each.origin(one) for each in (self, other) for one in each.models}
+        return OpUtilizationModels(
+            {**self.models, **other.models}, {**self.typical_spreads, **other.typical_spreads}, {**self.learned_classes, **other.learned_classes}, origins
+        )
+
+    def has_device(self, device: Device, *, training: bool) -> bool:
+        """Tell whether steps of that phase were measured on the device."""
+        return any(one.device == device.name and one.training is training for one in self.models)
+
+    def settings_for(self, device: Device, graph: OpGraph) -> list[StepSetting]:
+        """Return the settings whose laws tell of a graph's phase and layout on ``device``.
+
+        It is that of the newest release measured there; on a device without measured steps the newest of each with.
+
+        Raises:
+            InvalidInput: no such steps were learned.
+        """
+        training, last = graph.is_training, is_channels_last(graph)
+        alike = [one for one in self.models if one.training is training]
+        alike = [one for one in alike if one.channels_last is last] or alike
+        own = [one for one in alike if one.device == device.name]
+        newest = list({one.device: one for one in sorted(own or alike)}.values())
+        if not newest:
+            phase = "training" if training else "inference"
+            raise InvalidInput(f"no {phase} steps were learned: fit the laws on steps that hold some")
+        return newest
+
+
+@dataclass(frozen=True, slots=True)
+class _Told:
+    """A graph's table, where each op stands in it (n,), the seconds of its rows and of the step, and its spread."""
+
+    table: OpTable
+    where: Whole
+    op_s: Array
+    step_s: float
+    spread: float
+
+
+class OpUtilizationKernels:
+    """A ``KernelModel`` by the op law of the phase and the layout of ``graph``.
+
+    On a device without measured steps it is the geometric mean of the laws of those with. ``devices`` gives a device
+    by its name: those that a law was learned on.
+
+    Raises:
+        InvalidInput: the device is no GPU, lacks a figure that the law needs, or the graph spends its time in kernels
+            that no learned step had.
+    """
+
+    name = "op law"
+    tier = Tier.LEARNED
+    host_spread = HOST_SPREAD
+
+    def __init__(
+        self, laws: OpUtilizationModels, device: Device, graph: OpGraph, *, devices: Callable[[str], Device],
+        spread: float = SPREAD, reasons: tuple[str, ...] = (), tables: OpTableFactory = index_ops,
+    ) -> None:  # fmt: skip
+        require_gpu(device, "steps were")
+        self.reasons = reasons
+        self._device, self._spread, self._tables = device, spread, tables
+        settings = laws.settings_for(device, graph)
+        origins = [laws.origin(one) for one in settings]
+        self._laws = [laws.models[one] for one in settings]
+        self._origins = [None if one == device.name else devices(one) for one in origins]
+        self._usual = float(np.mean([laws.typical_spreads[one] for one in settings]))
+        self._seen = np.any([laws.learned_classes[one] for one in settings], axis=0)
+        self._told = RecentCache(self._asked)
+        share, classes = self._unseen(graph)
+        if share > UNSEEN:
+            raise InvalidInput(
+                f"{share:.0%} of its time is in kernels of which no step was learned ({', '.join(classes)}): price it "
+                "by kernels or by specifications"
+            )
+
+    def spread_of(self, graph: OpGraph) -> float:
+        """Return the spread found on left-out steps, more for a graph farther from the learned ones than they are."""
+        far = max(1.0, self._told(graph.ops).spread / self._usual)
+        return math.hypot(self._spread * far, STRANGE * self._unseen(graph)[0])
+
+    def ops_s(self, ops: Sequence[Op]) -> list[float]:
+        """Return the seconds of one call of each op; a view takes none."""
+        told = self._told(ops)
+        found: list[float] = np.append(told.op_s, 0.0)[told.where].tolist()
+        return found
+
+    def launch_s(self, op: Op) -> float:
+        """Return the host seconds of one call; a view is not told apart from what launches."""
+        launch_s = math.exp(float(np.mean([math.log(law.launch_s) for law in self._laws])))
+        return launch_s * max(op.kernels, 1) if op.bytes_read + op.bytes_written else 0.0
+
+    def step_s(self, graph: OpGraph) -> float:
+        """Return the seconds of the whole graph: the host runs ahead, so the slower of the two decides."""
+        return self._told(graph.ops).step_s
+
+    def _unseen(self, graph: OpGraph) -> tuple[float, list[str]]:
+        """Return the share of the time in classes that no step told of, and their names."""
+        told = self._told(graph.ops)
+        seconds = told.op_s * told.table.count
+        strange = ~self._seen[told.table.classes]
+        names = [KERNEL_CLASSES[one] for one in np.unique(told.table.classes[strange])]
+        return float(seconds[strange].sum() / seconds.sum()) if len(seconds) else 0.0, names
+
+    def _asked(self, ops: Sequence[Op]) -> _Told:
+        """Return the geometric mean of what the laws say of a graph and of its ops."""
+        table, where = self._tables(ops)
+        bases = [OpBasis.from_table(table, self._device, learned_on=one) for one in self._origins]
+        each = [predict_graphs_and_ops(basis, law) for basis, law in zip(bases, self._laws, strict=True)]
+        return _Told(
+            table,
+            where,
+            np.exp(np.mean([np.log(one) for _, one in each], axis=0)),
+            math.exp(float(np.mean([math.log(one.step_s[0]) for one, _ in each]))),
+            float(np.mean([one.spread[0] for one, _ in each])),
+        )
+
+
+def find_learned_classes(basis: OpBasis, law: OpUtilization) -> Marks:
+    """Tell which of ``KERNEL_CLASSES`` enough of the graphs have to learn them from, of shape (classes,)."""
+    table = basis.table
+    seconds = op_s(basis, law) * table.count
+    share = seconds / table.summed(seconds)[table.owner]
+    cell = np.bincount(table.owner * len(KERNEL_CLASSES) + table.classes, share, table.graphs * len(KERNEL_CLASSES))
+    found: Marks = (cell.reshape(table.graphs, -1) >= SEEN_SHARE).sum(axis=0) >= SEEN_GRAPHS
+    return found
+
+
+def is_channels_last(graph: OpGraph) -> bool:
+    """Tell whether most of the convolutions' arithmetic is on images whose channels are last in memory."""
+    arithmetic = {True: 0.0, False: 0.0}
+    for op in graph.ops:
+        if op.kind is OpKind.CONV:
+            arithmetic[bool(op.dims.get("channels_last"))] += op.flops * op.count
+    return arithmetic[True] > arithmetic[False]

@@ -1,0 +1,147 @@
+"""Steps as a table for the black box: hardware figures, the setting, and figures of the model, but not its name."""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from leadline.core.errors import InvalidInput
+from leadline.core.estimate import Tier
+from leadline.core.graph import Op, OpGraph
+from leadline.core.hardware import Device
+from leadline.core.samples import Value
+from leadline.estimators.ports import FittedEstimator
+from leadline.estimators.recent_cache import RecentCache
+from leadline.estimators.step_time.device_features import require_gpu
+from leadline.estimators.step_time.network import GraphNetwork, NetworkSetting
+from leadline.estimators.step_time.op_table import KERNEL_CLASSES, OpTable
+from leadline.estimators.step_time.op_utilization_kernels import StepSetting
+from leadline.estimators.step_time.roofline import HOST_SPREAD, UNMEASURED_SPREAD, RooflineKernels
+
+Array = npt.NDArray[np.float64]
+
+DTYPE = "float16"
+"""The precision whose peak stands in the table: the steps that were learned from are in half precision."""
+LAUNCH_S = 5e-6
+"""Order of what one kernel costs at the least, which makes the ideal step of small kernels a sensible unit."""
+
+
+def step_features(table: OpTable, rows: Sequence[tuple[int, Device, StepSetting]]) -> tuple[list[dict[str, Value]], Array]:
+    """Return the features of m steps, and their ideal seconds (m,): the unit in which their times are learned.
+
+    A row is the number of a graph in ``table``, the device, and the setting. Sizes stand as seconds on the device where
+    that has a meaning, so that what was learned on one GPU says something about another.
+
+    Raises:
+        InvalidInput: a device lacks the peak or the bandwidth.
+    """
+    flops, launches = table.summed(table.flops * table.count), table.launches
+    per_class = _per_class(table)
+    moved = per_class.sum(axis=1)
+    found: list[dict[str, Value]] = []
+    ideal_s = np.empty(len(rows))
+    for place, (graph, device, setting) in enumerate(rows):
+        peak, bandwidth = device.peak_flops_per_s.get(DTYPE), device.memory_bytes_per_s
+        if not peak or not bandwidth:
+            raise InvalidInput(
+                f"the catalog lacks {device.name}'s {DTYPE} peak or its bandwidth, which the black box reads: add them"
+            )
+        compute_s, memory_s, host_s = flops[graph] / peak, moved[graph] / bandwidth, launches[graph] * LAUNCH_S
+        ideal_s[place] = compute_s + memory_s + host_s
+        features: dict[str, Value] = {
+            "phase": "training" if setting.training else "inference",
+            "layout": "nhwc" if setting.channels_last else "nchw",
+            "release": ".".join(str(one) for one in setting.release),
+            "peak_flops_per_s": peak,
+            "memory_bytes_per_s": bandwidth,
+            "flops": float(flops[graph]),
+            "bytes_moved": float(moved[graph]),
+            "launches": float(launches[graph]),
+            "compute_share": float(compute_s / ideal_s[place]),
+            "memory_share": float(memory_s / ideal_s[place]),
+        }
+        present = np.flatnonzero(per_class[graph])
+        features |= {f"share_{KERNEL_CLASSES[one]}": float(per_class[graph, one] / moved[graph]) for one in present}
+        found.append(features)
+    return found, ideal_s
+
+
+def _per_class(table: OpTable) -> Array:
+    """Return the bytes that each class of kernel moves in each graph: shape (g, classes)."""
+    cell = table.owner * len(KERNEL_CLASSES) + table.classes
+    moved = np.bincount(cell, table.bytes * table.count, table.graphs * len(KERNEL_CLASSES)).astype(float)
+    return moved.reshape(table.graphs, -1)
+
+
+class _StepKernels:
+    """A step is told by ``asked``, and a single op takes the share of it that it has under the maker's figures."""
+
+    tier = Tier.LEARNED
+    host_spread = HOST_SPREAD
+
+    def __init__(
+        self, asked: Callable[[Sequence[Op]], float], device: Device, spread: float, reasons: tuple[str, ...]
+    ) -> None:
+        self.reasons = reasons
+        self._spread, self._specs = spread, RooflineKernels(device)
+        self._step_s = RecentCache(asked)
+
+    def spread_of(self, graph: OpGraph) -> float:  # noqa: ARG002 - part of the protocol
+        """Return what was found on families of models that the estimator had not seen."""
+        return self._spread
+
+    def ops_s(self, ops: Sequence[Op]) -> list[float]:
+        """Return the seconds of one call of each op."""
+        alone_s = self._specs.ops_s(ops)
+        whole_s = sum(seconds * op.count for seconds, op in zip(alone_s, ops, strict=True))
+        factor = self._step_s(ops) / whole_s
+        return [factor * seconds for seconds in alone_s]
+
+    def launch_s(self, op: Op) -> float:
+        """Return the host seconds of one call, which such an estimator does not tell."""
+        return self._specs.launch_s(op)
+
+    def step_s(self, graph: OpGraph) -> float:
+        """Return the seconds of the whole graph."""
+        return self._step_s(graph.ops)
+
+
+class NetworkKernels(_StepKernels):
+    """The graph neural network in the ``setting`` that is nearest to the graph's.
+
+    Raises:
+        InvalidInput: the device is no GPU, or lacks a figure that the network reads.
+    """
+
+    name = "graph network"
+
+    def __init__(
+        self, network: GraphNetwork, device: Device, setting: StepSetting, *, spread: float = UNMEASURED_SPREAD,
+        reasons: tuple[str, ...] = (),
+    ) -> None:  # fmt: skip
+        require_gpu(device, "the network")
+        phase, layout = "train" if setting.training else "infer", "nhwc" if setting.channels_last else "nchw"
+        near = NetworkSetting(phase, layout, float("".join(str(one) for one in setting.release)))
+        super().__init__(lambda ops: float(network.predict([ops], device, near)[0]), device, spread, reasons)
+
+
+class BlackBoxKernels(_StepKernels):
+    """Boosting on what a table says of a step, in the ``setting`` that is nearest to the graph's.
+
+    Raises:
+        InvalidInput: the device is no GPU, or lacks a figure that the table holds.
+    """
+
+    name = "black box"
+
+    def __init__(
+        self, fitted: FittedEstimator, device: Device, setting: StepSetting, *, spread: float = UNMEASURED_SPREAD,
+        reasons: tuple[str, ...] = (),
+    ) -> None:  # fmt: skip
+        require_gpu(device, "the black box")
+
+        def asked(ops: Sequence[Op]) -> float:
+            rows, ideal_s = step_features(OpTable.from_graphs([ops]), [(0, device, setting)])
+            return float(fitted.predict(rows).point[0] * ideal_s[0])
+
+        super().__init__(asked, device, spread, reasons)

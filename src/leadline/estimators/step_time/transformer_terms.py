@@ -1,0 +1,350 @@
+"""What a training step of a transformer does on each GPU, in seconds at the figures of the device's maker."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+
+import numpy as np
+
+from leadline.core.errors import InvalidInput
+from leadline.core.graph import Op, OpGraph, OpKind, Stage, TracedJob
+from leadline.core.hardware import Device, DeviceKind
+from leadline.core.workload import Phase, Precision, Sharding, Workload
+from leadline.estimators.parallelism.collectives import make_ring
+from leadline.estimators.parallelism.tensor import residual_width
+from leadline.estimators.ports import Array
+
+SUSTAINED = {"Hopper": 0.83}
+"""Share of the peak that matrix products keep through a whole step, against Ampere's: Megatron-LM reports 47 % of the
+peak for H100s (its README), and 56 % for A100s (Korthikanti et al. 2022, table 5)."""
+
+ATTENTION_FLOPS_PER_CLOCK = 716.0
+"""What one streaming multiprocessor does a clock in fused causal attention, forward and backward together: 109 TFLOP/s
+of FlashAttention 1 on an A100 at head size 128 (Dao 2023, the figures of forward and backward). Its instructions are
+those of Ampere, so that a later GPU is faster by its multiprocessors and clock alone: FlashAttention 2 gains 1.6 to 1.7
+from A100 to H100, and multiprocessors × clock 1.6."""
+
+ATTENTION_RAMP = 450.0
+"""Sequence length at which fused attention reaches half of its speed, from the same figures."""
+
+SAME = 0.02
+"""Relative difference within which a block has as many weights as those that were measured."""
+
+HEAD_DTYPE = "bfloat16"
+"""The output layer stays in it where the blocks' products are in float8."""
+
+
+@dataclass(frozen=True, slots=True)
+class TransformerStep:
+    """One optimizer step of a decoder on ``gpus`` devices over ``nodes``; sizes are counts, ``microbatch`` sequences.
+
+    ``block_weights`` are the weights that take part in matrix products, the embedding and the output layer left out;
+    ``parameters`` are all. ``dtype`` is that of these products, ``reduced_bytes`` the bytes of one gradient on the
+    network, and ``interconnect`` the text of the nodes' network as the catalog has it. ``attention_width`` is that of
+    all heads together, 0 where it is ``width``.
+    """
+
+    device: Device
+    gpus: int
+    layers: int
+    width: int
+    vocabulary: int
+    block_weights: float
+    parameters: float
+    sequence: int
+    microbatch: int
+    microbatches: int = 1
+    nodes: int = 1
+    interconnect: str | None = None
+    checkpointing: bool = False
+    dtype: str = "bfloat16"
+    reduced_bytes: int = 4
+    sharding: Sharding = Sharding.FULL
+    attention_width: int = 0
+
+    @property
+    def attended(self) -> int:
+        """Width of all heads together."""
+        return self.attention_width or self.width
+
+    @property
+    def usual(self) -> bool:
+        """Whether blocks have the sizes of those that were measured: heads as wide as the model, four times inside."""
+        plain = 12.0 * self.layers * self.width**2
+        return self.attended == self.width and abs(self.block_weights / plain - 1) < SAME
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of one microbatch on one GPU."""
+        return self.microbatch * self.sequence
+
+    @property
+    def model_flops(self) -> float:
+        """Floating-point operations of one GPU's step that the model needs: 6 a weight and token, and attention."""
+        weights = self.block_weights + self.vocabulary * self.width
+        attention = 6.0 * self.layers * self.sequence * self.attended
+        return self.microbatches * self.tokens * (6.0 * weights + attention)
+
+
+@dataclass(frozen=True, slots=True)
+class StepTerms:
+    """Of n steps: seconds of one microbatch on one GPU (all of shape (n,)), and the sizes that efficiency depends on.
+
+    ``products_s``, ``head_s``: matrix products of the blocks and of the output layer at the sustained peak;
+    ``attention_s``: fused attention; ``activations_s``, ``logits_s``: one pass over a block's activations for each
+    layer, and over the logits, at the memory's bandwidth; ``optimizer_s``: one pass over the GPU's shard of the weights
+    (a step); ``transfer_s``, ``hops_s``: bytes and latencies of sharded gathers and reductions.
+    """
+
+    products_s: Array
+    head_s: Array
+    attention_s: Array
+    activations_s: Array
+    logits_s: Array
+    optimizer_s: Array
+    transfer_s: Array
+    hops_s: Array
+    layers: Array
+    width: Array
+    tokens: Array
+    sequence: Array
+    microbatches: Array
+    float8: Array
+
+    def at(self, chosen: Array) -> "StepTerms":
+        """Return the rows that a mask or positions name."""
+        return StepTerms(*(getattr(self, one.name)[chosen] for one in fields(self)))
+
+
+def gpu_generation(device: Device) -> str:
+    """Return what GPUs of the same instructions and units share: Ampere's A100 and A40 are two generations."""
+    return f"{device.architecture or 'unknown'} {device.compute_capability or ''}".strip()
+
+
+def step_terms(steps: Sequence[TransformerStep]) -> StepTerms:
+    """Return the terms of each step.
+
+    Raises:
+        InvalidInput: a device lacks a figure, or a size is not above zero.
+    """
+    return StepTerms(*np.array([_of(step) for step in steps], np.float64).reshape(-1, len(fields(StepTerms))).T)
+
+
+def efficiency_features(steps: Sequence[TransformerStep]) -> Array:
+    """Return what efficiency may depend on besides, as logarithms and flags (n, columns)."""
+    return np.array(
+        [
+            [
+                np.log(step.width),
+                np.log(step.tokens),
+                float(step.checkpointing),
+                np.log(step.sequence),
+                np.log(step.gpus) / 2,
+                np.log(step.microbatch),
+                np.log(step.device.peak_flops_per_s[HEAD_DTYPE]),
+                np.log(step.device.memory_bytes_per_s or 1.0),
+                np.log2(step.reduced_bytes),
+                float(step.dtype == "float8"),
+            ]
+            for step in steps
+        ],
+        np.float64,
+    )
+
+
+MAGNITUDES = ("GPUs", "layers", "channels", "parameters", "tokens a sequence", "tokens a microbatch", "microbatches")
+"""What ``log_magnitudes`` are, in the words of people."""
+
+
+def log_magnitudes(steps: Sequence[TransformerStep]) -> Array:
+    """Return the logarithms of the sizes by which a step may lie outside what was learned (n, columns)."""
+    return np.log(
+        np.array(
+            [
+                (one.gpus, one.layers, one.width, one.parameters, one.sequence, one.tokens, one.microbatches)
+                for one in steps
+            ],
+            np.float64,
+        )
+    )
+
+
+def _of(step: TransformerStep) -> tuple[float, ...]:
+    device = step.device
+    counts = (step.gpus, step.layers, step.width, step.vocabulary, step.sequence, step.microbatch, step.microbatches)
+    if min(counts) < 1 or not step.block_weights > 0:
+        raise InvalidInput(f"a step of sizes {counts} cannot be: give every size as 1 or more")
+    if not (device.memory_bytes_per_s and device.compute_units and device.boost_hz):
+        raise InvalidInput(
+            f"{device.name} lacks its memory bandwidth, multiprocessors or clock in the catalog, so the speed of a "
+            "transformer on it is not known: add them to a device file of your own"
+        )
+    again = float(step.checkpointing)
+    bytes_per_s, tokens, width = device.memory_bytes_per_s, step.tokens, step.width
+    exchange_s, hops_s = _sharded(step)
+    per_clock = ATTENTION_FLOPS_PER_CLOCK * device.compute_units * device.boost_hz
+    ramp = 1 + ATTENTION_RAMP / step.sequence
+    return (
+        tokens * step.block_weights * (6 + 2 * again) / _sustained(device, step.dtype),
+        tokens * step.vocabulary * width * 6 / _sustained(device, HEAD_DTYPE),
+        tokens * step.layers * (7 + 2 * again) * step.sequence * step.attended / per_clock * ramp,
+        tokens * step.layers * width * 2 * (1 + again / 3) / bytes_per_s,
+        tokens * step.vocabulary / bytes_per_s,
+        step.parameters / (step.gpus if step.sharding is not Sharding.NONE else 1) / bytes_per_s,
+        exchange_s,
+        hops_s,
+        step.layers,
+        width,
+        tokens,
+        step.sequence,
+        step.microbatches,
+        float(step.dtype == "float8"),
+    )
+
+
+def _sustained(device: Device, dtype: str) -> float:
+    peak = device.peak_flops_per_s.get(dtype)
+    if not peak:
+        raise InvalidInput(f"{device.name} has no {dtype} peak in the catalog: ask for another number format")
+    return peak * SUSTAINED.get(device.architecture or "", 1.0)
+
+
+def _sharded(step: TransformerStep) -> tuple[float, float]:
+    """Return the seconds that the bytes and the latencies of one microbatch's collectives take.
+
+    Weights travel in 2 bytes and are gathered for forward and, if sharded in full, again for backward; gradients are
+    reduced after each microbatch, as FSDP does, or in the mean over them where each GPU holds all.
+    """
+    ring = make_ring(step.device, step.gpus, step.nodes, step.interconnect)
+    if step.gpus < 2:
+        return 0.0, 0.0
+    if step.sharding in (Sharding.NONE, Sharding.OPTIMIZER):
+        share = 2 / step.microbatches
+        return share * ring.transfer_s(step.block_weights * step.reduced_bytes), share * ring.hops_s
+    gathers = 2 if step.sharding is Sharding.FULL else 1
+    moved = step.block_weights * (2 * gathers + step.reduced_bytes)
+    return ring.transfer_s(moved), step.layers * (gathers + 1) * ring.hops_s
+
+
+CAUSAL = 0.5
+"""Share of the products of all queries and keys that causal attention needs."""
+NEAR = 0.02
+"""Relative difference within which sizes count as the same."""
+DENSE = 0.05
+"""Share of the weights that may take part in no product (norms, biases), embeddings aside."""
+PER_NODE = 8
+DTYPES = {Precision.BF16: "bfloat16", Precision.AMP_BF16: "bfloat16", Precision.FP16: "float16",
+          Precision.AMP_FP16: "float16"}  # fmt: skip
+
+
+def decoder_step(
+    job: TracedJob, workload: Workload, device: Device, *, nodes: int = 1, interconnect: str | None = None
+) -> TransformerStep:
+    """Return the step of ``workload.gpus`` such devices; ``job`` is one GPU's with the whole model.
+
+    Where nobody says on how many nodes they are, nodes of eight are taken. What the workload leaves open (number
+    format, accumulation) is as the job's own loop has it.
+
+    Raises:
+        InvalidInput: the law does not apply; the message says why.
+    """
+    _require_plan(workload, device)
+    graph, microbatches, precision = (
+        job.step,
+        max(workload.accumulation, job.loop.accumulation),
+        _precision(workload, job),
+    )
+    forward = [op for op in graph.ops if op.kind is OpKind.ATTENTION and op.stage is Stage.FORWARD]
+    attention, layers = _attention(forward, microbatches)
+    width = residual_width(graph)
+    block, vocabulary = _weights(graph, width, microbatches)
+    gpus = workload.gpus
+    return TransformerStep(
+        device=device, gpus=gpus, nodes=max(nodes, math.ceil(gpus / PER_NODE)), interconnect=interconnect,
+        layers=layers, width=width, vocabulary=vocabulary, block_weights=block,
+        parameters=float(graph.parameters), sequence=attention.dims["q"], microbatch=attention.dims["b"],
+        microbatches=microbatches, checkpointing=workload.checkpointing, dtype=DTYPES[precision],
+        reduced_bytes=4 if precision.autocast else 2, sharding=workload.parallelism.sharding,
+        attention_width=attention.dims["h"] * attention.dims["d"],
+    )  # fmt: skip
+
+
+def _require_plan(workload: Workload, device: Device) -> None:
+    """Refuse a job that is run in a way of which the learned steps tell nothing."""
+    plan = workload.parallelism
+    if workload.phase is not Phase.TRAINING:
+        raise InvalidInput("the law of training steps tells nothing of inference")
+    if workload.adapters is not None:
+        raise InvalidInput("the law of training steps was learned from steps in which all weights are trained")
+    if workload.compiled:
+        raise InvalidInput(
+            "the law of training steps was learned from eager steps: a compiled one fuses what it counts"
+        )
+    if plan.tensor * plan.pipeline > 1:
+        raise InvalidInput("the law of training steps saw no tensor or pipeline parallelism")
+    if workload.gpus > 1 and not plan.sharding.gathers:
+        raise InvalidInput(
+            f"the law of training steps saw weights or gradients shared out, not sharding {plan.sharding.value}, whose "
+            "exchanges hide elsewhere"
+        )
+    if device.kind is not DeviceKind.GPU or device.vendor.casefold() != "nvidia":
+        raise InvalidInput(f"the law of training steps carries over to NVIDIA GPUs alone, and {device.name} is none")
+
+
+def _precision(workload: Workload, job: TracedJob) -> Precision:
+    said = workload.precision.value if workload.precision else job.loop.precision
+    for one in DTYPES:
+        if one.value == said:
+            return one
+    known = ", ".join(one.value for one in DTYPES)
+    raise InvalidInput(f"the law of training steps was learned in half precision ({known}), not in {said or 'fp32'}")
+
+
+def _attention(forward: list[Op], accumulation: int) -> tuple[Op, int]:
+    """Return one attention of a layer, and the number of layers; refuse what is not fused, causal and all alike."""
+    if not forward:
+        raise InvalidInput(
+            "the law of training steps was learned with fused attention, and this graph has none: it is no "
+            "transformer, or writes its attention out op by op"
+        )
+    one = forward[0]
+    if any(op.dims != one.dims for op in forward):
+        raise InvalidInput(
+            "the law of training steps knows layers that are all alike, and this model's attention differs"
+        )
+    sizes = one.dims
+    full = 4.0 * sizes["b"] * sizes["h"] * sizes["q"] * sizes["kv"] * sizes["d"]
+    share = one.flops / full
+    if sizes["q"] != sizes["kv"] or abs(share - CAUSAL) > NEAR:
+        raise InvalidInput(
+            "the law of training steps was learned from causal attention to all earlier tokens, and this model's "
+            f"computes {share:.0%} of all pairs: an encoder, a pair of both, or a sliding window"
+        )
+    count = sum(op.count for op in forward)
+    if count % accumulation:
+        raise InvalidInput(f"{count} attention layers do not divide into {accumulation} microbatches: give the number")
+    return one, count // accumulation
+
+
+def _weights(graph: OpGraph, width: int, accumulation: int) -> tuple[float, int]:
+    """Return the weights of the blocks' products, and the vocabulary; refuse what is not dense or has no head."""
+    products = [op for op in graph.ops if op.kind is OpKind.GEMM and op.stage is Stage.FORWARD and "n" in op.dims]
+    weighing = [op for op in products if op.dims.get("b", 1) == 1]
+    if not weighing or not width:
+        raise InvalidInput("this graph has no products with weights: the law of training steps does not know it")
+    head = weighing[-1].dims
+    scored = sum(op.count for op in weighing if op.dims == head)
+    if head["k"] != width or scored != accumulation or head["n"] <= width:
+        raise InvalidInput(
+            "the law of training steps knows decoders that end in scores of a vocabulary, and this does not"
+        )
+    vocabulary = head["n"]
+    block = sum(op.dims["n"] * op.dims["k"] * op.count for op in weighing if op.dims != head) / accumulation
+    products_hold = block + vocabulary * width
+    rest = graph.parameters - products_hold
+    if rest > vocabulary * width * (1 + NEAR) + DENSE * products_hold:
+        raise InvalidInput(
+            f"{rest / graph.parameters:.0%} of the weights take part in no product of every token: the law of training "
+            "steps knows dense decoders, not mixtures of experts"
+        )
+    return block, vocabulary

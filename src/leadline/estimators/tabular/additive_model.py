@@ -1,0 +1,291 @@
+"""Sums of products of powers with plain exponents, chosen from a dictionary by non-negative least squares.
+
+t = Σ aₖ · Π xⱼ^eₖⱼ with aₖ ≥ 0 in the target's own unit, fitted to relative errors (Lawson and Hanson 1974), then
+thinned by the extended Bayesian information criterion (Chen and Chen 2008).
+"""
+
+import itertools
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from leadline.estimators.ports import Array, State, floats, integers
+from leadline.estimators.tabular.scaling_model import FormFit, FormProblem, log_sum
+from leadline.estimators.tabular.tables import robust_deviation
+
+SCALE_POWERS = ((1.0, 0.0), (2.0, 1.0), (1.5, 1.5), (1.07, 2.0), (3.0, 2.0), (0.5, 2.5))
+OTHER_POWERS = (
+    (1.0, 1.0),
+    (-1.0, 1.0),
+    (0.5, 2.0),
+    (-0.5, 2.0),
+    (2.0, 2.5),
+    (-0.75, 2.5),
+)
+"""Powers that a feature may have in a product, each with what it is less likely than none, in logarithms.
+
+n log n is about n^1.07 for the n of large jobs."""
+MOST = 3000
+"""The dictionary holds the simplest products, at most so many."""
+FLOOR = 0.01
+"""No history is believed to be told better than to 1 %."""
+LEAST = 1e-12
+ROUNDS, PROMISING, BELIEVED, THIN = 30, 3, 6, 6
+
+
+@dataclass(frozen=True, slots=True)
+class AdditiveModel:
+    """``theta`` (terms, 1 + columns): ln of each coefficient, then its exponents.
+
+    ``gate`` (terms, 4): the column of a category that a term is of (or -1), and the column's values without and with
+    it; last whether the term grows with scale. ``root`` (terms, terms) is that of the coefficients' covariance.
+    """
+
+    theta: Array
+    gate: Array
+    root: Array
+
+    def terms(self, u: Array) -> Array:
+        """Return the logarithm of each term (n, terms)."""
+        return np.asarray(
+            self.theta[:, 0] + u @ self.theta[:, 1:].T + _gates(u, self.gate),
+            np.float64,
+        )
+
+    def halves(self, u: Array) -> tuple[Array, Array]:
+        """Return the logarithm of what does not grow with scale and of what does (n,)."""
+        terms, grows = self.terms(u), self.gate[:, 3] > 0
+        return log_sum(terms[:, ~grows]), log_sum(terms[:, grows])
+
+    def spread(self, u: Array) -> Array:
+        """Return the deviation of the sum's logarithm that comes from not knowing the coefficients better (n,)."""
+        terms = self.terms(u)
+        share = np.exp(terms - log_sum(terms)[:, None])
+        return np.asarray(np.sqrt(np.sum((share @ self.root) ** 2, axis=1)), np.float64)
+
+    def dump(self) -> State:
+        """Return the sum as arrays."""
+        return {"theta": self.theta, "gate": self.gate, "root": self.root}
+
+
+@dataclass(frozen=True, slots=True)
+class TermDictionary:
+    """Products that may be terms: ``powers`` (products, columns) and ``gate`` as in ``AdditiveModel`` (products, 4).
+
+    ``price`` (products,) is what the logarithm of the evidence loses by a term, besides what one more number costs.
+    """
+
+    powers: Array
+    gate: Array
+    price: Array
+
+    def logs(self, u: Array) -> Array:
+        """Return the logarithm of each product (n, products)."""
+        return np.asarray(u @ self.powers.T + _gates(u, self.gate), np.float64)
+
+
+@dataclass(frozen=True, slots=True)
+class AdditiveForm:
+    """Fits ``AdditiveModel``."""
+
+    largest: int = 300
+
+    def fit(self, problem: FormProblem, seed: int) -> list[FormFit]:  # noqa: ARG002 - nothing is drawn
+        """Return the likeliest sums met in the search, each with its evidence."""
+        dictionary = _dictionary(problem)
+        design, target = _design(problem, dictionary)
+        search = TermSearch(design, target, dictionary.price, np.sum(design**2, axis=0))
+        first = max((search.climb(start) for start in search.starts()), key=search.evidence)
+        off = search.off(first)
+        usual = max(robust_deviation(off), 1e-6)
+        held = np.sqrt(np.minimum(1.0, 2.5 * usual / np.maximum(np.abs(off), LEAST)))  # wild ones count less
+        design, target = design * held[:, None], target * held
+        search = TermSearch(design, target, dictionary.price, np.sum(design**2, axis=0))
+        search.climb(first)
+        search.evidence((0,))  # a constant at least
+        ranked = sorted(search.met, key=lambda one: -search.met[one])
+        best = [one for one in ranked if one and np.all(search.weights(one) > 0)]
+        return [_judge(problem, dictionary, search, np.array(one, np.int64)) for one in best[:BELIEVED]]
+
+    def load(self, state: State) -> AdditiveModel:
+        """Return the sum that ``dump`` gave."""
+        return AdditiveModel(floats(state["theta"]), floats(state["gate"]), floats(state["root"]))
+
+
+def _gates(u: Array, gate: Array) -> Array:
+    """Return the logarithm of how much each row is of each term's category (n, terms)."""
+    if not u.shape[1]:
+        return np.zeros((len(u), len(gate)))
+    column = integers(gate[:, 0])
+    off, on = gate[:, 1], gate[:, 2]
+    share = (u[:, np.maximum(column, 0)] - off) / np.where(column >= 0, on - off, 1.0)
+    return np.where(column >= 0, np.log(np.clip(share, LEAST, 1.0)), 0.0)
+
+
+def _dictionary(problem: FormProblem) -> TermDictionary:
+    """Return the simplest products, those of fewer and plainer powers first."""
+    stretched = [int(j) for j in np.flatnonzero(problem.stretched)]
+    powers = [SCALE_POWERS if scale else OTHER_POWERS for scale in problem.scales.tolist()]
+    gates = _categories(problem)
+    room = max(1, MOST // len(gates))
+    products: list[tuple[float, tuple[tuple[int, float], ...]]] = []
+    for count in range(min(len(stretched), 4) + 1):
+        for chosen in itertools.combinations(stretched, count):
+            if math.comb(len(stretched), count) * 6**count > 20 * MOST:
+                break  # so many features that products of so many of them are out of reach
+            for each in itertools.product(*(powers[j] for j in chosen)):
+                pairs = tuple((j, power) for j, (power, _) in zip(chosen, each, strict=True))
+                products.append((sum(price for _, price in each), pairs))
+    products = sorted(products, key=lambda one: one[0])[:room]
+    table = np.zeros((len(products), problem.u.shape[1]))
+    for row, (_, product) in enumerate(products):
+        for j, power in product:
+            table[row, j] = power
+    grows = np.any(table[:, problem.scales] > 0, axis=1).tolist()
+    return TermDictionary(
+        np.concatenate([table] * len(gates)),
+        np.array([(*one, float(grow)) for one in gates for grow in grows]),
+        np.array([price + (1.5 if one[0] >= 0 else 0.0) for one in gates for price, _ in products]) + 1.0,
+    )
+
+
+def _categories(problem: FormProblem) -> list[tuple[float, float, float]]:
+    """Return the columns that take two values, as gates open at either; first the gate that is always open."""
+    found = [(-1.0, 0.0, 1.0)]
+    for column in np.flatnonzero(~problem.stretched):
+        values = np.unique(np.round(problem.u[:, column], 9))
+        if len(values) == 2:
+            found += [(float(column), float(values[0]), float(values[1]))]
+            found += [(float(column), float(values[1]), float(values[0]))]
+    return found
+
+
+def _design(problem: FormProblem, dictionary: TermDictionary) -> tuple[Array, Array]:
+    """Return the matrix whose combination should be ``target``: relative errors by weight."""
+    root = np.sqrt(problem.weight)
+    design = np.exp(np.minimum(dictionary.logs(problem.u) - problem.logs[:, None], 300.0)) * root[:, None]
+    return design, root
+
+
+@dataclass(frozen=True, slots=True)
+class TermSearch:
+    """Looks for few columns of ``design`` whose sum, none taken away, meets ``target``.
+
+    ``size`` are the columns' squares; ``met`` the sets of columns met, with the logarithm of their evidence;
+    ``promising`` what was found worth adding to a set.
+    """
+
+    design: Array
+    target: Array
+    price: Array
+    size: Array
+    met: dict[tuple[int, ...], float] = field(default_factory=dict)
+    promising: dict[tuple[int, ...], list[tuple[int, ...]]] = field(default_factory=dict)
+
+    def climb(self, start: tuple[int, ...] = ()) -> tuple[int, ...]:
+        """Return the set of most evidence that is reached by adding a column and leaving out up to two at a time."""
+        here, height = start, self.evidence(start)
+        for _ in range(ROUNDS):
+            near = {one for base in _within(here) for one in (base, *self._with(base))}
+            best = max(near, key=self.evidence)
+            if self.evidence(best) <= height + 1e-9:
+                break
+            here, height = best, self.evidence(best)
+        return tuple(int(here[i]) for i in np.flatnonzero(self.weights(here)))
+
+    def starts(self) -> list[tuple[int, ...]]:
+        """Return where to climb from: nothing, and the best sum whatever its price, thinned."""
+        weights = self.weights(tuple(range(self.design.shape[1])))
+        most = np.argsort(-(weights**2) * self.size)[: 3 * THIN]
+        here = tuple(int(one) for one in np.sort(most) if weights[one] > 0)
+        while len(here) > THIN:
+            fewer = [here[:i] + here[i + 1 :] for i in range(len(here))]
+            here = min(fewer, key=lambda one: float(np.sum(self.off(one) ** 2)))
+        return [(), here]
+
+    def evidence(self, columns: tuple[int, ...]) -> float:
+        """Return the logarithm of the evidence of a set, by the extended Bayesian information criterion."""
+        key = tuple(sorted(columns))
+        if key not in self.met:
+            off = self.off(key)
+            self.met[key] = self._worth(float(off @ off), len(key)) - float(self.price[list(key)].sum())
+        return self.met[key]
+
+    def weights(self, columns: tuple[int, ...]) -> Array:
+        """Return the coefficients of a set, none below zero, of least squares."""
+        from scipy.optimize import nnls  # noqa: PLC0415 - needed to fit alone
+
+        if not columns:
+            return np.zeros(0)
+        part = self.design[:, list(columns)]
+        size = np.sqrt(np.sum(part**2, axis=0)) + 1e-300
+        return np.asarray(
+            nnls(part / size, self.target, maxiter=10 * part.shape[1] + 100)[0] / size,
+            np.float64,
+        )
+
+    def off(self, columns: tuple[int, ...]) -> Array:
+        """Return what a set leaves over of the target."""
+        return np.asarray(
+            self.target - self.design[:, list(columns)] @ self.weights(columns),
+            np.float64,
+        )
+
+    def _with(self, base: tuple[int, ...]) -> list[tuple[int, ...]]:
+        """Return the base with one more column, for the most promising ones."""
+        if base in self.promising:
+            return self.promising[base]
+        left = self.off(base)
+        basis = np.linalg.qr(self.design[:, list(base)])[0] if base else np.zeros((len(left), 0))
+        inside = basis.T @ self.design
+        free = np.maximum(self.size - np.einsum("ij,ij->j", inside, inside), 1e-9 * self.size + 1e-300)
+        gain = np.maximum(self.design.T @ left, 0.0) ** 2 / free
+        worth = self._worth(np.maximum(left @ left - gain, 0.0), len(base) + 1) - self.price
+        worth[list(base)] = -np.inf
+        best = np.argpartition(-worth, PROMISING)[:PROMISING] if len(worth) > PROMISING else np.arange(len(worth))
+        self.promising[base] = [(*base, int(column)) for column in best]
+        return self.promising[base]
+
+    def _worth(self, squares: Any, terms: int) -> Any:  # noqa: ANN401 - a number or an array of them
+        count = len(self.target)
+        return -0.5 * count * np.log(squares / count + FLOOR**2) - 0.5 * terms * math.log(count)
+
+
+def _within(columns: tuple[int, ...]) -> list[tuple[int, ...]]:
+    """Return the set, and those without one or two of its columns."""
+    every = range(len(columns))
+    dropped = [
+        set(each)
+        for count in range((2 if len(columns) <= THIN + 2 else 1) + 1)
+        for each in itertools.combinations(every, count)
+    ]
+    return [tuple(columns[i] for i in every if i not in drop) for drop in dropped]
+
+
+def _judge(
+    problem: FormProblem,
+    dictionary: TermDictionary,
+    search: TermSearch,
+    columns: npt.NDArray[np.int64],
+) -> FormFit:
+    """Return a set of columns as a law, without those that got no weight."""
+    weights = search.weights(tuple(columns))
+    active, values = columns[weights > 0], weights[weights > 0]
+    design = search.design[:, active] * values
+    off = search.target - design.sum(axis=1)
+    level = float(off @ off) / max(len(off) - len(active), 1) + FLOOR**2
+    roots, vectors = np.linalg.eigh(design.T @ design + 1e-9 * np.eye(len(active)))
+    root = vectors * np.sqrt(level / np.maximum(roots, 1e-9))
+    law = AdditiveModel(
+        np.column_stack([np.log(values), dictionary.powers[active]]),
+        dictionary.gate[active],
+        root,
+    )
+    return FormFit(
+        law,
+        np.full(len(problem.logs), math.sqrt(level)),
+        search.met[tuple(columns.tolist())],
+    )

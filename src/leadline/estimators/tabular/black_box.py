@@ -1,0 +1,120 @@
+"""Estimators without a form of their own: a regression on the logarithm of the target."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from leadline.core.samples import Sample, Value
+from leadline.estimators.ports import Array, Predictions, Regression, Regressor, State, floats, nest, unnest
+from leadline.estimators.tabular import encoding
+from leadline.estimators.tabular.encoding import FeatureEncoding
+from leadline.estimators.tabular.tables import (
+    REACH,
+    WIDEST,
+    SampleTable,
+    add_extrapolation_spread,
+    assign_folds,
+    impute_censored,
+    robust_deviation,
+    tabulate_samples,
+)
+
+FOLDS = 5
+ENOUGH = 1500
+"""Errors out of fold are told well enough by so many samples."""
+
+
+@dataclass(frozen=True, slots=True)
+class FittedBlackBox:
+    """A regressor of ln(target) with its encoding; ``error`` is its deviation out of fold."""
+
+    name: str
+    encoding: FeatureEncoding
+    regressor: Regressor
+    error: float
+    growth: float
+    limits: Array
+
+    def predict(self, rows: Sequence[Mapping[str, Value]]) -> Predictions:
+        """Predict each row."""
+        x, beyond = self.encoding.encode(rows)
+        logs, own = self.regressor.predict(x)
+        point = np.exp(np.clip(logs, self.limits[0] - REACH, self.limits[1] + REACH))
+        believed = np.where(np.isfinite(own), np.maximum(own, self.error), self.error)
+        return Predictions(point, add_extrapolation_spread(believed, beyond, self.growth), beyond)
+
+    def dump(self) -> State:
+        """Return the estimator as arrays."""
+        return {
+            "estimator": np.array([self.name]),
+            "figures": np.array([self.error, self.growth, *self.limits]),
+            **nest("encoding", self.encoding.dump()),
+            **nest("regressor", self.regressor.dump()),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class BlackBox:
+    """Fits ``regression`` to the logarithm of the target.
+
+    ``growth`` is what a row that lies one fitted range beyond the samples adds to the spread: about how far such
+    regressions were off there. One that ``tells_noise`` believes a spread of each row that is not widened to its usual
+    error out of fold.
+    """
+
+    name: str
+    regression: Regression
+    growth: float
+    tells_noise: bool = False
+
+    def fit(self, samples: Sequence[Sample], *, scale_features: Sequence[str] = (), seed: int = 0) -> FittedBlackBox:
+        """Fit the regression; censored samples count with what is expected above them.
+
+        Raises:
+            InvalidInput: there are too few measured samples, or a value is no number above zero.
+        """
+        table = tabulate_samples(samples, least=self.regression.least, estimator=self.name)
+        found = encoding.learn_encoding(table.rows, scale_features)
+        x, _ = found.encode(table.rows)
+        error = 0.0 if self.tells_noise else self._error(x, table, seed)
+
+        def expect(logs: Array, use: npt.NDArray[np.bool_]) -> tuple[Array, float]:
+            said, own = self.regression.fit(x[use], logs[use], table.weight[use], seed).predict(x)
+            return said, float(np.median(own)) if self.tells_noise else error
+
+        logs = impute_censored(table, expect)
+        regressor = self.regression.fit(x, logs, table.weight, seed)
+        return FittedBlackBox(
+            self.name, found, regressor, error, self.growth, np.array([table.logs.min(), table.logs.max()])
+        )
+
+    def load(self, state: State) -> FittedBlackBox:
+        """Return the fitted estimator that ``dump`` gave."""
+        figures = floats(state["figures"])
+        return FittedBlackBox(
+            self.name,
+            encoding.load_encoding(unnest("encoding", state)),
+            self.regression.load(unnest("regressor", state)),
+            float(figures[0]),
+            float(figures[1]),
+            figures[2:],
+        )
+
+    def _error(self, x: Array, table: SampleTable, seed: int) -> float:
+        """Return the deviation out of fold on (at most ``ENOUGH``) measured samples, split by configuration."""
+        measured = np.flatnonzero(~table.censored)
+        if len(measured) > ENOUGH:
+            measured = np.random.default_rng(seed).choice(measured, ENOUGH, replace=False)
+        part = assign_folds(table.folds[measured], min(FOLDS, len(measured)), seed)
+        residuals = np.full(len(measured), math.nan)
+        for fold in range(FOLDS):
+            inside, outside = measured[part != fold], part == fold
+            if len(inside) >= max(2, self.regression.least - 3) and outside.any():
+                weight = table.weight[inside] / table.weight[inside].mean()
+                fitted = self.regression.fit(x[inside], table.logs[inside], weight, seed)
+                residuals[outside] = table.logs[measured[outside]] - fitted.predict(x[measured[outside]])[0]
+        known = np.isfinite(residuals)
+        return min(robust_deviation(residuals[known], table.weight[measured][known]), WIDEST)

@@ -1,0 +1,291 @@
+"""Work as the number of units times the time of one, as in HARP's custom mode, both of them learned.
+
+The time of a unit, a training step say, is about the same in a short run as in a long one, so there is little to
+extrapolate: on a feature that decides how many there are, it depends little (a solver's steps become cheaper as its
+field becomes smooth) or not at all. What is known of it is the median: the first units of a short run, which warm
+caches up, do not blur it.
+What a loop takes beside its usual units is a law of their time alone: a constant, and a share.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+import numpy as np
+
+from leadline.core.errors import InvalidInput
+from leadline.core.samples import Sample, Value
+from leadline.estimators.ports import (
+    Array,
+    FittedEstimator,
+    Predictions,
+    State,
+    StorableEstimator,
+    nest,
+    text_array,
+    unnest,
+)
+from leadline.estimators.tabular import corrections, encoding
+from leadline.estimators.tabular.corrections import FullScaleCorrection
+from leadline.estimators.tabular.encoding import FeatureEncoding
+from leadline.estimators.tabular.tables import robust_deviation, tabulate_samples
+
+LEAST_UNIT_RUNS = 6
+"""So many runs at least must have shown their units."""
+DECIDES = 0.5
+"""The exponent above which a feature decides how many units there are."""
+COUNT, UNIT, LOOP = "count", "unit", "loop"
+USUAL = "usual_s"
+"""The one feature of the loop's law: the number of units times the time of one."""
+
+
+@dataclass(frozen=True, slots=True)
+class FittedUnitModel:
+    """The laws of the number of units, of the time of one, and of the loop by their product; bent at full scale."""
+
+    name: str
+    count: FittedEstimator
+    unit: FittedEstimator
+    loop: FittedEstimator
+    encoding: FeatureEncoding
+    bend: FullScaleCorrection
+
+    def predict(self, rows: Sequence[Mapping[str, Value]]) -> Predictions:
+        """Predict each row; the errors of the laws are taken for independent."""
+        count, unit = self.count.predict(rows), self.unit.predict(rows)
+        loop = self.loop.predict(_usual(count.point * unit.point))
+        point = np.exp(self.bend.at(np.log(loop.point), self.encoding.encode(rows)[0]))
+        spread = np.sqrt(count.spread**2 + unit.spread**2 + loop.spread**2)
+        return Predictions(point, spread, np.maximum(count.extrapolation, unit.extrapolation))
+
+    def dump(self) -> State:
+        """Return all laws as arrays."""
+        return {
+            "estimator": np.array([self.name]),
+            **nest(COUNT, self.count.dump()),
+            **nest(UNIT, self.unit.dump()),
+            **nest(LOOP, self.loop.dump()),
+            **nest("encoding", self.encoding.dump()),
+            **nest("bend", self.bend.dump()),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class UnitModel:
+    """Fits ``law`` to the number of units, ``unit`` to the time of one, and ``law`` to the work, the samples' value.
+
+    Where the unit is ``fixed``, its time does not depend on what decides the number of units.
+    """
+
+    name: str
+    law: StorableEstimator
+    unit: StorableEstimator
+    fixed: bool = False
+
+    def fit(self, samples: Sequence[Sample], *, scale_features: Sequence[str] = (), seed: int = 0) -> FittedUnitModel:
+        """Fit all laws to the completed runs in which units were watched.
+
+        Raises:
+            InvalidInput: there are too few of them.
+        """
+        known = [one for one in samples if min(one.units or 0, one.unit_s or 0) > 0 and not one.censored]
+        if len(known) < LEAST_UNIT_RUNS:
+            raise InvalidInput(
+                f"{self.name} needs at least {LEAST_UNIT_RUNS} finished runs whose units of work were watched, "
+                f"but there are {len(known)}: measure them with the hook"
+            )
+        counts, units = (np.array([getattr(one, name) for one in known], float) for name in ("units", "unit_s"))
+        count = self.law.fit(_with(known, counts), scale_features=scale_features, seed=seed)
+        deciding = _deciding(known, scale_features)
+        of_one = _with(known, units)
+        unit = self.unit.fit(_without(of_one, deciding) if self.fixed else of_one, scale_features=deciding, seed=seed)
+        usual = [replace(one, features=row) for one, row in zip(known, _usual(counts * units), strict=True)]
+        loop = self.law.fit(usual, scale_features=(USUAL,), seed=seed)
+        table = tabulate_samples(known, least=LEAST_UNIT_RUNS, estimator=self.name)
+        found = encoding.learn_encoding(table.rows, scale_features)
+        x = found.encode(table.rows)[0]
+        straight = FittedUnitModel(self.name, count, unit, loop, found, corrections.no_full_scale_correction(x.shape[1]))
+        logs = np.log(straight.predict(table.rows).point)
+        return replace(straight, bend=corrections.fit_full_scale_correction(x, logs, table, table.logs, found.scales.astype(bool)))
+
+    def load(self, state: State) -> FittedUnitModel:
+        """Return the fitted laws that ``dump`` gave."""
+        count, loop = (self.law.load(unnest(name, state)) for name in (COUNT, LOOP))
+        unit = self.unit.load(unnest(UNIT, state))
+        known = encoding.load_encoding(unnest("encoding", state))
+        return FittedUnitModel(self.name, count, unit, loop, known, corrections.load_full_scale_correction(unnest("bend", state)))
+
+
+def regress_units(samples: Sequence[Sample], scale_features: Sequence[str]) -> tuple[FeatureEncoding, Array, Array]:
+    """Return the encoding of samples, the weights of its columns for ln(number of units), and what these leave of it.
+
+    The weights (columns,) are of standardised columns, and what is left has shape (n,).
+    """
+    rows = [one.features for one in samples]
+    found = encoding.learn_encoding(rows, scale_features)
+    x = found.encode(rows)[0]
+    design, logs = np.column_stack([np.ones(len(x)), x]), np.log([one.units or 1.0 for one in samples])
+    weights = np.linalg.lstsq(design, logs, rcond=None)[0]
+    return found, weights[1:], logs - design @ weights
+
+
+def _deciding(samples: Sequence[Sample], scale_features: Sequence[str]) -> list[str]:
+    """Return the features that decide the number of units."""
+    found, weights, _ = regress_units(samples, scale_features)
+    deciding = [column for column, one in zip(found.columns, weights / found.stretch, strict=True) if one > DECIDES]
+    return [name for column in deciding for name in column.split(" + ") if name in scale_features]
+
+
+def _with(samples: Sequence[Sample], values: Array) -> list[Sample]:
+    return [replace(one, value=float(value)) for one, value in zip(samples, values, strict=True)]
+
+
+def _without(samples: Sequence[Sample], names: Sequence[str]) -> list[Sample]:
+    return [
+        replace(one, features={name: value for name, value in one.features.items() if name not in names})
+        for one in samples
+    ]
+
+
+def _usual(seconds: Array) -> list[dict[str, Value]]:
+    return [{USUAL: float(one)} for one in seconds]
+
+
+LEAST_PHASED_RUNS = 6
+"""So many runs at least must show their phases."""
+UNLIKE = 0.5
+"""Deviation of the logarithms of the units' number from a law above which not the same loops were watched."""
+LEAST_SHARE = 0.002
+"""The share of a run that a phase takes at least, so that it has a logarithm."""
+MOST = 1.02
+"""Reported phases that take more than this share of the run together were not measured of the same run."""
+STARTUP, WORK, REST, WHOLE = "startup", "work", "rest", "whole"
+
+
+@dataclass(frozen=True, slots=True)
+class FittedPhasedModel:
+    """What was fitted to each phase, by its name; their sum is the whole, which may be the only one."""
+
+    name: str
+    phases: Mapping[str, FittedEstimator]
+
+    def predict(self, rows: Sequence[Mapping[str, Value]]) -> Predictions:
+        """Predict each row as the sum of its phases, whose errors are taken for independent."""
+        each = [one.predict(rows) for one in self.phases.values()]
+        if len(each) == 1:
+            return each[0]
+        point = np.sum([one.point for one in each], axis=0)
+        spread = np.sqrt(np.sum([(one.point * one.spread) ** 2 for one in each], axis=0)) / point
+        return Predictions(point, spread, np.max([one.extrapolation for one in each], axis=0))
+
+    def dump(self) -> State:
+        """Return all phases as arrays."""
+        found: State = {"estimator": np.array([self.name]), "phases": text_array(list(self.phases))}
+        for phase, one in self.phases.items():
+            found |= nest(phase, one.dump())
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class PhasedModel:
+    """Fits ``recipe`` to the work and ``other`` to the other phases; ``recipe`` to the whole where no phases are known.
+
+    Phases are known where start-ups were reported, and of the same loops in all runs: a run in which another loop was
+    watched calls something else its start-up.
+    """
+
+    recipe: StorableEstimator
+    other: StorableEstimator
+
+    @property
+    def name(self) -> str:
+        """Return the name of what is fitted to the work."""
+        return self.recipe.name
+
+    def fit(self, samples: Sequence[Sample], *, scale_features: Sequence[str] = (), seed: int = 0) -> FittedPhasedModel:
+        """Fit all phases; of a run that reported none the predicted ones are taken off.
+
+        Raises:
+            InvalidInput: there are too few runs for an estimator; how many it needs.
+        """
+        told = [one for one in samples if 0 < _startup(one) < one.value]
+        if len(told) < LEAST_PHASED_RUNS or _off_units(told, scale_features) > UNLIKE:
+            unlike = [replace(one, units=None, unit_s=None) for one in samples]
+            return FittedPhasedModel(self.name, {WHOLE: self.recipe.fit(unlike, scale_features=scale_features, seed=seed)})
+
+        def fit(recipe: StorableEstimator, runs: Sequence[Sample], values: Sequence[float], *, last: bool) -> FittedEstimator:
+            of_phase = [
+                replace(one, value=value, startup_s=None, work_s=None, censored=one.censored and last)
+                for one, value in zip(runs, values, strict=True)
+            ]
+            return _fitted(_Phase(recipe, tuple(of_phase), tuple(scale_features), seed))
+
+        startup = fit(self.other, told, [_startup(one) for one in told], last=False)
+        left = _left(samples, [one.value for one in samples], [one.startup_s for one in samples], startup)
+        watched = [one for one in told if one.work_s and _startup(one) + one.work_s < MOST * one.value]
+        if len(watched) < max(LEAST_PHASED_RUNS, 0.8 * len(told)):
+            return FittedPhasedModel(self.name, {STARTUP: startup, WORK: fit(self.recipe, samples, left, last=True)})
+        cut_off = [at for at, one in enumerate(samples) if one.censored]
+        watched = [one for one in watched if not one.censored]
+        work = fit(
+            self.recipe,
+            [*watched, *(samples[at] for at in cut_off)],
+            [*(one.work_s or 0.0 for one in watched), *(left[at] for at in cut_off)],
+            last=True,
+        )
+        left = _left(samples, left, [one.work_s for one in samples], work)
+        return FittedPhasedModel(self.name, {STARTUP: startup, WORK: work, REST: fit(self.other, samples, left, last=True)})
+
+    def load(self, state: State) -> FittedPhasedModel:
+        """Return the fitted phases that ``dump`` gave."""
+        phases = {}
+        for phase in (str(one) for one in state["phases"]):
+            recipe = self.recipe if phase in (WORK, WHOLE) else self.other
+            phases[phase] = recipe.load(unnest(phase, state))
+        return FittedPhasedModel(self.name, phases)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Phase:
+    """What is fitted to which figures; the same where all that is learned is."""
+
+    recipe: StorableEstimator
+    samples: tuple[Sample, ...]
+    scale_features: tuple[str, ...]
+    seed: int
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Phase) and all(getattr(self, one) == getattr(other, one) for one in self.__slots__)
+
+    def __hash__(self) -> int:
+        return hash((self.recipe.name, *((one.run_id, one.value) for one in self.samples)))
+
+
+@lru_cache(maxsize=8)
+def _fitted(phase: _Phase) -> FittedEstimator:
+    """Fit a phase once: the start-up and the rest are the same, whatever is fitted to the work."""
+    return phase.recipe.fit(phase.samples, scale_features=phase.scale_features, seed=phase.seed)
+
+
+def _off_units(samples: Sequence[Sample], scale_features: Sequence[str]) -> float:
+    """Return how far (deviation of logarithms) the numbers of units are from a product of powers of the features."""
+    samples = [one for one in samples if not one.censored]
+    known = [one for one in samples if one.units]
+    if not known or len(known) < len(samples):
+        return 0.0
+    return robust_deviation(regress_units(known, scale_features)[2])
+
+
+def _startup(sample: Sample) -> float:
+    return sample.startup_s or 0.0
+
+
+def _left(
+    samples: Sequence[Sample], values: Sequence[float], reported: Sequence[float | None], fitted: FittedEstimator
+) -> list[float]:
+    """Return what is left of ``values`` without a phase, as reported or else as predicted."""
+    predicted: Array = fitted.predict([one.features for one in samples]).point
+    taken = [one if one is not None else float(guess) for one, guess in zip(reported, predicted, strict=True)]
+    return [
+        max(value - phase, LEAST_SHARE * one.value) for one, value, phase in zip(samples, values, taken, strict=True)
+    ]

@@ -1,0 +1,144 @@
+"""Multiple linear regression, held back by a ridge penalty that leave-one-out errors choose."""
+
+import warnings
+from dataclasses import dataclass
+
+import numpy as np
+
+from leadline.estimators.ports import Array, State, floats
+
+PENALTIES = tuple(10.0**power for power in (-6, -5, -4, -3, -2, -1, 0))
+"""Tried ridge penalties, per row."""
+
+
+@dataclass(frozen=True, slots=True)
+class LinearModel:
+    """``intercept + x · slopes``."""
+
+    intercept: float
+    slopes: Array
+
+    def predict(self, x: Array) -> tuple[Array, Array]:
+        """Return the plane's height at each row; it believes no spread."""
+        return self.intercept + x @ self.slopes, np.full(len(x), np.nan)
+
+    def dump(self) -> State:
+        """Return the plane as arrays."""
+        return {"intercept": np.array([self.intercept]), "slopes": self.slopes}
+
+
+@dataclass(frozen=True, slots=True)
+class RidgeRegression:
+    """Least squares with a penalty on the slopes (Hoerl and Kennard 1970)."""
+
+    least: int = 6
+
+    def fit(self, x: Array, y: Array, weight: Array, seed: int) -> LinearModel:  # noqa: ARG002 - nothing is drawn
+        """Fit a plane; the penalty is the one of least leave-one-out error, which has a closed form."""
+        root = np.sqrt(weight)[:, None]
+        centre, mean = np.average(x, axis=0, weights=weight), float(np.average(y, weights=weight))
+        inside, target = root * (x - centre), root[:, 0] * (y - mean)
+        left, sizes, right = np.linalg.svd(inside, full_matrices=False)
+        share = weight / weight.sum()
+        best: tuple[float, Array] = (np.inf, np.zeros(x.shape[1]))
+        for penalty in PENALTIES:
+            kept = sizes**2 / (sizes**2 + penalty * len(y))
+            fitted = left @ (kept * (left.T @ target))
+            leverage = np.minimum(left**2 @ kept + share, 1 - 1e-9)
+            error = float(np.mean(((target - fitted) / (1 - leverage)) ** 2))
+            if error < best[0]:
+                slopes = right.T @ (
+                    np.divide(kept, sizes, out=np.zeros_like(sizes), where=sizes > 0) * (left.T @ target)
+                )
+                best = (error, slopes)
+        return LinearModel(mean - float(centre @ best[1]), best[1])
+
+    def load(self, state: State) -> LinearModel:
+        """Return the plane that ``dump`` gave."""
+        return LinearModel(float(floats(state["intercept"])[0]), floats(state["slopes"]))
+
+
+MEMBERS = 4
+HIDDEN = (16, 8)
+FAR = 6.0
+"""Columns are held within so many deviations: tanh says nothing beyond."""
+LARGEST = 4000
+
+
+@dataclass(frozen=True, slots=True)
+class Perceptrons:
+    """``layers`` of weights (members, inputs, outputs) and biases (members, 1, outputs), with tanh between."""
+
+    mean: float
+    deviation: float
+    layers: tuple[tuple[Array, Array], ...]
+
+    def predict(self, x: Array) -> tuple[Array, Array]:
+        """Return the members' mean, and their disagreement as its deviation."""
+        held = np.clip(x, -FAR, FAR)
+        signal = np.broadcast_to(held, (self.layers[0][0].shape[0], *held.shape))
+        for weights, bias in self.layers[:-1]:
+            signal = np.tanh(signal @ weights + bias)
+        weights, bias = self.layers[-1]
+        each = (signal @ weights + bias)[:, :, 0] * self.deviation + self.mean
+        return each.mean(axis=0), each.std(axis=0)
+
+    def dump(self) -> State:
+        """Return the networks as arrays."""
+        state: State = {"figures": np.array([self.mean, self.deviation])}
+        for i, (weights, bias) in enumerate(self.layers):
+            state |= {f"weights{i}": weights, f"bias{i}": bias}
+        return state
+
+
+@dataclass(frozen=True, slots=True)
+class PerceptronRegression:
+    """Perceptrons fitted by L-BFGS with weight decay, by scikit-learn; many rows are thinned by chance."""
+
+    least: int = 6
+
+    def fit(self, x: Array, y: Array, weight: Array, seed: int) -> Perceptrons:
+        """Fit each member from its own start; a row's weight is the chance to be drawn where rows repeat."""
+        from sklearn.exceptions import ConvergenceWarning  # noqa: PLC0415 - needed to fit alone
+        from sklearn.neural_network import MLPRegressor  # noqa: PLC0415 - needed to fit alone
+
+        inputs = x if x.shape[1] else np.zeros((len(x), 1))
+        mean, deviation = float(np.average(y, weights=weight)), max(float(y.std()), 1e-9)
+        at = _repeat(weight, seed)
+        found = []
+        for member in range(MEMBERS):
+            network = MLPRegressor(
+                hidden_layer_sizes=HIDDEN,
+                activation="tanh",
+                solver="lbfgs",
+                alpha=0.03,
+                max_iter=200,
+                random_state=seed + member,
+            )
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", ConvergenceWarning)  # stopped early on purpose
+                network.fit(np.clip(inputs[at], -FAR, FAR), (y[at] - mean) / deviation)
+            found.append(network)
+        layers = tuple(
+            (
+                np.stack([one.coefs_[i] for one in found])[:, : x.shape[1] if i == 0 else None],
+                np.stack([one.intercepts_[i] for one in found])[:, None, :],
+            )
+            for i in range(len(HIDDEN) + 1)
+        )
+        return Perceptrons(mean, deviation, layers)
+
+    def load(self, state: State) -> Perceptrons:
+        """Return the networks that ``dump`` gave."""
+        figures = floats(state["figures"])
+        layers = tuple((floats(state[f"weights{i}"]), floats(state[f"bias{i}"])) for i in range(len(HIDDEN) + 1))
+        return Perceptrons(float(figures[0]), float(figures[1]), layers)
+
+
+def _repeat(weight: Array, seed: int) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
+    """Return rows, each about as often as its weight over the least, and at most ``LARGEST`` in all."""
+    often = np.maximum(np.rint(weight / weight.min()), 1).astype(np.int64)
+    rows = np.repeat(np.arange(len(weight)), often)
+    if len(rows) > LARGEST:
+        rows = np.sort(np.random.default_rng(seed).choice(rows, LARGEST, replace=False))
+    return rows

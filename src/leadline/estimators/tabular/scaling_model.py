@@ -1,0 +1,304 @@
+"""What a law's form is: a sum of a part that does not grow with scale, the start-up, and one that does, the work."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from leadline.core.samples import Sample, Value
+from leadline.estimators.ports import Array, Predictions, State, floats, integers, nest, unnest
+from leadline.estimators.tabular import corrections, encoding
+from leadline.estimators.tabular import corrections as bend
+from leadline.estimators.tabular.corrections import FullScaleCorrection, UnitTimeCorrection
+from leadline.estimators.tabular.encoding import FeatureEncoding
+from leadline.estimators.tabular.tables import (
+    REACH,
+    SampleTable,
+    add_extrapolation_spread,
+    impute_censored,
+    robust_deviation,
+    tabulate_samples,
+)
+
+Mask = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class FormProblem:
+    """``logs`` (n,) to be met at ``u`` (n, columns), each with its ``weight``, whose mean is one.
+
+    ``u`` are logarithms about their mean where ``stretched``, else standardised; ``scales`` are the columns that carry
+    scale; ``crossed`` those that let its exponents differ between categories; ``steady`` those that carry scale and on
+    which the time of a unit, which is asked for, hardly depends.
+    """
+
+    u: Array
+    logs: Array
+    weight: Array
+    scales: Mask
+    stretched: Mask
+    crossed: Mask
+    steady: Mask
+
+
+class FittedForm(Protocol):
+    """A fitted form; needs numpy alone."""
+
+    def halves(self, u: Array) -> tuple[Array, Array]:
+        """Return the logarithms of the start-up and of the work (n,), minus infinity where there is none."""
+
+    def spread(self, u: Array) -> Array:
+        """Return the deviation of the sum's logarithm that comes from not knowing the law better (n,)."""
+
+    def dump(self) -> State:
+        """Return all that the law needs."""
+
+
+@dataclass(frozen=True, slots=True)
+class FormFit:
+    """A law with the deviation of each sample about it (n,), and the logarithm of its evidence."""
+
+    law: FittedForm
+    sigma: Array
+    evidence: float
+
+
+class ModelForm(Protocol):
+    """A recipe for a ``FittedForm``."""
+
+    @property
+    def largest(self) -> int:
+        """Return how many samples it is fitted on at most: it has few numbers to find."""
+
+    def fit(self, problem: FormProblem, seed: int) -> list[FormFit]:
+        """Return laws of different complexity, at least one."""
+
+    def load(self, state: State) -> FittedForm:
+        """Return the law that ``dump`` gave."""
+
+
+def log_sum(terms: Array) -> Array:
+    """Return the logarithm of the sum of exp(terms) over each row."""
+    most = np.maximum(terms.max(axis=1, initial=-np.inf), -1e300)
+    with np.errstate(divide="ignore"):
+        return np.asarray(most + np.log(np.exp(terms - most[:, None]).sum(axis=1)), np.float64)
+
+
+ROUNDS = 3
+"""Law and correction are fitted in turn so often, where a correction is worthwhile."""
+FEW_VALUES, MOST_CROSSES = 4, 16
+"""Columns of categories have at most so many values, where these do not say the same as others."""
+GROWTH = 0.05
+"""What one fitted range beyond the samples adds to the spread, besides what the law's own exponents leave open."""
+
+
+@dataclass(frozen=True, slots=True)
+class FittedScalingModel:
+    """Laws of one form, each with its share of belief."""
+
+    name: str
+    encoding: FeatureEncoding
+    crosses: npt.NDArray[np.int64]
+    laws: tuple[FittedForm, ...]
+    shares: Array
+    correction: UnitTimeCorrection | None
+    bend: FullScaleCorrection
+    error: float
+    limits: Array
+
+    def predict(self, rows: Sequence[Mapping[str, Value]]) -> Predictions:
+        """Predict each row; with nothing else changed, more work never takes less."""
+        x, beyond = self.encoding.encode(rows)
+        u = _logs(x, self.encoding, self.crosses)
+        more, unsure = self.correction.at(x) if self.correction else (np.zeros(len(x)), np.zeros(len(x)))
+        each = _each(self.laws, u, more)
+        logs = self.shares @ each
+        between = self.shares @ (each - logs) ** 2
+        inside = self.shares @ np.stack([law.spread(u) ** 2 for law in self.laws])
+        point = np.exp(np.clip(self.bend.at(logs, x), self.limits[0] - REACH, self.limits[1] + REACH))
+        return Predictions(
+            point,
+            add_extrapolation_spread(np.sqrt(self.error**2 + between + inside + unsure**2), beyond, GROWTH),
+            beyond,
+        )
+
+    def dump(self) -> State:
+        """Return the law as arrays."""
+        laws = {key: array for i, law in enumerate(self.laws) for key, array in nest(f"law{i}", law.dump()).items()}
+        return {
+            "estimator": np.array([self.name]),
+            "figures": np.array(
+                [
+                    self.error,
+                    *self.limits,
+                ]
+            ),
+            "shares": self.shares,
+            "crosses": self.crosses,
+            **nest("encoding", self.encoding.dump()),
+            **laws,
+            **nest("bend", self.bend.dump()),
+            **nest("correction", self.correction.dump() if self.correction else {}),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class ScalingModel:
+    """Fits laws of one form: a start-up that does not grow with scale, and work that does.
+
+    Evidence weighs how complex the law is, and whether the exponents of scale differ between categories. Where it is to
+    be ``corrected``, what it leaves is learned besides, if that is worthwhile. A ``steady`` one is of something that
+    hardly depends on scale, as the time of a unit of work.
+    """
+
+    name: str
+    form: ModelForm
+    least: int = 6
+    corrected: bool = True
+    steady: bool = False
+
+    def fit(
+        self,
+        samples: Sequence[Sample],
+        *,
+        scale_features: Sequence[str] = (),
+        seed: int = 0,
+    ) -> FittedScalingModel:
+        """Fit the law; censored samples count with what is expected above them.
+
+        Raises:
+            InvalidInput: there are too few measured samples, or a value is no number above zero.
+        """
+        table = tabulate_samples(samples, least=self.least, estimator=self.name)
+        if self.steady:
+            table = replace(table, weight=np.ones(len(table)))
+        found = encoding.learn_encoding(table.rows, scale_features)
+        x = found.encode(table.rows)[0]
+        crosses = _crosses(x, found)
+        task = _Task(self.form, found, crosses, x, table, seed, self.steady)
+        logs = impute_censored(table, task.expect)
+        laws, shares, correction = task.alternate(logs, rounds=ROUNDS if self.corrected else 0)
+        more = correction.at(task.x)[0] if correction else np.zeros(len(table))
+        fitted = shares @ _each(laws, task.u, more)
+        bent = bend.fit_full_scale_correction(x, fitted, table, logs, found.scales.astype(bool))
+        error = robust_deviation(logs - bent.at(fitted, x), table.weight)
+        limits = np.array([table.logs.min(), table.logs.max()])
+        return FittedScalingModel(self.name, found, crosses, laws, shares, correction, bent, error, limits)
+
+    def load(self, state: State) -> FittedScalingModel:
+        """Return the fitted law that ``dump`` gave."""
+        figures, shares = floats(state["figures"]), floats(state["shares"])
+        laws = tuple(self.form.load(unnest(f"law{i}", state)) for i in range(len(shares)))
+        known = encoding.load_encoding(unnest("encoding", state))
+        more = corrections.load_unit_time_correction(unnest("correction", state))
+        return FittedScalingModel(
+            self.name,
+            known,
+            integers(state["crosses"]).reshape(-1, 2),
+            laws,
+            shares,
+            more,
+            bend.load_full_scale_correction(unnest("bend", state)),
+            float(figures[0]),
+            figures[1:3],
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Task:
+    """What is fitted: a form to a table, whose encoded rows are ``x``."""
+
+    form: ModelForm
+    known: FeatureEncoding
+    crosses: npt.NDArray[np.int64]
+    x: Array
+    table: SampleTable
+    seed: int
+    steady: bool
+
+    @property
+    def u(self) -> Array:
+        return _logs(self.x, self.known, self.crosses)
+
+    def expect(self, logs: Array, use: npt.NDArray[np.bool_]) -> tuple[Array, float]:
+        """Return what the laws of the rows in ``use`` expect of every row, and the deviation about them."""
+        laws, shares, sigma = self.laws(logs, use)
+        return np.asarray(shares @ _each(laws, self.u, np.zeros(len(logs))), np.float64), sigma
+
+    def alternate(self, logs: Array, *, rounds: int) -> tuple[tuple[FittedForm, ...], Array, UnitTimeCorrection | None]:
+        """Return laws, their shares of belief and a correction, each fitted to what the other leaves."""
+        every, none = np.ones(len(logs), bool), np.zeros(len(logs))
+        more, correction = none, None
+        laws, shares, _ = self.laws(logs, every)
+        for _ in range(rounds):
+            plain = shares @ _each(laws, self.u, none)
+            share = np.minimum(np.exp(laws[int(shares.argmax())].halves(self.u)[1] - plain), 1.0)
+            again = corrections.fit_unit_time_correction(self.x, logs - plain, share, self.table, self.known, self.seed)
+            if again is None:
+                break
+            correction, more = again, share * again.at(self.x)[0]
+            laws, shares, _ = self.laws(logs - more, every)
+        return laws, shares, correction
+
+    def laws(self, logs: Array, use: npt.NDArray[np.bool_]) -> tuple[tuple[FittedForm, ...], Array, float]:
+        """Return the believable laws of the rows in ``use``, their shares of belief, and the deviation about them."""
+        at = _choose(self.table, self.form.largest, self.seed)
+        at = at[use[at]]
+        weight, none = self.table.weight[at], np.zeros(len(self.crosses), bool)
+        carries = np.concatenate([self.known.scales.astype(bool), none])
+        no = np.zeros(len(carries), bool)
+        problem = FormProblem(
+            self.u[at],
+            logs[at],
+            weight / weight.mean(),
+            no if self.steady else carries,
+            np.concatenate([~np.isnan(self.known.stretch), none]),
+            np.concatenate([np.zeros(len(self.known.scales), bool), ~none]),
+            carries if self.steady else no,
+        )
+        return _believed(self.form.fit(problem, self.seed))
+
+
+def _believed(fits: list[FormFit]) -> tuple[tuple[FittedForm, ...], Array, float]:
+    """Return the laws of some evidence, their shares of belief, and the deviation about the likeliest."""
+    evidence = np.array([one.evidence for one in fits])
+    shares = np.exp(evidence - evidence.max())
+    kept = np.flatnonzero(shares > 0.01 * shares.sum())
+    sigma = float(np.median(fits[int(evidence.argmax())].sigma))
+    return tuple(fits[i].law for i in kept), shares[kept] / shares[kept].sum(), sigma
+
+
+def _each(laws: tuple[FittedForm, ...], u: Array, more: Array) -> Array:
+    """Return the logarithms that each law gives (laws, n), with ``more`` added to that of the work."""
+    halves = [law.halves(u) for law in laws]
+    return np.stack([np.logaddexp(startup, work + more) for startup, work in halves])
+
+
+def units(known: FeatureEncoding) -> Array:
+    """Return what a standardised column is times, so that its weight is an exponent where it is a logarithm."""
+    return np.where(np.isnan(known.stretch), 1.0, known.stretch)
+
+
+def _logs(x: Array, known: FeatureEncoding, crosses: npt.NDArray[np.int64]) -> Array:
+    """Return what the laws are linear in: the columns, and the products by which exponents of scale differ."""
+    plain = x * units(known)
+    return np.column_stack([plain, x[:, crosses[:, 0]] * plain[:, crosses[:, 1]]])
+
+
+def _crosses(x: Array, known: FeatureEncoding) -> npt.NDArray[np.int64]:
+    """Return the pairs of a category's column and one that carries scale, those of the fewest values first."""
+    values = [len(np.unique(column)) for column in x.T]
+    names = np.isnan(known.stretch) & ~known.scales.astype(bool)
+    few = [i for i, count in enumerate(values) if 1 < count <= FEW_VALUES and names[i]]
+    pairs = [(i, j) for i in sorted(few, key=lambda i: values[i]) for j in np.flatnonzero(known.scales)]
+    return np.array(pairs[:MOST_CROSSES], np.int64).reshape(-1, 2)
+
+
+def _choose(table: SampleTable, most: int, seed: int) -> npt.NDArray[np.int64]:
+    """Return at most ``most`` rows, drawn by chance; up to half of them at full scale."""
+    order = np.random.default_rng(seed).permutation(len(table))
+    large = order[table.full_scale[order]][: max(most // 2, most - int((~table.full_scale).sum()))]
+    small = order[~table.full_scale[order]][: most - len(large)]
+    return np.sort(np.concatenate([large, small]))

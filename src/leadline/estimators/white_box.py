@@ -1,0 +1,320 @@
+"""The white-box estimator: price every op, simulate the memory, and add what surrounds the step."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+from leadline.core.errors import InvalidInput
+from leadline.core.estimate import NORMAL_90, Basis, Estimate, Interval, Target, Tier, TokenTimes
+from leadline.core.graph import Op, OpGraph, OpKind, Stage, StorageCategory, TracedJob
+from leadline.core.hardware import Device, DeviceKind
+from leadline.core.ports import KernelModel
+from leadline.core.units import format_bytes
+from leadline.core.workload import Phase, Workload
+from leadline.estimators import gpu_memory_interval
+from leadline.estimators.memory import device as xla_memory
+from leadline.estimators.memory.device import (
+    PeakMemory,
+    apply_xla_plan,
+    device_memory_graphs,
+    peak_memory,
+    usable_bytes,
+)
+from leadline.estimators.memory.workspaces import ScratchKernels, workspace_settings
+from leadline.estimators.parallelism import division
+from leadline.estimators.parallelism.division import DividedStep, divide_memory, divide_step
+from leadline.estimators.parallelism.tensor import tensor_share
+from leadline.estimators.recent_cache import RecentCache
+from leadline.estimators.step_time.roofline import RooflineKernels
+from leadline.estimators.step_time.selection import Domain, find_domain
+from leadline.estimators.token_times import (
+    GraphTime,
+    ReplayedKernels,
+    least_decode_s,
+    predict_answer,
+    sentences,
+    token_times,
+)
+from leadline.estimators.walltime import job_length, load_s, startup_interval, step_with_loading
+
+LEVEL = 0.9
+
+UNMEASURED_LINK = 0.5
+"""Deviation of the logarithm of an exchange's time over links that were not measured, an assumption."""
+MEASURED_LINK = 0.1
+"""The same where they were: links of other nodes of the same kind differ a little."""
+
+HostMemory = Callable[[Workload, TracedJob, Device], Interval]
+"""Predicts the peak memory of the job's process on the host, in bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class WholeStep:
+    """A step that some law knows as a whole: its name, the time over all GPUs, the seconds of its parts, and why."""
+
+    name: str
+    step_s: Interval
+    parts_s: dict[str, float]
+    reasons: tuple[str, ...]
+
+
+WholeStepPredictor = Callable[[Workload, TracedJob, Device, int, str | None], WholeStep | None]
+"""Prices a step as a whole, on so many nodes joined by an interconnect; ``None`` where kernels must be priced."""
+
+
+@dataclass(frozen=True, slots=True)
+class WhiteBox:
+    """An ``Estimator`` over op graphs; ``kernels`` prices a device's ops, ``host_memory`` predicts the host's part.
+
+    ``predict_whole_step`` is asked first, and answers in place of the kernels where it can.
+    """
+
+    host_memory: HostMemory
+    kernels: Callable[[Device, TracedJob], KernelModel] = lambda device, _: RooflineKernels(device)
+    name: str = "white-box"
+    predict_whole_step: WholeStepPredictor = lambda *_: None
+    _peaks: list[tuple[TracedJob, tuple[int, ScratchKernels], PeakMemory]] = field(default_factory=list)
+    _domain: RecentCache[OpGraph, Domain] = field(default_factory=lambda: RecentCache(find_domain))
+    _hosts: list[tuple[Workload, TracedJob, DeviceKind, Interval]] = field(default_factory=list)
+
+    def estimate(
+        self, workload: Workload, job: TracedJob, device: Device, *, nodes: int = 1, interconnect: str | None = None
+    ) -> Estimate:
+        """Return the estimate of ``workload`` on ``workload.gpus`` such devices over ``nodes``."""
+        unknown: dict[str, str] = {}
+        reasons: list[str] = []
+        memory = None
+        memory_parts: dict[str, float] = {}
+        if device.kind is not DeviceKind.CPU and job.step.events:
+            peak = divide_memory(self._peak(job, device), workload, job.step)
+            domain = self._domain(job.step)
+            memory = gpu_memory_interval.predict_gpu_memory(peak, job.step, domain, device)
+            memory_parts = {category.value: float(size) for category, size in peak.by_category.items()}
+            reasons.append(_memory_reason(memory, peak, device, usable_bytes(workload, device)))
+            reasons.append(gpu_memory_interval.describe_gpu_memory(job.step, domain))
+            reasons += filter(None, (division.describe_exchange_buffers(workload), xla_memory.describe_jax_memory(workload, device)))
+        elif device.kind is DeviceKind.CPU:
+            unknown["gpu_memory_bytes"] = f"{device.name} is a CPU: its memory is the host's"
+        interval, tokens, elapsed = None, None, None
+        parts: dict[str, float] = {}
+        tier, name = Tier.SPECS, self.name
+        try:
+            model = self.kernels(device, job)
+            tier, name = model.tier, f"{self.name}, {model.name}"
+            if (whole := self.predict_whole_step(workload, job, device, nodes, interconnect)) is not None:
+                tier, name = Tier.LEARNED, f"{self.name}, {whole.name}"
+                interval, parts = whole.step_s, whole.parts_s
+                reasons = [*whole.reasons, *reasons]
+            else:
+                priced, tokens = _whole_step(model, workload, job, device, nodes, interconnect)
+                interval, parts = priced.interval, priced.parts
+                reasons = [*model.reasons, *priced.sentences, *reasons]
+        except InvalidInput as error:
+            unknown["step_s"] = unknown["elapsed_s"] = str(error)
+        if interval is not None:
+            elapsed, interval, more = _whole_job(workload, job, device, interval, model)
+            reasons += more
+        return Estimate(
+            target=Target(device.name, gpus=workload.gpus, nodes=nodes),
+            estimator=name,
+            basis=Basis(tier, tuple(reasons), parts, memory_parts),
+            elapsed_s=elapsed,
+            step_s=interval,
+            gpu_memory_bytes=memory,
+            host_memory_bytes=self._host(workload, job, device),
+            device_memory_bytes=usable_bytes(workload, device),
+            unknown=unknown,
+            token_times=tokens,
+        )
+
+    def _peak(self, job: TracedJob, device: Device) -> PeakMemory:
+        """Return the peak of the step, of the largest batch where they differ, or of the longest decode step.
+
+        It is played once for all devices of a catalog whose workspaces are alike (a few are remembered).
+        """
+        scratch = workspace_settings(device)
+        for known, alike, peak in self._peaks:
+            if known is job and alike == scratch:
+                return peak
+        peaks = (apply_xla_plan(graph, peak_memory(graph)) for graph in device_memory_graphs(job, device))
+        peak = max(peaks, key=lambda one: one.allocated_bytes)
+        self._peaks[:] = [(job, scratch, peak), *self._peaks[:7]]
+        return peak
+
+    def _host(self, workload: Workload, job: TracedJob, device: Device) -> Interval:
+        """Return the host's memory; devices of one kind on which nothing was measured share the answer."""
+        if device.calibration is not None:
+            return self.host_memory(workload, job, device)
+        for known, traced, kind, memory in self._hosts:
+            if known is workload and traced is job and kind is device.kind:
+                return memory
+        memory = self.host_memory(workload, job, device)
+        self._hosts[:] = [(workload, job, device.kind, memory), *self._hosts[:7]]
+        return memory
+
+
+def _whole_step(
+    model: KernelModel, workload: Workload, job: TracedJob, device: Device, nodes: int, interconnect: str | None
+) -> tuple[GraphTime, TokenTimes | None]:
+    """Return the step as the job repeats it, whole answers where tokens are generated, and the times of those."""
+
+    def price(graph: OpGraph, kernels: KernelModel = model) -> GraphTime:
+        return _priced(kernels, workload, replace(job, step=graph), device, nodes, interconnect)
+
+    if job.generation is None:
+        return price(job.step), None
+    answer = predict_answer(job, price)
+    captures = device.kind is not DeviceKind.CPU
+    replayed = predict_answer(job, partial(price, kernels=ReplayedKernels(model))) if captures else None
+    told = token_times(answer, replayed, workload, job)
+    more = sentences(told, least_decode_s(workload, job, device)) if told else ()
+    return replace(answer.whole, sentences=(*answer.whole.sentences, *more)), told
+
+
+def _priced(
+    model: KernelModel, workload: Workload, job: TracedJob, device: Device, nodes: int, interconnect: str | None
+) -> GraphTime:
+    """Return the time of one graph over the job's GPUs, the seconds of each kind, and the sentences about them."""
+    step_s = model.step_s(job.step)
+    parts = _by_kind(model, job)
+    kernels_s = sum(parts.values())
+    launches_s = sum(model.launch_s(op) * op.count for op in job.step.ops)
+    spread = _spread(model, job.step, kernels_s / workload.parallelism.tensor, launches_s) * (
+        1.5 if job.low_confidence else 1.0
+    )
+    reasons = [_largest_part(parts, kernels_s, model, job, device)] if kernels_s else []
+    if device.kind is not DeviceKind.CPU and launches_s > kernels_s:
+        reasons.append(f"the host is the limit: launching takes {launches_s / kernels_s:.1f} × the kernels' time")
+    parts["launch"] = launches_s
+    divided = _divided(model, workload, job, device, step_s, launches_s, nodes, interconnect)
+    if divided is not None:
+        step_s, spread = divided.step_s, math.hypot(spread, _link_doubt(divided))
+        parts |= {"communication": sum(divided.sent_s.values())}
+        reasons += divided.sentences
+    return GraphTime(_log_normal(step_s, spread), parts, tuple(reasons))
+
+
+def _spread(model: KernelModel, graph: OpGraph, kernels_s: float, launches_s: float) -> float:
+    """Return how unsure a step is: no surer than of the host, the slowest launches of which lie within the interval.
+
+    ``kernels_s`` are those of one GPU.
+    """
+    host = model.host_spread
+    if 0 < launches_s < kernels_s:
+        host -= math.log(kernels_s / launches_s) / NORMAL_90
+    return max(model.spread_of(graph), host if launches_s else 0.0)
+
+
+def _divided(
+    model: KernelModel, workload: Workload, job: TracedJob, device: Device, whole_s: float, launches_s: float,
+    nodes: int, interconnect: str | None,
+) -> DividedStep | None:  # fmt: skip
+    """Return the step divided over the job's GPUs; ``None`` where there is one, or copies that do not meet."""
+    plan = workload.parallelism
+    apart = workload.phase is Phase.INFERENCE and plan.tensor * plan.pipeline == 1
+    if workload.gpus < 2 or apart:
+        return None
+    if plan.tensor > 1:
+        whole_s = plan.tensor * model.step_s(tensor_share(job.step, plan.tensor))
+    update = [op for op in job.step.ops if op.stage is Stage.OPTIMIZER]
+    optimizer_s = sum(seconds * op.count for seconds, op in zip(model.ops_s(update), update, strict=True))
+    if workload.phase is Phase.TRAINING or device.kind is DeviceKind.CPU:
+        launches_s = 0.0
+    return divide_step(
+        workload, job, device, whole_s, optimizer_s=optimizer_s, launches_s=launches_s, nodes=nodes,
+        interconnect=interconnect,
+    )  # fmt: skip
+
+
+def _link_doubt(divided: DividedStep) -> float:
+    """Return how unsure the step is for its links, as the deviation of a logarithm: little where they were measured."""
+    return (MEASURED_LINK if divided.measured else UNMEASURED_LINK) * divided.exposed_s / divided.step_s
+
+
+def _by_kind(model: KernelModel, job: TracedJob) -> dict[str, float]:
+    parts: dict[str, float] = {}
+    for op, seconds in zip(job.step.ops, model.ops_s(job.step.ops), strict=True):
+        parts[op.kind.value] = parts.get(op.kind.value, 0.0) + seconds * op.count
+    return dict(sorted(parts.items(), key=lambda part: -part[1]))
+
+
+def _largest_part(parts: dict[str, float], kernels_s: float, model: KernelModel, job: TracedJob, device: Device) -> str:
+    kind, seconds = next(iter(parts.items()))
+    ops = [op for op in job.step.ops if op.kind.value == kind]
+    flops = sum(op.flops * op.count for op in ops)
+    moved = sum((op.bytes_read + op.bytes_written) * op.count for op in ops)
+    peak = device.peak_flops_per_s.get(_main_dtype(ops), 0.0)
+    arithmetic = kind in (OpKind.GEMM.value, OpKind.CONV.value, OpKind.ATTENTION.value)
+    if peak and device.memory_bytes_per_s:  # what the larger of both bounds is
+        arithmetic = arithmetic and flops / peak >= moved / device.memory_bytes_per_s
+    if arithmetic or not device.memory_bytes_per_s:
+        rate = f"at {flops / seconds / 1e12:.3g} TFLOP/s in {_main_dtype(ops)}"
+    else:
+        rate = f"moving {moved / seconds / 1e9:.3g} GB/s"
+    return f"{seconds / kernels_s:.0%} of the kernels' time is {kind} {rate} ({_ORIGIN[model.tier]})"
+
+
+_ORIGIN = {
+    Tier.SPECS: "from the maker's figures",
+    Tier.CALIBRATED: "measured here",
+    Tier.LEARNED: "learned from other devices and models",
+}
+
+
+def _main_dtype(ops: list[Op]) -> str:
+    weight: dict[str, float] = {}
+    for op in ops:
+        weight[op.dtype] = weight.get(op.dtype, 0.0) + op.flops * op.count
+    return max(weight, key=lambda dtype: weight[dtype])
+
+
+def _memory_reason(memory: Interval, peak: PeakMemory, device: Device, usable: int | None) -> str:
+    largest = sorted(peak.by_category.items(), key=lambda part: -part[1])[:3]
+    held = ", ".join(f"{format_bytes(size)} {_CATEGORY_WORDS[category]}" for category, size in largest if size)
+    if usable is None:
+        return f"memory at the peak: {held}; the memory of {device.name} is not known"
+    verdict = "does not fit" if memory.low > usable else "may not fit" if memory.high > usable else "fits"
+    return f"memory at the peak: {held}; {verdict} in {format_bytes(usable)}"
+
+
+_CATEGORY_WORDS = {
+    StorageCategory.PARAMETER: "weights",
+    StorageCategory.GRADIENT: "gradients",
+    StorageCategory.OPTIMIZER_STATE: "optimizer state",
+    StorageCategory.ACTIVATION: "activations",
+    StorageCategory.INPUT: "inputs",
+    StorageCategory.KV_CACHE: "KV cache",
+    StorageCategory.TEMPORARY: "temporaries",
+    StorageCategory.WORKSPACE: "workspaces",
+    StorageCategory.OTHER: "other tensors",
+}
+
+
+def _log_normal(point: float, spread: float) -> Interval:
+    factor = math.exp(NORMAL_90 * spread)
+    return Interval(point, point / factor, point * factor, LEVEL)
+
+
+def _whole_job(
+    workload: Workload, job: TracedJob, device: Device, step: Interval, model: KernelModel
+) -> tuple[Interval, Interval, list[str]]:
+    """Return the elapsed time, the step with its input, and the sentences about the length of the job."""
+    length = job_length(workload, job)
+    loading_s = load_s(workload, job, device)
+    fed = step_with_loading(step, loading_s, workload.dataset.workers or job.loop.loader_workers)
+    reasons = list(length.reasons)
+    if loading_s > step.point:
+        reasons.append(
+            f"the input pipeline is the limit: {loading_s:.3g} s a step to load, {step.point:.3g} s to compute"
+        )
+    begin = startup_interval(device, job.loop)
+    evaluation_s = model.step_s(job.evaluation) if job.evaluation else 0.0
+    extra_s = evaluation_s * length.evaluation_batches
+    elapsed = Interval(
+        begin.point + fed.point * length.steps + extra_s,
+        begin.low + fed.low * length.steps + extra_s / 2,
+        begin.high + fed.high * length.steps + extra_s * 2,
+        LEVEL,
+    )
+    return elapsed, fed, reasons

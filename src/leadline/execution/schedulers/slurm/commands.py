@@ -1,0 +1,107 @@
+"""Run Slurm's commands at a place, and tell a refusal from a controller that cannot be reached."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from leadline.core.errors import SchedulerUnreachable
+from leadline.core.ports import Completed
+from leadline.execution.schedulers.port import RequestRefused, SchedulerBusy, SubmissionUncertain
+from leadline.execution.schedulers.slurm.parsing import EPOCH_TIMES, read_job_id
+from leadline.execution.transport.port import NO_PROGRAM, ConnectionLost, Transport
+
+COMMAND_S = 60.0
+"""How long a command may take; with the controller down squeue fails after 38 s by itself."""
+AWAY = re.compile(
+    r"slurm controller|socket timed out|zero bytes|connection (refused|timed out|reset)|standby mode|munge"
+    r"|authentication|slurm_persist_conn|connect to (the )?database|configuration source|dns srv"
+    r"|transport endpoint|name or service not known|no route to host|temporarily unavailable",
+    re.IGNORECASE,
+)
+"""What the commands say when who should answer them does not; else what they say is their answer."""
+NOTHING_SENT = re.compile(
+    r"connect failure|connection refused|standby mode|munge|authentication|configuration source|dns srv", re.IGNORECASE
+)
+BUSY = re.compile(r"MaxSubmitJob|temporarily un(able|available)|too many (jobs|pending)", re.IGNORECASE)
+"""What is said where the site, or the user's association, takes no more jobs for now."""
+NO_ACCOUNTING = re.compile(r"accounting storage is disabled|accounting_storage/none", re.IGNORECASE)
+ENDED_BY_SIGNAL = 128
+"""Exit codes above this are a shell's of a command that was killed, or ssh's of that (255): no answer of Slurm's."""
+_PREFIX = re.compile(r"^\w+: (error|fatal): ")
+
+
+@dataclass(frozen=True, slots=True)
+class SlurmCommands:
+    """Slurm's commands at one place."""
+
+    transport: Transport
+    timeout_s: float = COMMAND_S
+
+    def ask(self, argv: Sequence[str], *, stdin: str | None = None) -> Completed:
+        """Run a command that may be run again, and return its answer, a refusal too.
+
+        Raises:
+            SchedulerUnreachable: no answer came; it says why.
+        """
+        answer = self.transport.run(argv, stdin=stdin, env=EPOCH_TIMES, timeout_s=self.timeout_s)
+        if _cut_off(answer) or (answer.returncode != 0 and AWAY.search(answer.stderr)):
+            raise self._unreachable(argv[0], answer)
+        return answer
+
+    def listed(self, argv: Sequence[str]) -> str:
+        """Return what a command lists.
+
+        Raises:
+            SchedulerUnreachable: it failed, so nothing can be concluded from what it did not list.
+        """
+        answer = self.ask(argv)
+        if answer.returncode:
+            raise self._unreachable(argv[0], answer)
+        return answer.stdout
+
+    def submit(self, argv: Sequence[str], script: str) -> str:
+        """Run sbatch once, and return the job's id.
+
+        Raises:
+            Refused: it was not taken; ``SchedulerBusy``: it may be later.
+            Unsure: it may have been taken.
+            SchedulerUnreachable: nothing was sent.
+        """
+        try:
+            answer = self.transport.run(argv, stdin=script, timeout_s=self.timeout_s)
+        except ConnectionLost as error:
+            raise SubmissionUncertain(str(error)) from error
+        found = read_job_id(answer.stdout)
+        if answer.returncode == 0 and found is not None:
+            return found
+        refused = answer.returncode > 0 and not _cut_off(answer)
+        if answer.returncode == NO_PROGRAM or (refused and NOTHING_SENT.search(answer.stderr)):
+            raise self._unreachable(argv[0], answer)
+        if refused and BUSY.search(answer.stderr):
+            raise SchedulerBusy(f"Slurm at {self.transport.where} takes no more jobs for now ({error_text(answer)})")
+        if not refused or AWAY.search(answer.stderr):
+            raise SubmissionUncertain(
+                f"Slurm at {self.transport.where} may or may not have taken a job ({_why(answer)}): look it up by its "
+                "key before a second try"
+            )
+        raise RequestRefused(f"Slurm at {self.transport.where} refused the job ({error_text(answer)})")
+
+    def _unreachable(self, name: str, answer: Completed) -> SchedulerUnreachable:
+        return SchedulerUnreachable(
+            f"Slurm at {self.transport.where} cannot be reached ({name}: {_why(answer)}): what was submitted runs on"
+        )
+
+
+def error_text(answer: Completed) -> str:
+    """Return a command's own words on one line, without its name and rank."""
+    lines = [_PREFIX.sub("", line.strip()) for line in answer.stderr.splitlines() if line.strip()]
+    return "; ".join(dict.fromkeys(lines)) or f"exit code {answer.returncode}, and it said nothing"
+
+
+def _cut_off(answer: Completed) -> bool:
+    """Whether a command was ended before it could answer, by the time that it took or by a signal."""
+    return answer.timed_out or answer.returncode < 0 or answer.returncode > ENDED_BY_SIGNAL
+
+
+def _why(answer: Completed) -> str:
+    return "no answer in time" if answer.timed_out else error_text(answer)

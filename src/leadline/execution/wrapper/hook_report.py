@@ -1,0 +1,169 @@
+"""Turn what the hook in a Python job has written into the progress of the job."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from leadline.core.progress import Level, Progress
+
+SCHEMA = "leadline.hook/1"
+COVERS = 0.5
+"""Share of a loop's time that a loop within it must take to be the next level."""
+AHEAD = 1.5
+"""A framework makes its own loop where it has this many times more steps than the innermost loop of the user's."""
+PLAIN = "loops"
+NAMES = {"steps": "PyTorch's optimizer steps", "keras": "Keras", PLAIN: "the script's loops"}
+
+
+def read_hook_progress(folder: Path, start_s: float) -> Progress | None:
+    """Return the progress of the process of the job that worked longest; ``None`` if none was watched."""
+    reports = [report for path in folder.glob("hook-*.json") if (report := _read(path)) is not None]
+    faults = tuple(f"a process could not be watched ({text})" for text in _faults(folder))
+    if not reports:
+        return Progress("hook", remarks=faults) if faults else None
+    try:
+        found = [progress_of(report, start_s) for report in reports]
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        return Progress("hook", remarks=(f"the hook's report could not be used ({type(error).__name__}: {error})",))
+    best = max(found, key=lambda one: (one.stopped, one.unit is not None, one.unit.total_s if one.unit else 0.0))
+    return replace(best, remarks=(*best.remarks, *faults))
+
+
+def hook_stopped(folder: Path) -> bool:
+    """Whether a process of the job was told to end because enough was seen."""
+    return any((_read(path) or {}).get("stopped") for path in folder.glob("hook-*.json"))
+
+
+def _faults(folder: Path) -> list[str]:
+    """Return what the hook left of its own failures, each once."""
+    return sorted({path.read_text(encoding="utf-8", errors="replace").strip() for path in folder.glob("fault-*")})
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+    try:
+        report = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return None
+    return report if isinstance(report, dict) and report.get("schema") == SCHEMA else None
+
+
+def progress_of(report: dict[str, Any], start_s: float) -> Progress:
+    """Return the progress that one report shows, of a job that began at ``start_s`` of the monotonic clock."""
+    loops = {loop["number"]: loop for loop in report["loops"]}
+    source, levels, began_s, total = _keras(report.get("keras"))
+    if not levels:
+        source, levels, began_s, total = _steps(report, loops)
+    chain: list[dict[str, Any]] = []
+    if not levels:
+        source, chain = PLAIN, _main_chain(loops)
+        levels, began_s, total = _levels(chain), chain[0]["times"]["began_s"] if chain else None, None
+    return Progress(
+        NAMES[source],
+        tuple(levels),
+        startup_s=began_s - start_s if began_s is not None else None,
+        last_s=report["now_s"] - start_s,
+        steps=_count(report, source, levels),
+        epochs=levels[0].count if len(levels) > 1 and _is_epoch(levels[0].name) else None,
+        total=total,
+        stopped=report["stopped"],
+        method="a hook in the unmodified script",
+        remarks=(*report["remarks"], *_not_reached(report, chain)),
+    )
+
+
+def _count(report: dict[str, Any], source: str, levels: list[Level]) -> int | None:
+    """Return the steps seen done: those of the optimizer where there is one."""
+    if source == "steps" and report["steps"]:
+        return int(report["steps"]["count"]) + 1
+    return levels[-1].count if levels and source == "keras" else None
+
+
+def _is_epoch(name: str) -> bool:
+    return "epoch" in name.casefold()
+
+
+def _keras(seen: dict[str, Any] | None) -> tuple[str, list[Level], float | None, int | None]:
+    if not seen or not seen["batches"]["count"]:
+        return "keras", [], None, None
+    epochs, batches = seen["epochs"], seen["batches"]
+    length = round(seen["in_passes"] / seen["passes"]) if seen["passes"] else seen["asked_steps"]
+    levels = [
+        Level("epoch of fit", epochs["count"], epochs["total_s"], seen["asked_epochs"], 0, seen["in_epochs_s"],
+              tuple(epochs["first_s"]), tuple(epochs["sampled_s"])),
+        Level("batch of fit", batches["count"], batches["total_s"], length, seen["passes"], 0.0,
+              tuple(batches["first_s"]), tuple(batches["sampled_s"])),
+    ]  # fmt: skip
+    return "keras", levels, epochs["began_s"], None
+
+
+def _steps(
+    report: dict[str, Any], loops: dict[int, dict[str, Any]]
+) -> tuple[str, list[Level], float | None, int | None]:
+    """Return the loops around a training step; and the steps themselves where a framework loops over them."""
+    steps, torch = report["steps"], report["frameworks"].get("torch", {})
+    if not steps and not torch.get("backward"):
+        return "steps", [], None, None
+    chain = [loops[number] for number in report["chain"] if number in loops and not loops[number]["hot"]]
+    levels = _levels(chain)
+    began_s = chain[0]["times"]["began_s"] if chain else None
+    total = None
+    if steps and steps["count"] > AHEAD * (levels[-1].count + 1 if levels else 0):
+        own = Level("optimizer step", steps["count"], steps["total_s"], None, 0, 0.0, tuple(steps["first_s"]),
+                    tuple(steps["sampled_s"]))  # fmt: skip
+        levels.append(own)
+        began_s = steps["began_s"] if began_s is None else began_s
+        total = torch.get("total_steps") if len(levels) == 1 else None
+    return "steps", levels, began_s, total
+
+
+def _main_chain(loops: dict[int, dict[str, Any]]) -> list[dict[str, Any]]:
+    """Follow the loop that took longest, and within it each time the loop that took at least half of it."""
+    chain: list[dict[str, Any]] = []
+    inside = [loop for loop in loops.values() if loop["parent"] not in loops]
+    while inside:
+        longest = max(inside, key=lambda loop: loop["spent_s"])
+        if chain and (longest["spent_s"] < COVERS * chain[-1]["spent_s"] or longest["hot"] or longest["bare"]):
+            break
+        chain.append(longest)
+        inside = [loop for loop in loops.values() if loop["parent"] == longest["number"]]
+    return chain
+
+
+def _levels(chain: list[dict[str, Any]]) -> list[Level]:
+    levels = []
+    for at, loop in enumerate(chain):
+        inner = chain[at + 1] if at + 1 < len(chain) else None
+        times, observed = loop["times"], None
+        if at and loop["passes"]:
+            observed = round(loop["in_passes"] / loop["passes"])
+        levels.append(
+            Level(
+                loop["text"],
+                times["count"],
+                times["total_s"],
+                length=loop["length"] if observed is None else observed,
+                passes=loop["passes"],
+                inside_s=loop["inside_s"].get(str(inner["number"]), 0.0) if inner else 0.0,
+                first_s=tuple(times["first_s"]),
+                sampled_s=tuple(times["sampled_s"]),
+                where=f"{Path(loop['file']).name}:{loop['line']}",
+            )
+        )
+    return levels
+
+
+def _not_reached(report: dict[str, Any], chain: list[dict[str, Any]]) -> list[str]:
+    """Name the loops that stand behind the one that was seen, in the same function, and had not begun."""
+    if not chain or not report["stopped"]:
+        return []
+    root = chain[0]
+    lines = [
+        str(loop["line"])
+        for loop in report["waiting"]
+        if (loop["file"], loop["function"], loop["outermost"]) == (root["file"], root["function"], True)
+        and loop["line"] > root["last"]
+    ]
+    if not lines:
+        return []
+    return [f"what comes after the loop of line {root['line']} was not seen: a loop in line {', '.join(lines[:5])}"]

@@ -1,0 +1,126 @@
+"""Keep one SQLite file that several processes write: whole or not at all, and never another program's."""
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import psutil
+
+from leadline.core.errors import LeadlineError
+
+_NETWORK = ("nfs", "lustre", "gpfs", "beegfs", "ceph", "cifs", "smb", "panfs", "afs", "glusterfs", "fuse", "9p")
+"""File systems on which SQLite's write-ahead log cannot be shared; fuse may be one of them."""
+BUSY_S = 30.0
+"""How long a writer waits for another one."""
+
+
+class SqliteFile:
+    """The file ``path`` with ``tables``, made if it is not there; a context manager that closes it.
+
+    Any thread may use it, one at a time. ``application_id`` stands in the file's header, so that another program's
+    database is never written to, and ``version`` is that of the tables.
+
+    Raises:
+        LeadlineError: the file cannot be used, or is another program's or another version's.
+    """
+
+    def __init__(self, path: Path, *, tables: str, application_id: int, version: int) -> None:
+        self.path = path
+        self._tables = tables
+        self._application_id = application_id
+        self._version = version
+        self._connection = self._open()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self._connection.close()
+
+    def read(self, query: str, *values: object) -> list[tuple[Any, ...]]:
+        """Return the rows that ``query`` finds."""
+        with self._errors():
+            return self._connection.execute(query, values).fetchall()
+
+    @contextmanager
+    def transaction(self) -> Iterator[sqlite3.Connection]:
+        """Write all or nothing; it is on the disk when this returns."""
+        with self._errors():
+            self._connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield self._connection
+                self._connection.execute("COMMIT")
+            except BaseException:
+                if self._connection.in_transaction:  # a full disk may have ended it already
+                    self._connection.execute("ROLLBACK")
+                raise
+
+    def _open(self) -> sqlite3.Connection:
+        with self._errors():
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            connection = sqlite3.connect(self.path, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
+            try:
+                connection.execute(f"PRAGMA journal_mode = {'TRUNCATE' if _over_network(self.path) else 'WAL'}")
+                connection.execute("BEGIN IMMEDIATE")
+                self._make_or_check(connection)
+                connection.execute("COMMIT")
+            except BaseException:
+                connection.close()
+                raise
+            return connection
+
+    def _make_or_check(self, connection: sqlite3.Connection) -> None:
+        """Make the tables in a new file; refuse one of another version or another program."""
+        (application,) = connection.execute("PRAGMA application_id").fetchone()
+        (version,) = connection.execute("PRAGMA user_version").fetchone()
+        (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        if not tables and not application:
+            for statement in self._tables.split(";")[:-1]:
+                connection.execute(statement)
+            connection.execute(f"PRAGMA application_id = {self._application_id}")
+            connection.execute(f"PRAGMA user_version = {self._version}")
+        elif application != self._application_id:
+            raise LeadlineError(f"{self.path} is the database of another program: move it away; nothing was changed")
+        elif version != self._version:
+            raise LeadlineError(
+                f"{self.path} has version {version}, and this Leadline reads version {self._version}: use the "
+                "Leadline that wrote it, or another folder"
+            )
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        """Turn the database's errors into sentences."""
+        try:
+            yield
+        except sqlite3.OperationalError as error:
+            raise LeadlineError(
+                f"the journal {self.path} cannot be used ({error}): check its permissions and the free space"
+            ) from error
+        except sqlite3.DatabaseError as error:
+            raise LeadlineError(
+                f"the journal {self.path} is damaged or no journal ({error}); nothing was changed: move it away, or "
+                f"save what it holds with sqlite3 {self.path} .recover"
+            ) from error
+        except OSError as error:
+            raise LeadlineError(f"the journal {self.path} cannot be made ({error.strerror})") from error
+
+
+def _over_network(path: Path) -> bool:
+    """Whether a file lies on a file system that several machines see, where SQLite's shared memory does not reach."""
+    there = str(path.parent.resolve())
+    mounts = [one for one in psutil.disk_partitions(all=True) if _below(there, one.mountpoint)]
+    kind = max(mounts, key=lambda one: len(one.mountpoint)).fstype if mounts else ""
+    return kind.startswith(_NETWORK)
+
+
+def _below(path: str, folder: str) -> bool:
+    return path == folder or path.startswith(folder.rstrip("/") + "/")

@@ -1,0 +1,273 @@
+"""Make the interpreter believe that it has GPUs: what ``torch.cuda`` and its relatives answer in a trace."""
+
+import contextlib
+import types
+from typing import Any, Dict
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+
+from leadline.graphs.torch.worker import fake_tensors
+from leadline.graphs.torch.worker.session import TraceSession
+
+MEMORY_BYTES = 80 << 30
+CAPABILITY = (9, 0)
+NAME = "NVIDIA H100 80GB HBM3"
+
+
+def install_fake_cuda(session: TraceSession) -> None:
+    """Answer every question about CUDA as a node with ``session.local_size`` GPUs would."""
+    for name, value in {**_facts(session), **_memory(session), **_no_ops()}.items():
+        setattr(torch.cuda, name, value)
+        if hasattr(torch.cuda, "memory") and hasattr(torch.cuda.memory, name):
+            setattr(torch.cuda.memory, name, value)
+        if hasattr(torch.cuda, "random") and hasattr(torch.cuda.random, name):
+            setattr(torch.cuda.random, name, value)
+    torch.cuda.Event = torch.cuda.streams.Event = FakeCudaEvent
+    torch.cuda.Stream = torch.cuda.streams.Stream = FakeCudaStream
+    torch.cuda.nvtx = types.SimpleNamespace(
+        range_push=_idle(), range_pop=_idle(), range=lambda *_, **__: contextlib.nullcontext(), mark=_idle()
+    )
+    _answer_accelerator(session)
+    _answer_backends()
+    _lend_types()
+    torch.Tensor.is_cuda = property(_is_cuda)
+    _map_moves()
+    torch.Generator = _generator
+
+
+def _facts(session: TraceSession) -> Dict[str, Any]:
+    properties = types.SimpleNamespace(
+        name=NAME, total_memory=MEMORY_BYTES, major=CAPABILITY[0], minor=CAPABILITY[1], multi_processor_count=132,
+        warp_size=32, is_integrated=0, is_multi_gpu_board=0, gcnArchName="", L2_cache_size=50 << 20, uuid="GPU-0",
+        max_threads_per_multi_processor=2048, regs_per_multiprocessor=65536, shared_memory_per_block=49152,
+    )  # fmt: skip
+    return {
+        "is_available": lambda: True,
+        "is_initialized": lambda: True,
+        "device_count": lambda: session.local_size,
+        "current_device": lambda: 0,
+        "get_device_name": lambda *_, **__: NAME,
+        "get_device_capability": lambda *_, **__: CAPABILITY,
+        "get_device_properties": lambda *_, **__: properties,
+        "get_arch_list": lambda: ["sm_80", "sm_90"],
+        "is_bf16_supported": lambda *_, **__: True,
+        "is_tf32_supported": lambda *_, **__: True,
+        "can_device_access_peer": lambda *_, **__: True,
+        "utilization": lambda *_, **__: 0,
+        "temperature": lambda *_, **__: 40,
+        "power_draw": lambda *_, **__: 0,
+        "is_current_stream_capturing": lambda: False,
+        "default_stream": lambda *_, **__: FakeCudaStream(),
+        "current_stream": lambda *_, **__: FakeCudaStream(),
+        "stream": lambda *_, **__: contextlib.nullcontext(),
+        "device": _DeviceContext,
+        "device_of": lambda *_, **__: contextlib.nullcontext(),
+        "get_rng_state": lambda *_, **__: torch.zeros(16, dtype=torch.uint8),
+        "get_rng_state_all": lambda: [torch.zeros(16, dtype=torch.uint8)],
+        "initial_seed": lambda: 0,
+        "get_stream_from_external": lambda *_, **__: FakeCudaStream(),
+        "cudart": lambda: types.SimpleNamespace(cudaProfilerStart=_nothing, cudaProfilerStop=_nothing),
+        "default_generators": (torch.default_generator,),
+    }
+
+
+def _memory(session: TraceSession) -> Dict[str, Any]:
+    def live(*_: Any, **__: Any) -> int:
+        return session.recorder.live_bytes if session.recorder is not None else 0
+
+    def peak(*_: Any, **__: Any) -> int:
+        return session.recorder.peak_bytes if session.recorder is not None else 0
+
+    def reset(*_: Any, **__: Any) -> None:
+        if session.recorder is not None:
+            session.recorder.peak_bytes = session.recorder.live_bytes
+
+    return {
+        **dict.fromkeys(("memory_allocated", "memory_reserved", "memory_cached"), live),
+        **dict.fromkeys(("max_memory_allocated", "max_memory_reserved", "max_memory_cached"), peak),
+        **dict.fromkeys(("reset_peak_memory_stats", "reset_max_memory_allocated", "reset_max_memory_cached"), reset),
+        "mem_get_info": lambda *_, **__: (MEMORY_BYTES - live(), MEMORY_BYTES),
+        "memory_stats": lambda *_, **__: {"allocated_bytes.all.current": live(), "allocated_bytes.all.peak": peak()},
+        "memory_summary": lambda *_, **__: "",
+        "memory_snapshot": lambda *_, **__: [],
+        "memory_usage": lambda *_, **__: 0,
+    }
+
+
+def _no_ops() -> Dict[str, Any]:
+    names = (
+        "init _lazy_init _lazy_call set_device set_stream synchronize empty_cache ipc_collect manual_seed "
+        "manual_seed_all seed seed_all set_rng_state set_rng_state_all reset_accumulated_memory_stats "
+        "set_per_process_memory_fraction check_error set_sync_debug_mode"
+    )
+    return {**{name: _idle() for name in names.split()}, "get_sync_debug_mode": lambda: 0}
+
+
+def _idle() -> Any:
+    """Return a new function that does nothing: PyTorch's compiler refuses one that it finds under two names."""
+    return lambda *_, **__: None
+
+
+def _nothing(*_: Any, **__: Any) -> None:
+    """Do nothing: there is no device to act on."""
+
+
+class FakeCudaEvent:
+    """A device event that is always done."""
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        self.cuda_event = 0
+
+    record = wait = synchronize = _nothing
+
+    def query(self) -> bool:
+        """Return that the event is done."""
+        return True
+
+    def elapsed_time(self, _: Any) -> float:
+        """Return one millisecond, as no time is spent on a device."""
+        return 1.0
+
+
+class FakeCudaStream(FakeCudaEvent):
+    """A device stream with nothing in it."""
+
+    cuda_stream = 0
+    device = fake_tensors.CUDA
+    wait_stream = wait_event = _nothing
+
+    def is_capturing(self) -> bool:
+        """Return that no graph is captured."""
+        return False
+
+    def record_event(self, event: Any = None) -> Any:
+        """Return the event, or a new one."""
+        return event or FakeCudaEvent()
+
+    def __enter__(self) -> Any:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        return None
+
+
+class _DeviceContext(contextlib.AbstractContextManager[None]):
+    def __init__(self, device: Any = None) -> None:
+        self.idx = 0
+
+    def __exit__(self, *_: object) -> None:
+        return None
+
+
+def _answer_accelerator(session: TraceSession) -> None:
+    accelerator = getattr(torch, "accelerator", None)
+    if accelerator is None:
+        return
+    answers = {
+        "is_available": lambda: True,
+        "current_accelerator": lambda *_, **__: torch.device("cuda"),
+        "device_count": lambda: session.local_size,
+        "current_device_index": lambda: 0,
+        "current_device_idx": lambda: 0,
+        "current_stream": lambda *_, **__: FakeCudaStream(),
+        **{
+            name: _idle() for name in ("set_device_index", "set_device_idx", "synchronize", "set_stream", "empty_cache")
+        },
+    }
+    torch._C._get_accelerator = lambda *_: torch.device("cuda")
+    for name, value in {**answers, **_memory(session)}.items():
+        if hasattr(accelerator, name):
+            setattr(accelerator, name, value)
+
+
+def _answer_backends() -> None:
+    torch.backends.cudnn.is_available = lambda: True
+    torch.backends.cudnn.version = lambda: 91002
+    torch.backends.cudnn.is_acceptable = lambda _: True
+    torch.backends.cuda.is_built = lambda: True
+    torch.version.cuda = "12.8"
+
+
+def _lend_types() -> None:
+    """Give the old constructors, such as ``torch.cuda.FloatTensor(3, 4)``, a device to make tensors on."""
+    kinds = {
+        "Float": torch.float32, "Double": torch.float64, "Half": torch.float16, "BFloat16": torch.bfloat16,
+        "Long": torch.int64, "Int": torch.int32, "Short": torch.int16, "Byte": torch.uint8, "Char": torch.int8,
+        "Bool": torch.bool,
+    }  # fmt: skip
+    for name, dtype in kinds.items():
+        setattr(torch.cuda, name + "Tensor", _OldType(name + "Tensor", (), {"dtype": dtype}))
+
+
+class _OldType(type):
+    """A type such as ``torch.cuda.LongTensor``: it makes tensors of its dtype, and tells them by ``isinstance``."""
+
+    dtype: torch.dtype
+
+    def __call__(cls, *args: Any) -> Any:
+        if args and not isinstance(args[0], int):
+            return torch.as_tensor(args[0], dtype=cls.dtype, device="cuda")
+        return torch.empty(args, dtype=cls.dtype, device="cuda")
+
+    def __instancecheck__(cls, value: object) -> bool:
+        return isinstance(value, torch.Tensor) and value.is_cuda and value.dtype is cls.dtype
+
+
+def _map_moves() -> None:
+    """Send tensors to the pretended GPU when asked for ``cuda``: the C++ side of ``to`` looks for a real one."""
+    move = torch.Tensor.to
+
+    def to(tensor: Any, *args: Any, **kwargs: Any) -> Any:
+        if args:
+            args = (fake_tensors.map_device(args[0]), *args[1:])
+        if "device" in kwargs:
+            kwargs["device"] = fake_tensors.map_device(kwargs["device"])
+        return move(tensor, *args, **kwargs)
+
+    def cuda(tensor: Any, device: Any = None, *_: Any, **__: Any) -> Any:
+        return move(tensor, fake_tensors.gpu_device())
+
+    for name in ("tensor", "as_tensor", "asarray"):
+        setattr(torch, name, _made_on_host(getattr(torch, name)))
+    torch.Tensor.to = to
+    torch.Tensor.cuda = cuda
+
+
+def _made_on_host(own: Any) -> Any:
+    """Make a tensor from Python values on the host, and send it to the pretended GPU where it is asked for there."""
+
+    def make(*args: Any, device: Any = None, requires_grad: bool = False, **kwargs: Any) -> Any:
+        if device is None and torch._GLOBAL_DEVICE_CONTEXT.__dict__:
+            device = torch.get_default_device()
+        device = fake_tensors.map_device(device)
+        if not isinstance(device, torch.device) or device.type != fake_tensors.BACKEND:
+            made = own(*args, device=device, **kwargs)
+            return made.requires_grad_() if requires_grad else made
+        values = args[0]
+        if isinstance(values, FakeTensor):
+            made = values.to(device, kwargs.get("dtype"))
+        else:
+            made = own(*args, device="cpu", **kwargs).to(device)
+        return made.requires_grad_() if requires_grad else made
+
+    return make
+
+
+def _is_cuda(tensor: Any) -> bool:
+    return isinstance(tensor, FakeTensor) and fake_tensors.true_device(tensor).type == fake_tensors.BACKEND
+
+
+_OwnGenerator = torch.Generator
+
+
+class _GeneratorKind(type):
+    def __instancecheck__(cls, value: object) -> bool:
+        return isinstance(value, _OwnGenerator)
+
+
+class _generator(metaclass=_GeneratorKind):  # noqa: N801 - stands in for torch.Generator
+    """A random generator; one for the GPU is a host one, since its numbers have no values."""
+
+    def __new__(cls, device: Any = "cpu") -> Any:
+        return _OwnGenerator("cpu" if str(device).startswith("cuda") else device)

@@ -1,0 +1,168 @@
+"""Train or run the model that a function of the user builds, on inputs of given shapes."""
+
+import contextlib
+import runpy
+from pathlib import Path
+from typing import Any, Dict, List
+
+import torch
+
+from leadline.graphs.torch.worker import fake_tensors
+from leadline.graphs.torch.worker.session import StopTrace, TraceSession
+
+MOST_STEPS = 3
+"""Steps after which a model that keeps taking memory is left."""
+
+
+class Unbuildable(Exception):
+    """The named function does not give a model."""
+
+
+def model_runner(session: TraceSession, request: Dict[str, Any]) -> Any:
+    """Return a function that builds the model and runs its steps."""
+
+    def run() -> None:
+        model = _build(request)
+        device = torch.device("cuda" if session.policy == "cuda" else "cpu")
+        model = model.to(device)
+        if request["weights"] != "float32":
+            model = model.to(getattr(torch, request["weights"]))
+        if request["checkpointing"]:
+            _checkpoint(session, model)
+        if request["phase"] == "inference":
+            _infer(model, request, device)
+        else:
+            _train(session, model, request, device)
+
+    return run
+
+
+def _build(request: Dict[str, Any]) -> torch.nn.Module:
+    path, name = request["target"], request["function"]
+    import sys
+
+    sys.path.insert(0, str(Path(path).resolve().parent))
+    names = runpy.run_path(path, run_name="leadline_model")
+    build = names.get(name)
+    if build is None:
+        raise Unbuildable(f"{path} defines no {name!r}: name a function that returns the model")
+    model = build if isinstance(build, torch.nn.Module) else build()
+    if not isinstance(model, torch.nn.Module):
+        raise Unbuildable(f"{name}() returned {type(model).__name__}: return a torch.nn.Module")
+    return model
+
+
+def _checkpoint(session: TraceSession, model: Any) -> None:
+    enable = getattr(model, "gradient_checkpointing_enable", None)
+    if enable is None:
+        session.note(
+            "checkpointing was asked for, but the model has no gradient_checkpointing_enable(): traced without"
+        )
+    else:
+        enable()
+
+
+def _inputs(request: Dict[str, Any], device: torch.device) -> List[torch.Tensor]:
+    """Return inputs, made on the host and copied to the device, as a loader's batch is; floats in the weights' type."""
+    found = []
+    for shape, named in request["inputs"]:
+        dtype = getattr(torch, named)
+        if dtype.is_floating_point and request["weights"] != "float32":
+            dtype = getattr(torch, request["weights"])
+        tensor = fake_tensors.empty_tensor(shape, dtype, torch.device("cpu"))
+        found.append(tensor.to(device))
+    return found
+
+
+def _autocast(request: Dict[str, Any], device: torch.device) -> Any:
+    if not request["autocast"]:
+        return contextlib.nullcontext()
+    return torch.autocast(device.type, dtype=getattr(torch, request["autocast"]))
+
+
+def _infer(model: torch.nn.Module, request: Dict[str, Any], device: torch.device) -> None:
+    model.eval()
+    with torch.no_grad():
+        for _ in range(2):
+            with _autocast(request, device):
+                model(*_inputs(request, device))
+
+
+def _train(session: TraceSession, model: torch.nn.Module, request: Dict[str, Any], device: torch.device) -> None:
+    """Run optimizer steps until one leaves behind just the memory it found: usually the first."""
+    model.train()
+    optimizer = _optimizer(request["optimizer"], model)
+    _make_state(optimizer)
+    recorder: Any = session.recorder
+    for _ in range(MOST_STEPS):
+        held = recorder.live_bytes
+        for _ in range(request["accumulation"]):
+            with _autocast(request, device):
+                loss = _loss(model(*_inputs(request, device)))
+            loss.backward()
+            del loss
+        _drop_unused_state(optimizer)
+        optimizer.step()
+        optimizer.zero_grad()
+        if recorder.live_bytes == held:
+            break
+    raise StopTrace
+
+
+def _make_state(optimizer: Any) -> None:
+    """Let the optimizer make its state from gradients of zero, which costs less than a step that is dropped."""
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    if any(torch.nn.parameter.is_lazy(p) for p in parameters):
+        return
+    for parameter in parameters:
+        parameter.grad = torch.empty_like(parameter)
+    optimizer.step()
+    optimizer.zero_grad()
+
+
+def _drop_unused_state(optimizer: Any) -> None:
+    """Forget the state of parameters that the loss does not reach: a real optimizer never makes it."""
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            if parameter.grad is None:
+                optimizer.state.pop(parameter, None)
+
+
+def _loss(output: Any) -> torch.Tensor:
+    """Return a scalar to differentiate: the model's own loss, else the mean of each floating output, summed."""
+    own = getattr(output, "loss", None)
+    if isinstance(own, torch.Tensor):
+        return own
+    if hasattr(output, "to_tuple"):
+        output = output.to_tuple()
+    tensors = [t for t in _flat(output) if t.is_floating_point()]
+    if not tensors:
+        raise Unbuildable("the model's output holds no floating-point tensor: return one that a loss can be made from")
+    total = tensors[0].float().mean()
+    for tensor in tensors[1:]:
+        total = total + tensor.float().mean()
+    return total
+
+
+def _flat(tree: Any) -> List[torch.Tensor]:
+    if isinstance(tree, torch.Tensor):
+        return [tree]
+    if isinstance(tree, dict):
+        tree = list(tree.values())
+    if isinstance(tree, (list, tuple)):
+        return [tensor for one in tree for tensor in _flat(one)]
+    return []
+
+
+def _optimizer(name: str, model: torch.nn.Module) -> Any:
+    """Return the update rule by its name; Lion is not in PyTorch, and one momentum costs the same memory."""
+    optim = torch.optim
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    if not parameters:
+        raise Unbuildable("the model has no trainable parameter: use --phase inference")
+    if name == "sgd":
+        return optim.SGD(parameters, lr=0.01)
+    if name in ("momentum", "lion"):
+        return optim.SGD(parameters, lr=0.01, momentum=0.9)
+    kinds = {"adam": optim.Adam, "adamw": optim.AdamW, "adagrad": optim.Adagrad, "rmsprop": optim.RMSprop}
+    return kinds[name](parameters, lr=0.001)

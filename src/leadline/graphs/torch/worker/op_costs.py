@@ -1,0 +1,259 @@
+"""Say what kind of kernel an op is, how large, and how much arithmetic and traffic it needs."""
+
+import math
+from typing import Any, Dict, List, Optional, Sequence, Tuple
+
+from leadline.graphs.torch.worker.recorder import RecordedOp
+
+Shape = Tuple[int, ...]
+
+KINDS = {
+    "gemm": "mm addmm bmm baddbmm mv addmv dot vdot addbmm _scaled_mm _int_mm linear linear_backward mkldnn_linear "
+    "_grouped_mm _scaled_grouped_mm",
+    "conv": "convolution convolution_backward _convolution mkldnn_convolution cudnn_convolution slow_conv2d "
+    "convolution_overrideable convolution_backward_overrideable _slow_conv2d_forward",
+    "attention": "_scaled_dot_product_flash_attention _scaled_dot_product_efficient_attention "
+    "_scaled_dot_product_flash_attention_backward _scaled_dot_product_efficient_attention_backward "
+    "_scaled_dot_product_flash_attention_for_cpu _scaled_dot_product_flash_attention_for_cpu_backward "
+    "_scaled_dot_product_cudnn_attention _scaled_dot_product_cudnn_attention_backward "
+    "_flash_attention_forward _flash_attention_backward _efficient_attention_forward _efficient_attention_backward",
+    "rnn": "lstm gru rnn_tanh rnn_relu _cudnn_rnn _cudnn_rnn_backward mkldnn_rnn_layer mkldnn_rnn_layer_backward "
+    "lstm_backward gru_backward rnn_tanh_backward rnn_relu_backward _thnn_fused_lstm_cell _thnn_fused_gru_cell",
+    "norm": "native_batch_norm _native_batch_norm_legit _batch_norm_with_update cudnn_batch_norm native_layer_norm "
+    "native_group_norm _fused_rms_norm native_batch_norm_backward cudnn_batch_norm_backward batch_norm_backward "
+    "native_layer_norm_backward native_group_norm_backward _fused_rms_norm_backward batch_norm_elemt "
+    "_native_batch_norm_legit_no_training _batch_norm_no_update batch_norm_stats _weight_norm_interface "
+    "_weight_norm_interface_backward",
+    "softmax": "_softmax _log_softmax _softmax_backward_data _log_softmax_backward_data _safe_softmax logsumexp "
+    "_logcumsumexp",
+    "pool": "max_pool2d_with_indices max_pool2d_with_indices_backward avg_pool2d avg_pool2d_backward "
+    "_adaptive_avg_pool2d _adaptive_avg_pool2d_backward adaptive_max_pool2d adaptive_max_pool2d_backward "
+    "max_pool3d_with_indices max_pool3d_with_indices_backward avg_pool3d avg_pool3d_backward mkldnn_max_pool2d "
+    "mkldnn_max_pool2d_backward _adaptive_avg_pool3d upsample_nearest2d upsample_nearest2d_backward "
+    "upsample_bilinear2d upsample_bilinear2d_backward upsample_bicubic2d upsample_nearest1d upsample_nearest3d "
+    "upsample_trilinear3d grid_sampler_2d grid_sampler_2d_backward roi_align _roi_align_backward col2im im2col",
+    "reduction": "sum mean amax amin max min argmax argmin prod var var_mean std std_mean norm linalg_vector_norm any "
+    "all cumsum cumprod count_nonzero nansum median topk sort kthvalue mode nll_loss_forward nll_loss_backward "
+    "nll_loss2d_forward nll_loss2d_backward mse_loss l1_loss smooth_l1_loss huber_loss binary_cross_entropy "
+    "_cdist_forward _cdist_backward trace bincount histc cummax cummin _foreach_norm _ctc_loss",
+    "embedding": "embedding embedding_dense_backward _embedding_bag _embedding_bag_forward_only "
+    "_embedding_bag_dense_backward embedding_renorm_",
+    "index": "index index_put index_put_ _index_put_impl_ _unsafe_index index_select index_add index_add_ gather "
+    "scatter scatter_ scatter_add scatter_add_ scatter_reduce scatter_reduce_ masked_select masked_scatter nonzero "
+    "take take_along_dim index_select_backward index_fill_ index_copy_ select_backward slice_backward "
+    "masked_fill_ _unique2 unique_dim unique_consecutive slice_scatter select_scatter searchsorted repeat_interleave "
+    "multinomial one_hot roll",
+    "copy": "_to_copy copy_ clone contiguous cat stack constant_pad_nd reflection_pad2d repeat flip zero_ fill_ "
+    "zeros ones full zeros_like ones_like full_like new_zeros new_full new_ones _foreach_copy_ _foreach_zero_ "
+    "split_with_sizes_copy _chunk_cat arange scalar_tensor eye triu tril randperm expand_copy new_empty as_strided_",
+    "communication": "allreduce_ allgather_ _allgather_base_ reduce_scatter_ _reduce_scatter_base_ broadcast_ "
+    "all_reduce all_gather_into_tensor reduce_scatter_tensor all_to_all_single alltoall_ barrier send recv_ reduce_",
+}
+_KIND = {name: kind for kind, names in KINDS.items() for name in names.split()}
+
+ARITHMETIC = {
+    "native_batch_norm": 8, "_native_batch_norm_legit": 8, "native_layer_norm": 8, "native_group_norm": 8,
+    "native_batch_norm_backward": 12, "native_layer_norm_backward": 12, "native_group_norm_backward": 12,
+    "_softmax": 5, "_log_softmax": 5, "_softmax_backward_data": 4, "_log_softmax_backward_data": 4,
+    "gelu": 10, "gelu_backward": 14, "silu": 5, "silu_backward": 8, "sigmoid": 4, "tanh": 6, "exp": 4, "log": 4,
+    "pow": 4, "sqrt": 2, "rsqrt": 3, "native_dropout": 3, "addcmul_": 3, "addcdiv_": 3, "lerp_": 3,
+    "_foreach_addcmul_": 3, "_foreach_addcdiv_": 3, "_foreach_lerp_": 3, "_fused_adam_": 14, "_fused_adamw_": 15,
+}  # fmt: skip
+"""Floating-point operations for one element, where it is not one; round figures, unlike the sizes."""
+
+GATES = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1, "mkldnn_rnn_layer": 4}
+
+
+def describe_op(raw: RecordedOp) -> Dict[str, Any]:
+    """Return the op as the fields of ``leadline.core.graph.Op``, without stage and sources."""
+    packet = raw.func if isinstance(raw.func, str) else str(raw.func._overloadpacket)
+    name = packet.rpartition(".")[2]
+    extra = raw.extra or {}
+    base = name[:-1] if name.endswith("_") and name not in _KIND else name
+    kind = extra.get("kind") or _kind(name, base)
+    shapes = [spec[0] for spec in raw.inputs]
+    dims = extra.get("dims") or _dims(kind, name, raw, shapes)
+    read, written = _traffic(name, raw)
+    dtype = _dtype(raw)
+    flops = extra.get("flops")
+    return {
+        "name": packet,
+        "kind": kind,
+        "dtype": dtype,
+        "flops": float(_flops(kind, name, base, dims, raw) if flops is None else flops),
+        "bytes_read": float(extra.get("bytes_read", read)),
+        "bytes_written": float(extra.get("bytes_written", written)),
+        "dims": dims,
+        "kernels": extra.get("kernels") or _kernels(name, raw),
+    }
+
+
+def _kind(name: str, base: str) -> str:
+    known = _KIND.get(name) or _KIND.get(base)
+    if known:
+        return known
+    if name.startswith("_fused_"):
+        return "optimizer"
+    if name.startswith(("_fft", "linalg_", "_linalg", "cholesky", "triangular_solve")):
+        return "other"
+    return "elementwise"
+
+
+def _dtype(raw: RecordedOp) -> str:
+    """Return the dtype of the arithmetic: the widest-ranked floating input, else the first output."""
+    named = [str(spec[1]).rpartition(".")[2] for spec in (*raw.inputs, *raw.outputs)]
+    for dtype in named:
+        if "float" in dtype or "complex" in dtype:
+            return dtype
+    return named[0] if named else "float32"
+
+
+def _dims(kind: str, name: str, raw: RecordedOp, shapes: List[Shape]) -> Dict[str, int]:
+    if kind == "gemm":
+        return _gemm_dims(name, shapes)
+    if kind == "conv":
+        return _conv_dims(name, raw, shapes)
+    if kind == "attention":
+        return _attention_dims(name, shapes)
+    return {}
+
+
+def _gemm_dims(name: str, shapes: List[Shape]) -> Dict[str, int]:
+    pair = shapes[1:3] if name in ("addmm", "baddbmm", "addbmm", "addmv") else shapes[:2]
+    if len(pair) < 2:
+        return {}
+    left, right = pair
+    if name.endswith("grouped_mm") and len(left) == 2:
+        return _grouped_dims(left, right, shapes[-1][0])
+    if len(left) == 3 and len(right) == 3:
+        return {"b": left[0], "m": left[1], "n": right[2], "k": left[2]}
+    rows = left[0] if len(left) > 1 else 1
+    if name == "linear":
+        return {"b": 1, "m": math.prod(left[:-1]), "n": right[0], "k": left[-1]}
+    return {"b": 1, "m": rows, "n": right[1] if len(right) > 1 else 1, "k": left[-1]}
+
+
+def _grouped_dims(left: Shape, right: Shape, groups: int) -> Dict[str, int]:
+    """Return the sizes of a product whose groups share the rows, or the terms of the sums, evenly."""
+    if len(right) == 3:
+        return {"b": groups, "m": math.ceil(left[0] / groups), "n": right[2], "k": left[1]}
+    return {"b": groups, "m": left[0], "n": right[1], "k": math.ceil(left[1] / groups)}
+
+
+def _conv_dims(name: str, raw: RecordedOp, shapes: List[Shape]) -> Dict[str, int]:
+    backward = "backward" in name
+    if len(shapes) < (3 if backward else 2):
+        return {}
+    grad_or_out = shapes[0] if backward else raw.outputs[0][0]
+    source, weight = (shapes[1], shapes[2]) if backward else (shapes[0], shapes[1])
+    first = 4 if backward else 3
+    stride, _, dilation, transposed, _, groups = (list(raw.args[first : first + 6]) + [None] * 6)[:6]
+    small, large = (source, grad_or_out) if transposed else (grad_or_out, source)
+    spatial = tuple(small[2:])
+    taps = tuple(weight[2:])
+    dims = {
+        "n": source[0],
+        "c": large[1] if not transposed else source[1],
+        "k": grad_or_out[1],
+        "h": math.prod(spatial[:-1]) if len(spatial) > 1 else 1,
+        "w": spatial[-1] if spatial else 1,
+        "r": math.prod(taps[:-1]) if len(taps) > 1 else 1,
+        "s": taps[-1] if taps else 1,
+        "groups": int(groups or 1),
+        "stride": _first(stride),
+        "dilation": _first(dilation),
+    }
+    if len(spatial) == 3:
+        dims["depth"] = spatial[0]
+    if transposed:
+        dims["transposed"] = 1
+    if raw.channels_last:
+        dims["channels_last"] = 1
+    if backward:
+        mask = raw.args[-1] if isinstance(raw.args[-1], (list, tuple)) else (True, True, True)
+        dims["gradients"] = int(bool(mask[0])) + int(bool(mask[1]))
+    return dims
+
+
+def _first(value: Any) -> int:
+    if isinstance(value, (list, tuple)):
+        return int(value[0]) if value else 1
+    return int(value) if value is not None else 1
+
+
+def _attention_dims(name: str, shapes: List[Shape]) -> Dict[str, int]:
+    start = 1 if "backward" in name else 0
+    if len(shapes) < start + 2 or len(shapes[start]) != 4:
+        return {}
+    query, key = shapes[start], shapes[start + 1]
+    b, h, q, d = query
+    if name.startswith(("_flash_attention", "_efficient_attention")):
+        b, q, h, d = query
+        return {"b": b, "h": h, "q": q, "kv": key[1], "d": d}
+    return {"b": b, "h": h, "q": q, "kv": key[2], "d": d}
+
+
+def _flops(kind: str, name: str, base: str, dims: Dict[str, int], raw: RecordedOp) -> float:
+    if kind == "gemm" and dims:
+        return 2.0 * dims["b"] * dims["m"] * dims["n"] * dims["k"]
+    if kind == "conv" and dims:
+        one = 2.0 * dims["n"] * dims["h"] * dims["w"] * dims["r"] * dims["s"] * dims["c"] * dims["k"] / dims["groups"]
+        return one * dims.get("gradients", 1)
+    if kind == "attention" and dims:
+        values = raw.inputs[3 if "backward" in name else 2][0][-1]
+        one = dims["b"] * dims["h"] * dims["q"] * dims["kv"] * (dims["d"] + values)
+        return float(one) * (5 if "backward" in name else 2) * (0.5 if _causal(name, raw) else 1.0)
+    if kind in ("copy", "index", "embedding", "communication"):
+        return 0.0
+    elements = max((math.prod(spec[0]) for spec in (*raw.outputs, *raw.inputs)), default=0)
+    if len(raw.outputs) > 1 and (name.startswith("_foreach") or kind == "optimizer"):
+        per = len(raw.outputs) if name.startswith("_foreach") else _lists(raw)
+        elements = sum(math.prod(spec[0]) for spec in raw.outputs) // (1 if name.startswith("_foreach") else per)
+    return float(elements * ARITHMETIC.get(name, ARITHMETIC.get(base, 1)))
+
+
+def _lists(raw: RecordedOp) -> int:
+    """Return how many tensor lists a fused optimizer updates (parameters and their states)."""
+    return 3 if "adam" in str(raw.func) else 2
+
+
+def _causal(name: str, raw: RecordedOp) -> bool:
+    place = 4 if "efficient" not in name else 6
+    if "backward" in name:
+        return any(value is True for value in raw.args)
+    if len(raw.args) > place:
+        return raw.args[place] is True
+    return False
+
+
+def _traffic(name: str, raw: RecordedOp) -> Tuple[float, float]:
+    """Return bytes read and written if nothing is cached; a gather reads what it returns, not its whole table."""
+    written = float(sum(spec[3] for spec in raw.outputs))
+    sizes = [spec[3] for spec in raw.inputs]
+    if name in ("embedding", "index", "index_select", "gather", "_unsafe_index", "_embedding_bag") and sizes:
+        return written + sum(sizes[1:]), written
+    if name == "embedding_dense_backward":
+        return float(sum(sizes)), written
+    if name in ("copy_", "_foreach_copy_"):
+        return float(sum(sizes[len(sizes) // 2 :])), written
+    if name in ("zero_", "fill_", "_foreach_zero_", "uniform_", "normal_", "bernoulli_"):
+        return 0.0, written
+    if name in ("index_put_", "_index_put_impl_", "index_add_", "scatter_", "scatter_add_") and sizes:
+        touched = float(sum(sizes[1:]))
+        return 2 * touched, touched
+    return float(sum(sizes)), written
+
+
+def _kernels(name: str, raw: RecordedOp) -> int:
+    """Return the device kernels one call launches; a foreach op packs about 100 tensors in each."""
+    if name.startswith(("_foreach", "_fused_adam", "_fused_sgd")):
+        tensors = max(len(raw.outputs), 1)
+        return max(1, math.ceil(tensors / 100))
+    if name == "convolution_backward":
+        return 2
+    return 1
+
+
+def tensor_specs(items: Sequence[Tuple[Any, ...]], limit: Optional[int] = 8) -> List[Dict[str, Any]]:
+    """Return tensors as ``TensorSpec`` fields; lists of hundreds of parameters are cut."""
+    return [{"shape": list(item[0]), "dtype": str(item[1]).rpartition(".")[2]} for item in items[:limit]]

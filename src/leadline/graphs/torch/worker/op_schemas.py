@@ -1,0 +1,80 @@
+"""What the schema of an op and its arguments say: what it makes and changes, and which tensors it is given."""
+
+from typing import Any, Dict, List, NamedTuple, Sequence, Tuple
+
+import torch
+
+CONVOLUTIONS = {"convolution", "convolution_backward", "cudnn_convolution", "_convolution"}
+SILENT = {
+    "empty", "empty_strided", "empty_like", "new_empty", "new_empty_strided", "resize_", "set_", "lift_fresh", "lift",
+    "record_stream", "is_same_size", "device", "is_pinned", "_pin_memory", "_local_scalar_dense", "is_nonzero",
+    "detach", "alias", "_assert_async", "_assert_tensor_metadata", "_fused_sdp_choice", "sym_size", "resize_as_",
+    "_has_compatible_shallow_copy_type", "_functional_sym_constrain_range",
+}  # fmt: skip
+"""Ops that launch no kernel."""
+
+
+class OpTraits(NamedTuple):
+    """What the schema of an op says, read once."""
+
+    name: str
+    silent: bool
+    fresh: bool
+    mutated: Tuple[int, ...]
+    mutated_names: Tuple[str, ...]
+    takes_device: bool
+
+
+def read_traits(func: Any) -> OpTraits:
+    """Read off an op's schema what it makes, changes and asks for."""
+    schema = func._schema
+    name = schema.name.partition("::")[2]
+    mutated = [i for i, a in enumerate(schema.arguments) if a.alias_info is not None and a.alias_info.is_write]
+    fresh = any(r.alias_info is None for r in schema.returns) and bool(schema.returns)
+    view = not mutated and bool(schema.returns) and all(r.alias_info is not None for r in schema.returns)
+    return OpTraits(
+        name=name,
+        silent=view or name in SILENT or schema.name.startswith("prim::") or name == "_unsafe_view",
+        fresh=fresh,
+        mutated=tuple(mutated),
+        mutated_names=tuple(schema.arguments[i].name for i in mutated),
+        takes_device=any(a.name == "device" for a in schema.arguments),
+    )
+
+
+def argument_tensors(args: Sequence[Any], kwargs: Dict[str, Any]) -> List[Tuple[Any, torch.Tensor]]:
+    """Return every tensor with the position or name of the argument that holds it."""
+    found: List[Tuple[Any, torch.Tensor]] = []
+    for place, value in enumerate(args):
+        if isinstance(value, torch.Tensor):
+            found.append((place, value))
+        elif isinstance(value, (list, tuple)):
+            found.extend((place, item) for item in value if isinstance(item, torch.Tensor))
+    for place_name, value in kwargs.items():
+        if isinstance(value, torch.Tensor):
+            found.append((place_name, value))
+        elif isinstance(value, (list, tuple)):
+            found.extend((place_name, item) for item in value if isinstance(item, torch.Tensor))
+    return found
+
+
+def channels_last(args: Sequence[Any]) -> bool:
+    """Tell whether an image or a filter lies in memory with its channels last, which makes the kernel do so."""
+    four = [one for one in args if isinstance(one, torch.Tensor) and one.dim() == 4 and not one.is_contiguous()]
+    return any(one.is_contiguous(memory_format=torch.channels_last) for one in four)
+
+
+def result_tensors(out: Any) -> List[torch.Tensor]:
+    """Return the tensors of a result, however nested."""
+    if isinstance(out, torch.Tensor):
+        return [out]
+    if isinstance(out, (list, tuple)):
+        return [tensor for one in out for tensor in result_tensors(one)]
+    return []
+
+
+def holds_tensors(value: Any) -> bool:
+    """Whether an argument is a tensor, or a list with one."""
+    if isinstance(value, torch.Tensor):
+        return True
+    return isinstance(value, (list, tuple)) and any(isinstance(one, torch.Tensor) for one in value)

@@ -1,0 +1,311 @@
+"""Find the steps of a training loop nobody described, and stop the script once enough of them was seen."""
+
+import statistics
+import sys
+import time
+from typing import Any, Dict, List, Optional, Set, Tuple
+
+import torch
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+from leadline.graphs.torch.worker import frameworks
+from leadline.graphs.torch.worker.batches import BatchPlanner, moved_bytes
+from leadline.graphs.torch.worker.recorder import Recorder, TraceWindow
+from leadline.graphs.torch.worker.session import StopTrace, TraceSession
+
+STEPS = 3
+MOST_STEPS = 18
+"""Steps of one optimizer after which others that never stepped are no longer waited for."""
+LATE_STEPS = 2
+"""Steps after the last batch was given: loaders that fetch ahead still hold one."""
+EVALUATION_BATCHES = 2
+EVALUATION_S = 30.0
+
+
+class StepWatcher:
+    """Watches optimizers, backward passes, outermost module calls and data loaders.
+
+    A step ends when the optimizer that steps most rarely has stepped; where there is no optimizer object it ends with
+    a backward pass, and where there is none of these, with a call of the outermost module.
+    """
+
+    def __init__(self, session: TraceSession, recorder: Recorder) -> None:
+        self.session = session
+        self.recorder = recorder
+        self.counts: Dict[int, int] = {}
+        self.optimizers: List[Any] = recorder.optimizers
+        self.backwards = self.depth = self.calls = 0
+        self.boundaries: Dict[int, int] = {}
+        self.steady: Optional[TraceWindow] = None
+        self.called: Optional[TraceWindow] = None
+        self.evaluation: Optional[TraceWindow] = None
+        self.evaluating = False
+        self.training_loaders: Set[int] = set()
+        self.evaluated = self.evaluation_batches = self.late = 0
+        self.ended = False
+        self.loads: List[Tuple[float, int]] = []
+        self.batches = BatchPlanner()
+        self.largest: Optional[TraceWindow] = None
+
+    def install(self) -> None:
+        """Place the hooks."""
+        register_optimizer_step_pre_hook(self._before_step)
+        register_optimizer_step_post_hook(self._after_step)
+        self._watch_optimizers()
+        self._watch_backward()
+        self._watch_modules()
+        self._watch_loaders()
+
+    def finish(self) -> Optional[TraceWindow]:
+        """Return the steady step, or ``None`` if none was seen whole."""
+        if self.evaluating and self.evaluated and self.evaluation is None:
+            self.evaluation = self.recorder.cut()
+        return self.steady or self.called
+
+    def load_s(self) -> Optional[float]:
+        """Return the seconds in which one process makes a batch of training data, free of what watching it costs.
+
+        The first batch is left out where there are others: it starts the iterator and opens files.
+        """
+        loads = self.loads[1:] or self.loads
+        if not loads:
+            return None
+        watching_s = self.recorder.watching_s()
+        return max(statistics.median(took - ops * watching_s for took, ops in loads), 0.0)
+
+    def give_up_evaluation(self) -> None:
+        """Forget an evaluation that did not come to its end."""
+        if self.evaluation is None:
+            self.evaluated = 0
+
+    def _watch_optimizers(self) -> None:
+        own = torch.optim.Optimizer.__init__
+        steps = self
+
+        def init(optimizer: Any, *args: Any, **kwargs: Any) -> None:
+            own(optimizer, *args, **kwargs)
+            steps.optimizers.append(optimizer)
+
+        torch.optim.Optimizer.__init__ = init
+
+    def _before_step(self, optimizer: Any, *_: Any) -> None:
+        if self.evaluating and not self.late:
+            raise StopTrace
+        self.recorder.stage = "optimizer"
+        if not self.session.bare:
+            for group in optimizer.param_groups:
+                for parameter in group["params"]:
+                    self.recorder.own(parameter)
+                    if parameter.grad is not None:
+                        self.recorder.mark(parameter.grad, "gradient")
+
+    def _after_step(self, optimizer: Any, *_: Any) -> None:
+        self.session.check_time()
+        self.recorder.stage = "forward"
+        count = self.counts[id(optimizer)] = self.counts.get(id(optimizer), 0) + 1
+        if not self.session.bare and count <= 2:
+            self._mark_state(optimizer)
+        rarest = min(self.counts.values())
+        waiting = len(self.counts) < len(self.optimizers) and max(self.counts.values()) < MOST_STEPS
+        if count != rarest or (waiting and len(self.counts) == 1 and count == 1):
+            return
+        if not all(other >= count for other in self.counts.values()):
+            return
+        self._close(count, waiting)
+
+    def _close(self, count: int, waiting: bool) -> None:
+        window = self.recorder.cut()
+        if self.batches.asked and not self.late and not self.evaluating:
+            self._close_planned(window)
+            return
+        if count >= 2 and not self.late:
+            self.steady = window
+        if count >= STEPS and not waiting:
+            if self.batches.differ and not self.session.bare and not self.evaluating:
+                self.batches.ask(count)
+            else:
+                self._go_on_to_evaluation()
+
+    def _close_planned(self, window: TraceWindow) -> None:
+        """Take a step on batches that were chosen: a mean one's is the step, and the largest's is kept beside it."""
+        if not self.batches.done(window):
+            return
+        if (chosen := self.batches.chosen()) is not None:
+            self.steady, self.largest = chosen
+            self.session.note(self.batches.sentence)
+        self._go_on_to_evaluation()
+
+    def _mark_state(self, optimizer: Any) -> None:
+        for state in optimizer.state.values():
+            for value in state.values() if isinstance(state, dict) else ():
+                if isinstance(value, torch.Tensor):
+                    self.recorder.mark(value, "optimizer-state")
+
+    def _watch_backward(self) -> None:
+        own = torch.autograd.graph._engine_run_backward
+
+        def run(*args: Any, **kwargs: Any) -> Any:
+            if self.evaluating:
+                self._was_training()
+            self.session.check_time()
+            if self.session.policy == "cpu" and not self.session.bare and not self.recorder.live:
+                self.session.real = True
+            before, self.recorder.stage = self.recorder.stage, "backward"
+            nested = before == "backward"
+            try:
+                return own(*args, **kwargs)
+            finally:
+                self.recorder.stage = before
+                if not nested:
+                    self._after_backward()
+
+        torch.autograd.graph._engine_run_backward = run
+        torch.autograd._engine_run_backward = run
+
+    def _was_training(self) -> None:
+        """Stop: what looked like evaluation was training by a loader made anew; but let batches fetched ahead pass."""
+        if self.ended and not self.evaluated and self.late < LATE_STEPS:
+            self.late += 1
+            return
+        if self.evaluated <= 1:
+            self.evaluation, self.evaluated = None, 0
+        raise StopTrace
+
+    def _after_backward(self) -> None:
+        self.backwards += 1
+        for after in self.session.after_backward:
+            after()
+        if self.optimizers:
+            return
+        self.recorder.mark_gradients()
+        window = self.recorder.cut()
+        if self.backwards >= 2:
+            self.steady = window
+        if self.backwards > STEPS:
+            self._go_on_to_evaluation()
+
+    def _watch_modules(self) -> None:
+        own = torch.nn.Module.__call__
+
+        def call(module: Any, *args: Any, **kwargs: Any) -> Any:
+            self.session.weigh()
+            self.depth += 1
+            try:
+                return own(module, *args, **kwargs)
+            finally:
+                self.depth -= 1
+                if self.depth == 0 and not self.backwards and not self.optimizers:
+                    self._after_call(module)
+
+        torch.nn.Module.__call__ = call
+
+    def _after_call(self, module: Any) -> None:
+        """Take the outermost call of a module with parameters as one step of inference."""
+        if next(module.parameters(), None) is None or not self.recorder.window.ops:
+            return
+        self.calls += 1
+        if not torch.is_grad_enabled():
+            window = self.recorder.cut()
+            if self.calls == 1 or len(window.ops) > 1:
+                self.called = window
+            self.session.check_time()
+
+    def _watch_loaders(self) -> None:
+        from torch.utils.data import DataLoader
+
+        own_init, own_iter = DataLoader.__init__, DataLoader.__iter__
+        steps = self
+
+        def init(loader: Any, *args: Any, **kwargs: Any) -> None:
+            arguments = list(args)
+            workers = arguments[5] if len(arguments) > 5 else kwargs.get("num_workers", 0)
+            if len(arguments) > 5:
+                arguments[5] = 0
+            for name in ("num_workers", "prefetch_factor", "persistent_workers", "multiprocessing_context", "timeout"):
+                kwargs.pop(name, None)
+            kwargs.pop("pin_memory", None)
+            kwargs.pop("pin_memory_device", None)
+            own_init(loader, *arguments[:7], **kwargs)
+            loader.__dict__["_leadline_workers"] = workers
+
+        def iterate(loader: Any) -> Any:
+            return _Batches(steps, loader, own_iter(loader))
+
+        DataLoader.__init__ = init
+        DataLoader.__iter__ = iterate
+
+    def before_batch(self, loader: Any, batches: "_Batches") -> None:
+        """Decide whether an iterator may give another batch."""
+        self.session.check_time()
+        if not self.evaluating:
+            return
+        if batches.training:
+            self.ended = True
+            raise StopIteration
+        if id(loader) in self.training_loaders:
+            raise StopTrace
+        if self.evaluated:
+            self._keep_fuller(self.recorder.cut())
+        if self.evaluated >= EVALUATION_BATCHES:
+            raise StopIteration
+        if not self.evaluated:
+            self.recorder.cut()
+            self.recorder.stage = "evaluation"
+            self.evaluation_batches = _length(loader)
+        self.evaluated += 1
+
+    def planned_batch(self, loader: Any, batches: "_Batches") -> Any:
+        """Return the batch that is wanted next, or end a loader that has no more to choose from, for evaluation."""
+        given = self.batches.next(batches.own)
+        if given is None:
+            self._go_on_to_evaluation()
+            self.before_batch(loader, batches)
+        return given
+
+    def _keep_fuller(self, window: TraceWindow) -> None:
+        """Keep the evaluation batch that moves most: the last one of a data set is seldom full."""
+        if self.evaluation is None or moved_bytes(window) > moved_bytes(self.evaluation):
+            self.evaluation = window
+
+    def _go_on_to_evaluation(self) -> None:
+        self.evaluating = True
+        self.session.deadline = min(self.session.deadline, time.monotonic() + EVALUATION_S)
+        if not self.training_loaders:
+            raise StopTrace
+        frameworks.validate_after_step(sys._getframe())
+
+
+class _Batches:
+    """A data loader's iterator that ends once training was seen, so that the script goes on to evaluation."""
+
+    def __init__(self, steps: StepWatcher, loader: Any, own: Any) -> None:
+        self.steps, self.loader, self.own = steps, loader, own
+        self.training = not steps.evaluating
+
+    def __iter__(self) -> "_Batches":
+        return self
+
+    def __len__(self) -> int:
+        return len(self.own)
+
+    def __next__(self) -> Any:
+        self.steps.before_batch(self.loader, self)
+        if self.training and torch.is_grad_enabled() and self.steps.batches.wants(self.loader):
+            return self.steps.planned_batch(self.loader, self)
+        began, ops = time.perf_counter(), self.steps.recorder.real_ops
+        batch = next(self.own)
+        if self.training and torch.is_grad_enabled():  # not so where a framework tries its validation before training
+            self.steps.training_loaders.add(id(self.loader))
+            self.steps.loads.append((time.perf_counter() - began, self.steps.recorder.real_ops - ops))
+            self.steps.batches.saw(self.loader, batch)
+        return batch
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.own, name)
+
+
+def _length(loader: Any) -> int:
+    try:
+        return len(loader)
+    except TypeError:
+        return 0

@@ -1,0 +1,254 @@
+"""Show how far a campaign is: one line that moves on a terminal, and now and then a plain line elsewhere."""
+
+import sys
+import time
+from collections import Counter
+from contextlib import AbstractContextManager
+from pathlib import Path
+from types import TracebackType
+from typing import Annotated, Any, Self
+
+import typer
+from rich.progress import BarColumn, Progress, TaskID, TextColumn
+
+from leadline.app.campaigns.plan import first_runs, next_runs
+from leadline.app.campaigns.runs import (
+    CampaignLimits,
+    Cause,
+    Ending,
+    QueueEntry,
+    RemainingWork,
+    Report,
+    Tally,
+    campaign_folder,
+    format_amount,
+    read_campaign,
+    remaining_work,
+    run_campaign,
+    unit_of,
+)
+from leadline.app.composition import toolbox
+from leadline.app.machines.targets import LOCAL
+from leadline.core.campaigns import BudgetUnit, Campaign
+from leadline.core.documents import to_document
+from leadline.core.errors import InvalidInput, LeadlineError
+from leadline.core.jobs import JobState
+from leadline.core.units import format_duration, parse_bytes
+from leadline.interfaces.cli.output import INTERRUPTED, Json, err, out, print_json
+
+EVERY_S = 30.0
+"""How often a plain line is written at most."""
+SHOWN_FAILURES = 3
+"""So many runs that end in the same way are named as they do; all of them are counted at the end."""
+
+
+def format_money(dollars: float) -> str:
+    """Write what runs cost; less than a cent is not worth its digits."""
+    return format_amount(dollars, BudgetUnit.USD) if dollars >= 0.01 or not dollars else "< $0.01"
+
+
+class CampaignProgress(AbstractContextManager["CampaignProgress"]):
+    """Hears where a campaign stands, and shows it on stderr; ``unit`` is what its costs are counted in."""
+
+    def __init__(self, unit: BudgetUnit) -> None:
+        self.unit = unit
+        self.console = err()
+        self._bar: Progress | None = None
+        self._task: TaskID | None = None
+        self._written_s = time.monotonic()
+        self._written_at = -1
+        self._interrupts, self._answered = 0, 0
+        self._failures: Counter[str] = Counter()
+
+    def interrupted(self) -> None:
+        """Remember a Ctrl-C, to be answered outside its handler."""
+        self._interrupts += 1
+
+    def __enter__(self) -> Self:
+        if sys.stderr.isatty():
+            columns = (BarColumn(bar_width=24), TextColumn("{task.description}"))
+            self._bar = Progress(*columns, console=self.console, transient=True)
+            self._task = self._bar.add_task("starting", total=None)
+            self._bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def __call__(self, tally: Tally, ended: QueueEntry | None) -> None:
+        """Take in where the campaign stands, and the run that ended just now."""
+        if self._interrupts > self._answered:
+            self._answered = self._interrupts
+            self._answer(tally.running)
+        if ended is not None and ended.state is not JobState.COMPLETED:
+            self._say_failure(ended)
+        if self._bar is not None and self._task is not None:
+            total = max(tally.planned, 1)
+            self._bar.update(self._task, completed=tally.ended, total=total, description=self.line(tally))
+        elif self._is_time(tally):
+            self._written_s, self._written_at = time.monotonic(), tally.ended
+            self.console.print(self.line(tally), markup=False, soft_wrap=True)
+
+    def line(self, tally: Tally) -> str:
+        """Return one line: ``12 of 40 runs, 1 failed · 3m 20s left · 1m 05s of 20m 00s spent · $0.02``."""
+        parts = [f"{tally.ended} of {tally.planned} runs" + (f", {tally.failed} failed" if tally.failed else "")]
+        if tally.left_s:
+            about = "at least " if tally.unknown else ""
+            parts.append(f"{about}{format_duration(tally.left_s / max(tally.running, 1))} left")
+        spent = format_amount(tally.spent, self.unit) if tally.spent else "nothing"
+        parts.append(
+            f"{spent} spent" if tally.budget is None else f"{spent} of {format_amount(tally.budget, self.unit)} spent"
+        )
+        if tally.money is not None and self.unit is not BudgetUnit.USD:
+            parts.append(format_money(tally.money))
+        return " · ".join(parts)
+
+    def _is_time(self, tally: Tally) -> bool:
+        """Write the first line, the last, and one now and then."""
+        if tally.ended == self._written_at:
+            return False
+        return self._written_at < 0 or tally.ended == tally.planned or time.monotonic() - self._written_s >= EVERY_S
+
+    def _answer(self, running: int) -> None:
+        """Say what becomes of a Ctrl-C."""
+        runs = f"the {running} runs" if running > 1 else "the run"
+        if running and self._interrupts == 1:
+            self.console.print(f"no more runs start; waiting for {runs} at work: Ctrl-C again ends them")
+        elif running:
+            self.console.print(f"ending {runs} at work")
+
+    def _say_failure(self, entry: QueueEntry) -> None:
+        why = entry.outcome.reason if entry.outcome and entry.outcome.reason else ""
+        code = entry.outcome.exit_code if entry.outcome else None
+        how = why or (f"exit code {code}" if code is not None else "")
+        self._failures[entry.state] += 1
+        if self._failures[entry.state] > SHOWN_FAILURES:
+            return
+        self.console.print(
+            f"run {entry.key} ended {entry.state.value}{f' ({how})' if how else ''}", markup=False, soft_wrap=True
+        )
+
+
+PLACE, RUNS = "Where, and how much of it", "What happens"
+SCHEMA = "leadline.campaign-run/1"
+
+Folder = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FOLDER", help="The folder that keeps the campaign.", show_default="campaigns/NAME in the data folder"
+    ),
+]
+
+
+def _room(form: str, what: str, default: str = "all", least: int | None = 1) -> Any:  # noqa: ANN401 - an option, for Typer
+    return typer.Option(metavar=form, help=what, show_default=default, rich_help_panel=PLACE, min=least)
+
+
+def _flag(name: str, what: str) -> Any:  # noqa: ANN401 - an option, for Typer
+    return typer.Option(*name.split(), help=what, rich_help_panel=RUNS)
+
+
+def run(
+    file: Annotated[Path, typer.Argument(metavar="CAMPAIGN.toml", help="The campaign's file.", show_default=False)],
+    *,
+    on: Annotated[
+        str,
+        typer.Option(
+            metavar="PLACE",
+            help="Where: local; slurm[:PARTITION], or SYSTEM:PARTITION of the catalog, where sbatch is at hand.",
+            rich_help_panel=PLACE,
+        ),
+    ] = LOCAL,
+    slots: Annotated[
+        int | None, _room("N", "Runs at once.", "1 here, and with a limit below as many as fit; on Slurm no limit")
+    ] = None,
+    cores: Annotated[int | None, _room("N", "Cores that runs side by side share out.")] = None,
+    memory: Annotated[str | None, _room("SIZE", "Memory that they share out, such as 16G.", least=None)] = None,
+    gpus: Annotated[int | None, _room("N", "GPUs that they share out.", least=0)] = None,
+    max_runs: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="End after so many runs.", show_default="none", rich_help_panel=RUNS, min=1),
+    ] = None,
+    folder: Folder = None,
+    retry_failed: Annotated[bool, _flag("--retry-failed", "Make runs again that failed before.")] = False,
+    no_history: Annotated[bool, _flag("--no-history", "Keep the runs out of your history.")] = False,
+    yes: Annotated[bool, _flag("-y --yes", "Do not ask before running.")] = False,
+    json: Json = False,
+) -> int:
+    """Make the runs of a campaign that are not finished; called again, it goes on where it ended.
+
+    Ctrl-C starts no more runs and waits for those at work; a second one ends them. Whatever is killed, no run that
+    finished is lost or made again.
+    """
+    campaign = read_campaign(file)
+    room = CampaignLimits(slots, cores, parse_bytes(memory) if memory else None, gpus)
+    planned = first_runs(campaign)
+    if not yes:
+        _ask(campaign, remaining_work(campaign, planned, folder), on)
+    with CampaignProgress(unit_of(campaign)) as progress:
+        report = run_campaign(
+            campaign, file, planned, on=on, limits=room, catalog=toolbox().catalog, folder=folder,
+            history=not no_history, propose=next_runs, max_runs=max_runs,
+            retry_failed=retry_failed, watch=progress, on_interrupt=progress.interrupted,
+        )  # fmt: skip
+    if json:
+        where = {"campaign": campaign.name, "folder": str(campaign_folder(campaign, folder)), "unit": unit_of(campaign)}
+        print_json({**where, **to_document(report, SCHEMA)})
+    else:
+        out().print(f"{campaign.name}: {progress.line(report.tally)}", markup=False, soft_wrap=True)
+    return _conclude(campaign, report, file)
+
+
+def _ask(campaign: Campaign, ahead: RemainingWork, on: str) -> None:
+    """Ask before anything is spent; not if there is nothing to do that is known beforehand."""
+    if not sys.stdin.isatty():
+        raise InvalidInput("nobody can be asked whether to make the runs, for there is no terminal: add -y")
+    forecast = [f"forecast {format_duration(ahead.forecast_s)}"] if ahead.forecast_s else []
+    if ahead.unknown:
+        forecast.append("not known how long" if ahead.unknown == ahead.runs else f"{ahead.unknown} without a forecast")
+    if campaign.budget is not None:
+        forecast.append(f"budget {format_amount(campaign.budget.amount, campaign.budget.unit)}")
+    elif campaign.walltime_s:
+        forecast.append(f"each at most {format_duration(campaign.walltime_s)}")
+    place = "this machine" if on == LOCAL else on
+    question = f"Make {ahead.runs} runs of {campaign.name!r} on {place} ({', '.join(forecast)})?"
+    if ahead.runs:
+        typer.confirm(question, default=True, abort=True, err=True)
+
+
+def _conclude(campaign: Campaign, report: Report, file: Path) -> int:
+    """Say why runs failed and how to go on; return the exit code.
+
+    Raises:
+        LeadlineError: no run succeeded.
+    """
+    console, tally = err(), report.tally
+    if tally.failed and not tally.completed:
+        raise LeadlineError(_all_failed(campaign, tally.failed, report.causes, file))
+    for cause in report.causes:
+        console.print(f"{_runs(cause.count)} failed: {cause}", markup=False, soft_wrap=True)
+    again = f"leadline campaign run {file} goes on from here"
+    if report.ending in (Ending.INTERRUPTED, Ending.STOPPED, Ending.MAX_RUNS):
+        console.print(f"{report.ending.value}: {again}", markup=False, soft_wrap=True)
+    elif report.ending is Ending.BUDGET and campaign.budget is not None:
+        left = max(campaign.budget.amount - tally.spent, 0.0)
+        unit = campaign.budget.unit
+        what = f"{_runs(tally.planned - tally.ended)} planned and not made, for" if tally.planned > tally.ended else ""
+        console.print(f"{what} {format_amount(left, unit)} of the budget are left".strip(), markup=False)
+    return INTERRUPTED if report.ending is Ending.INTERRUPTED else 0
+
+
+def _all_failed(campaign: Campaign, failed: int, causes: list[Cause], file: Path) -> str:
+    first = causes[0]
+    how = f"{_runs(first.count)} of {failed} ended" if first.count < failed else "it ended" if failed == 1 else "each"
+    return (
+        f"no run of campaign {campaign.name!r} succeeded: {how} {first}; mend the cause, then "
+        f"leadline campaign run {file} --retry-failed"
+    )
+
+
+def _runs(count: int) -> str:
+    return f"{count} run{'' if count == 1 else 's'}"

@@ -1,0 +1,133 @@
+"""Order the candidates: least cost under a deadline, least time under a budget, the Pareto front otherwise."""
+
+import math
+from collections.abc import Callable, Sequence
+
+from leadline.core.recommendation import Constraints, Option, Recommendation, Rejection
+from leadline.core.units import HOUR_S
+from leadline.recommend.feasibility import PlacementCandidate, Refusal, check_estimate
+from leadline.uncertainty.distributions import quantile
+
+
+def rank_candidates(
+    candidates: Sequence[PlacementCandidate], constraints: Constraints, rejections: Sequence[Rejection] = ()
+) -> Recommendation:
+    """Return the options best first, with the reason of each, and every rejected candidate with its own.
+
+    What rests on hardware that was measured comes before what does not. Amounts in different currencies are never
+    compared: options are ordered within a currency, US dollars first. Times are those until the result is there where
+    the wait of every candidate that fits is known, and those of the runs where it is not, as a wait that is not known
+    is not none.
+    ``rejections`` are candidates that were refused before an estimate was made.
+    """
+    kept: list[PlacementCandidate] = []
+    refused: list[tuple[PlacementCandidate, list[Refusal]]] = []
+    for candidate in candidates:
+        refusals = check_estimate(candidate, constraints)
+        if refusals:
+            refused.append((candidate, refusals))
+        else:
+            kept.append(candidate)
+    time = _until_result if all(one.wait is not None for one in kept) else _time
+    front = {id(one) for one in pareto_front([one for one in kept if not one.unseen], time)}
+    front |= {id(one) for one in pareto_front(kept, time) if one.unseen}
+    ordered = sorted(kept, key=lambda candidate: _rank(candidate, constraints, id(candidate) in front, time))
+    return Recommendation(
+        constraints=constraints,
+        options=tuple(_option(one, place, constraints, id(one) in front) for place, one in enumerate(ordered)),
+        rejections=(*rejections, *(_rejection(candidate, refusals[0]) for candidate, refusals in refused)),
+        smallest_change=None if kept else _smallest_change(refused),
+    )
+
+
+def pareto_front(candidates: Sequence[PlacementCandidate], time: Callable[[PlacementCandidate], float] | None = None) -> list[PlacementCandidate]:
+    """Return the candidates that no other one of the same currency beats in both time and cost; n·log n.
+
+    ``time`` is that of the run, where no other is named.
+    """
+    time = time or _time
+    front: list[PlacementCandidate] = []
+    least: dict[str | None, float] = {}
+    for candidate in sorted(candidates, key=lambda one: (time(one), _cost(one))):
+        currency, cost = candidate.currency, _cost(candidate)
+        if currency is not None and cost < least.get(currency, float("inf")):
+            least[currency] = cost
+            front.append(candidate)
+    return front
+
+
+def _rank(
+    candidate: PlacementCandidate, constraints: Constraints, on_front: bool, time: Callable[[PlacementCandidate], float]
+) -> tuple[object, ...]:
+    currency = candidate.currency or "~"
+    group = (candidate.unseen, candidate.hourly is None, currency != (constraints.currency or "USD"), currency)
+    if constraints.deadline_s is not None and constraints.budget is None:
+        return (*group, _cost(candidate), time(candidate), candidate.name)
+    if constraints.budget is not None:
+        return (*group, time(candidate), _cost(candidate), candidate.name)
+    return (*group[:2], not on_front, *group[2:], time(candidate), candidate.name)
+
+
+def _until_result(candidate: PlacementCandidate) -> float:
+    result = candidate.result()
+    return _time(candidate) if result is None else result.quantile(0.5)
+
+
+def _time(candidate: PlacementCandidate) -> float:
+    elapsed = candidate.estimate.elapsed_s
+    return elapsed.point if elapsed else float("inf")
+
+
+def _cost(candidate: PlacementCandidate) -> float:
+    return float("inf") if candidate.hourly is None else _time(candidate) / HOUR_S * candidate.hourly
+
+
+def _option(candidate: PlacementCandidate, place: int, constraints: Constraints, on_front: bool) -> Option:
+    memory, result, elapsed_s = candidate.estimate.gpu_memory_bytes, candidate.result(), candidate.estimate.elapsed_s
+    return Option(
+        system=candidate.system.name,
+        partition=candidate.partition.name,
+        node=candidate.partition.node.name,
+        resources=candidate.request,
+        estimate=candidate.priced_estimate(),
+        reason=_reason(candidate, place, constraints, on_front),
+        on_front=on_front,
+        site=candidate.system.site,
+        device=candidate.device.name,
+        gpu_memory_bytes=None if memory is None else quantile(memory, 1 - constraints.risk),
+        notes=candidate.notes,
+        request_reason=candidate.request_reason,
+        parameters=candidate.parameters,
+        command=candidate.command,
+        wait_s=None if candidate.wait is None else candidate.wait.wait_s,
+        result_s=None if result is None or elapsed_s is None else result.interval(elapsed_s.level),
+    )
+
+
+def _reason(candidate: PlacementCandidate, place: int, constraints: Constraints, on_front: bool) -> str:
+    currency = candidate.currency
+    if candidate.hourly is None:
+        return "its price is not known, so it could not be compared"
+    if constraints.budget is not None:
+        return "the fastest within the budget" if place == 0 else "within the budget, but slower"
+    if constraints.deadline_s is not None:
+        return f"the cheapest in {currency} within the deadline" if place == 0 else "within the deadline"
+    return f"no other is both faster and cheaper in {currency}" if on_front else "another is both faster and cheaper"
+
+
+def _rejection(candidate: PlacementCandidate, refusal: Refusal) -> Rejection:
+    return Rejection(candidate.system.name, candidate.partition.name, candidate.partition.node.name,
+                     refusal.reason, refusal.kind, candidate.estimate.target.gpus)  # fmt: skip
+
+
+def _smallest_change(refused: Sequence[tuple[PlacementCandidate, list[Refusal]]]) -> str | None:
+    """Return what would make the nearest candidate fit: all its limits lifted, least in proportion altogether."""
+    changes: list[tuple[float, str, str]] = []
+    for candidate, refusals in refused:
+        if all(one.change is not None and one.shortfall is not None for one in refusals):
+            shortfall = math.prod(one.shortfall or 1.0 for one in refusals)
+            changes.append((shortfall, candidate.name, " and ".join(one.change or "" for one in refusals)))
+    if not changes:
+        return None
+    _, name, change = min(changes)
+    return f"{change} would make {name} fit"

@@ -1,0 +1,152 @@
+"""A table of own steps changes what is estimated on that device, and can be forgotten; bad tables are told apart."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from leadline.app.composition import toolbox
+from leadline.app.estimate.adapt import adapt, forget_device
+from leadline.app.estimate.estimate import estimate
+from leadline.app.workloads.options import WorkloadOptions
+from leadline.app.workloads.read import read_workload
+from leadline.core.errors import InvalidInput, LeadlineError
+from leadline.core.estimate import Tier
+from leadline.training.adapted_steps import adapted_steps_path, read_adapted_steps
+
+DEVICE = "A100 SXM4 80GB"
+GPT = {"model_type": "gpt2", "n_embd": 768, "n_layer": 2, "n_head": 12, "n_positions": 1024, "vocab_size": 50257}
+
+
+@pytest.fixture
+def config(tmp_path, monkeypatch):
+    monkeypatch.setenv("LEADLINE_DATA_DIR", str(tmp_path / "data"))
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(GPT))
+    return path
+
+
+def told_s(config, batch, device=DEVICE):
+    workload = read_workload([str(config)], WorkloadOptions(batch=batch, seq=512, precision="bf16"))
+    return estimate(workload, toolbox(), on=[device]).estimates[0]
+
+
+@pytest.fixture
+def table(config, tmp_path):
+    """Steps that take half as long again as is estimated, but for the noise of two runs."""
+    rows = [f"{config},{batch},512,bf16,{1.5 * told_s(config, batch).step_s.point * (1 + 0.02 * (batch % 2))}"
+            for batch in (1, 2, 3, 4, 6, 8)]  # fmt: skip
+    path = tmp_path / "steps.csv"
+    path.write_text("\n".join(["workload,batch,seq,precision,step_s", *rows]) + "\n")
+    return path
+
+
+def test_own_steps_move_the_estimate_of_that_device_and_no_other(config, table):
+    before, other = told_s(config, 5), told_s(config, 5, "H100 SXM5 80GB")
+    answer = adapt(table, toolbox(), device=DEVICE)
+    (language, rest) = answer.records
+    assert language.by_law or pytest.approx(1.5, rel=0.05) == language.factor
+    assert pytest.approx(1.5, rel=0.05) == rest.factor
+    assert language.error < 0.05
+    assert pytest.approx(1 / 3, abs=0.02) == language.before
+    assert rest.group is None
+    after = told_s(config, 5)
+    assert pytest.approx(1.5 * before.step_s.point, rel=0.05) == after.step_s.point
+    assert after.step_s.high / after.step_s.low < before.step_s.high / before.step_s.low
+    assert (Tier.LEARNED, f"white-box, {language.estimator}, adapted") == (after.basis.tier, after.estimator)
+    assert after.basis.reasons[0].startswith(
+        "adapted to 6 own steps of language training in half precision (steps.csv)"
+    )
+    assert other == told_s(config, 5, "H100 SXM5 80GB")
+
+
+def test_what_was_learned_is_kept_in_one_file_and_forgotten_whole(config, table):
+    before = told_s(config, 5)
+    answer = adapt(table, toolbox(), device=DEVICE)
+    assert (
+        read_adapted_steps(adapted_steps_path(table.parent / "data" / "adapted", toolbox().catalog.device(DEVICE))).card.records
+        == answer.records
+    )
+    assert answer.path == forget_device(DEVICE, toolbox())
+    assert before == told_s(config, 5)
+    with pytest.raises(LeadlineError, match="nothing was learned of A100 SXM4 80GB here"):
+        forget_device(DEVICE, toolbox())
+
+
+def test_nothing_is_kept_where_that_is_asked(config, table):
+    assert adapt(table, toolbox(), device=DEVICE, keep=False).path is None
+    assert not (table.parent / "data").exists()
+
+
+def test_a_broken_file_is_told_with_the_fix(config, table):
+    path = adapt(table, toolbox(), device=DEVICE).path
+    Path(path).write_bytes(Path(path).read_bytes()[:100])
+    found = told_s(config, 5)
+    assert found.step_s is None
+    assert "delete it, and run leadline adapt again" in found.unknown["step_s"]
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("workload,batch\nconfig.json,1\n", "has no column step_s: give workload, step_s and options"),
+        ("workload,step_s\nconfig.json,fast\n", "line 2 of {path} has the step_s 'fast': give the seconds of one step"),
+        ("workload,step_s\nconfig.json,-1\n", "line 2 of {path} has the step_s '-1'"),
+        ("workload,step_s\n,0.1\n", "line 2 of {path} names no workload"),
+        ("workload,batch,step_s\n{config},many,0.1\n", "line 2 of {path} cannot be used: Expected `int | null`"),
+        (
+            "workload,colour,step_s\n{config},red,0.1\n",
+            "line 2 of {path} cannot be used: Object contains unknown",
+        ),
+        ("workload,gpus,step_s\n{config},2,0.1\n", "line 2 of {path} ran on 2 GPUs"),
+        ("workload,batch,seq,precision,step_s\n{config},1,512,bf16,0.1\n", "has 1 steps, too few to learn from"),
+    ],
+    ids=["no seconds", "no number", "negative", "no workload", "no batch", "no option", "two GPUs", "one row"],
+)
+def test_a_row_that_cannot_be_used_is_named_with_its_line(config, tmp_path, text, says):
+    path = tmp_path / "steps.csv"
+    path.write_text(text.format(config=config))
+    with pytest.raises(InvalidInput) as caught:
+        adapt(path, toolbox(), device=DEVICE)
+    assert says.format(path=path) in str(caught.value)
+    assert not (tmp_path / "data").exists()
+
+
+def test_steps_that_contradict_each_other_are_not_learned_from(config, tmp_path):
+    rows = [f"{config},{batch},512,bf16,{10.0 ** (batch % 3 - 1)}" for batch in range(1, 9)]
+    path = tmp_path / "steps.csv"
+    path.write_text("\n".join(["workload,batch,seq,precision,step_s", *rows]) + "\n")
+    with pytest.raises(InvalidInput, match=r"does not help: with a factor the maker's figures would be \d+% off"):
+        adapt(path, toolbox(), device=DEVICE)
+
+
+def test_a_device_must_be_named_and_known(config, table):
+    with pytest.raises(InvalidInput, match="does not say which device it was measured on: name it with --device"):
+        adapt(table, toolbox())
+    with pytest.raises(InvalidInput, match="Name the device with --device, or run leadline calibrate on it first"):
+        adapt(table, toolbox(), device="A1000 of nobody")
+
+
+@pytest.mark.slow
+def test_points_of_a_measured_file_are_traced_and_learned(config, tmp_path):
+    pytest.importorskip("torch")
+    header = {
+        "kind": "header", "schema": "leadline.measure/1", "kit": "1", "measured_at": "2026-01-01T00:00:00Z",
+        "device": {"type": "cuda", "name": "RTX 3090", "memory_bytes": 24 * 2**30, "compute_units": 82},
+        "software": {"torch": "2.9.0"}, "rates": {"float32": 1e13}, "op_columns": [],
+    }  # fmt: skip
+    points = [
+        {"kind": "point", "key": f"{model}-32/inference/amp-fp16/b{batch}", "outcome": "ok", "measured_at": "",
+         "point": {"model": model, "size": 32, "phase": "inference", "precision": "amp-fp16", "batch": batch,
+                   "channels_last": model == "vgg-mini"},
+         "step_s": 0.004 * batch / 64}
+        for model in ("resnet-mini", "vgg-mini") for batch in (64, 128, 256, 512, 1024)
+    ]  # fmt: skip
+    path = tmp_path / "rtx.jsonl"
+    path.write_text("\n".join(json.dumps(one) for one in (header, *points)) + "\n")
+    seen = []
+    answer = adapt(path, toolbox(), progress=lambda where, number, count: seen.append((where, number, count)))
+    assert answer.device == "RTX 3090"
+    assert True in {one.channels_last for one in answer.records}
+    assert seen[0] == ("the point resnet-mini-32/inference/amp-fp16/b64 of rtx.jsonl", 1, 10)
+    assert all(one.error < one.before for one in answer.records)

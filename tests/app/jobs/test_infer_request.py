@@ -1,0 +1,129 @@
+"""What a request leaves open is filled in from the workload, the partition and the prediction, and it is said."""
+
+import sys
+from dataclasses import replace
+
+import pytest
+
+from leadline.app.composition import toolbox
+from leadline.app.jobs.job_request import JobRequest, build_job_spec, infer_request, render_batch_script
+from leadline.core.errors import InvalidInput, UnknownName
+from leadline.core.units import GIB
+
+SAID = JobRequest(cores=4, memory_bytes=GIB, walltime_s=600.0)
+TRAIN = """
+import torch
+device = torch.device("cuda")
+model = torch.nn.Linear(64, 10).to(device)
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+for step in range(100):
+    optimizer.zero_grad()
+    model(torch.randn(32, 64, device=device)).sum().backward()
+    optimizer.step()
+"""
+
+
+@pytest.fixture(autouse=True)
+def own_folder(monkeypatch, tmp_path):
+    monkeypatch.setenv("LEADLINE_DATA_DIR", str(tmp_path / "data"))
+    monkeypatch.chdir(tmp_path)
+    toolbox.cache_clear()
+    yield
+    toolbox.cache_clear()
+
+
+@pytest.fixture
+def script(tmp_path):
+    (tmp_path / "train.py").write_text(TRAIN)
+    return "train.py"
+
+
+def filled(request, place, *command):
+    return infer_request(request, command or ("./job",), place, toolbox())
+
+
+def test_a_gpu_partition_gives_one_gpu_where_nothing_says_how_many():
+    answer = filled(SAID, "Pitzer:gpu")
+    assert (answer.request.gpus, answer.request.nodes) == (1, 1)
+    assert (answer.notes) == (
+        "1 GPU is asked for, as Pitzer:gpu has GPUs and nothing says how many the job uses: --gpus changes it",
+    )
+
+
+def test_a_partition_of_whole_nodes_gives_all_its_gpus():
+    answer = filled(SAID, "Perlmutter:regular-gpu80")
+    assert answer.request.gpus == 4
+    assert "whole nodes" in answer.notes[0]
+
+
+@pytest.mark.parametrize("place", ["Pitzer:cpu", "slurm:batch"])
+def test_no_gpu_is_asked_for_where_none_is_known_to_be(place):
+    answer = filled(SAID, place)
+    assert not answer.request.gpus
+    assert answer.notes == ()
+
+
+def test_what_the_user_asks_for_stays_even_none():
+    assert filled(replace(SAID, gpus=0), "Pitzer:gpu").request.gpus == 0
+    two = filled(replace(SAID, gpus=4), "Pitzer:gpu")
+    assert (two.request.gpus, two.request.nodes) == (4, 2)
+    assert two.notes == ()
+
+
+def test_a_workload_file_says_the_gpus(tmp_path):
+    (tmp_path / "job.toml").write_text('command = "./job --x"\ngpus = 2\n')
+    answer = filled(SAID, "Pitzer:gpu", "job.toml")
+    assert (answer.request.gpus, answer.request.nodes) == (2, 1)
+    assert answer.notes == ()
+
+
+def test_a_launcher_asks_for_a_gpu_a_process_on_its_own_nodes(script):
+    answer = filled(SAID, "Pitzer:gpu", "torchrun", "--nnodes=2", "--nproc_per_node=2", script)
+    assert (answer.request.gpus, answer.request.nodes) == (4, 2)
+    assert "one for each process that the command starts" in answer.notes[0]
+
+
+def test_more_processes_than_a_node_has_gpus_are_refused_by_the_script(script):
+    words = ("torchrun", "--nproc_per_node=4", script)
+    request = filled(SAID, "Pitzer:gpu", *words).request
+    with pytest.raises(InvalidInput, match="4 GPUs a node cannot be had in partition gpu: it has at most 2"):
+        render_batch_script(build_job_spec(words, "Pitzer:gpu", request), toolbox().catalog)
+
+
+def test_a_command_that_cannot_be_predicted_leaves_the_rest_to_the_site():
+    answer = filled(JobRequest(), "Pitzer:gpu")
+    assert (answer.request.cores, answer.request.memory_bytes, answer.request.walltime_s) == (None, None, None)
+    assert "left to the site, as nothing could be predicted: './job' is no Python command" in answer.notes[-1]
+
+
+def test_a_script_brings_the_cores_the_memory_and_the_time_that_are_predicted(script):
+    pytest.importorskip("torch")
+    answer = filled(JobRequest(cores=6), "Pitzer:gpu", sys.executable, script)
+    assert answer.request.cores == 6
+    assert GIB <= answer.request.memory_bytes <= 8 * GIB
+    assert answer.request.walltime_s == 300
+    assert answer.notes[-1].startswith("asked for as predicted there, at a risk of 5%: ")
+    assert "(--cores)" not in answer.notes[-1]
+    assert "00:05:00 of walltime (--time)" in answer.notes[-1]
+
+
+def test_a_place_that_does_not_exist_is_named():
+    with pytest.raises(UnknownName, match="did you mean 'Pitzer'"):
+        filled(SAID, "Pizter:gpu")
+
+
+def test_a_job_too_large_for_the_device_is_said_to_be(script, tmp_path):
+    pytest.importorskip("torch")
+    (tmp_path / script).write_text(TRAIN.replace("(64, 10)", "(64, 100_000_000)"))
+    notes = filled(JobRequest(), "Pitzer:gpu", sys.executable, script).notes
+    assert "of GPU memory and a V100" in notes[-1]
+    assert "leadline recommend shows where it fits" in notes[-1]
+
+
+def test_a_limit_below_the_one_asked_for_may_be_given_where_so_much_is_enough(script):
+    answer = filled(JobRequest(walltime_s=8 * 3600.0), "Pitzer:gpu", sys.executable, script)
+    assert answer.request.walltime_s == 8 * 3600.0
+    assert answer.request.least_walltime_s < answer.request.walltime_s
+    assert any("may be given it, if it then starts sooner" in note for note in answer.notes)
+    least = JobRequest(walltime_s=8 * 3600.0, least_walltime_s=7 * 3600.0)
+    assert filled(least, "Pitzer:gpu", sys.executable, script).request.least_walltime_s == 7 * 3600.0

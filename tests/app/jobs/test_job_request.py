@@ -1,0 +1,129 @@
+"""The verb submit: the job that is asked for, its script, and a real run beside its prediction."""
+
+import os
+import sys
+from dataclasses import dataclass, replace
+
+import pytest
+
+from leadline.app.jobs.history import compare_run, export_runs, list_runs, show_run
+from leadline.app.jobs.job_request import JobRequest, build_job_spec, raise_if_failed, render_batch_script, run_locally
+from leadline.core.errors import InvalidInput, JobFailed, UnknownName
+from leadline.core.estimate import Basis, Estimate, Interval, Target, Tier
+from leadline.core.jobs import JobState
+from leadline.core.systems import NodeType, Partition, SubmitRules, System
+from leadline.core.units import GIB
+
+SLEEP = (sys.executable, "-c", "import time; time.sleep(0.2)")
+PREDICTED = Estimate(
+    Target("cpu"), "roofline", Basis(Tier.CALIBRATED), elapsed_s=Interval(1.0, 0.01, 100.0),
+    host_memory_bytes=Interval(1.0, 0.5, 2.0),
+)  # fmt: skip
+
+
+@dataclass
+class OneSystem:
+    """A catalog of one Slurm system and one cloud."""
+
+    def system(self, name):
+        gpu = Partition(
+            "gpu", NodeType("n", cores=40, device="V100", gpus=2), rules=SubmitRules(requires=("--account",))
+        )
+        systems = {
+            "pitzer": System("Pitzer", "OSC", "cluster", "production", "slurm", (gpu,)),
+            "ec2": System("EC2", "AWS", "cloud", "production", "", (gpu,)),
+        }
+        if name.casefold() not in systems:
+            raise UnknownName("system", name, systems)
+        return systems[name.casefold()]
+
+    def systems(self):
+        return [self.system("Pitzer"), self.system("EC2")]
+
+
+@pytest.fixture(autouse=True)
+def own_folder(monkeypatch, tmp_path):
+    monkeypatch.setenv("LEADLINE_DATA_DIR", str(tmp_path / "data"))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(path for path in sys.path if path))
+
+
+def test_a_command_becomes_a_job_named_after_its_script():
+    spec = build_job_spec(["python", "runs/train.py", "--x"], "Pitzer:gpu", JobRequest(account="A", gpus=2, cores=8))
+    assert spec.name == "train"
+    assert (spec.system, spec.partition, spec.account) == ("Pitzer", "gpu", "A")
+    assert (spec.resources.gpus_per_node, spec.resources.cores_per_task) == (2, 8)
+
+
+def test_gpus_are_spread_over_the_nodes_or_refused():
+    assert build_job_spec(["x"], "slurm", JobRequest(nodes=2, gpus=8)).resources.gpus_per_node == 4
+    with pytest.raises(InvalidInput, match="3 GPUs cannot be spread evenly over 2 nodes"):
+        build_job_spec(["x"], "slurm", JobRequest(nodes=2, gpus=3))
+
+
+def test_a_workload_file_brings_its_command_and_its_gpus(tmp_path):
+    path = tmp_path / "job.toml"
+    path.write_text('command = "python train.py --lr {lr}"\ngpus = 2\n[parameters]\nlr = 0.1\n')
+    spec = build_job_spec([str(path)], "slurm", JobRequest())
+    assert spec.command == ("python", "train.py", "--lr", "0.1")
+    assert spec.resources.gpus_per_node == 2
+
+
+@pytest.mark.parametrize(
+    ("request_", "reason"),
+    [(JobRequest(nodes=0), "--nodes 0"), (JobRequest(gpus=-1), "--gpus -1"), (JobRequest(walltime_s=0.0), "--time 0")],
+)
+def test_a_request_out_of_range_is_refused(request_, reason):
+    with pytest.raises(InvalidInput, match=f"{reason} cannot be asked for"):
+        build_job_spec(["x"], "local", request_)
+
+
+def test_the_script_follows_the_rules_of_the_system_named():
+    request = JobRequest(account="PAS1", gpus=1, memory_bytes=GIB, walltime_s=60.0)
+    script = render_batch_script(build_job_spec(["x"], "Pitzer:gpu", request), OneSystem())
+    assert "#SBATCH --partition=gpu\n" in script
+    assert "#SBATCH --gpus-per-node=1\n" in script
+    with pytest.raises(InvalidInput, match="Pitzer:gpu takes no job without --account"):
+        render_batch_script(build_job_spec(["x"], "Pitzer:gpu", replace(request, account=None)), OneSystem())
+
+
+def test_a_place_without_slurm_or_without_partition_is_refused():
+    with pytest.raises(InvalidInput, match="EC2 has no Slurm"):
+        render_batch_script(build_job_spec(["x"], "EC2:gpu", JobRequest()), OneSystem())
+    with pytest.raises(InvalidInput, match="write Pitzer:PARTITION, one of gpu"):
+        render_batch_script(build_job_spec(["x"], "Pitzer", JobRequest()), OneSystem())
+    with pytest.raises(InvalidInput, match="a batch script is for a cluster"):
+        render_batch_script(build_job_spec(["x"], "local", JobRequest()), OneSystem())
+    with pytest.raises(UnknownName, match="unknown system 'Pitzer'"):
+        render_batch_script(build_job_spec(["x"], "Pitzer:gpu", JobRequest()))
+
+
+def test_a_run_enters_the_history_beside_its_prediction():
+    run = run_locally(build_job_spec(SLEEP, "local", JobRequest()), predicted=PREDICTED)
+    assert show_run(run.id) == run
+    time, memory = compare_run(run)
+    assert time.measured == run.measured["elapsed_s"].value
+    assert time.error == (1.0 - time.measured) / time.measured
+    assert time.within
+    assert memory.error == pytest.approx(-1.0, abs=1e-3)
+    assert not memory.within
+
+
+def test_a_run_that_was_cut_off_has_no_error_but_a_lower_bound():
+    run = run_locally(build_job_spec(["sleep", "60"], "local", replace(JobRequest(), walltime_s=1.0)), predicted=PREDICTED)
+    assert run.state is JobState.TIMEOUT
+    assert all(one.error is None and one.within is None and one.lower_bound for one in compare_run(run))
+    with pytest.raises(JobFailed, match="ended TIMEOUT"):
+        raise_if_failed(run)
+
+
+def test_a_command_that_cannot_start_leaves_no_trace():
+    with pytest.raises(InvalidInput, match="there is no such program"):
+        run_locally(build_job_spec(["no-such-program"], "local", JobRequest()))
+    assert list_runs() == ()
+
+
+def test_the_history_is_exported_with_a_line_a_run():
+    run_locally(build_job_spec(SLEEP, "local", JobRequest(name="nap")))
+    header, line = export_runs("csv").splitlines()
+    assert line.split(",")[header.split(",").index("name")] == "nap"
+    assert '"schema": "leadline.history/1"' in export_runs("json")

@@ -1,0 +1,219 @@
+"""Other places of a job: which would take it, with which request, for how long and at what price."""
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from leadline.app.jobs.plane_advisor import (
+    AlternativeFinder,
+    LocalMemory,
+    PlaneAdvisor,
+    alternative_request,
+    have_same_hardware,
+    read_local_memory,
+)
+from leadline.core.errors import InvalidInput, UnknownName
+from leadline.core.estimate import Basis, Estimate, Interval, Target, Tier
+from leadline.core.hardware import Device, DeviceKind
+from leadline.core.jobs import JobSpec, JobState, ResourceSpec
+from leadline.core.plane import Action, Attempt, Cause, Job, Place, Policy, Situation
+from leadline.core.ports import Completed
+from leadline.core.systems import NOT_SHOWN, Billing, BillingRule, Limits, NodeType, Partition, System
+from leadline.core.units import GIB, HOUR_S, MIB
+from leadline.execution.clock import epoch_s
+from leadline.execution.plane.decide import decide
+from leadline.history.sqlite import SqliteHistory
+from leadline.training.shipped_files import shipped_live_table
+
+NODE = NodeType("n", cpu_model="AMD 7763", cores=64, memory_bytes=256 * GIB)
+GPUS = NodeType("g", cpu_model="AMD 7763", cores=64, memory_bytes=256 * GIB, device="A100", gpus=4)
+LARGE = replace(NODE, name="large", memory_bytes=1024 * GIB)
+OTHER = NodeType("o", cpu_model="Intel 6148", cores=40, memory_bytes=192 * GIB)
+DOLLARS = Billing(BillingRule.CORE_HOURS, "USD", core_hour=0.01)
+
+
+def partition(name, node, hours, billing=DOLLARS):
+    return Partition(name, node, limits=Limits(max_walltime_s=hours * HOUR_S), billing=billing)
+
+
+REEF = System("reef", "R", "hpc", "production", "slurm", (
+    partition("short", NODE, 4), partition("long", NODE, 48), partition("gpu", GPUS, 24), partition("large", LARGE, 24),
+))  # fmt: skip
+ATOLL = System("atoll", "A", "hpc", "production", "slurm", (
+    partition("cpu", OTHER, 24, replace(DOLLARS, currency="SU")), partition("gpu", replace(GPUS, device="H100"), 24),
+))  # fmt: skip
+SHORT, LONG, LARGE_MEMORY = Place("reef", "short"), Place("reef", "long"), Place("reef", "large")
+AT_HOME, ABROAD, HERE = Place("reef", "gpu"), Place("atoll", "gpu"), Place("local")
+ASKED = ResourceSpec(cores_per_task=4, memory_bytes_per_node=16 * GIB, walltime_s=2.0 * HOUR_S)
+START = "2026-01-05T10:00:00+00:00"
+NOW_S = epoch_s(START)
+TAKES = Interval(3600.0, 3000.0, 4400.0)
+WAIT = Interval(60.0, 0.0, 120.0)
+
+
+class Catalog:
+    """Two systems, and GPUs of 40 and 80 GiB."""
+
+    def system(self, name):
+        try:
+            return {"reef": REEF, "atoll": ATOLL}[name]
+        except KeyError as error:
+            raise UnknownName("system", name, ["reef", "atoll"]) from error
+
+    def device(self, name):
+        return Device(name, "NVIDIA", DeviceKind.GPU, memory_bytes={"A100": 40 * GIB, "H100": 80 * GIB}[name])
+
+
+def situation(places, *, asked=ASKED, state=JobState.PENDING, predicted=None, total=TAKES, resumes=False, **more):
+    attempt = Attempt("a", "j", 1, places[0], asked, state=state, submitted_at=START,
+                      ended_at=START if state.final else None)  # fmt: skip
+    job = Job("j", JobSpec("train", ("true",), asked), Policy(tuple(places), resumes=resumes), attempts=(attempt,),
+              predicted=predicted)  # fmt: skip
+    return Situation(job, attempt, NOW_S, total_s=total, **more)
+
+
+def elsewhere(here=lambda: LocalMemory(64 * GIB, 24 * GIB)):
+    return AlternativeFinder(Catalog(), here, lambda spec, place: WAIT)  # noqa: ARG005 - the port's
+
+
+def test_places_that_would_take_the_job_are_told_with_wait_time_and_price():
+    (found,) = elsewhere().alternatives(situation([SHORT, LONG]))
+    assert (found.place, found.resources, found.wait_s, found.elapsed_s) == (LONG, ASKED, WAIT, TAKES)
+    assert (pytest.approx(found.cost), found.currency) == (0.04, "USD")
+
+
+@pytest.mark.parametrize(
+    ("place", "asked"),
+    [(Place("reef", "gone"), ASKED), (LONG, replace(ASKED, cores_per_task=65)),
+     (LONG, replace(ASKED, gpus_per_node=1)), (LONG, replace(ASKED, memory_bytes_per_node=300 * GIB)),
+     (LONG, replace(ASKED, walltime_s=49.0 * HOUR_S)), (HERE, replace(ASKED, memory_bytes_per_node=65 * GIB))],
+)  # fmt: skip
+def test_a_place_that_would_refuse_the_job_is_none(place, asked):
+    here = situation([SHORT, place], asked=asked, total=None)
+    assert elsewhere().alternatives(here) == ()
+
+
+def test_a_limit_is_lowered_to_what_is_allowed_where_the_job_needs_no_more_or_goes_on_by_itself():
+    long = replace(ASKED, walltime_s=20.0 * HOUR_S)
+    lowered = replace(ASKED, walltime_s=4.0 * HOUR_S)
+    assert lowered == alternative_request(situation([LONG, SHORT], asked=long), 4.0 * HOUR_S, None)
+    assert alternative_request(situation([LONG, SHORT], asked=long, total=None), 4.0 * HOUR_S, None) is None
+    slow = Interval(6.0 * HOUR_S, 5.0 * HOUR_S, 7.0 * HOUR_S)
+    assert alternative_request(situation([LONG, SHORT], asked=long, total=slow), 4.0 * HOUR_S, None) is None
+    assert lowered == alternative_request(situation([LONG, SHORT], asked=long, total=slow, resumes=True), 4.0 * HOUR_S, None)
+
+
+def test_other_nodes_take_another_time_which_is_known_only_where_it_was_predicted():
+    known = Estimate(Target("x", "atoll", "cpu"), "roofline", Basis(Tier.SPECS), elapsed_s=Interval(9.0, 8.0, 10.0))
+    at = Place("atoll", "cpu")
+    (found,) = elsewhere().alternatives(situation([SHORT, at]))
+    assert (found.elapsed_s, found.cost) == (None, None), "another unit cannot be compared"
+    (found,) = elsewhere().alternatives(situation([SHORT, at], predicted=known))
+    assert Interval(9.0, 8.0, 10.0) == found.elapsed_s
+
+
+def test_nodes_of_one_type_of_a_system_are_the_same_though_their_processor_is_not_known():
+    unknown, again = NodeType("n", cores=64), NodeType("n", cores=64, memory_bytes=GIB)
+    assert have_same_hardware(unknown, again, at_home=True)
+    assert not have_same_hardware(unknown, again)
+    assert not have_same_hardware(unknown, replace(again, name="m"), at_home=True)
+    assert not have_same_hardware(*[NodeType(NOT_SHOWN, cores=64)] * 2, at_home=True)
+    assert have_same_hardware(NODE, replace(LARGE, name="x"))
+
+
+def test_a_job_that_ran_out_of_host_memory_moves_to_where_its_need_is_met():
+    asked = replace(ASKED, memory_bytes_per_node=256 * GIB)
+    ended = situation([SHORT, LONG, LARGE_MEMORY], asked=asked, state=JobState.OUT_OF_MEMORY, elapsed_s=60.0,
+                      node_memory_bytes=256 * GIB, cause=Cause.HOST_MEMORY)  # fmt: skip
+    ended = replace(ended, alternatives=elsewhere().alternatives(ended))
+    decided = decide(ended)
+    assert (decided.action, decided.place) == (Action.MOVE, LARGE_MEMORY)
+    assert decided.resources.memory_bytes_per_node >= 1.1 * 256 * GIB
+
+
+def test_a_job_that_reached_the_longest_limit_moves_to_where_it_is_longer():
+    asked = replace(ASKED, walltime_s=4.0 * HOUR_S)
+    ended = situation([SHORT, LONG], asked=asked, state=JobState.TIMEOUT, total=None, elapsed_s=4.0 * HOUR_S,
+                      allowed_s=4.0 * HOUR_S, cause=Cause.WALLTIME)  # fmt: skip
+    ended = replace(ended, alternatives=elsewhere().alternatives(ended))
+    decided = decide(ended)
+    assert (decided.action, decided.place) == (Action.MOVE, LONG)
+    assert decided.resources.walltime_s >= 1.1 * 4 * HOUR_S
+
+
+def test_a_job_whose_gpu_was_too_small_moves_to_a_larger_one():
+    asked = replace(ASKED, gpus_per_node=1)
+    ended = situation([AT_HOME, ABROAD], asked=asked, state=JobState.FAILED, cause=Cause.GPU_MEMORY,
+                      gpu_memory_bytes=40 * GIB)  # fmt: skip
+    found = elsewhere().alternatives(ended)
+    assert [(one.place, one.gpu_memory_bytes) for one in found] == [(ABROAD, 80 * GIB)]
+    assert Action.MOVE is decide(replace(ended, alternatives=found)).action
+
+
+class Foretells:
+    """Waits that a test chose (implements ``Waits``)."""
+
+    def __init__(self, here, there):
+        self.here, self.there = here, there
+
+    def of(self, spec, place):  # noqa: ARG002 - the port's
+        return self.there
+
+    def remaining(self, attempt, spec, now_s):  # noqa: ARG002 - the port's
+        return self.here
+
+    def let_go(self, attempt):
+        """Nothing is kept."""
+
+
+@pytest.mark.parametrize(("here_s", "action"), [(40_000.0, Action.MOVE), (900.0, Action.SHRINK)])
+def test_a_waiting_job_moves_to_where_it_ends_sooner_by_what_the_advisor_knows(tmp_path, here_s, action):
+    waits = Foretells(Interval(here_s, 0.8 * here_s, 1.2 * here_s), WAIT)
+    advisor = PlaneAdvisor(Catalog(), SqliteHistory(tmp_path / "h"), shipped_live_table(), waits=waits)
+    known = Estimate(Target("x", "reef", "short"), "roofline", Basis(Tier.SPECS), elapsed_s=TAKES)
+    here = situation([SHORT, LONG], predicted=known)
+    expected = advisor.expect(here.job, here.attempt, None, now_s=NOW_S)
+    full = replace(here, total_s=expected.total_s, remaining_wait_s=expected.remaining_wait_s,
+                   alternatives=expected.alternatives, cost_per_s=expected.cost_per_s)  # fmt: skip
+    assert action is decide(full).action
+
+
+@pytest.mark.parametrize(
+    ("target", "place", "holds"),
+    [(("reef", "short"), SHORT, True), (("reef", "short"), LONG, True),
+     (("reef", "short"), Place("atoll", "cpu"), False),
+     (("reef", "short"), AT_HOME, False), (("reef", "short"), Place("reef"), True), ((None, None), HERE, True),
+     ((None, None), SHORT, False), (("reef", "short"), HERE, False)],
+)  # fmt: skip
+def test_what_was_predicted_for_other_nodes_says_nothing_of_a_job_here(tmp_path, target, place, holds):
+    advisor = PlaneAdvisor(Catalog(), SqliteHistory(tmp_path / "h"), shipped_live_table())
+    known = Estimate(Target("x", *target), "roofline", Basis(Tier.SPECS), elapsed_s=TAKES)
+    one = situation([place], predicted=known)
+    expected = advisor.expect(one.job, one.attempt, None, now_s=NOW_S)
+    assert (TAKES if holds else None) == expected.total_s
+
+
+def test_what_a_gpu_and_a_node_have_here_and_at_a_place_is_expected_of_an_attempt(tmp_path):
+    advisor = PlaneAdvisor(
+        Catalog(), SqliteHistory(tmp_path / "h"), shipped_live_table(), lambda: LocalMemory(64 * GIB, 24 * GIB)
+    )
+    figures = []
+    for place in (HERE, AT_HOME):
+        one = situation([place], asked=replace(ASKED, gpus_per_node=1))
+        expected = advisor.expect(one.job, one.attempt, None, now_s=NOW_S)
+        figures.append((expected.node_memory_bytes, expected.gpu_memory_bytes))
+    assert figures == [(64 * GIB, 24 * GIB), (256 * GIB, 40 * GIB)]
+
+
+def test_the_smallest_gpu_of_this_machine_counts_and_none_where_there_is_no_driver():
+    def driver(argv, **_):
+        assert argv[0] == "nvidia-smi"
+        return Completed(0, "24576\n81559\n", "")
+
+    def none(argv, **_):
+        raise InvalidInput(argv[0])
+
+    assert read_local_memory(driver).gpu_memory_bytes == 24576 * MIB
+    assert read_local_memory(none).gpu_memory_bytes is None
+    assert math.inf > read_local_memory(none).memory_bytes > 0

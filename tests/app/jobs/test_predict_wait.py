@@ -1,0 +1,88 @@
+"""Waits at a system are foretold by a process of its own: by its accounting, else as its scheduler plans."""
+
+import os
+import stat
+import time
+
+import pytest
+
+from leadline.app.jobs.plane_waits import predict_waits_in_process
+from leadline.app.jobs.predict_wait import WaitQuestion, predict_wait, queue_name
+from leadline.core.errors import LeadlineError, UnknownName
+from leadline.core.jobs import JobSpec, ResourceSpec
+from leadline.core.ports import Completed
+from leadline.core.systems import NodeType, Partition, System
+
+COUNT, ARRAYS = 60, 4
+REEF = System("reef", "R", "hpc", "production", "slurm", (Partition("gpu-a100", NodeType("n"), queue="gpu"),))
+
+
+class Catalog:
+    def system(self, name):
+        if name != "reef":
+            raise UnknownName("system", name, ["reef"])
+        return REEF
+
+
+class NoAccounting:
+    """A place whose ``sacct`` says what is wrong (implements what ``predict_wait`` asks of a ``Transport``)."""
+
+    where = "nowhere"
+
+    def run(self, argv, *, stdin=None, env=None, timeout_s):  # noqa: ARG002 - the port's
+        assert argv[0] == "sacct"
+        return Completed(1, "", "Slurm accounting storage is disabled\n")
+
+
+def spec(partition):
+    return JobSpec("train", ("true",), ResourceSpec(walltime_s=120.0, cores_per_task=1), "slurm", partition)
+
+
+@pytest.fixture(autouse=True)
+def own_folder(monkeypatch, tmp_path):
+    monkeypatch.setenv("LEADLINE_DATA_DIR", str(tmp_path / "data"))
+
+
+def test_a_partition_is_called_as_its_scheduler_calls_it():
+    assert queue_name(JobSpec("x", ("x",), ResourceSpec(), "reef", "gpu-a100"), Catalog()) == "gpu"
+    assert queue_name(spec("any"), Catalog()) == "any"
+
+
+def test_why_nothing_is_known_is_told(monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    found = predict_wait(WaitQuestion("slurm", (spec("short"),)), Catalog(), NoAccounting())
+    assert (found.learned, found.planned_s) == ((None,), (None,))
+    assert "accounting storage is disabled" in found.why
+
+
+def test_a_process_that_fails_is_one_sentence(monkeypatch):
+    monkeypatch.setenv("LEADLINE_DATA_DIR", "/proc/nowhere")
+    monkeypatch.setenv("PYTHONPATH", "/nowhere")
+    monkeypatch.setattr("leadline.app.jobs.plane_waits.MODULE", "leadline.app.no_such_module")
+    with pytest.raises(LeadlineError, match="no_such_module"):
+        predict_waits_in_process(WaitQuestion("slurm", ()))
+
+
+def has_started(slurm):
+    said = slurm.run(["sacct", "-n", "-X", "-P", "-S", "now-1hour", "-o", "Start"]).stdout
+    return any(line not in ("", "Unknown", "None") for line in said.splitlines())
+
+
+@pytest.mark.slow
+def test_on_a_real_slurm_waits_are_learned_and_where_nothing_ran_its_plan_is_told(slurm, tmp_path):
+    for folder in (tmp_path, *list(tmp_path.parents)[:3]):
+        if folder.stat().st_uid == os.getuid():
+            folder.chmod(folder.stat().st_mode | stat.S_IXOTH | stat.S_IROTH)
+    for at in range(ARRAYS):
+        words = ["sbatch", "-p", "short", "-t", "2", "-a", f"1-{COUNT}", "-o", "/dev/null", "--wrap", "true"]
+        assert slurm.run([*words, "-J", f"a{at}"]).returncode == 0
+        slurm.wait(lambda: has_started(slurm), "a job to start")
+        time.sleep(2)
+    slurm.wait(lambda: not slurm.run(["squeue", "-h", "-p", "short"]).stdout.strip(), "the jobs ran", most_s=120)
+    time.sleep(3)
+    found = predict_waits_in_process(WaitQuestion("slurm", (spec("short"), spec("long"))))
+    assert found.why == ""
+    assert found.learned[0].wait_s.high < 600
+    assert found.learned[0].wait_s.level == 0.9
+    assert (found.planned_s[0], found.learned[1]) == (None, None)
+    assert 0 <= found.planned_s[1] < 60

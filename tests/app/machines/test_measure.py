@@ -1,0 +1,45 @@
+"""The verb ``measure`` as an application: what it refuses, and what it tells."""
+
+import pytest
+
+from leadline.app.machines.measure import MeasureRequest, measure, write_kit
+from leadline.core.errors import InvalidInput
+
+
+@pytest.mark.slow
+def test_a_short_run_is_told_in_a_sentence_and_in_numbers(tmp_path):
+    pytest.importorskip("torch")
+    path = tmp_path / "rows.jsonl"
+    seen = []
+    found = measure(
+        MeasureRequest(path, minutes=0.3, device="cpu", quick=True, ops=False),
+        lambda said, in_file, elapsed_s: seen.append((said, in_file, elapsed_s)),
+    )
+    assert found.in_file == sum(found.outcomes.values()) == len(seen) == path.read_text().count("\n") - 1 > 0
+    assert list(range(1, found.in_file + 1)) == [in_file for _, in_file, _ in seen]
+    assert f"{path} holds {found.in_file}; {found.left} of the design left" in found.sentence
+    assert found.notes == ("energy is not measured: there is no meter for a CPU",)
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"minutes": -1}, "--minutes -1 is no time to measure in: give for example 20"),
+        ({"point_s": 0}, "--point-limit 0 is no time to measure in"),
+        ({"python": "/nowhere/python"}, "/nowhere/python cannot be started"),
+    ],
+)
+def test_what_cannot_be_done_is_refused_and_leaves_no_file(change, says, tmp_path):
+    if "python" not in change:
+        pytest.importorskip("torch")
+    with pytest.raises(InvalidInput, match=says):
+        measure(MeasureRequest(**{"out": tmp_path / "rows.jsonl", "device": "cpu", **change}))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_kit_is_written_whole_or_not_at_all(tmp_path):
+    kit = tmp_path / "kit.pyz"
+    assert write_kit(kit) == kit.stat().st_size
+    with pytest.raises(InvalidInput, match=r"cannot be written \(No such file or directory\): name another file"):
+        write_kit(tmp_path / "none" / "kit.pyz")
+    assert [kit] == list(tmp_path.iterdir())

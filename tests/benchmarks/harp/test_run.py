@@ -1,0 +1,96 @@
+"""The bench is run on a made-up history, where what it should find is known."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+
+from benchmarks.harp import run as harp
+from benchmarks.harp.campaign_curve import GROWING, CurvePoint, draw_curves, growing_campaigns
+from benchmarks.harp.commands import resampled_runs, resumed_campaign_rows
+from benchmarks.harp.contenders import BOOSTING, CONTENDERS, HARP, RunPredictions, answer_questions
+from benchmarks.harp.page import tables
+from benchmarks.histories import read_histories, split_history
+from leadline.core.runs import Scale
+
+
+@pytest.fixture(scope="module")
+def history(made_up_histories):
+    return read_histories(made_up_histories)[0]
+
+
+def answered(measured, point, low=math.nan, high=math.nan):
+    n = len(measured)
+    return RunPredictions(np.array(measured), np.array(point), np.full(n, low), np.full(n, high))
+
+
+def test_every_method_answers_for_the_same_runs(history, one_estimator):
+    parted = split_history(history, 5, 0)
+    answers = {name: one for each in CONTENDERS.values() for name, one in each(parted, "elapsed_s", 0).items()}
+    assert len(answers) == 6
+    assert len({tuple(one.measured) for one in answers.values()}) == 1
+    assert len(answers[HARP].point) == 9
+    assert np.isnan(answers[HARP].high).all()
+    assert (answers["Leadline"].low <= answers["Leadline"].high).all()
+
+
+def test_the_figures_are_of_what_was_answered():
+    figures = answered([10.0, 10.0], [8.0, 13.0], 9.0, 12.5).figures()
+    assert pytest.approx(figures["MAPE"]) == 25.0
+    assert figures["UPP"] == 50.0
+    assert figures["coverage"] == 100.0
+    assert figures["under-predicted at 5 % risk"] == 0.0
+    assert pytest.approx(figures["over-request"]) == 1.25
+    assert answered([10.0], [8.0]).figures()["coverage"] is None
+
+
+def test_a_request_is_judged_from_both_sides(history):
+    one = harp.HarpComparison(history, "SD + 5 FS", "elapsed_s", {
+        "Leadline": answered([10.0] * 20, [10.0] * 20, 9.0, 11.0),
+        "boosting": answered([10.0] * 20, [5.0] * 20, 1.0, 9.0),
+    })  # fmt: skip
+    short, not_idle, over = harp._request(one, "walltime")
+    assert (short.met, not_idle.met, over.met) == (True, False, True)
+    assert short.baseline == 100.0
+
+
+def test_the_campaign_that_saves_most_is_one_that_is_accurate_enough(history):
+    curve = [
+        CurvePoint("10 SD", 0, 10, 5.0, 40.0, {"Leadline": 20.0}),
+        CurvePoint("80 SD + 2 FS", 2, 82, 60.0, 18.0, {"Leadline": 6.0}),
+        CurvePoint("80 SD + 5 FS", 5, 85, 80.0, 12.0, {"Leadline": 4.0}),
+    ]
+    row = harp._campaign(history, curve)
+    assert (row.value, row.met) == (18.0, True)
+    assert "80 SD + 2 FS" in row.how
+    missed = harp._campaign(history, curve[:1])
+    assert (missed.value, missed.met) == (40.0, False)
+
+
+def test_a_curve_grows_and_is_drawn(history, tmp_path):
+    growing, methods = growing_campaigns(history, GROWING[-3:]), [BOOSTING, HARP]
+    answers = answer_questions([history], [one for each in growing for name in methods for one in each.questions(name)])
+    points = [one.point(answers, methods) for one in growing]
+    assert [one.cost_s for one in points] == sorted(one.cost_s for one in points)
+    details = [{"history": "made-up", "curve": True, **one.document()} for one in points]
+    draw_curves(json.loads(json.dumps(details)), tmp_path / "curve.svg")
+    assert "made-up" in (tmp_path / "curve.svg").read_text()
+    every = [{**one, "mape": {"Leadline": 4.0, **one["mape"]}} for one in details]
+    assert f"| made-up | {points[-1].name} | " in tables(every)
+
+
+def test_resampled_runs_are_near_the_real_ones_and_end_at_full_scale(history):
+    runs = resampled_runs(history, 500)
+    assert len({run.id for run in runs}) == 500
+    assert Scale.FULL_SCALE is runs[-1].scale
+    real = sorted(record.figures["elapsed_s"] for record in history.records)
+    made = [run.measured["elapsed_s"].value for run in runs]
+    assert real[0] * 0.85 < min(made)
+    assert max(made) < real[-1] * 1.15
+
+
+def test_a_killed_campaign_loses_no_run_and_makes_none_twice():
+    lost, twice = resumed_campaign_rows(quick=True)
+    assert (lost.value, twice.value) == (0, 0)
+    assert lost.n >= 2

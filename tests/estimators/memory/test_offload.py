@@ -1,0 +1,59 @@
+"""What is kept elsewhere leaves the device, and costs what its link takes."""
+
+import pytest
+
+from leadline.core.estimate import Basis, Estimate, Interval, Target, Tier
+from leadline.core.hardware import Device, DeviceKind
+from leadline.core.workload import ModelKind, ModelSource, Phase, Workload
+from leadline.estimators.memory.offload import PCIE_BYTES_PER_S, STAYS, list_offloads
+
+GIB = 2.0**30
+DEVICE = Device("X", "nvidia", DeviceKind.GPU, memory_bytes=int(16 * GIB), pcie_generation=4)
+LINKED = Device("Y", "nvidia", DeviceKind.GPU, memory_bytes=int(16 * GIB), pcie_generation=4, link_bytes_per_s=600e9)
+WORK = Workload(ModelSource(ModelKind.HF_CONFIG, "config.json"))
+PARTS = {"parameter": 2 * GIB, "optimizer-state": 4 * GIB, "activation": 20 * GIB}
+
+
+def estimate(step_s=0.5, parts=PARTS):
+    step = Interval(step_s, step_s / 1.2, step_s * 1.2)
+    return Estimate(
+        target=Target("X"), estimator="white-box", basis=Basis(Tier.SPECS, memory_breakdown_bytes=dict(parts)),
+        elapsed_s=step, step_s=step, gpu_memory_bytes=Interval(30 * GIB, 26 * GIB, 34 * GIB),
+    )  # fmt: skip
+
+
+def test_activations_that_go_to_the_host_and_back_take_what_the_bus_takes():
+    kept = {one.what.split(" of ")[1].split(" on ")[0]: one for one in list_offloads(estimate(), DEVICE, WORK)}
+    swapped = kept["activations"]
+    assert pytest.approx(30 * GIB - (1 - STAYS) * 20 * GIB) == swapped.memory_bytes.point
+    assert pytest.approx(2 * 20 * GIB / PCIE_BYTES_PER_S[4]) == swapped.step_s.point
+    assert swapped.host_bytes == pytest.approx((1 - STAYS) * 20 * GIB)
+
+
+def test_a_transfer_that_hides_behind_the_kernels_takes_no_longer():
+    kept = list_offloads(estimate(step_s=60.0), DEVICE, WORK)
+    assert next(one for one in kept if "activations" in one.what).step_s.point == 60.0
+
+
+def test_the_update_on_the_host_comes_on_top():
+    kept = next(one for one in list_offloads(estimate(), DEVICE, WORK) if "optimizer state" in one.what)
+    assert kept.step_s.point > 0.5 + 2 * 2 * GIB / PCIE_BYTES_PER_S[4]
+    assert kept.step_s.low < kept.step_s.point < kept.step_s.high
+
+
+def test_a_neighbour_s_memory_is_proposed_where_there_is_a_link():
+    assert not any(one.gpus > 1 for one in list_offloads(estimate(), DEVICE, WORK))
+    beside = next(one for one in list_offloads(estimate(), LINKED, WORK) if one.gpus == 2)
+    assert pytest.approx(0.5) == beside.step_s.point  # 40 GiB at 300 GB/s hide behind half a second
+    assert "a GPU beside it (300 GB/s a direction)" in beside.what
+
+
+def test_inference_keeps_its_weights_on_the_host():
+    work = Workload(WORK.model, phase=Phase.INFERENCE)
+    (kept,) = list_offloads(estimate(step_s=0.01), DEVICE, work)
+    assert "weights" in kept.what
+    assert pytest.approx(2 * GIB / PCIE_BYTES_PER_S[4]) == kept.step_s.point
+
+
+def test_nothing_is_proposed_of_what_is_not_held():
+    assert list_offloads(estimate(parts={}), DEVICE, WORK) == []

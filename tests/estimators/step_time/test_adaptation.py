@@ -1,0 +1,87 @@
+"""A few own steps find the level of a device, or its own law, and say honestly how unsure that is."""
+
+import numpy as np
+import pytest
+
+from leadline.core.errors import InvalidInput
+from leadline.core.graph import OpGraph, Stage
+from leadline.estimators.step_time.adaptation import (
+    LEAST_STEPS,
+    MeasuredSteps,
+    ScaledKernels,
+    adapt_by_factor,
+    adapt_op_utilization,
+)
+from leadline.estimators.step_time.op_utilization_kernels import OpUtilizationKernels, OpUtilizationModels, StepSetting
+from leadline.estimators.step_time.roofline import RooflineKernels
+from tests.estimators.step_time.test_op_utilization_kernels import KNOWN, NEW, SEEN, add, conv, law
+
+
+@pytest.fixture
+def laws():
+    place = StepSetting.read("Known|inference|nchw|2.4")
+    return OpUtilizationModels({place: law(0.0)}, {place: 0.5}, {place: SEEN})
+
+
+def graphs(count):
+    return [OpGraph((conv(64 * (1 + n % 4)), add(64 * (1 + n % 3)), conv(128)) * (1 + n)) for n in range(count)]
+
+
+def runs_of(said, factor, noise=0.0, count=12):
+    dice = np.random.default_rng(3)
+    step_s = np.array(said) * factor * np.exp(noise * dice.standard_normal(count))
+    return MeasuredSteps(graphs(count), step_s, [f"model {n % 6}" for n in range(count)])
+
+
+def test_a_factor_is_found_and_its_error_is_that_of_models_left_out():
+    said = np.array([RooflineKernels(KNOWN).step_s(one) for one in graphs(12)])
+    found = adapt_by_factor("specs", said, runs_of(said, 1.8))
+    assert pytest.approx(1.8, rel=0.02) == found.factor
+    assert pytest.approx(1 - 1 / 1.8, abs=0.01) == found.before
+    assert found.error < 0.03
+    assert found.runs == 12
+    assert found.laws is None
+
+
+def test_a_factor_of_noisy_steps_has_the_spread_of_the_noise():
+    said = np.array([RooflineKernels(KNOWN).step_s(one) for one in graphs(12)])
+    spreads = [adapt_by_factor("specs", said, runs_of(said, 1.3, noise)).spread for noise in (0.05, 0.2)]
+    assert 0.03 < spreads[0] < 0.12 < spreads[1] < 0.4
+
+
+def test_fewer_runs_of_the_same_noise_are_less_sure():
+    said = np.array([RooflineKernels(KNOWN).step_s(one) for one in graphs(12)])
+    many = runs_of(said, 1.3, 0.1)
+    few = many.at(np.arange(LEAST_STEPS))
+    assert adapt_by_factor("specs", said[:LEAST_STEPS], few).spread > 0.5 * adapt_by_factor("specs", said, many).spread
+
+
+def test_the_law_learns_what_no_factor_can(laws):
+    """On this device convolutions are twice as slow as the law has them, and additions are not."""
+    truth = OpUtilizationKernels(laws, NEW, graphs(1)[0], devices={"Known": KNOWN}.get)
+    slow = [sum(s * (2 if op.kind == "conv" else 1) for op, s in zip(one.ops, truth.ops_s(one.ops), strict=True))
+            for one in graphs(12)]  # fmt: skip
+    runs = MeasuredSteps(graphs(12), np.array(slow), [f"model {n % 6}" for n in range(12)])
+    found = adapt_op_utilization(laws, NEW, runs, {"Known": KNOWN}.get)
+    assert found.error < 0.08 < found.before
+    assert found.laws is not None
+    assert {NEW.name} == {one.device for one in found.laws.laws}
+    own = OpUtilizationKernels(found.laws, NEW, graphs(1)[0], devices={"Known": KNOWN}.get, spread=found.spread)
+    assert pytest.approx(slow[3], rel=0.1) == own.step_s(graphs(12)[3])
+
+
+def test_the_law_refuses_a_phase_it_has_not_learned(laws):
+    runs = MeasuredSteps([OpGraph((conv(stage=Stage.BACKWARD),))] * 5, np.ones(5), list("abcde"))
+    with pytest.raises(InvalidInput, match="no training steps were learned"):
+        adapt_op_utilization(laws, NEW, runs, {"Known": KNOWN}.get)
+
+
+def test_every_time_of_a_scaled_list_is_scaled_and_its_spread_is_told():
+    plain = RooflineKernels(KNOWN)
+    graph = graphs(1)[0]
+    model = ScaledKernels(plain, 2.0, 0.05, ("own steps",))
+    assert pytest.approx(2 * plain.step_s(graph)) == model.step_s(graph)
+    assert pytest.approx([2 * one for one in plain.ops_s(graph.ops)]) == model.ops_s(graph.ops)
+    assert pytest.approx(2 * plain.launch_s(graph.ops[0])) == model.launch_s(graph.ops[0])
+    assert (model.spread_of(graph), ScaledKernels(plain, 2.0).spread_of(graph)) == (0.05, 0.40)
+    assert model.name == "maker's figures, adapted"

@@ -1,0 +1,125 @@
+"""The driver's context grows with the threads that a GPU holds at once, as published figures have it."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from benchmarks.memory.bound import bound_factors
+from benchmarks.memory.fine_tunes import DEVICE
+from leadline.catalog.read import TomlCatalog
+from leadline.core.graph import Op, OpGraph, OpKind, Stage, StorageCategory
+from leadline.core.hardware import Device, DeviceKind
+from leadline.core.units import GIB, MIB
+from leadline.estimators.gpu_memory_interval import (
+    DOMAIN_FACTORS,
+    KERNEL_BYTES,
+    UNCOMPILED_FACTORS,
+    UNKNOWN_CONTEXT,
+    WIDEST_FACTORS,
+    context_bytes,
+    describe_gpu_memory,
+    predict_gpu_memory,
+)
+from leadline.estimators.memory.device import PeakMemory
+from leadline.estimators.step_time.selection import Domain
+
+CATALOG = TomlCatalog(None)
+
+
+@pytest.mark.parametrize(
+    ("device", "published_mib"),
+    [
+        (CATALOG.device("H100 SXM5 80GB"), 534),
+        (CATALOG.device("RTX PRO 6000 Blackwell Server"), 555),
+        (CATALOG.device("RTX 6000 Ada"), 426),
+        (Device("RTX 4060 Ti", "nvidia", DeviceKind.GPU, compute_capability="8.9", compute_units=34), 107),
+        (CATALOG.device("RTX 3090"), 256),
+        (Device("Titan V", "nvidia", DeviceKind.GPU, compute_capability="7.0", compute_units=80), 319),
+    ],
+    ids=lambda value: value.name if isinstance(value, Device) else "",
+)
+def test_a_bare_context_is_as_large_as_was_published(device, published_mib):
+    told = context_bytes(device)
+    assert pytest.approx(published_mib, rel=0.05) == (told.point - KERNEL_BYTES.point) / MIB
+    assert told.low / MIB - 1 <= published_mib <= told.point / MIB
+
+
+def test_half_of_an_a100s_bare_context_are_the_stacks_of_its_threads():
+    assert context_bytes(CATALOG.device("A100 SXM4 80GB")).point - KERNEL_BYTES.point == 2 * 216 * MIB
+
+
+def test_all_kernels_at_once_fit_below_the_high_end():
+    bare = 108 * 2048 * 2048
+    assert bare + 362 * MIB < context_bytes(CATALOG.device("A100 PCIe 40GB")).high < 1.06 * bare + 362 * MIB
+
+
+@pytest.mark.parametrize("name", ["MI300X", "Jetson AGX Xavier 32GB", "A10G"])
+def test_a_gpu_whose_threads_are_not_known_is_doubted_more(name):
+    assert context_bytes(CATALOG.device(name)) == UNKNOWN_CONTEXT
+
+
+def test_what_is_no_gpu_has_no_context():
+    assert context_bytes(CATALOG.device("Cloud TPU v4")).high == 0
+
+
+GPU = Device("one", "nvidia", DeviceKind.GPU, compute_capability="8.0", compute_units=108)
+CONTEXT = context_bytes(GPU)
+STEP = OpGraph((Op("aten.mm", OpKind.GEMM, Stage.BACKWARD, "float32", 1.0, 1.0, 1.0),), source="torch")
+PEAK = PeakMemory(8 * GIB, 10 * GIB, {})
+
+
+@pytest.mark.parametrize("domain", Domain)
+def test_the_ends_are_those_of_what_was_measured_of_its_kind(domain):
+    low, high = DOMAIN_FACTORS.get(domain, WIDEST_FACTORS)
+    told = predict_gpu_memory(PEAK, STEP, domain, GPU)
+    assert 10 * GIB + CONTEXT.point == told.point
+    assert pytest.approx(8 * GIB * low + CONTEXT.low) == told.low
+    assert pytest.approx(10 * GIB * high + CONTEXT.high) == told.high
+    said = f"{low:.2f} to {high:.2f}" if domain in DOMAIN_FACTORS else "not measured"
+    assert said in describe_gpu_memory(STEP, domain)
+
+
+def test_inference_ranges_as_training_did_and_says_so():
+    assert describe_gpu_memory(replace(STEP, ops=()), Domain.LANGUAGE).endswith("; no inference was measured")
+
+
+def test_what_was_not_measured_is_doubted_most():
+    assert all(WIDEST_FACTORS[0] <= low < 1 < high <= WIDEST_FACTORS[1] for low, high in DOMAIN_FACTORS.values())
+
+
+def test_a_device_without_a_driver_holds_no_context():
+    assert predict_gpu_memory(PEAK, STEP, Domain.VISION, Device("a TPU", "google", DeviceKind.TPU)).point == 10 * GIB
+
+
+@pytest.mark.parametrize("domain", Domain)
+def test_a_program_that_xla_has_yet_to_compile_is_doubted_as_far_as_its_plans_were_from_what_was_alive(domain):
+    lowered = replace(STEP, source="stablehlo")
+    told = predict_gpu_memory(PEAK, lowered, domain, GPU)
+    assert pytest.approx(8 * GIB * UNCOMPILED_FACTORS[0] + CONTEXT.low) == told.low
+    assert pytest.approx(10 * GIB * UNCOMPILED_FACTORS[1] + CONTEXT.high) == told.high
+    assert "plans of XLA" in describe_gpu_memory(lowered, domain)
+    for known in (replace(lowered, planned_bytes=9 * GIB), replace(lowered, source="hlo")):
+        assert predict_gpu_memory(PEAK, STEP, domain, GPU) == predict_gpu_memory(PEAK, known, domain, GPU)
+
+
+def test_the_weights_are_held_whatever_else_is_doubted():
+    held = PeakMemory(8 * GIB, 8 * GIB, {StorageCategory.PARAMETER: 8 * GIB - 100, StorageCategory.ACTIVATION: 100})
+    assert 8 * GIB - 100 + CONTEXT.low == predict_gpu_memory(held, STEP, Domain.LANGUAGE, GPU).low
+
+
+def details(bench):
+    results = Path(__file__).parents[2] / "benchmarks" / "results"
+    return json.loads((results / f"{bench}.json").read_text(encoding="utf-8"))["details"]
+
+
+def test_the_ends_are_those_that_the_last_runs_of_the_benches_ask_for():
+    seen = [one["measured_gib"] / one["predicted_gib"] for one in details("detectors")]
+    assert pytest.approx(DOMAIN_FACTORS[Domain.VISION], abs=0.005) == bound_factors(seen, ["all"] * len(seen))
+    runs = [one for one in details("fine-tunes") if one["method"].startswith("LoRA")]
+    context = context_bytes(TomlCatalog(None).device(DEVICE)).scaled(1e-9)
+    for end, share in ((0, context.low), (1, context.high)):
+        seen = [(one["measured_gb"] - share) / (one["predicted_gb"] - context.point) for one in runs]
+        found = bound_factors(seen, [one["model"] for one in runs])[end]
+        assert pytest.approx(DOMAIN_FACTORS[Domain.LANGUAGE][end], abs=0.005) == found

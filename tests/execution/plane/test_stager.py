@@ -1,0 +1,244 @@
+"""A job moves with its checkpoint: whole or not at all, written down, and over a real sshd."""
+
+import tempfile
+import threading
+import time
+from pathlib import Path, PurePosixPath
+
+import pytest
+from test_engine import HERE, THERE, World, job
+
+from leadline.app.jobs.plane import estimate_staging_s
+from leadline.core.errors import InvalidInput, LeadlineError
+from leadline.core.jobs import JobState
+from leadline.core.plane import Action, Decision, Kind, Policy
+from leadline.core.units import MIB
+from leadline.execution.plane.stager import CheckpointRoute, check_folder_name, copy_checkpoint
+from leadline.execution.transport.port import LocalTransport
+from leadline.execution.transport.ssh import SshTransport
+from leadline.testing.fake_scheduler import retry_node_failures
+from leadline.testing.ssh_server import HOST, ssh_server, why_no_sshd
+
+
+def move(situation):
+    if situation.attempt.place == HERE and situation.attempt.state is JobState.RUNNING:
+        return Decision(Action.MOVE, "it ends sooner there", place=THERE)
+    return retry_node_failures(situation)
+
+
+class Moving(World):
+    """Two desks with folders of their own; the job here has written a checkpoint, and is to move."""
+
+    def __init__(self, folder, *, policy=None):
+        super().__init__(folder / "journal.sqlite", decide=move)
+        for desk in (self.here, self.there):
+            desk.folder = PurePosixPath(folder / desk.name)
+        self.mine, self.target = Path(self.here.folder), Path(self.there.folder)
+        (self.mine / "kept" / "deep").mkdir(parents=True)
+        (self.mine / "kept" / "deep" / "weights").write_bytes(b"w" * MIB)
+        (self.mine / "kept" / "step").write_text("7")
+        policy = policy or Policy((HERE, THERE), resumes=True, checkpoint_folder="kept")
+        self.journal.add([job("a", policy=policy)])
+        self.step()
+
+    def leave(self):
+        self.here.run(self.here.only())
+        for _ in range(12):
+            if self.here.jobs:
+                self.step()
+        assert self.here.jobs == {}
+
+    def arrive(self, patience_s=20.0):
+        """Step until the job is submitted there, or that takes too long."""
+        deadline_s = time.monotonic() + patience_s
+        while not self.there.submitted and time.monotonic() < deadline_s:
+            self.step(every_s=20.0)
+            time.sleep(0.02)
+        return bool(self.there.submitted)
+
+
+@pytest.fixture
+def moving(tmp_path):
+    world = Moving(tmp_path)
+    yield world
+    world.journal.close()
+
+
+def test_the_checkpoint_is_there_before_the_job_is_submitted(moving):
+    seen, submit = [], moving.there.submit
+
+    def look(submission):
+        seen.append((moving.target / "kept" / "step").read_text())
+        return submit(submission)
+
+    moving.there.submit = look
+    moving.leave()
+    assert moving.arrive()
+    assert seen == ["7"]
+    (said,) = moving.said(Kind.STAGED)
+    assert (said["from"], said["to"], said["moved_bytes"]) == ("here", "there", MIB + 1)
+    assert said["elapsed_s"] > 0
+    assert [path.name for path in moving.target.iterdir()] == ["kept"]
+
+
+def test_an_older_checkpoint_there_gives_way_whole(moving):
+    (moving.target / "kept").mkdir(parents=True)
+    (moving.target / "kept" / "stale").write_text("1")
+    source = moving.job().attempts[0].key
+    (moving.target / f".kept.{source}.another.arriving").mkdir()  # of a process that was killed
+    moving.leave()
+    assert moving.arrive()
+    assert sorted(path.name for path in (moving.target / "kept").iterdir()) == ["deep", "step"]
+    assert [path.name for path in moving.target.iterdir()] == ["kept"]
+
+
+def test_a_copy_that_breaks_off_is_never_used_and_is_made_again(moving):
+    class Breaks:
+        def __getattr__(self, name):
+            return getattr(LocalTransport(), name)
+
+        where = "there"
+        whole = False
+
+        def send(self, source, target, *, timeout_s):
+            if not self.whole:
+                Path(target).mkdir(parents=True, exist_ok=True)
+                (Path(target) / "half").write_text("h")
+                raise LeadlineError("not all was copied")
+            (Path(target) / "half").unlink()
+            return LocalTransport().send(source, target, timeout_s=timeout_s)
+
+    moving.there.transport = Breaks()
+    moving.leave()
+    assert not moving.arrive(2.0)
+    assert not (moving.target / "kept").exists()
+    assert "could not be brought there: not all was copied" in str(moving.said(Kind.FAULT))
+    assert moving.said(Kind.STAGED) == []
+    moving.there.transport.whole = True
+    assert moving.arrive()
+    assert (moving.target / "kept" / "step").read_text() == "7"
+
+
+def test_a_plane_that_is_killed_while_it_copies_begins_anew_and_submits_once(moving):
+    waits, sent = threading.Event(), []
+
+    class Slow:
+        def __getattr__(self, name):
+            return getattr(LocalTransport(), name)
+
+        where = "there"
+
+        def send(self, source, target, *, timeout_s):
+            sent.append(target)
+            if len(sent) == 1:
+                waits.wait(20)
+                raise LeadlineError("the thread of a process that was killed")
+            return LocalTransport().send(source, target, timeout_s=timeout_s)
+
+    moving.there.transport = Slow()
+    moving.leave()
+    for _ in range(100):
+        if not sent:
+            moving.step(every_s=1.0)
+            time.sleep(0.02)
+    assert len(sent) == 1
+    moving.restart()
+    waits.set()
+    assert moving.arrive()
+    assert len(sent) == 2
+    assert len(moving.there.submitted) == 1
+    assert len(moving.said(Kind.STAGED)) == 1
+
+
+def test_what_is_written_down_as_brought_is_not_brought_again(moving):
+    moving.leave()
+    deadline_s = time.monotonic() + 20
+    moving.there.lose = "before"
+    while not moving.said(Kind.STAGED) and time.monotonic() < deadline_s:
+        moving.step(every_s=1.0)
+        time.sleep(0.02)
+    moving.restart()
+    moving.there.lose = ""
+    assert moving.arrive()
+    assert len(moving.said(Kind.STAGED)) == 1
+
+
+def test_where_there_is_no_checkpoint_the_job_goes_without(tmp_path):
+    world = Moving(tmp_path, policy=Policy((HERE, THERE), resumes=True, checkpoint_folder="none"))
+    world.leave()
+    assert world.arrive()
+    assert [said["moved_bytes"] for said in world.said(Kind.STAGED)] == [0]
+    world.journal.close()
+
+
+def test_what_staging_takes_is_known_only_from_copies_between_these_systems(moving):
+    def known():
+        return estimate_staging_s(
+            moving.job(),
+            "there",
+            journal=moving.journal,
+            size_bytes=lambda job, source: 2.0 * MIB,  # noqa: ARG005
+        )
+
+    assert known().high == 0.0
+    moving.leave()
+    assert known() is None
+    assert moving.arrive()
+    assert known() is None
+    (made,) = moving.journal.events(job="a", kinds=[Kind.STAGED])
+    with moving.journal.writing() as connection:
+        connection.execute(
+            "INSERT INTO event (at, kind, job, attempt, said) SELECT at, kind, 'b', attempt, said FROM event "
+            "WHERE number = ?", (made.number,),
+        )  # fmt: skip
+    assert known().point == pytest.approx(2 * made.said["elapsed_s"], rel=1e-3)
+
+
+def test_how_large_a_checkpoint_is_is_asked_beside_the_plane(moving):
+    source = moving.job().attempts[0]
+    assert moving.plane.stager.size_bytes(moving.job(), source) is None
+    moving.leave()
+    source = moving.job().attempts[0]
+    deadline_s = time.monotonic() + 20
+    while moving.plane.stager.size_bytes(moving.job(), source) is None and time.monotonic() < deadline_s:
+        time.sleep(0.02)
+    assert moving.plane.stager.size_bytes(moving.job(), source) == pytest.approx(MIB, rel=0.05)
+
+
+@pytest.mark.parametrize("name", ["/etc", "..", "a/../../b", ".", "", "a\0b"])
+def test_a_checkpoint_folder_lies_within_the_jobs(name):
+    with pytest.raises(InvalidInput, match="no folder within the job's own"):
+        check_folder_name(name)
+
+
+@pytest.fixture(scope="module")
+def far(tmp_path_factory):
+    if reason := why_no_sshd():
+        pytest.skip(reason)
+    with (
+        ssh_server(tmp_path_factory.mktemp("ssh")) as running,
+        tempfile.TemporaryDirectory(prefix="s") as sockets,  # a socket's path is short
+    ):
+        one = SshTransport(HOST, config=running.config, sockets=Path(sockets))
+        yield one
+        one.close()
+
+
+@pytest.mark.parametrize("ends", ["from there", "to there", "from there to there"])
+@pytest.mark.parametrize("rsync", [True, False])
+def test_a_checkpoint_goes_over_ssh_whole_with_its_bytes_and_seconds(far, tmp_path, ends, rsync):
+    if not rsync:
+        far._rsync = False
+    old, new = tmp_path / "old" / "kept a", tmp_path / "new" / "kept a"
+    old.mkdir(parents=True)
+    (old / "weights").write_bytes(b"w" * MIB)
+    source, target = (far if ends.startswith("from") else LocalTransport()), (far if ends.endswith("to there") else LocalTransport())
+    way = CheckpointRoute(source, PurePosixPath(old), target, PurePosixPath(new))
+    copied = copy_checkpoint(way, "k1", tmp_path / "between")
+    again = copy_checkpoint(way, "k1", tmp_path / "between")
+    far._rsync = None
+    assert (copied.moved_bytes, again.moved_bytes) == (MIB, MIB)
+    assert copied.elapsed_s > 0
+    assert (new / "weights").read_bytes() == b"w" * MIB
+    assert [path.name for path in new.parent.iterdir()] == ["kept a"]
+    assert not (tmp_path / "between").exists()

@@ -1,0 +1,201 @@
+"""PBS's commands over a real Slurm (Debian's slurm-wlm-torque), and answers of a real PBS played back."""
+
+import os
+import shutil
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path, PurePosixPath
+
+import pytest
+
+from leadline.core.errors import SchedulerUnreachable
+from leadline.core.jobs import JobSpec, JobState, ResourceSpec
+from leadline.core.ports import Completed
+from leadline.core.units import MIB
+from leadline.execution.schedulers.pbs.scheduler import PbsScheduler
+from leadline.execution.schedulers.pbs.script import PbsFlavour
+from leadline.execution.schedulers.port import RequestRefused, Submission, SubmissionUncertain
+from leadline.execution.transport.port import ConnectionLost, LocalTransport
+
+SAID = Path(__file__).parent / "said"
+
+
+def job(key, script, **resources):
+    asked = ResourceSpec(cores_per_task=1, **{"walltime_s": 300.0, "memory_bytes_per_node": 200 * MIB, **resources})
+    return Submission(key, JobSpec(f"job {key}", ("sh", "-c", script), asked, partition="short"))
+
+
+@pytest.fixture
+def pbs(slurm, tmp_path, monkeypatch):
+    if shutil.which("qsub") is None:
+        pytest.skip("there is no qsub here")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(path for path in sys.path if path))
+    monkeypatch.chdir(tmp_path)
+    folder = PurePosixPath(tmp_path)
+    return PbsScheduler("torque", folder, LocalTransport(), flavour=PbsFlavour.TORQUE, python=sys.executable)
+
+
+def until(pbs, condition, seconds=90):
+    deadline = time.monotonic() + seconds
+    while not (found := condition()):
+        assert time.monotonic() < deadline
+        time.sleep(0.3)
+    return found
+
+
+def running(pbs, number):
+    status = pbs.query([number]).get(number)
+    return status is not None and status.state is JobState.RUNNING
+
+
+def reported(pbs, *keys):
+    found = pbs.reports(keys)
+    return found if len(found) == len(keys) and all(one.state.final for one in found.values()) else None
+
+
+def test_jobs_are_submitted_found_again_and_followed_to_their_reports(pbs, tmp_path):
+    good = pbs.submit(job("k1", f"echo made > {tmp_path}/made"))
+    bad = pbs.submit(job("k2", "echo wrong; exit 3"))
+    assert {"k1": good, "k2": bad} == pbs.find(["k1", "k2", "k3"])
+    assert pbs.query([good, "999999"])[good].walltime_s == 300.0
+    outcomes = until(pbs, lambda: reported(pbs, "k1", "k2"))
+    assert (
+        outcomes["k1"].state,
+        outcomes["k2"].state,
+        outcomes["k2"].exit_code,
+    ) == (JobState.COMPLETED, JobState.FAILED, 3)
+    assert pbs.reports(["k1", "k3"], since_s=time.time() + 5) == {}
+    assert pbs.log_tails(["k1", "k2", "k3"]) == {"k2": "wrong\n"}
+    until(pbs, lambda: pbs.query([good, bad]) == {})
+    told = pbs.account([good, bad, "999999"])
+    assert (told[good].state, told[bad].state, told[bad].exit_code) == (JobState.COMPLETED, JobState.FAILED, 3)
+    assert (tmp_path / "made").read_text() == "made\n"
+
+
+def test_a_job_is_cancelled_and_its_limit_is_not_changed_where_qalter_cannot(pbs):
+    number = pbs.submit(job("k4", "sleep 120"))
+    until(pbs, lambda: running(pbs, number))
+    with pytest.raises(RequestRefused, match="does not change the limit"):
+        pbs.change_walltime(number, 600)
+    pbs.cancel([number])
+    until(pbs, lambda: pbs.query([number]) == {})
+    pbs.cancel([number])
+    assert pbs.forecast_start_s(job("k5", "true")) is None
+
+
+def test_a_job_waits_for_those_before_it(pbs, tmp_path):
+    first = pbs.submit(job("k6", f"sleep 2; echo first >> {tmp_path}/order"))
+    then = pbs.submit(replace(job("k7", f"echo then >> {tmp_path}/order"), after=(first,)))
+    assert JobState.PENDING is pbs.query([then])[then].state
+    until(pbs, lambda: reported(pbs, "k6", "k7"))
+    assert (tmp_path / "order").read_text() == "first\nthen\n"
+
+
+def test_an_attempt_that_is_submitted_twice_runs_once(pbs, tmp_path):
+    pbs.submit(job("k9", f"echo ran >> {tmp_path}/ran"))
+    second = pbs.submit(job("k9", f"echo ran >> {tmp_path}/ran"))
+    until(pbs, lambda: reported(pbs, "k9") and pbs.query([second]) == {})
+    assert (tmp_path / "ran").read_text() == "ran\n"
+
+
+def test_what_pbs_refuses_is_said(pbs):
+    with pytest.raises(RequestRefused, match="PBS refused job 'job k8'"):
+        pbs.submit(replace(job("k8", "true"), spec=replace(job("k8", "true").spec, partition="nowhere")))
+    assert pbs.find(["k8"]) == {}
+
+
+class Played:
+    """A place whose commands give recorded answers; those asked for are kept."""
+
+    where = "login01"
+
+    def __init__(self, **answers):
+        self.answers, self.asked, self.files = answers, [], {}
+
+    def run(self, argv, **_):
+        self.asked.append(list(argv))
+        answer = self.answers[argv[0]]
+        if isinstance(answer, Exception):
+            raise answer
+        return answer.pop(0) if isinstance(answer, list) else answer
+
+    def write(self, path, text, **_):
+        self.files[str(path)] = text
+
+    def read_changed(self, *_, **__):
+        return {}
+
+
+def over(**answers):
+    played = Played(**answers)
+    return PbsScheduler("centre", PurePosixPath("/scratch"), played), played
+
+
+def test_pbs_professional_is_asked_for_json_and_history_and_elements_of_whole_arrays():
+    scheduler, played = over(qstat=Completed(0, (SAID / "pro-history.json").read_text(), ""))
+    found = scheduler.query(["4732778.pbs01", "4732779[].pbs01_1", "4732779[].pbs01_0"])
+    assert played.asked == [["qstat", "-x", "-t", "-f", "-F", "json", "4732778.pbs01", "4732779[].pbs01"]]
+    assert {"4732778.pbs01", "4732779[].pbs01_0", "4732779[].pbs01_1"} == set(found)
+    assert {"4732779[].pbs01_0", "4732779[].pbs01_1", "4732779[].pbs01_2"} == set(scheduler.query(["4732779[].pbs01"]))
+    assert {"4732779[].pbs01_0"} == set(scheduler.account(["4732779[].pbs01"]))
+    assert scheduler.find(["77aa", "4f2a90", "none"]) == {"77aa": "4732779[].pbs01", "4f2a90": "4732778.pbs01"}
+
+
+def test_json_that_cannot_be_read_is_asked_for_as_text():
+    text = "Job Id: 9.pbs01\n    job_state = F\n    Exit_status = 0\n"
+    scheduler, played = over(
+        qstat=[Completed(0, '{"Jobs": {"9.pbs01": {"A": "say "hi""}}}', ""), Completed(0, text, "")]
+    )
+    assert JobState.COMPLETED is scheduler.query(["9.pbs01"])["9.pbs01"].state
+    assert played.asked[1] == ["qstat", "-x", "-f", "9.pbs01"]
+
+
+def test_a_job_that_qstat_does_not_know_is_absent_beside_those_that_it_knows():
+    said = "qstat: Unknown Job Id 8.pbs01\n"
+    scheduler, _ = over(qstat=Completed(153, '{"Jobs": {"9.pbs01": {"job_state": "R"}}}', said))
+    assert list(scheduler.query(["8.pbs01", "9.pbs01"])) == ["9.pbs01"]
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        Completed(111, "", "Connection refused\nqstat: cannot connect to server pbs01 (errno=111)\n"),
+        Completed(127, "", "qstat: command not found"),
+        Completed(-9, "", "", timed_out=True),
+        Completed(15, "", "qstat: something that nobody foresaw\n"),
+    ],
+)
+def test_from_a_server_that_does_not_answer_nothing_is_concluded(answer):
+    scheduler, _ = over(qstat=answer, qdel=answer, qalter=answer, qsub=answer)
+    for ask in (scheduler.query, scheduler.account, scheduler.cancel, scheduler.find):
+        with pytest.raises(SchedulerUnreachable):
+            ask(["9.pbs01"])
+
+
+def test_a_submission_that_may_have_been_taken_is_told_from_one_that_was_not():
+    for answer in (Completed(-9, "", "", timed_out=True), Completed(0, "thank you\n", ""), ConnectionLost("gone"),
+                   Completed(1, "", "qsub: End of File\n")):  # fmt: skip
+        with pytest.raises(SubmissionUncertain):
+            over(qsub=answer)[0].submit(job("k1", "true"))
+    with pytest.raises(SchedulerUnreachable) as caught:
+        over(qsub=Completed(111, "", "qsub: cannot connect to server pbs01 (errno=111)"))[0].submit(job("k1", "true"))
+    assert not isinstance(caught.value, SubmissionUncertain)
+    with pytest.raises(RequestRefused, match="Job violates queue and/or server resource limits"):
+        over(qsub=Completed(188, "", "qsub: Job violates queue and/or server resource limits"))[0].submit(
+            job("k1", ":")
+        )
+
+
+def test_jobs_that_ended_are_passed_over_when_they_are_cancelled_and_others_are_not():
+    scheduler, played = over(qdel=Completed(35, "", "qdel: Job has finished 9.pbs01\n"))
+    scheduler.cancel(["9.pbs01", "12[].pbs01_3"])
+    assert played.asked == [["qdel", "12[3].pbs01", "9.pbs01"]]
+    with pytest.raises(SchedulerUnreachable, match="Unauthorized Request"):
+        over(qdel=Completed(159, "", "qdel: Unauthorized Request  9.pbs01\n"))[0].cancel(["9.pbs01"])
+
+
+def test_a_limit_is_asked_for_in_pbs_own_words():
+    scheduler, played = over(qalter=Completed(0, "", ""))
+    scheduler.change_walltime("9.pbs01", 7200)
+    assert played.asked == [["qalter", "-l", "walltime=02:00:00", "9.pbs01"]]

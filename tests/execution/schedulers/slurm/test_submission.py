@@ -1,0 +1,210 @@
+"""What a submission is handed to sbatch as, and what sbatch's answers mean."""
+
+import os
+import subprocess
+from dataclasses import replace
+from pathlib import PurePosixPath
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from leadline.core.errors import InvalidInput, SchedulerUnreachable
+from leadline.core.jobs import JobSpec, ResourceSpec
+from leadline.core.plane import After
+from leadline.core.ports import Completed
+from leadline.core.systems import NodeType, Partition, SubmitRules
+from leadline.execution.schedulers.port import RequestRefused, SchedulerBusy, Submission, SubmissionUncertain
+from leadline.execution.schedulers.slurm.commands import SlurmCommands
+from leadline.execution.schedulers.slurm.submission import ClusterPython, batch_script, sbatch_arguments
+from leadline.execution.transport.port import ConnectionLost, LocalTransport
+
+FOLDER = PurePosixPath("/my jobs/50%")
+SPEC = JobSpec("fft", ("true",), ResourceSpec(cores_per_task=2, walltime_s=3600.0), partition="long")
+ONE = Submission("k1", SPEC)
+ARRAY = Submission("b1", SPEC, indices=(3, 5), most=2)
+MEASURER = ClusterPython("/opt/it's/python", "/opt/it's/wrapper.py")
+TEXTS = st.text(st.characters(exclude_characters="\0", exclude_categories=("Cs",)), max_size=30)
+
+
+def shell(spec):
+    """Return what the script of a job prints, cut at its NUL characters."""
+    script = batch_script(replace(ONE, spec=spec, measured=False), None, FOLDER, None)
+    return subprocess.run(["bash"], input=script.encode(), capture_output=True, check=True).stdout.split(b"\0")
+
+
+class Answers(LocalTransport):
+    """A transport that answers as it is told to."""
+
+    def __init__(self, answer):
+        super().__init__(lambda *_, **__: answer)
+
+
+def test_options_stand_on_the_command_line_and_an_attempt_is_never_requeued():
+    words = sbatch_arguments(ONE, None, FOLDER)
+    assert words[:5] == ["sbatch", "--parsable", "--no-requeue", "--job-name=fft-k1", "--comment=leadline:k1"]
+    assert {"--output=/my jobs/50%%/runs/k1.log", "--chdir=/my jobs/50%", "--time=01:00:00"} <= set(words)
+    assert "--signal=B:USR1@180" in words
+    assert not any(word.startswith(("--array", "--dependency")) for word in words)
+
+
+def test_an_array_has_its_own_indices_and_a_file_for_each_element():
+    words = sbatch_arguments(ARRAY, None, FOLDER)
+    assert {"--array=3,5%2", "--output=/my jobs/50%%/runs/b1-%a.log"} <= set(words)
+    assert ARRAY.keys == ("b1-3", "b1-5")
+    says = replace(ARRAY, spec=replace(SPEC, command=("env",)), measured=False)
+    said = subprocess.run(
+        ["bash"], input=batch_script(says, None, FOLDER, None), env={"SLURM_ARRAY_TASK_ID": "5"},
+        capture_output=True, text=True, check=True,
+    ).stdout  # fmt: skip
+    assert {"LEADLINE_KEY=b1-5", "LEADLINE_INDEX=5"} <= set(said.splitlines())
+
+
+@pytest.mark.parametrize("launches", [False, True])
+def test_an_unmeasured_command_runs_once_and_a_second_start_ends_as_the_first(tmp_path, launches):
+    rules = SubmitRules(launcher="env")
+    asked = replace(SPEC.resources, tasks_per_node=2 if launches else 1)
+    spec = replace(SPEC, command=("sh", "-c", "echo ran; exit 3"), setup=("set -e",), resources=asked)
+    (tmp_path / "runs").mkdir()
+    script = batch_script(replace(ONE, spec=spec, measured=False), Partition("p", NodeType("n"), rules=rules),
+                          PurePosixPath(tmp_path), None)  # fmt: skip
+    answers = [subprocess.run(["bash"], input=script, capture_output=True, text=True, check=False) for _ in range(2)]
+    assert [(one.returncode, one.stdout) for one in answers] == [(3, "ran\n"), (3, "")]
+
+
+def test_a_command_that_is_warned_stands_in_the_shells_place():
+    warned = replace(ONE, checkpoint_signal="USR1", measured=False)
+    assert batch_script(warned, None, FOLDER, None).endswith("\nexec true\n")
+    spread = replace(warned, spec=replace(SPEC, resources=replace(SPEC.resources, tasks_per_node=2)))
+    assert batch_script(spread, None, FOLDER, None).endswith('exit "$code"\n')
+
+
+def test_a_copy_is_held_before_anything_of_its_own_runs(tmp_path):
+    spec = replace(SPEC, setup=("echo own >&2",), command=("echo", "begun"))
+    held = replace(ONE, spec=spec, held=True)
+    script = batch_script(held, None, FOLDER, MEASURER)
+    assert script.index("wrapper.gate") < script.index("echo own")
+    answer = subprocess.run(["bash"], input=script, capture_output=True, text=True, check=False)
+    assert (answer.returncode, answer.stdout) == (125, "")
+    assert "own" not in answer.stderr.split()
+    assert "a copy of a job cannot be held, and does not begin" in answer.stderr
+    with pytest.raises(RequestRefused, match="it is not installed there"):
+        batch_script(held, None, FOLDER, None)
+
+
+def test_dependencies_end_what_can_never_start():
+    words = sbatch_arguments(replace(ONE, after=("7", "8_1"), after_kind=After.NOT_OK), None, FOLDER)
+    assert {"--dependency=afternotok:7:8_1", "--kill-on-invalid-dep=yes"} <= set(words)
+
+
+@pytest.mark.parametrize(
+    ("tasks", "name", "seconds", "option"),
+    [(1, "USR1", 120.0, "--signal=B:USR1@120"), (1, "SIGTERM", 0.2, "--signal=B:TERM@1"),
+     (2, "USR2", 1e6, "--signal=USR2@65535")],
+)  # fmt: skip
+def test_the_warning_goes_to_the_command_or_to_all_its_tasks(tasks, name, seconds, option):
+    spec = replace(SPEC, resources=replace(SPEC.resources, tasks_per_node=tasks))
+    assert option in sbatch_arguments(replace(ONE, spec=spec, checkpoint_signal=name, checkpoint_s=seconds), None, FOLDER)
+
+
+@pytest.mark.parametrize("name", ["usr1; rm", "B:USR1@9"])
+def test_a_signal_that_is_none_is_refused(name):
+    with pytest.raises(InvalidInput, match="cannot be a signal"):
+        sbatch_arguments(replace(ONE, checkpoint_signal=name), None, FOLDER)
+
+
+def test_the_rules_of_the_site_hold():
+    partition = Partition("gpu", NodeType("n"), queue="q", rules=SubmitRules(rejects=("--cpus-per-task",), qos="high"))
+    words = sbatch_arguments(ONE, partition, FOLDER)
+    assert {"--partition=q", "--qos=high"} <= set(words)
+    assert not any(word.startswith("--cpus-per-task") for word in words)
+
+
+@pytest.mark.parametrize("changes", [{"key": "a b"}, {"key": ""}, {"key": "k" * 49}, {"indices": (1, 1)}])
+def test_a_key_can_stand_in_a_name_and_an_index_is_named_once(changes):
+    with pytest.raises(InvalidInput, match=r"cannot be a key|name each element once"):
+        sbatch_arguments(replace(ONE, **changes), None, FOLDER)
+
+
+def test_a_measured_command_is_run_by_the_wrapper_where_that_is_found_without_a_process():
+    script = batch_script(replace(ONE, spec=replace(SPEC, watched=True)), None, FOLDER, MEASURER)
+    assert "if [ -x '/opt/it'\"'\"'s/python' ] && [ -r '/opt/it'\"'\"'s/wrapper.py' ]; then\n" in script
+    assert (
+        "--once --result '/my jobs/50%/runs'/\"$LEADLINE_KEY\".json --probe-hook --site-walltime-s 3600 -- true"
+        in script
+    )
+    assert "\ntrue || code=$?\n" in script
+    assert "wrapper" not in batch_script(replace(ONE, measured=False), None, FOLDER, MEASURER)
+
+
+@settings(max_examples=100, deadline=None)
+@given(words=st.lists(TEXTS, max_size=4), value=TEXTS)
+def test_the_script_hands_words_and_variables_on_as_they_are(words, value):
+    spec = replace(SPEC, command=("printf", "%s\\0", "", *words), environment={"A": value}, setup=("export B=set",))
+    assert [b"", *(os.fsencode(word) for word in words), b""] == shell(spec)
+    shown = shell(replace(spec, command=("env", "-0")))
+    assert {b"A=" + value.encode(), b"B=set", b"LEADLINE_KEY=k1", b"OMP_NUM_THREADS=2"} <= set(shown)
+
+
+@pytest.mark.parametrize(
+    "changes", [{"command": ()}, {"command": ("a\0b",)}, {"environment": {"a b": "1"}}, {"environment": {"A": "\0"}}]
+)
+def test_what_cannot_stand_in_a_script_is_refused(changes):
+    with pytest.raises(InvalidInput):
+        batch_script(replace(ONE, spec=replace(SPEC, **changes)), None, FOLDER, None)
+
+
+FAILED = "sbatch: error: Batch job submission failed: "
+
+
+@pytest.mark.parametrize(
+    ("said", "error"),
+    [("sbatch: error: invalid partition specified: standby\n" + FAILED + "Invalid partition name specified", RequestRefused),
+     (FAILED + "Unable to contact slurm controller (connect failure)", SchedulerUnreachable),
+     (FAILED + "Unable to contact slurm controller (receive failure)", SubmissionUncertain),
+     (FAILED + "Socket timed out on send/recv operation", SubmissionUncertain),
+     (FAILED + "Zero Bytes were transmitted or received", SubmissionUncertain),
+     ("sbatch: error: QOSMaxSubmitJobPerUserLimit\n" + FAILED + "Job violates accounting/QOS policy (job submit limit, "
+      "user's size and/or time limits)", SchedulerBusy),
+     (FAILED + "Resource temporarily unavailable", SchedulerBusy),
+     ("sbatch: error: If munged is up, restart with --num-threads=10", SchedulerUnreachable)],
+)  # fmt: skip
+def test_what_a_failure_of_sbatch_means(said, error):
+    means(Completed(1, "", said), error)
+
+
+@pytest.mark.parametrize(
+    ("answer", "error"),
+    [(Completed(-15, "", "", timed_out=True), SubmissionUncertain), (Completed(-9, "", ""), SubmissionUncertain), (Completed(0, "", ""), SubmissionUncertain),
+     (Completed(137, "", "Killed"), SubmissionUncertain), (Completed(255, "", ""), SubmissionUncertain),
+     (Completed(255, "", "mux_client: Connection refused"), SubmissionUncertain),
+     (Completed(127, "", "sh: 1: sbatch: not found"), SchedulerUnreachable)],
+)  # fmt: skip
+def test_what_no_answer_of_sbatch_means(answer, error):
+    means(answer, error)
+
+
+@pytest.mark.parametrize("code", [-9, 137, 255])
+def test_a_question_whose_command_was_killed_has_no_answer(code):
+    for ask in (SlurmCommands(Answers(Completed(code, "", ""))).ask, SlurmCommands(Answers(Completed(code, "", ""))).listed):
+        with pytest.raises(SchedulerUnreachable):
+            ask(["squeue"])
+
+
+def means(answer, error):
+    with pytest.raises(SchedulerUnreachable if issubclass(error, SchedulerUnreachable) else RequestRefused) as caught:
+        SlurmCommands(Answers(answer)).submit(["sbatch"], "")
+    assert error is type(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_connection_that_breaks_while_sbatch_runs_leaves_it_unsure():
+    def break_off(*_, **__):
+        raise ConnectionLost("the connection broke")
+
+    with pytest.raises(SubmissionUncertain):
+        SlurmCommands(LocalTransport(break_off)).submit(["sbatch"], "")
+
+
+def test_words_that_sbatch_warns_with_are_not_its_id():
+    assert SlurmCommands(Answers(Completed(0, "77;cluster\n", "sbatch: note 12\n"))).submit(["sbatch"], "") == "77"

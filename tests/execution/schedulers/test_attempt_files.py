@@ -1,0 +1,90 @@
+"""What attempts leave: a command that nobody measures runs once, and how it ended is read whole or not at all."""
+
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from pathlib import PurePosixPath
+
+import pytest
+
+from leadline.core.errors import InvalidInput
+from leadline.core.jobs import JobState
+from leadline.execution.clock import epoch_s
+from leadline.execution.schedulers.attempt_files import end_name, read_end, read_outcomes, run_once_script
+from leadline.execution.transport.port import LocalTransport
+
+
+@pytest.fixture
+def folder(tmp_path):
+    made = tmp_path / "it's one"
+    (made / "runs").mkdir(parents=True)
+    return made
+
+
+def script(folder, *words, **options):
+    lines = ["export LEADLINE_KEY=k1", *run_once_script(shlex.join(words), PurePosixPath(folder), **options), ""]
+    return "\n".join(lines)
+
+
+def bash(text):
+    done = subprocess.run(["bash"], input=text, capture_output=True, text=True, check=False)
+    return done.returncode, done.stdout, done.stderr
+
+
+def left(folder):
+    return read_outcomes(LocalTransport(), PurePosixPath(folder), {end_name("k1"): "k1", "k1.json": "k1"}, since_s=0.0)
+
+
+def test_a_second_start_runs_nothing_and_ends_as_the_first(folder):
+    text = script(folder, "sh", "-c", "echo ran; exit 3")
+    assert [bash(text), bash(text)] == [(3, "ran\n", ""), (3, "", "")]
+    assert (left(folder)["k1"].state, left(folder)["k1"].exit_code) == (JobState.FAILED, 3)
+
+
+def test_a_second_start_of_what_left_no_end_says_so_and_runs_nothing(folder):
+    text = script(folder, "echo", "ran", in_place=True)
+    assert bash(text) == (0, "ran\n", "")
+    code, out, said = bash(text)
+    assert (code, out) == (125, "")
+    assert said.startswith("leadline: k1 was started before, and nothing tells how it ended")
+
+
+def test_where_no_file_can_be_left_the_command_runs_all_the_same(tmp_path):
+    assert bash(script(tmp_path / "nowhere", "echo", "ran"))[:2] == (0, "ran\n")
+
+
+def test_setup_lines_that_end_at_the_first_failure_do_not_keep_the_end_from_being_written(folder):
+    assert bash("set -eo pipefail\n" + script(folder, "sh", "-c", "exit 3"))[0] == 3
+    assert left(folder)["k1"].exit_code == 3
+
+
+def test_a_command_that_is_told_to_end_may_do_so_in_its_own_way(folder):
+    own = "import signal, sys, time\nsignal.signal(15, lambda *_: sys.exit(7))\nprint('on', flush=True)\ntime.sleep(60)"
+    (folder / "job.sh").write_text(script(folder, sys.executable, "-c", own))
+    with subprocess.Popen(
+        ["bash", str(folder / "job.sh")], stdout=subprocess.PIPE, text=True, start_new_session=True
+    ) as job:
+        assert job.stdout is not None
+        assert job.stdout.readline() == "on\n"
+        os.killpg(job.pid, signal.SIGTERM)
+        assert job.wait(10) == 7
+    end = left(folder)["k1"]
+    assert (end.state, end.exit_code, end.signal) == (JobState.FAILED, 7, None)
+    assert abs(time.time() - epoch_s(end.ended_at)) < 60
+    assert epoch_s(end.started_at) <= epoch_s(end.ended_at)
+
+
+@pytest.mark.parametrize("text", ["", "0", "0 1", "x 1 2", "0 1 2 3", "-1 1 2", "\u0663 1 2"])
+def test_an_end_is_read_whole_or_not_at_all(text):
+    with pytest.raises(InvalidInput, match="is not an exit code"):
+        read_end(text)
+
+
+@pytest.mark.parametrize("name", [end_name("k1"), "k1.json"])
+@pytest.mark.parametrize("text", ["", "{", "0 1"])
+def test_what_is_damaged_says_nothing(folder, name, text):
+    (folder / "runs" / name).write_text(text)
+    assert left(folder) == {}

@@ -1,0 +1,236 @@
+"""Where commands run: one protocol on this machine and over a real sshd, and words that stay as they are."""
+
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path, PurePosixPath
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from leadline.core.errors import InvalidInput, LeadlineError, SchedulerUnreachable
+from leadline.core.ports import Completed
+from leadline.execution.processes import run_pipe, run_process
+from leadline.execution.transport.port import ConnectionLost, LocalTransport, shell_line
+from leadline.execution.transport.ssh import SshTransport
+from leadline.testing.ssh_server import HOST, ssh_server, why_no_sshd
+
+WORDS = st.lists(st.text(st.characters(exclude_characters="\0", exclude_categories=("Cs",))), min_size=1, max_size=5)
+ODD = [
+    "",
+    " ",
+    "'",
+    '"',
+    "$(touch gone)",
+    "`id`",
+    "a\nb",
+    "\\",
+    "!x",
+    "~",
+    "*",
+    "-n",
+    "%s",
+    "ü€",
+    ";",
+    "&",
+    "|",
+    "#",
+    "=",
+]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    if reason := why_no_sshd():
+        pytest.skip(reason)
+    with ssh_server(tmp_path_factory.mktemp("ssh"), {"PLACE": "over there"}) as running:
+        yield running
+
+
+@pytest.fixture
+def sockets():
+    with tempfile.TemporaryDirectory(prefix="s") as folder:  # a socket's path is short
+        yield Path(folder)
+
+
+@pytest.fixture
+def ssh(server, sockets):
+    opened = SshTransport(HOST, config=server.config, sockets=sockets)
+    yield opened
+    opened.close()
+
+
+@pytest.fixture(params=["here", "ssh"])
+def transport(request):
+    return LocalTransport() if request.param == "here" else request.getfixturevalue("ssh")
+
+
+def echoed(transport, words):
+    """Return the words as a program there got them."""
+    code = "import sys; sys.stdout.buffer.write(b'\\0'.join(map(__import__('os').fsencode, sys.argv[1:])))"
+    done = transport.run([sys.executable, "-c", code, *words], timeout_s=30)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.split("\0")
+
+
+@settings(max_examples=300, deadline=None)
+@given(words=WORDS)
+def test_a_shell_makes_the_same_words_of_what_was_quoted(words):
+    done = subprocess.run(
+        ["sh", "-c", f"for word in {shell_line(words)}; do printf '%s\\0' \"$word\"; done"], capture_output=True, check=True
+    )
+    assert words == done.stdout.decode().split("\0")[:-1]
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(words=WORDS.filter(lambda words: not any("\r" in word for word in words)))
+def test_words_arrive_over_ssh_as_they_are(ssh, words):
+    assert words == echoed(ssh, words)
+
+
+def test_odd_words_are_no_commands(transport, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert echoed(transport, ODD) == ODD
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("word", ["a\0b", "\ud800"])
+def test_what_no_program_can_be_given_is_refused(word, transport):
+    with pytest.raises(InvalidInput, match=r"(change|remove) it"):
+        transport.run(["true", word], timeout_s=5)
+    with pytest.raises(InvalidInput):
+        shell_line([word])
+
+
+def test_a_command_has_its_input_its_variables_its_output_and_its_exit_code(transport):
+    done = transport.run(["sh", "-c", "cat; echo $A >&2; exit 3"], stdin="in\n", env={"A": "x y"}, timeout_s=10)
+    assert (done.returncode, done.stdout, done.stderr, done.timed_out) == (3, "in\n", "x y\n", False)
+    assert Completed(0, "", "") == transport.run(["cat"], timeout_s=10)
+
+
+def test_what_takes_too_long_and_what_is_not_there_are_said(transport):
+    began = time.monotonic()
+    assert transport.run(["sleep", "30"], timeout_s=0.5).timed_out
+    assert time.monotonic() - began < 10
+    assert transport.run(["no-such-program"], timeout_s=10).returncode == 127
+    assert transport.run(["sh", "-c", "exit 255"], timeout_s=10).returncode == 255
+
+
+def test_a_file_is_written_whole_or_not_at_all(transport, tmp_path):
+    path = PurePosixPath(tmp_path / "new folder" / "it's.sh")
+    transport.write(path, "ü\n" * 10_000)
+    transport.write(path, "second 'one'\n$x")
+    folder = tmp_path / "new folder"
+    assert (folder / "it's.sh").read_text() == "second 'one'\n$x"
+    assert [one.name for one in folder.iterdir()] == ["it's.sh"]
+    (tmp_path / "file").touch()
+    with pytest.raises(LeadlineError, match="cannot be written"):
+        transport.write(PurePosixPath(tmp_path / "file" / "below"), "x")
+
+
+def test_the_files_that_changed_are_read_by_one_command(transport, tmp_path):
+    for number in range(4):
+        (tmp_path / f"k{number}.json").write_text(f"{number} ü")
+        os.utime(tmp_path / f"k{number}.json", (1000.0 + number, 1000.0 + number + 0.5))
+    folder, names = PurePosixPath(tmp_path), [f"k{number}.json" for number in (0, 1, 3, 9)]
+    assert transport.read_changed(folder, names, since_s=1000.5) == {"k1.json": "1 ü", "k3.json": "3 ü"}
+    assert transport.read_changed(folder, names, since_s=1003.4) == {"k3.json": "3 ü"}
+    assert transport.read_changed(folder, names, since_s=2000.0) == {}
+    assert transport.read_changed(folder / "nowhere", names, since_s=0.0) == {}
+    assert transport.read_changed(folder, [], since_s=0.0) == {}
+
+
+@pytest.mark.parametrize("rsync", [True, False])
+def test_a_folder_is_copied_there_and_back_and_the_copy_is_measured(transport, rsync, tmp_path):
+    if isinstance(transport, SshTransport):
+        transport._rsync = rsync
+    source, there, back = tmp_path / "a b", tmp_path / "it's there", tmp_path / "back"
+    (source / "deep").mkdir(parents=True)
+    (source / "deep" / "weights $x").write_bytes(os.urandom(300_000))
+    (source / "empty").touch()
+    there.mkdir()
+    (there / "kept").touch()
+    sent = transport.send(source, PurePosixPath(there), timeout_s=30)
+    fetched = transport.fetch(PurePosixPath(there), back, timeout_s=30)
+    assert 300_000 == sent.moved_bytes == fetched.moved_bytes
+    assert 0 < sent.elapsed_s < 30
+    assert (source / "deep" / "weights $x").read_bytes() == (back / "deep" / "weights $x").read_bytes()
+    assert {"deep", "empty", "kept"} == {one.name for one in back.iterdir()}
+    with pytest.raises(LeadlineError, match="copy it again"):
+        transport.fetch(PurePosixPath(tmp_path / "nowhere"), back, timeout_s=30)
+
+
+def test_the_connection_is_shared_and_opened_once(ssh, server):
+    assert ssh.run(["sh", "-c", "echo $PLACE"], timeout_s=20).stdout.strip() == "over there"
+    accepted = (server.folder / "sshd.log").read_text().count("Accepted publickey")
+    for _ in range(5):
+        assert ssh.run(["true"], timeout_s=20).returncode == 0
+    assert accepted == (server.folder / "sshd.log").read_text().count("Accepted publickey") > 0
+
+
+def test_a_cut_connection_is_told_from_a_command_that_failed_and_not_fought_for(tmp_path, sockets):
+    if reason := why_no_sshd():
+        pytest.skip(reason)
+    now = [0.0]
+    with ssh_server(tmp_path) as server:
+        ssh = SshTransport(HOST, config=server.config, sockets=sockets, clock=lambda: now[0])
+        assert ssh.run(["true"], timeout_s=20).returncode == 0
+        cut = threading.Timer(1.0, server.stop)
+        cut.start()
+        with pytest.raises(ConnectionLost, match="the connection to place broke"):
+            ssh.run(["sleep", "5"], timeout_s=20)
+        cut.join()
+        with pytest.raises(SchedulerUnreachable, match=r"place cannot be reached by ssh \(.*refused.*\): it is tried"):
+            ssh.run(["true"], timeout_s=20)
+        server.start()
+        with pytest.raises(SchedulerUnreachable, match="refused"):
+            ssh.run(["true"], timeout_s=20)  # nothing is tried yet
+        now[0] = 6.0
+        assert ssh.run(["true"], timeout_s=20).returncode == 0
+        server.stop()
+        server.start()
+        time.sleep(0.2)
+        assert ssh.run(["true"], timeout_s=20).returncode == 0  # nothing was sent, so it was opened anew
+        ssh.close()
+
+
+def test_a_refused_login_is_the_users_to_make(tmp_path, sockets):
+    if reason := why_no_sshd():
+        pytest.skip(reason)
+    now = [0.0]
+    with ssh_server(tmp_path) as server:
+        allowed = (tmp_path / "authorized_keys").read_bytes()
+        (tmp_path / "authorized_keys").write_bytes(b"")
+        ssh = SshTransport(HOST, config=server.config, sockets=sockets, clock=lambda: now[0])
+        with pytest.raises(SchedulerUnreachable, match=r"Permission denied.*log in once with ssh -F .* -fNM -S"):
+            ssh.run(["true"], timeout_s=20)
+        (tmp_path / "authorized_keys").write_bytes(allowed)
+        now[0] = 1e6
+        with pytest.raises(SchedulerUnreachable, match="log in once with"):
+            ssh.run(["true"], timeout_s=20)
+        login = str(ssh._failure).partition("log in once with ")[2]
+        subprocess.run(["sh", "-c", login], check=True, stderr=subprocess.DEVNULL)
+        assert ssh.run(["true"], timeout_s=20).returncode == 0
+        ssh.close()
+
+
+@pytest.mark.parametrize("host", ["-oProxyCommand=x", "a b", "a;b", "", "$(x)"])
+def test_a_host_is_no_option_and_no_command(host):
+    with pytest.raises(InvalidInput, match="cannot be a host"):
+        SshTransport(host)
+
+
+def test_a_pipe_has_the_exit_code_of_the_one_that_failed():
+    assert Completed(0, "", "") == run_pipe(["echo", "x"], ["cat"])
+    assert run_pipe(["sh", "-c", "echo no >&2; exit 3"], ["cat"]).returncode == 3
+    assert run_pipe(["true"], ["sh", "-c", "echo no >&2; exit 3"]).stderr == "no\n"
+    assert run_pipe(["sleep", "30"], ["cat"], timeout_s=0.2).timed_out
+
+
+def test_a_process_reads_what_it_is_given():
+    assert run_process(["cat"], stdin="ü\n").stdout == "ü\n"
+    assert run_process(["true"], stdin="x" * 1_000_000).returncode == 0

@@ -1,0 +1,138 @@
+"""Read what the measuring kit wrote, here and now, and say what is wrong with a file that it did not write."""
+
+import json
+
+import pytest
+
+from leadline.core.errors import InvalidInput
+from leadline.core.jobs import JobState
+from leadline.training.measurements import MeasurementOutcome, measured_records, read_measurements
+
+HEADER = {
+    "kind": "header", "schema": "leadline.measure/1", "kit": "1", "measured_at": "2026-01-01T00:00:00Z",
+    "device": {"type": "cuda", "name": "NVIDIA A100", "memory_bytes": 40 * 2**30, "compute_units": 108},
+    "software": {"torch": "2.9.0", "runtime": "12.8"}, "rates": {"float32": 1e13},
+    "op_columns": ["op", "shapes", "count", "device_s", "host_s", "kernel", "kernels"],
+}  # fmt: skip
+MEMORY = {"censored": False, "before_bytes": 0, "model_bytes": 4, "peak_allocated_bytes": 2**30,
+          "peak_reserved_bytes": 2**31, "outside_allocator_bytes": 5, "peak_host_bytes": None}  # fmt: skip
+OK = {
+    "kind": "point", "key": "resnet18-224/training/fp32/sgd/b8", "outcome": "ok", "measured_at": "2026-01-01T00:01:00Z",
+    "point": {"model": "resnet18", "size": 224, "phase": "training", "precision": "fp32", "batch": 8,
+              "optimizer": "sgd"},
+    "step_s": 0.02, "step_quantiles_s": [0.019, 0.02, 0.021], "samples": 25, "steady": True, "memory": MEMORY,
+    "energy": {"step_j": 6.0, "mean_w": 300.0, "method": "counter", "window_s": 0.5},
+    "ops": [["aten::mm", [[4, 8], [8, 2]], 2, 1e-4, 2e-5, "gemm", 4]], "ops_share": 0.9,
+}  # fmt: skip
+OOM = {
+    "kind": "point", "key": "resnet18-224/training/fp32/sgd/b512", "outcome": "oom", "reason": "CUDA out of memory",
+    "measured_at": "2026-01-01T00:02:00Z", "point": {**OK["point"], "batch": 512},
+    "memory": {**MEMORY, "censored": True, "peak_allocated_bytes": 39 * 2**30},
+}  # fmt: skip
+
+
+def written(folder, *rows, header=HEADER, end="\n"):
+    path = folder / "a100.jsonl"
+    path.write_text("\n".join(json.dumps(row) for row in (header, *rows)) + end)
+    return path
+
+
+def test_a_file_is_read_with_its_device_points_and_ops(tmp_path):
+    found = read_measurements(written(tmp_path, OK, OOM))
+    assert (found.device.name, found.device.compute_units, found.software["torch"]) == ("NVIDIA A100", 108, "2.9.0")
+    fine, failed = found.points
+    assert (fine.outcome, fine.step_s, fine.point.batch, fine.memory.peak_reserved_bytes) == (MeasurementOutcome.OK, 0.02, 8, 2**31)
+    assert (
+        fine.ops[0].op, fine.ops[0].shapes, fine.ops[0].count, fine.ops[0].device_s,
+    ) == ("aten::mm", [[4, 8], [8, 2]], 2, 1e-4)  # fmt: skip
+    assert (failed.outcome, failed.step_s, failed.memory.censored) == (MeasurementOutcome.OOM, None, True)
+    assert not found.cut
+
+
+def test_a_line_cut_by_a_kill_is_left_out_and_said(tmp_path):
+    found = read_measurements(written(tmp_path, OK, end='\n{"kind": "poi'))
+    assert (len(found.points), found.cut) == (1, True)
+
+
+def test_out_of_memory_is_a_lower_bound_and_not_a_time(tmp_path):
+    fine, failed = measured_records(read_measurements(written(tmp_path, OK, OOM)))
+    assert (fine.state, failed.state) == (JobState.COMPLETED, JobState.OUT_OF_MEMORY)
+    assert fine.figures == {
+        "step_s": 0.02,
+        "gpu_memory_bytes": 2**30,
+        "gpu_reserved_bytes": 2**31,
+        "step_energy_j": 6.0,
+    }
+    assert failed.figures == {"gpu_memory_bytes": 39 * 2**30, "gpu_reserved_bytes": 2**31}
+    assert tuple(failed.features[name] for name in ("model", "batch", "node_device")) == (
+        "resnet18",
+        512,
+        "NVIDIA A100",
+    )
+    assert "node_device" not in failed.parameters
+
+
+@pytest.mark.parametrize(
+    ("rows", "says"),
+    [
+        (
+            [OK, OK],
+            "line 3 of {path} has the point resnet18-224/training/fp32/sgd/b8 again: delete one of the two lines",
+        ),
+        ([OK, HEADER], "line 3 of {path} is a second header: read the files by themselves, not joined"),
+        ([{**OK, "step_s": None}], "line 2 of {path} is a point that ended well without the time of a step"),
+        ([{**OK, "outcome": "odd"}], "line 2 of {path} cannot be read: Invalid enum value 'odd'"),
+        ([{"kind": "point"}], "line 2 of {path} cannot be read: Object missing required field `key`"),
+    ],
+)
+def test_a_wrong_line_is_named(rows, says, tmp_path):
+    path = written(tmp_path, *rows)
+    with pytest.raises(InvalidInput) as caught:
+        read_measurements(path)
+    assert says.format(path=path) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("", "holds no measurements: make some with leadline measure"),
+        ('{"schema": "leadline.history/1"}\n', "has the schema leadline.history/1, not leadline.measure/1"),
+        ("a,b\n1,2\n", "line 1 of {path} cannot be read"),
+        ('{"schema": "leadline.measure/1"}\n', "Object missing required field `device`"),
+    ],
+)
+def test_a_file_of_anything_else_is_refused(text, says, tmp_path):
+    path = tmp_path / "other.jsonl"
+    path.write_text(text)
+    with pytest.raises(InvalidInput) as caught:
+        read_measurements(path)
+    assert says.format(path=path) in str(caught.value)
+
+
+def test_a_file_that_is_not_there_is_refused(tmp_path):
+    with pytest.raises(InvalidInput, match="cannot be read: No such file or directory; check the path"):
+        read_measurements(tmp_path / "none.jsonl")
+
+
+@pytest.mark.slow
+def test_what_the_kit_writes_here_is_read_whole(tmp_path):
+    pytest.importorskip("torch")
+    from leadline.kit.run import Asked, run
+
+    path = tmp_path / "here.jsonl"
+
+    def stop_after_six(told, _):
+        if told.in_file == 6:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(Asked(str(path), minutes=10, device="cpu", quick=True), stop_after_six)
+    found = read_measurements(path)
+    assert (len(found.points), found.device.type) == (6, "cpu")
+    fine = [point for point in found.points if point.outcome is MeasurementOutcome.OK]
+    assert fine
+    profiled = [point for point in fine if not point.ops_reason]
+    assert len(profiled) >= 0.8 * len(fine)
+    assert all(point.ops and point.ops_share > 0.3 and point.parameters > 0 for point in profiled)
+    assert all(one.count > 0 for point in fine for one in point.ops)
+    assert len(measured_records(found)) == len(found.points)

@@ -1,0 +1,257 @@
+"""Intervals of training steps: those within what was learned, and those beyond it."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from leadline.catalog.read import TomlCatalog
+from leadline.core.errors import InvalidInput
+from leadline.core.workload import (
+    ModelKind,
+    ModelSource,
+    Optimizer,
+    Parallelism,
+    Phase,
+    Precision,
+    Sharding,
+    Workload,
+)
+from leadline.estimators.step_time.transformer import fit_transformer_steps
+from leadline.estimators.step_time.transformer_terms import TransformerStep, gpu_generation
+from leadline.graphs.hf_config import expand
+from leadline.training.transformer_steps import (
+    ALL,
+    BEYOND,
+    StepModel,
+    fit_step_model,
+    load_step_model,
+    predict_decoder_step,
+    read_step_model,
+    shipped_step_model,
+    shipped_step_model_card,
+    write_step_model,
+)
+from leadline.uncertainty.normalized_scores import NormalizedScores
+
+pytest.importorskip("scipy")
+
+A100 = TomlCatalog().device("A100 SXM4 80GB")
+LONG = 16_384
+
+
+def step(width, layers, gpus, sequence, microbatch):
+    weights = 12.0 * layers * width**2
+    return TransformerStep(
+        A100, gpus, layers, width, 50_000, weights, weights + 50_000 * width, sequence, microbatch,
+        interconnect="8x 200 Gb/s", nodes=max(1, gpus // 8),
+    )  # fmt: skip
+
+
+STEPS = [
+    step(width, layers, gpus, sequence, batch)
+    for width, layers in ((1024, 24), (2048, 24), (4096, 32))
+    for gpus in (8, 16, 32)
+    for sequence, batch in ((512, 16), (1024, 8), (2048, 2))
+]
+SECONDS = np.array([one.model_flops / (0.6 * A100.peak_flops_per_s["bfloat16"]) + 0.01 for one in STEPS])
+WITHIN, OUTSIDE = STEPS[13], replace(STEPS[13], sequence=LONG, microbatch=1)
+
+
+@pytest.fixture(scope="module")
+def law():
+    return fit_transformer_steps(STEPS, SECONDS.tolist())
+
+
+def scores(error):
+    return NormalizedScores.of([error] * 30, [1.0] * 30)
+
+
+def half(model, one):
+    point, _, high = model.predict([one], 0.9)
+    return float(np.log(high[0] / point[0])) / float(model.law.predict([one]).spread[0])
+
+
+def test_errors_of_extrapolations_speak_for_steps_beyond_and_no_others(law):
+    model = StepModel(law, {ALL: scores(2.0), ALL + BEYOND: scores(0.5)})
+    assert pytest.approx(2.0) == half(model, WITHIN)
+    assert pytest.approx(0.5) == half(model, OUTSIDE)
+
+
+def test_scores_of_the_own_generation_come_before_those_of_all(law):
+    own = gpu_generation(A100)
+    model = StepModel(law, {ALL: scores(2.0), ALL + BEYOND: scores(0.5), own: scores(3.0), own + BEYOND: scores(4.0)})
+    assert pytest.approx(3.0) == half(model, WITHIN)
+    assert pytest.approx(4.0) == half(model, OUTSIDE)
+
+
+def test_a_model_without_extrapolations_answers_beyond_by_all_its_scores(law):
+    assert pytest.approx(2.0) == half(StepModel(law, {ALL: scores(2.0)}), OUTSIDE)
+
+
+def test_extrapolations_that_were_tried_are_kept_apart_and_come_back_as_they_were():
+    gpus, length = (np.array([getattr(one, name) for one in STEPS]) for name in ("gpus", "sequence"))
+    tries = [(gpus <= 8, gpus > 8), (length <= 512, length > 512)]
+    seconds = SECONDS * np.exp(np.random.default_rng(0).normal(0, 0.02, len(STEPS)))
+    model = fit_step_model(STEPS, seconds, [str(number) for number in range(len(STEPS))], tries)
+    assert {ALL, ALL + BEYOND} <= set(model.scores)
+    assert len(model.scores[ALL + BEYOND].scores) >= 36
+    again = load_step_model(model.dump())
+    for one in (WITHIN, OUTSIDE):
+        assert pytest.approx(half(model, one)) == half(again, one)
+
+
+CATALOG = TomlCatalog()
+A100_80GB = "A100 SXM4 80GB"
+NETWORK = "8x 200 Gb/s"
+LLAMA_7B = {"model_type": "llama", "hidden_size": 4096, "intermediate_size": 11008, "num_attention_heads": 32,
+            "num_hidden_layers": 32, "vocab_size": 32000, "max_position_embeddings": 4096}  # fmt: skip
+NEOX_7B = {"model_type": "gpt_neox", "hidden_size": 4096, "intermediate_size": 16384, "num_attention_heads": 32,
+           "num_hidden_layers": 32, "vocab_size": 50432, "max_position_embeddings": 4096}  # fmt: skip
+MIXTURE = {"model_type": "mixtral", "hidden_size": 1024, "intermediate_size": 2048, "num_attention_heads": 16,
+           "num_key_value_heads": 4, "num_hidden_layers": 4, "vocab_size": 32000, "num_local_experts": 8,
+           "num_experts_per_tok": 2, "max_position_embeddings": 8192}  # fmt: skip
+BERT = {"model_type": "bert", "hidden_size": 768, "num_attention_heads": 12, "num_hidden_layers": 12,
+        "intermediate_size": 3072, "vocab_size": 30522, "max_position_embeddings": 4096,
+        "type_vocab_size": 2}  # fmt: skip
+MPT = {"model_type": "mpt", "d_model": 768, "n_heads": 12, "n_layers": 12, "max_seq_len": 4096, "vocab_size": 50368}
+WINDOWED = {**LLAMA_7B, "model_type": "mistral", "num_hidden_layers": 2, "sliding_window": 1024}
+SHARDED = Parallelism(sharding=Sharding.FULL)
+
+
+@pytest.fixture
+def asked(tmp_path):
+    def ask(config=LLAMA_7B, device=A100_80GB, gpus=64, plan=SHARDED, network=NETWORK, **changes):
+        path = tmp_path / "config.json"
+        path.write_text(json.dumps(config))
+        settings = {"batch": 2, "sequence": 4096, "precision": Precision.BF16, **changes}
+        workload = Workload(ModelSource(ModelKind.HF_CONFIG, str(path)), **settings)
+        job = expand(replace(workload, compiled=False))
+        whole = replace(workload, gpus=gpus, parallelism=plan)
+        return predict_decoder_step(shipped_step_model(), job, whole, CATALOG.device(device), interconnect=network)
+
+    return ask
+
+
+def llama(width, inner, heads, layers, kv_heads):
+    return {**LLAMA_7B, "hidden_size": width, "intermediate_size": inner, "num_attention_heads": heads,
+            "num_hidden_layers": layers, "num_key_value_heads": kv_heads}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("config", "batch", "again", "published", "within"),
+    [
+        (llama(4096, 11008, 32, 32, 32), 2, False, 3760, 0.06),
+        (llama(5120, 13824, 40, 40, 40), 1, False, 1700, 0.12),
+        (llama(8192, 22016, 64, 48, 8), 8, True, 772, 0.06),
+        (llama(8192, 28672, 64, 80, 8), 6, True, 380, 0.06),
+    ],
+    ids=["7B", "13B", "34B", "70B"],
+)
+def test_llamas_train_as_fast_as_another_team_published(asked, config, batch, again, published, within):
+    """Tokens a second and GPU on 128 A100s, 400 Gb/s a node, 4,096 tokens (fms-fsdp, its README).
+
+    The two smaller ones were sharded within nodes alone, which hides more. None of these was learned from.
+    """
+    told = asked(config, gpus=128, batch=batch, checkpointing=again, network="1x 400 Gb/s").step_s
+    assert pytest.approx(published, rel=within) == batch * 4096 / told.point
+    assert batch * 4096 / told.high < published < batch * 4096 / told.low
+
+
+def test_half_of_the_peak_is_reached_where_the_table_has_it(asked):
+    """The sizes of MPT-7B on 8 A100s, which llm-foundry's table has at about half of the peak."""
+    told = asked(NEOX_7B, A100_80GB, 8, batch=8, sequence=2048, checkpointing=True, precision=Precision.AMP_BF16)
+    utilisation = 6 * 6.6e9 * 8 * 2048 * (1 + 2048 / (6 * 4096)) / told.step_s.point / 312e12
+    assert 0.40 < utilisation < 0.60
+    assert told.parts_s["products"] > 0.6 * told.step_s.point
+
+
+def test_more_microbatches_take_longer_in_proportion(asked):
+    one, four = (asked(gpus=8, accumulation=count, checkpointing=True).step_s.point for count in (1, 4))
+    assert 3.5 < four / one < 4.0
+
+
+def test_a_trace_of_recomputation_has_as_many_layers_as_one_without(asked):
+    plain, again = (asked(checkpointing=one).step_s.point for one in (False, True))
+    assert 1.15 < again / plain < 1.40
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"gpus": 10**6}, "GPUs (1e+06) lie 1.95e+03 times beyond the largest learned from (512), and the interval is"),
+        ({"device": "RTX 4090"}, "no step on Ada 8.9 was learned from"),
+        ({"config": {**LLAMA_7B, "num_key_value_heads": 8}}, "the blocks' sizes are not those"),
+    ],
+)
+def test_what_was_not_learned_from_widens_the_interval_and_is_said(asked, changes, told):
+    near, far = asked(), asked(**changes)
+    assert far.step_s.high / far.step_s.low > 1.05 * near.step_s.high / near.step_s.low
+    assert any(told in one for one in far.sentences)
+    assert not any(told in one for one in near.sentences)
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"config": MIXTURE, "sequence": 1024}, "not mixtures of experts"),
+        ({"config": BERT}, "computes 100% of all pairs: an encoder"),
+        ({"config": WINDOWED}, "a sliding window"),
+        ({"config": MPT}, "writes its attention out op by op"),
+        ({"plan": Parallelism(sharding=Sharding.NONE)}, "not sharding none"),
+        ({"plan": Parallelism(tensor=2)}, "no tensor or pipeline parallelism"),
+        ({"device": "MI300X"}, "MI300X is none"),
+        ({"device": "V100 SXM2 32GB"}, "has no bfloat16 peak"),
+        ({"precision": Precision.FP32}, "not in fp32"),
+        ({"compiled": True}, "a compiled one fuses"),
+        ({"phase": Phase.INFERENCE}, "nothing of inference"),
+    ],
+)
+def test_what_the_law_cannot_tell_is_refused_with_the_reason(asked, changes, reason):
+    with pytest.raises(InvalidInput, match=reason):
+        asked(**changes)
+
+
+def test_a_network_that_nobody_named_is_taken_and_said(asked):
+    named, unnamed = asked(), asked(network=None)
+    assert named.step_s.point < unnamed.step_s.point
+    assert "64 GPUs are taken to be 8 nodes on a network of 100 Gb/s each, as none was named" in unnamed.sentences
+
+
+def test_what_is_left_open_is_as_the_loop_of_the_job_has_it(asked):
+    """Where nobody says, a configuration is trained in bf16."""
+    assert asked().step_s == asked(precision=None).step_s
+
+
+def test_the_optimizer_of_a_trace_does_not_change_what_is_read_off_it(asked):
+    adam, lion = (asked(optimizer=one).step_s.point for one in (Optimizer.ADAMW, Optimizer.LION))
+    assert adam == lion
+
+
+def test_the_card_says_how_far_off_it_was_and_what_is_out_of_range():
+    card, model = shipped_step_model_card(), shipped_step_model()
+    assert card.rows == 216
+    assert {"64 and more GPUs from fewer", "H100 from A100", "random by configuration"} <= set(card.errors)
+    assert all(0 < one["median"] <= one["mape"] < 5 for one in card.errors.values())
+    assert set(card.errors) == set(card.coverage)
+    assert card.ranges["GPUs"] == (8.0, 512.0)
+    assert set(model.law.generations) == {"Ampere 8.0", "Hopper 9.0"}
+    assert card.licence.startswith("Apache-2.0")
+    assert card.refused
+    assert card.limits
+
+
+def test_the_state_comes_back_as_it_was_written(tmp_path):
+    write_step_model(tmp_path, shipped_step_model(), shipped_step_model_card())
+    again = read_step_model((tmp_path / "llm_training.npz").read_bytes(), "again")
+    assert shipped_step_model().law.theta.tolist() == again.law.theta.tolist()
+    assert {name: one.factor(0.9) for name, one in again.scores.items()} == {
+        name: one.factor(0.9) for name, one in shipped_step_model().scores.items()
+    }
+
+
+@pytest.mark.parametrize("content", [b"", b"not a state", b"PK\x03\x04 cut off"])
+def test_what_is_no_state_is_refused(content):
+    with pytest.raises(InvalidInput, match="x holds no model of training steps"):
+        read_step_model(content, "x")
