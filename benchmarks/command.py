@@ -11,7 +11,7 @@ import typer
 from rich.table import Table
 
 from benchmarks.results import BenchmarkResult, BenchmarkRow, missed_targets, target_sign
-from leadline.core.documents import dump, to_document
+from leadline.core.documents import to_document, to_json
 from leadline.core.errors import InvalidInput, UnknownName
 from leadline.interfaces.cli.command import CommandApp
 from leadline.interfaces.cli.output import err, out
@@ -80,7 +80,7 @@ def bench(
     result = _run(run, _options(name, run, quick=quick, data=data, only=only), name)
     out().print(_table(result))
     if json_file is not None:
-        json_file.write_text(dump(to_document(result, SCHEMA)) + "\n", encoding="utf-8")
+        json_file.write_text(to_json(to_document(result, SCHEMA)) + "\n", encoding="utf-8")
         err().print(f"written to {json_file}")
     if names := missed_targets(result.rows):
         sys.stderr.write(f"leadline bench: {len(names)} of {len(result.rows)} rows missed: {', '.join(names)}\n")

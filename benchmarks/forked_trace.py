@@ -53,7 +53,7 @@ def _answer(request: dict[str, Any]) -> Answer:
     session = TraceSession(policy="cuda")
     session.deadline = time.monotonic() + request["timeout_s"]
     try:
-        answer: Answer = worker.trace_request(session, request)  # noqa: SLF001 - the worker's own entry ends the process
+        answer: Answer = worker.trace_request(session, request)
     except Exception as error:  # noqa: BLE001 - whatever a model raises is its answer
         return {"failure": worker.failure_document(error)}
     return answer

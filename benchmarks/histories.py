@@ -10,8 +10,7 @@ from leadline.campaigns.spec import read_campaign
 from leadline.core.campaigns import ParameterKind
 from leadline.core.errors import InvalidInput
 from leadline.core.jobs import JobState
-from leadline.core.runs import Scale
-from leadline.core.samples import Sample
+from leadline.core.runs import Sample, Scale
 from leadline.training.dataset import TrainingData, make_dataset
 from leadline.training.records import RunRecord
 from leadline.training.tables import read_tables
@@ -102,7 +101,9 @@ def read_histories(folder: Path | None = None) -> tuple[MeasuredHistory, ...]:
     return tuple(_read(table) for table in tables)
 
 
-def split_history(history: MeasuredHistory, full_scale: int, seed: int, *, scaled_down: int | None = None) -> HistorySplit:
+def split_history(
+    history: MeasuredHistory, full_scale: int, seed: int, *, scaled_down: int | None = None
+) -> HistorySplit:
     """Learn from ``scaled_down`` configurations (all by default) and ``full_scale`` ones, and ask about the rest.
 
     Which ones is drawn by ``seed`` alone, and a larger number holds the smaller ones: campaigns that grow.

@@ -12,7 +12,8 @@ def figures_table(rows: Sequence[Row]) -> str:
     """Return one line for each row: its value, bold where it misses its target, and what stands beside it."""
     heads = ("figure", "value", "target", "beside", "n", "how")
     return markdown_table(
-        heads, [[one["name"], value_text(one), target_text(one), _beside(one), str(one["n"]), one["how"]] for one in rows]
+        heads,
+        [[one["name"], value_text(one), target_text(one), _beside(one), str(one["n"]), one["how"]] for one in rows],
     )
 
 

@@ -16,7 +16,7 @@ from benchmarks.results import BenchmarkResult, BenchmarkRow, at_least, at_most
 from leadline.app.demo import run as demo
 from leadline.app.jobs.probe import ProbeLimits, probe
 from leadline.core.errors import LeadlineError
-from leadline.core.probe import Probe
+from leadline.core.progress import Probe
 from leadline.execution.processes import run_process
 from leadline.execution.wrapper.instruments import HOOK_FOLDER
 
@@ -140,7 +140,9 @@ def _timed(command: Sequence[str], folder: Path) -> float:
 
 def _row(job: ProbeJob, found: dict[str, object]) -> BenchmarkRow:
     error = found.get("error_percent")
-    return BenchmarkRow(f"forecast, {job.name}", error if isinstance(error, float) else None, "%", how=str(found["how"]))
+    return BenchmarkRow(
+        f"forecast, {job.name}", error if isinstance(error, float) else None, "%", how=str(found["how"])
+    )
 
 
 def summary(details: list[dict[str, object]]) -> list[BenchmarkRow]:

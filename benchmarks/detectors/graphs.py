@@ -116,7 +116,9 @@ class DetectorPacker:
         graph = DetectorGraph(step["parameters"], step["parameter_bytes"], trained, *size, ops, before, events)
         return self._graphs.setdefault(graph, len(self._graphs))
 
-    def packed(self, versions: dict[str, str], rows: dict[str, tuple[str, int]], failed: dict[str, str]) -> PackedDetectors:
+    def packed(
+        self, versions: dict[str, str], rows: dict[str, tuple[str, int]], failed: dict[str, str]
+    ) -> PackedDetectors:
         """Return all that was taken."""
         return PackedDetectors(versions, tuple(self._ops), tuple(self._pieces), tuple(self._graphs), rows, failed)
 

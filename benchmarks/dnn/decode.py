@@ -113,7 +113,9 @@ def splits(data: Path, *, quick: bool = False) -> list[SplitResult]:
     if quick:
         own = own[np.isin(sequences[own], np.unique(sequences[own])[::10])]
     columns, sequences = select_rows(columns, own), sequences[own]
-    models = {name: RooflineKernels(TomlCatalog().device(DEVICES[name])) for name in np.unique(columns["device"]).tolist()}
+    models = {
+        name: RooflineKernels(TomlCatalog().device(DEVICES[name])) for name in np.unique(columns["device"]).tolist()
+    }
     point, bandwidth, peak = _answers(columns, models)
     measured, groups = _measured_s(columns), _groups(sequences)
     low, high = by_other_devices(columns["device"], sequences.astype(float), point, measured, alike=math.log(4))

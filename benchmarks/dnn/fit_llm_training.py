@@ -87,7 +87,9 @@ def main(arguments: list[str]) -> int:
     except LeadlineError as error:
         sys.stderr.write(f"{error}\n")
         return 1
-    sys.stdout.write(f"{folder / STEP_MODEL_FILE}: {(folder / STEP_MODEL_FILE).stat().st_size / 1e6:.2f} MB, with its card {STEP_MODEL_CARD_FILE}\n")
+    sys.stdout.write(
+        f"{folder / STEP_MODEL_FILE}: {(folder / STEP_MODEL_FILE).stat().st_size / 1e6:.2f} MB, with its card {STEP_MODEL_CARD_FILE}\n"
+    )
     return 0
 
 

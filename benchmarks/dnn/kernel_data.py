@@ -94,7 +94,9 @@ def half_timings(data: Path, most: int, seed: int = 0) -> list[KernelSample]:
             elapsed_ms = chosen[f"time_stats.{part}.median"]
             for m, n, k, latency_ms in zip(chosen["num_tokens"], *sizes, elapsed_ms, strict=True):
                 found.append(
-                    KernelSample(product_op(int(m), int(n), int(k), "float16"), device, latency_ms / 1e3, launched=False)
+                    KernelSample(
+                        product_op(int(m), int(n), int(k), "float16"), device, latency_ms / 1e3, launched=False
+                    )
                 )
     return found
 

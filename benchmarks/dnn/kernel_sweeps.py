@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks.dnn.splits import Array
-from leadline.catalog.probes.plan import cost_s, likelihood
+from leadline.catalog.probes.timing_cost import timing_cost_s, timing_probability
 from leadline.estimators.step_time.fitted_kernels import kernel_groups
 from leadline.estimators.step_time.kernel_fitting import KernelSamples
 from leadline.estimators.step_time.kernel_gp import kernel_coordinates
@@ -62,7 +62,7 @@ def _drawn(rows: KernelSamples, expected_s: Array, plan: SweepPlan) -> tuple[Who
     if not where.shape[1] or not most:  # one kernel, or one that was timed again and again
         return np.array(found, np.int64), took_s
     shares = np.column_stack([rankdata(column) / len(column) for column in where.T])
-    likely, took = likelihood(expected_s), cost_s(rows.seconds)
+    likely, took = timing_probability(expected_s), timing_cost_s(rows.seconds)
     free = np.ones(len(rows), bool)
     for *point, chance in qmc.Sobol(shares.shape[1] + 1, seed=0).random(DRAWN):
         nearest = int(np.argmin(np.where(free, ((shares - point) ** 2).sum(1), np.inf)))

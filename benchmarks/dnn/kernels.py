@@ -113,7 +113,9 @@ class HeldOutKernels:
             parts.append(_Part(one.rows, one.point, *_interval(inner, one.point, one.spread)))
             took[self.timings.boards.names[out]] = {"kernels": one.measured, "seconds": round(one.took_s, 1)}
         asked_without = zip(self.devices, parts, strict=True)
-        answers = {"specs": np.concatenate([predicted_seconds(self.model((out,)), part.rows) for out, part in asked_without])}
+        answers = {
+            "specs": np.concatenate([predicted_seconds(self.model((out,)), part.rows) for out, part in asked_without])
+        }
         longest = max(took.values(), key=lambda one: one["seconds"])
         how = f"at most {longest['seconds']:.0f} s of a sweep on the device: {longest['kernels']} of its kernels"
         return _as_asked(self.family, "device left out, sweep on it", parts, answers, SWEEP_TARGET, how, took)

@@ -44,7 +44,12 @@ from leadline.execution.processes import run_process
 from leadline.graphs.hf_config import expand
 from leadline.graphs.torch.trace import trace_function
 
-OP_MODEL, KERNELS, SWEPT, SPECS = OpUtilizationKernels.name, LearnedKernels.name, SweptKernels.name, RooflineKernels.name
+OP_MODEL, KERNELS, SWEPT, SPECS = (
+    OpUtilizationKernels.name,
+    LearnedKernels.name,
+    SweptKernels.name,
+    RooflineKernels.name,
+)
 MOST = 1500
 """Vision steps that are priced by kernels, too, which takes some milliseconds each."""
 VISION = "timm's results, Apache-2.0"
@@ -81,7 +86,9 @@ class MeasuredSteps:
         return f"{self.group}, {'known' if self.known else 'new'} devices{', swept' if self.swept else ''}"
 
 
-def measured_groups(data: Path, fitted: FittedKernels, laws: OpUtilizationModels, lab: VisionLab) -> list[MeasuredSteps]:
+def measured_groups(
+    data: Path, fitted: FittedKernels, laws: OpUtilizationModels, lab: VisionLab
+) -> list[MeasuredSteps]:
     """Return all groups; ``fitted`` and ``laws`` answer where they had learned from nothing of the group."""
     return [
         *_vision(lab, fitted),

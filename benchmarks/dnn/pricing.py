@@ -61,7 +61,9 @@ def _shipped(device: Device, graph: OpGraph) -> list[BenchmarkRow]:
     size = sum(one.stat().st_size for one in files)
     laws, known = shipped_op_utilization(), TomlCatalog(None).device
     law_s = _median_s(lambda: OpUtilizationKernels(laws, device, graph, devices=known).step_s(graph))
-    loaded_s = _median_s(lambda: [one.__wrapped__() for one in (shipped_op_utilization, shipped_kernels, shipped_step_model)])
+    loaded_s = _median_s(
+        lambda: [one.__wrapped__() for one in (shipped_op_utilization, shipped_kernels, shipped_step_model)]
+    )
     return [
         at_most("the same graph by the op law", 1e3 * law_s, 50.0, "ms", how=f"{len(graph.ops)} ops, all different"),
         at_most("all shipped models", size / 1e6, 20.0, "MB", how=f"{len(files)} files"),

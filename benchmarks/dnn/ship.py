@@ -77,7 +77,9 @@ def _write(data: Path) -> None:
     _save(SHIPPED_FOLDER / shipped_models.KERNELS_FILE, fitted.dump())
     _save(SHIPPED_FOLDER / shipped_models.STEPS_FILE, laws.dump())
     _save(SHIPPED_FOLDER / shipped_models.BLACK_BOX_FILE, table.fitted(np.arange(len(table.step_s))).dump())
-    (SHIPPED_FOLDER / shipped_models.CARD_FILE).write_bytes(msgspec.json.format(msgspec.json.encode(card), indent=2) + b"\n")
+    (SHIPPED_FOLDER / shipped_models.CARD_FILE).write_bytes(
+        msgspec.json.format(msgspec.json.encode(card), indent=2) + b"\n"
+    )
 
 
 def _network_records(card: NetworkCard) -> list[AccuracyRecord]:

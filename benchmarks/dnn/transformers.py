@@ -139,7 +139,9 @@ class HeldOutRuns:
             names = self.timings.boards.names
             left = [names.index(_device(one).name) for one in out]
             keep = np.flatnonzero(~np.isin(self.timings.device, left))
-            self.fitted[key] = fit_kernel_samples(self.timings.at(keep), **({"tree_rows": 1000} if len(out) == 1 else INNER_ROWS))
+            self.fitted[key] = fit_kernel_samples(
+                self.timings.at(keep), **({"tree_rows": 1000} if len(out) == 1 else INNER_ROWS)
+            )
         return self.fitted[key]
 
     def _sweep(self, fitted: FittedKernels, device: str) -> KernelSamples:

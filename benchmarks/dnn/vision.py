@@ -50,7 +50,9 @@ def _by_family(lab: VisionLab, folds: int) -> list[SplitResult]:
         high.append(ends[1])
         others.append(lab.baselines.answers(learn, ask))
     rows = np.concatenate(asked_rows)
-    answers = {LEADLINE: np.concatenate(said)} | {name: np.concatenate([one[name] for one in others]) for name in others[0]}
+    answers = {LEADLINE: np.concatenate(said)} | {
+        name: np.concatenate([one[name] for one in others]) for name in others[0]
+    }
     return _phases(lab, rows, answers, np.concatenate(low), np.concatenate(high))
 
 

@@ -68,7 +68,9 @@ def other_gpu(lab: VisionLab, pair: DevicePair) -> list[SplitResult]:
     ]
 
 
-def _transferred(lab: VisionLab, pair: DevicePair, doubts: DeviceUncertainty, others: dict[str, Array], *, knowing: bool) -> SplitResult:
+def _transferred(
+    lab: VisionLab, pair: DevicePair, doubts: DeviceUncertainty, others: dict[str, Array], *, knowing: bool
+) -> SplitResult:
     """Return the answers from specifications alone; ``knowing``, those about models that were measured on the other."""
     said, half = [], []
     for setting, one in pair.parts.items():
@@ -92,7 +94,9 @@ def after_few_runs(lab: VisionLab, pair: DevicePair, draws: int) -> list[SplitRe
     """Measure a few runs on the unseen GPU, of each setting; the others are asked about."""
     found, how = [], f"{pair.how}, and from {FEW} runs of each setting here; {draws} draws"
     for knowing, split, target in ((False, "", 6.0), (True, ", model known", 4.0)):
-        drawn = [few_run_predictions(lab, one, draw, knowing=knowing) for one in pair.parts.values() for draw in range(draws)]
+        drawn = [
+            few_run_predictions(lab, one, draw, knowing=knowing) for one in pair.parts.values() for draw in range(draws)
+        ]
         found.append(_pooled(lab, f"{FEW} runs of an unseen {DEVICES[pair.unseen]}{split}", drawn, target, how))
     return found
 

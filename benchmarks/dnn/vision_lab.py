@@ -31,7 +31,9 @@ class VisionLab:
         catalog = TomlCatalog(None)
         self.devices: dict[str, Device] = {one: catalog.device(DEVICES[one]) for one in np.unique(self.steps.device)}
         self.bases = {
-            there if there == here else carried_to(there, here): OpBasis.from_table(self.steps.table, device, learned_on=known)
+            there if there == here else carried_to(there, here): OpBasis.from_table(
+                self.steps.table, device, learned_on=known
+            )
             for here, device in self.devices.items()
             for there, known in self.devices.items()
         }

@@ -7,8 +7,7 @@ import numpy.typing as npt
 
 from benchmarks.dnn.measured_steps import VISION, MeasuredSteps
 from benchmarks.dnn.vision_lab import DEVICES, FOLDS, VisionLab, fold_numbers, setting_of
-from leadline.core.runs import Scale
-from leadline.core.samples import Sample, Value
+from leadline.core.runs import Sample, Scale, Value
 from leadline.estimators.ports import FittedEstimator, StorableEstimator
 from leadline.estimators.step_time.selection import Domain, StepGroup
 from leadline.estimators.step_time.step_kernels import BlackBoxKernels, step_features

@@ -105,7 +105,9 @@ def other_releases(lab: VisionLab, learn: Whole, laws: SettingModels, seen: str)
     return found
 
 
-def device_uncertainty(lab: VisionLab, tried: Mapping[str, StandIn], uneven: Mapping[str, float], *, knowing: bool) -> DeviceUncertainty:
+def device_uncertainty(
+    lab: VisionLab, tried: Mapping[str, StandIn], uneven: Mapping[str, float], *, knowing: bool
+) -> DeviceUncertainty:
     """Return the doubts under which errors between releases are as large as they were in ``tried``.
 
     ``knowing`` tells whether the models' own errors there are carried.
@@ -117,7 +119,9 @@ def device_uncertainty(lab: VisionLab, tried: Mapping[str, StandIn], uneven: Map
         errors.append((np.log(lab.steps.step_s[one.rows] / one.said) - shift)[known])
         doubts.append(uneven[one.near] * np.sqrt(releases_between(one.near, setting)) * one.relative[known])
         units += [setting] * int(known.sum())
-    return DeviceUncertainty(uneven, NormalizedScores.of(np.concatenate(errors), np.concatenate(doubts), units).factor(LEVEL))
+    return DeviceUncertainty(
+        uneven, NormalizedScores.of(np.concatenate(errors), np.concatenate(doubts), units).factor(LEVEL)
+    )
 
 
 def releases_between(one: str, other: str) -> int:

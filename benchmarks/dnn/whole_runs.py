@@ -258,7 +258,9 @@ def _random(table: MlperfRuns, folds: int) -> SplitResult:
         answered = _without(table, part, (fold,))[fold]
         split = _split(f"part {fold}", answered, {name: _scores(parts) for name, parts in known.items()})
         found.append(replace(split, unit=np.array(_configurations(answered.held.runs))))
-    return joined_split(TABLE, "random by configuration", found, how="four fifths of workload × system × count, in turn")
+    return joined_split(
+        TABLE, "random by configuration", found, how="four fifths of workload × system × count, in turn"
+    )
 
 
 def _without(table: MlperfRuns, part: npt.NDArray[np.int64], left_out: tuple[int, ...]) -> dict[int, MlperfRound]:

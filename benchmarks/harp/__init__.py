@@ -1,1 +1,1 @@
-"""Harp."""
+"""Configurations never run, predicted from campaigns."""

@@ -79,7 +79,9 @@ class GrowingCampaign:
         )
 
 
-def growing_campaigns(history: MeasuredHistory, growing: Sequence[tuple[float, int]] = GROWING) -> tuple[GrowingCampaign, ...]:
+def growing_campaigns(
+    history: MeasuredHistory, growing: Sequence[tuple[float, int]] = GROWING
+) -> tuple[GrowingCampaign, ...]:
     """Return the campaigns of the curve of a history."""
     down = len({tuple(sorted(record.features.items())) for record in history.at(Scale.SCALED_DOWN)})
     return tuple(GrowingCampaign(history, None if share == 1 else round(share * down), full) for share, full in growing)

@@ -18,8 +18,7 @@ from leadline.app.composition import process_runner
 from leadline.app.settings import DATA_DIR_VARIABLE
 from leadline.core.errors import LeadlineError
 from leadline.core.jobs import JobSpec, JobState, ResourceSpec
-from leadline.core.runs import Measurement, Run, Scale
-from leadline.core.samples import Value
+from leadline.core.runs import Measurement, Run, Scale, Value
 from leadline.execution.processes import start_process
 from leadline.history.sqlite import SqliteHistory
 from leadline.training.records import RunRecord

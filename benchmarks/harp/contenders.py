@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks.histories import HistorySplit, MeasuredHistory, split_history
-from leadline.core.samples import Sample
+from leadline.core.runs import Sample
 from leadline.estimators.tabular.registry import ESTIMATORS
 from leadline.training.build import TrainingOptions, TrainingOrigin, build_model
 from leadline.training.harp import build_harp
@@ -65,7 +65,9 @@ def predict_with_leadline(split: HistorySplit, target: str, seed: int) -> dict[s
     """Build the model that ``leadline train`` writes, and ask it."""
     test = split.test(target)
     history = split.history
-    options = TrainingOptions((target,), scale_features=history.scale_features, categories=history.categories, seed=seed)
+    options = TrainingOptions(
+        (target,), scale_features=history.scale_features, categories=history.categories, seed=seed
+    )
     model, _ = build_model(split.learned, ESTIMATORS, TrainingOrigin(history.name, "", ""), options)
     rows = [one.features for one in test]
     said = model.predict(target, rows, LEVEL)
@@ -91,7 +93,9 @@ def predict_with_boosting(split: HistorySplit, target: str, seed: int) -> dict[s
     return {BOOSTING: RunPredictions(_measured(test), predict(), *bounds)}
 
 
-def predict_with_harp(split: HistorySplit, target: str, seed: int, *, custom: bool = False) -> dict[str, RunPredictions]:
+def predict_with_harp(
+    split: HistorySplit, target: str, seed: int, *, custom: bool = False
+) -> dict[str, RunPredictions]:
     """Build HARP as published, faults included, and pick by its own policy and by the mean absolute error."""
     test = split.test(target)
     work = split.history.work if custom else None
@@ -103,7 +107,12 @@ def predict_with_harp(split: HistorySplit, target: str, seed: int, *, custom: bo
     }
 
 
-CONTENDERS: dict[str, Contender] = {LEADLINE: predict_with_leadline, BOOSTING: predict_with_boosting, HARP: predict_with_harp, CUSTOM: partial(predict_with_harp, custom=True)}
+CONTENDERS: dict[str, Contender] = {
+    LEADLINE: predict_with_leadline,
+    BOOSTING: predict_with_boosting,
+    HARP: predict_with_harp,
+    CUSTOM: partial(predict_with_harp, custom=True),
+}
 
 
 def _measured(samples: Sequence[Sample]) -> Array:

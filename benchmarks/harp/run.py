@@ -75,7 +75,9 @@ def run(*, quick: bool = False, data: Path | None = None, progress: Progress = l
         details += [{"history": history.name, "curve": True, **point.document()} for point in curve]
     rows += _processes(quick=quick, data=data)
     machine = {"system": platform.platform(), "python": platform.python_version()}
-    return BenchmarkResult("harp", tuple(rows), datetime.now(UTC).isoformat(timespec="seconds"), machine, tuple(details))
+    return BenchmarkResult(
+        "harp", tuple(rows), datetime.now(UTC).isoformat(timespec="seconds"), machine, tuple(details)
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +93,8 @@ class TargetComparison:
     def questions(self, contender: str) -> tuple[SplitQuestion, ...]:
         """Return what a contender is asked, once for each draw."""
         return tuple(
-            SplitQuestion(contender, self.history.name, self.target, self.full_scale, seed) for seed in range(self.draws)
+            SplitQuestion(contender, self.history.name, self.target, self.full_scale, seed)
+            for seed in range(self.draws)
         )
 
     def asked(self) -> tuple[str, ...]:
@@ -101,7 +104,11 @@ class TargetComparison:
     def answered(self, answers: Answers) -> HarpComparison:
         """Return what every method answered, all draws together."""
         learned = f"SD + {self.full_scale} FS" if self.full_scale else "SD only"
-        said = {name: one for each in self.asked() for name, one in pooled_predictions(answers, self.questions(each)).items()}
+        said = {
+            name: one
+            for each in self.asked()
+            for name, one in pooled_predictions(answers, self.questions(each)).items()
+        }
         return HarpComparison(self.history, learned, self.target, said)
 
 
@@ -178,7 +185,9 @@ def _processes(*, quick: bool, data: Path | None) -> list[BenchmarkRow]:
         try:
             rows += make(quick=quick, data=data)
         except LeadlineError as error:
-            rows.append(BenchmarkRow(make.__name__.replace("_rows", " histories and campaigns"), None, "", how=str(error)))
+            rows.append(
+                BenchmarkRow(make.__name__.replace("_rows", " histories and campaigns"), None, "", how=str(error))
+            )
     return rows
 
 

@@ -1,1 +1,1 @@
-"""Local."""
+"""Small models predicted from the calibration, then measured on this machine."""

@@ -33,6 +33,7 @@ def bound_factors(ratios: Sequence[float], families: Sequence[str], *, without: 
 def exceeded_left_out(ratios: Sequence[float], families: Sequence[str]) -> float:
     """Return the share (0 to 1) of points above the bound that was fitted without their family."""
     above = [
-        ratio > bound_factors(ratios, families, without=family)[1] for ratio, family in zip(ratios, families, strict=True)
+        ratio > bound_factors(ratios, families, without=family)[1]
+        for ratio, family in zip(ratios, families, strict=True)
     ]
     return sum(above) / len(above)

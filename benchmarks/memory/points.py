@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from leadline.core.documents import dump
+from leadline.core.documents import to_json
 from leadline.core.errors import JobFailed
 from leadline.core.workload import InputShape, ModelKind, ModelSource, Optimizer, Phase, Precision, Workload
 from leadline.execution.processes import run_process
@@ -148,7 +148,7 @@ def main(arguments: Sequence[str]) -> int:
         document["vector_bytes"] = told.pop("vector_bytes")
         known[point.key] = {"key": point.key, **told}
         document["points"] = [known[one.key] for one in wanted if one.key in known]
-        target.write_text(dump(document) + "\n", encoding="utf-8")
+        target.write_text(to_json(document) + "\n", encoding="utf-8")
         sys.stderr.write(f"{number} of {len(wanted)}: {point.key}, {told['live_bytes'] / 1e6:.0f} MB live\n")
     return 0
 

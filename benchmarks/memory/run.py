@@ -71,7 +71,9 @@ def run(*, quick: bool = False, progress: Progress = lambda *_: None) -> Benchma
         said = predict_points(asked, device_of(measured), jobs=jobs, progress=progress)
         besides = asking.result()
     compared = [
-        MemoryComparison(one, truth[one.key]["live_bytes"], truth[one.key]["process_bytes"], said[one.key], besides[one.key])
+        MemoryComparison(
+            one, truth[one.key]["live_bytes"], truth[one.key]["process_bytes"], said[one.key], besides[one.key]
+        )
         for one in asked
     ]
     found = (
@@ -114,7 +116,9 @@ def _errors(
         BenchmarkRow(f"{name}, median error", median(errors), "%", n=n),
         BenchmarkRow(f"{name}, P90 of errors", sorted(errors)[max(-(-9 * n // 10) - 1, 0)], "%", n=n),
         BenchmarkRow(f"{name}, worst error", errors[worst], "%", n=n, how=compared[worst].point.key),
-        BenchmarkRow(f"{name}, worst family's MAPE", fmean(families[hardest]), "%", n=len(families[hardest]), how=hardest),
+        BenchmarkRow(
+            f"{name}, worst family's MAPE", fmean(families[hardest]), "%", n=len(families[hardest]), how=hardest
+        ),
     ]
 
 

@@ -171,7 +171,10 @@ class FaultTally:
 
 
 def tally_faults(
-    designs: Collection[DesignedJob], states: Mapping[str, JobState], runs: Iterable[LedgerRun], deaths: Collection[Death]
+    designs: Collection[DesignedJob],
+    states: Mapping[str, JobState],
+    runs: Iterable[LedgerRun],
+    deaths: Collection[Death],
 ) -> FaultTally:
     """Return what went wrong; ``states`` are those of the journal, PENDING for what is not closed."""
     by_job: dict[str, list[LedgerRun]] = defaultdict(list)

@@ -51,7 +51,10 @@ class FaultCampaignSize:
     grace_s: float
 
 
-SIZES = {True: FaultCampaignSize(40, 20.0, 120.0, QUICK, 25.0), False: FaultCampaignSize(300, 270.0, 200.0, FULL, DEFAULT_INTERVALS.grace)}
+SIZES = {
+    True: FaultCampaignSize(40, 20.0, 120.0, QUICK, 25.0),
+    False: FaultCampaignSize(300, 270.0, 200.0, FULL, DEFAULT_INTERVALS.grace),
+}
 
 
 @dataclass(slots=True)
@@ -146,7 +149,13 @@ def _stage(folder: Path, size: FaultCampaignSize, rng: random.Random) -> Iterato
         yield Injector(cluster, plane, shims, disk, server, rng), settings
 
 
-def _strike(injector: Injector, settings: HostSettings, waves: list[list[DesignedJob]], size: FaultCampaignSize, rng: random.Random) -> None:
+def _strike(
+    injector: Injector,
+    settings: HostSettings,
+    waves: list[list[DesignedJob]],
+    size: FaultCampaignSize,
+    rng: random.Random,
+) -> None:
     """Hand jobs over at random moments while faults strike; for a part of the time the plane goes over SSH."""
     low, high = (share * size.lasts_s for share in SSH_PART)
     events: list[tuple[float, Callable[[], None]]] = [

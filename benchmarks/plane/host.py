@@ -11,7 +11,7 @@ from pathlib import Path, PurePosixPath
 
 from leadline.core.errors import LeadlineError
 from leadline.core.jobs import JobState
-from leadline.core.plane import Action, Decision, Job, Plan, Situation
+from leadline.core.plane import Action, AttemptPlan, Decision, Job, Situation
 from leadline.execution.clock import SystemClock
 from leadline.execution.plane.advisor import EndedAttempt, Expectation
 from leadline.execution.plane.decide import decide
@@ -74,9 +74,9 @@ class ReportingPlane:
 
     ends: Path
 
-    def plans(self, job: Job) -> tuple[Plan, ...]:
+    def plans(self, job: Job) -> tuple[AttemptPlan, ...]:
         """Send it to the first place."""
-        return (Plan(job.policy.places[0], job.spec.resources),)
+        return (AttemptPlan(job.policy.places[0], job.spec.resources),)
 
     def expect(self, job: Job, attempt: object, outcome: JobOutcome | None, *, now_s: float) -> Expectation:  # noqa: ARG002
         """Expect nothing."""

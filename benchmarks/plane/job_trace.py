@@ -6,8 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from benchmarks.dnn.tables import read_table
-from leadline.core.accounting import AccountedJob
 from leadline.core.jobs import JobState
+from leadline.core.queues import AccountedJob
 from leadline.execution.schedulers.simulated.cluster import EasyQueue, NodeRequest, SimulatedCluster, SimulatedNode
 
 
@@ -21,7 +21,9 @@ def metacentrum_jobs(folder: Path, *, truncated: bool = True) -> tuple[Accounted
         InvalidInput: the folder lacks the table.
         MissingExtra: pyarrow is not installed.
     """
-    table = read_table(folder, "metacentrum_jobs", ("job", "submit", "wait", "run", "procs_req", "time_req", "user", "extra"))
+    table = read_table(
+        folder, "metacentrum_jobs", ("job", "submit", "wait", "run", "procs_req", "time_req", "user", "extra")
+    )
     jobs = []
     for row in zip(*(values.tolist() for values in table.values()), strict=True):
         job, submitted_s, wait_s, run_s, cores, request_s, user, extra = row

@@ -141,7 +141,9 @@ def forecast_rows(told: Sequence[LiveForecast], families: int) -> Iterable[Bench
             continue
         held, label = fmean(one.within for one in peaks), f"peak memory at {share:.0%}, within the 90 % range"
         if len(peaks) < ENOUGH_ERRORS:
-            yield BenchmarkRow(label, held, "", n=len(peaks), how=f"{how}; no target for so few that had begun their work")
+            yield BenchmarkRow(
+                label, held, "", n=len(peaks), how=f"{how}; no target for so few that had begun their work"
+            )
         else:
             yield at_least(label, held, LEAST_COVERAGE, "", n=len(peaks), how=how)
         yield BenchmarkRow(

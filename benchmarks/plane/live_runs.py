@@ -8,9 +8,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from benchmarks.probe import HERE, ProbeJob
-from leadline.core.documents import dump, load
+from leadline.core.documents import from_json, to_json
 from leadline.core.errors import LeadlineError
-from leadline.core.progress import Level, Progress
+from leadline.core.progress import LoopProgress, Progress
 from leadline.execution.processes import run_process, start_process
 from leadline.execution.wrapper.instruments import Instruments
 from leadline.execution.wrapper.sampling import TreeSampler
@@ -122,7 +122,7 @@ def _lighter(progress: Progress) -> Progress:
     return replace(progress, levels=tuple(_light(level) for level in progress.levels))
 
 
-def _light(level: Level) -> Level:
+def _light(level: LoopProgress) -> LoopProgress:
     """Return a level with fewer durations, each to the microsecond."""
     stride = max(1, -(-len(level.sampled_s) // DURATIONS))
     return replace(
@@ -134,7 +134,7 @@ def _light(level: Level) -> Level:
 
 def pack(runs: LiveRuns, path: Path = PACKED) -> None:
     """Write the runs as compressed JSON."""
-    path.write_bytes(lzma.compress(dump(runs, indent=0).encode(), preset=9))
+    path.write_bytes(lzma.compress(to_json(runs, indent=0).encode(), preset=9))
 
 
 def unpack(path: Path = PACKED) -> LiveRuns:
@@ -143,4 +143,4 @@ def unpack(path: Path = PACKED) -> LiveRuns:
     Raises:
         InvalidInput: the file is no such document.
     """
-    return load(lzma.decompress(path.read_bytes()), LiveRuns, what=str(path))
+    return from_json(lzma.decompress(path.read_bytes()), LiveRuns, label=str(path))

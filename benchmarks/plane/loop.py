@@ -25,8 +25,8 @@ from leadline.app.jobs.plane_advisor import PlaneAdvisor
 from leadline.core.errors import LeadlineError, UnknownName
 from leadline.core.hardware import Device
 from leadline.core.jobs import JobSpec, JobState, ResourceSpec
-from leadline.core.plane import Job, Kind, Place, Policy
-from leadline.core.ports import Completed
+from leadline.core.plane import EventKind, Job, Place, Policy
+from leadline.core.processes import CompletedProcess
 from leadline.core.systems import Limits, Partition, System
 from leadline.core.units import DAY_S, MIB
 from leadline.execution.clock import SystemClock, epoch_s
@@ -84,8 +84,8 @@ def measured(cluster: SlurmCluster, folder: Path, jobs: Sequence[LoopJob]) -> di
     done = _round(cluster, folder, [_job(one, folder, ROOM, policy) for one in jobs])
     with PlaneJournal(folder / "journal.sqlite") as journal:
         grown: dict[str, list[tuple[float, float]]] = {}
-        for event in journal.events(kinds=(Kind.PROGRESS,)):
-            at_s, held = event.said.get("elapsed_s"), event.said.get("host_memory_bytes")
+        for event in journal.events(kinds=(EventKind.PROGRESS,)):
+            at_s, held = event.details.get("elapsed_s"), event.details.get("host_memory_bytes")
             if isinstance(at_s, float | int) and isinstance(held, float | int):
                 grown.setdefault(event.job, []).append((float(at_s), float(held)))
     runs = {run.id: run for run in SqliteHistory(folder / "history.sqlite").runs()}
@@ -101,7 +101,9 @@ def measured(cluster: SlurmCluster, folder: Path, jobs: Sequence[LoopJob]) -> di
     return found
 
 
-def right_sized(cluster: SlurmCluster, folder: Path, jobs: Sequence[LoopJob], truths: Mapping[str, MeasuredJob]) -> dict[str, Job]:
+def right_sized(
+    cluster: SlurmCluster, folder: Path, jobs: Sequence[LoopJob], truths: Mapping[str, MeasuredJob]
+) -> dict[str, Job]:
     """Hand each job over with a request that is far too small, and return the jobs as the plane left them."""
     asked = []
     for one in jobs:
@@ -180,7 +182,7 @@ def _round(cluster: SlurmCluster, folder: Path, jobs: Sequence[Job]) -> dict[str
     def on_cluster(
         argv: Sequence[str], *, env: Mapping[str, str] | None = None, cwd: Path | None = None,
         stdin: str | None = None, timeout_s: float | None = None,
-    ) -> Completed:  # fmt: skip
+    ) -> CompletedProcess:  # fmt: skip
         return run_process(argv, env={**cluster.environment, **(env or {})}, cwd=cwd, stdin=stdin, timeout_s=timeout_s)
 
     for job in jobs:
@@ -219,7 +221,9 @@ def _spent(job: Job) -> JobCost:
     return total
 
 
-def _rows(jobs: Sequence[LoopJob], truths: Mapping[str, MeasuredJob], followed: Mapping[str, Job]) -> list[BenchmarkRow]:
+def _rows(
+    jobs: Sequence[LoopJob], truths: Mapping[str, MeasuredJob], followed: Mapping[str, Job]
+) -> list[BenchmarkRow]:
     names, n = [one.name for one in jobs], len(jobs)
     first = {name: truths[name].wrong(TIME_SHARE, MEMORY_SHARE) for name in names}
     best = sum((oracle_cost(truths[name]) for name in names), JobCost())

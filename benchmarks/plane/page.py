@@ -60,7 +60,9 @@ def _matrix(rows: Sequence[Row], *, figure_first: bool) -> str:
         figure, way = (left, right) if figure_first else (right, left)
         cells.setdefault(way, {})[figure] = value_text(row)
     columns = list(dict.fromkeys(figure for each in cells.values() for figure in each))
-    return markdown_table(("", *columns), [[way, *(each.get(figure, "") for figure in columns)] for way, each in cells.items()])
+    return markdown_table(
+        ("", *columns), [[way, *(each.get(figure, "") for figure in columns)] for way, each in cells.items()]
+    )
 
 
 if __name__ == "__main__":

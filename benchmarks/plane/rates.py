@@ -105,7 +105,9 @@ def _ratio(
 ) -> BenchmarkRow:
     """Return the median of the rounds; fewer jobs are over too soon for a target, as the last look comes after them."""
     if rounds[0][0].count < COUNT:
-        return BenchmarkRow(name, median(ratios), "times", n=len(rounds), how=f"{how}; the target is one for {COUNT} jobs")
+        return BenchmarkRow(
+            name, median(ratios), "times", n=len(rounds), how=f"{how}; the target is one for {COUNT} jobs"
+        )
     return at_least(name, median(ratios), target, "times", n=len(rounds), how=how)
 
 

@@ -16,7 +16,7 @@ from benchmarks.plane.request_rules import (
     UserRequests,
 )
 from benchmarks.results import BenchmarkRow, at_most
-from leadline.core.accounting import AccountedJob
+from leadline.core.queues import AccountedJob
 from leadline.core.units import DAY_S, HOUR_S
 from leadline.execution.schedulers.simulated.replay import (
     ReplayedAttempt,
@@ -49,7 +49,10 @@ WAYS: dict[str, Callable[[Jobs], RequestPolicy]] = {
 }
 """Ways of asking. A least limit is Slurm's ``--time-min`` beside the user's own; with the last two limits stay the
 users', and the scheduler alone is told: a site could do that."""
-SOME = {"Leadline's limits, one user in five": ForecastUse.LIMIT, "Leadline's least limits, one user in five": ForecastUse.LEAST}
+SOME = {
+    "Leadline's limits, one user in five": ForecastUse.LIMIT,
+    "Leadline's least limits, one user in five": ForecastUse.LEAST,
+}
 FIGURES: dict[str, tuple[str, Callable[[ReplayScores], float]]] = {
     "mean wait": ("h", lambda one: one.wait_s / HOUR_S),
     "mean bounded slowdown": ("", lambda one: one.slowdown),

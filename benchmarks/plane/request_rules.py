@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from enum import StrEnum
 
 from benchmarks.plane.runtimes import RuntimeForest
-from leadline.core.accounting import AccountedJob
+from leadline.core.queues import AccountedJob
 from leadline.core.recommendation import Constraints
 from leadline.core.units import HOUR_S, MINUTE_S
 from leadline.execution.schedulers.simulated.replay import LimitRequest, RequestPolicy
@@ -117,8 +117,14 @@ class LearnedRequests:
             self._bounds_s[job.id] = known.quantile(1 - self._risk) if self._risk > 0 else math.inf
         if self._risk <= 0:
             return LimitRequest(request_s, request_s)
-        limit_s = _whole_minutes(limit_from_distribution(known, self._risk, self._usual.weights, KillLoss.LIMIT).value, request_s)
-        return LimitRequest(request_s, request_s, limit_s) if self._use is ForecastUse.LEAST else LimitRequest(limit_s, limit_s)
+        limit_s = _whole_minutes(
+            limit_from_distribution(known, self._risk, self._usual.weights, KillLoss.LIMIT).value, request_s
+        )
+        return (
+            LimitRequest(request_s, request_s, limit_s)
+            if self._use is ForecastUse.LEAST
+            else LimitRequest(limit_s, limit_s)
+        )
 
     def expect_anew(self, job: AccountedJob, ran_s: float, limit_s: float) -> float:  # noqa: D102 - the protocol's
         known = self._runtimes.of(job)

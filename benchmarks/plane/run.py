@@ -10,11 +10,11 @@ from pathlib import Path
 import psutil
 
 from benchmarks.plane.faults import fault_rows
-from benchmarks.plane.live import live_rows as live_rows
+from benchmarks.plane.live import live_rows
 from benchmarks.plane.loop import loop_rows
 from benchmarks.plane.rates import rate_rows
-from benchmarks.plane.replay import replay_rows as replay_rows
-from benchmarks.plane.waits import wait_rows as wait_rows
+from benchmarks.plane.replay import replay_rows
+from benchmarks.plane.waits import wait_rows
 from benchmarks.results import BenchmarkResult, BenchmarkRow
 from leadline.core.errors import InvalidInput, UnknownName
 from leadline.testing.slurm_cluster import slurm_cluster, why_no_slurm

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from leadline.core.accounting import AccountedJob
+from leadline.core.queues import AccountedJob
 from leadline.core.units import DAY_S, HOUR_S
 
 ROWS = 4000
@@ -80,7 +80,7 @@ class RuntimeForest:
         self._came[job.user].append(job.submitted_s)
         self._open[job.user][job.id] = job.submitted_s
 
-    def of(self, job: AccountedJob) -> RuntimeSample | None:
+    def of(self, job: AccountedJob) -> "RuntimeSample | None":
         """Return how long a job that came will run, in seconds; ``None`` while too little is known."""
         if self._ended >= self._due:
             self._learn()

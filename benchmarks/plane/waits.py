@@ -17,10 +17,9 @@ import numpy.typing as npt
 
 from benchmarks.plane.job_trace import metacentrum_jobs, simulate_queue
 from benchmarks.results import BenchmarkRow, within
-from leadline.core.accounting import AccountedJob
 from leadline.core.estimate import Interval
+from leadline.core.queues import IMMEDIATE_START_S, AccountedJob
 from leadline.core.units import HOUR_S
-from leadline.core.waits import AT_ONCE_S
 from leadline.estimators.queue_state import FORECAST_COLUMN, QUEUE_FEATURES, UNKNOWN_VALUE, accounting_at, queue_rows
 from leadline.training.queue_wait import QueueWaitModel, fit_queue_wait_model
 
@@ -101,7 +100,9 @@ def tenths_row(case: WaitCase) -> BenchmarkRow:
 
 def simple_answers(case: WaitCase, first: int, x: Array) -> dict[str, Array]:
     """Return what one would say without learning, of the jobs from place ``first`` on, whose rows are ``x``."""
-    before = [one.wait_s for one in accounting_at(case.jobs[:first], case.jobs[first].submitted_s) if one.wait_s is not None]
+    before = [
+        one.wait_s for one in accounting_at(case.jobs[:first], case.jobs[first].submitted_s) if one.wait_s is not None
+    ]
 
     def seen(figure: str) -> Array:
         return np.maximum(x[:, QUEUE_FEATURES.index(figure)], 0.0)
@@ -126,7 +127,7 @@ def _told(models: Sequence[tuple[npt.NDArray[np.int64], QueueWaitModel]], x: Arr
 def _rows(name: str, told: Sequence[Interval], true: Array, simple: Mapping[str, Array]) -> list[BenchmarkRow]:
     low, point, high = (np.array([getattr(one, end) for one in told]) for end in ("low", "point", "high"))
     held = 100 * float(np.mean((low <= true) & (true <= high)))
-    waits = true > AT_ONCE_S
+    waits = true > IMMEDIATE_START_S
     of_waits = 100 * float(np.mean((low <= true)[waits] & (true <= high)[waits]))
     how = f"{LEVEL:.0%}; of the {waits.sum()} jobs that waited longer than a minute: {of_waits:.1f} %"
     widths = (
@@ -146,7 +147,7 @@ def _errors(name: str, guess: Array, true: Array, simple: Mapping[str, Array]) -
         "mean absolute error": ("h", lambda one: float(np.mean(np.abs(one - true))) / HOUR_S),
         "mean error of the logarithm": ("ln", lambda one: float(np.mean(_log_error(one, true)))),
         "told wrongly whether it starts at once": (
-            "%", lambda one: 100 * float(np.mean((one <= AT_ONCE_S) != (true <= AT_ONCE_S)))
+            "%", lambda one: 100 * float(np.mean((one <= IMMEDIATE_START_S) != (true <= IMMEDIATE_START_S)))
         ),
     }  # fmt: skip
     found = []
@@ -160,5 +161,5 @@ def _errors(name: str, guess: Array, true: Array, simple: Mapping[str, Array]) -
 
 
 def _log_error(told: Array, true: Array) -> Array:
-    found: Array = np.abs(np.log((told + AT_ONCE_S) / (true + AT_ONCE_S)))
+    found: Array = np.abs(np.log((told + IMMEDIATE_START_S) / (true + IMMEDIATE_START_S)))
     return found

@@ -128,7 +128,10 @@ def test_a_step_comes_back_from_the_packed_file_as_it_was(tmp_path):
     assert StorageEvent(3, 3, -50, StorageCategory.ACTIVATION) == graph.events[-1]
     assert peak_memory(graph).allocated_bytes == 100 + 60 + 50 + 500
     workspace = 4 * 36 * (8 + 4 + 8 * 4)
-    assert 100 + 60 + 40 + 50 + workspace == peak_memory(add_scratch(graph, ScratchKernels(transformed=True))).allocated_bytes
+    assert (
+        100 + 60 + 40 + 50 + workspace
+        == peak_memory(add_scratch(graph, ScratchKernels(transformed=True))).allocated_bytes
+    )
 
 
 def test_a_row_is_named_by_what_it_says_whatever_the_order():

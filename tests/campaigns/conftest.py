@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from leadline.campaigns.budgets import cost_of
-from leadline.campaigns.jobs import job_of
+from leadline.campaigns.budgets import compute_cost
+from leadline.campaigns.configurations import build_job
 from leadline.core.campaigns import (
     Budget,
     BudgetUnit,
@@ -85,7 +85,7 @@ class Application:
 
     def run(self, planned: PlannedRun) -> Run:
         """Return the run as the wrapper would have recorded it."""
-        job = job_of(self.campaign, planned)
+        job = build_job(self.campaign, planned)
         elapsed, state = (
             self.seconds(planned.configuration) * math.exp(self.draw.gauss(0, self.noise)),
             JobState.COMPLETED,
@@ -101,7 +101,7 @@ class Application:
 
     def cost(self, run: Run) -> float:
         """Return what a run took of the budget."""
-        return cost_of(self.campaign, run.job.resources, run.measured["elapsed_s"].value)
+        return compute_cost(self.campaign, run.job.resources, run.measured["elapsed_s"].value)
 
 
 @pytest.fixture

@@ -9,12 +9,11 @@ pytest.importorskip("scipy")
 
 import numpy as np
 
-from leadline.campaigns.adaptive import propose
-from leadline.campaigns.designs import at_random
-from leadline.campaigns.forecast import observations
-from leadline.campaigns.law import fit
-from leadline.campaigns.plan import plan
-from leadline.campaigns.space import configuration_of, key
+from leadline.campaigns.adaptive import propose_runs
+from leadline.campaigns.configurations import configuration_key, run_configuration
+from leadline.campaigns.designs import random_design
+from leadline.campaigns.plan import plan_campaign
+from leadline.campaigns.run_time_model import fit_run_time_model, run_observations
 from leadline.core.campaigns import Budget, BudgetUnit, Design
 from leadline.core.jobs import JobState
 from leadline.core.runs import Scale
@@ -25,7 +24,7 @@ AT_MOST = 400
 def made(application):
     """Run a campaign to its end as the runner does: nothing starts that is known not to fit the budget."""
     campaign, runs, spent = application.campaign, [], 0.0
-    planned = plan(campaign).runs
+    planned = plan_campaign(campaign).runs
     while planned and len(runs) < AT_MOST:
         before = len(runs)
         for one in planned:
@@ -34,14 +33,14 @@ def made(application):
                 spent += application.cost(runs[-1])
         if len(runs) == before:
             break
-        planned = propose(campaign, runs, spent)
+        planned = propose_runs(campaign, runs, spent)
     return runs
 
 
 def error(application, runs):
     """Return the mean relative error of the law fitted on runs, on full-scale configurations it may not have seen."""
-    asked = at_random(replace(application.campaign, seed=4321), Scale.FULL_SCALE, 100)
-    seconds = fit(application.campaign, observations(runs)).predict(asked).seconds
+    asked = random_design(replace(application.campaign, seed=4321), Scale.FULL_SCALE, 100)
+    seconds = fit_run_time_model(application.campaign, run_observations(runs)).predict(asked).seconds
     true = np.array([application.seconds(one) for one in asked])
     return float(np.abs(seconds / true - 1).mean())
 
@@ -73,25 +72,27 @@ def test_a_classifier_is_known_better_at_equal_cost_than_from_a_fixed_design(cla
 @pytest.mark.parametrize("seconds", [5, 60])
 def test_what_is_proposed_is_expected_to_fit_what_is_left_and_no_run_is_made_twice(solver, seconds):
     solver = solver.with_(budget=Budget(100, BudgetUnit.SECONDS))
-    runs = [solver.run(one) for one in plan(solver.campaign).runs]
-    found = propose(solver.campaign, runs, 100 - seconds)
+    runs = [solver.run(one) for one in plan_campaign(solver.campaign).runs]
+    found = propose_runs(solver.campaign, runs, 100 - seconds)
     assert sum(one.forecast_s.point for one in found) <= seconds
-    assert not {key(one.configuration) for one in found} & {key(configuration_of(run)) for run in runs}
-    assert found == propose(solver.campaign, runs, 100 - seconds)
-    assert propose(solver.campaign, runs, 100) == ()
+    assert not {configuration_key(one.configuration) for one in found} & {
+        configuration_key(run_configuration(run)) for run in runs
+    }
+    assert found == propose_runs(solver.campaign, runs, 100 - seconds)
+    assert propose_runs(solver.campaign, runs, 100) == ()
 
 
 def test_the_numbers_of_configurations_that_a_campaign_names_are_kept(classifier):
     runs = made(classifier.with_(scaled_down_runs=14, full_scale_runs=3, repeats=2, budget=None))
     assert Counter(run.scale for run in runs) == {Scale.SCALED_DOWN: 28, Scale.FULL_SCALE: 6}
-    assert {2} == set(Counter(key(configuration_of(run)) for run in runs).values())
+    assert {2} == set(Counter(configuration_key(run_configuration(run)) for run in runs).values())
 
 
 def test_what_fails_is_avoided(classifier):
     classifier = classifier.with_(budget=Budget(600, BudgetUnit.SECONDS))
     classifier.fails = lambda one: one.parameters["dataset"] == "cifar10" and one.parameters["width"] > 400
     runs = made(classifier)
-    start = len(plan(classifier.campaign).runs)
+    start = len(plan_campaign(classifier.campaign).runs)
     failed = [run.state is JobState.FAILED for run in runs]
     assert 0 < sum(failed) < 0.25 * len(runs)
     assert sum(failed[start:]) <= 0.2 * len(failed[start:])
@@ -102,32 +103,34 @@ def test_a_run_cut_off_by_its_limit_is_learned_from_as_a_lower_bound(solver):
     runs = made(solver)
     cut = [run for run in runs if run.state is JobState.TIMEOUT]
     assert len(cut) < 0.2 * len(runs)
-    dear = [one for one in at_random(solver.campaign, Scale.FULL_SCALE, 200) if solver.seconds(one) > 12]
-    law = fit(solver.campaign, observations([*runs, *(solver.run_of(one, Scale.FULL_SCALE) for one in dear[:5])]))
+    dear = [one for one in random_design(solver.campaign, Scale.FULL_SCALE, 200) if solver.seconds(one) > 12]
+    law = fit_run_time_model(
+        solver.campaign, run_observations([*runs, *(solver.run_of(one, Scale.FULL_SCALE) for one in dear[:5])])
+    )
     assert all(law.predict(dear[:5]).seconds > 5.5)
 
 
 def test_the_end_of_a_budget_is_not_spent_on_what_teaches_nothing(classifier):
     campaign = classifier.with_(budget=Budget(600, BudgetUnit.SECONDS)).campaign
-    runs = [classifier.run_of(one, Scale.SCALED_DOWN) for one in at_random(campaign, Scale.SCALED_DOWN, 40)]
-    runs += [classifier.run_of(one, Scale.FULL_SCALE) for one in at_random(campaign, Scale.FULL_SCALE, 8)]
-    assert propose(campaign, runs, 300.0)
-    assert propose(campaign, runs, 597.0) == ()
+    runs = [classifier.run_of(one, Scale.SCALED_DOWN) for one in random_design(campaign, Scale.SCALED_DOWN, 40)]
+    runs += [classifier.run_of(one, Scale.FULL_SCALE) for one in random_design(campaign, Scale.FULL_SCALE, 8)]
+    assert propose_runs(campaign, runs, 300.0)
+    assert propose_runs(campaign, runs, 597.0) == ()
 
 
 def test_where_all_of_the_start_failed_another_configuration_is_tried(classifier):
     classifier.fails = lambda _: True
-    runs = [classifier.run(one) for one in plan(classifier.campaign).runs]
-    (one,) = propose(classifier.campaign, runs, 1.0)
-    assert key(one.configuration) not in {key(configuration_of(run)) for run in runs}
+    runs = [classifier.run(one) for one in plan_campaign(classifier.campaign).runs]
+    (one,) = propose_runs(classifier.campaign, runs, 1.0)
+    assert configuration_key(one.configuration) not in {configuration_key(run_configuration(run)) for run in runs}
 
 
 @pytest.mark.parametrize("design", FIXED)
 def test_a_fixed_design_goes_on_after_its_first_runs_within_what_is_left(classifier, design):
     classifier = classifier.with_(design=design, first_run_s=None, budget=Budget(300, BudgetUnit.SECONDS))
-    runs = [classifier.run(one) for one in plan(classifier.campaign).runs]
+    runs = [classifier.run(one) for one in plan_campaign(classifier.campaign).runs]
     spent = sum(map(classifier.cost, runs))
-    found = propose(classifier.campaign, runs, spent)
+    found = propose_runs(classifier.campaign, runs, spent)
     assert {Scale.SCALED_DOWN, Scale.FULL_SCALE} == {one.scale for one in found}
     assert not {one.id for one in found} & {run.id for run in runs}
     assert sum(one.forecast_s.point for one in found) <= 300 - spent
@@ -135,6 +138,10 @@ def test_a_fixed_design_goes_on_after_its_first_runs_within_what_is_left(classif
 
 def test_there_is_a_choice_after_300_runs_too(classifier):
     classifier = classifier.with_(budget=Budget(9000, BudgetUnit.SECONDS))
-    runs = [classifier.run_of(one, Scale.SCALED_DOWN) for one in at_random(classifier.campaign, Scale.SCALED_DOWN, 280)]
-    runs += [classifier.run_of(one, Scale.FULL_SCALE) for one in at_random(classifier.campaign, Scale.FULL_SCALE, 20)]
-    assert propose(classifier.campaign, runs, 3000.0)
+    runs = [
+        classifier.run_of(one, Scale.SCALED_DOWN) for one in random_design(classifier.campaign, Scale.SCALED_DOWN, 280)
+    ]
+    runs += [
+        classifier.run_of(one, Scale.FULL_SCALE) for one in random_design(classifier.campaign, Scale.FULL_SCALE, 20)
+    ]
+    assert propose_runs(classifier.campaign, runs, 3000.0)

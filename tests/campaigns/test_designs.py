@@ -7,10 +7,10 @@ import pytest
 
 pytest.importorskip("scipy")
 
-from leadline.campaigns.budgets import cost_of
-from leadline.campaigns.designs import at_random, design, grid, space_filling
-from leadline.campaigns.plan import PILOTS, cost_of_all, plan
-from leadline.campaigns.space import key, values_of
+from leadline.campaigns.budgets import compute_cost
+from leadline.campaigns.configurations import configuration_key, values_of
+from leadline.campaigns.designs import choose_configurations, grid_design, random_design, space_filling_design
+from leadline.campaigns.plan import PILOTS, plan_campaign, total_forecast_cost
 from leadline.core.campaigns import Budget, BudgetUnit, Design, Parameter, ParameterKind, Range
 from leadline.core.runs import Scale
 
@@ -18,9 +18,9 @@ from leadline.core.runs import Scale
 @pytest.mark.parametrize("kind", Design)
 @pytest.mark.parametrize("scale", Scale)
 def test_a_design_has_distinct_configurations_within_their_ranges_and_is_the_same_again(classifier, kind, scale):
-    found = design(classifier.campaign, kind, scale, 30)
-    assert found == design(classifier.campaign, kind, scale, 30)
-    assert len(found) == len({key(one) for one in found}) >= 24
+    found = choose_configurations(classifier.campaign, kind, scale, 30)
+    assert found == choose_configurations(classifier.campaign, kind, scale, 30)
+    assert len(found) == len({configuration_key(one) for one in found}) >= 24
     low, high = (1, 3) if scale is Scale.SCALED_DOWN else (10, 60)
     for one in found:
         assert low <= one.parameters["epochs"] <= high
@@ -30,13 +30,13 @@ def test_a_design_has_distinct_configurations_within_their_ranges_and_is_the_sam
 
 @pytest.mark.parametrize("kind", [Design.RANDOM, Design.SPACE_FILLING])
 def test_another_seed_makes_another_design_and_a_shorter_one_begins_a_longer(classifier, kind):
-    found = design(classifier.campaign, kind, Scale.SCALED_DOWN, 30)
-    assert found != design(replace(classifier.campaign, seed=1), kind, Scale.SCALED_DOWN, 30)
-    assert found[:10] == design(classifier.campaign, kind, Scale.SCALED_DOWN, 10)
+    found = choose_configurations(classifier.campaign, kind, Scale.SCALED_DOWN, 30)
+    assert found != choose_configurations(replace(classifier.campaign, seed=1), kind, Scale.SCALED_DOWN, 30)
+    assert found[:10] == choose_configurations(classifier.campaign, kind, Scale.SCALED_DOWN, 10)
 
 
 def test_a_grid_has_every_combination_of_its_levels(classifier):
-    found = [values_of(one) for one in grid(classifier.campaign, Scale.SCALED_DOWN, 60)]
+    found = [values_of(one) for one in grid_design(classifier.campaign, Scale.SCALED_DOWN, 60)]
     assert len(found) == 60
     assert Counter(one["epochs"] for one in found) == {1: 20, 2: 20, 3: 20}
     assert {64, 127, 255, 511, 1024} == {one["width"] for one in found}
@@ -45,7 +45,7 @@ def test_a_grid_has_every_combination_of_its_levels(classifier):
 
 def test_a_grid_uses_explicit_values(classifier):
     width = Parameter("width", ParameterKind.INTEGER, Range(64, 256), Range(64, 256), values=(64, 128, 256))
-    found = grid(
+    found = grid_design(
         replace(classifier.campaign, parameters=(*classifier.campaign.parameters[:2], width)), Scale.SCALED_DOWN, 100
     )
     assert {64, 128, 256} == {one.parameters["width"] for one in found}
@@ -53,13 +53,13 @@ def test_a_grid_uses_explicit_values(classifier):
 
 
 def test_random_numbers_of_a_log_range_are_spread_evenly_over_its_logarithm(classifier):
-    found = at_random(classifier.campaign, Scale.FULL_SCALE, 400)
+    found = random_design(classifier.campaign, Scale.FULL_SCALE, 400)
     below = sum(one.parameters["width"] < 256 for one in found)
     assert 160 < below < 240
 
 
 def test_a_space_filling_design_balances_categories_and_reaches_the_largest_scale_and_every_end(classifier):
-    found = space_filling(classifier.campaign, Scale.SCALED_DOWN, 20)
+    found = space_filling_design(classifier.campaign, Scale.SCALED_DOWN, 20)
     assert 7 <= sum(one.parameters["dataset"] == "mnist" for one in found) <= 13
     assert 7 <= sum(one.resources.cores_per_task == 1 for one in found) <= 13
     assert sum(one.parameters["epochs"] == 3 for one in found) >= 4
@@ -69,8 +69,8 @@ def test_a_space_filling_design_balances_categories_and_reaches_the_largest_scal
 
 
 def test_a_space_filling_design_costs_less_than_a_random_one_of_as_many_runs(classifier):
-    spread = space_filling(classifier.campaign, Scale.SCALED_DOWN, 16)
-    drawn = at_random(classifier.campaign, Scale.SCALED_DOWN, 16)
+    spread = space_filling_design(classifier.campaign, Scale.SCALED_DOWN, 16)
+    drawn = random_design(classifier.campaign, Scale.SCALED_DOWN, 16)
     assert sum(map(classifier.seconds, spread)) < sum(map(classifier.seconds, drawn))
 
 
@@ -79,28 +79,28 @@ def test_a_space_with_few_points_is_covered_and_no_run_is_made_twice(classifier)
         classifier.campaign, parameters=classifier.campaign.parameters[:2], command=("a", "{dataset}", "{epochs}")
     )
     for kind in Design:
-        assert len(design(small, kind, Scale.SCALED_DOWN, 50)) == 12, kind
+        assert len(choose_configurations(small, kind, Scale.SCALED_DOWN, 50)) == 12, kind
 
 
 @pytest.mark.parametrize("kind", Design)
 @pytest.mark.parametrize("seconds", [30, 200, 1200])
 def test_a_plan_keeps_to_its_budget(classifier, kind, seconds):
     campaign = replace(classifier.campaign, design=kind, budget=Budget(seconds, BudgetUnit.SECONDS))
-    found = plan(campaign)
-    assert 0 < cost_of_all(campaign, found.runs) <= seconds
-    assert found.kept == pytest.approx(seconds - cost_of_all(campaign, found.runs))
+    found = plan_campaign(campaign)
+    assert 0 < total_forecast_cost(campaign, found.runs) <= seconds
+    assert found.kept == pytest.approx(seconds - total_forecast_cost(campaign, found.runs))
     assert found.coverage > 0
 
 
 def test_a_plan_makes_room_for_full_scale_runs_and_says_what_is_left_out(classifier):
-    found = plan(replace(classifier.campaign, design=Design.RANDOM, budget=Budget(150, BudgetUnit.SECONDS)))
+    found = plan_campaign(replace(classifier.campaign, design=Design.RANDOM, budget=Budget(150, BudgetUnit.SECONDS)))
     scales = Counter(one.scale for one in found.runs)
     assert 1 <= scales[Scale.FULL_SCALE] < 6
     assert len(found.runs) + found.left_out == 66
 
 
 def test_every_configuration_is_repeated_as_often_as_asked(classifier):
-    found = plan(
+    found = plan_campaign(
         replace(
             classifier.campaign, design=Design.RANDOM, repeats=3, scaled_down_runs=4, full_scale_runs=1, budget=None
         )
@@ -112,7 +112,7 @@ def test_every_configuration_is_repeated_as_often_as_asked(classifier):
 @pytest.mark.parametrize("kind", [Design.RANDOM, Design.SPACE_FILLING, Design.GRID])
 def test_without_a_guess_a_budget_is_kept_by_a_few_cheap_runs_first(classifier, kind):
     campaign = replace(classifier.campaign, design=kind, first_run_s=None)
-    found = plan(campaign)
+    found = plan_campaign(campaign)
     assert len(found.runs) == PILOTS
     assert all(one.forecast_s is None for one in found.runs)
     assert {Scale.SCALED_DOWN} == {one.scale for one in found.runs}
@@ -122,8 +122,8 @@ def test_without_a_guess_a_budget_is_kept_by_a_few_cheap_runs_first(classifier, 
 
 def test_forecasts_come_from_runs_that_ended_and_are_close_then(classifier):
     campaign = replace(classifier.campaign, design=Design.SPACE_FILLING, first_run_s=None, scaled_down_runs=40)
-    ended = [classifier.run(one) for one in plan(replace(campaign, budget=None)).runs[:25]]
-    found = plan(campaign, ended)
+    ended = [classifier.run(one) for one in plan_campaign(replace(campaign, budget=None)).runs[:25]]
+    found = plan_campaign(campaign, ended)
     inside = [one.forecast_s.low <= classifier.seconds(one.configuration) <= one.forecast_s.high for one in found.runs]
     assert sum(inside) >= 0.8 * len(inside)
     small = [one for one in found.runs if one.scale is Scale.SCALED_DOWN]
@@ -132,9 +132,9 @@ def test_forecasts_come_from_runs_that_ended_and_are_close_then(classifier):
 
 
 def test_a_budget_in_core_hours_or_dollars_counts_what_is_asked_for(classifier):
-    resources = classifier.campaign.parameters and plan(classifier.campaign).runs[0].configuration.resources
+    resources = classifier.campaign.parameters and plan_campaign(classifier.campaign).runs[0].configuration.resources
     priced = replace(classifier.campaign, core_hour=0.003, gpu_hour=0.09)
     two = replace(resources, cores_per_task=2, gpus_per_node=1)
-    assert cost_of(priced, two, 1800) == 1800
-    assert cost_of(replace(priced, budget=Budget(1, BudgetUnit.CORE_HOURS)), two, 1800) == 1.0
-    assert pytest.approx(0.048) == cost_of(replace(priced, budget=Budget(1, BudgetUnit.USD)), two, 1800)
+    assert compute_cost(priced, two, 1800) == 1800
+    assert compute_cost(replace(priced, budget=Budget(1, BudgetUnit.CORE_HOURS)), two, 1800) == 1.0
+    assert pytest.approx(0.048) == compute_cost(replace(priced, budget=Budget(1, BudgetUnit.USD)), two, 1800)

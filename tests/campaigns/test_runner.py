@@ -19,7 +19,7 @@ from leadline.app.campaigns.runs import (
     run_campaign,
     stop_campaign,
 )
-from leadline.campaigns.runner import Ending, in_order
+from leadline.campaigns.runner import StopReason, execution_order
 from leadline.core.campaigns import (
     Budget,
     BudgetUnit,
@@ -87,7 +87,7 @@ def history(tmp_path):
 def test_every_planned_run_is_made_once_in_order_and_kept_in_the_history(tmp_path, file):
     runs = planned(3)
     report = run_campaign(a_campaign(tmp_path), file, runs)
-    assert report.ending is Ending.DONE
+    assert report.ending is StopReason.DONE
     assert (report.tally.planned, report.tally.completed, report.ended_here) == (3, 3, 3)
     assert (tmp_path / "ran").read_text() == "0\n1\n2\n"
     kept = {run.id: run for run in history(tmp_path)}
@@ -105,7 +105,7 @@ def test_the_runs_of_a_random_design_are_mixed_so_that_a_slow_hour_is_not_taken_
     made = (tmp_path / "ran").read_text().split()
     assert sorted(made) == [str(number) for number in range(8)] != made
     tight = a_campaign(tmp_path, design=Design.RANDOM, budget=Budget(60, BudgetUnit.SECONDS))
-    assert list(planned(8)) == in_order(tight, planned(8))
+    assert list(planned(8)) == execution_order(tight, planned(8))
 
 
 def test_the_loops_of_a_python_script_are_timed_unless_the_campaign_says_no(tmp_path, file):
@@ -129,7 +129,7 @@ def test_a_campaign_that_is_run_again_makes_only_what_is_new(tmp_path, file):
 
 def test_so_many_runs_as_asked_for_are_made_and_no_more(tmp_path, file):
     report = run_campaign(a_campaign(tmp_path), file, planned(5), room=CampaignLimits(slots=2), max_runs=3)
-    assert Ending.MAX_RUNS is report.ending
+    assert StopReason.MAX_RUNS is report.ending
     assert len((tmp_path / "ran").read_text().splitlines()) == 3
 
 
@@ -173,7 +173,7 @@ def test_failed_and_timed_out_runs_are_kept_as_such_and_setup_lines_come_first(t
 def test_a_campaign_in_which_all_fails_ends_early_and_says_why(tmp_path, file):
     code = "import sys; sys.exit(f'no data set {sys.argv[1]} here')"
     report = run_campaign(a_campaign(tmp_path, code), file, planned(9))
-    assert Ending.HOPELESS is report.ending
+    assert StopReason.HOPELESS is report.ending
     assert report.ended_here == 3
     assert 'FAILED with exit code 1, having written "no data set 0 here"' in str(report.causes[0])
     assert report.causes[0].count == 3
@@ -193,7 +193,7 @@ def test_no_run_starts_that_the_budget_does_not_cover(tmp_path, file):
     budget = Budget(10.0, BudgetUnit.SECONDS)
     runs = (*planned(1), *planned(1, first=1, forecast_s=11.0), *planned(1, first=2, forecast_s=2.0))
     report = run_campaign(a_campaign(tmp_path, budget=budget), file, runs)
-    assert Ending.BUDGET is report.ending
+    assert StopReason.BUDGET is report.ending
     assert (tmp_path / "ran").read_text() == "0\n2\n"
     assert 0 < report.tally.spent < 10
 
@@ -207,7 +207,7 @@ def test_the_time_that_is_left_follows_the_pace_of_the_runs_that_ended(tmp_path,
 def test_a_run_is_cut_where_the_budget_ends(tmp_path, file):
     campaign = a_campaign(tmp_path, budget=Budget(1.0 / 3600, BudgetUnit.CORE_HOURS))
     report = run_campaign(campaign, file, planned(2, pause=30.0))
-    assert Ending.BUDGET is report.ending
+    assert StopReason.BUDGET is report.ending
     assert [run.state for run in history(tmp_path)] == [JobState.TIMEOUT]
 
 
@@ -227,7 +227,7 @@ def test_an_adaptive_design_is_asked_for_more_until_it_has_none(tmp_path, file):
 
     report = run_campaign(a_campaign(tmp_path), file, planned(2), propose=propose)
     assert asked == [(2, True), (3, True), (4, True)]
-    assert Ending.DONE is report.ending
+    assert StopReason.DONE is report.ending
     assert report.tally.completed == 4
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from leadline.campaigns.jobs import job_of
+from leadline.campaigns.configurations import build_job
 from leadline.campaigns.spec import read_campaign
 from leadline.core.campaigns import Budget, BudgetUnit, Configuration, Design, ParameterKind, PlannedRun, Range
 from leadline.core.errors import InvalidInput
@@ -66,7 +66,7 @@ def test_a_job_has_every_placeholder_filled_in_and_the_limit_of_the_campaign(tmp
     campaign = read_campaign(written(tmp_path, GOOD + "[prices]\ncore_hour = 0.003\n"))
     resources = ResourceSpec(cores_per_task=2, memory_bytes_per_node=2 * 2**30)
     one = Configuration({"dataset": "my data", "epochs": 3, "width": 64}, resources)
-    job = job_of(campaign, PlannedRun(campaign.name, one, Scale.SCALED_DOWN))
+    job = build_job(campaign, PlannedRun(campaign.name, one, Scale.SCALED_DOWN))
     assert job.command == (
         "python",
         "train.py",
@@ -88,7 +88,7 @@ def test_doubled_braces_are_the_commands_own_and_a_list_of_words_is_not_split(tm
     command = """command = ["awk", "{{print}} {n}", "a b"]\n[parameters.n]\nscaled_down = 1\nfull_scale = [10, 20]\n"""
     campaign = read_campaign(written(tmp_path, command))
     one = PlannedRun(campaign.name, Configuration({"n": 1}, ResourceSpec()), Scale.SCALED_DOWN)
-    assert job_of(campaign, one).command == ("awk", "{print} 1", "a b")
+    assert build_job(campaign, one).command == ("awk", "{print} 1", "a b")
     assert (campaign.name, campaign.parameters[0].kind) == ("campaign", ParameterKind.INTEGER)
 
 

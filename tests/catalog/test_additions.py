@@ -2,8 +2,8 @@
 
 import pytest
 
-from leadline.catalog.merge import laid_over
 from leadline.catalog.read import TomlCatalog
+from leadline.catalog.toml_files import merge_tables
 from leadline.core.errors import InvalidInput
 
 PROBED = """
@@ -79,4 +79,4 @@ def test_additions_without_a_file_of_that_name_are_nothing(tmp_path):
 
 
 def test_lists_without_names_are_replaced_whole():
-    assert laid_over({"a": [1, 2], "b": 1}, {"a": [3]}) == {"a": [3], "b": 1}
+    assert merge_tables({"a": [1, 2], "b": 1}, {"a": [3]}) == {"a": [3], "b": 1}

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leadline.catalog.billing import price
+from leadline.catalog.billing import compute_charge
 from leadline.core.errors import InvalidInput
 from leadline.core.jobs import ResourceSpec
 from leadline.core.systems import Billing, BillingRule, NodeType
@@ -22,53 +22,53 @@ def ask(cores=None, gpus=0, nodes=1, memory=None):
 
 @pytest.mark.parametrize(("dollars", "seconds", "cores"), [(0.0445, 685, 48), (0.0249, 516, 28), (0.0172, 516, 10)])
 def test_harps_table_of_costs_is_reproduced(dollars, seconds, cores):
-    assert dollars == round(price(OSC, ask(cores, gpus=1), seconds / 3600, NODE), 4)
+    assert dollars == round(compute_charge(OSC, ask(cores, gpus=1), seconds / 3600, NODE), 4)
 
 
 def test_memory_counts_as_the_cores_it_takes():
-    assert pytest.approx(16 * 0.003) == price(OSC, ask(2, memory=64 * GIB), 1.0, NODE)
+    assert pytest.approx(16 * 0.003) == compute_charge(OSC, ask(2, memory=64 * GIB), 1.0, NODE)
 
 
 def test_a_job_over_two_nodes_pays_for_whole_nodes():
-    assert pytest.approx(2 * (48 * 0.003 + 2 * 0.09)) == price(OSC, ask(4, gpus=1, nodes=2), 1.0, NODE)
+    assert pytest.approx(2 * (48 * 0.003 + 2 * 0.09)) == compute_charge(OSC, ask(4, gpus=1, nodes=2), 1.0, NODE)
 
 
 def test_service_units_are_nodes_times_the_queues_factor():
     tacc = Billing(BillingRule.NODE_HOURS, "SU", node_hour=1.0, charge_factor=3.0)
-    assert pytest.approx(12.0) == price(tacc, ask(nodes=2), 2.0, NODE)
+    assert pytest.approx(12.0) == compute_charge(tacc, ask(nodes=2), 2.0, NODE)
 
 
 def test_the_largest_share_decides_in_gpu_hours():
     lumi = Billing(
         BillingRule.GPU_HOURS, "SU", gpu_hour=0.5, cores_per_gpu=8, memory_bytes_per_gpu=64 * GIB, whole_units=True
     )
-    assert pytest.approx(0.5) == price(lumi, ask(8, gpus=1, memory=60 * GIB), 1.0, NODE)
-    assert pytest.approx(1.5) == price(lumi, ask(17, gpus=1), 1.0, NODE)
-    assert pytest.approx(2.0) == price(lumi, ask(1, gpus=1, memory=200 * GIB), 1.0, NODE)
+    assert pytest.approx(0.5) == compute_charge(lumi, ask(8, gpus=1, memory=60 * GIB), 1.0, NODE)
+    assert pytest.approx(1.5) == compute_charge(lumi, ask(17, gpus=1), 1.0, NODE)
+    assert pytest.approx(2.0) == compute_charge(lumi, ask(1, gpus=1, memory=200 * GIB), 1.0, NODE)
 
 
 def test_a_minimum_charge_applies_once():
     expanse = Billing(BillingRule.CORE_HOURS, "SU", core_hour=1.0, minimum=1.0)
-    assert price(expanse, ask(1), 0.01, NODE) == 1.0
+    assert compute_charge(expanse, ask(1), 0.01, NODE) == 1.0
 
 
 def test_a_free_queue_costs_nothing_and_an_unknown_rate_is_not_zero():
-    assert price(Billing(BillingRule.NODE_HOURS, "USD", free=True), ask(), 5.0, NODE) == 0.0
-    assert price(Billing(BillingRule.NODE_HOURS, "USD"), ask(), 5.0, NODE) is None
-    assert price(Billing(BillingRule.CORES_AND_GPUS, "USD", core_hour=1.0), ask(1, gpus=1), 1.0, NODE) is None
+    assert compute_charge(Billing(BillingRule.NODE_HOURS, "USD", free=True), ask(), 5.0, NODE) == 0.0
+    assert compute_charge(Billing(BillingRule.NODE_HOURS, "USD"), ask(), 5.0, NODE) is None
+    assert compute_charge(Billing(BillingRule.CORES_AND_GPUS, "USD", core_hour=1.0), ask(1, gpus=1), 1.0, NODE) is None
 
 
 @pytest.mark.parametrize("hours", [-1.0, float("nan")])
 def test_no_negative_time_is_charged(hours):
     with pytest.raises(InvalidInput, match="hours"):
-        price(OSC, ask(1), hours, NODE)
+        compute_charge(OSC, ask(1), hours, NODE)
 
 
 @given(st.integers(1, 48), st.integers(0, 2), st.floats(0, 100), st.floats(0, 100))
 def test_more_time_or_more_cores_never_cost_less(cores, gpus, hours, more):
-    cost = price(OSC, ask(cores, gpus), hours, NODE)
-    assert cost <= price(OSC, ask(cores, gpus), hours + more, NODE)
-    assert cost <= price(OSC, ask(cores + 1, gpus), hours, NODE)
+    cost = compute_charge(OSC, ask(cores, gpus), hours, NODE)
+    assert cost <= compute_charge(OSC, ask(cores, gpus), hours + more, NODE)
+    assert cost <= compute_charge(OSC, ask(cores + 1, gpus), hours, NODE)
 
 
 TRES = Billing(BillingRule.TRES_SUM, "units", core_hour=1.0, gib_hour=0.25, gpu_hour=15.0)
@@ -80,20 +80,20 @@ BOTH = replace(TRES, rule=BillingRule.TRES_MAX_AND_GPUS)
 def test_slurms_weights_are_summed_or_the_largest_is_taken(billing, units):
     """TRESBillingWeights of slurm.conf, on two nodes of 2 cores, 32 GiB and a GPU each."""
     asked = ask(2, gpus=1, nodes=2, memory=32 * GIB)
-    assert units == price(billing, asked, 1.0, NODE)
-    assert 3 * units == price(replace(billing, charge_factor=1.5), asked, 2.0, NODE)
+    assert units == compute_charge(billing, asked, 1.0, NODE)
+    assert 3 * units == compute_charge(replace(billing, charge_factor=1.5), asked, 2.0, NODE)
 
 
 def test_a_job_that_names_no_memory_is_billed_what_it_is_given():
-    assert price(replace(TRES, memory_bytes_per_core=4 * GIB), ask(2), 1.0, NODE) == 2 + 0.25 * 8
-    assert price(TRES, ask(2), 1.0, NODE) == 2 + 0.25 * 384
-    assert price(TRES, ask(), 1.0, NODE) == 48 + 0.25 * 384, "what is left open is the whole node"
+    assert compute_charge(replace(TRES, memory_bytes_per_core=4 * GIB), ask(2), 1.0, NODE) == 2 + 0.25 * 8
+    assert compute_charge(TRES, ask(2), 1.0, NODE) == 2 + 0.25 * 384
+    assert compute_charge(TRES, ask(), 1.0, NODE) == 48 + 0.25 * 384, "what is left open is the whole node"
 
 
 def test_what_has_a_weight_and_is_not_known_leaves_the_price_unknown():
     unknown = NodeType("n")
-    assert price(TRES, ask(2), 1.0, unknown) is None
-    assert price(replace(TRES, gib_hour=None), ask(2), 1.0, unknown) == 2.0
+    assert compute_charge(TRES, ask(2), 1.0, unknown) is None
+    assert compute_charge(replace(TRES, gib_hour=None), ask(2), 1.0, unknown) == 2.0
 
 
 def test_a_price_is_said_as_its_rule_joins_it():

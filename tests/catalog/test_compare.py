@@ -2,9 +2,9 @@
 
 from dataclasses import replace
 
-from leadline.catalog.compare import compare
+from leadline.catalog.compare import compare_systems
 from leadline.core.systems import (
-    NOT_SHOWN,
+    UNLISTED_NODES,
     Billing,
     BillingRule,
     Limits,
@@ -25,11 +25,11 @@ REEF = System("Reef", "R", "cluster", "production", "slurm", (BATCH, GPU), sched
 
 
 def sentences(*partitions, **changes):
-    return [one.sentence for one in compare(REEF, replace(REEF, partitions=partitions, **changes)).changes]
+    return [one.sentence for one in compare_systems(REEF, replace(REEF, partitions=partitions, **changes)).changes]
 
 
 def test_a_first_look_has_no_changes():
-    assert (compare(None, REEF).before, compare(None, REEF).changes) == (None, ())
+    assert (compare_systems(None, REEF).before, compare_systems(None, REEF).changes) == (None, ())
 
 
 def test_nothing_is_said_of_a_system_that_is_as_it_was():
@@ -84,12 +84,12 @@ def test_access_that_changed_is_said():
 def test_a_qos_that_lets_more_through_comes_and_goes():
     long = replace(BATCH, name="batch-long", queue="batch", rules=SubmitRules(qos="long"))
     assert sentences(BATCH, GPU, long) == ["batch lets more through with QOS long now"]
-    back = compare(replace(REEF, partitions=(BATCH, GPU, long)), REEF).changes
+    back = compare_systems(replace(REEF, partitions=(BATCH, GPU, long)), REEF).changes
     assert [one.sentence for one in back] == ["batch lets no more through with QOS long"]
 
 
 def test_nodes_that_are_hidden_now_are_not_said_to_be_gone():
-    hidden = [replace(one, node=NodeType(NOT_SHOWN)) for one in (BATCH, GPU)]
+    hidden = [replace(one, node=NodeType(UNLISTED_NODES)) for one in (BATCH, GPU)]
     assert sentences(*hidden) == [
         "batch: Slurm does not show its nodes any more",
         "gpu: Slurm does not show its nodes any more",

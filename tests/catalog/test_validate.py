@@ -5,9 +5,9 @@ from datetime import date
 
 import pytest
 
-from leadline.catalog.files import device_row, read_devices, read_site
 from leadline.catalog.read import TomlCatalog
-from leadline.catalog.validate import validate
+from leadline.catalog.toml_files import device_row, read_devices, read_site
+from leadline.catalog.validate import validate_catalog
 from leadline.core.errors import InvalidInput, UnknownName
 from leadline.core.systems import Billing, BillingRule
 
@@ -20,7 +20,7 @@ def catalog():
 
 
 def problems(devices, systems=()):
-    return [finding.problem for finding in validate(devices, list(systems), TODAY) if finding.error]
+    return [finding.problem for finding in validate_catalog(devices, list(systems), TODAY) if finding.error]
 
 
 def test_the_shipped_catalog_has_no_errors(catalog):
@@ -72,7 +72,7 @@ def test_an_unknown_device_and_a_double_name_are_refused(catalog):
 
 def test_an_old_price_is_a_warning(catalog):
     system = catalog.system("Pitzer")
-    stale = [finding for finding in validate(catalog.devices(), [system], TODAY) if not finding.error]
+    stale = [finding for finding in validate_catalog(catalog.devices(), [system], TODAY) if not finding.error]
     assert any("2023" in finding.problem for finding in stale)
 
 

@@ -3,9 +3,9 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leadline.catalog.files import read_site
 from leadline.catalog.read import TomlCatalog
-from leadline.catalog.write import site_text
+from leadline.catalog.toml_files import read_site
+from leadline.catalog.write import format_site
 from leadline.core.hardware import Confidence
 from leadline.core.systems import (
     Billing,
@@ -58,16 +58,16 @@ SYSTEMS = st.builds(
 
 @given(SYSTEMS)
 def test_a_system_reads_again_as_it_was_written(system):
-    assert [system] == read_site(site_text([system], site="S", name="S", heading=["a", "b"]), "s.toml")
+    assert [system] == read_site(format_site([system], site="S", name="S", heading=["a", "b"]), "s.toml")
 
 
 def test_every_shipped_system_reads_again_as_it_was_written():
     for system in TomlCatalog(None).systems():
-        assert [system] == read_site(site_text([system], site=system.site, name=system.site), system.name)
+        assert [system] == read_site(format_site([system], site=system.site, name=system.site), system.name)
 
 
 def test_partitions_that_share_a_node_type_share_its_table():
     node = NodeType("thin", 4, cores=64)
     partitions = tuple(Partition(name, node) for name in ("a", "b"))
-    text = site_text([System("X", "S", "cluster", "production", "slurm", partitions)], site="S", name="S")
+    text = format_site([System("X", "S", "cluster", "production", "slurm", partitions)], site="S", name="S")
     assert (text.count("[systems.nodes."), text.count('node = "thin"')) == (1, 2)

@@ -146,4 +146,7 @@ def test_the_state_makes_the_same_times():
     times = learned(measured(2), measured(8, wire=300e9))
     asked = [reduce_of(2**22, 2), reduce_of(2**22, 4), reduce_of(2**30, 8)]
     for name in ("point", "spread", "beyond"):
-        assert getattr(times.predict(asked), name).tolist() == getattr(load_collective_times(times.dump()).predict(asked), name).tolist()
+        assert (
+            getattr(times.predict(asked), name).tolist()
+            == getattr(load_collective_times(times.dump()).predict(asked), name).tolist()
+        )

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from leadline.core.accounting import AccountedJob
 from leadline.core.jobs import JobState
+from leadline.core.queues import AccountedJob
 from leadline.estimators.queue_state import QUEUE_FEATURES, accounting_at, current_queue_rows, queue_rows
 
 HOUR = 3600.0

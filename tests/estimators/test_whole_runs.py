@@ -86,7 +86,10 @@ def test_a_workload_that_nobody_ran_is_refused(times):
 def test_a_wild_run_hardly_moves_the_others():
     seconds = [made_s(one) for one in HISTORY]
     seconds[4] *= 20
-    assert np.abs(relative(fit_run_times(HISTORY, seconds), run(devices=8, when=2.0), run("ssd", "B", 8, 2.0)) - 1).max() < 0.15
+    assert (
+        np.abs(relative(fit_run_times(HISTORY, seconds), run(devices=8, when=2.0), run("ssd", "B", 8, 2.0)) - 1).max()
+        < 0.15
+    )
 
 
 def test_the_state_makes_the_same_answers(times):

@@ -5,26 +5,26 @@ from dataclasses import replace
 
 import pytest
 
-from leadline.kit.design import OPTIMIZERS, PRECISIONS, Point, Settings, design, expected_s
+from leadline.kit.design import OPTIMIZERS, PRECISIONS, DesignSettings, MeasurementPoint, design_points, expected_step_s
 from leadline.kit.specs import LARGE, SPECS
 
 RATES = {"float32": 5e13, "tf32": 3e14, "float16": 6e14, "bfloat16": 6e14}
-GPU = Settings("cuda", RATES, ("timm", "transformers"))
+GPU = DesignSettings("cuda", RATES, ("timm", "transformers"))
 
 
 @pytest.fixture(scope="module")
 def points():
-    return design(GPU)
+    return design_points(GPU)
 
 
 def test_no_point_comes_twice_and_every_key_names_its_point(points):
     assert len(points) == len({point.key for point in points}) > 3000
-    assert points == [Point(**point.document()) for point in points]
+    assert points == [MeasurementPoint(**point.document()) for point in points]
 
 
 def test_the_seed_decides_the_order_and_nothing_else_does(points):
-    assert points == design(GPU)
-    other = design(Settings("cuda", RATES, ("timm", "transformers"), seed=1))
+    assert points == design_points(GPU)
+    other = design_points(DesignSettings("cuda", RATES, ("timm", "transformers"), seed=1))
     assert points[:20] != other[:20]
 
 
@@ -68,7 +68,7 @@ def test_every_beginning_has_small_middle_and_large_batches(points, count):
 
 
 def test_batches_double_from_one_without_a_gap():
-    whole = design(Settings("cpu", {"float32": 5e10}, quick=True, longest_step_s=0.05))
+    whole = design_points(DesignSettings("cpu", {"float32": 5e10}, quick=True, longest_step_s=0.05))
     of_one = sorted({p.batch for p in whole if (p.model, p.phase) == ("mlp-mini", "inference")})
     assert of_one == [1, 2, 4, 8, 16, 32, 64]
     trained = {(p.batch, p.optimizer, p.fused) for p in whole if (p.model, p.phase) == ("mlp-mini", "training")}
@@ -76,15 +76,15 @@ def test_batches_double_from_one_without_a_gap():
 
 
 def test_what_would_take_too_long_is_left_out():
-    slow = Settings("cpu", {"float32": 5e10})
-    plain = [replace(point, checkpointing=False) for point in design(slow)]
-    assert all(expected_s(SPECS[p.model], p, slow.rates) <= slow.longest_step_s for p in plain)
-    assert not LARGE & {point.model for point in design(slow)}
-    assert {point.model for point in design(GPU)} >= LARGE
+    slow = DesignSettings("cpu", {"float32": 5e10})
+    plain = [replace(point, checkpointing=False) for point in design_points(slow)]
+    assert all(expected_step_s(SPECS[p.model], p, slow.rates) <= slow.longest_step_s for p in plain)
+    assert not LARGE & {point.model for point in design_points(slow)}
+    assert {point.model for point in design_points(GPU)} >= LARGE
 
 
 def test_a_dtype_that_the_device_lacks_and_a_package_that_is_not_there_are_left_out():
-    dealt = design(Settings("cuda", {"float32": 1e13, "float16": 1e14}))
+    dealt = design_points(DesignSettings("cuda", {"float32": 1e13, "float16": 1e14}))
     assert {"fp32", "fp16", "amp-fp16"} == {point.precision for point in dealt}
     assert {""} == {SPECS[point.model].package for point in dealt}
 
@@ -99,16 +99,16 @@ def test_options_belong_to_those_that_have_them(points):
     assert {"vit", "gpt", "bert", "moe"} == {SPECS[point.model].family for point in remade}
     assert {"training"} == {point.phase for point in remade}
     assert not [point for point in points if point.compiled]
-    both = Counter(p.compiled for p in design(Settings("cuda", RATES, compiled=True))[:200])
+    both = Counter(p.compiled for p in design_points(DesignSettings("cuda", RATES, compiled=True))[:200])
     assert abs(both[True] - both[False]) <= 4
 
 
 def test_a_quick_design_has_every_family_in_small():
-    dealt = design(Settings("cpu", {"float32": 5e10}, quick=True, longest_step_s=0.05))
+    dealt = design_points(DesignSettings("cpu", {"float32": 5e10}, quick=True, longest_step_s=0.05))
     assert all(SPECS[point.model].quick for point in dealt)
     assert {s.family for s in SPECS.values() if not s.package} == {SPECS[p.model].family for p in dealt[:12]}
 
 
 def test_a_key_says_everything_but_nothing_twice():
-    point = Point("resnet50", 224, "training", "amp-bf16", 32, "adamw", fused=True, channels_last=True)
+    point = MeasurementPoint("resnet50", 224, "training", "amp-bf16", 32, "adamw", fused=True, channels_last=True)
     assert point.key == "resnet50-224/training/amp-bf16/adamw-fused/channels_last/b32"

@@ -7,10 +7,10 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from leadline.kit import KitError, machine
-from leadline.kit.design import Point
-from leadline.kit.measure import Bench
+from leadline.kit.design import MeasurementPoint
+from leadline.kit.measure import PointMeasurer
 from leadline.kit.memory import DeviceMemory
-from leadline.kit.timing import Patience
+from leadline.kit.timing import TimingLimits
 
 MIB = 2**20
 
@@ -104,11 +104,11 @@ def fail_with(bench, monkeypatch, error, before=lambda: None):
         raise error
 
     monkeypatch.setattr(bench, "_figures", figures)
-    return bench.measure(Point("mlp-mini", 64, "inference", "fp32", 1))
+    return bench.measure(MeasurementPoint("mlp-mini", 64, "inference", "fp32", 1))
 
 
 def test_out_of_memory_leaves_lower_bounds_and_a_process_of_use(cuda, monkeypatch):
-    bench = Bench("cuda", None, Patience.of(quick=True), ops=False)
+    bench = PointMeasurer("cuda", None, TimingLimits.of(quick=True), ops=False)
 
     def fill():
         cuda.take(39000 * MIB)
@@ -126,13 +126,13 @@ def test_out_of_memory_leaves_lower_bounds_and_a_process_of_use(cuda, monkeypatc
 
 
 def test_memory_that_stays_taken_ends_the_process(cuda, monkeypatch):
-    bench = Bench("cuda", None, Patience.of(quick=True), ops=False)
+    bench = PointMeasurer("cuda", None, TimingLimits.of(quick=True), ops=False)
     fail_with(bench, monkeypatch, RuntimeError("some failure"), lambda: cuda.take(100 * MIB))
     assert bench.spent
 
 
 def test_a_device_that_failed_ends_the_process_after_its_row(cuda, monkeypatch):
-    bench = Bench("cuda", None, Patience.of(quick=True), ops=False)
+    bench = PointMeasurer("cuda", None, TimingLimits.of(quick=True), ops=False)
     error = RuntimeError("CUDA error: an illegal memory access was encountered")
     row = fail_with(bench, monkeypatch, error, lambda: setattr(cuda, "broken", True))
     assert (row["outcome"], row["memory"]) == ("error", None)
@@ -159,7 +159,7 @@ def test_the_header_says_what_torch_says_of_the_gpu(cuda):
 
 def test_a_slice_of_a_gpu_has_no_meter(cuda):
     cuda.name = "NVIDIA A100-SXM4-40GB MIG 1g.5gb"
-    assert machine.meters("cuda") == (None, "a MIG slice has no meter of its own")
+    assert machine.open_meters("cuda") == (None, "a MIG slice has no meter of its own")
 
 
 def test_auto_takes_the_gpu_where_there_is_one(cuda):

@@ -8,7 +8,7 @@ from torch.autograd import DeviceType
 from torch.autograd.profiler_util import FunctionEvent
 
 from leadline.kit import OP_COLUMNS
-from leadline.kit.ops import MOST, counted_flops, profiled, summary
+from leadline.kit.ops import MAX_OPS, count_flops, profile_ops, summarize_ops
 
 
 def rows(found):
@@ -17,7 +17,7 @@ def rows(found):
 
 def test_a_product_on_the_cpu_is_found_with_its_shapes_and_calls():
     left, right = torch.randn(64, 32), torch.randn(32, 16)
-    found = profiled(lambda: [left @ right for _ in range(3)], "cpu", lambda: None)
+    found = profile_ops(lambda: [left @ right for _ in range(3)], "cpu", lambda: None)
     (product,) = [row for row in rows(found) if row["op"] == "aten::mm"]
     assert (product["shapes"], product["count"]) == ([[64, 32], [32, 16]], 3)
     assert product["host_s"] > 0
@@ -52,7 +52,7 @@ def gpu_events():
 
 
 def test_kernels_on_a_gpu_count_for_the_op_that_started_them():
-    found = summary(gpu_events(), on_device=True)
+    found = summarize_ops(gpu_events(), on_device=True)
     product, added = rows(found)
     assert (
         product["op"], product["shapes"], product["count"], product["kernels"], product["kernel"],
@@ -64,19 +64,19 @@ def test_kernels_on_a_gpu_count_for_the_op_that_started_them():
 
 
 def test_what_no_op_started_and_what_only_marks_a_span_is_not_shared_out():
-    found = summary(gpu_events(), on_device=True)
+    found = summarize_ops(gpu_events(), on_device=True)
     assert pytest.approx(found["device_busy_s"]) == 275e-6
     assert pytest.approx(found["ops_share"]) == 245 / 275
 
 
 def test_only_the_longest_ops_are_kept_and_the_share_says_how_much_that_is():
-    events = [event(at, f"aten::op{at}", 0, at + 1) for at in range(MOST + 20)]
-    found = summary(events, on_device=False)
-    assert len(found["ops"]) == MOST
-    whole = sum(range(1, MOST + 21))
+    events = [event(at, f"aten::op{at}", 0, at + 1) for at in range(MAX_OPS + 20)]
+    found = summarize_ops(events, on_device=False)
+    assert len(found["ops"]) == MAX_OPS
+    whole = sum(range(1, MAX_OPS + 21))
     assert (whole - sum(range(1, 21))) / whole == pytest.approx(found["ops_share"])
 
 
 def test_products_are_counted_as_two_operations_a_multiply_add():
     left, right = torch.randn(64, 32), torch.randn(32, 16)
-    assert counted_flops(lambda: left @ right) == 2 * 64 * 32 * 16
+    assert count_flops(lambda: left @ right) == 2 * 64 * 32 * 16

@@ -18,10 +18,10 @@ import pytest
 pytest.importorskip("torch")
 
 from leadline.kit import KitError
-from leadline.kit.design import Settings, design
-from leadline.kit.pack import pack
-from leadline.kit.run import Asked, run
-from leadline.kit.workers import Crashed, TimedOut, Worker
+from leadline.kit.design import DesignSettings, design_points
+from leadline.kit.pack import pack_kit
+from leadline.kit.run import MeasureOptions, run_measurements
+from leadline.kit.worker import Worker, WorkerCrashed, WorkerTimedOut
 
 SRC = str(Path(__file__).parents[2] / "src")
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join([SRC, *filter(None, sys.path)])}
@@ -54,14 +54,14 @@ def run_until(asked, points):
             raise Enough
 
     with pytest.raises(Enough):
-        run(asked, count)
+        run_measurements(asked, count)
     return last[0], announced
 
 
 @pytest.fixture(scope="module")
 def quick(tmp_path_factory):
     """Measure a few points; return what was asked, what was told, and every row as it was announced."""
-    asked = Asked(str(tmp_path_factory.mktemp("kit") / "rows.jsonl"), minutes=10, device="cpu", quick=True)
+    asked = MeasureOptions(str(tmp_path_factory.mktemp("kit") / "rows.jsonl"), minutes=10, device="cpu", quick=True)
     return (asked, *run_until(asked, 6))
 
 
@@ -73,7 +73,7 @@ def test_a_run_writes_a_header_and_the_first_points_of_the_design(quick):
     assert header["rates"]["float32"] > 1e8
     assert header["energy"]["reason"] == "there is no meter for a CPU"
     assert announced == rows
-    expected = [point.key for point in design(Settings(**header["design"]))]
+    expected = [point.key for point in design_points(DesignSettings(**header["design"]))]
     assert expected[:6] == [row["key"] for row in rows]
     assert (6, len(expected) - 6) == (told.in_file, told.left)
 
@@ -82,7 +82,7 @@ def test_a_run_writes_a_header_and_the_first_points_of_the_design(quick):
 def test_a_run_ends_when_its_time_is_up(quick, tmp_path):
     again = tmp_path / "again.jsonl"
     again.write_bytes(Path(quick[0].out).read_bytes())
-    told = run(replace(quick[0], out=str(again), minutes=0.001, ops=False))
+    told = run_measurements(replace(quick[0], out=str(again), minutes=0.001, ops=False))
     assert (told.in_file, told.outcomes) == (6, {})
     assert told.left == quick[1].left
 
@@ -111,7 +111,9 @@ def test_a_second_run_goes_on_where_the_first_ended(quick, tmp_path):
     header, rows = read(again)
     assert len({row["key"] for row in rows}) == len(rows) == more.in_file == told.in_file + 1
     assert announced == rows[-2:]
-    assert [point.key for point in design(Settings(**header["design"]))][: len(rows)] == [row["key"] for row in rows]
+    assert [point.key for point in design_points(DesignSettings(**header["design"]))][: len(rows)] == [
+        row["key"] for row in rows
+    ]
 
 
 @pytest.mark.slow
@@ -119,7 +121,7 @@ def test_a_second_run_goes_on_where_the_first_ended(quick, tmp_path):
 def test_a_file_is_not_resumed_with_another_design(quick, change, word):
     before = Path(quick[0].out).read_bytes()
     with pytest.raises(KitError) as caught:
-        run(replace(quick[0], **change))
+        run_measurements(replace(quick[0], **change))
     assert f"was begun with another {word}: leave it as it was" in str(caught.value)
     assert before == Path(quick[0].out).read_bytes()
 
@@ -150,7 +152,7 @@ def test_no_row_is_lost_or_doubled_by_kills_at_random_moments(tmp_path):
     header, rows = read(out)
     keys = [row["key"] for row in rows]
     assert kept == rows[: len(kept)]
-    assert [point.key for point in design(Settings(**header["design"]))][: len(keys)] == keys
+    assert [point.key for point in design_points(DesignSettings(**header["design"]))][: len(keys)] == keys
     assert json.loads(done.stdout)["in_file"] == len(keys)
 
 
@@ -164,7 +166,7 @@ def test_a_hang_is_ended_and_noted_and_larger_batches_are_passed_over(tmp_path):
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        run(Asked(str(out), device="cpu", quick=True, point_s=0.01), stop_after_two)
+        run_measurements(MeasureOptions(str(out), device="cpu", quick=True, point_s=0.01), stop_after_two)
     assert [row["outcome"] for row in rows] == ["timeout", "timeout"]
     assert rows[0]["reason"] == "it took longer than 0.01 s"
     assert rows == read(out)[1]
@@ -183,12 +185,12 @@ def test_a_worker_that_crashes_is_told_apart_from_one_that_hangs():
         "optimizer": "sgd",
     }
     threading.Timer(0.5, os.kill, (pid, signal.SIGSEGV)).start()
-    with pytest.raises(Crashed, match="signal SIGSEGV"):
+    with pytest.raises(WorkerCrashed, match="signal SIGSEGV"):
         worker.measure(point, 60)
     assert not psutil.pid_exists(pid)
     second = Worker(sys.executable, REQUEST)
     second.hello()
-    with pytest.raises(TimedOut):
+    with pytest.raises(WorkerTimedOut):
         second.measure(point, 0.2)
     assert not psutil.pid_exists(second._process.pid)
 
@@ -197,7 +199,9 @@ def test_a_python_without_torch_is_refused_in_one_sentence(tmp_path):
     bare = tmp_path / "bare"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(bare)], check=True)
     with pytest.raises(KitError) as caught:
-        run(Asked(str(tmp_path / "rows.jsonl"), device="cpu", python=str(bare / "bin" / "python")))
+        run_measurements(
+            MeasureOptions(str(tmp_path / "rows.jsonl"), device="cpu", python=str(bare / "bin" / "python"))
+        )
     assert f"{bare}/bin/python has no torch: name the Python of an environment that has it" == str(caught.value)
     assert not (tmp_path / "rows.jsonl").exists()
 
@@ -214,9 +218,9 @@ def test_a_python_without_torch_is_refused_in_one_sentence(tmp_path):
     ],
 )
 def test_what_cannot_be_done_is_refused_in_one_sentence_and_leaves_nothing(change, says, tmp_path):
-    asked = replace(Asked(str(tmp_path / "rows.jsonl"), device="cpu"), **change)
+    asked = replace(MeasureOptions(str(tmp_path / "rows.jsonl"), device="cpu"), **change)
     with pytest.raises(KitError) as caught:
-        run(asked)
+        run_measurements(asked)
     assert says in str(caught.value)
     assert list(tmp_path.iterdir()) == []
 
@@ -227,13 +231,13 @@ def test_no_gpu_is_said_where_there_is_none(tmp_path):
     if torch.cuda.is_available():
         pytest.skip("there is a GPU")
     with pytest.raises(KitError, match=r"--device cuda cannot be measured: torch .* sees no GPU here"):
-        run(Asked(str(tmp_path / "rows.jsonl"), device="cuda"))
+        run_measurements(MeasureOptions(str(tmp_path / "rows.jsonl"), device="cuda"))
 
 
 @pytest.mark.slow
 def test_the_kit_travels_as_one_file_that_needs_torch_alone(tmp_path):
     kit, out = tmp_path / "kit.pyz", tmp_path / "rows.jsonl"
-    assert pack(str(kit)) == kit.stat().st_size < 200_000
+    assert pack_kit(str(kit)) == kit.stat().st_size < 200_000
     names = zipfile.ZipFile(kit).namelist()
     assert all(name in ("__main__.py", "leadline/__init__.py") or name.startswith("leadline/kit/") for name in names)
     bare = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
@@ -249,7 +253,7 @@ def test_the_kit_travels_as_one_file_that_needs_torch_alone(tmp_path):
 
 def test_every_module_of_the_kit_comes_from_the_file_alone(tmp_path):
     kit = tmp_path / "kit.pyz"
-    pack(str(kit))
+    pack_kit(str(kit))
     program = (
         f"import sys; sys.path.insert(0, {str(kit)!r}); import leadline.kit.command, leadline.kit.worker; "
         "print(sorted({m.__file__.partition('.pyz')[1] for n, m in sys.modules.items() if n.startswith('leadline')}), "
@@ -260,11 +264,11 @@ def test_every_module_of_the_kit_comes_from_the_file_alone(tmp_path):
 
 
 def test_the_same_version_packs_to_the_same_bytes(tmp_path):
-    pack(str(tmp_path / "one.pyz"))
-    pack(str(tmp_path / "two.pyz"))
+    pack_kit(str(tmp_path / "one.pyz"))
+    pack_kit(str(tmp_path / "two.pyz"))
     assert (tmp_path / "one.pyz").read_bytes() == (tmp_path / "two.pyz").read_bytes()
     with pytest.raises(KitError, match="cannot be written"):
-        pack("/nowhere/kit.pyz")
+        pack_kit("/nowhere/kit.pyz")
 
 
 def test_an_interrupted_run_says_how_to_go_on(tmp_path):

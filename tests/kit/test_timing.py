@@ -4,7 +4,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from leadline.kit.timing import Patience, Timer, quantile
+from leadline.kit.timing import Timer, TimingLimits, quantile
 
 
 class Device:
@@ -57,7 +57,7 @@ def steady(step_s, first_s=2.0):
 
 
 def test_a_steady_step_is_its_median_and_the_slow_first_one_is_told_apart():
-    found, timer = timed(Device(1e-4, steady(0.02)), Patience(1.0, 0.5, 5))
+    found, timer = timed(Device(1e-4, steady(0.02)), TimingLimits(1.0, 0.5, 5))
     assert pytest.approx(found["step_s"], rel=0.01) == 0.02
     assert pytest.approx(found["first_step_s"], rel=0.01) == 2.0
     assert (found["warm_up_steps"], found["steady"], found["samples"]) == (3, True, 25)
@@ -66,14 +66,14 @@ def test_a_steady_step_is_its_median_and_the_slow_first_one_is_told_apart():
 
 
 def test_the_host_is_timed_apart_from_the_device():
-    found, _ = timed(Device(1e-3, steady(0.02)), Patience(1.0, 0.5, 5))
+    found, _ = timed(Device(1e-3, steady(0.02)), TimingLimits(1.0, 0.5, 5))
     assert pytest.approx(found["host_step_s"], rel=0.01) == 1e-3
-    bound, _ = timed(Device(0.02, steady(1e-3)), Patience(1.0, 0.5, 5))
+    bound, _ = timed(Device(0.02, steady(1e-3)), TimingLimits(1.0, 0.5, 5))
     assert pytest.approx(bound["step_s"], rel=0.06) == 0.02  # the device waits for the host
 
 
 def test_steps_too_short_for_the_clock_are_timed_many_at_once():
-    found, _ = timed(Device(1e-6, steady(1e-5, first_s=1e-4)), Patience(1.0, 0.1, 5))
+    found, _ = timed(Device(1e-6, steady(1e-5, first_s=1e-4)), TimingLimits(1.0, 0.1, 5))
     assert found["steps_a_sample"] == 91  # 1 ms of a step and its launch
     assert pytest.approx(found["step_s"], rel=0.01) == 1e-5
 
@@ -81,7 +81,7 @@ def test_steps_too_short_for_the_clock_are_timed_many_at_once():
 @pytest.mark.parametrize(("step_s", "samples"), [(0.1, 5), (0.7, 5), (0.9, 3), (10.0, 3)])
 def test_a_long_step_is_timed_as_few_times_as_allowed(step_s, samples):
     device = Device(1e-4, steady(step_s, first_s=step_s))
-    found, _ = timed(device, Patience(1.0, 0.5, 5))
+    found, _ = timed(device, TimingLimits(1.0, 0.5, 5))
     assert (samples, 3 + samples) == (found["samples"], device.steps)
 
 
@@ -90,7 +90,7 @@ def test_a_step_that_never_settles_says_so():
         while True:
             yield from (0.1, 0.3)
 
-    found, _ = timed(Device(1e-4, wavering()), Patience(1.0, 0.5, 5))
+    found, _ = timed(Device(1e-4, wavering()), TimingLimits(1.0, 0.5, 5))
     assert not found["steady"]
     assert pytest.approx(found["step_quantiles_s"][0], rel=0.01) == 0.1
     assert pytest.approx(found["step_quantiles_s"][-1], rel=0.01) == 0.3
@@ -98,13 +98,13 @@ def test_a_step_that_never_settles_says_so():
 
 def test_a_cpu_is_timed_by_the_clock_of_the_host():
     clock = Device(0.004, steady(0.0, first_s=0.0))
-    found = Timer("cpu", Patience(1.0, 0.1, 5), clock=lambda: clock.host_s).time(clock.step)
+    found = Timer("cpu", TimingLimits(1.0, 0.1, 5), clock=lambda: clock.host_s).time(clock.step)
     assert [pytest.approx(0.004)] * 7 == found["step_quantiles_s"]
 
 
 def test_meters_are_read_before_the_first_sample_and_after_each_block():
     device = Device(1e-4, steady(0.02))
-    timer = Timer("cpu", Patience(1.0, 0.5, 5), clock=lambda: device.host_s)
+    timer = Timer("cpu", TimingLimits(1.0, 0.5, 5), clock=lambda: device.host_s)
     timer.event, timer.wait = device.event, device.wait
     steps = []
     timer.time(device.step, lambda: steps.append(device.steps))

@@ -4,11 +4,11 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from leadline.kit.design import Point
-from leadline.kit.measure import Bench
+from leadline.kit.design import MeasurementPoint
+from leadline.kit.measure import PointMeasurer
 from leadline.kit.specs import BUILT_IN, NAMED, SPECS
-from leadline.kit.timing import Patience
-from leadline.kit.zoo import build
+from leadline.kit.timing import TimingLimits
+from leadline.kit.zoo import build_model
 
 PUBLISHED = {"resnet18": 11_689_512, "resnet50": 25_557_032, "resnet50-wide": 68_883_240, "convnext-t": 28_589_128}
 """Parameters of the architectures that these resemble in full."""
@@ -28,7 +28,7 @@ def test_the_work_in_the_table_is_what_torch_counts(spec):
 
     size = min(spec.work)
     with torch.device("meta"), torch.no_grad():
-        model, given = build(spec.name, size).eval(), inputs(spec, size, 2)
+        model, given = build_model(spec.name, size).eval(), inputs(spec, size, 2)
         with FlopCounterMode(display=False) as counter:
             model(given)
     assert spec.work[size] == pytest.approx(counter.get_total_flops() / 2, rel=0.02)
@@ -37,19 +37,19 @@ def test_the_work_in_the_table_is_what_torch_counts(spec):
 @pytest.mark.parametrize(("name", "parameters"), PUBLISHED.items())
 def test_a_model_has_the_parameters_of_the_one_it_resembles(name, parameters):
     with torch.device("meta"):
-        model = build(name, 224)
+        model = build_model(name, 224)
     assert parameters == sum(one.numel() for one in model.parameters())
 
 
 @pytest.mark.parametrize("spec", [one for one in BUILT_IN if one.quick], ids=lambda one: one.name)
 def test_a_small_model_takes_every_kind_of_step(spec):
-    bench = Bench("cpu", None, Patience(0.001, 0.001, 3), ops=True)
+    bench = PointMeasurer("cpu", None, TimingLimits(0.001, 0.001, 3), ops=True)
     size = min(spec.work)
     marks = {"channels_last": "channels_last" in spec.traits, "checkpointing": "checkpointing" in spec.traits}
     points = [
-        Point(spec.name, size, "training", "fp32", 2, "adamw", fused=True, **marks),
-        Point(spec.name, size, "training", "fp32", 2, "momentum"),
-        *(Point(spec.name, size, phase, "fp32", 2) for phase in spec.phases[1:]),
+        MeasurementPoint(spec.name, size, "training", "fp32", 2, "adamw", fused=True, **marks),
+        MeasurementPoint(spec.name, size, "training", "fp32", 2, "momentum"),
+        *(MeasurementPoint(spec.name, size, phase, "fp32", 2) for phase in spec.phases[1:]),
     ]
     for point in points:
         row = bench.measure(point)
@@ -61,16 +61,16 @@ def test_a_small_model_takes_every_kind_of_step(spec):
 
 @pytest.mark.parametrize("precision", ["bf16", "amp-bf16"])
 def test_sixteen_bits_are_used_where_the_precision_says_so(precision):
-    from leadline.kit.steps import Job
+    from leadline.kit.steps import MeasuredModel
 
-    job = Job(Point("mlp-mini", 64, "inference", precision, 2), "cpu")
+    job = MeasuredModel(MeasurementPoint("mlp-mini", 64, "inference", precision, 2), "cpu")
     assert (torch.bfloat16 if precision == "bf16" else torch.float32) == next(job.model.parameters()).dtype
     assert torch.bfloat16 == job.ready()().dtype
 
 
 def test_decoding_with_the_cache_agrees_with_the_whole_sequence():
     torch.manual_seed(0)
-    model = build("gpt-mini", 32).eval()
+    model = build_model("gpt-mini", 32).eval()
     tokens = torch.randint(0, 1000, (2, 9))
     with torch.inference_mode():
         whole = model(tokens)
@@ -85,7 +85,7 @@ def test_checkpointing_changes_no_gradient():
     gradients = []
     for remade in (False, True):
         torch.manual_seed(0)
-        model = build("gpt-mini", 32).train()
+        model = build_model("gpt-mini", 32).train()
         model.stack.checkpointing = remade
         model(torch.arange(32)[None]).square().mean().backward()
         gradients.append([one.grad.clone() for one in model.parameters()])
@@ -112,7 +112,9 @@ def test_a_token_of_a_window_sees_its_neighbours_and_not_the_opposite_edge():
 def test_a_named_model_is_built_with_random_weights_and_stepped(spec):
     pytest.importorskip(spec.package, reason=f"{spec.package} is not installed", exc_type=ImportError)
     size = 32 if spec.kind == "tokens" else min(spec.work)
-    row = Bench("cpu", None, Patience(0.0, 0.0, 1), ops=False).measure(Point(spec.name, size, "inference", "fp32", 1))
+    row = PointMeasurer("cpu", None, TimingLimits(0.0, 0.0, 1), ops=False).measure(
+        MeasurementPoint(spec.name, size, "inference", "fp32", 1)
+    )
     assert row["outcome"] == "ok", row["reason"]
     assert SPECS[spec.name] is spec
 
@@ -120,11 +122,11 @@ def test_a_named_model_is_built_with_random_weights_and_stepped(spec):
 def test_weights_are_filled_quickly_and_as_widely_as_torch_does_it():
     from torch.nn import init
 
-    from leadline.kit.weights import quick_weights
+    from leadline.kit.steps import fast_weight_init
 
     before = init.kaiming_uniform_
     torch.manual_seed(0)
-    with quick_weights("cpu"):
+    with fast_weight_init("cpu"):
         filled = torch.nn.Linear(1024, 3000)
     assert init.kaiming_uniform_ is before
     usual = torch.nn.Linear(1024, 3000)
@@ -132,7 +134,7 @@ def test_weights_are_filled_quickly_and_as_widely_as_torch_does_it():
         assert torch.isfinite(one).all()
     assert usual.weight.std().item() == pytest.approx(filled.weight.std().item(), rel=0.02)
     assert filled.weight.flatten()[-1] != 0  # what is left behind the last whole block is filled too
-    with quick_weights("cuda"):
+    with fast_weight_init("cuda"):
         assert init.kaiming_uniform_ is before
 
 
@@ -142,9 +144,9 @@ def test_a_step_whose_ops_cannot_be_told_keeps_its_time(monkeypatch):
     def refuse(*_):
         raise RuntimeError("CUPTI_ERROR_INSUFFICIENT_PRIVILEGES")
 
-    monkeypatch.setattr(measure, "profiled", refuse)
-    bench = Bench("cpu", None, Patience(0.0, 0.0, 1), ops=True)
-    row = bench.measure(Point("mlp-mini", 64, "inference", "fp32", 2))
+    monkeypatch.setattr(measure, "profile_ops", refuse)
+    bench = PointMeasurer("cpu", None, TimingLimits(0.0, 0.0, 1), ops=True)
+    row = bench.measure(MeasurementPoint("mlp-mini", 64, "inference", "fp32", 2))
     assert (row["outcome"], row["ops"]) == ("ok", None)
     assert row["step_s"] > 0
     assert row["ops_reason"] == "RuntimeError: CUPTI_ERROR_INSUFFICIENT_PRIVILEGES"

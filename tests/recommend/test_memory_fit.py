@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from leadline.core.errors import InvalidInput
 from leadline.core.estimate import Interval
-from leadline.core.fit import Cost, percent
+from leadline.core.fit import ChangeCost, format_probability
 from leadline.core.workload import (
     Adapters,
     InputShape,
@@ -95,7 +95,7 @@ def test_a_risk_that_is_none_is_refused(risk):
     ("risk", "written"), [(0.0, "less than 0.1%"), (0.011, "1.1%"), (0.5, "50%"), (0.9999, "more than 99.9%")]
 )
 def test_no_risk_is_written_as_certain(risk, written):
-    assert written == percent(risk)
+    assert written == format_probability(risk)
 
 
 CONFIG = Workload(ModelSource(ModelKind.HF_CONFIG, "config.json"), batch=8, sequence=512, precision=Precision.FP32)
@@ -136,7 +136,7 @@ def test_what_is_done_already_is_not_proposed_again():
         Workload(CONFIG.model, batch=1, precision=Precision.BF16, checkpointing=True, optimizer=Optimizer.SGD,
                  adapters=Adapters(16), quantization=Quantization.NF4), 1
     )  # fmt: skip
-    assert [one for one in every(done, batch=1) if one.asks is not Cost.HARDWARE] == []
+    assert [one for one in every(done, batch=1) if one.asks is not ChangeCost.HARDWARE] == []
 
 
 def test_a_configuration_without_a_precision_is_in_bfloat16_already():
@@ -147,7 +147,7 @@ def test_a_configuration_without_a_precision_is_in_bfloat16_already():
 def test_other_update_rules_are_told_to_change_the_results():
     rules = {one.options[1]: one for one in every(CONFIG) if one.options[0] == "--optimizer"}
     assert {"adamw8bit", "lion", "sgd"} == set(rules)
-    assert all(one.asks is Cost.RESULTS for one in rules.values())
+    assert all(one.asks is ChangeCost.RESULTS for one in rules.values())
     assert "2 copies of the weights less" in rules["sgd"].what
 
 
@@ -169,7 +169,7 @@ def test_adapters_come_before_weights_in_eight_and_in_four_bits():
     work = replace(CONFIG, precision=Precision.BF16)
     assert ["--lora 16", "--lora 16 --quantize 8bit", "--lora 16 --quantize 4bit"] in options(work)
     asked = [one for one in every(work) if "--lora" in one.options]
-    assert {Cost.RESULTS} == {one.asks for one in asked}
+    assert {ChangeCost.RESULTS} == {one.asks for one in asked}
     assert all(one.workload.adapters is not None for one in asked)
 
 
@@ -198,7 +198,7 @@ def test_nothing_is_adapted_in_inference_in_a_function_or_across_stages():
 def test_gpus_share_out_the_batch_and_the_weights():
     one = next(one for one in every(CONFIG) if one.options[:2] == ("--gpus", "4"))
     assert (one.workload.gpus, one.workload.batch, one.workload.parallelism.sharding) == (4, 2, Sharding.FULL)
-    assert Cost.HARDWARE is one.asks
+    assert ChangeCost.HARDWARE is one.asks
     shared = Workload(CONFIG.model, batch=8, gpus=4, parallelism=Parallelism(sharding=Sharding.FULL))
     assert not any("--gpus" in one.options for one in every(shared))
 

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from leadline.catalog.compare import compare
+from leadline.catalog.compare import compare_systems
 from leadline.core.jobs import JobSpec, ResourceSpec
-from leadline.core.systems import NOT_SHOWN, Limits, NodeType, Partition, System
+from leadline.core.systems import UNLISTED_NODES, Limits, NodeType, Partition, System
 from leadline.core.units import GIB, HOUR_S
 from leadline.recommend.queued_jobs import check_request, find_unrunnable_jobs
 
@@ -23,7 +23,7 @@ def job(partition, *, name="train", system="Reef", **asked):
 
 
 def reasons(after, *jobs):
-    return [one.sentence for one in find_unrunnable_jobs(compare(REEF, after), jobs)]
+    return [one.sentence for one in find_unrunnable_jobs(compare_systems(REEF, after), jobs)]
 
 
 def changed(old, new):
@@ -104,7 +104,10 @@ def test_a_job_that_could_not_run_before_is_not_broken_by_the_change():
 
 
 def test_without_an_earlier_look_all_that_cannot_run_are_named():
-    assert len(find_unrunnable_jobs(compare(None, REEF), [job("batch", walltime_s=100 * HOUR_S), job("batch")])) == 1
+    assert (
+        len(find_unrunnable_jobs(compare_systems(None, REEF), [job("batch", walltime_s=100 * HOUR_S), job("batch")]))
+        == 1
+    )
 
 
 def test_jobs_of_other_systems_are_none_of_its_business():
@@ -118,7 +121,7 @@ def test_a_job_that_names_no_partition_breaks_when_none_takes_it():
 
 
 def test_nodes_that_are_only_hidden_break_nothing():
-    hidden = Partition("gpu", NodeType(NOT_SHOWN), limits=Limits(max_walltime_s=24 * HOUR_S))
+    hidden = Partition("gpu", NodeType(UNLISTED_NODES), limits=Limits(max_walltime_s=24 * HOUR_S))
     after = replace(REEF, partitions=(BATCH, hidden))
     assert reasons(after, job("gpu-fat", gpus_per_node=4, memory_bytes_per_node=300 * GIB)) == []
     assert len(reasons(replace(after, partitions=(BATCH, replace(hidden, limits=Limits(max_walltime_s=60)))),

@@ -6,15 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leadline.catalog.billing import price
+from leadline.catalog.billing import compute_charge
 from leadline.core.errors import InvalidInput
 from leadline.core.estimate import Basis, Estimate, Interval, Target, Tier
 from leadline.core.hardware import Device, DeviceKind
 from leadline.core.jobs import ResourceSpec
+from leadline.core.queues import QueueWait
 from leadline.core.recommendation import Constraints
 from leadline.core.systems import Billing, BillingRule, Limits, NodeType, Partition, System
 from leadline.core.units import GIB
-from leadline.core.waits import QueueWait
 from leadline.recommend.feasibility import PlacementCandidate, check_configuration, check_place
 from leadline.recommend.ranking import pareto_front, rank_candidates
 from leadline.recommend.requests import resources_for_estimate, round_walltime_s
@@ -32,8 +32,10 @@ def candidate(cores, seconds, *, billing=OSC, memory=1 * GIB, spread=1.0, limit_
         Target("V100"), "test", Basis(Tier.SPECS), elapsed_s=elapsed, gpu_memory_bytes=Interval(memory, memory, memory)
     )
     request = ResourceSpec(cores_per_task=cores, gpus_per_node=1, walltime_s=round_walltime_s(seconds * spread))
-    hourly = price(billing, request, 1.0, node) if billing else None
-    return PlacementCandidate(System("Pitzer", "OSC", "hpc", "production", "slurm"), partition, GPU, estimate, request, hourly)
+    hourly = compute_charge(billing, request, 1.0, node) if billing else None
+    return PlacementCandidate(
+        System("Pitzer", "OSC", "hpc", "production", "slurm"), partition, GPU, estimate, request, hourly
+    )
 
 
 HARP = [candidate(48, 180), candidate(28, 95), candidate(10, 103)]
@@ -159,7 +161,9 @@ def test_under_a_deadline_the_wait_counts_where_it_is_known():
 
 def test_the_first_result_is_the_fastest_once_all_waits_are_known():
     quick, slow = waiting(candidate(28, 95), 600.0), waiting(candidate(10, 110), 5.0)
-    assert [one.resources.cores_per_task for one in rank_candidates([quick, slow], Constraints(budget=1.0)).options] == [10, 28]
+    assert [
+        one.resources.cores_per_task for one in rank_candidates([quick, slow], Constraints(budget=1.0)).options
+    ] == [10, 28]
     best = rank_candidates([quick, slow], Constraints(budget=1.0)).options[0]
     assert (best.wait_s.point, best.result_s.point) == (5.0, 115.0)
 

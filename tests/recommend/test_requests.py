@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from leadline.core.errors import InvalidInput
 from leadline.core.estimate import Interval
 from leadline.core.jobs import ResourceSpec
-from leadline.core.recommendation import Weights
+from leadline.core.recommendation import RiskWeights
 from leadline.core.systems import Billing, BillingRule, Limits, NodeType, Partition
 from leadline.core.units import GIB, HOUR_S
 from leadline.recommend.requests import (
@@ -25,7 +25,7 @@ from leadline.recommend.requests import (
 )
 from leadline.uncertainty.distributions import HalfLogNormals, log_spreads, quantile
 
-EVEN = Weights()
+EVEN = RiskWeights()
 SPREAD = st.floats(0.01, 2.5)
 RISK = st.floats(0.001, 0.5)
 WEIGHT = st.floats(0.01, 20)
@@ -68,7 +68,7 @@ def test_a_distribution_has_the_limit_of_the_interval_that_it_stands_for():
         HalfLogNormals.of(interval), 0.05, EVEN, KillLoss.LIMIT
     ).value  # fmt: skip
     with pytest.raises(InvalidInput, match="weight"):
-        limit_from_distribution(HalfLogNormals.of(interval), 0.05, Weights(-1, 1), KillLoss.LIMIT)
+        limit_from_distribution(HalfLogNormals.of(interval), 0.05, RiskWeights(-1, 1), KillLoss.LIMIT)
 
 
 def test_an_interval_without_width_is_asked_for_as_it_is():
@@ -85,7 +85,9 @@ def test_expected_loss_is_what_many_runs_lose_on_average():
             total += asked
             asked *= RERUN_GROWTH
         total += 0.5 * (asked - run)
-    assert pytest.approx(total / len(runs), rel=2e-3) == expected_loss(known, limit, Weights(1.0, 0.5), KillLoss.LIMIT)
+    assert pytest.approx(total / len(runs), rel=2e-3) == expected_loss(
+        known, limit, RiskWeights(1.0, 0.5), KillLoss.LIMIT
+    )
 
 
 def test_no_other_limit_within_the_risk_loses_noticeably_less():
@@ -109,26 +111,32 @@ def test_a_cap_between_the_two_is_asked_for_and_one_below_the_risk_is_oversteppe
 @given(SPREAD, RISK, WEIGHT, WEIGHT, LOSS)
 def test_the_accepted_risk_is_never_exceeded(spread, risk, kill, waste, loss):
     interval = spread_by(spread)
-    limit = limit_from_interval(interval, risk, Weights(kill, waste), loss)
+    limit = limit_from_interval(interval, risk, RiskWeights(kill, waste), loss)
     assert HalfLogNormals.of(interval).above(limit.value) <= risk * (1 + 1e-6)
     assert limit.risk <= risk
 
 
 @given(SPREAD, RISK, WEIGHT, WEIGHT, WEIGHT, LOSS)
 def test_a_dearer_kill_never_asks_for_less(spread, risk, kill, more, waste, loss):
-    cheap, dear = (limit_from_interval(spread_by(spread), risk, Weights(one, waste), loss).value for one in (kill, kill + more))
+    cheap, dear = (
+        limit_from_interval(spread_by(spread), risk, RiskWeights(one, waste), loss).value for one in (kill, kill + more)
+    )
     assert cheap <= dear * (1 + 1e-12)
 
 
 @given(SPREAD, RISK, WEIGHT, WEIGHT, WEIGHT)
 def test_dearer_waste_never_asks_for_more(spread, risk, kill, waste, more):
-    cheap, dear = (limit_from_interval(spread_by(spread), risk, Weights(kill, one)).value for one in (waste, waste + more))
+    cheap, dear = (
+        limit_from_interval(spread_by(spread), risk, RiskWeights(kill, one)).value for one in (waste, waste + more)
+    )
     assert dear <= cheap * (1 + 1e-12)
 
 
 @given(SPREAD, RISK, RISK, LOSS)
 def test_a_smaller_risk_never_asks_for_less(spread, one, other, loss):
-    limits = [limit_from_interval(spread_by(spread), risk, EVEN, loss).value for risk in sorted((one, other), reverse=True)]
+    limits = [
+        limit_from_interval(spread_by(spread), risk, EVEN, loss).value for risk in sorted((one, other), reverse=True)
+    ]
     assert limits[0] <= limits[1] * (1 + 1e-12)
 
 
@@ -139,7 +147,7 @@ def test_the_limit_grows_in_proportion_to_the_quantity(spread, risk, point):
 
 
 @pytest.mark.parametrize(
-    ("risk", "weights"), [(0.0, EVEN), (1.0, EVEN), (0.1, Weights(-1.0, 1.0)), (0.1, Weights(1.0, math.nan))]
+    ("risk", "weights"), [(0.0, EVEN), (1.0, EVEN), (0.1, RiskWeights(-1.0, 1.0)), (0.1, RiskWeights(1.0, math.nan))]
 )
 def test_a_risk_or_a_weight_out_of_range_is_refused(risk, weights):
     with pytest.raises(InvalidInput, match="not usable"):
@@ -182,13 +190,17 @@ def test_memory_that_is_charged_is_asked_for_more_sparingly():
     billing = Billing(BillingRule.CORE_HOURS, "SU", core_hour=1.0, memory_bytes_per_core=2 * GIB)
     memory = Interval(50 * GIB, 45 * GIB, 55 * GIB)
     charged = build_request(None, memory, ONE, replace(CPU, billing=billing), 0.2).resources
-    paid_for = build_request(None, memory, replace(ONE, cores_per_task=40), replace(CPU, billing=billing), 0.2).resources
+    paid_for = build_request(
+        None, memory, replace(ONE, cores_per_task=40), replace(CPU, billing=billing), 0.2
+    ).resources
     assert charged.memory_bytes_per_node < paid_for.memory_bytes_per_node
 
 
 def test_a_dearer_kill_asks_for_more_and_what_is_not_known_is_left_to_the_site():
     wide = Interval(30000, 27000, 33000)
-    limits = [build_request(wide, None, ONE, CPU, 0.3, Weights(kill, 1.0)).resources.walltime_s for kill in (0.2, 10.0)]
+    limits = [
+        build_request(wide, None, ONE, CPU, 0.3, RiskWeights(kill, 1.0)).resources.walltime_s for kill in (0.2, 10.0)
+    ]
     assert limits[0] < limits[1]
     assert None is build_request(wide, None, ONE, CPU, 0.05).resources.memory_bytes_per_node
     assert build_request(None, None, ONE, CPU, 0.05).reason == ""

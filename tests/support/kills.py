@@ -21,7 +21,7 @@ def kill_at_random(words: Sequence[str], *, seed: int, within_s: tuple[float, fl
     """
     chance = random.Random(seed)  # noqa: S311 - not secret
     for kills in range(MAX_KILLS):
-        process = subprocess.Popen(words)  # noqa: S603 - a test's own words
+        process = subprocess.Popen(words)
         try:
             process.wait(chance.uniform(*within_s) + kills * LONGER_S)
         except subprocess.TimeoutExpired:

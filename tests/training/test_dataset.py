@@ -11,16 +11,16 @@ from made_runs import campaign, make_run
 from leadline.core.errors import InvalidInput, UnknownName
 from leadline.core.hardware import Device, DeviceKind
 from leadline.core.jobs import JobState, ResourceSpec
-from leadline.core.models import Feature, Role
 from leadline.core.runs import Measurement, Scale
+from leadline.core.trained_model import Feature, FeatureRole
 from leadline.estimators.tabular.encoding import learn_encoding
 from leadline.training.dataset import _outside, complete_rows, describe_extrapolation, make_dataset
 from leadline.training.records import run_records
 
-EPOCHS = Feature("epochs", Role.PARAMETER, 1, 10, whole=True)
-SHIFT = Feature("shift", Role.PARAMETER, -1, 1)
-KIND = Feature("kind", Role.PARAMETER, choices=("a", "b"))
-NODES = Feature("nodes", Role.RESOURCE, 2, 2, whole=True, values=(2.0,), used=False)
+EPOCHS = Feature("epochs", FeatureRole.PARAMETER, 1, 10, whole=True)
+SHIFT = Feature("shift", FeatureRole.PARAMETER, -1, 1)
+KIND = Feature("kind", FeatureRole.PARAMETER, choices=("a", "b"))
+NODES = Feature("nodes", FeatureRole.RESOURCE, 2, 2, whole=True, values=(2.0,), used=False)
 ALL = (EPOCHS, SHIFT, KIND, NODES)
 
 
@@ -35,9 +35,13 @@ def test_what_lies_beyond_names_the_feature_its_value_and_what_was_run_the_farth
         "nodes = 4 is 2 times the largest that was run (2 alone)",
         "epochs = 40 is 4 times the largest that was run (1 to 10)",
     )
-    assert describe_extrapolation({"epochs": 0.5}, [EPOCHS]) == ("epochs = 0.5 is 2 times below the least that was run (1 to 10)",)
+    assert describe_extrapolation({"epochs": 0.5}, [EPOCHS]) == (
+        "epochs = 0.5 is 2 times below the least that was run (1 to 10)",
+    )
     assert describe_extrapolation({}, [EPOCHS]) == ("epochs is not given",)
-    assert describe_extrapolation({"epochs": "many"}, [EPOCHS]) == ("epochs = many is no number, as it was in the runs",)
+    assert describe_extrapolation({"epochs": "many"}, [EPOCHS]) == (
+        "epochs = many is no number, as it was in the runs",
+    )
 
 
 def test_a_row_is_completed_with_what_never_varied_and_cells_with_units_count_in_the_columns_unit():
@@ -57,7 +61,7 @@ def test_a_number_of_few_values_lists_them():
 def test_the_distance_is_the_one_that_the_estimators_encoding_finds(low, factor, value):
     high = low * factor
     expected = learn_encoding([{"x": low}, {"x": high}]).encode([{"x": value}])[1][0]
-    said = _outside(Feature("x", Role.PARAMETER, low, high), value)
+    said = _outside(Feature("x", FeatureRole.PARAMETER, low, high), value)
     assert math.isclose(expected, said[0] if said else 0.0, rel_tol=1e-6, abs_tol=1e-6)
 
 
@@ -69,7 +73,7 @@ def test_parameters_and_resources_are_features_and_those_that_never_vary_are_mar
     data = data_of(campaign())
     assert [one.name for one in data.features if one.used] == ["epochs", "samples", "kind", "cores"]
     assert [one.name for one in data.features if not one.used] == ["nodes", "gpus", "partition"]
-    assert [one.role for one in data.features] == [Role.PARAMETER] * 3 + [Role.RESOURCE] * 4
+    assert [one.role for one in data.features] == [FeatureRole.PARAMETER] * 3 + [FeatureRole.RESOURCE] * 4
     assert (data.dataset.application, data.dataset.target, len(data.dataset.samples)) == ("net", "elapsed_s", 150)
 
 

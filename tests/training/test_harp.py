@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from leadline.core.errors import InvalidInput
-from leadline.core.runs import Scale
-from leadline.core.samples import Sample
+from leadline.core.runs import Sample, Scale
 from leadline.training.cross_validation import harp_adjustment
 from leadline.training.harp import SEED, build_harp
 from leadline.uncertainty.metrics import underprediction

@@ -41,7 +41,12 @@ def test_a_file_is_read_with_its_device_points_and_ops(tmp_path):
     found = read_measurements(written(tmp_path, OK, OOM))
     assert (found.device.name, found.device.compute_units, found.software["torch"]) == ("NVIDIA A100", 108, "2.9.0")
     fine, failed = found.points
-    assert (fine.outcome, fine.step_s, fine.point.batch, fine.memory.peak_reserved_bytes) == (MeasurementOutcome.OK, 0.02, 8, 2**31)
+    assert (fine.outcome, fine.step_s, fine.point.batch, fine.memory.peak_reserved_bytes) == (
+        MeasurementOutcome.OK,
+        0.02,
+        8,
+        2**31,
+    )
     assert (
         fine.ops[0].op, fine.ops[0].shapes, fine.ops[0].count, fine.ops[0].device_s,
     ) == ("aten::mm", [[4, 8], [8, 2]], 2, 1e-4)  # fmt: skip
@@ -117,7 +122,7 @@ def test_a_file_that_is_not_there_is_refused(tmp_path):
 @pytest.mark.slow
 def test_what_the_kit_writes_here_is_read_whole(tmp_path):
     pytest.importorskip("torch")
-    from leadline.kit.run import Asked, run
+    from leadline.kit.run import MeasureOptions, run_measurements
 
     path = tmp_path / "here.jsonl"
 
@@ -126,7 +131,7 @@ def test_what_the_kit_writes_here_is_read_whole(tmp_path):
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        run(Asked(str(path), minutes=10, device="cpu", quick=True), stop_after_six)
+        run_measurements(MeasureOptions(str(path), minutes=10, device="cpu", quick=True), stop_after_six)
     found = read_measurements(path)
     assert (len(found.points), found.device.type) == (6, "cpu")
     fine = [point for point in found.points if point.outcome is MeasurementOutcome.OK]

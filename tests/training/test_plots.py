@@ -15,7 +15,9 @@ def straight(quick):
     """Return a model by the estimator that fits at once."""
     targets = TrainingOptions(targets=("elapsed_s", "host_memory_bytes"))
     only = {"linear": quick["linear"]}
-    return build_model(run_records(campaign(80, 24)), only, TrainingOrigin("runs", "2026-01-02", "leadline train runs"), targets)
+    return build_model(
+        run_records(campaign(80, 24)), only, TrainingOrigin("runs", "2026-01-02", "leadline train runs"), targets
+    )
 
 
 def test_a_learning_curve_rises_in_cost_and_falls_in_error(straight):

@@ -9,9 +9,8 @@ from functools import lru_cache
 import numpy as np
 import pytest
 
-from leadline.core.accounting import AccountedJob
 from leadline.core.errors import InvalidInput
-from leadline.core.waits import AT_ONCE_S
+from leadline.core.queues import IMMEDIATE_START_S, AccountedJob
 from leadline.estimators.queue_state import accounting_at, queue_rows
 from leadline.training.queue_wait import fit_queue_wait_model, load_queue_wait_model
 
@@ -88,9 +87,9 @@ def test_waits_of_later_jobs_are_told_better_than_by_the_last_one_and_by_the_med
     median = np.median([one.wait_s for one in jobs[:600]])
 
     def off(guess):
-        return np.mean(np.abs(np.log((guess + AT_ONCE_S) / (true + AT_ONCE_S))))
+        return np.mean(np.abs(np.log((guess + IMMEDIATE_START_S) / (true + IMMEDIATE_START_S))))
 
-    assert 0.2 < np.mean(true <= AT_ONCE_S) < 0.8
+    assert 0.2 < np.mean(true <= IMMEDIATE_START_S) < 0.8
     assert off(point) < 0.9 * off(last)
     assert off(point) < 0.5 * off(median)
 
@@ -108,15 +107,15 @@ def test_where_a_wait_may_be_none_all_doubt_is_above_it():
     for without, (before, after) in {True: (35, 36), False: (37, 38)}.items():  # quantiles at (i + ½) ÷ 40
         for one in ends[without]:
             least, most = one.quantiles_s[before], one.quantiles_s[after]
-            assert least <= one.wait_s.high <= max(most, AT_ONCE_S, one.wait_s.point)
+            assert least <= one.wait_s.high <= max(most, IMMEDIATE_START_S, one.wait_s.point)
 
 
 def test_a_job_is_said_to_start_at_once_as_often_as_it_does():
     told, true = later()
     once = np.array([one.at_once for one in told])
-    assert np.mean(true <= AT_ONCE_S) == pytest.approx(np.mean(once), abs=0.1)
-    assert np.mean(true[once > 0.8] <= AT_ONCE_S) > 0.8
-    assert np.mean(true[once < 0.2] <= AT_ONCE_S) < 0.2
+    assert np.mean(true <= IMMEDIATE_START_S) == pytest.approx(np.mean(once), abs=0.1)
+    assert np.mean(true[once > 0.8] <= IMMEDIATE_START_S) > 0.8
+    assert np.mean(true[once < 0.2] <= IMMEDIATE_START_S) < 0.2
 
 
 def test_quantiles_ascend_and_the_point_lies_in_its_interval():
@@ -159,11 +158,11 @@ def test_what_the_scheduler_foretold_is_learned_and_believed_as_far_as_it_was_ri
 
     def off(rows):
         point = np.array([one.wait_s.point for one in model.waits(rows, 0.0)])
-        return np.mean(np.abs(np.log((point + AT_ONCE_S) / (true + AT_ONCE_S))))
+        return np.mean(np.abs(np.log((point + IMMEDIATE_START_S) / (true + IMMEDIATE_START_S))))
 
     asked = off(queue_rows(jobs, range(600, len(jobs)), forecasts))
     unasked = off(queue_rows(jobs, range(600, len(jobs))))
-    biased = np.mean(np.abs(np.log((3 * true + AT_ONCE_S) / (true + AT_ONCE_S))))
+    biased = np.mean(np.abs(np.log((3 * true + IMMEDIATE_START_S) / (true + IMMEDIATE_START_S))))
     assert asked < 0.8 * unasked
     assert asked < 0.7 * biased
 
@@ -185,7 +184,7 @@ def test_the_rest_of_a_wait_is_held_by_its_interval_too():
     held = []
     for one, wait_s in zip(told, true, strict=True):
         waited_s = 0.3 * one.wait_s.point
-        rest = one.remaining_s(waited_s) if wait_s > waited_s > AT_ONCE_S else None
+        rest = one.remaining_s(waited_s) if wait_s > waited_s > IMMEDIATE_START_S else None
         if rest is not None:
             held.append(rest.low <= wait_s - waited_s <= rest.high)
     assert len(held) > 50

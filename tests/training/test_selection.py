@@ -141,7 +141,9 @@ def test_one_that_is_far_worse_than_the_best_is_given_up_once_enough_runs_were_j
 def test_the_upper_bound_and_not_the_point_is_judged_by_cost_and_pinball(dataset):
     """A constant factor is taken out of the bound, so that all candidates ask for the same."""
     for policy in ("pinball", "cost"):
-        chosen = select_candidate(cross_validation_folds(dataset.samples, 4, seed=0), recipes(dataset, half=0.8, twice=1.3), policy)
+        chosen = select_candidate(
+            cross_validation_folds(dataset.samples, 4, seed=0), recipes(dataset, half=0.8, twice=1.3), policy
+        )
         figures = [one.policy[0] for one in chosen.scores if not one.candidate.adjusted]
         assert max(figures) == pytest.approx(min(figures), abs=1e-9)
 
@@ -155,7 +157,9 @@ def test_by_few_full_scale_runs_extrapolations_are_judged_too_and_fewer_candidat
     down = dataset.at(Scale.SCALED_DOWN)
     beyond = extrapolation_splits(down, dataset.scale_features, (0.5, 0.75))
     tried = recipes(dataset, good=1.05, fair=1.2, bad=3.0)
-    chosen = select_candidate(cross_validation_folds(dataset.samples, 4, seed=0), tried, "mape", few=True, extrapolations=beyond)
+    chosen = select_candidate(
+        cross_validation_folds(dataset.samples, 4, seed=0), tried, "mape", few=True, extrapolations=beyond
+    )
     assert chosen.winner.estimator == "good"
     assert {TrainingSet.BOTH} == {one.candidate.training_set for one in chosen.scores}
     assert not any(one.candidate.adjusted for one in chosen.scores)

@@ -38,7 +38,13 @@ BERT = {"model_type": "bert", "hidden_size": 768, "num_hidden_layers": 2, "num_a
         "intermediate_size": 3072, "vocab_size": 30522, "max_position_embeddings": 512}  # fmt: skip
 
 
-NAMES = (OpUtilizationKernels.name, LearnedKernels.name, NetworkKernels.name, BlackBoxKernels.name, RooflineKernels.name)
+NAMES = (
+    OpUtilizationKernels.name,
+    LearnedKernels.name,
+    NetworkKernels.name,
+    BlackBoxKernels.name,
+    RooflineKernels.name,
+)
 
 
 @pytest.fixture
@@ -91,7 +97,9 @@ def test_a_transformer_in_single_precision_is_priced_by_learned_kernels(job):
     assert (LearnedKernels.name, Tier.LEARNED) == (model.name, model.tier)
     assert "priced by the learned kernels: " in model.reasons[0]
     assert "the maker's figures" in model.reasons[0]
-    assert pytest.approx(RooflineKernels(device("A100 PCIe 40GB")).step_s(job().step), rel=1.0) == model.step_s(job().step)
+    assert pytest.approx(RooflineKernels(device("A100 PCIe 40GB")).step_s(job().step), rel=1.0) == model.step_s(
+        job().step
+    )
 
 
 def test_what_no_step_was_measured_of_has_an_assumed_range(job):

@@ -68,7 +68,9 @@ def test_who_survived_longer_is_expected_to_end_later(above, one, other, probabi
 def test_the_conditional_probability_is_that_of_bayes(above, past, probability):
     known = ContaminatedForecast(forecast(above=above))
     value = 100 * past * (1 + probability)
-    assert pytest.approx(known.above(value) / known.above(100 * past)) == ConditionalDistribution(known, 100 * past).above(value)
+    assert pytest.approx(known.above(value) / known.above(100 * past)) == ConditionalDistribution(
+        known, 100 * past
+    ).above(value)
 
 
 def test_from_the_start_the_doubt_hardly_moves_the_upper_end():

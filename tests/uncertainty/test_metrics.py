@@ -112,7 +112,9 @@ def test_each_policy_keeps_what_it_says(kept, policy):
 
 def test_the_published_walltime_metric_is_right_where_nothing_ties():
     models = {name: MODELS[name] for name in ("never short, far", "close but short", "mixed")}
-    assert "never short, far" == choose_model("wtm-published", MEASURED, models) == choose_model("wtm", MEASURED, models)
+    assert (
+        "never short, far" == choose_model("wtm-published", MEASURED, models) == choose_model("wtm", MEASURED, models)
+    )
 
 
 def test_of_equals_the_first_is_kept():

@@ -11,8 +11,8 @@ from leadline.core.errors import MissingExtra
 from leadline.core.estimate import EstimatorChoice
 from leadline.core.graph import TracedJob
 from leadline.core.hardware import Device
-from leadline.core.models import TrainedModel
-from leadline.core.ports import ProcessRunner
+from leadline.core.processes import ProcessRunner
+from leadline.core.trained_model import TrainedModel
 from leadline.core.workload import ModelKind, Workload
 from leadline.estimators.memory.host import host_memory
 from leadline.estimators.white_box import WhiteBox

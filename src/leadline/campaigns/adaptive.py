@@ -7,13 +7,18 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from leadline.campaigns.budgets import cost_of
-from leadline.campaigns.designs import pool, space_filling
-from leadline.campaigns.encoding import Array
-from leadline.campaigns.forecast import Forecaster, forecast_cost, observations
-from leadline.campaigns.law import Law, squared_distances
-from leadline.campaigns.plan import FULL_SCALE_RUNS, SCALED_DOWN_RUNS, cheapest, plan
-from leadline.campaigns.space import configuration_of, key
+from leadline.campaigns.budgets import compute_cost
+from leadline.campaigns.configurations import configuration_key, run_configuration
+from leadline.campaigns.designs import sobol_pool, space_filling_design
+from leadline.campaigns.plan import FULL_SCALE_RUNS, SCALED_DOWN_RUNS, cheapest_configuration, plan_campaign
+from leadline.campaigns.run_time_model import (
+    Array,
+    RunTimeForecaster,
+    RunTimeModel,
+    forecast_cost,
+    run_observations,
+    squared_distances,
+)
 from leadline.core.campaigns import Campaign, Configuration, Design, PlannedRun
 from leadline.core.jobs import JobState
 from leadline.core.runs import Run, Scale
@@ -32,7 +37,7 @@ GOOD_ENOUGH, WORTH_IT = 0.005, 0.03
 of it by which all that is left to spend has to reduce it."""
 
 
-def propose(campaign: Campaign, finished: Sequence[Run], spent: float) -> tuple[PlannedRun, ...]:
+def propose_runs(campaign: Campaign, finished: Sequence[Run], spent: float) -> tuple[PlannedRun, ...]:
     """Return the runs to make next, first things first; none when nothing affordable is worth its cost.
 
     ``spent`` is what was spent of the budget, in its unit. Failures, timed-out runs included, are learned from: what is
@@ -44,7 +49,7 @@ def propose(campaign: Campaign, finished: Sequence[Run], spent: float) -> tuple[
         return ()
     if campaign.design is not Design.ADAPTIVE:
         return _rest(campaign, finished, left)
-    if not any(one.censored is False for one in observations(finished)):
+    if not any(one.censored is False for one in run_observations(finished)):
         return _another_start(campaign, finished, left)
     return _Chooser(campaign, finished, left).choose()
 
@@ -53,7 +58,7 @@ def _rest(campaign: Campaign, finished: Sequence[Run], left: float) -> tuple[Pla
     """Return what of a fixed design has not been run and fits what is left."""
     made = {run.id for run in finished}
     found = []
-    for one in plan(campaign, finished).runs:
+    for one in plan_campaign(campaign, finished).runs:
         cost = forecast_cost(campaign, one) or 0.0
         if one.id not in made and cost <= left:
             found.append(one)
@@ -64,11 +69,15 @@ def _rest(campaign: Campaign, finished: Sequence[Run], left: float) -> tuple[Pla
 def _another_start(campaign: Campaign, finished: Sequence[Run], left: float) -> tuple[PlannedRun, ...]:
     """Return the start, or the next of it where all that ran failed."""
     made = {run.id for run in finished}
-    start = [one for one in plan(campaign).runs if one.id not in made]
+    start = [one for one in plan_campaign(campaign).runs if one.id not in made]
     if start:
         return tuple(one for one in start if (forecast_cost(campaign, one) or 0.0) <= left)
-    tried = {key(configuration_of(run)) for run in finished}
-    others = [one for one in space_filling(campaign, Scale.SCALED_DOWN, len(tried) + 3) if key(one) not in tried]
+    tried = {configuration_key(run_configuration(run)) for run in finished}
+    others = [
+        one
+        for one in space_filling_design(campaign, Scale.SCALED_DOWN, len(tried) + 3)
+        if configuration_key(one) not in tried
+    ]
     return tuple(PlannedRun(campaign.name, one, Scale.SCALED_DOWN) for one in others[:1])
 
 
@@ -91,10 +100,10 @@ class _Chooser:
         self.campaign = campaign
         self.finished = finished
         self.left = left / campaign.repeats
-        self.forecaster = Forecaster(campaign, finished, cheapest(campaign))
-        self.law: Law = self.forecaster.law
-        self.tried = {key(configuration_of(run)) for run in finished}
-        self.asked = pool(campaign, Scale.FULL_SCALE, ASKED, salt=1)
+        self.forecaster = RunTimeForecaster(campaign, finished, cheapest_configuration(campaign))
+        self.law: RunTimeModel = self.forecaster.model
+        self.tried = {configuration_key(run_configuration(run)) for run in finished}
+        self.asked = sobol_pool(campaign, Scale.FULL_SCALE, ASKED, salt=1)
         success = self._success(self.asked)
         self.weights = success / success.sum()
 
@@ -116,14 +125,14 @@ class _Chooser:
         found: list[tuple[Scale, Configuration]] = []
         for scale, size in CANDIDATES.items():
             if open_[scale] > 0:
-                fresh = pool(self.campaign, scale, size, salt=2 + len(self.finished))
-                found += [(scale, one) for one in fresh if key(one) not in self.tried]
+                fresh = sobol_pool(self.campaign, scale, size, salt=2 + len(self.finished))
+                found += [(scale, one) for one in fresh if configuration_key(one) not in self.tried]
         configurations = [one for _, one in found]
         if not configurations:
             return _Candidates([], *[np.array([])] * 5)
         known = self.law.predict(configurations)
         seconds, spread = known.seconds, np.sqrt(known.log_covariance + known.log_noise**2)
-        unit = np.array([cost_of(self.campaign, one.resources, 1.0) for one in configurations])
+        unit = np.array([compute_cost(self.campaign, one.resources, 1.0) for one in configurations])
         most = self.campaign.walltime_s or math.inf
         cost = np.minimum(seconds * np.exp(np.minimum(spread, 2.0) ** 2 / 2), most) * unit
         surely = np.minimum(seconds * np.exp(spread), most) * unit
@@ -139,13 +148,16 @@ class _Chooser:
             Scale.SCALED_DOWN: _most(self.campaign.scaled_down_runs, SCALED_DOWN_RUNS, free=free),
             Scale.FULL_SCALE: _most(self.campaign.full_scale_runs, FULL_SCALE_RUNS, free=free),
         }
-        made = {scale: {key(configuration_of(one)) for one in self.finished if one.scale is scale} for scale in Scale}
+        made = {
+            scale: {configuration_key(run_configuration(one)) for one in self.finished if one.scale is scale}
+            for scale in Scale
+        }
         return {scale: most[scale] - len(made[scale]) for scale in Scale}
 
     def _success(self, found: Sequence[Configuration]) -> Array:
         """Return how probable it is that each run ends well, but for its limit: near failures it is not."""
         encoding = self.law.encoding
-        ran = [configuration_of(run) for run in self.finished]
+        ran = [run_configuration(run) for run in self.finished]
         failed = np.array([run.state not in (JobState.COMPLETED, JobState.TIMEOUT) for run in self.finished])
         (numeric, categories), (numeric2, categories2) = (
             encoding.coordinates(encoding.basis(each)) for each in (found, ran)

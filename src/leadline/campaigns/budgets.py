@@ -74,12 +74,12 @@ def _priced(campaign: Campaign) -> tuple[tuple[str, float | None, bool], ...]:
     )
 
 
-def cost_of(campaign: Campaign, resources: ResourceSpec, elapsed_s: float) -> float:
+def compute_cost(campaign: Campaign, resources: ResourceSpec, elapsed_s: float) -> float:
     """Return what ``elapsed_s`` on ``resources`` takes of the budget, in its unit; in seconds without a budget.
 
     A run is charged for the cores and GPUs that it asks for, on all its nodes, whether it uses them or not.
     """
-    unit = unit_of(campaign)
+    unit = budget_unit(campaign)
     hours = elapsed_s / HOUR_S
     cores = (resources.cores_per_task or 1) * resources.tasks_per_node * resources.nodes
     if unit is BudgetUnit.SECONDS:
@@ -90,6 +90,6 @@ def cost_of(campaign: Campaign, resources: ResourceSpec, elapsed_s: float) -> fl
     return hours * (cores * (campaign.core_hour or 0.0) + gpus * (campaign.gpu_hour or 0.0))
 
 
-def unit_of(campaign: Campaign) -> BudgetUnit:
+def budget_unit(campaign: Campaign) -> BudgetUnit:
     """Return what a campaign's costs are counted in."""
     return campaign.budget.unit if campaign.budget else BudgetUnit.SECONDS

@@ -8,8 +8,8 @@ from itertools import islice, product
 import numpy as np
 from scipy.stats import qmc
 
-from leadline.campaigns.encoding import Array, Encoding
-from leadline.campaigns.space import Axis, axes, configurations, distinct
+from leadline.campaigns.configurations import Axis, axes, configurations, distinct_configurations
+from leadline.campaigns.run_time_model import Array, CampaignEncoding
 from leadline.core.campaigns import Campaign, Configuration, Design
 from leadline.core.runs import Scale
 
@@ -21,19 +21,19 @@ AT_THE_TOP = 5
 """Every so many-th scaled-down configuration is one of the largest."""
 
 
-def design(campaign: Campaign, kind: Design, scale: Scale, count: int) -> list[Configuration]:
+def choose_configurations(campaign: Campaign, kind: Design, scale: Scale, count: int) -> list[Configuration]:
     """Return up to ``count`` distinct configurations of a scale, the same for the same campaign and seed.
 
     Fewer where the space has no more. The start of an adaptive design is a space-filling one.
     """
     choose: Callable[[Campaign, Scale, int], list[Configuration]] = {
-        Design.GRID: grid,
-        Design.RANDOM: at_random,
-    }.get(kind, space_filling)
+        Design.GRID: grid_design,
+        Design.RANDOM: random_design,
+    }.get(kind, space_filling_design)
     return choose(campaign, scale, count)
 
 
-def grid(campaign: Campaign, scale: Scale, count: int) -> list[Configuration]:
+def grid_design(campaign: Campaign, scale: Scale, count: int) -> list[Configuration]:
     """Return a full factorial design: every category and resource, and evenly spaced levels of what is numeric.
 
     The levels grow in turn, those that carry scale first, while there are at most ``count`` points. Where already the
@@ -50,7 +50,7 @@ def grid(campaign: Campaign, scale: Scale, count: int) -> list[Configuration]:
                 growing.remove(index)
             else:
                 counts = more
-    points = list(distinct(configurations(campaign, scale, product(*map(_shares, counts)))))
+    points = list(distinct_configurations(configurations(campaign, scale, product(*map(_shares, counts)))))
     random.Random(f"{campaign.seed} grid {scale}").shuffle(points)  # noqa: S311 - a design, no secret
     return points[:count]
 
@@ -64,22 +64,22 @@ def _shares(levels: int) -> list[float]:
     return [0.5] if levels == 1 else [index / (levels - 1) for index in range(levels)]
 
 
-def at_random(campaign: Campaign, scale: Scale, count: int) -> list[Configuration]:
+def random_design(campaign: Campaign, scale: Scale, count: int) -> list[Configuration]:
     """Return configurations drawn independently, each value uniform over its axis."""
     draw = random.Random(f"{campaign.seed} random {scale}")  # noqa: S311 - a design, no secret
     width = len(axes(campaign, scale))
     drawn = ([draw.random() for _ in range(width)] for _ in range(20 * count))
-    return list(islice(distinct(configurations(campaign, scale, drawn)), count))
+    return list(islice(distinct_configurations(configurations(campaign, scale, drawn)), count))
 
 
-def space_filling(campaign: Campaign, scale: Scale, count: int) -> list[Configuration]:
+def space_filling_design(campaign: Campaign, scale: Scale, count: int) -> list[Configuration]:
     """Return configurations far from each other, the cheaper of two that are as far, some at the largest scale.
 
     Chosen one after the other from a Sobol sequence by maximin distance over forecast cost, so that every beginning of
     the list is itself such a design.
     """
-    found = pool(campaign, scale, POOL)
-    encoding = Encoding(campaign)
+    found = sobol_pool(campaign, scale, POOL)
+    encoding = CampaignEncoding(campaign)
     basis = encoding.basis(found)
     where = _coordinates(encoding, basis)
     cost = np.exp(basis @ encoding.mean)
@@ -97,14 +97,14 @@ def space_filling(campaign: Campaign, scale: Scale, count: int) -> list[Configur
     return [found[index] for index in chosen[:count]]
 
 
-def pool(campaign: Campaign, scale: Scale, size: int, salt: int = 0) -> list[Configuration]:
+def sobol_pool(campaign: Campaign, scale: Scale, size: int, salt: int = 0) -> list[Configuration]:
     """Return distinct configurations of a scrambled Sobol sequence; ``size`` is a power of two."""
     width = len(axes(campaign, scale))
     sequence = qmc.Sobol(width, scramble=True, seed=np.random.default_rng([campaign.seed, salt, len(scale.name)]))
-    return list(distinct(configurations(campaign, scale, sequence.random(size))))
+    return list(distinct_configurations(configurations(campaign, scale, sequence.random(size))))
 
 
-def _coordinates(encoding: Encoding, basis: Array) -> Array:
+def _coordinates(encoding: CampaignEncoding, basis: Array) -> Array:
     """Return points such that each numeric axis spans 1, and two categories are 1 apart."""
     numeric, categories = encoding.coordinates(basis)
     span = np.ptp(numeric, axis=0) if len(numeric) else np.ones(numeric.shape[1])

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from leadline.campaigns.budgets import cost_of
-from leadline.campaigns.designs import design, pool
-from leadline.campaigns.forecast import Forecaster, forecast_cost
+from leadline.campaigns.budgets import compute_cost
+from leadline.campaigns.designs import choose_configurations, sobol_pool
+from leadline.campaigns.run_time_model import RunTimeForecaster, forecast_cost
 from leadline.core.campaigns import Campaign, Configuration, Design, PlannedRun
 from leadline.core.runs import Run, Scale
 
@@ -20,7 +20,7 @@ START_SHARE = 0.3
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class CampaignPlan:
     """What is made first, and what follows from it; costs are in the budget's unit.
 
     ``later`` is how many further configurations are chosen or checked against the budget once runs have shown what
@@ -39,7 +39,7 @@ class Plan:
     coverage: float | None = None
 
 
-def plan(campaign: Campaign, finished: Sequence[Run] = ()) -> Plan:
+def plan_campaign(campaign: Campaign, finished: Sequence[Run] = ()) -> CampaignPlan:
     """Return the runs to start with, forecast from ``finished`` runs of the campaign where there are any.
 
     The same campaign has the same runs whenever it is planned. Of an adaptive design it is the start. Where a budget is
@@ -47,21 +47,25 @@ def plan(campaign: Campaign, finished: Sequence[Run] = ()) -> Plan:
     """
     if campaign.design is Design.ADAPTIVE:
         return _start(campaign, finished)
-    small = design(campaign, campaign.design, Scale.SCALED_DOWN, _or(campaign.scaled_down_runs, SCALED_DOWN_RUNS))
-    full = design(campaign, campaign.design, Scale.FULL_SCALE, _or(campaign.full_scale_runs, FULL_SCALE_RUNS))
-    forecaster = Forecaster(campaign, finished, cheapest(campaign))
+    small = choose_configurations(
+        campaign, campaign.design, Scale.SCALED_DOWN, _or(campaign.scaled_down_runs, SCALED_DOWN_RUNS)
+    )
+    full = choose_configurations(
+        campaign, campaign.design, Scale.FULL_SCALE, _or(campaign.full_scale_runs, FULL_SCALE_RUNS)
+    )
+    forecaster = RunTimeForecaster(campaign, finished, cheapest_configuration(campaign))
     everything = [*_runs(campaign, small, Scale.SCALED_DOWN), *_runs(campaign, full, Scale.FULL_SCALE)]
     if campaign.budget is None:
         return _plan(forecaster, everything)
-    if not forecaster.known:
+    if not forecaster.informed:
         pilots = _pilots(forecaster, small)
         return _plan(forecaster, _runs(campaign, pilots, Scale.SCALED_DOWN), len(small) + len(full) - len(pilots))
     return _within(forecaster, forecaster.forecast(everything), campaign.budget.amount)
 
 
-def cheapest(campaign: Campaign) -> Configuration:
+def cheapest_configuration(campaign: Campaign) -> Configuration:
     """Return the configuration that is expected to take least, on which a user's guess of the first run is taken."""
-    return design(campaign, Design.SPACE_FILLING, Scale.SCALED_DOWN, 1)[0]
+    return choose_configurations(campaign, Design.SPACE_FILLING, Scale.SCALED_DOWN, 1)[0]
 
 
 def start_size(campaign: Campaign) -> int:
@@ -73,30 +77,30 @@ def start_size(campaign: Campaign) -> int:
     )
 
 
-def _start(campaign: Campaign, finished: Sequence[Run]) -> Plan:
+def _start(campaign: Campaign, finished: Sequence[Run]) -> CampaignPlan:
     count = min(start_size(campaign), _or(campaign.scaled_down_runs, start_size(campaign)))
-    forecaster = Forecaster(campaign, finished, cheapest(campaign))
-    small = design(campaign, campaign.design, Scale.SCALED_DOWN, count)
+    forecaster = RunTimeForecaster(campaign, finished, cheapest_configuration(campaign))
+    small = choose_configurations(campaign, campaign.design, Scale.SCALED_DOWN, count)
     runs = list(forecaster.forecast(_runs(campaign, small, Scale.SCALED_DOWN)))
     wanted = [campaign.scaled_down_runs, campaign.full_scale_runs]
     later = None if None in wanted else sum(one or 0 for one in wanted) - len(small)
-    if campaign.budget is None or not forecaster.known:
+    if campaign.budget is None or not forecaster.informed:
         return _plan(forecaster, runs, later)
     affordable = _prefix(campaign, runs, campaign.budget.amount * START_SHARE)
     made = _plan(forecaster, affordable or runs[: campaign.repeats], later)
-    return replace(made, kept=max(campaign.budget.amount - cost_of_all(campaign, made.runs), 0.0))
+    return replace(made, kept=max(campaign.budget.amount - total_forecast_cost(campaign, made.runs), 0.0))
 
 
-def _within(forecaster: Forecaster, runs: Sequence[PlannedRun], budget: float) -> Plan:
+def _within(forecaster: RunTimeForecaster, runs: Sequence[PlannedRun], budget: float) -> CampaignPlan:
     """Return the plan of the runs that a budget allows: scaled-down ones in their order, then full-scale ones."""
     campaign = forecaster.campaign
     small = [one for one in runs if one.scale is Scale.SCALED_DOWN]
     full = [one for one in runs if one.scale is Scale.FULL_SCALE]
-    kept = min(cost_of_all(campaign, full), budget * FULL_SCALE_SHARE)
+    kept = min(total_forecast_cost(campaign, full), budget * FULL_SCALE_SHARE)
     first = _prefix(campaign, small, budget - kept)
-    second = _prefix(campaign, full, budget - cost_of_all(campaign, first))
+    second = _prefix(campaign, full, budget - total_forecast_cost(campaign, first))
     made = _plan(forecaster, [*first, *second])
-    return replace(made, left_out=len(runs) - len(made.runs), kept=budget - cost_of_all(campaign, made.runs))
+    return replace(made, left_out=len(runs) - len(made.runs), kept=budget - total_forecast_cost(campaign, made.runs))
 
 
 def _prefix(campaign: Campaign, runs: Sequence[PlannedRun], budget: float) -> list[PlannedRun]:
@@ -110,23 +114,23 @@ def _prefix(campaign: Campaign, runs: Sequence[PlannedRun], budget: float) -> li
     return taken
 
 
-def cost_of_all(campaign: Campaign, runs: Sequence[PlannedRun]) -> float:
+def total_forecast_cost(campaign: Campaign, runs: Sequence[PlannedRun]) -> float:
     """Return what runs are forecast to cost together, in the budget's unit; those without a forecast count nothing."""
     return sum(forecast_cost(campaign, one) or 0.0 for one in runs)
 
 
-def _plan(forecaster: Forecaster, runs: Sequence[PlannedRun], later: int | None = 0) -> Plan:
+def _plan(forecaster: RunTimeForecaster, runs: Sequence[PlannedRun], later: int | None = 0) -> CampaignPlan:
     relative = forecaster.relative([one.configuration for one in runs]) if runs else []
-    made = Plan(forecaster.campaign, forecaster.forecast(runs), tuple(relative), later)
-    return replace(made, coverage=_coverage(forecaster, len(runs))) if forecaster.known else made
+    made = CampaignPlan(forecaster.campaign, forecaster.forecast(runs), tuple(relative), later)
+    return replace(made, coverage=_coverage(forecaster, len(runs))) if forecaster.informed else made
 
 
-def _coverage(forecaster: Forecaster, count: int) -> float:
+def _coverage(forecaster: RunTimeForecaster, count: int) -> float:
     """Return the forecast cost of ``count`` runs spread over the full-scale space."""
     campaign = forecaster.campaign
-    found = pool(campaign, Scale.FULL_SCALE, 128)
+    found = sobol_pool(campaign, Scale.FULL_SCALE, 128)
     times = forecaster.seconds(found)
-    costs = [cost_of(campaign, one.resources, time.point) for one, time in zip(found, times, strict=True) if time]
+    costs = [compute_cost(campaign, one.resources, time.point) for one, time in zip(found, times, strict=True) if time]
     return count * sum(costs) / len(costs)
 
 
@@ -134,7 +138,7 @@ def _runs(campaign: Campaign, found: Sequence[Configuration], scale: Scale) -> l
     return [PlannedRun(campaign.name, one, scale, repeat) for one in found for repeat in range(campaign.repeats)]
 
 
-def _pilots(forecaster: Forecaster, found: Sequence[Configuration]) -> list[Configuration]:
+def _pilots(forecaster: RunTimeForecaster, found: Sequence[Configuration]) -> list[Configuration]:
     """Return a few configurations from the cheapest to the middling, from which the others can be forecast."""
     work = forecaster.relative(found)
     order = sorted(range(len(found)), key=work.__getitem__)

@@ -6,20 +6,20 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from leadline.campaigns.budgets import cost_of
-from leadline.campaigns.jobs import job_of
-from leadline.campaigns.ledger import (
-    AGAIN,
-    Cause,
-    Tally,
-    causes,
-    elapsed_s,
-    expected_s,
-    note_of,
-    run_of_entry,
-    spent,
-    tally,
-    typical_s,
+from leadline.campaigns.budgets import compute_cost
+from leadline.campaigns.configurations import build_job
+from leadline.campaigns.journal import (
+    RETRIED_STATES,
+    CampaignTotals,
+    FailureSummary,
+    budget_spent,
+    campaign_totals,
+    expected_run_s,
+    failure_summaries,
+    format_note,
+    mean_completed_s,
+    run_from_entry,
+    total_elapsed_s,
 )
 from leadline.core.campaigns import Campaign, Design, PlannedRun
 from leadline.core.jobs import JobSpec, JobState
@@ -27,17 +27,17 @@ from leadline.core.ports import HistoryStore
 from leadline.core.runs import Run
 from leadline.execution.schedulers.job_queue import JobQueue, QueueEntry, QueueJournal
 
-HOPELESS = 3
+MIN_HOPELESS_RUNS = 3
 """So many first runs of a call that all fail in one way end it."""
-STOP = "stop"
+STOP_FLAG = "stop"
 """The wish by which another process stops this one."""
 TICK_S = 0.5
 
-Propose = Callable[[Campaign, tuple[Run, ...], float], tuple[PlannedRun, ...]]
+ProposeRuns = Callable[[Campaign, tuple[Run, ...], float], tuple[PlannedRun, ...]]
 """What chooses the next runs from the campaign, its runs that ended, and what was spent."""
 
 
-class Ending(StrEnum):
+class StopReason(StrEnum):
     """Why a call ended."""
 
     DONE = "done"
@@ -49,16 +49,16 @@ class Ending(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class CampaignReport:
     """How a call ended, where the campaign stands, and why runs failed, the commonest cause first."""
 
-    ending: Ending
-    tally: Tally
-    causes: list[Cause]
+    ending: StopReason
+    tally: CampaignTotals
+    causes: list[FailureSummary]
     ended_here: int
 
 
-def in_order(campaign: Campaign, runs: Sequence[PlannedRun]) -> list[PlannedRun]:
+def execution_order(campaign: Campaign, runs: Sequence[PlannedRun]) -> list[PlannedRun]:
     """Return planned runs in the order in which they are to be made.
 
     Those of a random design without a budget are mixed, scales and repeats, so that an hour in which the machine is
@@ -85,11 +85,11 @@ class Runner:
         journal: QueueJournal,
         folder: Path,
         history: HistoryStore | None,
-        propose: Propose | None = None,
+        propose: ProposeRuns | None = None,
         place: Callable[[JobSpec], JobSpec] = lambda spec: spec,
         max_runs: int | None = None,
         retry_failed: bool = False,
-        watch: Callable[[Tally, QueueEntry | None], None] = lambda *_: None,
+        watch: Callable[[CampaignTotals, QueueEntry | None], None] = lambda *_: None,
     ) -> None:
         self.campaign = campaign
         self.journal = journal
@@ -102,7 +102,7 @@ class Runner:
         self.watch = watch
         self.entries: dict[str, QueueEntry] = {}
         self.ended: list[QueueEntry] = []
-        self.ending: Ending | None = None
+        self.ending: StopReason | None = None
         self._interrupts = 0
         self._tells_to_end = False
         self._typical_s: dict[str, float] = {}
@@ -117,14 +117,14 @@ class Runner:
         """Return how many seconds the budget leaves for a run; ``None`` without a budget."""
         if self.campaign.budget is None:
             return None
-        return max(self._left(entry), 0.0) / cost_of(self.campaign, entry.spec.resources, 1.0)
+        return max(self._left(entry), 0.0) / compute_cost(self.campaign, entry.spec.resources, 1.0)
 
-    def run(self, planned: Sequence[PlannedRun], queue: JobQueue) -> Report:
-        """Run what is planned and not finished, ``in_order``, until there is no more, or until something ends it."""
-        self.journal.clear_flag(STOP)
+    def run(self, planned: Sequence[PlannedRun], queue: JobQueue) -> CampaignReport:
+        """Run what is planned and not finished, ``execution_order``, until there is no more, or until something ends it."""
+        self.journal.clear_flag(STOP_FLAG)
         queue.resume()
         self._put_back()
-        self._plan(in_order(self.campaign, planned))
+        self._plan(execution_order(self.campaign, planned))
         self._record_what_was_not()
         self.watch(self._tally(), None)
         while True:
@@ -139,13 +139,13 @@ class Runner:
             for entry in queue.wait(TICK_S if queue.running else 0.0):
                 self._take(entry)
             self.watch(self._tally(), None)
-        failed = causes([*self.entries.values()], self.folder)
-        return Report(self.ending or self._how_it_ended(), self._tally(), failed, len(self.ended))
+        failed = failure_summaries([*self.entries.values()], self.folder)
+        return CampaignReport(self.ending or self._how_it_ended(), self._tally(), failed, len(self.ended))
 
     def _plan(self, planned: Sequence[PlannedRun]) -> int:
         """Put runs into the journal; return how many are new."""
         before = len(self.entries)
-        self.journal.add([(one.id, self.place(job_of(self.campaign, one)), note_of(one)) for one in planned])
+        self.journal.add([(one.id, self.place(build_job(self.campaign, one)), format_note(one)) for one in planned])
         self.entries = {entry.key: entry for entry in self.journal.entries()}
         return len(self.entries) - before
 
@@ -153,8 +153,8 @@ class Runner:
         """Let runs wait again that others ended, and those that failed if they are to be retried."""
         for entry in self.journal.entries():
             failed = entry.state.final and entry.state is not JobState.COMPLETED
-            if entry.state in AGAIN or (self.retry_failed and failed):
-                self.journal.requeue(entry.key, lost_s=elapsed_s(entry) - entry.lost_s)
+            if entry.state in RETRIED_STATES or (self.retry_failed and failed):
+                self.journal.requeue(entry.key, lost_s=total_elapsed_s(entry) - entry.lost_s)
 
     def _record_what_was_not(self) -> None:
         """Take in runs that ended when nobody looked, or just before an earlier process died."""
@@ -165,7 +165,7 @@ class Runner:
     def _record(self, entry: QueueEntry) -> None:
         """Put a run into the history once: it is replaced there if this process dies before the journal knows."""
         if self.history is not None:
-            self.history.add(run_of_entry(entry))
+            self.history.add(run_from_entry(entry))
             entry = self.journal.mark_recorded(entry.key)
         self.entries[entry.key] = entry
 
@@ -180,25 +180,27 @@ class Runner:
     def _refresh(self) -> None:
         """Count anew what was spent and how long runs take."""
         entries = [*self.entries.values()]
-        self._typical_s, self._spent = typical_s(entries), spent(self.campaign, entries)
+        self._typical_s, self._spent = mean_completed_s(entries), budget_spent(self.campaign, entries)
 
     def _notice(self, queue: JobQueue) -> None:
         """Heed interrupts, the wish to stop, and a campaign in which nothing succeeds."""
         end = self._interrupts > 1
         if self._interrupts:
-            self.ending = self.ending or Ending.INTERRUPTED
+            self.ending = self.ending or StopReason.INTERRUPTED
         if self.ending is None and self._hopeless():
-            self.ending, end = Ending.HOPELESS, True
-        if self.ending is not Ending.STOPPED and self.journal.has_flag(STOP):
-            self.ending, end = Ending.STOPPED, True
+            self.ending, end = StopReason.HOPELESS, True
+        if self.ending is not StopReason.STOPPED and self.journal.has_flag(STOP_FLAG):
+            self.ending, end = StopReason.STOPPED, True
         if end and not self._tells_to_end:
             self._tells_to_end = True
             queue.end()
 
     def _hopeless(self) -> bool:
-        if len(self.ended) < HOPELESS or any(entry.state is JobState.COMPLETED for entry in self.entries.values()):
+        if len(self.ended) < MIN_HOPELESS_RUNS or any(
+            entry.state is JobState.COMPLETED for entry in self.entries.values()
+        ):
             return False
-        return causes(self.ended, self.folder)[0].count == len(self.ended)
+        return failure_summaries(self.ended, self.folder)[0].count == len(self.ended)
 
     def _startable(self) -> Iterator[QueueEntry]:
         """Yield the runs that wait, in their order, as far as the budget and ``max_runs`` allow."""
@@ -230,8 +232,8 @@ class Runner:
         return self.campaign.budget.amount - self._spent - held
 
     def _expected(self, entry: QueueEntry) -> float | None:
-        seconds = expected_s(entry, self._typical_s)
-        return None if seconds is None else cost_of(self.campaign, entry.spec.resources, seconds)
+        seconds = expected_run_s(entry, self._typical_s)
+        return None if seconds is None else compute_cost(self.campaign, entry.spec.resources, seconds)
 
     def _goes_on(self) -> bool:
         """Whether there is more to start, now that nothing runs; an adaptive design is asked for it."""
@@ -241,7 +243,7 @@ class Runner:
             return True
         if self.propose is None or self._spent_up():
             return False
-        finished = tuple(run_of_entry(entry) for entry in self.entries.values() if entry.state.final)
+        finished = tuple(run_from_entry(entry) for entry in self.entries.values() if entry.state.final)
         return self._plan(self.propose(self.campaign, finished, self._spent)) > 0
 
     def _waiting(self) -> Iterator[QueueEntry]:
@@ -253,11 +255,11 @@ class Runner:
     def _spent_up(self) -> bool:
         return self.campaign.budget is not None and self._spent >= self.campaign.budget.amount
 
-    def _how_it_ended(self) -> Ending:
+    def _how_it_ended(self) -> StopReason:
         waiting = any(entry.state is JobState.PENDING for entry in self.entries.values())
         if waiting and self._enough():
-            return Ending.MAX_RUNS
-        return Ending.BUDGET if waiting or self._spent_up() else Ending.DONE
+            return StopReason.MAX_RUNS
+        return StopReason.BUDGET if waiting or self._spent_up() else StopReason.DONE
 
-    def _tally(self) -> Tally:
-        return tally(self.campaign, [*self.entries.values()])
+    def _tally(self) -> CampaignTotals:
+        return campaign_totals(self.campaign, [*self.entries.values()])

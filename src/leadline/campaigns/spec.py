@@ -11,11 +11,11 @@ from typing import TypeVar
 import msgspec
 
 from leadline.campaigns.budgets import parse_budget, require_prices
-from leadline.campaigns.jobs import RESOURCES, placeholders
+from leadline.campaigns.configurations import RESOURCES, placeholders
 from leadline.core.campaigns import Campaign, Design, Parameter, ParameterKind, Range
-from leadline.core.documents import load_toml, why_unread
+from leadline.core.documents import explain_read_error, from_toml
 from leadline.core.errors import InvalidInput
-from leadline.core.samples import Value
+from leadline.core.runs import Value
 from leadline.core.units import parse_bytes, parse_duration_s
 
 T = TypeVar("T")
@@ -84,8 +84,8 @@ def read_campaign(path: Path) -> Campaign:
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise InvalidInput(f"{path} cannot be read: {why_unread(error)}") from error
-    content = load_toml(text, _CampaignFile, what=str(path))
+        raise InvalidInput(f"{path} cannot be read: {explain_read_error(error)}") from error
+    content = from_toml(text, _CampaignFile, label=str(path))
     try:
         campaign = _campaign(content, path)
         _check(campaign)

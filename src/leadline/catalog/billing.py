@@ -9,7 +9,7 @@ from leadline.core.systems import Billing, BillingRule, NodeType
 from leadline.core.units import GIB
 
 
-def price(billing: Billing, request: ResourceSpec, hours: float, node: NodeType) -> float | None:
+def compute_charge(billing: Billing, request: ResourceSpec, hours: float, node: NodeType) -> float | None:
     """Return what ``request`` costs for ``hours`` on nodes of that type, in ``billing.currency``.
 
     ``None`` when a rate that the request needs is not known; 0.0 where the queue is free. What the request leaves to

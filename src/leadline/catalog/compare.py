@@ -3,14 +3,14 @@
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from leadline.core.systems import NOT_SHOWN, Billing, Change, Partition, Scheduling, System, SystemChange
+from leadline.core.systems import UNLISTED_NODES, Billing, FieldChange, Partition, Scheduling, System, SystemChange
 from leadline.core.units import format_bytes, format_duration
 
 Key = tuple[str, str, str]
 """Queue, node type and QOS: what stays the same of a partition while its figures change."""
 
 
-def compare(before: System | None, after: System) -> SystemChange:
+def compare_systems(before: System | None, after: System) -> SystemChange:
     """Return the changes of a system since ``before``, in the order of its partitions; none without a ``before``."""
     if before is None:
         return SystemChange(None, after)
@@ -35,7 +35,7 @@ def _is_comparable(before: System, after: System) -> bool:
     return False not in (first.accounting_answered, second.accounting_answered)
 
 
-def _gone(old: dict[Key, Partition], new: dict[Key, Partition]) -> Iterator[Change]:
+def _gone(old: dict[Key, Partition], new: dict[Key, Partition]) -> Iterator[FieldChange]:
     queues, said = {key[0] for key in new}, set()
     for (queue, node, qos), one in old.items():
         if (queue, node, qos) in new:
@@ -43,18 +43,20 @@ def _gone(old: dict[Key, Partition], new: dict[Key, Partition]) -> Iterator[Chan
         if queue not in queues:
             if queue not in said:
                 said.add(queue)
-                yield Change("partition", queue, "partition", queue, None, f"partition {queue} is gone")
-        elif NOT_SHOWN in (nodes := {key[1] for key in new if key[0] == queue}):
+                yield FieldChange("partition", queue, "partition", queue, None, f"partition {queue} is gone")
+        elif UNLISTED_NODES in (nodes := {key[1] for key in new if key[0] == queue}):
             if queue not in said:
                 said.add(queue)
-                yield Change("nodes", queue, "node", node, None, f"{queue}: Slurm does not show its nodes any more")
+                yield FieldChange(
+                    "nodes", queue, "node", node, None, f"{queue}: Slurm does not show its nodes any more"
+                )
         elif node not in nodes:
-            yield Change("nodes", queue, "node", node, None, f"{queue} has no nodes {_described(one)} any more")
+            yield FieldChange("nodes", queue, "node", node, None, f"{queue} has no nodes {_described(one)} any more")
         else:
-            yield Change("limit", queue, "qos", qos, None, f"{queue} lets no more through with QOS {qos}")
+            yield FieldChange("limit", queue, "qos", qos, None, f"{queue} lets no more through with QOS {qos}")
 
 
-def _come(old: dict[Key, Partition], new: dict[Key, Partition]) -> Iterator[Change]:
+def _come(old: dict[Key, Partition], new: dict[Key, Partition]) -> Iterator[FieldChange]:
     queues, said = {key[0] for key in old}, set()
     for (queue, node, qos), one in new.items():
         if (queue, node, qos) in old:
@@ -62,13 +64,13 @@ def _come(old: dict[Key, Partition], new: dict[Key, Partition]) -> Iterator[Chan
         if queue not in queues:
             if queue not in said:
                 said.add(queue)
-                yield Change("partition", queue, "partition", None, queue, f"partition {queue} is new")
-        elif node == NOT_SHOWN:
+                yield FieldChange("partition", queue, "partition", None, queue, f"partition {queue} is new")
+        elif node == UNLISTED_NODES:
             continue
         elif node not in {key[1] for key in old if key[0] == queue}:
-            yield Change("nodes", queue, "node", None, node, f"{queue} has nodes {_described(one)} now")
+            yield FieldChange("nodes", queue, "node", None, node, f"{queue} has nodes {_described(one)} now")
         else:
-            yield Change("limit", queue, "qos", None, qos, f"{queue} lets more through with QOS {qos} now")
+            yield FieldChange("limit", queue, "qos", None, qos, f"{queue} lets more through with QOS {qos} now")
 
 
 def _described(partition: Partition) -> str:
@@ -118,36 +120,36 @@ _SCHEDULING: tuple[tuple[str, str, Callable[[Any], str]], ...] = (
 )
 
 
-def _partition(old: Partition, new: Partition) -> Iterator[Change]:
+def _partition(old: Partition, new: Partition) -> Iterator[FieldChange]:
     name = new.name
     yield from _fields("limit", name, old.limits, new.limits, _LIMITS)
     yield from _fields("nodes", name, old.node, new.node, _NODE)
     yield from _fields("access", name, old, new, _ACCESS)
     before, after = _price(old.billing), _price(new.billing)
     if before != after:
-        yield Change("price", name, "billing", before, after, f"{name}: the price was {before}, and is {after}")
+        yield FieldChange("price", name, "billing", before, after, f"{name}: the price was {before}, and is {after}")
     for word in ("constraint", "gpu_option", "whole_nodes"):
         first, second = getattr(old.rules, word), getattr(new.rules, word)
         if first != second:
             what = word.replace("_", " ")
-            yield Change("access", name, word, first, second, _sentence(name, what, first, second, _plain))
+            yield FieldChange("access", name, word, first, second, _sentence(name, what, first, second, _plain))
 
 
 def _price(billing: Billing | None) -> str:
-    return "not known" if billing is None else billing.in_words()
+    return "not known" if billing is None else billing.price_text()
 
 
-def _scheduling(old: Scheduling, new: Scheduling) -> Iterator[Change]:
+def _scheduling(old: Scheduling, new: Scheduling) -> Iterator[FieldChange]:
     yield from _fields("scheduling", "", old, new, _SCHEDULING)
 
 
 def _fields(
     kind: str, place: str, old: object, new: object, fields: tuple[tuple[str, str, Callable[[Any], str]], ...]
-) -> Iterator[Change]:
+) -> Iterator[FieldChange]:
     for name, words, written in fields:
         before, after = getattr(old, name), getattr(new, name)
         if before != after:
-            yield Change(kind, place, name, before, after, _sentence(place, words, before, after, written))
+            yield FieldChange(kind, place, name, before, after, _sentence(place, words, before, after, written))
 
 
 def _sentence(place: str, words: str, before: object, after: object, written: Callable[[Any], str]) -> str:

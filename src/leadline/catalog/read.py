@@ -7,8 +7,8 @@ from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import TypeVar
 
-from leadline.catalog.files import read_devices, read_site
-from leadline.core.documents import load, why_unread
+from leadline.catalog.toml_files import read_devices, read_site
+from leadline.core.documents import explain_read_error, from_json
 from leadline.core.errors import InvalidInput, UnknownName
 from leadline.core.hardware import Device
 from leadline.core.systems import System
@@ -21,7 +21,7 @@ SITES = "sites"
 ADDITIONS = "additions"
 """The sub-folder of what is laid over the site's file of the same name: a TOML file of any of its keys."""
 
-MAKERS = frozenset({"nvidia", "amd", "instinct", "tesla", "geforce"})
+VENDOR_WORDS = frozenset({"nvidia", "amd", "instinct", "tesla", "geforce"})
 """Words that drivers put before a device's name, as in ``NVIDIA A100-SXM4-40GB`` or ``Tesla T4``."""
 
 
@@ -62,7 +62,7 @@ class TomlCatalog:
     def _devices(self) -> dict[str, Device]:
         shipped = read_devices((_shipped() / "devices.toml").read_text(encoding="utf-8"), "the shipped devices.toml")
         own = [device for path in self._own(DEVICES, "toml") for device in read_devices(_text(path), str(path))]
-        records = [load(_text(path), Device, what=str(path)) for path in self._own(DEVICES, "json")]
+        records = [from_json(_text(path), Device, label=str(path)) for path in self._own(DEVICES, "json")]
         return _first_wins([*records, *own, *shipped])
 
     @cached_property
@@ -85,7 +85,7 @@ class TomlCatalog:
 
 def _plain(name: str) -> str:
     """Return a device's name without its maker, hyphens and case."""
-    return " ".join(word for word in name.casefold().replace("-", " ").split() if word not in MAKERS)
+    return " ".join(word for word in name.casefold().replace("-", " ").split() if word not in VENDOR_WORDS)
 
 
 def _shipped() -> Traversable:
@@ -100,7 +100,7 @@ def _text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise InvalidInput(f"{path} cannot be read: {why_unread(error)}, or move it away") from error
+        raise InvalidInput(f"{path} cannot be read: {explain_read_error(error)}, or move it away") from error
 
 
 def _first_wins(entries: Iterable[T]) -> dict[str, T]:

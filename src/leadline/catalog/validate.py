@@ -28,7 +28,7 @@ class Finding:
     error: bool = True
 
 
-def validate(devices: Sequence[Device], systems: Sequence[System], today: date) -> list[Finding]:
+def validate_catalog(devices: Sequence[Device], systems: Sequence[System], today: date) -> list[Finding]:
     """Return what is wrong with the catalog, errors first."""
     names = {name.casefold() for device in devices for name in (device.name, *device.aliases)}
     found = [

@@ -8,21 +8,21 @@ from typing import Any
 
 import msgspec
 
-from leadline.catalog.files import (
+from leadline.catalog.toml_files import (
     BillingRow,
     NodeRow,
     PartitionRow,
     RulesRow,
     SchedulingRow,
     SystemRow,
-    base_unit,
+    unit_conversion,
 )
 from leadline.core.systems import Partition, SubmitRules, System
 
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
 
 
-def site_text(systems: Sequence[System], *, site: str, name: str, heading: Iterable[str] = ()) -> str:
+def format_site(systems: Sequence[System], *, site: str, name: str, heading: Iterable[str] = ()) -> str:
     """Return the file of a site's systems, below comment lines of ``heading``; what is not known is left out."""
     lines = [f"# {line}".rstrip() for line in heading]
     lines += ["", f"site = {_value(site)}", f"name = {_value(name)}"]
@@ -105,7 +105,7 @@ def _filled(row: type[msgspec.Struct], noun: object) -> dict[str, Any]:
     """Return what a noun says in a row's fields and units, but for what the row has by itself."""
     values: dict[str, Any] = {}
     for field in msgspec.structs.fields(row):
-        name, factor = base_unit(field.name)
+        name, factor = unit_conversion(field.name)
         value = getattr(noun, name, None)
         if field.name in _TABLES or value is None:
             continue

@@ -6,8 +6,7 @@ from enum import StrEnum
 
 from leadline.core.estimate import Interval
 from leadline.core.jobs import ResourceSpec
-from leadline.core.runs import Scale
-from leadline.core.samples import Value
+from leadline.core.runs import Scale, Value
 
 
 class ParameterKind(StrEnum):

@@ -17,14 +17,14 @@ def to_document(noun: object, schema: str) -> dict[str, Any]:
     return {"schema": schema, **built}
 
 
-def dump(document: object, *, indent: int = 2) -> str:
+def to_json(document: object, *, indent: int = 2) -> str:
     """Write a document (or a dataclass) as JSON text."""
     encoded = msgspec.json.encode(document)
     return msgspec.json.format(encoded, indent=indent).decode() if indent else encoded.decode()
 
 
-def load(text: str | bytes, kind: type[T], *, what: str) -> T:
-    """Read a dataclass from JSON text; ``what`` names the text in the error.
+def from_json(text: str | bytes, kind: type[T], *, label: str) -> T:
+    """Read a dataclass from JSON text; ``label`` names the text in the error.
 
     Raises:
         InvalidInput: the text is no JSON, or a field is missing, unknown or of the wrong type.
@@ -32,20 +32,20 @@ def load(text: str | bytes, kind: type[T], *, what: str) -> T:
     try:
         return msgspec.json.decode(text, type=kind)
     except msgspec.DecodeError as error:
-        raise InvalidInput(f"{what} cannot be read: {error}") from error
+        raise InvalidInput(f"{label} cannot be read: {error}") from error
 
 
-def load_toml(text: str, kind: type[T], *, what: str) -> T:
-    """Read a struct from TOML text; ``what`` names the text in the error.
+def from_toml(text: str, kind: type[T], *, label: str) -> T:
+    """Read a struct from TOML text; ``label`` names the text in the error.
 
     Raises:
         InvalidInput: the text is no TOML, or a key is missing, unknown or of the wrong type; with its line.
     """
-    return convert_toml(parse_toml(text, what=what), kind, text=text, what=what)
+    return convert_toml(parse_toml(text, label=label), kind, text=text, label=label)
 
 
-def convert_toml(document: dict[str, Any], kind: type[T], *, text: str, what: str) -> T:
-    """Read a struct from what was parsed of TOML; a mistake is looked up in ``text``, which ``what`` names.
+def convert_toml(document: dict[str, Any], kind: type[T], *, text: str, label: str) -> T:
+    """Read a struct from what was parsed of TOML; a mistake is looked up in ``text``, which ``label`` names.
 
     Raises:
         InvalidInput: a key is missing, unknown or of the wrong type; with its line.
@@ -53,12 +53,12 @@ def convert_toml(document: dict[str, Any], kind: type[T], *, text: str, what: st
     try:
         return msgspec.convert(document, kind)
     except msgspec.ValidationError as error:
-        from leadline.core.mistakes import explain  # noqa: PLC0415 - only for a document that is wrong
+        from leadline.core.document_errors import explain_validation_error  # noqa: PLC0415 - only for a document that is wrong
 
-        raise InvalidInput(f"{what}: {explain(str(error), document, kind, text)}") from error
+        raise InvalidInput(f"{label}: {explain_validation_error(str(error), document, kind, text)}") from error
 
 
-def why_unread(error: OSError | UnicodeDecodeError) -> str:
+def explain_read_error(error: OSError | UnicodeDecodeError) -> str:
     """Return why a text file could not be read, and what to do: ``Permission denied; make it readable``."""
     if isinstance(error, UnicodeDecodeError):
         return "it is not text in UTF-8; save it in that encoding"
@@ -68,8 +68,8 @@ def why_unread(error: OSError | UnicodeDecodeError) -> str:
     return f"{error.strerror or error}; {fix}"
 
 
-def parse_toml(text: str, *, what: str) -> dict[str, Any]:
-    """Read TOML text; ``what`` names the text in the error, which gives the line.
+def parse_toml(text: str, *, label: str) -> dict[str, Any]:
+    """Read TOML text; ``label`` names the text in the error, which gives the line.
 
     Raises:
         InvalidInput: the text is not TOML.
@@ -80,4 +80,4 @@ def parse_toml(text: str, *, what: str) -> dict[str, Any]:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         last = f"at line {max(1, len(text.splitlines()))}"
-        raise InvalidInput(f"{what} is not valid TOML: {str(error).replace('at end of document', last)}") from error
+        raise InvalidInput(f"{label} is not valid TOML: {str(error).replace('at end of document', last)}") from error

@@ -23,7 +23,7 @@ class Tier(StrEnum):
 class EstimatorChoice(StrEnum):
     """The estimators that a user may choose among, in place of the one that was least off."""
 
-    LAW = "law"
+    OP_UTILIZATION = "law"
     """The op law, learned from whole steps."""
     KERNELS = "kernels"
     """Kernels one by one, learned from other devices and from the sweep of this one, if it was calibrated."""

@@ -7,7 +7,7 @@ from leadline.core.estimate import Estimate, Interval
 from leadline.core.units import format_bytes
 
 
-class Cost(StrEnum):
+class ChangeCost(StrEnum):
     """What a change asks of the user beside time, the least first."""
 
     NOTHING = "nothing"
@@ -37,18 +37,20 @@ class MemoryCheck:
         return None if self.there_bytes is None else self.needed_bytes <= self.there_bytes
 
     @property
-    def sentence(self) -> str:
+    def describe(self) -> str:
         """Return what is needed and what is there."""
         needed = f"{self.kind} memory: needs {format_bytes(self.needed_bytes)}"
         if self.there_bytes is None or self.risk is None:
             return f"{needed}, and how much is there is not known"
         margin = self.there_bytes - self.needed_bytes
         left = f"{format_bytes(margin)} to spare" if margin >= 0 else f"{format_bytes(-margin)} too little"
-        return f"{needed} of {format_bytes(self.there_bytes)}, {left}; {percent(self.risk)} likely to run out"
+        return (
+            f"{needed} of {format_bytes(self.there_bytes)}, {left}; {format_probability(self.risk)} likely to run out"
+        )
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class FitChange:
     """Something that the user could change, and what comes of it.
 
     ``options`` are those of the command line, empty where Leadline has none for it. ``slower`` is the time for the same
@@ -57,7 +59,7 @@ class Change:
 
     what: str
     options: tuple[str, ...]
-    asks: Cost
+    asks: ChangeCost
     check: MemoryCheck
     step_s: Interval | None = None
     slower: float | None = None
@@ -70,7 +72,7 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
-class Moment:
+class MemorySnapshot:
     """What a device holds at one point of a step, in ``stage`` of it.
 
     ``share`` says how far the step has come, from 0 to 1 of the times that memory is taken or given back.
@@ -89,7 +91,7 @@ class Moment:
 
 
 @dataclass(frozen=True, slots=True)
-class Serving:
+class ServingCapacity:
     """How many sequences a device answers at once where a paged KV cache fills it.
 
     An engine takes ``share`` of the device; ``cache_bytes`` of that are left for blocks of ``block`` tokens, and each
@@ -103,7 +105,7 @@ class Serving:
     sequences: int
 
     @property
-    def sentence(self) -> str:
+    def describe(self) -> str:
         """Return what fits."""
         return (
             f"paged attention in {self.share:.0%} of the device: {format_bytes(self.cache_bytes)} of blocks of "
@@ -112,7 +114,7 @@ class Serving:
 
 
 @dataclass(frozen=True, slots=True)
-class Fit:
+class FitReport:
     """The answer for one place: its checks, the largest batch that fits, and the changes that were asked about.
 
     ``largest_batch`` is 0 where not even one sample fits, and ``None`` where it was not asked (``why_no_batch``).
@@ -128,11 +130,11 @@ class Fit:
     batch: int | None = None
     largest_batch: int | None = None
     why_no_batch: str = ""
-    changes: tuple[Change, ...] = ()
+    changes: tuple[FitChange, ...] = ()
     notes: tuple[str, ...] = ()
-    moments: tuple[Moment, ...] = ()
+    moments: tuple[MemorySnapshot, ...] = ()
     host_parts_bytes: dict[str, float] = field(default_factory=dict)
-    serving: Serving | None = None
+    serving: ServingCapacity | None = None
 
     @property
     def fits(self) -> bool | None:
@@ -143,7 +145,7 @@ class Fit:
         return None if None in told or not told else True
 
 
-def percent(risk: float) -> str:
+def format_probability(risk: float) -> str:
     """Write a probability for people, without a false certainty at the ends."""
     if risk < 0.001:
         return "less than 0.1%"

@@ -253,6 +253,6 @@ class TracedJob:
     longer: tuple[OpGraph, ...] = ()
 
     @property
-    def largest(self) -> OpGraph:
+    def largest_step(self) -> OpGraph:
         """The step of the largest batch."""
         return self.longer[-1] if self.longer else self.step

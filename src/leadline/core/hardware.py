@@ -34,7 +34,7 @@ class KernelTiming:
     bytes_moved: float = 0.0
 
 
-BUSY = 0.1
+MAX_BUSY_SHARE = 0.1
 """Share of the processors that others may use during a sweep without a doubt on it. With more of them at work, kernels
 of several threads wait for one another: at 100 % those of a two-core CPU took 3 to 500 times as long."""
 
@@ -61,7 +61,7 @@ class Calibration:
     @property
     def is_doubtful(self) -> bool:
         """Tell whether others used so much of the machine that the times are worth little."""
-        return self.busy_share > BUSY
+        return self.busy_share > MAX_BUSY_SHARE
 
     def best_flops_per_s(self) -> dict[str, float]:
         """Return the best rate that any matrix product or convolution reached, by dtype."""

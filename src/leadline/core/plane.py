@@ -50,7 +50,7 @@ class Policy:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class AttemptPlan:
     """The next attempt of a job: where, with which request, not before when, and why."""
 
     place: Place
@@ -59,7 +59,7 @@ class Plan:
     reason: str = ""
 
 
-class After(StrEnum):
+class DependencyKind(StrEnum):
     """What must have become of the jobs before, Slurm's words."""
 
     OK = "afterok"
@@ -119,7 +119,7 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What a user handed over. Its ``state`` is PENDING until it is ``closed``; ``standing`` says how it stands.
+    """What a user handed over. Its ``state`` is PENDING until it is ``closed``; ``current_state`` says how it stands.
 
     ``group`` is shared by the elements of an array and ``index`` tells them apart; ``after`` are keys of jobs that
     must have ended so. ``plan`` is there while another attempt is to follow. ``cancelled`` says that the user took it
@@ -134,14 +134,14 @@ class Job:
     group: str | None = None
     index: int | None = None
     after: tuple[str, ...] = ()
-    after_kind: After = After.OK
+    after_kind: DependencyKind = DependencyKind.OK
     attempts: tuple[Attempt, ...] = ()
     reason: str = ""
     predicted: Estimate | None = None
     parameters: dict[str, int | float | str] = field(default_factory=dict)
     tags: dict[str, str] = field(default_factory=dict)
     """What its runs carry into the history."""
-    plan: Plan | None = None
+    plan: AttemptPlan | None = None
     cancelled: bool = False
     recorded: bool = False
 
@@ -151,7 +151,7 @@ class Job:
         return self.state.final or self.state is JobState.UNKNOWN
 
     @property
-    def standing(self) -> JobState:
+    def current_state(self) -> JobState:
         """How it stands: its end, or RUNNING while an attempt runs, or PENDING."""
         if self.closed:
             return self.state
@@ -159,11 +159,11 @@ class Job:
         return JobState.RUNNING if runs else JobState.PENDING
 
     @property
-    def live(self) -> tuple[Attempt, ...]:
+    def live_attempts(self) -> tuple[Attempt, ...]:
         """The attempts that are, or may be, at a scheduler."""
         return tuple(one for one in self.attempts if one.live)
 
-    def carried_to(self, system: str) -> Attempt | None:
+    def checkpoint_source(self, system: str) -> Attempt | None:
         """Return the attempt whose checkpoint has to be brought to a system before it goes on there."""
         began = [one for one in self.attempts if one.began]
         last = max(began, key=lambda one: one.number, default=None)
@@ -195,7 +195,7 @@ class Action(StrEnum):
     """It is done."""
 
 
-class Cause(StrEnum):
+class FailureCause(StrEnum):
     """What ended an attempt; it decides what is tried next, where the state alone does not."""
 
     WALLTIME = "walltime"
@@ -272,7 +272,7 @@ class Situation:
     checkpointed: bool = False
     alternatives: tuple[Alternative, ...] = ()
     evidence: tuple[str, ...] = ()
-    cause: Cause | None = None
+    cause: FailureCause | None = None
     gpu_memory_bytes: int | None = None
 
 
@@ -292,7 +292,7 @@ class Decision:
     evidence: dict[str, float | str] = field(default_factory=dict)
 
 
-class Kind(StrEnum):
+class EventKind(StrEnum):
     """What an event of the journal tells."""
 
     HANDED_OVER = "handed over"
@@ -314,12 +314,12 @@ class Kind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class JournalEvent:
     """One row of the journal: when, of which job and attempt (empty: of none), what, and its figures."""
 
     number: int
     at: str
-    kind: Kind
+    kind: EventKind
     job: str = ""
     attempt: str = ""
-    said: dict[str, float | int | str | bool | None] = field(default_factory=dict)
+    details: dict[str, float | int | str | bool | None] = field(default_factory=dict)

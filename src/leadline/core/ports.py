@@ -6,8 +6,6 @@ from typing import Protocol
 from leadline.core.estimate import Estimate, Tier
 from leadline.core.graph import Op, OpGraph, TracedJob
 from leadline.core.hardware import Device
-from leadline.core.processes import Completed as Completed  # noqa: PLC0414 - ports too, apart for who starts with each job
-from leadline.core.processes import ProcessRunner as ProcessRunner  # noqa: PLC0414
 from leadline.core.runs import Run
 from leadline.core.systems import System
 from leadline.core.workload import Workload

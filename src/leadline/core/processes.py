@@ -7,7 +7,7 @@ from typing import Protocol
 
 
 @dataclass(frozen=True, slots=True)
-class Completed:
+class CompletedProcess:
     """A process that ended: its exit code (negative: the signal) and its captured output."""
 
     returncode: int
@@ -27,7 +27,7 @@ class ProcessRunner(Protocol):
         cwd: Path | None = None,
         stdin: str | None = None,
         timeout_s: float | None = None,
-    ) -> Completed:
+    ) -> CompletedProcess:
         """Run ``argv`` without a shell and capture its output.
 
         ``env`` is added to the current environment, and ``stdin`` is what it reads. After ``timeout_s`` the whole

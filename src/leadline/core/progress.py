@@ -3,12 +3,16 @@
 from dataclasses import dataclass, field
 from statistics import median
 
-SAMPLED = 1000
+from leadline.core.estimate import Interval
+from leadline.core.jobs import JobState
+from leadline.core.runs import Measurement
+
+MAX_SAMPLED_ITERATIONS = 1000
 """The most durations that are kept of one loop."""
 
 
 @dataclass(frozen=True, slots=True)
-class Level:
+class LoopProgress:
     """One loop of a job, by its finished iterations.
 
     ``length`` is how many iterations one pass of it has and ``None`` where that is not known; ``passes`` is how many
@@ -43,7 +47,7 @@ class Progress:
     """
 
     source: str
-    levels: tuple[Level, ...] = ()
+    levels: tuple[LoopProgress, ...] = ()
     startup_s: float | None = None
     last_s: float | None = None
     steps: int | None = None
@@ -55,13 +59,13 @@ class Progress:
     remarks: tuple[str, ...] = ()
 
     @property
-    def unit(self) -> Level | None:
+    def unit(self) -> LoopProgress | None:
         """The innermost level, where any was seen."""
         return self.levels[-1] if self.levels else None
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class ProgressLine:
     """One line of the progress file; ``t`` as written, ``more`` the metrics."""
 
     step: int | None = None
@@ -73,7 +77,7 @@ class Line:
     more: dict[str, str] = field(default_factory=dict)
 
 
-def parse_line(text: str) -> Line | None:
+def parse_progress_line(text: str) -> ProgressLine | None:
     """Read ``epoch=3 step=120 loss=0.41`` (or with commas); ``None`` for a line that is not of that form."""
     words = text.replace(",", " ").split()
     pairs = [word.partition("=") for word in words]
@@ -90,7 +94,7 @@ def parse_line(text: str) -> Line | None:
     phase = said.pop("phase", None)
     if t is not None and not 0 <= t < float("inf"):
         return None
-    return Line(**whole, phase=phase, t=t, more=said)
+    return ProgressLine(**whole, phase=phase, t=t, more=said)
 
 
 def _whole(text: str) -> int:
@@ -99,3 +103,39 @@ def _whole(text: str) -> int:
     if value != value or not 0 <= value < 2**63 or value != int(value):  # noqa: PLR0124 - NaN alone differs from itself
         raise ValueError(text)
     return int(value)
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeForecast:
+    """The whole job, scaled from its first units of work.
+
+    ``unit_s`` is the steady time of one ``unit``; ``warmup_s`` what the first ones took beyond that. ``pass_s`` is one
+    iteration of the outermost loop, and ``between_s`` the part of it outside the units (evaluation, checkpoints).
+    ``units`` and ``passes`` are those of the whole job. What is not known is ``None``, and ``unknown`` says why.
+    """
+
+    elapsed_s: Interval | None = None
+    startup_s: float | None = None
+    unit: str = ""
+    unit_s: Interval | None = None
+    warmup_s: float | None = None
+    pass_s: float | None = None
+    between_s: float | None = None
+    units: int | None = None
+    passes: int | None = None
+    unknown: dict[str, str] = field(default_factory=dict)
+    assumptions: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """One probe of a command; ``finished`` tells that the job came to its own end before the probe had to stop it."""
+
+    command: tuple[str, ...]
+    state: JobState
+    finished: bool
+    progress: Progress | None
+    forecast: ProbeForecast
+    measured: dict[str, Measurement] = field(default_factory=dict)
+    exit_code: int | None = None
+    remarks: tuple[str, ...] = ()

@@ -4,11 +4,11 @@ from dataclasses import dataclass, field
 
 from leadline.core.estimate import Estimate, Interval
 from leadline.core.jobs import ResourceSpec
-from leadline.core.samples import Value
+from leadline.core.runs import Value
 
 
 @dataclass(frozen=True, slots=True)
-class Weights:
+class RiskWeights:
     """What a request that misses costs, measured by what the same amount costs when it is used.
 
     ``kill`` is what is lost when a run is killed at its limit: an hour lost counts as so many hours used. ``waste`` is
@@ -33,7 +33,7 @@ class Constraints:
     budget: float | None = None
     currency: str | None = None
     risk: float = 0.05
-    weights: Weights = Weights()
+    weights: RiskWeights = RiskWeights()
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from enum import StrEnum
 from leadline.core.errors import InvalidInput, UnknownName
 from leadline.core.hardware import Confidence
 
-NOT_SHOWN = "not-shown"
+UNLISTED_NODES = "not-shown"
 """The name of the node type of a partition whose nodes the scheduler does not show."""
 
 
@@ -61,7 +61,7 @@ class Billing:
     as_of: str = ""
     note: str = ""
 
-    def in_words(self) -> str:
+    def price_text(self) -> str:
         """Return the price an hour as people write it, such as ``1 a core + 15 a GPU (USD)``."""
         if self.free:
             return "free"
@@ -217,7 +217,7 @@ class System:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class FieldChange:
     """One thing that differs between two looks at a system.
 
     ``kind`` is ``partition``, ``nodes``, ``limit``, ``price``, ``access`` or ``scheduling``; ``place`` is the partition
@@ -238,4 +238,4 @@ class SystemChange:
 
     before: System | None
     after: System
-    changes: tuple[Change, ...] = ()
+    changes: tuple[FieldChange, ...] = ()

@@ -209,7 +209,7 @@ class Lengths:
         shares = [(rank / count) ** batch for rank in range(count + 1)]
         return sum(length * (up - low) for length, low, up in zip(self.quantiles, shares[:-1], shares[1:], strict=True))
 
-    def at_most(self, tokens: int) -> "Lengths":
+    def truncated(self, tokens: int) -> "Lengths":
         """Return the lengths of the samples cut off at ``tokens``."""
         return Lengths(tuple(min(one, tokens) for one in self.quantiles), min(self.longest, tokens))
 

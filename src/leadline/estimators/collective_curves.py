@@ -133,7 +133,9 @@ def make_curve(sizes: Array, seconds: Array, wire_bytes_per_s: float) -> Collect
     gap = float(np.median(np.diff(sizes))) if len(sizes) > 1 else 1.0
     rough = np.maximum(2 * (far - near) / gap, 0.0)
     noise = np.maximum(near - rough * gap / 2, 0.0) / 1.5
-    return CollectiveCurve(sizes, seconds, wire_bytes_per_s, isotonic(seconds), np.maximum(noise, LEAST_NOISE**2), rough)
+    return CollectiveCurve(
+        sizes, seconds, wire_bytes_per_s, isotonic(seconds), np.maximum(noise, LEAST_NOISE**2), rough
+    )
 
 
 def fit_curve(octaves: Array, log_s: Array, wire_bytes_per_s: float) -> CollectiveCurve:

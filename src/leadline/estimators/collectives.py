@@ -202,7 +202,9 @@ def load_collective_times(state: State) -> CollectiveTimes:
     sizes, seconds = (np.split(floats(state[name]), ends[:-1]) for name in ("sizes", "seconds"))
     return CollectiveTimes(
         {
-            CollectiveLayout(kinds[i], links[i], *(int(one) for one in counts[i])): make_curve(sizes[i], seconds[i], wire)
+            CollectiveLayout(kinds[i], links[i], *(int(one) for one in counts[i])): make_curve(
+                sizes[i], seconds[i], wire
+            )
             for i, wire in enumerate(floats(state["wires"]).tolist())
         },
         *(SpreadGrowth(*one) for one in floats(state["growth"]).tolist()),

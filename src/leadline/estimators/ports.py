@@ -7,7 +7,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from leadline.core.samples import Sample, Value
+from leadline.core.runs import Sample, Value
 
 Array = npt.NDArray[np.float64]
 State = dict[str, npt.NDArray[np.generic]]

@@ -15,8 +15,8 @@ from statistics import median
 import numpy as np
 import numpy.typing as npt
 
-from leadline.core.accounting import AccountedJob
 from leadline.core.jobs import JobState
+from leadline.core.queues import AccountedJob
 from leadline.core.units import DAY_S, HOUR_S
 
 RECENT = 20

@@ -4,15 +4,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from leadline.core.waits import AT_ONCE_S
+from leadline.core.queues import IMMEDIATE_START_S
 from leadline.estimators.ports import Array, State, floats, nest, unnest
 from leadline.estimators.tabular.trees import Trees, load_trees
 
 
 def wait_grid(longest_s: float) -> Array:
     """Return the waits (K,) at which distributions are kept: doubling from a minute to beyond the longest."""
-    doublings = max(1, int(np.ceil(np.log2(max(longest_s, AT_ONCE_S) / AT_ONCE_S))))
-    return np.array([5.0, 15.0, *(AT_ONCE_S * 2.0**k for k in range(doublings + 1))])
+    doublings = max(1, int(np.ceil(np.log2(max(longest_s, IMMEDIATE_START_S) / IMMEDIATE_START_S))))
+    return np.array([5.0, 15.0, *(IMMEDIATE_START_S * 2.0**k for k in range(doublings + 1))])
 
 
 @dataclass(frozen=True, slots=True)

@@ -68,7 +68,9 @@ PARTS = (
     CovariancePart("workload, balance", 0.05, ("workload",), slope="balance"),
     CovariancePart("workload, device, form", 0.03, ("workload", "device", "form")),
     CovariancePart("workload, device, count", 0.02, ("workload", "device"), ("devices",)),
-    CovariancePart("workload, device, form, sizes", 0.02, ("workload", "device", "form"), ("devices", "per_node", "batch_each")),
+    CovariancePart(
+        "workload, device, form, sizes", 0.02, ("workload", "device", "form"), ("devices", "per_node", "batch_each")
+    ),
     CovariancePart("workload, device, batch", 0.01, ("workload", "device"), ("devices", "batch_each")),
     CovariancePart("workload, recipe", 0.01, ("workload", "batch")),
     CovariancePart("workload, device, recipe", 0.01, ("workload", "device", "count", "batch")),

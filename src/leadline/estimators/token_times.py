@@ -101,7 +101,9 @@ def predict_answer(job: TracedJob, price: Callable[[OpGraph], GraphTime]) -> Ans
     return AnswerTimes(whole, prefill.interval, decode, known[first.length].interval, known[last.length].interval)
 
 
-def token_times(answer: AnswerTimes, replayed: AnswerTimes | None, workload: Workload, job: TracedJob) -> TokenTimes | None:
+def token_times(
+    answer: AnswerTimes, replayed: AnswerTimes | None, workload: Workload, job: TracedJob
+) -> TokenTimes | None:
     """Return what users of language models ask of an answer; ``None`` where nothing is generated.
 
     ``replayed`` is the same answer by kernels that are not launched one by one, where a device can do so.

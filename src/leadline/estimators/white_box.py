@@ -93,7 +93,9 @@ class WhiteBox:
             memory_parts = {category.value: float(size) for category, size in peak.by_category.items()}
             reasons.append(_memory_reason(memory, peak, device, usable_bytes(workload, device)))
             reasons.append(gpu_memory_interval.describe_gpu_memory(job.step, domain))
-            reasons += filter(None, (division.describe_exchange_buffers(workload), xla_memory.describe_jax_memory(workload, device)))
+            reasons += filter(
+                None, (division.describe_exchange_buffers(workload), xla_memory.describe_jax_memory(workload, device))
+            )
         elif device.kind is DeviceKind.CPU:
             unknown["gpu_memory_bytes"] = f"{device.name} is a CPU: its memory is the host's"
         interval, tokens, elapsed = None, None, None

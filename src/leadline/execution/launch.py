@@ -165,7 +165,9 @@ def run_local(
     run_id = uuid.uuid4().hex[:12]
     result = folder.absolute() / f"{run_id}.json"
     on_progress(f"run {run_id}: {spec.name} on this machine")
-    wrapper = start_process(wrapper_command(spec, result), env=_inherited_environment(spec), stdout=output, own_session=True)
+    wrapper = start_process(
+        wrapper_command(spec, result), env=_inherited_environment(spec), stdout=output, own_session=True
+    )
     wait_for(wrapper)
     return _read_run(spec, run_id, result)
 
@@ -196,7 +198,9 @@ def _read_run(spec: JobSpec, run_id: str, result: Path) -> Run:
     return measured_run(spec, run_id, outcome)
 
 
-def run_probe(command: Sequence[str], *, probe_limit: ProbeLimit, limit_s: float, output: int | None = None) -> JobOutcome:
+def run_probe(
+    command: Sequence[str], *, probe_limit: ProbeLimit, limit_s: float, output: int | None = None
+) -> JobOutcome:
     """Run ``command`` until ``probe_limit`` was seen or ``limit_s`` is over, and return what the wrapper wrote down.
 
     ``output`` is a file descriptor that takes the command's output in place of stdout.

@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from leadline.core.errors import InvalidInput
-from leadline.core.processes import Completed
+from leadline.core.processes import CompletedProcess
 
 GRACE_S = 2.0
 """How long a process group may take to end after SIGTERM before SIGKILL."""
@@ -23,7 +23,7 @@ def run_process(
     cwd: Path | None = None,
     stdin: str | None = None,
     timeout_s: float | None = None,
-) -> Completed:
+) -> CompletedProcess:
     """Run ``argv`` without a shell to its end and capture its output (implements ``ProcessRunner``).
 
     ``env`` is added to the current environment; ``stdin`` is what it reads, nothing if there is none. After
@@ -52,14 +52,14 @@ def run_process(
         stdout, stderr = process.communicate(stdin, timeout=timeout_s)
     except subprocess.TimeoutExpired:
         stdout, stderr = _end_group(process)
-        return Completed(process.returncode, stdout, stderr, timed_out=True)
+        return CompletedProcess(process.returncode, stdout, stderr, timed_out=True)
     except BaseException:
         _end_group(process)
         raise
-    return Completed(process.returncode, stdout, stderr)
+    return CompletedProcess(process.returncode, stdout, stderr)
 
 
-def run_pipe(source: Sequence[str], target: Sequence[str], *, timeout_s: float | None = None) -> Completed:
+def run_pipe(source: Sequence[str], target: Sequence[str], *, timeout_s: float | None = None) -> CompletedProcess:
     """Run ``source`` with its output going to ``target``, both to their end, and capture what they say on stderr.
 
     The exit code is the first that is not 0. After ``timeout_s`` both are ended.
@@ -89,7 +89,7 @@ def run_pipe(source: Sequence[str], target: Sequence[str], *, timeout_s: float |
                 one.wait()
         said.seek(0)
         text = said.read().decode(errors="replace")
-    return Completed(next((code for code in codes if code), 0), "", text, timed_out)
+    return CompletedProcess(next((code for code in codes if code), 0), "", text, timed_out)
 
 
 def start_process(

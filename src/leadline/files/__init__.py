@@ -1,1 +1,1 @@
-"""Files."""
+"""Files shared by several rooms: SQLite, locks, atomic writes."""

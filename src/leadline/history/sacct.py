@@ -9,9 +9,9 @@ import re
 from collections.abc import Iterator
 from datetime import UTC, datetime, tzinfo
 
-from leadline.core.accounting import AccountedJob
 from leadline.core.errors import InvalidInput
 from leadline.core.jobs import JobState
+from leadline.core.queues import AccountedJob
 from leadline.core.units import MINUTE_S, parse_bytes
 
 DELIMITER = "\x1f"

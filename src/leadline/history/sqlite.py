@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from leadline.core.documents import dump, load, to_document
+from leadline.core.documents import from_json, to_document, to_json
 from leadline.core.errors import LeadlineError, UnknownName
 from leadline.core.runs import Run
 
@@ -45,7 +45,7 @@ class SqliteHistory:
     def add_all(self, runs: Iterable[Run]) -> None:
         """Write all of the runs or none; a run of the same id is replaced."""
         rows = [
-            (run.id, run.started_at, run.state.value, run.job.name, run.host, dump(_document(run), indent=0))
+            (run.id, run.started_at, run.state.value, run.job.name, run.host, to_json(_document(run), indent=0))
             for run in runs
         ]
         if not rows:
@@ -77,7 +77,7 @@ class SqliteHistory:
             return connection.execute(query, (parameter,)).fetchall()
 
     def _read(self, run_id: str, document: str) -> Run:
-        return load(document, Run, what=f"run {run_id} of {self.path}")
+        return from_json(document, Run, label=f"run {run_id} of {self.path}")
 
     @contextmanager
     def _open(self, *, create: bool) -> Iterator[sqlite3.Connection]:

@@ -7,7 +7,7 @@ import sys
 from typing import Any, Dict, List, Optional
 
 from leadline.kit import KIT_VERSION, KitError
-from leadline.kit.run import POINT_S, Asked, Told, describe, run
+from leadline.kit.run import POINT_S, MeasureOptions, MeasureSummary, describe_row, run_measurements
 
 INTERRUPTED = 130
 
@@ -17,8 +17,8 @@ def main(arguments: Optional[List[str]] = None) -> int:
     asked = _parser().parse_args(arguments)
     signal.signal(signal.SIGTERM, _interrupt)  # as a batch system ends a job
     try:
-        told = run(
-            Asked(out=asked.out, minutes=asked.minutes, device=asked.device, python=asked.python, quick=asked.quick,
+        told = run_measurements(
+            MeasureOptions(out=asked.out, minutes=asked.minutes, device=asked.device, python=asked.python, quick=asked.quick,
                   seed=asked.seed, compiled=asked.compile, ops=not asked.no_ops, point_s=asked.point_limit),
             _show,
         )  # fmt: skip
@@ -30,11 +30,11 @@ def main(arguments: Optional[List[str]] = None) -> int:
         return INTERRUPTED
     for note in told.notes:
         sys.stderr.write(f"note: {note}\n")
-    sys.stdout.write(json.dumps(vars(told)) + "\n" if asked.json else sentence(told) + "\n")
+    sys.stdout.write(json.dumps(vars(told)) + "\n" if asked.json else summary_sentence(told) + "\n")
     return 0
 
 
-def sentence(told: Told) -> str:
+def summary_sentence(told: MeasureSummary) -> str:
     """Return how a run ended."""
     rows = sum(told.outcomes.values())
     others = ", ".join(f"{count} {name}" for name, count in sorted(told.outcomes.items()) if name != "ok")
@@ -45,8 +45,8 @@ def sentence(told: Told) -> str:
     )
 
 
-def _show(told: Told, row: Dict[str, Any]) -> None:
-    key, said = describe(row)
+def _show(told: MeasureSummary, row: Dict[str, Any]) -> None:
+    key, said = describe_row(row)
     sys.stderr.write(f"[{told.in_file}, {told.elapsed_s:.0f} s] {key}  {said}\n")
     sys.stderr.flush()
 

@@ -25,7 +25,7 @@ TRIES = 50
 
 
 @dataclass(frozen=True)
-class Point:
+class MeasurementPoint:
     """One thing to measure; ``size`` is the image's side, the tokens of a sequence or the features of a vector."""
 
     model: str
@@ -57,7 +57,7 @@ class Point:
 
 
 @dataclass(frozen=True)
-class Settings:
+class DesignSettings:
     """What a design depends on; a file's header keeps it, so that a resumed run goes on with the same design.
 
     ``rates`` maps the dtype of products to the FLOP/s that the device reached; a dtype that it lacks is absent.
@@ -73,7 +73,7 @@ class Settings:
     longest_step_s: float = 1.0
 
 
-def design(settings: Settings) -> List[Point]:
+def design_points(settings: DesignSettings) -> List[MeasurementPoint]:
     """Return the points in the order in which they should be measured.
 
     Families take turns. Within a family the next point is the one whose model, phase, precision, batch and options
@@ -82,7 +82,7 @@ def design(settings: Settings) -> List[Point]:
     return list(islice(_Dealer(settings).deal(), LONGEST))
 
 
-def expected_s(spec: Spec, point: Point, rates: Mapping[str, float]) -> float:
+def expected_step_s(spec: Spec, point: MeasurementPoint, rates: Mapping[str, float]) -> float:
     """Return a rough guess of a step's seconds: a backward pass is two forward ones, checkpointing one more."""
     work = spec.work[point.size] * point.batch
     if point.phase == TRAINING:
@@ -118,16 +118,16 @@ class _Cell:
 class _Dealer:
     """Deals points, and remembers how often each level, and each pair of levels, was dealt."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: DesignSettings) -> None:
         self.settings = settings
         self.random = random.Random(settings.seed)  # noqa: S311 - an order of experiments, no secret
         self.seen: Counter = Counter()  # type: ignore[type-arg] # Counter[...] of 3.9 has tuples of many lengths
         self.cells: Dict[str, List[_Cell]] = {}
-        self.rest: Dict[str, List[Point]] = {}
+        self.rest: Dict[str, List[MeasurementPoint]] = {}
         for cell in self._all_cells():
             self.cells.setdefault(cell.spec.family, []).append(cell)
 
-    def deal(self) -> Iterator[Point]:
+    def deal(self) -> Iterator[MeasurementPoint]:
         """Yield points, a family at a time, none twice, until no family has another to give."""
         families = sorted(self.cells)
         self.random.shuffle(families)
@@ -141,7 +141,7 @@ class _Dealer:
                 taken.add(point.key)
                 yield point
 
-    def _new(self, family: str, taken: Set[str]) -> Optional[Point]:
+    def _new(self, family: str, taken: Set[str]) -> Optional[MeasurementPoint]:
         """Return a point of a family that was not dealt yet; ``None`` if there is none."""
         if family not in self.rest:
             drawn = (self._next(self.cells[family]) for _ in range(TRIES))
@@ -157,7 +157,7 @@ class _Dealer:
                 return point
         return None
 
-    def _points(self, cell: _Cell) -> Iterator[Point]:
+    def _points(self, cell: _Cell) -> Iterator[MeasurementPoint]:
         """Yield every point of a cell."""
         options = self._options(cell)
         for batch in cell.batches:
@@ -168,9 +168,11 @@ class _Dealer:
         return [*cell.options, *([("compiled", (False, True))] if self.settings.compiled else [])]
 
     @staticmethod
-    def _point(cell: _Cell, batch: int, chosen: Dict[str, Any]) -> Point:
+    def _point(cell: _Cell, batch: int, chosen: Dict[str, Any]) -> MeasurementPoint:
         optimizer, fused = chosen.pop("rule", ("", False))
-        return Point(cell.spec.name, cell.size, cell.phase, cell.precision, batch, optimizer, fused, **chosen)
+        return MeasurementPoint(
+            cell.spec.name, cell.size, cell.phase, cell.precision, batch, optimizer, fused, **chosen
+        )
 
     def _all_cells(self) -> Iterator[_Cell]:
         settings = self.settings
@@ -195,13 +197,13 @@ class _Dealer:
         found = []
         batch = 2 if phase == TRAINING and spec.quick else 1  # batch norm of one value is refused
         while batch <= (64 if self.settings.quick else spec.max_batch):
-            point = Point(spec.name, size, phase, precision, batch)
-            if expected_s(spec, point, self.settings.rates) <= self.settings.longest_step_s:
+            point = MeasurementPoint(spec.name, size, phase, precision, batch)
+            if expected_step_s(spec, point, self.settings.rates) <= self.settings.longest_step_s:
                 found.append(batch)
             batch *= 2
         return found
 
-    def _next(self, cells: List[_Cell]) -> Point:
+    def _next(self, cells: List[_Cell]) -> MeasurementPoint:
         cell = self._cell(cells)
         name, phase = cell.spec.name, cell.phase
 

@@ -36,7 +36,7 @@ def require_device(device_type: str) -> str:
     return device_type
 
 
-def meters(device_type: str) -> "tuple[Optional[Nvml], str]":
+def open_meters(device_type: str) -> "tuple[Optional[Nvml], str]":
     """Return the meters of the device, or ``None`` and why there are none."""
     if device_type != "cuda":
         return None, "there is no meter for a CPU"
@@ -48,7 +48,7 @@ def meters(device_type: str) -> "tuple[Optional[Nvml], str]":
     return open_nvml(number)
 
 
-def header(device_type: str, nvml: Optional[Nvml], reason: str) -> Dict[str, Any]:
+def machine_header(device_type: str, nvml: Optional[Nvml], reason: str) -> Dict[str, Any]:
     """Return what the header says, but for the design; ``reason`` is why there is no NVML."""
     device = _gpu() if device_type == "cuda" else _cpu()
     if nvml is not None:
@@ -70,11 +70,11 @@ def header(device_type: str, nvml: Optional[Nvml], reason: str) -> Dict[str, Any
             **{name: _version(name) for name in PACKAGES},
         },
         "energy": {"source": source, "reason": reason or None},
-        "rates": rates(device_type),
+        "rates": product_rates(device_type),
     }
 
 
-def rates(device_type: str) -> Dict[str, float]:
+def product_rates(device_type: str) -> Dict[str, float]:
     """Return the FLOP/s that square products reach, by dtype; what the device lacks or only emulates is absent."""
     found = {}
     for name, dtype in (("float32", torch.float32), ("tf32", torch.float32), ("float16", torch.float16),

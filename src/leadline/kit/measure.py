@@ -7,18 +7,18 @@ from typing import Any, Callable, Dict, List, Optional, Tuple
 
 import torch
 
-from leadline.kit.design import Point
+from leadline.kit.design import MeasurementPoint
 from leadline.kit.memory import DeviceMemory, HostMemory, is_out_of_memory
 from leadline.kit.nvml import Nvml
-from leadline.kit.ops import counted_flops, profiled
-from leadline.kit.steps import Job
-from leadline.kit.timing import Patience, Timer
+from leadline.kit.ops import count_flops, profile_ops
+from leadline.kit.steps import MeasuredModel
+from leadline.kit.timing import Timer, TimingLimits
 
 LEFT_BEHIND_BYTES = 64 * 2**20
 """What a failed point may leave in the allocator before the process is better started anew."""
 
 
-class Bench:
+class PointMeasurer:
     """Measures points one after another on one device.
 
     Args:
@@ -28,13 +28,13 @@ class Bench:
         ops: whether one more step is profiled.
     """
 
-    def __init__(self, device_type: str, nvml: Optional[Nvml], patience: Patience, *, ops: bool) -> None:
+    def __init__(self, device_type: str, nvml: Optional[Nvml], patience: TimingLimits, *, ops: bool) -> None:
         self.device_type, self.nvml, self.patience, self.ops = device_type, nvml, patience, ops
         self.memory = DeviceMemory() if device_type == "cuda" else HostMemory()
         self.spent = False
         self._modules = 0
 
-    def measure(self, point: Point) -> Dict[str, Any]:
+    def measure(self, point: MeasurementPoint) -> Dict[str, Any]:
         """Return the point's row; a point that cannot be measured has an outcome that says why.
 
         Outcomes: ``ok``; ``oom``, whose memory figures are lower bounds; ``error``. Afterwards ``spent`` tells whether
@@ -54,8 +54,8 @@ class Bench:
         row.update(took_s=time.perf_counter() - begun, stepping_s=timer.stepping_s)
         return row
 
-    def _figures(self, point: Point, timer: Timer) -> Dict[str, Any]:
-        job = Job(point, self.device_type)
+    def _figures(self, point: MeasurementPoint, timer: Timer) -> Dict[str, Any]:
+        job = MeasuredModel(point, self.device_type)
         self.memory.model_is_there()
         step = job.ready()
         meter = _Meter(self.nvml)
@@ -70,14 +70,14 @@ class Bench:
             **self._composition(point, step, timer),
         }
 
-    def _composition(self, point: Point, step: Callable[[], object], timer: Timer) -> Dict[str, Any]:
+    def _composition(self, point: MeasurementPoint, step: Callable[[], object], timer: Timer) -> Dict[str, Any]:
         """Return what a step consists of, where that is asked for; ``ops_reason`` says why that is not known."""
         nothing = {"flops": None, "ops": None, "ops_share": None, "device_busy_s": None, "kernels": None}
         if not self.ops:
             return nothing
         try:
-            flops = None if point.compiled else counted_flops(step)  # a compiled step has no ops to count
-            return {"flops": flops, **profiled(step, self.device_type, timer.wait)}
+            flops = None if point.compiled else count_flops(step)  # a compiled step has no ops to count
+            return {"flops": flops, **profile_ops(step, self.device_type, timer.wait)}
         except Exception as error:  # noqa: BLE001 - whatever the profiler raises, the step was timed
             return {**nothing, "ops_reason": _sentence(error)}
 

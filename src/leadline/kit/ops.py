@@ -7,13 +7,13 @@ from typing import Any, Callable, Dict, Iterable, List, Optional
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-MOST = 80
+MAX_OPS = 80
 LONGEST_NAME = 100
 MARKS = ("Optimizer.", "ProfilerStep")
 """Begin the names of spans that torch marks by itself, on the device too, and that older versions do not tell apart."""
 
 
-def profiled(step: Callable[[], object], device_type: str, wait: Callable[[], None]) -> Dict[str, Any]:
+def profile_ops(step: Callable[[], object], device_type: str, wait: Callable[[], None]) -> Dict[str, Any]:
     """Run one step under the profiler and return its ops, those that took longest first (``OP_COLUMNS``)."""
     activities = [ProfilerActivity.CPU]
     if device_type == "cuda":
@@ -21,10 +21,10 @@ def profiled(step: Callable[[], object], device_type: str, wait: Callable[[], No
     with profile(activities=activities, record_shapes=True) as seen:
         step()
         wait()
-    return summary(seen.events(), on_device=device_type == "cuda")
+    return summarize_ops(seen.events(), on_device=device_type == "cuda")
 
 
-def counted_flops(step: Callable[[], object]) -> Optional[float]:
+def count_flops(step: Callable[[], object]) -> Optional[float]:
     """Run one step and return its floating point operations as torch counts them; ``None`` where it cannot count.
 
     Torch counts products, convolutions and attention, and neither recurrent layers nor elementwise ops.
@@ -38,7 +38,7 @@ def counted_flops(step: Callable[[], object]) -> Optional[float]:
     return float(counter.get_total_flops())
 
 
-def summary(events: Iterable[Any], *, on_device: bool) -> Dict[str, Any]:
+def summarize_ops(events: Iterable[Any], *, on_device: bool) -> Dict[str, Any]:
     """Return the ops of a step from the profiler's events: each op with each shapes once, with all its calls.
 
     A kernel counts for the op that started it. ``ops_share`` is how much of the step's time the listed ops hold, and
@@ -60,9 +60,9 @@ def summary(events: Iterable[Any], *, on_device: bool) -> Dict[str, Any]:
     weight = "device_us" if on_device else "host_us"
     ranked = sorted(found.values(), key=lambda one: -float(one[weight]))
     whole_us = busy_us if on_device else host_us
-    listed_us = sum(one[weight] for one in ranked[:MOST])
+    listed_us = sum(one[weight] for one in ranked[:MAX_OPS])
     return {
-        "ops": [_row(one) for one in ranked[:MOST]],
+        "ops": [_row(one) for one in ranked[:MAX_OPS]],
         "ops_share": listed_us / whole_us if whole_us else None,
         "device_busy_s": busy_us * 1e-6 if on_device else None,
         "kernels": sum(one["kernels"] for one in found.values()) if on_device else None,

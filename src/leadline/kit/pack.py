@@ -11,7 +11,7 @@ EPOCH = (2020, 1, 1, 0, 0, 0)
 """Date of every file within, so that one version is one sequence of bytes."""
 
 
-def pack(path: str) -> int:
+def pack_kit(path: str) -> int:
     """Write the kit to ``path``, whole or not at all, and return its size in bytes.
 
     Raises:

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from leadline.kit import OP_COLUMNS, KitError
-from leadline.kit.design import Point, Settings, design
-from leadline.kit.rowfile import RowFile
-from leadline.kit.workers import Crashed, TimedOut, Worker
+from leadline.kit.design import DesignSettings, MeasurementPoint, design_points
+from leadline.kit.row_file import RowFile
+from leadline.kit.worker import Worker, WorkerCrashed, WorkerTimedOut
 
 POINT_S = 90.0
 """A point that takes longer hangs, or is not worth its time."""
@@ -21,7 +21,7 @@ WORKERS_LOST = 3
 
 
 @dataclass(frozen=True)
-class Asked:
+class MeasureOptions:
     """What is asked for. ``memory_bytes`` bounds a worker on the CPU, by default by a share of what is free."""
 
     out: str
@@ -37,7 +37,7 @@ class Asked:
 
 
 @dataclass
-class Told:
+class MeasureSummary:
     """How far a run is, or how it ended: counts of this run by outcome, of the file, and of what is left."""
 
     path: str
@@ -50,11 +50,11 @@ class Told:
     notes: List[str] = field(default_factory=list)
 
 
-Progress = Callable[[Told, Dict[str, Any]], None]
+Progress = Callable[[MeasureSummary, Dict[str, Any]], None]
 """Told how far the run is, after each row."""
 
 
-def run(asked: Asked, progress: Progress = lambda *_: None) -> Told:
+def run_measurements(asked: MeasureOptions, progress: Progress = lambda *_: None) -> MeasureSummary:
     """Measure points into ``asked.out`` until the time is up or all are measured; resume a file that is there.
 
     Raises:
@@ -80,22 +80,24 @@ def run(asked: Asked, progress: Progress = lambda *_: None) -> Told:
 class _Session:
     """One run over a file, and the worker that is alive."""
 
-    def __init__(self, asked: Asked, file: RowFile, begun: float) -> None:
+    def __init__(self, asked: MeasureOptions, file: RowFile, begun: float) -> None:
         self.asked, self.file, self.begun = asked, file, begun
         self.worker: Optional[Worker] = None
         self.lost = 0
 
-    def run(self, progress: Progress) -> Told:
+    def run(self, progress: Progress) -> MeasureSummary:
         if self.file.header is not None:
             self._require_same_design(self.file.header["design"])
         header = self._start(with_header=True)
         settings = self._settings(header)
         self.file.begin({**header, "design": _document(settings), "op_columns": list(OP_COLUMNS)})
-        points = design(settings)
+        points = design_points(settings)
         known = {row["key"] for row in self.file.rows}
         failed = _failures(self.file.rows)
         left = [point for point in points if point.key not in known]
-        told = Told(self.asked.out, header["device"]["name"], len(known), len(left), notes=self._notes(header))
+        told = MeasureSummary(
+            self.asked.out, header["device"]["name"], len(known), len(left), notes=self._notes(header)
+        )
         outcomes: Counter[str] = Counter()
         for point in left:
             remaining_s = self._remaining_s()
@@ -128,7 +130,7 @@ class _Session:
     def _remaining_s(self) -> float:
         return self.asked.minutes * 60 - (time.monotonic() - self.begun)
 
-    def _measure(self, point: Point, remaining_s: float) -> Optional[Dict[str, Any]]:
+    def _measure(self, point: MeasurementPoint, remaining_s: float) -> Optional[Dict[str, Any]]:
         """Return the point's row, whatever becomes of the worker; ``None`` if the run's time was up first."""
         begun = time.monotonic()
         if self.worker is None:
@@ -137,10 +139,10 @@ class _Session:
         limit_s = min(self.asked.point_s, remaining_s)
         try:
             answer = self.worker.measure(point.document(), limit_s)
-        except Crashed as error:
+        except WorkerCrashed as error:
             self.worker = None
             found: Dict[str, Any] = {"outcome": "crash", "reason": str(error)}
-        except TimedOut:
+        except WorkerTimedOut:
             self.worker = None
             if limit_s < self.asked.point_s:
                 return None
@@ -161,7 +163,7 @@ class _Session:
             worker = Worker(asked.python, request)
             try:
                 answer = worker.hello()
-            except Crashed as error:
+            except WorkerCrashed as error:
                 self.lost += 1
                 if self.lost >= WORKERS_LOST:
                     raise KitError(f"{asked.python} does not start with torch ({error}): run it by hand") from error
@@ -174,15 +176,15 @@ class _Session:
             header: Dict[str, Any] = answer["header"]
             return header
 
-    def _settings(self, header: Dict[str, Any]) -> Settings:
+    def _settings(self, header: Dict[str, Any]) -> DesignSettings:
         """Return what the design depends on: of a file that is resumed, what its header says."""
         asked = self.asked
         if self.file.header is not None:
-            return Settings(**self.file.header["design"])
+            return DesignSettings(**self.file.header["design"])
         packages = tuple(name for name in ("timm", "transformers") if header["software"].get(name))
         kind = header["device"]["type"]
         longest_s = QUICK_STEP_S if asked.quick else LONGEST_STEP_S[kind]
-        return Settings(kind, header["rates"], packages, asked.seed, asked.quick, asked.compiled, longest_s)
+        return DesignSettings(kind, header["rates"], packages, asked.seed, asked.quick, asked.compiled, longest_s)
 
     def _require_same_design(self, kept: Dict[str, Any]) -> None:
         asked = self.asked
@@ -205,7 +207,7 @@ def _failures(rows: List[Dict[str, Any]]) -> Dict[str, int]:
     found: Dict[str, int] = {}
     for row in rows:
         if row["outcome"] != "ok":
-            point = Point(**row["point"])
+            point = MeasurementPoint(**row["point"])
             found[point.cell] = min(point.batch, found.get(point.cell, point.batch))
     return found
 
@@ -218,7 +220,7 @@ def _require_folder(out: str) -> None:
         raise KitError(f"{out} is a folder: give --out a file, such as {Path(out) / 'rows.jsonl'}")
 
 
-def _document(settings: Settings) -> Dict[str, Any]:
+def _document(settings: DesignSettings) -> Dict[str, Any]:
     made = dict(vars(settings))
     made["packages"] = list(settings.packages)
     return made
@@ -228,7 +230,7 @@ def _now() -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
 
 
-def describe(row: Dict[str, Any]) -> Tuple[str, str]:
+def describe_row(row: Dict[str, Any]) -> Tuple[str, str]:
     """Return a row in words: which point, and what came of it."""
     if row["outcome"] != "ok":
         return row["key"], f"{row['outcome']}: {row['reason']}"

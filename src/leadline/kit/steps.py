@@ -1,37 +1,83 @@
-"""Make of a point the step that is measured: the model, its inputs, the precision, the optimizer."""
+"""Fill a model's weights quickly where torch's own generator would take longer than the measurement."""
 
 import contextlib
-from typing import Any, Callable, Dict
+import math
+from typing import Any, Callable, Dict, Iterator
 
 import torch
 from torch import nn
-from torch.nn import functional
+from torch.nn import functional, init
 
-from leadline.kit.design import PRECISIONS, Point
+from leadline.kit.design import PRECISIONS, MeasurementPoint
 from leadline.kit.machine import set_tf32
 from leadline.kit.specs import DECODE, PREFILL, SPECS, TRAINING
-from leadline.kit.weights import quick_weights
-from leadline.kit.zoo import build
+from leadline.kit.zoo import build_model
+
+BLOCK = 1 << 20
+"""Random numbers that are drawn once, and repeated along a tensor: a step's time does not depend on which they are."""
+SLOW = (
+    "kaiming_uniform_",
+    "kaiming_normal_",
+    "xavier_uniform_",
+    "xavier_normal_",
+    "uniform_",
+    "normal_",
+    "trunc_normal_",
+)
+"""Functions of ``torch.nn.init`` that draw a number for each weight."""
+
+
+@contextlib.contextmanager
+def fast_weight_init(device_type: str) -> Iterator[None]:
+    """Within, let layers fill their weights with a repeated block of random numbers; a GPU draws fast enough."""
+    if device_type != "cpu":
+        yield
+        return
+    drawn = torch.rand(BLOCK) * 2 - 1
+    scaled_to: Dict[int, torch.Tensor] = {}
+    kept = {name: getattr(init, name) for name in SLOW}
+
+    def fill(tensor: Any, *_: Any, **__: Any) -> Any:
+        """Fill with numbers as far from zero as ``torch.nn.Linear`` draws them: up to 1 / sqrt(inputs of a unit)."""
+        inputs = tensor[0].numel() if tensor.dim() > 1 else 1024
+        if inputs not in scaled_to:
+            scaled_to[inputs] = drawn / math.sqrt(max(1, inputs))
+        scaled = scaled_to[inputs]
+        with torch.no_grad():
+            flat = tensor.view(-1)
+            whole = len(flat) // BLOCK * BLOCK
+            flat[:whole].view(-1, BLOCK).copy_(scaled)
+            flat[whole:].copy_(scaled[: len(flat) - whole])
+        return tensor
+
+    try:
+        for name in SLOW:
+            setattr(init, name, fill)
+        yield
+    finally:
+        for name, function in kept.items():
+            setattr(init, name, function)
+
 
 DTYPES = {"float32": torch.float32, "tf32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 SMALLEST_VOCABULARY = 1000
 
 
-class Job:
+class MeasuredModel:
     """A model on a device, ready to be stepped.
 
     Built in two parts, so that the weights' memory can be told apart: the model when the job is made, the rest by
     ``ready``.
     """
 
-    def __init__(self, point: Point, device_type: str) -> None:
+    def __init__(self, point: MeasurementPoint, device_type: str) -> None:
         self.point, self.device = point, torch.device(device_type)
         self.dtype = DTYPES[PRECISIONS[point.precision]]
         self.autocast = point.precision.startswith("amp-")
         set_tf32(enabled=point.precision == "tf32")
         torch.manual_seed(0)
-        with self.device, quick_weights(device_type):
-            self.model: nn.Module = build(point.model, point.size)
+        with self.device, fast_weight_init(device_type):
+            self.model: nn.Module = build_model(point.model, point.size)
         if not self.autocast:
             self.model.to(self.dtype)
         if point.channels_last:

@@ -17,16 +17,16 @@ QUANTILES = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0)
 
 
 @dataclass(frozen=True)
-class Patience:
-    """How long a step is warmed up and timed; ``samples`` are at least so many, and at most ``most`` of them."""
+class TimingLimits:
+    """How long a step is warmed up and timed; ``min_samples`` are at least so many, and at most ``max_samples`` of them."""
 
     warm_up_s: float
     timed_s: float
-    samples: int
-    most: int = 200
+    min_samples: int
+    max_samples: int = 200
 
     @classmethod
-    def of(cls, *, quick: bool) -> "Patience":
+    def preset(cls, *, quick: bool) -> "TimingLimits":
         """Return the usual patience, or little."""
         return cls(0.1, 0.1, 3) if quick else cls(1.0, 0.5, 5)
 
@@ -38,7 +38,9 @@ class Timer:
     ``clock`` is the host's. ``stepping_s`` adds up what was spent on warming up and timing.
     """
 
-    def __init__(self, device_type: str, patience: Patience, *, clock: Callable[[], float] = time.perf_counter) -> None:
+    def __init__(
+        self, device_type: str, patience: TimingLimits, *, clock: Callable[[], float] = time.perf_counter
+    ) -> None:
         self.patience, self.clock = patience, clock
         self.event: Optional[Callable[[], Any]] = None
         if device_type == "cuda":
@@ -86,8 +88,8 @@ class Timer:
         wanted = round(patience.timed_s / max(once_s * inner, 1e-7))
         samples: List[float] = []
         host_s = 0.0
-        least = patience.samples if patience.samples * once_s <= LONG_S else min(FEWEST, patience.samples)
-        total = min(max(wanted, least), patience.most)
+        least = patience.min_samples if patience.min_samples * once_s <= LONG_S else min(FEWEST, patience.min_samples)
+        total = min(max(wanted, least), patience.max_samples)
         between()
         for block in _blocks(total):
             taken, launched_s = self._block(step, inner, block)

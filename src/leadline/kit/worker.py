@@ -4,10 +4,16 @@ import ctypes
 import ctypes.util
 import json
 import os
+import select
 import signal
+import subprocess
 import sys
+import tempfile
+import time
 import warnings
-from typing import Any, Dict, TextIO
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Dict, List, Optional, TextIO
 
 from leadline.kit import KitError
 
@@ -29,26 +35,26 @@ def serve(parent: int) -> None:
     except (KitError, ImportError) as error:
         _say(answers, {"failure": _why(error)})
         return
-    from leadline.kit.design import Point  # noqa: PLC0415 - after torch was found to be there
+    from leadline.kit.design import MeasurementPoint  # noqa: PLC0415 - after torch was found to be there
 
     for line in sys.stdin:
-        row = bench.measure(Point(**json.loads(line)))
+        row = bench.measure(MeasurementPoint(**json.loads(line)))
         _say(answers, {"row": row, "spent": bench.spent})
 
 
 def _open(request: Dict[str, Any], answers: TextIO) -> Any:
     """Import torch, say what the machine is, and return the bench."""
-    from leadline.kit.machine import header, meters, require_device  # noqa: PLC0415 - torch loads here, not above
-    from leadline.kit.measure import Bench  # noqa: PLC0415
+    from leadline.kit.machine import machine_header, open_meters, require_device  # noqa: PLC0415 - torch loads here, not above
+    from leadline.kit.measure import PointMeasurer  # noqa: PLC0415
     from leadline.kit.memory import limit_host_memory  # noqa: PLC0415
-    from leadline.kit.timing import Patience  # noqa: PLC0415
+    from leadline.kit.timing import TimingLimits  # noqa: PLC0415
 
     device_type = require_device(request["device"])
     limit_bytes = limit_host_memory(request["memory_bytes"]) if device_type == "cpu" else None
-    nvml, reason = meters(device_type)
-    found = header(device_type, nvml, reason) if request["header"] else {}
+    nvml, reason = open_meters(device_type)
+    found = machine_header(device_type, nvml, reason) if request["header"] else {}
     _say(answers, {"header": found, "memory_limit_bytes": limit_bytes})
-    return Bench(device_type, nvml, Patience.of(quick=request["quick"]), ops=request["ops"])
+    return PointMeasurer(device_type, nvml, TimingLimits.preset(quick=request["quick"]), ops=request["ops"])
 
 
 def _die_with(parent: int) -> None:
@@ -69,3 +75,127 @@ def _why(error: BaseException) -> str:
     if isinstance(error, ImportError) and getattr(error, "name", "") == "torch":
         return f"{sys.executable} has no torch: name the Python of an environment that has it"
     return str(error)
+
+
+START_S = 240.0
+"""Importing torch from a cold parallel file system, and the first context on a GPU, take minutes at worst."""
+ROOT = str(Path(__file__).parents[2])
+"""The folder, or the zip, from which ``leadline.kit`` was imported."""
+START = (
+    "import sys; sys.path = [{root!r}] + [path for path in sys.path if path]; import leadline.kit; "
+    "sys.path.remove({root!r}); from leadline.kit.worker import serve; serve({parent})"
+)
+"""The root leaves the path at once, so that what is installed beside Leadline never reaches another Python."""
+
+
+class WorkerCrashed(Exception):
+    """The worker ended by itself; says how."""
+
+
+class WorkerTimedOut(Exception):
+    """The worker did not answer in time."""
+
+
+class Worker:
+    """A process that measures points; made anew after each that it did not survive.
+
+    Args:
+        python: the interpreter, which must have torch.
+        request: what the worker is told at its start.
+    """
+
+    def __init__(self, python: str, request: Dict[str, Any]) -> None:
+        self.started_at = time.monotonic()
+        self._said = tempfile.TemporaryFile()  # noqa: SIM115 - it lives as long as the process
+        flags = ["-I"] if sys.flags.isolated else []
+        start = START.format(root=ROOT, parent=os.getpid())
+        try:
+            self._process = subprocess.Popen(  # noqa: S603 - the interpreter is the user's own choice
+                [python, *flags, "-c", start], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._said,
+                start_new_session=True,
+            )  # fmt: skip
+        except OSError as error:
+            self._said.close()
+            raise KitError(f"{python} cannot be started ({error.strerror}): name the Python that has torch") from error
+        self._held = b""
+        self._tell(request)
+
+    def hello(self) -> Dict[str, Any]:
+        """Return what the worker says of the machine.
+
+        Raises:
+            KitError: it has no torch, or no such device; in its own words.
+            Crashed: it ended before it could say.
+        """
+        try:
+            answer = self._answer(START_S)
+        except WorkerTimedOut as error:
+            self.end()
+            raise KitError(
+                f"torch did not start within {START_S:g} s: try again when the file system is less busy"
+            ) from (error)
+        if "failure" in answer:
+            self.end()
+            raise KitError(answer["failure"])
+        return answer
+
+    def measure(self, point: Dict[str, Any], limit_s: float) -> Dict[str, Any]:
+        """Return the answer for a point; ``WorkerCrashed`` or ``WorkerTimedOut``, and the process is gone, if there is none."""
+        self._tell(point)
+        try:
+            return self._answer(limit_s)
+        except WorkerTimedOut:
+            self.end()
+            raise
+
+    def end(self) -> None:
+        """End the process and all it started, at once."""
+        with suppress(ProcessLookupError):  # it has ended
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+        for stream in (self._process.stdin, self._process.stdout, self._said):
+            _close(stream)
+
+    def _tell(self, request: Dict[str, Any]) -> None:
+        assert self._process.stdin is not None  # noqa: S101 - it was asked for
+        try:
+            self._process.stdin.write(json.dumps(request).encode() + b"\n")
+            self._process.stdin.flush()
+        except BrokenPipeError:
+            return  # its end is found when the answer is read
+
+    def _answer(self, limit_s: float) -> Dict[str, Any]:
+        assert self._process.stdout is not None  # noqa: S101 - it was asked for
+        file = self._process.stdout.fileno()
+        until = time.monotonic() + limit_s
+        while b"\n" not in self._held:
+            left_s = until - time.monotonic()
+            if left_s <= 0 or not select.select([file], [], [], left_s)[0]:
+                raise WorkerTimedOut
+            part = os.read(file, 1 << 16)
+            if not part:
+                raise WorkerCrashed(self._how_it_ended())
+            self._held += part
+        line, _, self._held = self._held.partition(b"\n")
+        answer: Dict[str, Any] = json.loads(line)
+        return answer
+
+    def _how_it_ended(self) -> str:
+        code = self._process.wait()
+        self._said.seek(0)
+        lines = self._said.read().decode(errors="replace").strip().splitlines()
+        self.end()
+        how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+        if code == -signal.SIGKILL:
+            how += ", as the system does when memory runs out"
+        return f"{how}: {_last(lines)}" if lines else how
+
+
+def _last(lines: List[str]) -> str:
+    return lines[-1].strip()[:300]
+
+
+def _close(stream: Optional[Any]) -> None:
+    if stream is not None:
+        with suppress(BrokenPipeError):  # what was left to be told has no reader
+            stream.close()

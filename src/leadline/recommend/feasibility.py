@@ -8,11 +8,11 @@ from leadline.core.errors import InvalidInput
 from leadline.core.estimate import Estimate, Interval
 from leadline.core.hardware import Device, DeviceKind
 from leadline.core.jobs import ResourceSpec
+from leadline.core.queues import QueueWait
 from leadline.core.recommendation import Constraints
-from leadline.core.samples import Value
+from leadline.core.runs import Value
 from leadline.core.systems import Partition, System
 from leadline.core.units import HOUR_S, format_bytes, format_duration
-from leadline.core.waits import QueueWait
 from leadline.uncertainty.distributions import quantile
 
 RUNS = 40

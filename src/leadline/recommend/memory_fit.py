@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from leadline.core.estimate import Interval
-from leadline.core.fit import Cost, MemoryCheck
+from leadline.core.fit import ChangeCost, MemoryCheck
 from leadline.core.graph import BYTES_PER_ELEMENT
 from leadline.core.workload import (
     Adapters,
@@ -87,7 +87,7 @@ class WorkloadVariant:
     workload: Workload
     description: str
     options: tuple[str, ...]
-    cost: Cost = Cost.NOTHING
+    cost: ChangeCost = ChangeCost.NOTHING
 
 
 Move = Callable[[WorkloadVariant], WorkloadVariant | None]
@@ -152,7 +152,7 @@ def _costly(workload: Workload, dtypes: frozenset[str]) -> Iterator[Move]:
     precision = _precision(workload)
     if "bfloat16" in dtypes and precision.weights == "float32" and workload.quantization is None:
         yield lambda one: _with(
-            one, "keep weights in bf16, too", ("--precision", "bf16"), asks=Cost.RESULTS, precision=Precision.BF16
+            one, "keep weights in bf16, too", ("--precision", "bf16"), asks=ChangeCost.RESULTS, precision=Precision.BF16
         )
     rule = workload.optimizer or Optimizer.ADAMW
     width = BYTES_PER_ELEMENT["float32" if workload.adapters else precision.weights]
@@ -166,7 +166,7 @@ def _costly(workload: Workload, dtypes: frozenset[str]) -> Iterator[Move]:
 
 def _other_rule(optimizer: Optimizer, saved: str) -> Move:
     what = f"another update rule, {optimizer.value}: {saved}"
-    return lambda one: _with(one, what, ("--optimizer", optimizer.value), asks=Cost.RESULTS, optimizer=optimizer)
+    return lambda one: _with(one, what, ("--optimizer", optimizer.value), asks=ChangeCost.RESULTS, optimizer=optimizer)
 
 
 def _adapted(one: WorkloadVariant, dtypes: frozenset[str]) -> Iterator[WorkloadVariant]:
@@ -178,7 +178,7 @@ def _adapted(one: WorkloadVariant, dtypes: frozenset[str]) -> Iterator[WorkloadV
         return
     if work.adapters is None:
         words = f"train adapters of rank {RANK} beside frozen weights"
-        one = _with(one, words, ("--lora", str(RANK)), asks=Cost.RESULTS, adapters=Adapters(RANK))
+        one = _with(one, words, ("--lora", str(RANK)), asks=ChangeCost.RESULTS, adapters=Adapters(RANK))
         yield one
     half = next((form for form in (Precision.BF16, Precision.FP16) if form.compute in dtypes), None)
     if work.quantization is not None or half is None:
@@ -187,7 +187,7 @@ def _adapted(one: WorkloadVariant, dtypes: frozenset[str]) -> Iterator[WorkloadV
         one = _with(one, f"compute in {half.value}", ("--precision", half.value), precision=half)
     for form in (Quantization.INT8, Quantization.NF4):
         words, options = f"keep the frozen weights in {form.value.replace('bit', ' bits')}", ("--quantize", form.value)
-        yield _with(one, words, options, asks=Cost.RESULTS, quantization=form)
+        yield _with(one, words, options, asks=ChangeCost.RESULTS, quantization=form)
 
 
 def _half(workload: Workload, dtypes: frozenset[str]) -> Precision | None:
@@ -230,7 +230,7 @@ def _shared_out(one: WorkloadVariant, batch: int) -> Iterator[WorkloadVariant]:
         if work.phase is Phase.INFERENCE:
             options = ("--gpus", str(gpus), "--tensor-parallel", str(gpus))
             spread = replace(work, gpus=gpus, parallelism=Parallelism(tensor=gpus))
-            yield _and(one, spread, f"each layer shared by {gpus} GPUs", options, Cost.HARDWARE)
+            yield _and(one, spread, f"each layer shared by {gpus} GPUs", options, ChangeCost.HARDWARE)
         elif (whole := batch * work.accumulation) % gpus == 0:
             each = min(batch, whole // gpus)
             spread = replace(
@@ -240,7 +240,7 @@ def _shared_out(one: WorkloadVariant, batch: int) -> Iterator[WorkloadVariant]:
             options = ("--gpus", str(gpus), "--sharding", "full", "--batch", str(each))
             if work.accumulation > 1:
                 options += ("--accumulate", str(spread.accumulation))
-            yield _and(one, spread, f"weights and batch shared by {gpus} GPUs", options, Cost.HARDWARE)
+            yield _and(one, spread, f"weights and batch shared by {gpus} GPUs", options, ChangeCost.HARDWARE)
         gpus *= 2
 
 
@@ -252,14 +252,23 @@ def _joined(start: WorkloadVariant, moves: list[Move]) -> WorkloadVariant | None
     return found if len(moves) > 1 else None
 
 
-def _with(one: WorkloadVariant, what: str, options: tuple[str, ...], *, asks: Cost = Cost.NOTHING, **fields: object) -> WorkloadVariant:
+def _with(
+    one: WorkloadVariant,
+    what: str,
+    options: tuple[str, ...],
+    *,
+    asks: ChangeCost = ChangeCost.NOTHING,
+    **fields: object,
+) -> WorkloadVariant:
     changed: Workload = replace(one.workload, **fields)  # type: ignore[arg-type]
     return _and(one, changed, what, options, asks)
 
 
-def _and(one: WorkloadVariant, workload: Workload, what: str, options: tuple[str, ...], asks: Cost = Cost.NOTHING) -> WorkloadVariant:
+def _and(
+    one: WorkloadVariant, workload: Workload, what: str, options: tuple[str, ...], asks: ChangeCost = ChangeCost.NOTHING
+) -> WorkloadVariant:
     more = f"{one.description}, and {what}" if one.description else what
-    most = max(one.cost, asks, key=list(Cost).index)
+    most = max(one.cost, asks, key=list(ChangeCost).index)
     return WorkloadVariant(workload, more, (*one.options, *options), most)
 
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from leadline.core.jobs import JobSpec, ResourceSpec
-from leadline.core.systems import NOT_SHOWN, Partition, System, SystemChange
+from leadline.core.systems import UNLISTED_NODES, Partition, System, SystemChange
 from leadline.core.units import format_bytes, format_duration
 from leadline.recommend.feasibility import Refusal
 
@@ -78,7 +78,7 @@ def _hidden(system: System, name: str, before: System | None) -> Sequence[Partit
     """Return a queue whose nodes are not shown any more, where a job names one of the types that it had."""
     queues = {one.queue or one.name for one in (before.partitions if before else ()) if one.name == name}
     rows = [place for queue in queues for place in _places(system, queue)]
-    return [one for one in rows if one.node.name == NOT_SHOWN]
+    return [one for one in rows if one.node.name == UNLISTED_NODES]
 
 
 def _gone(system: System, name: str, before: System | None) -> Refusal:
@@ -126,7 +126,7 @@ def _cores(partition: Partition, asked: ResourceSpec) -> Refusal | None:
 def _gpus(partition: Partition, asked: ResourceSpec) -> Refusal | None:
     node, most = partition.node, partition.limits.max_gpus
     total = asked.gpus_per_node * asked.nodes
-    is_counted = node.name != NOT_SHOWN and (bool(node.gpus) or node.device is None)
+    is_counted = node.name != UNLISTED_NODES and (bool(node.gpus) or node.device is None)
     if is_counted and asked.gpus_per_node > node.gpus:
         has = f"has {node.gpus} GPUs a node" if node.gpus else "has no GPUs"
         return Refusal("too-few-gpus", f"{has}, and the job asks for {asked.gpus_per_node}")

@@ -40,7 +40,9 @@ def rank_candidates(
     )
 
 
-def pareto_front(candidates: Sequence[PlacementCandidate], time: Callable[[PlacementCandidate], float] | None = None) -> list[PlacementCandidate]:
+def pareto_front(
+    candidates: Sequence[PlacementCandidate], time: Callable[[PlacementCandidate], float] | None = None
+) -> list[PlacementCandidate]:
     """Return the candidates that no other one of the same currency beats in both time and cost; n·log n.
 
     ``time`` is that of the run, where no other is named.

@@ -5,11 +5,11 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import lru_cache
 
-from leadline.catalog.billing import price
+from leadline.catalog.billing import compute_charge
 from leadline.core.errors import InvalidInput
 from leadline.core.estimate import Estimate, Interval, Target
 from leadline.core.jobs import ResourceSpec
-from leadline.core.recommendation import Weights
+from leadline.core.recommendation import RiskWeights
 from leadline.core.systems import Billing, Partition
 from leadline.core.units import GIB, HOUR_S, MINUTE_S
 from leadline.uncertainty.distributions import Distribution, HalfLogNormals, log_spreads, quantile
@@ -56,7 +56,7 @@ class Limit:
     decided: LimitReason
 
 
-def expected_loss(known: Distribution, limit: float, weights: Weights, loss: KillLoss) -> float:
+def expected_loss(known: Distribution, limit: float, weights: RiskWeights, loss: KillLoss) -> float:
     """Return what asking for ``limit`` is expected to lose, in the unit of the quantity.
 
     A run that needs more than its limit is killed and run again with ``RERUN_GROWTH`` times as much, until it is through.
@@ -75,7 +75,7 @@ def expected_loss(known: Distribution, limit: float, weights: Weights, loss: Kil
 
 
 def limit_from_interval(
-    interval: Interval, risk: float, weights: Weights, loss: KillLoss = KillLoss.LIMIT, *, cap: float | None = None
+    interval: Interval, risk: float, weights: RiskWeights, loss: KillLoss = KillLoss.LIMIT, *, cap: float | None = None
 ) -> Limit:
     """Return the limit of least expected loss that the quantity exceeds with a probability of at most ``risk``.
 
@@ -92,7 +92,9 @@ def limit_from_interval(
     return _within(known, risk, _cheapest_risk(_stepped(above), weights.kill, weights.waste, loss), cap)
 
 
-def limit_from_distribution(known: Distribution, risk: float, weights: Weights, loss: KillLoss, *, cap: float | None = None) -> Limit:
+def limit_from_distribution(
+    known: Distribution, risk: float, weights: RiskWeights, loss: KillLoss, *, cap: float | None = None
+) -> Limit:
     """Return what ``limit_from_interval`` does, of a quantity whose distribution is known.
 
     Raises:
@@ -102,7 +104,7 @@ def limit_from_distribution(known: Distribution, risk: float, weights: Weights, 
     return _within(known, risk, _cheapest(known, weights, loss), cap)
 
 
-def _check_weights(weights: Weights) -> None:
+def _check_weights(weights: RiskWeights) -> None:
     for name, value in (("kill", weights.kill), ("waste", weights.waste)):
         if not 0 <= value < math.inf:
             raise InvalidInput(f"a weight of {value:g} for {name} is not usable: choose 0 or more, such as 1")
@@ -126,18 +128,18 @@ def _stepped(spread: float) -> float:
 @lru_cache(maxsize=4096)
 def _cheapest_risk(spread: float, kill: float, waste: float, loss: KillLoss) -> float:
     """Return the probability of a kill at which a log-normal with that spread is cheapest, whatever its median."""
-    _check_weights(Weights(kill, waste))
-    return _cheapest(HalfLogNormals(1.0, spread, spread), Weights(kill, waste), loss)
+    _check_weights(RiskWeights(kill, waste))
+    return _cheapest(HalfLogNormals(1.0, spread, spread), RiskWeights(kill, waste), loss)
 
 
-def _cheapest(known: Distribution, weights: Weights, loss: KillLoss) -> float:
+def _cheapest(known: Distribution, weights: RiskWeights, loss: KillLoss) -> float:
     return min(_TAILS, key=lambda tail: expected_loss(known, known.quantile(1 - tail), weights, loss))
 
 
 SHORTEST_WALLTIME_S = 5 * MINUTE_S
 """No scheduler is asked for less."""
 
-EVEN = Weights()
+EVEN = RiskWeights()
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +155,9 @@ def resources_for_estimate(estimate: Estimate, partition: Partition, risk: float
     return request_for_estimate(estimate, partition, risk).resources
 
 
-def request_for_estimate(estimate: Estimate, partition: Partition, risk: float, weights: Weights = EVEN) -> ResourceRequest:
+def request_for_estimate(
+    estimate: Estimate, partition: Partition, risk: float, weights: RiskWeights = EVEN
+) -> ResourceRequest:
     """Return the request of a workload: the share of the nodes that goes with its GPUs, and the limits of ``build_request``."""
     share = node_share(partition, estimate.target)
     memory = estimate.host_memory_bytes and estimate.host_memory_bytes.scaled(max(1, share.gpus_per_node))
@@ -179,7 +183,7 @@ def build_request(
     share: ResourceSpec,
     partition: Partition,
     risk: float,
-    weights: Weights = EVEN,
+    weights: RiskWeights = EVEN,
 ) -> ResourceRequest:
     """Return ``share`` with the walltime and the memory a node that cost least, kills and reruns included.
 
@@ -199,7 +203,7 @@ def build_request(
     if memory_bytes is not None:
         most = partition.node.usable_memory_bytes or partition.node.memory_bytes
         if charged := _charged(partition, share, quantile(memory_bytes, 1 - risk)):
-            weights = Weights(weights.kill, weights.waste + charged)
+            weights = RiskWeights(weights.kill, weights.waste + charged)
         memory = limit_from_interval(memory_bytes, risk, weights, KillLoss.RUN, cap=most)
         memory_bytes_per_node = math.ceil(_capped(memory, math.ceil(memory.value / GIB) * GIB, most))
     asked = ResourceSpec(
@@ -229,7 +233,7 @@ def _charged(partition: Partition, share: ResourceSpec, memory_bytes: float) -> 
 
 
 def _hourly(billing: Billing, share: ResourceSpec, partition: Partition, memory_bytes: int) -> float:
-    return price(billing, replace(share, memory_bytes_per_node=memory_bytes), 1.0, partition.node) or 0.0
+    return compute_charge(billing, replace(share, memory_bytes_per_node=memory_bytes), 1.0, partition.node) or 0.0
 
 
 def _said(limit: Limit) -> tuple[LimitReason, float, float]:
@@ -237,7 +241,9 @@ def _said(limit: Limit) -> tuple[LimitReason, float, float]:
 
 
 @lru_cache(maxsize=4096)
-def _reason(time: tuple[LimitReason, float, float] | None, memory: tuple[LimitReason, float, float] | None, risk: float) -> str:
+def _reason(
+    time: tuple[LimitReason, float, float] | None, memory: tuple[LimitReason, float, float] | None, risk: float
+) -> str:
     """Return the sentence that says which of risk and cost decided each limit."""
     said = {name: one for name, one in (("walltime", time), ("memory", memory)) if one and one[1]}
     deciding = {one[0] for one in said.values()}

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from statistics import NormalDist
 
 from leadline.core.estimate import Interval
-from leadline.core.models import Feature
-from leadline.core.samples import Value
+from leadline.core.runs import Value
+from leadline.core.trained_model import Feature
 from leadline.uncertainty.distributions import log_spreads
 
 SPREAD = 0.4
@@ -44,7 +44,9 @@ def is_same_model(one: str, other: str) -> bool:
     return _words(one) == _words(other)
 
 
-def find_unseen_hardware(features: Mapping[str, Feature], node: Mapping[str, Value], gpus: int) -> UnseenHardware | None:
+def find_unseen_hardware(
+    features: Mapping[str, Feature], node: Mapping[str, Value], gpus: int
+) -> UnseenHardware | None:
     """Return what is unseen of a node for a job on so many GPUs; ``None`` where a run had the same.
 
     ``node`` holds the node's figures under the names of the features, with the runs' own spelling of a model that they

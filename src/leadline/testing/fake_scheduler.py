@@ -6,7 +6,7 @@ from pathlib import PurePosixPath
 
 from leadline.core.errors import SchedulerUnreachable
 from leadline.core.jobs import JobSpec, JobState
-from leadline.core.plane import Action, Attempt, Decision, Job, Plan, Situation
+from leadline.core.plane import Action, Attempt, AttemptPlan, Decision, Job, Situation
 from leadline.execution.clock import ManualClock, iso_utc
 from leadline.execution.plane.advisor import EndedAttempt, Expectation
 from leadline.execution.plane.diagnose import Diagnosis
@@ -187,9 +187,9 @@ class FakeAdvisor:
     recorded: dict[str, tuple[JobState, JobOutcome | None]] = field(default_factory=dict)
     expectation: Expectation = field(default_factory=Expectation)
 
-    def plans(self, job: Job) -> tuple[Plan, ...]:
+    def plans(self, job: Job) -> tuple[AttemptPlan, ...]:
         """Send it to the first places of its policy."""
-        return tuple(Plan(place, job.spec.resources) for place in job.policy.places[: self.copies])
+        return tuple(AttemptPlan(place, job.spec.resources) for place in job.policy.places[: self.copies])
 
     def expect(self, job: Job, attempt: Attempt, outcome: JobOutcome | None, *, now_s: float) -> Expectation:  # noqa: ARG002
         """Return what the test expects."""

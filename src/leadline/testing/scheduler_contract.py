@@ -10,7 +10,7 @@ import pytest
 
 from leadline.core.errors import InvalidInput
 from leadline.core.jobs import JobSpec, JobState, ResourceSpec
-from leadline.core.plane import After
+from leadline.core.plane import DependencyKind
 from leadline.execution.schedulers.port import RequestRefused, Scheduler, SchedulerStatus, Submission
 
 HOSTILE = "a 'name' with \"quotes\", $(touch harm); `touch harm`\n#SBATCH --hold\n| and ends ü"
@@ -143,7 +143,7 @@ class SchedulerContract(ABC):
 
     def test_a_job_starts_after_the_one_that_it_waits_for(self, scheduler: Scheduler) -> None:
         before = scheduler.submit(self.job(2))
-        after = scheduler.submit(replace(self.job(0), after=(before,), after_kind=After.OK))
+        after = scheduler.submit(replace(self.job(0), after=(before,), after_kind=DependencyKind.OK))
 
         ended = self.until(scheduler, [before, after], _final)
         assert ended[after].state == JobState.COMPLETED
@@ -151,8 +151,8 @@ class SchedulerContract(ABC):
 
     def test_a_job_does_not_run_after_one_that_failed_unless_it_was_to(self, scheduler: Scheduler) -> None:
         failing = scheduler.submit(self.job(1, 1))
-        never = scheduler.submit(replace(self.job(0), after=(failing,), after_kind=After.OK))
-        other = scheduler.submit(replace(self.job(0), after=(failing,), after_kind=After.NOT_OK))
+        never = scheduler.submit(replace(self.job(0), after=(failing,), after_kind=DependencyKind.OK))
+        other = scheduler.submit(replace(self.job(0), after=(failing,), after_kind=DependencyKind.NOT_OK))
 
         ended = self.until(scheduler, [failing, other], _final)
         assert (ended[failing].state, ended[other].state) == (JobState.FAILED, JobState.COMPLETED)

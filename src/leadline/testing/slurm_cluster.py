@@ -15,7 +15,7 @@ from pathlib import Path, PurePath
 import psutil
 
 from leadline.core.errors import LeadlineError
-from leadline.core.ports import Completed
+from leadline.core.processes import CompletedProcess
 from leadline.execution.processes import run_process, start_process
 from leadline.testing.slurm_plan import ClusterLayout, ClusterPlan, lay_out
 
@@ -79,7 +79,7 @@ class SlurmCluster:
         """The variables under which sbatch, squeue and sacct reach it."""
         return {"SLURM_CONF": str(self.folder / "slurm.conf"), "PATH": PATH}
 
-    def run(self, argv: Sequence[str], *, timeout_s: float = 60.0) -> Completed:
+    def run(self, argv: Sequence[str], *, timeout_s: float = 60.0) -> CompletedProcess:
         """Run a command on it to its end."""
         return run_process(argv, env=self.environment, timeout_s=timeout_s)
 
@@ -278,5 +278,7 @@ def _remove_cgroup(folder: Path) -> None:
                 group.rmdir()
             except OSError as error:
                 if time.monotonic() > deadline:
-                    raise ClusterNotStarted(f"the control group {group} cannot be removed ({error.strerror})") from error
+                    raise ClusterNotStarted(
+                        f"the control group {group} cannot be removed ({error.strerror})"
+                    ) from error
         time.sleep(0.05)

@@ -93,7 +93,9 @@ def read_adapted_steps(path: Path) -> AdaptedSteps:
         with np.load(BytesIO(path.read_bytes()), allow_pickle=False) as arrays:
             state = dict(arrays)
         card = msgspec.json.decode(state["card"].tobytes(), type=AdaptedCard)
-        laws = OpUtilizationModels.load(unnest("laws", state)) if any(one.startswith("laws.") for one in state) else None
+        laws = (
+            OpUtilizationModels.load(unnest("laws", state)) if any(one.startswith("laws.") for one in state) else None
+        )
     except (OSError, ValueError, KeyError, EOFError, BadZipFile, msgspec.MsgspecError) as error:
         raise InvalidInput(f"{path} cannot be read ({error}): delete it, and run leadline adapt again") from error
     if card.schema != ADAPTED_SCHEMA:

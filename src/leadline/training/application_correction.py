@@ -80,7 +80,12 @@ class FinishedRun:
 
 
 def fit_correction(
-    runs: Sequence[FinishedRun], about: tuple[str, str, str], at: str, *, older: ApplicationCorrection | None = None, previous_runs: int = 0
+    runs: Sequence[FinishedRun],
+    about: tuple[str, str, str],
+    at: str,
+    *,
+    older: ApplicationCorrection | None = None,
+    previous_runs: int = 0,
 ) -> tuple[ApplicationCorrection | None, RefitDecision]:
     """Return a new correction, if it is better than the ``older`` one (or none) on runs it was not learned from.
 
@@ -102,7 +107,9 @@ def fit_correction(
         [outcome_log_error(_times(one, median_ratio(part)[0])) for one in newest],
     )
     if not is_improvement(judged):
-        return None, RefitDecision(quantity, len(new), drift, replaced=False, reason=_no_better(judged), comparison=judged)
+        return None, RefitDecision(
+            quantity, len(new), drift, replaced=False, reason=_no_better(judged), comparison=judged
+        )
     why = drift.sentence(quantity) if drift.detected else f"{len(new)} runs have ended since"
     ratio, _ = median_ratio(recent)
     card = CorrectionCard(
@@ -136,7 +143,9 @@ def read_correction(path: Path) -> ApplicationCorrection:
             state = dict(arrays)
         card = msgspec.json.decode(state["card"].tobytes(), type=CorrectionCard)
         if card.schema != CORRECTION_SCHEMA:
-            raise InvalidInput(f"{path} has the schema {card.schema}, not {CORRECTION_SCHEMA}: delete it, and it is learned again")
+            raise InvalidInput(
+                f"{path} has the schema {card.schema}, not {CORRECTION_SCHEMA}: delete it, and it is learned again"
+            )
         return ApplicationCorrection(card, IntervalCalibration.load(dict(unnest("calibration", state))))
     except (OSError, ValueError, KeyError, EOFError, BadZipFile, msgspec.MsgspecError) as error:
         raise InvalidInput(f"{path} cannot be read ({error}): delete it, and it is learned again") from error
@@ -151,7 +160,9 @@ def _times(one: PredictionOutcome, factor: float) -> PredictionOutcome:
     return PredictionOutcome(one.predicted.scaled(factor), one.measured, one.censored)
 
 
-def _too_early(drift: Drift, recent: Sequence[PredictionOutcome], new: int, tried: int, older: ApplicationCorrection | None) -> str:
+def _too_early(
+    drift: Drift, recent: Sequence[PredictionOutcome], new: int, tried: int, older: ApplicationCorrection | None
+) -> str:
     """Return why nothing is learned for now, or nothing."""
     whole = sum(not one.censored for one in recent)
     if len(recent) < LEAST_NEW:

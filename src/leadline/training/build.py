@@ -7,9 +7,8 @@ from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 
 from leadline import __version__
-from leadline.core.models import Feature
-from leadline.core.runs import Run, Scale
-from leadline.core.samples import Dataset, Value
+from leadline.core.runs import Run, Scale, TrainingSet, Value
+from leadline.core.trained_model import Feature
 from leadline.estimators.ports import TabularEstimator
 from leadline.training.candidate_race import Progress
 from leadline.training.dataset import make_dataset
@@ -151,7 +150,7 @@ def _target_card(one: TrainedTarget) -> TargetCard:
     )
 
 
-def _scales(dataset: Dataset) -> dict[str, ScaleCard]:
+def _scales(dataset: TrainingSet) -> dict[str, ScaleCard]:
     found = {}
     for scale in Scale:
         if samples := dataset.at(scale):
@@ -160,7 +159,7 @@ def _scales(dataset: Dataset) -> dict[str, ScaleCard]:
     return found
 
 
-def _within(dataset: Dataset) -> dict[str, tuple[float, float]]:
+def _within(dataset: TrainingSet) -> dict[str, tuple[float, float]]:
     """Return the range that the scaled-down runs have of each feature that carries scale."""
     found = {}
     for name in dataset.scale_features:

@@ -10,8 +10,7 @@ import numpy as np
 from leadline.core.errors import InvalidInput
 from leadline.core.runs import Scale
 from leadline.estimators.ports import Array, TabularEstimator
-from leadline.estimators.tabular.registry import LEAST_MEMBERS as LEAST_MEMBERS
-from leadline.estimators.tabular.registry import Ensemble
+from leadline.estimators.tabular.registry import LEAST_MEMBERS, Ensemble
 from leadline.training.cross_validation import (
     ModelCandidate,
     OutOfFoldPredictions,
@@ -84,7 +83,9 @@ class CandidateRace:
     def tried(self) -> dict[ModelCandidate, CandidatePredictions]:
         """Return what every candidate predicted that was not given up."""
         return {
-            one: CandidatePredictions(join_predictions(parts), join_predictions(self.beyond[one]) if self.beyond.get(one) else None)
+            one: CandidatePredictions(
+                join_predictions(parts), join_predictions(self.beyond[one]) if self.beyond.get(one) else None
+            )
             for one, parts in self.inside.items()
             if self._counts(one)
         }
@@ -114,7 +115,9 @@ class CandidateRace:
         left = {one: join_predictions(said) for one, said in parts.items() if said and one not in self.why_not}
         self.why_not |= _hopeless(left)
 
-    def _try_all(self, parting: SampleSplit, number: int, parts: Mapping[ModelCandidate, list[OutOfFoldPredictions]]) -> bool:
+    def _try_all(
+        self, parting: SampleSplit, number: int, parts: Mapping[ModelCandidate, list[OutOfFoldPredictions]]
+    ) -> bool:
         """Predict what a parting holds out by every candidate that was not given up; whether any could."""
         tried = [one for one in parts if one not in self.why_not] if parting.held_out else []
         fitted = [one for one in tried if not self._members(one)]

@@ -9,8 +9,7 @@ from enum import StrEnum
 
 import numpy as np
 
-from leadline.core.runs import Scale
-from leadline.core.samples import Sample
+from leadline.core.runs import Sample, Scale
 from leadline.estimators.ports import Array, FittedEstimator, Predictions, TabularEstimator
 from leadline.estimators.tabular.registry import median_prediction
 from leadline.uncertainty.conformal import Residuals
@@ -54,7 +53,9 @@ def cross_validation_folds(samples: Sequence[Sample], count: int, seed: int) -> 
     return tuple(_part(samples, held) for held in dealt if held)
 
 
-def extrapolation_splits(samples: Sequence[Sample], scale_features: Sequence[str], shares: Sequence[float]) -> tuple[SampleSplit, ...]:
+def extrapolation_splits(
+    samples: Sequence[Sample], scale_features: Sequence[str], shares: Sequence[float]
+) -> tuple[SampleSplit, ...]:
     """Hold out the largest configurations, to imitate extrapolation; for each share that is left to fit.
 
     Nothing where no feature carries scale, and no parting that leaves fewer than ``LEAST_TO_EXTRAPOLATE`` to fit.
@@ -219,7 +220,9 @@ class OutOfFoldPredictions:
 
     def times(self, factors: Array) -> "OutOfFoldPredictions":
         """Return the predictions times a factor each."""
-        return OutOfFoldPredictions(self.samples, self.point * factors, self.spread, self.beyond, self.fold, self.blocked)
+        return OutOfFoldPredictions(
+            self.samples, self.point * factors, self.spread, self.beyond, self.fold, self.blocked
+        )
 
     def at(self, chosen: Array) -> "OutOfFoldPredictions":
         """Return the predictions where ``chosen`` is true."""
@@ -276,7 +279,9 @@ def predict_held_out(
 ) -> OutOfFoldPredictions:
     """Predict samples that were not learned from."""
     said = fitted.predict([one.features for one in samples])
-    return OutOfFoldPredictions(tuple(samples), said.point, said.spread, said.extrapolation, np.full(len(samples), fold), blocked)
+    return OutOfFoldPredictions(
+        tuple(samples), said.point, said.spread, said.extrapolation, np.full(len(samples), fold), blocked
+    )
 
 
 def median_out_of_fold(members: Sequence[OutOfFoldPredictions]) -> OutOfFoldPredictions:

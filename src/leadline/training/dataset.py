@@ -8,9 +8,8 @@ from dataclasses import dataclass
 
 from leadline.core.errors import InvalidInput, UnknownName
 from leadline.core.jobs import JobState
-from leadline.core.models import Feature, Role
-from leadline.core.runs import Scale
-from leadline.core.samples import Dataset, Sample, Value
+from leadline.core.runs import Sample, Scale, TrainingSet, Value
+from leadline.core.trained_model import Feature, FeatureRole
 from leadline.training.records import NODE, RESOURCES, RunRecord, in_base_unit, unit_of
 
 FEW = 12
@@ -19,7 +18,9 @@ LEAST_RANGE = math.log(2)
 """The range that a feature above zero is given where it did not vary; as the tabular estimators have it."""
 
 
-def describe_features(samples: Sequence[Sample], parameters: Iterable[str], units: Mapping[str, str]) -> tuple[Feature, ...]:
+def describe_features(
+    samples: Sequence[Sample], parameters: Iterable[str], units: Mapping[str, str]
+) -> tuple[Feature, ...]:
     """Return every feature of the samples, parameters first."""
     choices = frozenset(parameters)
     names = dict.fromkeys(name for sample in samples for name in sample.features)
@@ -27,17 +28,17 @@ def describe_features(samples: Sequence[Sample], parameters: Iterable[str], unit
         _feature(name, role_of(name, choices), [s.features[name] for s in samples if name in s.features], units)
         for name in names
     ]
-    order = list(Role)
+    order = list(FeatureRole)
     return tuple(sorted(found, key=lambda feature: order.index(feature.role)))
 
 
-def role_of(name: str, parameters: frozenset[str]) -> Role:
+def role_of(name: str, parameters: frozenset[str]) -> FeatureRole:
     """Return where a feature's value comes from."""
     if name.startswith(NODE):
-        return Role.NODE
+        return FeatureRole.NODE
     if name in RESOURCES:
-        return Role.RESOURCE
-    return Role.PARAMETER if name in parameters else Role.GRAPH
+        return FeatureRole.RESOURCE
+    return FeatureRole.PARAMETER if name in parameters else FeatureRole.GRAPH
 
 
 def complete_rows(rows: Iterable[Mapping[str, Value]], features: Sequence[Feature]) -> list[dict[str, Value]]:
@@ -62,7 +63,7 @@ def describe_extrapolation(row: Mapping[str, Value], features: Sequence[Feature]
     return tuple(sentence for _, sentence in sorted(found, key=lambda each: -each[0]))
 
 
-def _feature(name: str, role: Role, values: Sequence[Value], units: Mapping[str, str]) -> Feature:
+def _feature(name: str, role: FeatureRole, values: Sequence[Value], units: Mapping[str, str]) -> Feature:
     unit = units.get(name, "")
     if any(isinstance(value, str) for value in values):
         choices = tuple(sorted({str(value) for value in values}))
@@ -142,7 +143,7 @@ class TrainingData:
     bounds, ``unmeasured`` those that ended well without the target's figure. ``started`` is when each run began.
     """
 
-    dataset: Dataset
+    dataset: TrainingSet
     features: tuple[Feature, ...]
     runs: int
     failures: dict[str, int]
@@ -188,7 +189,9 @@ def make_dataset(
         raise InvalidInput(_too_few(records, application, len(whole), len(configurations)))
     units = dict(usable[0].units)
     features = describe_features(samples, usable[0].parameters, units)
-    dataset = Dataset(application, target, samples, _scale_features(samples, features, tuple(scale_features)), units)
+    dataset = TrainingSet(
+        application, target, samples, _scale_features(samples, features, tuple(scale_features)), units
+    )
     left_out = Counter(record.state.value for record in records if not _counts(record, target))
     unmeasured = sum(_counts(record, target) for record in records) - len(usable)
     return TrainingData(
@@ -352,7 +355,7 @@ def _scale_features(samples: Sequence[Sample], features: Sequence[Feature], name
             )
     if named:
         return tuple(dict.fromkeys(named))
-    may = [one.name for one in features if one.used and not one.categorical and one.role is not Role.NODE]
+    may = [one.name for one in features if one.used and not one.categorical and one.role is not FeatureRole.NODE]
     return tuple(name for name in may if name != "memory_bytes" and _lies_beyond(samples, name))
 
 

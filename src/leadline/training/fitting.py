@@ -7,8 +7,7 @@ from functools import partial
 import numpy as np
 
 from leadline.core.errors import InvalidInput
-from leadline.core.runs import Scale
-from leadline.core.samples import Dataset, Sample
+from leadline.core.runs import Sample, Scale, TrainingSet
 from leadline.estimators.ports import Array, FittedEstimator, TabularEstimator
 from leadline.training.candidate_race import Progress, task_runner
 from leadline.training.cross_validation import (
@@ -168,7 +167,7 @@ class _Parted:
     extrapolations: tuple[SampleSplit, ...]
 
 
-def _parted(dataset: Dataset, seed: int) -> _Parted:
+def _parted(dataset: TrainingSet, seed: int) -> _Parted:
     carries = dataset.scale_features
     kept = hold_out_test_set(dataset.samples, TEST_SHARE, seed)
     many = len(dataset.samples) > LARGE
@@ -325,5 +324,7 @@ def learning_curve(one: TrainedTarget, seed: int = 0) -> tuple[LearningCurvePoin
             costs.append(sum(each.cost_s for each in part))
             runs.append(len(part))
         if len(errors) == len(partings) and (not found or sum(runs) > found[-1].runs * len(runs)):
-            found.append(LearningCurvePoint(sum(costs) / len(costs), round(sum(runs) / len(runs)), sum(errors) / len(errors)))
+            found.append(
+                LearningCurvePoint(sum(costs) / len(costs), round(sum(runs) / len(runs)), sum(errors) / len(errors))
+            )
     return tuple(found)

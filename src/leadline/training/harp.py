@@ -14,8 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from leadline.core.errors import InvalidInput, MissingExtra
-from leadline.core.runs import Scale
-from leadline.core.samples import Sample
+from leadline.core.runs import Sample, Scale
 from leadline.training.cross_validation import harp_adjustment
 from leadline.uncertainty.metrics import choose_model
 

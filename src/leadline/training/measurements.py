@@ -7,11 +7,10 @@ from typing import Any
 
 import msgspec
 
-from leadline.core.documents import load, why_unread
+from leadline.core.documents import explain_read_error, from_json
 from leadline.core.errors import InvalidInput
 from leadline.core.jobs import JobState
-from leadline.core.runs import Scale
-from leadline.core.samples import Value
+from leadline.core.runs import Scale, Value
 from leadline.training.records import NODE, RunRecord
 
 MEASUREMENTS_SCHEMA = "leadline.measure/1"
@@ -155,7 +154,7 @@ def read_measurements(path: Path) -> Measurements:
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise InvalidInput(f"{path} cannot be read: {why_unread(error)}") from error
+        raise InvalidInput(f"{path} cannot be read: {explain_read_error(error)}") from error
     lines = text.split("\n")
     cut = bool(lines.pop())
     if not lines:
@@ -196,16 +195,16 @@ class _Schema(msgspec.Struct):
 
 def _header(line: str, path: Path) -> _Header:
     what = f"line 1 of {path}"
-    found = load(line, _Schema, what=what).schema
+    found = from_json(line, _Schema, label=what).schema
     if found != MEASUREMENTS_SCHEMA:
         raise InvalidInput(
             f"{path} has the schema {found or 'none'}, not {MEASUREMENTS_SCHEMA}: give a file that leadline measure wrote"
         )
-    return load(line, _Header, what=what)
+    return from_json(line, _Header, label=what)
 
 
 def _point(line: str, columns: list[str], *, what: str) -> MeasuredPoint:
-    raw = load(line, dict, what=what)
+    raw = from_json(line, dict, label=what)
     if raw.get("kind") == "header":
         raise InvalidInput(f"{what} is a second header: read the files by themselves, not joined")
     raw["ops"] = [

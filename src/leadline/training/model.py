@@ -12,11 +12,10 @@ import msgspec
 import numpy as np
 
 from leadline import __version__
-from leadline.core.documents import dump, why_unread
+from leadline.core.documents import explain_read_error, to_json
 from leadline.core.errors import InvalidInput, LeadlineError, UnknownName
-from leadline.core.models import Answers, Feature
-from leadline.core.runs import Scale
-from leadline.core.samples import Value
+from leadline.core.runs import Scale, Value
+from leadline.core.trained_model import Feature, ModelPredictions
 from leadline.estimators.ports import FittedEstimator, State, nest, unnest
 from leadline.estimators.tabular import registry
 from leadline.training.atomic_write import write_atomically
@@ -61,7 +60,7 @@ class ApplicationModel:
         """Return sentences on what the predictions rest on."""
         return [sentence for one in self.card.targets for sentence in _basis(one)]
 
-    def predict(self, target: str, rows: Sequence[Mapping[str, Value]], level: float = 0.9) -> Answers:
+    def predict(self, target: str, rows: Sequence[Mapping[str, Value]], level: float = 0.9) -> ModelPredictions:
         """Predict ``target`` for each row; a feature that is missing or unknown widens the interval.
 
         Raises:
@@ -73,7 +72,7 @@ class ApplicationModel:
         point = said.point * card.factor
         scales = [_scale(row, card) for row in whole]
         low, high = self.calibrations[target].interval(point, said.spread, said.extrapolation, scales, level)
-        return Answers(
+        return ModelPredictions(
             point.tolist(),
             np.minimum(low, point).tolist(),
             np.maximum(high, point).tolist(),
@@ -87,7 +86,9 @@ class ApplicationModel:
         whole = complete_rows(rows, self.features)
         said = self.fitted[target].predict(whole)
         scales = [_scale(row, card) for row in whole]
-        bounds = self.calibrations[target].upper(said.point * card.factor, said.spread, said.extrapolation, scales, risk)
+        bounds = self.calibrations[target].upper(
+            said.point * card.factor, said.spread, said.extrapolation, scales, risk
+        )
         return [float(one) for one in bounds]
 
     def beyond(self, row: Mapping[str, Value]) -> tuple[str, ...]:
@@ -107,7 +108,7 @@ def save_model(model: ApplicationModel, path: Path) -> None:
     Raises:
         LeadlineError: it cannot be written there.
     """
-    members = {CARD: dump(model.card).encode()}
+    members = {CARD: to_json(model.card).encode()}
     for target in model.targets:
         state = nest("estimator", dict(model.fitted[target].dump()))
         state |= nest("calibration", dict(model.calibrations[target].dump()))
@@ -207,7 +208,7 @@ def _members(path: Path) -> dict[str, bytes]:
         )  # fmt: skip
         raise InvalidInput(f"{path} {why}") from error
     except OSError as error:
-        raise InvalidInput(f"{path} cannot be read: {why_unread(error)}") from error
+        raise InvalidInput(f"{path} cannot be read: {explain_read_error(error)}") from error
 
 
 def _card(members: Mapping[str, bytes], path: Path) -> ModelCard:

@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from leadline.core.models import Feature
+from leadline.core.trained_model import Feature
 from leadline.core.units import format_bytes, format_duration
 
 MODEL_SCHEMA = "leadline.model/1"

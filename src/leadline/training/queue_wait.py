@@ -7,11 +7,10 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
-from leadline.core.accounting import AccountedJob
 from leadline.core.errors import InvalidInput, MissingExtra
 from leadline.core.estimate import Interval
+from leadline.core.queues import IMMEDIATE_START_S, AccountedJob, QueueWait
 from leadline.core.units import HOUR_S
-from leadline.core.waits import AT_ONCE_S, QueueWait
 from leadline.estimators.ports import Array, State, nest, strings, text_array, unnest
 from leadline.estimators.queue_state import (
     FORECAST_COLUMN,
@@ -61,11 +60,11 @@ class RecalibratedForest:
 
         tail, read = (1 - level) / 2, self.recalibration
         least, middle = at(read.lower(tail)), at(read.upper(0.5))
-        none = least <= AT_ONCE_S
+        none = least <= IMMEDIATE_START_S
         low = np.where(none, 0.0, np.minimum(least, middle))
-        high = np.maximum(np.where(none, at(read.upper(level)), at(read.upper(1 - tail))), AT_ONCE_S)
+        high = np.maximum(np.where(none, at(read.upper(level)), at(read.upper(1 - tail))), IMMEDIATE_START_S)
         quantiles = np.stack([at(read.upper((one + 0.5) / QUANTILES)) for one in range(QUANTILES)], axis=1)
-        at_once = (quantiles <= AT_ONCE_S).mean(axis=1)
+        at_once = (quantiles <= IMMEDIATE_START_S).mean(axis=1)
         ends = zip(middle.tolist(), low.tolist(), np.maximum(high, middle).tolist(), strict=True)
         why = (f"{reason} {self.jobs} jobs",)
         return [
@@ -116,7 +115,9 @@ class QueueWaitModel:
         """Foretell the waits of jobs by their rows (n, len(FEATURES))."""
         found = self.plain.predict_rows(x, as_of_s, level, "learned from the waits of")
         if self.with_forecast is not None and len(told := np.flatnonzero(x[:, FORECAST_COLUMN] != UNKNOWN_VALUE)):
-            better = self.with_forecast.predict_rows(x[told], as_of_s, level, "learned from what the scheduler foretold of")
+            better = self.with_forecast.predict_rows(
+                x[told], as_of_s, level, "learned from what the scheduler foretold of"
+            )
             for place, one in zip(told.tolist(), better, strict=True):
                 found[place] = one
         return found

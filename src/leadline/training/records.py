@@ -6,8 +6,7 @@ from dataclasses import dataclass, field
 
 from leadline.core.hardware import Device
 from leadline.core.jobs import JobState
-from leadline.core.runs import Run, Scale
-from leadline.core.samples import Value
+from leadline.core.runs import Run, Scale, Value
 from leadline.core.units import parse_bytes, parse_duration_s
 
 DeviceOf = Callable[[str], Device | None]

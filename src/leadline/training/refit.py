@@ -15,7 +15,7 @@ import numpy as np
 from leadline.core.errors import InvalidInput
 from leadline.core.estimate import NORMAL_90, Interval
 from leadline.core.jobs import JobState
-from leadline.core.models import Feature
+from leadline.core.trained_model import Feature
 from leadline.estimators.ports import TabularEstimator
 from leadline.training.build import TrainingOptions, TrainingOrigin, build_model
 from leadline.training.candidate_race import Progress
@@ -75,7 +75,11 @@ class _Challenger:
 
 
 def refit_model(
-    model: ApplicationModel, records: Sequence[RunRecord], asked: RefitSettings, *, previous_runs: Mapping[str, int] | None = None
+    model: ApplicationModel,
+    records: Sequence[RunRecord],
+    asked: RefitSettings,
+    *,
+    previous_runs: Mapping[str, int] | None = None,
 ) -> tuple[ApplicationModel, tuple[RefitDecision, ...]]:
     """Return the model with every target replaced whose challenger was better on runs that it had not seen.
 
@@ -96,7 +100,9 @@ def prediction_outcomes(model: ApplicationModel, target: str, records: Sequence[
         return []
     told = model.predict(target, [one.features for one in records], LEVEL)
     return [
-        PredictionOutcome(Interval(*interval, LEVEL), target_value(one, target) or 0.0, one.state is not JobState.COMPLETED)
+        PredictionOutcome(
+            Interval(*interval, LEVEL), target_value(one, target) or 0.0, one.state is not JobState.COMPLETED
+        )
         for one, interval in zip(records, zip(told.point, told.low, told.high, strict=True), strict=True)
     ]
 
@@ -139,7 +145,9 @@ def _too_early(model: ApplicationModel, target: str, drift: Drift, new: int, rec
     return ""
 
 
-def _challengers(model: ApplicationModel, target: str, earlier: Sequence[RunRecord], asked: RefitSettings, drift: Drift) -> list[_Challenger]:
+def _challengers(
+    model: ApplicationModel, target: str, earlier: Sequence[RunRecord], asked: RefitSettings, drift: Drift
+) -> list[_Challenger]:
     """Return what may replace a target, the simplest first: a factor, or the same learned from other runs."""
 
     def built(part: Sequence[RunRecord], before: Sequence[RunRecord]) -> ApplicationModel:
@@ -183,7 +191,9 @@ def _judge(
     judged = compare_errors(before, after, tried=len(tried))
     why = drift.sentence(target) if drift.detected else f"{new} runs have come since it was learned"
     if not is_improvement(judged):
-        return model, RefitDecision(target, new, drift, replaced=False, reason=_no_better(best, judged), comparison=judged)
+        return model, RefitDecision(
+            target, new, drift, replaced=False, reason=_no_better(best, judged), comparison=judged
+        )
     made = best.make(recent)
     refit = Refit(
         target, asked.origin.trained_at, why, best.how, _name(model, target), _name(made, target), judged.runs,

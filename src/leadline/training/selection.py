@@ -158,7 +158,9 @@ class _Ballot:
     preferred: frozenset[str] = frozenset()
 
     @classmethod
-    def of(cls, tried: Mapping[ModelCandidate, CandidatePredictions], policy: str, ensembles: Iterable[str]) -> "_Ballot":
+    def of(
+        cls, tried: Mapping[ModelCandidate, CandidatePredictions], policy: str, ensembles: Iterable[str]
+    ) -> "_Ballot":
         """Return the ballot; full-scale runs are counted more than once beside more extrapolations than they weigh."""
         some = next(iter(tried.values()))
         judged, more = judged_rows(some.folds), some.extrapolated

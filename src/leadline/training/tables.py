@@ -9,11 +9,10 @@ from collections.abc import Iterable, Sequence
 from itertools import product
 from pathlib import Path
 
-from leadline.core.documents import why_unread
+from leadline.core.documents import explain_read_error
 from leadline.core.errors import InvalidInput
 from leadline.core.jobs import JobState
-from leadline.core.runs import Scale
-from leadline.core.samples import Value
+from leadline.core.runs import Scale, Value
 from leadline.training.records import (
     DeviceOf,
     RunRecord,
@@ -115,7 +114,7 @@ def _text(path: Path) -> str:
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise InvalidInput(f"{path} is cut short or not compressed by gzip: copy it again ({error})") from error
     except (OSError, UnicodeDecodeError) as error:
-        raise InvalidInput(f"{path} cannot be read: {why_unread(error)}") from error
+        raise InvalidInput(f"{path} cannot be read: {explain_read_error(error)}") from error
 
 
 class _Table:

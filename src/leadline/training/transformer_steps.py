@@ -89,7 +89,9 @@ def load_step_model(state: State) -> StepModel:
     """Return the model that was dumped."""
     scores = {}
     for number, name in enumerate(strings(state["generations"])):
-        scores[name] = NormalizedScores.load({key: floats(one) for key, one in unnest(f"scores{number}", state).items()})
+        scores[name] = NormalizedScores.load(
+            {key: floats(one) for key, one in unnest(f"scores{number}", state).items()}
+        )
     return StepModel(load_law(unnest("law", state)), scores)
 
 

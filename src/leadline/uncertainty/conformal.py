@@ -103,7 +103,9 @@ def make_extrapolation_group(errors: Array, weights: Array) -> ConformalGroup:
     """
     scale, counts = _scale_of(errors, weights)
     variance = (PRIOR_COUNTS_AS + counts * scale**2) / (PRIOR_COUNTS_AS + counts)
-    return ConformalGroup(np.empty(0), np.empty(0), _student(PRIOR_COUNTS_AS, max(float(np.sqrt(variance)), LEAST_DOUBT)))
+    return ConformalGroup(
+        np.empty(0), np.empty(0), _student(PRIOR_COUNTS_AS, max(float(np.sqrt(variance)), LEAST_DOUBT))
+    )
 
 
 def prior_scale(errors: Array, weights: Array, parts: Sequence[npt.NDArray[np.bool_]]) -> tuple[float, float]:

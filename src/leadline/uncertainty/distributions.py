@@ -220,7 +220,11 @@ def survival_distribution(interval: Interval | None, past: float) -> Distributio
 
 @lru_cache(maxsize=4096)
 def _surviving(interval: Interval, past: float) -> Distribution:
-    return ConditionalDistribution(ContaminatedForecast(interval), past) if past > _NOTHING * interval.point else ContaminatedForecast(interval)
+    return (
+        ConditionalDistribution(ContaminatedForecast(interval), past)
+        if past > _NOTHING * interval.point
+        else ContaminatedForecast(interval)
+    )
 
 
 def _bisect(known: Distribution, above: float, least: float) -> float:

@@ -145,7 +145,11 @@ class _Bet:
 
 
 def find_drift(
-    outcomes: Sequence[PredictionOutcome], *, reference: Sequence[PredictionOutcome] = (), alpha: float = ALPHA, seed: int = 0
+    outcomes: Sequence[PredictionOutcome],
+    *,
+    reference: Sequence[PredictionOutcome] = (),
+    alpha: float = ALPHA,
+    seed: int = 0,
 ) -> Drift:
     """Return whether errors changed along ``outcomes``, oldest first; false alarms have probability ``alpha`` at most.
 

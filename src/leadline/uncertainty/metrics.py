@@ -216,7 +216,9 @@ class PairedComparison:
         return self.after < self.before and self.p_value <= risk
 
 
-def compare_errors(before: Sequence[float], after: Sequence[float], *, tried: int = 1, seed: int = 0) -> PairedComparison:
+def compare_errors(
+    before: Sequence[float], after: Sequence[float], *, tried: int = 1, seed: int = 0
+) -> PairedComparison:
     """Compare the errors ln(measured ÷ predicted) of two predictors on the same n runs.
 
     ``tried`` is how many predictors the second was chosen from by these very errors; it multiplies the probability

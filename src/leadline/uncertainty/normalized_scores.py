@@ -28,7 +28,9 @@ class NormalizedScores:
     weights: Array
 
     @classmethod
-    def of(cls, log_error: npt.ArrayLike, doubt: npt.ArrayLike, unit: Sequence[str] | None = None) -> "NormalizedScores":
+    def of(
+        cls, log_error: npt.ArrayLike, doubt: npt.ArrayLike, unit: Sequence[str] | None = None
+    ) -> "NormalizedScores":
         """Return the scores of m errors, ln(measured ÷ predicted), that the estimator doubted by so much.
 
         ``unit`` names errors that go wrong together (those of one curve): each unit weighs as much as any other,

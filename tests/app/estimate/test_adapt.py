@@ -64,7 +64,9 @@ def test_what_was_learned_is_kept_in_one_file_and_forgotten_whole(config, table)
     before = told_s(config, 5)
     answer = adapt(table, toolbox(), device=DEVICE)
     assert (
-        read_adapted_steps(adapted_steps_path(table.parent / "data" / "adapted", toolbox().catalog.device(DEVICE))).card.records
+        read_adapted_steps(
+            adapted_steps_path(table.parent / "data" / "adapted", toolbox().catalog.device(DEVICE))
+        ).card.records
         == answer.records
     )
     assert answer.path == forget_device(DEVICE, toolbox())

@@ -6,12 +6,12 @@ import pytest
 
 from leadline.app.estimate.learned_queue import VALID_S, learn_queue
 from leadline.app.estimate.queue_waits import add_waits, read_queues
-from leadline.core.accounting import AccountedJob
 from leadline.core.errors import InvalidInput, SchedulerUnreachable, UnknownName
 from leadline.core.estimate import Basis, Estimate, Interval, Target, Tier
 from leadline.core.hardware import Device, DeviceKind
 from leadline.core.jobs import ResourceSpec
-from leadline.core.ports import Completed
+from leadline.core.processes import CompletedProcess
+from leadline.core.queues import AccountedJob
 from leadline.core.systems import NodeType, Partition, System
 from leadline.core.units import GIB
 from leadline.estimators.queue_state import accounting_at
@@ -120,7 +120,7 @@ def test_the_sacct_of_this_machine_is_asked_for_everybodys_jobs_in_epoch_seconds
 
     def runner(argv, *, env=None, cwd=None, timeout_s=None):
         asked.append((argv, env))
-        return Completed(0, as_text(accounting()), "")
+        return CompletedProcess(0, as_text(accounting()), "")
 
     assert {"Pitzer"} == set(read_queues(["Pitzer"], Catalog(), runner))
     assert [(sacct_command(60), {"SLURM_TIME_FORMAT": "%s"})] == asked
@@ -128,8 +128,8 @@ def test_the_sacct_of_this_machine_is_asked_for_everybodys_jobs_in_epoch_seconds
 
 @pytest.mark.parametrize(
     ("answer", "says"),
-    [(Completed(1, "", "first\nslurm_persist_conn_open: refused\n"), r"\(slurm_persist_conn_open: refused\): on"),
-     (Completed(-15, "", "", timed_out=True), "nothing within 300 s"), (Completed(7, "", ""), "exit code 7")],
+    [(CompletedProcess(1, "", "first\nslurm_persist_conn_open: refused\n"), r"\(slurm_persist_conn_open: refused\): on"),
+     (CompletedProcess(-15, "", "", timed_out=True), "nothing within 300 s"), (CompletedProcess(7, "", ""), "exit code 7")],
 )  # fmt: skip
 def test_an_accounting_that_does_not_answer_is_said_to_be_out_of_reach(answer, says):
     with pytest.raises(SchedulerUnreachable, match=says):
@@ -160,7 +160,8 @@ def test_the_waits_of_a_real_slurm_are_learned_from_its_own_sacct():
         assert done.returncode == 0, done.stderr
     deadline = time.monotonic() + 60
     while (
-        sum(job.ended_s is not None for job in read_sacct(run_process(sacct_command(1), env=SACCT_ENVIRONMENT).stdout)) < 280
+        sum(job.ended_s is not None for job in read_sacct(run_process(sacct_command(1), env=SACCT_ENVIRONMENT).stdout))
+        < 280
     ):
         assert time.monotonic() < deadline
         time.sleep(0.5)

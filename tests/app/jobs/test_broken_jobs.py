@@ -7,9 +7,9 @@ import pytest
 from leadline.app.jobs.broken_jobs import announce_broken_jobs, find_broken_jobs
 from leadline.app.jobs.event_log import describe_event
 from leadline.app.jobs.journal import job_events, open_journal
-from leadline.catalog.compare import compare
+from leadline.catalog.compare import compare_systems
 from leadline.core.jobs import JobSpec, JobState, ResourceSpec
-from leadline.core.plane import Attempt, Job, Kind, Place, Plan, Policy
+from leadline.core.plane import Attempt, AttemptPlan, EventKind, Job, Place, Policy
 from leadline.core.systems import Limits, NodeType, Partition, System
 from leadline.core.units import GIB, HOUR_S
 
@@ -18,7 +18,7 @@ BEFORE = System("reef", "R", "hpc", "production", "slurm", (
     Partition("batch", NODE, limits=Limits(max_walltime_s=48.0 * HOUR_S)), Partition("free", NODE),
 ))  # fmt: skip
 AFTER = replace(BEFORE, partitions=(replace(BEFORE.partitions[0], limits=Limits(max_walltime_s=24.0 * HOUR_S)),))
-CHANGE = compare(BEFORE, AFTER)
+CHANGE = compare_systems(BEFORE, AFTER)
 BATCH, FREE, OTHER = Place("reef", "batch"), Place("reef", "free"), Place("atoll", "cpu")
 WHY_SHORT = "cannot run in batch any more: walltime: asks for 1d 06h, the limit is 1d 00h"
 
@@ -49,7 +49,9 @@ def test_what_runs_or_is_over_or_waits_elsewhere_is_not(fine):
 def test_a_job_that_is_yet_to_be_submitted_is_broken_where_it_is_to_go_if_it_can_go_nowhere_else():
     assert broken(job("a", BATCH, waits=False)) == [("a", "")]
     assert broken(job("a", BATCH, OTHER, waits=False)) == []
-    planned = replace(job("a", BATCH, OTHER, waits=False), plan=Plan(BATCH, ResourceSpec(walltime_s=30.0 * HOUR_S)))
+    planned = replace(
+        job("a", BATCH, OTHER, waits=False), plan=AttemptPlan(BATCH, ResourceSpec(walltime_s=30.0 * HOUR_S))
+    )
     assert broken(planned) == [("a", "")]
 
 
@@ -72,7 +74,7 @@ def test_they_are_announced_once_and_their_story_tells_it(monkeypatch, tmp_path)
         journal.write(attempts=waiting.attempts)
     (dry,) = announce_broken_jobs(CHANGE, write=False)
     assert dry.sentence == f"job a: train {WHY_SHORT}; leadline cancel a, and submit it with what can be had"
-    assert [one.kind for one in job_events("a")[1]] == [Kind.HANDED_OVER]
+    assert [one.kind for one in job_events("a")[1]] == [EventKind.HANDED_OVER]
     assert (dry,) == announce_broken_jobs(CHANGE)
     assert describe_event(job_events("a")[1][-1])[0] == f"reef was changed: train {WHY_SHORT}"
-    assert announce_broken_jobs(compare(AFTER, AFTER)) == ()
+    assert announce_broken_jobs(compare_systems(AFTER, AFTER)) == ()

@@ -109,7 +109,9 @@ def test_a_run_enters_the_history_beside_its_prediction():
 
 
 def test_a_run_that_was_cut_off_has_no_error_but_a_lower_bound():
-    run = run_locally(build_job_spec(["sleep", "60"], "local", replace(JobRequest(), walltime_s=1.0)), predicted=PREDICTED)
+    run = run_locally(
+        build_job_spec(["sleep", "60"], "local", replace(JobRequest(), walltime_s=1.0)), predicted=PREDICTED
+    )
     assert run.state is JobState.TIMEOUT
     assert all(one.error is None and one.within is None and one.lower_bound for one in compare_run(run))
     with pytest.raises(JobFailed, match="ended TIMEOUT"):

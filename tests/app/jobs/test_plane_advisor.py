@@ -17,9 +17,9 @@ from leadline.core.errors import InvalidInput, UnknownName
 from leadline.core.estimate import Basis, Estimate, Interval, Target, Tier
 from leadline.core.hardware import Device, DeviceKind
 from leadline.core.jobs import JobSpec, JobState, ResourceSpec
-from leadline.core.plane import Action, Attempt, Cause, Job, Place, Policy, Situation
-from leadline.core.ports import Completed
-from leadline.core.systems import NOT_SHOWN, Billing, BillingRule, Limits, NodeType, Partition, System
+from leadline.core.plane import Action, Attempt, FailureCause, Job, Place, Policy, Situation
+from leadline.core.processes import CompletedProcess
+from leadline.core.systems import UNLISTED_NODES, Billing, BillingRule, Limits, NodeType, Partition, System
 from leadline.core.units import GIB, HOUR_S, MIB
 from leadline.execution.clock import epoch_s
 from leadline.execution.plane.decide import decide
@@ -101,7 +101,9 @@ def test_a_limit_is_lowered_to_what_is_allowed_where_the_job_needs_no_more_or_go
     assert alternative_request(situation([LONG, SHORT], asked=long, total=None), 4.0 * HOUR_S, None) is None
     slow = Interval(6.0 * HOUR_S, 5.0 * HOUR_S, 7.0 * HOUR_S)
     assert alternative_request(situation([LONG, SHORT], asked=long, total=slow), 4.0 * HOUR_S, None) is None
-    assert lowered == alternative_request(situation([LONG, SHORT], asked=long, total=slow, resumes=True), 4.0 * HOUR_S, None)
+    assert lowered == alternative_request(
+        situation([LONG, SHORT], asked=long, total=slow, resumes=True), 4.0 * HOUR_S, None
+    )
 
 
 def test_other_nodes_take_another_time_which_is_known_only_where_it_was_predicted():
@@ -118,14 +120,14 @@ def test_nodes_of_one_type_of_a_system_are_the_same_though_their_processor_is_no
     assert have_same_hardware(unknown, again, at_home=True)
     assert not have_same_hardware(unknown, again)
     assert not have_same_hardware(unknown, replace(again, name="m"), at_home=True)
-    assert not have_same_hardware(*[NodeType(NOT_SHOWN, cores=64)] * 2, at_home=True)
+    assert not have_same_hardware(*[NodeType(UNLISTED_NODES, cores=64)] * 2, at_home=True)
     assert have_same_hardware(NODE, replace(LARGE, name="x"))
 
 
 def test_a_job_that_ran_out_of_host_memory_moves_to_where_its_need_is_met():
     asked = replace(ASKED, memory_bytes_per_node=256 * GIB)
     ended = situation([SHORT, LONG, LARGE_MEMORY], asked=asked, state=JobState.OUT_OF_MEMORY, elapsed_s=60.0,
-                      node_memory_bytes=256 * GIB, cause=Cause.HOST_MEMORY)  # fmt: skip
+                      node_memory_bytes=256 * GIB, cause=FailureCause.HOST_MEMORY)  # fmt: skip
     ended = replace(ended, alternatives=elsewhere().alternatives(ended))
     decided = decide(ended)
     assert (decided.action, decided.place) == (Action.MOVE, LARGE_MEMORY)
@@ -135,7 +137,7 @@ def test_a_job_that_ran_out_of_host_memory_moves_to_where_its_need_is_met():
 def test_a_job_that_reached_the_longest_limit_moves_to_where_it_is_longer():
     asked = replace(ASKED, walltime_s=4.0 * HOUR_S)
     ended = situation([SHORT, LONG], asked=asked, state=JobState.TIMEOUT, total=None, elapsed_s=4.0 * HOUR_S,
-                      allowed_s=4.0 * HOUR_S, cause=Cause.WALLTIME)  # fmt: skip
+                      allowed_s=4.0 * HOUR_S, cause=FailureCause.WALLTIME)  # fmt: skip
     ended = replace(ended, alternatives=elsewhere().alternatives(ended))
     decided = decide(ended)
     assert (decided.action, decided.place) == (Action.MOVE, LONG)
@@ -144,7 +146,7 @@ def test_a_job_that_reached_the_longest_limit_moves_to_where_it_is_longer():
 
 def test_a_job_whose_gpu_was_too_small_moves_to_a_larger_one():
     asked = replace(ASKED, gpus_per_node=1)
-    ended = situation([AT_HOME, ABROAD], asked=asked, state=JobState.FAILED, cause=Cause.GPU_MEMORY,
+    ended = situation([AT_HOME, ABROAD], asked=asked, state=JobState.FAILED, cause=FailureCause.GPU_MEMORY,
                       gpu_memory_bytes=40 * GIB)  # fmt: skip
     found = elsewhere().alternatives(ended)
     assert [(one.place, one.gpu_memory_bytes) for one in found] == [(ABROAD, 80 * GIB)]
@@ -209,7 +211,7 @@ def test_what_a_gpu_and_a_node_have_here_and_at_a_place_is_expected_of_an_attemp
 def test_the_smallest_gpu_of_this_machine_counts_and_none_where_there_is_no_driver():
     def driver(argv, **_):
         assert argv[0] == "nvidia-smi"
-        return Completed(0, "24576\n81559\n", "")
+        return CompletedProcess(0, "24576\n81559\n", "")
 
     def none(argv, **_):
         raise InvalidInput(argv[0])

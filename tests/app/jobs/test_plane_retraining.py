@@ -19,7 +19,7 @@ from leadline.app.jobs.plane_retraining import (
 from leadline.app.models.retrain import RetrainingReport, RetrainingResult, correct_estimate
 from leadline.core.estimate import Basis, Estimate, Interval, Target, Tier
 from leadline.core.jobs import JobSpec, JobState, ResourceSpec
-from leadline.core.plane import Kind
+from leadline.core.plane import EventKind
 from leadline.core.runs import Measurement, Run
 from leadline.execution.clock import ManualClock
 from leadline.execution.plane.engine import Plane
@@ -126,12 +126,12 @@ def test_the_plane_writes_lessons_into_its_journal_and_never_waits_for_them(tmp_
         learning.take_in(runs())
         plane.step()
         plane.step()
-        assert journal.events(kinds=[Kind.LEARNED]) == ()
+        assert journal.events(kinds=[EventKind.LEARNED]) == ()
         school.open.set()
         learning.settle(10)
         plane.step()
         plane.step()
-        told = journal.events(kinds=[Kind.LEARNED])
+        told = journal.events(kinds=[EventKind.LEARNED])
     assert [BETTER.sentence, "nothing could be learned of infer: no numpy"] == [one.said["why"] for one in told]
     assert tuple(told[0].said[name] for name in ("error_before", "error_after", "replaced")) == (0.5, 0.1, True)
 
@@ -154,8 +154,10 @@ def test_learning_in_a_process_of_its_own_corrects_what_predicts_an_application(
 def test_the_last_lessons_stand_in_the_planes_status(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("LEADLINE_DATA_DIR", str(tmp_path))
     with open_journal() as journal:
-        journal.write(notes=[NewEvent(Kind.LEARNED, said=event_details(BETTER))])
-        journal.write(notes=[NewEvent(Kind.LEARNED, said={"why": "nothing could be learned: no numpy", "failed": True})])
+        journal.write(notes=[NewEvent(EventKind.LEARNED, said=event_details(BETTER))])
+        journal.write(
+            notes=[NewEvent(EventKind.LEARNED, said={"why": "nothing could be learned: no numpy", "failed": True})]
+        )
     assert main(["plane", "status"]) == 0
     out = capsys.readouterr().out
     assert f"learned: {BETTER.sentence}" in out

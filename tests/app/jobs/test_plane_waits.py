@@ -10,7 +10,7 @@ from leadline.core.errors import LeadlineError
 from leadline.core.estimate import Interval
 from leadline.core.jobs import JobSpec, ResourceSpec
 from leadline.core.plane import Attempt, Place
-from leadline.core.waits import OF_PLAN, QueueWait
+from leadline.core.queues import PLANNED_WAIT_SHARE, QueueWait
 from leadline.execution.clock import ManualClock, iso_utc
 
 BUSY, IDLE = Place("reef", "busy"), Place("reef", "idle")
@@ -92,7 +92,7 @@ def test_questions_of_half_a_minute_are_asked_together_and_the_system_only_twice
 
 
 def test_what_only_the_scheduler_plans_is_mostly_sooner(waits, clock):
-    assert Interval(OF_PLAN * 60.0, 0.0, 60.0) == told(waits, clock, IDLE)
+    assert Interval(PLANNED_WAIT_SHARE * 60.0, 0.0, 60.0) == told(waits, clock, IDLE)
 
 
 def test_an_old_answer_says_nothing_of_a_job_that_is_submitted_now(waits, office, clock, heard):

@@ -10,7 +10,7 @@ from leadline.app.jobs.plane_waits import predict_waits_in_process
 from leadline.app.jobs.predict_wait import WaitQuestion, predict_wait, queue_name
 from leadline.core.errors import LeadlineError, UnknownName
 from leadline.core.jobs import JobSpec, ResourceSpec
-from leadline.core.ports import Completed
+from leadline.core.processes import CompletedProcess
 from leadline.core.systems import NodeType, Partition, System
 
 COUNT, ARRAYS = 60, 4
@@ -31,7 +31,7 @@ class NoAccounting:
 
     def run(self, argv, *, stdin=None, env=None, timeout_s):  # noqa: ARG002 - the port's
         assert argv[0] == "sacct"
-        return Completed(1, "", "Slurm accounting storage is disabled\n")
+        return CompletedProcess(1, "", "Slurm accounting storage is disabled\n")
 
 
 def spec(partition):

@@ -11,7 +11,7 @@ from leadline.app.jobs.journal import JobSubmission, submit_jobs
 from leadline.app.jobs.submit import PlaneOptions, build_policy, check_reachable, parse_places, prepare_submission
 from leadline.core.errors import InvalidInput, SchedulerUnreachable, UnknownName
 from leadline.core.jobs import JobSpec, ResourceSpec
-from leadline.core.plane import After, Place, Policy
+from leadline.core.plane import DependencyKind, Place, Policy
 
 LOCAL = (Place("local"),)
 
@@ -84,7 +84,10 @@ def test_terms_become_the_policy_in_seconds_and_moments():
     [
         (PlaneOptions(copies=2), "--copies 2 wait each at another place, and there is one"),
         (PlaneOptions(copies=0), "--copies is 0, but it must be at least 1"),
-        (PlaneOptions(checkpoint_folder="kept"), "--checkpoint-folder is for a command that goes on from its own checkpoint"),
+        (
+            PlaneOptions(checkpoint_folder="kept"),
+            "--checkpoint-folder is for a command that goes on from its own checkpoint",
+        ),
         (PlaneOptions(checkpoint_folder="../kept", resumes=True), "'../kept' is no folder within the job's own"),
         (PlaneOptions(attempts=0), "--attempts is 0"),
         (PlaneOptions(cost=float("nan")), "--most-cost is nan"),
@@ -106,7 +109,7 @@ def test_what_is_handed_over_has_the_folder_at_hand_and_the_scripts_have_not(tmp
     terms = PlaneOptions(array="0-9:3", after_any=("ab12",))
     prepared = prepare_submission(["./job"], ["slurm:batch", "local"], JobRequest(cores=2), terms, toolbox())
     wanted = prepared.wanted
-    assert (wanted.indices, wanted.after, wanted.after_kind) == ((0, 3, 6, 9), ("ab12",), After.ANY)
+    assert (wanted.indices, wanted.after, wanted.after_kind) == ((0, 3, 6, 9), ("ab12",), DependencyKind.ANY)
     assert (str(tmp_path), "slurm", "batch") == (wanted.spec.workdir, wanted.spec.system, wanted.spec.partition)
     ((place, _, script),) = prepared.scripts
     assert str(place) == "slurm:batch"
@@ -116,7 +119,11 @@ def test_what_is_handed_over_has_the_folder_at_hand_and_the_scripts_have_not(tmp
 def test_a_site_that_would_refuse_the_job_is_heard_before_anything_is_handed_over():
     with pytest.raises(InvalidInput, match="cannot be had in partition"):
         prepare_submission(
-            ["./job"], ["Pitzer:gpu"], JobRequest(cores=5000, gpus=1, memory_bytes=1, walltime_s=60.0), PlaneOptions(), toolbox()
+            ["./job"],
+            ["Pitzer:gpu"],
+            JobRequest(cores=5000, gpus=1, memory_bytes=1, walltime_s=60.0),
+            PlaneOptions(),
+            toolbox(),
         )
     with pytest.raises(InvalidInput, match="name them with one"):
         prepare_submission(["./job"], ["local"], JobRequest(), PlaneOptions(after=("a",), after_any=("b",)), toolbox())

@@ -2,7 +2,7 @@ import pytest
 
 from leadline.app.machines.this_machine import calibrate, save_device, with_catalog_specs
 from leadline.catalog.read import TomlCatalog
-from leadline.core.documents import load
+from leadline.core.documents import from_json
 from leadline.core.errors import InvalidInput
 from leadline.core.hardware import Calibration, Confidence, Device, DeviceKind, KernelTiming
 from leadline.estimators.step_time.calibrated_kernels import CalibratedKernels
@@ -16,7 +16,7 @@ def silent(kind, number, total):
 def test_this_machine_is_measured_saved_and_read_back(tmp_path):
     device = calibrate(device_type="cpu", budget_s=10, progress=silent, folder=tmp_path)
     (file,) = tmp_path.iterdir()
-    assert device == load(file.read_text(encoding="utf-8"), Device, what=str(file))
+    assert device == from_json(file.read_text(encoding="utf-8"), Device, what=str(file))
     expected = {"addmm", "mm", "bmm", "convolution", "convolution_backward", "attention", "lstm", "add"}
     timed = {timing.kind for timing in device.calibration.timings}
     assert len(expected & timed) >= 6, expected - timed  # on a busy machine so short a sweep does not come to all

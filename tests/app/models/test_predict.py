@@ -8,19 +8,19 @@ from leadline.app.composition import toolbox
 from leadline.app.models.predict import estimate_with_model, recommend_with_model
 from leadline.app.models.question import ModelQuestion, is_model, read_question
 from leadline.core.errors import InvalidInput, UnknownName
-from leadline.core.models import Answers, Feature, Role
 from leadline.core.recommendation import Constraints
+from leadline.core.trained_model import Feature, FeatureRole, ModelPredictions
 from leadline.core.units import GIB
 
 XEON = "Intel(R) Xeon(R) Gold 6148 CPU @ 2.40GHz"
 PARAMETERS = (
-    Feature("epochs", Role.PARAMETER, 1, 100, whole=True),
-    Feature("rate", Role.PARAMETER, 0.1, 0.5),
-    Feature("optimizer", Role.PARAMETER, choices=("adam", "sgd")),
-    Feature("layers", Role.PARAMETER, 4, 4, whole=True, values=(4.0,), used=False),
+    Feature("epochs", FeatureRole.PARAMETER, 1, 100, whole=True),
+    Feature("rate", FeatureRole.PARAMETER, 0.1, 0.5),
+    Feature("optimizer", FeatureRole.PARAMETER, choices=("adam", "sgd")),
+    Feature("layers", FeatureRole.PARAMETER, 4, 4, whole=True, values=(4.0,), used=False),
 )
-CORES = Feature("cores", Role.RESOURCE, 1, 16, whole=True, values=(1.0, 3.0, 16.0))
-PROCESSOR = Feature("node_cpu", Role.NODE, choices=(XEON,), used=False)
+CORES = Feature("cores", FeatureRole.RESOURCE, 1, 16, whole=True, values=(1.0, 3.0, 16.0))
+PROCESSOR = Feature("node_cpu", FeatureRole.NODE, choices=(XEON,), used=False)
 SET = ("epochs=10", "rate=0.2", "optimizer=adam")
 
 
@@ -37,7 +37,9 @@ class MadeModel:
 
     def predict(self, target, rows):
         point = [float(self.seconds(row) if target == "elapsed_s" else self.memory) for row in rows]
-        return Answers(point, [p / self.factor for p in point], [p * self.factor for p in point], [0.0] * len(point))
+        return ModelPredictions(
+            point, [p / self.factor for p in point], [p * self.factor for p in point], [0.0] * len(point)
+        )
 
     def beyond(self, row):
         far = ["epochs = 1000 is 10 times the largest that was run"] if row.get("epochs", 0) > 100 else []
@@ -61,9 +63,9 @@ PREDICTED_S = {48: 180, 28: 95, 10: 103}
 
 def table_1(seconds, **limits):
     features = (
-        Feature("cores", Role.RESOURCE, 10, 48, whole=True),
-        Feature("gpus", Role.RESOURCE, 1, 1, whole=True, used=False),
-        Feature("node_gpu", Role.NODE, choices=("Tesla V100-PCIE-32GB",), used=False),
+        Feature("cores", FeatureRole.RESOURCE, 10, 48, whole=True),
+        Feature("gpus", FeatureRole.RESOURCE, 1, 1, whole=True, used=False),
+        Feature("node_gpu", FeatureRole.NODE, choices=("Tesla V100-PCIE-32GB",), used=False),
     )
     model = MadeModel(lambda row: seconds[row["cores"]], features=features, factor=1.0)
     model.command = ()
@@ -126,7 +128,7 @@ def test_a_place_of_the_runs_own_hardware_keeps_the_interval_and_another_widens_
 
 
 def test_a_node_of_a_known_processor_is_marked_for_what_else_no_run_had():
-    memory = Feature("node_memory_bytes", Role.NODE, 1e11, 2e11)
+    memory = Feature("node_memory_bytes", FeatureRole.NODE, 1e11, 2e11)
     model = MadeModel(per_core, features=(*PARAMETERS, CORES, PROCESSOR, memory))
     options = recommend(model, *SET, "cores=4").options
     assert options[0].notes == ("node_memory_bytes is more than was run: the range is wider for it",)
@@ -232,7 +234,7 @@ def test_an_estimate_needs_no_place_where_all_runs_had_the_same_hardware():
 
 
 def test_an_estimate_of_a_model_of_several_kinds_of_hardware_asks_for_the_place():
-    both = Feature("node_cpu", Role.NODE, choices=(XEON, "AMD EPYC 7742 64-Core Processor"))
+    both = Feature("node_cpu", FeatureRole.NODE, choices=(XEON, "AMD EPYC 7742 64-Core Processor"))
     model = MadeModel(per_core, features=(*PARAMETERS, CORES, both))
     question = ModelQuestion("net.npz", (*SET, "cores=4"))
     with pytest.raises(InvalidInput, match="several kinds of hardware"):

@@ -31,7 +31,12 @@ def quick(monkeypatch):
 @pytest.fixture
 def home(tmp_path, quick):
     """Return a data folder with a model of ``net``, and a history in which its machine became slower."""
-    model, _ = build_model(run_records(campaign(60, 20)), quick, TrainingOrigin("a table", "2026-01-02", ""), TrainingOptions(("elapsed_s",)))
+    model, _ = build_model(
+        run_records(campaign(60, 20)),
+        quick,
+        TrainingOrigin("a table", "2026-01-02", ""),
+        TrainingOptions(("elapsed_s",)),
+    )
     models.save_model(model, tmp_path / "models" / "net.npz")
     keep(tmp_path, [*slower(1000, 25, 1.0), *slower(2000, 30, 1.4)])
     return tmp_path
@@ -134,7 +139,9 @@ def test_predictions_that_were_corrected_are_counted_without_it(tmp_path, quick)
     (lesson,) = retrain(folder=tmp_path)
     assert not lesson.replaced
     assert (
-        pytest.approx(float(correct_estimate(estimate(1.0), "bare", folder=tmp_path)[1][CORRECTED_TAG + "elapsed_s"]), rel=0.05)
+        pytest.approx(
+            float(correct_estimate(estimate(1.0), "bare", folder=tmp_path)[1][CORRECTED_TAG + "elapsed_s"]), rel=0.05
+        )
         == 2.5
     )
 

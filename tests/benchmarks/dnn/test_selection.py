@@ -50,7 +50,10 @@ def test_only_the_law_is_known_to_have_learned_from_a_device():
         [tried(HALF, 100, {OP_MODEL: 0.05, KERNELS: 0.1}, known=True), tried(HALF, 100, {OP_MODEL: 0.2, KERNELS: 0.1})]
     )
     assert {(OP_MODEL, True), (OP_MODEL, False), (KERNELS, False)} == {(one.estimator, one.known) for one in found}
-    assert [one.estimator for one in rank_estimators(found, HALF, (OP_MODEL, KERNELS), (OP_MODEL,))] == [OP_MODEL, KERNELS]
+    assert [one.estimator for one in rank_estimators(found, HALF, (OP_MODEL, KERNELS), (OP_MODEL,))] == [
+        OP_MODEL,
+        KERNELS,
+    ]
     assert [one.estimator for one in rank_estimators(found, HALF, (OP_MODEL, KERNELS), ())] == [KERNELS, OP_MODEL]
 
 

@@ -16,7 +16,9 @@ def split(**more):
     measured = np.array([100.0, 200.0, 400.0, 800.0])
     answers = {"Leadline": measured * [1.1, 0.9, 1.0, 1.2], "one": measured * 2, "two": measured * 1.5}
     group = np.array(["a", "a", "b", "b"])
-    return SplitResult("table", "split", measured, answers, measured * 0.9, measured * [1.1, 0.95, 1.1, 1.1], group, **more)
+    return SplitResult(
+        "table", "split", measured, answers, measured * 0.9, measured * [1.1, 0.95, 1.1, 1.1], group, **more
+    )
 
 
 def test_the_error_stands_beside_the_best_of_the_others():

@@ -83,5 +83,8 @@ def test_the_shipped_law_is_what_the_data_teach(data):
     for name, scores in shipped.scores.items():
         assert pytest.approx(scores.factor(0.9), rel=0.01) == model.scores[name].factor(0.9)
     point, low, high = shipped.predict(table.steps, 0.9)
-    assert 100 * np.mean(np.abs(point / table.elapsed_s - 1)) < shipped_step_model_card().errors["random by configuration"]["mape"]
+    assert (
+        100 * np.mean(np.abs(point / table.elapsed_s - 1))
+        < shipped_step_model_card().errors["random by configuration"]["mape"]
+    )
     assert np.mean((low <= table.elapsed_s) & (table.elapsed_s <= high)) > 0.9

@@ -22,9 +22,13 @@ def network(graph_rows):
 
 
 def test_training_brings_the_steps_near_what_was_measured(graph_rows, network):
-    untrained = network_steps(graph_rows, train_network(graph_rows, ALL, GnnTraining(epochs=1, batch=3, rate=1e-9)), ALL)
+    untrained = network_steps(
+        graph_rows, train_network(graph_rows, ALL, GnnTraining(epochs=1, batch=3, rate=1e-9)), ALL
+    )
     measured = graph_rows.steps.step_s
-    before, after = (np.abs(np.log(said / measured)).mean() for said in (untrained, network_steps(graph_rows, network, ALL)))
+    before, after = (
+        np.abs(np.log(said / measured)).mean() for said in (untrained, network_steps(graph_rows, network, ALL))
+    )
     assert before > 0.3
     assert after < before / 3
 

@@ -25,7 +25,13 @@ NEAR = "rtx4090 infer nhwc 240"
 
 def rows_like(n, relative, elsewhere=0.0):
     return StandIn(
-        "", NEAR, OpUtilization.believed(), np.arange(n), np.ones(n), np.full(n, elsewhere), np.broadcast_to(relative, n)
+        "",
+        NEAR,
+        OpUtilization.believed(),
+        np.arange(n),
+        np.ones(n),
+        np.full(n, elsewhere),
+        np.broadcast_to(relative, n),
     )
 
 

@@ -20,9 +20,9 @@ from benchmarks.plane.request_rules import (
     UserRequests,
 )
 from benchmarks.plane.runtimes import FEWEST, RuntimeForest, RuntimeSample
-from leadline.core.accounting import AccountedJob
 from leadline.core.jobs import JobState
-from leadline.core.recommendation import Weights
+from leadline.core.queues import AccountedJob
+from leadline.core.recommendation import RiskWeights
 from leadline.execution.schedulers.simulated.replay import replay
 from leadline.recommend.requests import KillLoss, expected_loss
 
@@ -149,7 +149,7 @@ def test_a_sample_is_a_distribution():
     assert known.mean_below(2.5) == (1 + 2) / 4
     assert known.beyond(2.5).values == [3.0, 4.0]
     assert known.beyond(4.0) is None
-    assert expected_loss(known, 4.0, Weights(), KillLoss.LIMIT) == pytest.approx(4.0 - 2.5)
+    assert expected_loss(known, 4.0, RiskWeights(), KillLoss.LIMIT) == pytest.approx(4.0 - 2.5)
 
 
 @pytest.mark.skipif("LEADLINE_DATA" not in os.environ, reason="LEADLINE_DATA names no folder of measured data")

@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.plane.job_trace import simulate_queue
 from benchmarks.plane.waits import FORETOLD, ONCE, WaitCase, case_rows, simple_answers, tenths_row
-from leadline.core.accounting import AccountedJob
+from leadline.core.queues import AccountedJob
 from leadline.estimators.queue_state import accounting_at, queue_rows
 
 

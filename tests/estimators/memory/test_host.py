@@ -32,7 +32,9 @@ def job(size):
 def test_on_a_cpu_the_tensors_live_on_the_host():
     small, large = (host_memory(Workload(MODEL), job(size), CPU).point for size in (0, 10**9))
     assert pytest.approx(large - small, rel=1e-3) == 10**9
-    assert sum(DEFAULT_HOST_BYTES[part] for part in ("interpreter_bytes", "framework_bytes", "first_step_bytes")) == small
+    assert (
+        sum(DEFAULT_HOST_BYTES[part] for part in ("interpreter_bytes", "framework_bytes", "first_step_bytes")) == small
+    )
 
 
 def test_what_the_script_imports_and_reads_is_added():

@@ -36,7 +36,10 @@ def test_flash_attention_adds_up_the_gradient_of_whole_tiles_in_float32(d, round
 
 def test_a_tile_that_is_full_needs_no_more_and_the_next_query_opens_another():
     assert attention_scratch_bytes(backward(q=1024), "nvidia") == attention_scratch_bytes(backward(), "nvidia")
-    assert attention_scratch_bytes(backward(q=1025), "nvidia") - attention_scratch_bytes(backward(), "nvidia") == 4 * B * H * 128 * 97
+    assert (
+        attention_scratch_bytes(backward(q=1025), "nvidia") - attention_scratch_bytes(backward(), "nvidia")
+        == 4 * B * H * 128 * 97
+    )
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
@@ -85,7 +88,10 @@ def test_other_kernels_and_unknown_sizes_take_none(other):
 
 
 def test_amds_kernels_hold_the_sums_alone():
-    assert [attention_scratch_bytes(backward(one), "amd") for one in (FLASH, EFFICIENT)] == [2 * 4 * B * H * Q, 4 * B * H * Q]
+    assert [attention_scratch_bytes(backward(one), "amd") for one in (FLASH, EFFICIENT)] == [
+        2 * 4 * B * H * Q,
+        4 * B * H * Q,
+    ]
 
 
 def test_a_step_on_a_gpu_of_nvidia_peaks_higher_by_it_than_its_tensors():

@@ -95,7 +95,9 @@ def test_frozen_weights_are_gathered_but_have_no_gradients_to_exchange(job):
     frozen = replace(traced, step=replace(traced.step, trained_bytes=0))
 
     def sent_s(one, sharding):
-        return divide_step(over(workload, 64, sharding=sharding), one, A100, 8.0, **network(8)).sent_s["data parallelism"]
+        return divide_step(over(workload, 64, sharding=sharding), one, A100, 8.0, **network(8)).sent_s[
+            "data parallelism"
+        ]
 
     assert sent_s(frozen, Sharding.GRADIENTS) < 0.5 * sent_s(traced, Sharding.GRADIENTS)
     assert pytest.approx(2 / 3) == sent_s(frozen, Sharding.FULL) / sent_s(traced, Sharding.FULL)
@@ -133,7 +135,10 @@ def test_a_model_without_attention_has_no_layers_to_divide():
 
 
 def test_links_that_were_not_measured_are_told_with_their_rate():
-    inside, across = divide_step(over(PLAIN, 8), GRADIENTS, A100, 1.0), divide_step(over(PLAIN, 64), GRADIENTS, A100, 1.0)
+    inside, across = (
+        divide_step(over(PLAIN, 8), GRADIENTS, A100, 1.0),
+        divide_step(over(PLAIN, 64), GRADIENTS, A100, 1.0),
+    )
     assert inside.measured
     assert not across.measured
     assert any("64 GPUs are taken to be 8 nodes" in text for text in across.sentences)

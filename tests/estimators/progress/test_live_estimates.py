@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from leadline.core.errors import InvalidInput
 from leadline.core.estimate import Interval
-from leadline.core.progress import Level, Progress
+from leadline.core.progress import LoopProgress, Progress
 from leadline.estimators.progress.live_calibration import ProgressPoll, calibrate_live
 from leadline.estimators.progress.live_estimates import (
     LiveEstimate,
@@ -30,7 +30,7 @@ def progress(at_s, step_s, *, steps=STEPS, jitter=0.0, seed=0, last_s=None):
     if count < 1:
         return None
     took = tuple(step_s * (1 + jitter * draw.uniform(-1, 1)) for _ in range(count))
-    level = Level("for step", count, count * step_s, steps, first_s=took[:8], sampled_s=took[:400])
+    level = LoopProgress("for step", count, count * step_s, steps, first_s=took[:8], sampled_s=took[:400])
     return Progress("loops", (level,), startup_s=STARTUP_S, last_s=last_s or at_s)
 
 
@@ -58,7 +58,11 @@ BEFORE = Interval(100.0, 60.0, 170.0)
 @given(st.floats(0, 1e6), st.floats(0.001, 0.999), st.floats(1.001, 30), st.floats(0.5, 0.99))
 def test_what_is_left_is_above_zero_and_grows_with_the_share(at_s, share, factor, level):
     before = Interval(100.0, 100 / factor, 100 * factor, level)
-    assert 0 < remaining_by_estimate(before, at_s, share) <= remaining_by_estimate(before, at_s, min(share + 0.0005, 0.9999))
+    assert (
+        0
+        < remaining_by_estimate(before, at_s, share)
+        <= remaining_by_estimate(before, at_s, min(share + 0.0005, 0.9999))
+    )
 
 
 def test_before_it_runs_the_estimate_is_as_it_was_made(table):
@@ -123,7 +127,7 @@ def test_weights_follow_the_spreads():
 def test_units_that_the_script_does_not_show_are_taken_from_the_user(table):
     endless = progress(100.0, 0.5, steps=10**6)
     level = endless.levels[0]
-    endless = Progress("loops", (Level(level.name, level.count, level.total_s, None, first_s=level.first_s,
+    endless = Progress("loops", (LoopProgress(level.name, level.count, level.total_s, None, first_s=level.first_s,
                                        sampled_s=level.sampled_s),), startup_s=STARTUP_S, last_s=100.0)  # fmt: skip
     assert live_elapsed(None, endless, 100.0, table).total is None
     assert pytest.approx(live_elapsed(None, endless, 100.0, table, units=600).total.point, rel=0.05) == 305

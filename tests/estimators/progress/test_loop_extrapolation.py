@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leadline.core.progress import Level, Progress
+from leadline.core.progress import LoopProgress, Progress
 from leadline.estimators.progress.loop_extrapolation import extrapolate_loops, steady_time
 
 
 def level(name, times, *, length=None, passes=0, inside_s=0.0):
-    return Level(name, len(times), sum(times), length, passes, inside_s, tuple(times[:8]), tuple(times))
+    return LoopProgress(name, len(times), sum(times), length, passes, inside_s, tuple(times[:8]), tuple(times))
 
 
 def test_the_whole_is_startup_and_all_units_and_what_lies_between_them():
@@ -36,7 +36,9 @@ def test_outer_iterations_stand_for_the_whole_once_enough_were_seen():
 
 
 def test_an_epoch_that_was_not_seen_whole_is_an_assumption():
-    scaled = extrapolate_loops(Progress("test", (level("epoch", [], length=3), level("step", [1.0] * 6, length=9)), startup_s=0))
+    scaled = extrapolate_loops(
+        Progress("test", (level("epoch", [], length=3), level("step", [1.0] * 6, length=9)), startup_s=0)
+    )
     assert pytest.approx(scaled.elapsed_s.point) == 27
     assert any("`epoch` was seen whole" in one for one in scaled.assumptions)
 
@@ -51,7 +53,10 @@ def test_a_loop_without_a_length_is_not_known_until_the_user_says_it():
 
 def test_units_that_are_said_count_the_innermost_loop():
     epochs, steps = level("epoch", [10.0] * 8), level("step", [1.0] * 80, length=10, passes=8)
-    assert pytest.approx(extrapolate_loops(Progress("test", (epochs, steps), startup_s=0.0), units=1000).elapsed_s.point) == 1000
+    assert (
+        pytest.approx(extrapolate_loops(Progress("test", (epochs, steps), startup_s=0.0), units=1000).elapsed_s.point)
+        == 1000
+    )
 
 
 def test_an_inner_loop_of_unknown_length_leaves_the_outer_one_to_count():

@@ -116,7 +116,9 @@ def test_a_model_of_streams_alone_refuses_a_product():
 
 
 def test_what_is_typical_slows_new_devices_and_leaves_known_ones(fitted):
-    laws = {number: replace(law, trusted=0.0, typical=np.array([0.0, 0.1, 0.1])) for number, law in fitted.groups.items()}
+    laws = {
+        number: replace(law, trusted=0.0, typical=np.array([0.0, 0.1, 0.1])) for number, law in fitted.groups.items()
+    }
     plain = replace(fitted, groups={number: replace(law, trusted=0.0) for number, law in fitted.groups.items()})
     moved = replace(fitted, groups=laws)
     before, after = (LearnedKernels(one, UNSEEN).op_s(LARGE[-1]) for one in (plain, moved))

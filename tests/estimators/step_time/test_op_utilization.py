@@ -121,12 +121,16 @@ def test_what_is_odd_about_models_is_not_taken_for_the_device():
     odd = op_fitting.expected_errors(np.random.default_rng(0).normal(0.0, 0.5, 12))
     measured = ObservedSteps(few.basis, few.graph, few.step_s * 1.5 * np.exp(odd))
     plain, knowing = (op_fitting.fit_few_steps(law, measured, known) for known in (None, odd))
-    errors = [np.abs(predict_graphs(unseen.basis, one).step_s / (1.5 * unseen.step_s) - 1).mean() for one in (plain, knowing)]
+    errors = [
+        np.abs(predict_graphs(unseen.basis, one).step_s / (1.5 * unseen.step_s) - 1).mean() for one in (plain, knowing)
+    ]
     assert errors[1] < 0.05 < errors[0]
 
 
 def test_an_unknown_error_elsewhere_shifts_nothing():
-    assert [0.0, pytest.approx(0.1 * op_fitting.CARRIED)] == op_fitting.expected_errors(np.array([np.nan, 0.1])).tolist()
+    assert [0.0, pytest.approx(0.1 * op_fitting.CARRIED)] == op_fitting.expected_errors(
+        np.array([np.nan, 0.1])
+    ).tolist()
 
 
 def test_a_device_without_a_peak_is_refused_by_name():

@@ -82,7 +82,9 @@ def test_a_known_device_has_the_law_of_its_newest_release(laws):
 
 def test_another_device_has_the_mean_of_the_known_ones_by_its_own_figures(laws):
     each = [under(law(offset), NEW, learned_on=device) for offset, device in ((0.2, KNOWN), (0.6, OTHER))]
-    assert pytest.approx(np.sqrt(each[0] * each[1])) == OpUtilizationKernels(laws, NEW, GRAPH, devices=DEVICES.get).step_s(GRAPH)
+    assert pytest.approx(np.sqrt(each[0] * each[1])) == OpUtilizationKernels(
+        laws, NEW, GRAPH, devices=DEVICES.get
+    ).step_s(GRAPH)
 
 
 def test_channels_last_have_a_law_of_their_own_and_fall_back_to_the_other(laws):

@@ -60,7 +60,9 @@ def test_a_group_has_the_phase_and_the_precision_of_most_arithmetic():
 
 
 def record(name, error, *, known=False, group=VISION):
-    return AccuracyRecord(name, group, known, error, 2 * error, 100, ("A", "B"), ("nobody",), ("Old",), "somebody's steps")
+    return AccuracyRecord(
+        name, group, known, error, 2 * error, 100, ("A", "B"), ("nobody",), ("Old",), "somebody's steps"
+    )
 
 
 NAMES = ("law", "kernels", "specs")

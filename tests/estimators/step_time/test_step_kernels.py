@@ -8,8 +8,7 @@ import pytest
 from leadline.catalog.read import TomlCatalog
 from leadline.core.errors import InvalidInput
 from leadline.core.graph import Op, OpGraph, OpKind, Stage, TensorSpec
-from leadline.core.runs import Scale
-from leadline.core.samples import Sample
+from leadline.core.runs import Sample, Scale
 from leadline.estimators.step_time.op_table import OpTable
 from leadline.estimators.step_time.op_utilization_kernels import StepSetting
 from leadline.estimators.step_time.step_kernels import LAUNCH_S, BlackBoxKernels, step_features

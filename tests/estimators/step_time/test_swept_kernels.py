@@ -64,7 +64,9 @@ def test_each_kind_of_kernel_follows_its_law(kind, dims, law):
 
 
 def test_a_recurrent_layer_and_attention_amount_to_the_products_of_a_traced_graph():
-    lstm = timing_to_op(KernelTiming("lstm", "float32", {"b": 8, "q": 20, "c": 32, "k": 64, "elements": 9}, 1e-3, 1e9, 1e6))
+    lstm = timing_to_op(
+        KernelTiming("lstm", "float32", {"b": 8, "q": 20, "c": 32, "k": 64, "elements": 9}, 1e-3, 1e9, 1e6)
+    )
     assert lstm.dims == {"batch": 8, "seq": 20, "input": 32, "hidden": 64}
     sizes = {"b": 2, "h": 4, "q": 128, "kv": 128, "d": 64}
     attention = timing_to_op(KernelTiming("attention", "float32", {**sizes, "elements": 9}, 1e-3, 1e9, 1e6))

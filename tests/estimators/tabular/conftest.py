@@ -7,8 +7,7 @@ from random import Random
 
 import pytest
 
-from leadline.core.runs import Scale
-from leadline.core.samples import Sample, Value
+from leadline.core.runs import Sample, Scale, Value
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,9 @@ def test_a_feature_that_never_varied_has_no_column_but_another_value_of_it_lies_
 
 
 def test_features_that_say_the_same_become_one():
-    known = encoding.learn_encoding([{**row, "steps": 50 * row["epochs"], "left": -row["offset"]} for row in ROWS], ["epochs"])
+    known = encoding.learn_encoding(
+        [{**row, "steps": 50 * row["epochs"], "left": -row["offset"]} for row in ROWS], ["epochs"]
+    )
     assert "epochs + steps" in known.columns
     assert known.scales[known.columns.index("epochs + steps")] == 1
     assert "left + offset" in known.columns

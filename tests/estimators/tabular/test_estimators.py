@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from leadline.core.errors import InvalidInput, UnknownName
-from leadline.core.runs import Scale
-from leadline.core.samples import Sample
+from leadline.core.runs import Sample, Scale
 from leadline.estimators.tabular.registry import ESTIMATORS, find_estimator, load_estimator
 
 SCALE = ("samples", "epochs")

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from leadline.core.errors import InvalidInput
-from leadline.core.runs import Scale
-from leadline.core.samples import Sample
+from leadline.core.runs import Sample, Scale
 from leadline.estimators.ports import Predictions
 from leadline.estimators.tabular.registry import EXTRAPOLATING, Ensemble, load_estimator, median_prediction
 

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from leadline.core.runs import Scale
-from leadline.core.samples import Sample
+from leadline.core.runs import Sample, Scale
 from leadline.estimators.tabular.registry import ESTIMATORS, load_estimator
 
 QUICK = ("linear", "tree", "gaussian_process", "scaling_law", "additive_law")

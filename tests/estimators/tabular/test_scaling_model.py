@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from leadline.core.errors import InvalidInput
-from leadline.core.runs import Scale
-from leadline.core.samples import Sample
+from leadline.core.runs import Sample, Scale
 from leadline.estimators.tabular.corrections import FullScaleCorrection
 from leadline.estimators.tabular.posynomials import PosynomialForm
 from leadline.estimators.tabular.registry import ESTIMATORS

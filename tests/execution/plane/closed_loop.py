@@ -9,7 +9,7 @@ from situations import HERE, NOW_S
 
 from leadline.core.estimate import NORMAL_90, Interval
 from leadline.core.jobs import JobSpec, JobState, ResourceSpec
-from leadline.core.plane import Action, Attempt, Cause, Job, Policy, Situation
+from leadline.core.plane import Action, Attempt, FailureCause, Job, Policy, Situation
 from leadline.core.units import MIB
 from leadline.execution.plane.decide import decide
 
@@ -93,7 +93,7 @@ class Loop:
         assert (decision.action is Action.FINISH) is (state is JobState.COMPLETED)
         return decision.resources if decision.action is Action.RESUBMIT else None
 
-    def _end_of(self, asked: ResourceSpec, fails_s: float = math.inf) -> tuple[float, JobState, Cause | None]:
+    def _end_of(self, asked: ResourceSpec, fails_s: float = math.inf) -> tuple[float, JobState, FailureCause | None]:
         known = self.attempts[-1].state is JobState.RUNNING and fails_s is not math.inf
         node_s = math.inf
         if not known and self.chance.random() < self.node_fails:
@@ -101,9 +101,9 @@ class Loop:
         short_s = self.truth.out_of_memory_s(asked.memory_bytes_per_node or math.inf)
         ends = [
             (self.truth.time_s, JobState.COMPLETED, None),
-            (asked.walltime_s or math.inf, JobState.TIMEOUT, Cause.WALLTIME),
-            (short_s, JobState.OUT_OF_MEMORY, Cause.HOST_MEMORY),
-            (node_s, JobState.NODE_FAIL, Cause.NODE),
+            (asked.walltime_s or math.inf, JobState.TIMEOUT, FailureCause.WALLTIME),
+            (short_s, JobState.OUT_OF_MEMORY, FailureCause.HOST_MEMORY),
+            (node_s, JobState.NODE_FAIL, FailureCause.NODE),
         ]
         return min(ends, key=lambda one: one[0])
 
@@ -113,7 +113,9 @@ class Loop:
             self.attempts[-1], state=state, withdrawn=withdrawn, ended_at=datetime.fromtimestamp(NOW_S, UTC).isoformat()
         )
 
-    def _decide(self, elapsed_s: float, refused: int, *, cause: Cause | None = None, spent_s: float | None = None):
+    def _decide(
+        self, elapsed_s: float, refused: int, *, cause: FailureCause | None = None, spent_s: float | None = None
+    ):
         spent_s = self.spent_s + (elapsed_s if spent_s is None else spent_s)
         job = Job("k", JobSpec("train", ("true",), self.asked), self.policy, attempts=tuple(self.attempts))
         situation = Situation(

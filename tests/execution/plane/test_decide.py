@@ -7,7 +7,7 @@ from situations import AWAY, HERE, NOW_S, POLICY, THERE, about, attempt, other, 
 
 from leadline.core.estimate import Interval
 from leadline.core.jobs import JobState
-from leadline.core.plane import Action, Cause, Place, Plan
+from leadline.core.plane import Action, AttemptPlan, FailureCause, Place
 from leadline.core.units import GIB, HOUR_S
 from leadline.execution.plane.decide import decide
 
@@ -114,7 +114,7 @@ TABLE = {
     "taken back by its user, at the scheduler": (waiting(job={"cancelled": True}), Action.WITHDRAW),
     "taken back by its user, ended": (situation("CANCELLED", job={"cancelled": True}), Action.GIVE_UP),
     "silence": (situation("UNKNOWN", elapsed_s=60), Action.KEEP),
-    "settled": (situation("FAILED", job={"state": JobState.FAILED}, cause=Cause.NODE), Action.KEEP),
+    "settled": (situation("FAILED", job={"state": JobState.FAILED}, cause=FailureCause.NODE), Action.KEEP),
     # ended
     "done": (situation("COMPLETED", elapsed_s=600), Action.FINISH),
     "its limit": (situation("TIMEOUT", elapsed_s=H), Action.RESUBMIT),
@@ -138,22 +138,22 @@ TABLE = {
     "memory, nearly the node's": (situation("OUT_OF_MEMORY", node_memory_bytes=12 * GIB), Action.RESUBMIT),
     "memory, the node's, elsewhere more": (situation("OUT_OF_MEMORY", node_memory_bytes=8 * GIB, alternatives=(other(memory=64 * GIB),)), Action.MOVE),
     "memory, of which nothing is known": (situation("OUT_OF_MEMORY", attempt={"resources": replace(attempt(1, "FAILED").resources, memory_bytes_per_node=None)}), Action.GIVE_UP),
-    "memory of a GPU": (situation("OUT_OF_MEMORY", cause=Cause.GPU_MEMORY, gpu_memory_bytes=16 * GIB), Action.GIVE_UP),
-    "memory of a GPU, elsewhere more": (situation("OUT_OF_MEMORY", cause=Cause.GPU_MEMORY, gpu_memory_bytes=16 * GIB, alternatives=(other(gpu_memory_bytes=80 * GIB),)), Action.MOVE),
-    "memory of a GPU, elsewhere the same": (situation("OUT_OF_MEMORY", cause=Cause.GPU_MEMORY, gpu_memory_bytes=16 * GIB, alternatives=(other(gpu_memory_bytes=16 * GIB),)), Action.GIVE_UP),
+    "memory of a GPU": (situation("OUT_OF_MEMORY", cause=FailureCause.GPU_MEMORY, gpu_memory_bytes=16 * GIB), Action.GIVE_UP),
+    "memory of a GPU, elsewhere more": (situation("OUT_OF_MEMORY", cause=FailureCause.GPU_MEMORY, gpu_memory_bytes=16 * GIB, alternatives=(other(gpu_memory_bytes=80 * GIB),)), Action.MOVE),
+    "memory of a GPU, elsewhere the same": (situation("OUT_OF_MEMORY", cause=FailureCause.GPU_MEMORY, gpu_memory_bytes=16 * GIB, alternatives=(other(gpu_memory_bytes=16 * GIB),)), Action.GIVE_UP),
     "the node": (situation("NODE_FAIL", elapsed_s=60, node="n7"), Action.RESUBMIT),
     "the node, resumes": (situation("NODE_FAIL", elapsed_s=600, total_s=about(3000), policy=RESUMES, checkpointed=True), Action.RESUBMIT),
     "the node, for the last time": (situation("NODE_FAIL", before=["NODE_FAIL"] * 3), Action.GIVE_UP),
     "preempted": (situation("PREEMPTED", elapsed_s=60), Action.RESUBMIT),
-    "a stale file handle": (failed(Cause.TRANSIENT), Action.RESUBMIT),
-    "a stale file handle, again and again": (failed(Cause.TRANSIENT, before=["FAILED", "FAILED"]), Action.GIVE_UP),
-    "its program": (failed(Cause.PROGRAM), Action.GIVE_UP),
-    "the quota": (failed(Cause.STORAGE), Action.GIVE_UP),
+    "a stale file handle": (failed(FailureCause.TRANSIENT), Action.RESUBMIT),
+    "a stale file handle, again and again": (failed(FailureCause.TRANSIENT, before=["FAILED", "FAILED"]), Action.GIVE_UP),
+    "its program": (failed(FailureCause.PROGRAM), Action.GIVE_UP),
+    "the quota": (failed(FailureCause.STORAGE), Action.GIVE_UP),
     "nothing tells": (failed(None), Action.GIVE_UP),
-    "an administrator": (situation("CANCELLED", cause=Cause.ADMINISTRATOR), Action.GIVE_UP),
+    "an administrator": (situation("CANCELLED", cause=FailureCause.ADMINISTRATOR), Action.GIVE_UP),
     "scancel": (situation("CANCELLED"), Action.GIVE_UP),
-    "a dependency": (situation("CANCELLED", cause=Cause.DEPENDENCY), Action.GIVE_UP),
-    "the plane, and something follows": (situation("CANCELLED", withdrawn=True, job={"plan": Plan(AWAY, attempt(1, "FAILED").resources)}), Action.KEEP),
+    "a dependency": (situation("CANCELLED", cause=FailureCause.DEPENDENCY), Action.GIVE_UP),
+    "the plane, and something follows": (situation("CANCELLED", withdrawn=True, job={"plan": AttemptPlan(AWAY, attempt(1, "FAILED").resources)}), Action.KEEP),
     "the plane, another copy runs": (situation("CANCELLED", withdrawn=True, policy=TWO, others=(ran_beside("RUNNING"),)), Action.KEEP),
     "the plane, another copy failed": (situation("CANCELLED", withdrawn=True, policy=TWO, others=(ran_beside("FAILED"),)), Action.GIVE_UP),
     "the plane, another copy failed long before": (situation("CANCELLED", withdrawn=True, attempt={"submitted_at": "2026-01-05T09:00:00+00:00"}, others=(ran_beside("FAILED", ended_at="2026-01-05T08:00:00+00:00"),)), Action.RESUBMIT),
@@ -161,7 +161,7 @@ TABLE = {
     "nothing names it any more": (situation("UNKNOWN", attempt={"ended_at": "2026-01-05T09:00:00+00:00"}), Action.GIVE_UP),
     "the plane, and nothing follows": (situation("CANCELLED", withdrawn=True), Action.RESUBMIT),
     "the node, another copy waits": (situation("NODE_FAIL", policy=TWO, others=(attempt(0, "PENDING", place=AWAY),)), Action.KEEP),
-    "its program, another copy waits": (failed(Cause.PROGRAM, policy=TWO, others=(attempt(0, "PENDING", place=AWAY),)), Action.GIVE_UP),
+    "its program, another copy waits": (failed(FailureCause.PROGRAM, policy=TWO, others=(attempt(0, "PENDING", place=AWAY),)), Action.GIVE_UP),
 }  # fmt: skip
 
 
@@ -242,6 +242,6 @@ def test_what_earlier_attempts_outlived_is_not_forgotten():
 
 def test_no_more_memory_is_asked_for_than_a_vague_forecast_is_good_for():
     vague = Interval(10.0 * GIB, 9.0 * GIB, 900.0 * GIB)
-    decided = decide(situation("OUT_OF_MEMORY", cause=Cause.HOST_MEMORY, memory_bytes=vague, elapsed_s=60.0))
+    decided = decide(situation("OUT_OF_MEMORY", cause=FailureCause.HOST_MEMORY, memory_bytes=vague, elapsed_s=60.0))
     assert Action.RESUBMIT is decided.action
     assert decided.resources.memory_bytes_per_node == 20 * GIB

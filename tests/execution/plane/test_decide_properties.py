@@ -14,16 +14,16 @@ from situations import AWAY, HERE, THERE, attempt, other, situation
 
 from leadline.core.estimate import Interval
 from leadline.core.jobs import JobState, ResourceSpec
-from leadline.core.plane import Action, Cause, Job, Policy
+from leadline.core.plane import Action, FailureCause, Job, Policy
 from leadline.core.units import GIB, MIB
 from leadline.execution.plane.decide import decide
 from leadline.uncertainty.distributions import quantile
 
 ENDS = ["COMPLETED", "TIMEOUT", "OUT_OF_MEMORY", "NODE_FAIL", "PREEMPTED", "FAILED", "CANCELLED"]
 CAUSES = {
-    "FAILED": [None, Cause.PROGRAM, Cause.TRANSIENT, Cause.STORAGE, Cause.UNKNOWN],
-    "OUT_OF_MEMORY": [None, Cause.HOST_MEMORY, Cause.GPU_MEMORY],
-    "CANCELLED": [None, Cause.USER, Cause.ADMINISTRATOR, Cause.PLANE, Cause.DEPENDENCY],
+    "FAILED": [None, FailureCause.PROGRAM, FailureCause.TRANSIENT, FailureCause.STORAGE, FailureCause.UNKNOWN],
+    "OUT_OF_MEMORY": [None, FailureCause.HOST_MEMORY, FailureCause.GPU_MEMORY],
+    "CANCELLED": [None, FailureCause.USER, FailureCause.ADMINISTRATOR, FailureCause.PLANE, FailureCause.DEPENDENCY],
 }
 SECONDS = st.floats(60, 1e6)
 
@@ -137,7 +137,7 @@ def test_after_a_limit_the_same_is_never_asked_for_again(given_situation):
 @given(situations(states=["OUT_OF_MEMORY"]))
 def test_after_memory_ran_out_more_is_asked_for(given_situation):
     found = decide(given_situation)
-    if found.action in (Action.RESUBMIT, Action.MOVE) and given_situation.cause is not Cause.GPU_MEMORY:
+    if found.action in (Action.RESUBMIT, Action.MOVE) and given_situation.cause is not FailureCause.GPU_MEMORY:
         asked = given_situation.attempt.resources.memory_bytes_per_node or 0
         assert found.resources.memory_bytes_per_node > asked
 

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from leadline.core.jobs import JobState, ResourceSpec
-from leadline.core.plane import Attempt, Cause, Place
+from leadline.core.plane import Attempt, FailureCause, Place
 from leadline.core.runs import Measurement
 from leadline.core.units import GIB
 from leadline.execution.plane.diagnose import diagnose
@@ -37,7 +37,7 @@ def wrote(state, code=None, memory=None, started=STARTED, **more):
 
 
 S = JobState
-C = Cause
+C = FailureCause
 TABLE = {
     # what the scheduler says, what the wrapper wrote, the log → state and cause
     "a clean end": (said("COMPLETED", exit_code=0), wrote("COMPLETED", 0), "", S.COMPLETED, None),
@@ -143,8 +143,8 @@ def test_the_cause_is_found(name):
 
 def test_what_the_plane_or_its_user_took_back_is_told_apart():
     row = said("CANCELLED", reason="CANCELLED by 1000")
-    assert Cause.PLANE is diagnose(attempt(withdrawn=True), row, None).cause
-    assert Cause.USER is diagnose(attempt(), row, None, cancelled=True).cause
+    assert FailureCause.PLANE is diagnose(attempt(withdrawn=True), row, None).cause
+    assert FailureCause.USER is diagnose(attempt(), row, None, cancelled=True).cause
 
 
 def test_an_end_of_its_own_before_the_withdrawal_arrived_counts():
@@ -153,7 +153,7 @@ def test_an_end_of_its_own_before_the_withdrawal_arrived_counts():
 
 def test_without_gpus_an_allocator_that_names_no_device_means_the_host():
     line = "RESOURCE_EXHAUSTED: Out of memory allocating 99 bytes."
-    assert Cause.HOST_MEMORY is diagnose(attempt(gpus=0), said("FAILED", exit_code=1), None, line).cause
+    assert FailureCause.HOST_MEMORY is diagnose(attempt(gpus=0), said("FAILED", exit_code=1), None, line).cause
 
 
 def test_the_figures_stand_in_the_evidence():
@@ -172,7 +172,7 @@ def test_no_log_whatever_it_holds_breaks_it_and_nothing_is_ended_by_it(log, stat
 @given(st.lists(st.text(st.characters(blacklist_categories=("Cs", "Cc", "Zl", "Zp")), max_size=30), max_size=30))
 def test_signs_are_found_wherever_they_stand(lines):
     found = read_signs("\n".join([*lines, CUDA]))
-    assert (found[-1].cause, found[-1].before_end) == (Cause.GPU_MEMORY, 0)
+    assert (found[-1].cause, found[-1].before_end) == (FailureCause.GPU_MEMORY, 0)
 
 
 @pytest.mark.parametrize(("withdrawn", "cause"), [(False, C.TRANSIENT), (True, C.PLANE)])

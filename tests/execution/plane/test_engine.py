@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from leadline.core.errors import LeadlineError, SchedulerUnreachable
 from leadline.core.jobs import JobSpec, JobState, ResourceSpec
-from leadline.core.plane import Action, After, Decision, Job, Kind, Place, Policy
+from leadline.core.plane import Action, Decision, DependencyKind, EventKind, Job, Place, Policy
 from leadline.execution.clock import iso_utc
 from leadline.execution.plane.engine import Plane
 from leadline.execution.plane.journal import NewEvent, PlaneJournal
@@ -211,7 +211,7 @@ def test_a_scheduler_that_does_not_answer_is_asked_ever_more_rarely_and_told_of_
     world.step()
     world.here.down = True
     world.step(60, every_s=10.0)
-    faults = world.journal.events(kinds=[Kind.FAULT])
+    faults = world.journal.events(kinds=[EventKind.FAULT])
     assert len(faults) == 1
     assert world.plane.watchers["here"].rhythm.failures <= 9
     world.here.down = False
@@ -308,7 +308,7 @@ def test_cancelling_is_tried_again_until_the_scheduler_answers(world):
 
 
 def test_a_job_waits_for_those_before_it(world):
-    world.journal.add([job("a"), job("b", after=("a",)), job("c", after=("a",), after_kind=After.NOT_OK)])
+    world.journal.add([job("a"), job("b", after=("a",)), job("c", after=("a",), after_kind=DependencyKind.NOT_OK)])
     world.step(2)
     assert len(world.here.submitted) == 1
     world.here.end(world.here.only(), JobState.COMPLETED, reports=True)
@@ -372,7 +372,7 @@ def test_of_two_copies_that_start_at_once_one_begins(tmp_path):
     assert begun(world) == [world.job().attempts[0].key]
     assert world.there.jobs == {}
     assert [one.begins for one in world.job().attempts] == [True, False]
-    assert [one["action"] for one in world.said(Kind.DECISION)][:2] == ["begin", "withdraw"]
+    assert [one["action"] for one in world.said(EventKind.DECISION)][:2] == ["begin", "withdraw"]
 
 
 def test_a_plane_that_is_killed_before_it_gives_the_word_gives_it_to_the_same_copy_later(tmp_path):
@@ -543,7 +543,7 @@ def test_a_limit_that_may_not_be_changed_is_counted_as_refused(tmp_path):
     world.here.run(world.here.only())
     world.step(10)
     assert world.job().attempts[0].refused_extensions >= 1
-    assert "Access/permission denied" in str(world.said(Kind.FAULT))
+    assert "Access/permission denied" in str(world.said(EventKind.FAULT))
     world.here.fixed_limits = False
     world.step(10)
     assert world.job().attempts[0].walltime_s == 1200.0
@@ -583,7 +583,7 @@ def test_a_clock_that_jumps_neither_loses_nor_repeats_a_job(world):
 def test_every_poll_is_a_row_of_the_journal(world):
     world.journal.add([job("a")])
     world.step(5)
-    polls = [event for event in world.journal.events(kinds=[Kind.POLL]) if "live" in event.said]
+    polls = [event for event in world.journal.events(kinds=[EventKind.POLL]) if "live" in event.said]
     assert len(polls) == world.here.asked
 
 
@@ -765,20 +765,20 @@ def test_a_plan_that_wavers_at_every_look_is_not_written_down(world):
         held.status = replace(held.status, expected_start_s=world.clock.now_s() + 100.0 * at)
         world.step()
     new = world.journal.events(since=before)
-    assert not [one for one in new if one.kind is Kind.STATE]
-    assert all(one.said["changed"] == 0 for one in new if one.kind is Kind.POLL)
+    assert not [one for one in new if one.kind is EventKind.STATE]
+    assert all(one.said["changed"] == 0 for one in new if one.kind is EventKind.POLL)
 
 
 def test_what_could_not_be_written_of_the_news_is_written_at_the_next_step(world, monkeypatch):
-    news = [[NewEvent(Kind.LEARNED, said={"why": "it is better"})]]
+    news = [[NewEvent(EventKind.LEARNED, said={"why": "it is better"})]]
     world.plane._news = lambda: news.pop() if news else []
     with monkeypatch.context() as broken:
         broken.setattr(world.journal, "write", full_disk)
         with pytest.raises(LeadlineError):
             world.plane.step()
-    assert world.journal.events(kinds=[Kind.LEARNED]) == ()
+    assert world.journal.events(kinds=[EventKind.LEARNED]) == ()
     world.step(2)
-    assert [one.said for one in world.journal.events(kinds=[Kind.LEARNED])] == [{"why": "it is better"}]
+    assert [one.said for one in world.journal.events(kinds=[EventKind.LEARNED])] == [{"why": "it is better"}]
 
 
 def full_disk(**_):

@@ -4,7 +4,7 @@ import pytest
 
 from leadline.core.errors import UnknownName
 from leadline.core.jobs import JobSpec, ResourceSpec
-from leadline.core.plane import Attempt, Job, Kind, Place, Policy
+from leadline.core.plane import Attempt, EventKind, Job, Place, Policy
 from leadline.execution.plane.journal import NewEvent, PlaneJournal
 from leadline.testing.fake_scheduler import ManualClock
 
@@ -44,9 +44,9 @@ def test_the_newest_event_of_each_job_is_found_for_more_of_them_than_one_query_t
     jobs = [job(f"j{at:04}") for at in range(1200)]
     journal.add(jobs)
     for steps in (1, 2):
-        journal.write(notes=[NewEvent(Kind.PROGRESS, one.key, "", {"steps": steps}) for one in jobs[1:]])
-    journal.write(notes=[NewEvent(Kind.STATE, jobs[1].key, "", {"state": "RUNNING"})])
-    found = journal.latest(Kind.PROGRESS, keys(jobs))
+        journal.write(notes=[NewEvent(EventKind.PROGRESS, one.key, "", {"steps": steps}) for one in jobs[1:]])
+    journal.write(notes=[NewEvent(EventKind.STATE, jobs[1].key, "", {"state": "RUNNING"})])
+    found = journal.latest(EventKind.PROGRESS, keys(jobs))
     assert set(keys(jobs[1:])) == set(found)
     assert {2} == {one.said["steps"] for one in found.values()}
 
@@ -55,10 +55,10 @@ def test_silences_are_told_with_their_ends_and_without_polls(journal):
     journal.add([job("a")])
     journal.write(
         notes=[
-            NewEvent(Kind.POLL, said={"system": "here", "live": 1}),
-            NewEvent(Kind.FAULT, said={"system": "here", "why": "no answer"}),
-            NewEvent(Kind.FAULT, "a", "", {"why": "refused"}),
-            NewEvent(Kind.POLL, said={"system": "here", "answers": "again"}),
+            NewEvent(EventKind.POLL, said={"system": "here", "live": 1}),
+            NewEvent(EventKind.FAULT, said={"system": "here", "why": "no answer"}),
+            NewEvent(EventKind.FAULT, "a", "", {"why": "refused"}),
+            NewEvent(EventKind.POLL, said={"system": "here", "answers": "again"}),
         ]
     )
-    assert [one.kind for one in journal.silences()] == [Kind.FAULT, Kind.POLL]
+    assert [one.kind for one in journal.silences()] == [EventKind.FAULT, EventKind.POLL]

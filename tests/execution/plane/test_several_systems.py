@@ -9,7 +9,7 @@ from pathlib import Path, PurePosixPath
 import pytest
 
 from leadline.core.jobs import JobSpec, JobState, ResourceSpec
-from leadline.core.plane import Action, Decision, Job, Kind, Place, Policy
+from leadline.core.plane import Action, Decision, EventKind, Job, Place, Policy
 from leadline.core.units import MIB
 from leadline.execution.clock import SystemClock
 from leadline.execution.plane.diagnose import diagnose
@@ -42,7 +42,9 @@ class Systems:
     def __init__(self, folder, decide=retry_node_failures, copies=1):
         self.folder, self.decide, self.copies = folder, decide, copies
         self.local = LocalScheduler(folder / "queue", Slots((0, 1), (), 4096 * MIB))
-        self.cluster = SlurmScheduler("cluster", PurePosixPath(folder / "jobs"), LocalTransport(), python=sys.executable)
+        self.cluster = SlurmScheduler(
+            "cluster", PurePosixPath(folder / "jobs"), LocalTransport(), python=sys.executable
+        )
         self.journal = PlaneJournal(folder / "plane.sqlite", SystemClock())
         self.again()
 
@@ -148,6 +150,6 @@ def test_a_job_moves_from_here_to_a_cluster_with_its_checkpoint(folder):
         assert f"begins at {left_at}" in log
         assert 4 <= left_at < 40
         assert (Path(both.cluster.folder) / "kept" / "step").read_text() == "40"
-        (said,) = [event.said for event in both.journal.events(job="a", kinds=[Kind.STAGED])]
+        (said,) = [event.said for event in both.journal.events(job="a", kinds=[EventKind.STAGED])]
         assert (said["from"], said["to"]) == ("local", "cluster")
         assert said["moved_bytes"] >= 1

@@ -11,7 +11,7 @@ from test_engine import HERE, THERE, World, job
 from leadline.app.jobs.plane import estimate_staging_s
 from leadline.core.errors import InvalidInput, LeadlineError
 from leadline.core.jobs import JobState
-from leadline.core.plane import Action, Decision, Kind, Policy
+from leadline.core.plane import Action, Decision, EventKind, Policy
 from leadline.core.units import MIB
 from leadline.execution.plane.stager import CheckpointRoute, check_folder_name, copy_checkpoint
 from leadline.execution.transport.port import LocalTransport
@@ -75,7 +75,7 @@ def test_the_checkpoint_is_there_before_the_job_is_submitted(moving):
     moving.leave()
     assert moving.arrive()
     assert seen == ["7"]
-    (said,) = moving.said(Kind.STAGED)
+    (said,) = moving.said(EventKind.STAGED)
     assert (said["from"], said["to"], said["moved_bytes"]) == ("here", "there", MIB + 1)
     assert said["elapsed_s"] > 0
     assert [path.name for path in moving.target.iterdir()] == ["kept"]
@@ -112,8 +112,8 @@ def test_a_copy_that_breaks_off_is_never_used_and_is_made_again(moving):
     moving.leave()
     assert not moving.arrive(2.0)
     assert not (moving.target / "kept").exists()
-    assert "could not be brought there: not all was copied" in str(moving.said(Kind.FAULT))
-    assert moving.said(Kind.STAGED) == []
+    assert "could not be brought there: not all was copied" in str(moving.said(EventKind.FAULT))
+    assert moving.said(EventKind.STAGED) == []
     moving.there.transport.whole = True
     assert moving.arrive()
     assert (moving.target / "kept" / "step").read_text() == "7"
@@ -147,27 +147,27 @@ def test_a_plane_that_is_killed_while_it_copies_begins_anew_and_submits_once(mov
     assert moving.arrive()
     assert len(sent) == 2
     assert len(moving.there.submitted) == 1
-    assert len(moving.said(Kind.STAGED)) == 1
+    assert len(moving.said(EventKind.STAGED)) == 1
 
 
 def test_what_is_written_down_as_brought_is_not_brought_again(moving):
     moving.leave()
     deadline_s = time.monotonic() + 20
     moving.there.lose = "before"
-    while not moving.said(Kind.STAGED) and time.monotonic() < deadline_s:
+    while not moving.said(EventKind.STAGED) and time.monotonic() < deadline_s:
         moving.step(every_s=1.0)
         time.sleep(0.02)
     moving.restart()
     moving.there.lose = ""
     assert moving.arrive()
-    assert len(moving.said(Kind.STAGED)) == 1
+    assert len(moving.said(EventKind.STAGED)) == 1
 
 
 def test_where_there_is_no_checkpoint_the_job_goes_without(tmp_path):
     world = Moving(tmp_path, policy=Policy((HERE, THERE), resumes=True, checkpoint_folder="none"))
     world.leave()
     assert world.arrive()
-    assert [said["moved_bytes"] for said in world.said(Kind.STAGED)] == [0]
+    assert [said["moved_bytes"] for said in world.said(EventKind.STAGED)] == [0]
     world.journal.close()
 
 
@@ -185,7 +185,7 @@ def test_what_staging_takes_is_known_only_from_copies_between_these_systems(movi
     assert known() is None
     assert moving.arrive()
     assert known() is None
-    (made,) = moving.journal.events(job="a", kinds=[Kind.STAGED])
+    (made,) = moving.journal.events(job="a", kinds=[EventKind.STAGED])
     with moving.journal.writing() as connection:
         connection.execute(
             "INSERT INTO event (at, kind, job, attempt, said) SELECT at, kind, 'b', attempt, said FROM event "
@@ -232,7 +232,10 @@ def test_a_checkpoint_goes_over_ssh_whole_with_its_bytes_and_seconds(far, tmp_pa
     old, new = tmp_path / "old" / "kept a", tmp_path / "new" / "kept a"
     old.mkdir(parents=True)
     (old / "weights").write_bytes(b"w" * MIB)
-    source, target = (far if ends.startswith("from") else LocalTransport()), (far if ends.endswith("to there") else LocalTransport())
+    source, target = (
+        (far if ends.startswith("from") else LocalTransport()),
+        (far if ends.endswith("to there") else LocalTransport()),
+    )
     way = CheckpointRoute(source, PurePosixPath(old), target, PurePosixPath(new))
     copied = copy_checkpoint(way, "k1", tmp_path / "between")
     again = copy_checkpoint(way, "k1", tmp_path / "between")

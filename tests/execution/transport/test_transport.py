@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from leadline.core.errors import InvalidInput, LeadlineError, SchedulerUnreachable
-from leadline.core.ports import Completed
+from leadline.core.processes import CompletedProcess
 from leadline.execution.processes import run_pipe, run_process
 from leadline.execution.transport.port import ConnectionLost, LocalTransport, shell_line
 from leadline.execution.transport.ssh import SshTransport
@@ -81,7 +81,9 @@ def echoed(transport, words):
 @given(words=WORDS)
 def test_a_shell_makes_the_same_words_of_what_was_quoted(words):
     done = subprocess.run(
-        ["sh", "-c", f"for word in {shell_line(words)}; do printf '%s\\0' \"$word\"; done"], capture_output=True, check=True
+        ["sh", "-c", f"for word in {shell_line(words)}; do printf '%s\\0' \"$word\"; done"],
+        capture_output=True,
+        check=True,
     )
     assert words == done.stdout.decode().split("\0")[:-1]
 
@@ -109,7 +111,7 @@ def test_what_no_program_can_be_given_is_refused(word, transport):
 def test_a_command_has_its_input_its_variables_its_output_and_its_exit_code(transport):
     done = transport.run(["sh", "-c", "cat; echo $A >&2; exit 3"], stdin="in\n", env={"A": "x y"}, timeout_s=10)
     assert (done.returncode, done.stdout, done.stderr, done.timed_out) == (3, "in\n", "x y\n", False)
-    assert Completed(0, "", "") == transport.run(["cat"], timeout_s=10)
+    assert CompletedProcess(0, "", "") == transport.run(["cat"], timeout_s=10)
 
 
 def test_what_takes_too_long_and_what_is_not_there_are_said(transport):
@@ -225,7 +227,7 @@ def test_a_host_is_no_option_and_no_command(host):
 
 
 def test_a_pipe_has_the_exit_code_of_the_one_that_failed():
-    assert Completed(0, "", "") == run_pipe(["echo", "x"], ["cat"])
+    assert CompletedProcess(0, "", "") == run_pipe(["echo", "x"], ["cat"])
     assert run_pipe(["sh", "-c", "echo no >&2; exit 3"], ["cat"]).returncode == 3
     assert run_pipe(["true"], ["sh", "-c", "echo no >&2; exit 3"]).stderr == "no\n"
     assert run_pipe(["sleep", "30"], ["cat"], timeout_s=0.2).timed_out

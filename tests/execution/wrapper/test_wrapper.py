@@ -11,7 +11,7 @@ from dataclasses import replace
 import pytest
 
 from leadline.core.jobs import JobState
-from leadline.core.plane import Cause
+from leadline.core.plane import FailureCause
 from leadline.core.units import MIB
 from leadline.execution.plane.failure_patterns import read_signs
 from leadline.execution.wrapper.cgroup import memory_cgroup
@@ -287,7 +287,7 @@ def test_of_two_submissions_of_one_attempt_only_the_first_starts(tmp_path):
     unknown = subprocess.run(argv, capture_output=True, text=True, check=False)
     assert unknown.returncode == 125
     assert unknown.stderr == "leadline: a was started before, and nothing tells how it ended: it is not started again\n"
-    assert [one.cause for one in read_signs(unknown.stderr)] == [Cause.NODE]
+    assert [one.cause for one in read_signs(unknown.stderr)] == [FailureCause.NODE]
     assert (tmp_path / "ran").read_text() == "ran\n"
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from leadline.catalog.read import TomlCatalog
-from leadline.core.ports import Completed
+from leadline.core.processes import CompletedProcess
 from leadline.core.workload import InputShape, ModelKind, ModelSource, Optimizer, Phase, Workload
 from leadline.estimators.memory.device import apply_xla_plan, peak_memory
 from leadline.execution.processes import run_process
@@ -39,7 +39,7 @@ def compiler(memory):
         assert "platform" in request["target"]
         answer = {"text": COMPILED, "memory": memory, "notes": [], "jax": "0.10.2"}
         Path(request["answer"]).write_text(json.dumps(answer))
-        return Completed(0, "", "")
+        return CompletedProcess(0, "", "")
 
     return run
 

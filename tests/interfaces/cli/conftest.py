@@ -10,7 +10,7 @@ import pytest
 from leadline.app.composition import toolbox
 from leadline.app.jobs.journal import plane_dir
 from leadline.core.jobs import JobSpec, JobState, ResourceSpec
-from leadline.core.plane import Attempt, Job, Kind, Place, Policy
+from leadline.core.plane import Attempt, EventKind, Job, Place, Policy
 from leadline.core.units import GIB
 from leadline.execution.clock import iso_utc
 from leadline.execution.plane.journal import NewEvent, PlaneJournal
@@ -56,11 +56,11 @@ class Written:
 
     def ends(self, attempt, state, why=""):
         ended = replace(attempt, state=state, ended_at=iso_utc(self.clock.now_s()), reason=why)
-        self.wrote(ended, Kind.STATE, {"state": state.value, "reason": why})
+        self.wrote(ended, EventKind.STATE, {"state": state.value, "reason": why})
         return ended
 
     def closes(self, job, state, why=""):
-        note = NewEvent(Kind.SETTLED, job.key, "", {"state": state.value, "why": why})
+        note = NewEvent(EventKind.SETTLED, job.key, "", {"state": state.value, "why": why})
         self.journal.write(jobs=[replace(job, state=state, reason=why, recorded=True)], notes=[note])
 
     def tells(self, kind, said, attempt=None):

@@ -10,7 +10,7 @@ from leadline.app.demo.run import DEMO_SYSTEMS, DemoJob
 from leadline.app.estimate.recommend import recommend
 from leadline.app.workloads.options import WorkloadOptions
 from leadline.app.workloads.read import read_workload
-from leadline.core.documents import dump, load
+from leadline.core.documents import from_json, to_json
 from leadline.core.estimate import Basis, Estimate, Interval, Target, Tier
 from leadline.core.jobs import JobSpec, JobState, ResourceSpec
 from leadline.core.recommendation import Constraints
@@ -42,7 +42,7 @@ def job(tmp_path):
     config.write_text(json.dumps({"model_type": "gpt2", "n_embd": 64, "n_layer": 2, "n_head": 4, "vocab_size": 1000}))
     work = read_workload([str(config)], WorkloadOptions(steps=100, precision="fp16"))
     answers = {site: recommend(work, toolbox(), Constraints(), on=[site]) for site in DEMO_SYSTEMS}
-    return DemoJob("digits_cnn", None, answers, load(dump(RUN), Run, what="the stored run"))
+    return DemoJob("digits_cnn", None, answers, from_json(to_json(RUN), Run, what="the stored run"))
 
 
 @pytest.mark.parametrize(

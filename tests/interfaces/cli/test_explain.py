@@ -6,7 +6,7 @@ import pytest
 
 from leadline.app.jobs.event_log import format_details
 from leadline.core.jobs import JobState
-from leadline.core.plane import Kind
+from leadline.core.plane import EventKind
 from leadline.interfaces.cli.main import main
 
 KEPT = {
@@ -21,16 +21,16 @@ AGAIN = {"action": "resubmit", "why": "it was ended at its limit: it is submitte
 def story(written):
     job = written.job("b1c2d3e4f5a6")
     attempt = written.attempt(job, state=JobState.RUNNING)
-    written.tells(Kind.FAULT, {"system": "Pitzer", "why": "squeue: no answer in 60 s"})
-    written.tells(Kind.FAULT, {"system": "Elsewhere", "why": "is none of its places"})
-    written.tells(Kind.POLL, {"system": "Pitzer", "live": 3})
-    written.tells(Kind.POLL, {"system": "Pitzer", "answers": "again"})
+    written.tells(EventKind.FAULT, {"system": "Pitzer", "why": "squeue: no answer in 60 s"})
+    written.tells(EventKind.FAULT, {"system": "Elsewhere", "why": "is none of its places"})
+    written.tells(EventKind.POLL, {"system": "Pitzer", "live": 3})
+    written.tells(EventKind.POLL, {"system": "Pitzer", "answers": "again"})
     for steps in range(100, 600, 100):
-        written.tells(Kind.PROGRESS, {"steps": steps, "total": 1000, "host_memory_bytes": 2.0**33}, attempt)
-        written.tells(Kind.DECISION, KEPT, attempt)
-    written.tells(Kind.FAULT, {"asked": "extend", "why": "Access/permission denied"}, attempt)
+        written.tells(EventKind.PROGRESS, {"steps": steps, "total": 1000, "host_memory_bytes": 2.0**33}, attempt)
+        written.tells(EventKind.DECISION, KEPT, attempt)
+    written.tells(EventKind.FAULT, {"asked": "extend", "why": "Access/permission denied"}, attempt)
     ended = written.ends(attempt, JobState.TIMEOUT, "it was ended at its limit after 2h 00m")
-    written.tells(Kind.DECISION, AGAIN, ended)
+    written.tells(EventKind.DECISION, AGAIN, ended)
     written.attempt(job, 2, state=JobState.RUNNING)
     return written
 

@@ -8,7 +8,7 @@ from rich.cells import cell_len
 
 from leadline.app.jobs.job_status import JobStatus, JobUsage
 from leadline.core.jobs import JobState
-from leadline.core.plane import Kind
+from leadline.core.plane import EventKind
 from leadline.interfaces.cli.jobs import format_clock_time, format_spent, jobs_table, plain_text, shorten_keys
 from leadline.interfaces.cli.main import main
 
@@ -22,8 +22,8 @@ def lines(capsys):
 def test_a_job_that_runs_shows_how_far_it_is_and_until_when(written, capsys):
     job = written.job("b1c2d3e4f5a6")
     attempt = written.attempt(job, state=JobState.RUNNING)
-    written.tells(Kind.PROGRESS, {"steps": 430, "total": 1000}, attempt)
-    written.tells(Kind.DECISION, {"action": "keep", "total_s": 9000.0, "total_low_s": 8000.0, "total_high_s": 9500.0},
+    written.tells(EventKind.PROGRESS, {"steps": 430, "total": 1000}, attempt)
+    written.tells(EventKind.DECISION, {"action": "keep", "total_s": 9000.0, "total_low_s": 8000.0, "total_high_s": 9500.0},
                   attempt)  # fmt: skip
     assert main(["jobs"]) == 0
     head, row = lines(capsys)
@@ -45,7 +45,7 @@ def test_a_job_that_runs_shows_how_far_it_is_and_until_when(written, capsys):
 def test_progress_and_forecast_of_an_earlier_attempt_are_not_those_of_this_one(written, capsys):
     job = written.job("b1c2d3e4f5a6")
     first = written.attempt(job, state=JobState.RUNNING)
-    written.tells(Kind.PROGRESS, {"steps": 999, "total": 1000}, first)
+    written.tells(EventKind.PROGRESS, {"steps": 999, "total": 1000}, first)
     written.ends(first, JobState.TIMEOUT)
     written.attempt(job, 2, state=JobState.RUNNING)
     main(["jobs"])
@@ -98,10 +98,10 @@ def test_those_that_ended_are_listed_when_asked_for_with_how_they_ended(written,
 
 def test_a_system_that_does_not_answer_is_told_until_it_answers_again(written, capsys):
     written.attempt(written.job("aa0000000001"))
-    written.tells(Kind.FAULT, {"system": "Pitzer", "why": "squeue: no answer"})
+    written.tells(EventKind.FAULT, {"system": "Pitzer", "why": "squeue: no answer"})
     main(["jobs"])
     assert "note: Pitzer has not answered since" in capsys.readouterr().err
-    written.tells(Kind.POLL, {"system": "Pitzer", "answers": "again"})
+    written.tells(EventKind.POLL, {"system": "Pitzer", "answers": "again"})
     main(["jobs"])
     assert capsys.readouterr().err == ""
 

@@ -1,1 +1,1 @@
-"""Campaigns."""
+"""Plan and run campaigns of scaled-down and full-scale runs."""

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from leadline.app.jobs.job_request import ANY_SLURM, find_partition
 from leadline.app.machines.targets import LOCAL
-from leadline.campaigns.jobs import job_of
+from leadline.campaigns.configurations import build_job
 from leadline.core.campaigns import Campaign, PlannedRun
 from leadline.core.errors import InvalidInput
 from leadline.core.jobs import JobSpec, JobState, ResourceSpec
@@ -59,7 +59,10 @@ class LocalCampaignPlace:
     def queue(self, journal: QueueJournal, folder: Path, limit_s: Limit) -> JobQueue:
         """Return what makes the runs."""
         return LocalJobQueue(
-            journal, folder, self.slots, launch_options=lambda entry: LaunchOptions(walltime_s=limit_s(entry), kill_after_s=KILL_DELAY_S)
+            journal,
+            folder,
+            self.slots,
+            launch_options=lambda entry: LaunchOptions(walltime_s=limit_s(entry), kill_after_s=KILL_DELAY_S),
         )
 
 
@@ -107,10 +110,12 @@ def find_campaign_place(
     """
     system, _, partition = on.partition(":")
     found: CampaignPlace = (
-        LocalCampaignPlace(_slots(room)) if system.casefold() == LOCAL else _slurm(system, partition or None, room, catalog)
+        LocalCampaignPlace(_slots(room))
+        if system.casefold() == LOCAL
+        else _slurm(system, partition or None, room, catalog)
     )
     for one in planned:
-        found.check(job_of(campaign, one))
+        found.check(build_job(campaign, one))
     return found
 
 
@@ -143,7 +148,9 @@ def _slurm(system: str, partition: str | None, room: CampaignLimits, catalog: Ca
             f"this machine has no sbatch, so nothing can be submitted to {system}: run the command on its login node, "
             "or leave --on out to make the runs here"
         )
-    return SlurmCampaignPlace(ANY_SLURM if system.casefold() == ANY_SLURM else system, partition, catalog, most=room.slots)
+    return SlurmCampaignPlace(
+        ANY_SLURM if system.casefold() == ANY_SLURM else system, partition, catalog, most=room.slots
+    )
 
 
 def _slots(room: CampaignLimits) -> Slots:

@@ -6,9 +6,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from leadline.app.campaigns.runs import campaign_folder
-from leadline.campaigns.budgets import cost_of, parse_budget, require_prices, unit_of
-from leadline.campaigns.folders import JOURNAL, journal_of
-from leadline.campaigns.ledger import run_of_entry
+from leadline.campaigns.budgets import budget_unit, compute_cost, parse_budget, require_prices
+from leadline.campaigns.journal import JOURNAL, open_journal, run_from_entry
 from leadline.campaigns.spec import read_campaign
 from leadline.core.campaigns import BudgetUnit, Campaign, Configuration, Design, PlannedRun
 from leadline.core.errors import MissingExtra
@@ -90,20 +89,20 @@ def plan_campaign(
         require_prices(campaign, parse_budget(budget))
     finished = _finished(campaign, folder)
     with _designing():
-        from leadline.campaigns.forecast import observations  # noqa: PLC0415 - numpy and scipy load for a design only
-        from leadline.campaigns.plan import plan  # noqa: PLC0415
+        from leadline.campaigns.plan import plan_campaign  # noqa: PLC0415
+        from leadline.campaigns.run_time_model import run_observations  # noqa: PLC0415 - numpy and scipy load for a design only
 
-        found = plan(campaign, finished)
+        found = plan_campaign(campaign, finished)
     made = {run.id for run in finished}
     rows = tuple(_row(campaign, *one, made) for one in zip(found.runs, found.relative, strict=True))
-    spent = sum(cost_of(campaign, run.job.resources, run.measured["elapsed_s"].value) for run in finished)
+    spent = sum(compute_cost(campaign, run.job.resources, run.measured["elapsed_s"].value) for run in finished)
     ahead = sum(row.cost or 0.0 for row in rows if not row.made)
     kept = max(campaign.budget.amount - spent - ahead, 0.0) if campaign.budget and found.kept is not None else None
     return CampaignPlan(
-        campaign.name, campaign.design, campaign.seed, unit_of(campaign),
+        campaign.name, campaign.design, campaign.seed, budget_unit(campaign),
         campaign.budget.amount if campaign.budget else None, campaign.walltime_s, campaign.first_run_s, rows,
         tuple(_total(scale, rows) for scale in Scale), found.later, found.left_out, kept, found.coverage,
-        len(observations(finished)), spent,
+        len(run_observations(finished)), spent,
     )  # fmt: skip
 
 
@@ -114,17 +113,17 @@ def first_runs(campaign: Campaign) -> tuple[PlannedRun, ...]:
         MissingExtra: what designs them is not installed.
     """
     with _designing():
-        from leadline.campaigns.plan import plan  # noqa: PLC0415 - numpy and scipy load when something is designed
+        from leadline.campaigns.plan import plan_campaign  # noqa: PLC0415 - numpy and scipy load when something is designed
 
-        return plan(campaign).runs
+        return plan_campaign(campaign).runs
 
 
 def next_runs(campaign: Campaign, finished: tuple[Run, ...], spent: float) -> tuple[PlannedRun, ...]:
     """Return the runs to make after those that ended; none where nothing is worth its cost or affordable."""
     with _designing():
-        from leadline.campaigns.adaptive import propose  # noqa: PLC0415 - numpy and scipy load for a design only
+        from leadline.campaigns.adaptive import propose_runs  # noqa: PLC0415 - numpy and scipy load for a design only
 
-        return propose(campaign, finished, spent)
+        return propose_runs(campaign, finished, spent)
 
 
 @contextmanager
@@ -142,15 +141,15 @@ def _finished(campaign: Campaign, folder: Path | None) -> tuple[Run, ...]:
     kept = campaign_folder(campaign, folder)
     if not (kept / JOURNAL).exists():
         return ()
-    with journal_of(kept) as journal:
-        ended = [run_of_entry(entry) for entry in journal.entries() if entry.state.final and entry.outcome]
+    with open_journal(kept) as journal:
+        ended = [run_from_entry(entry) for entry in journal.entries() if entry.state.final and entry.outcome]
     names = {parameter.name for parameter in campaign.parameters}
     return tuple(run for run in ended if set(run.parameters) == names and "elapsed_s" in run.measured)
 
 
 def _row(campaign: Campaign, one: PlannedRun, work: float, made: set[str]) -> PlannedRunRow:
     resources = one.configuration.resources
-    cost = None if one.forecast_s is None else cost_of(campaign, resources, one.forecast_s.point)
+    cost = None if one.forecast_s is None else compute_cost(campaign, resources, one.forecast_s.point)
     return PlannedRunRow(one.id, one.scale, one.configuration, one.repeat, work, one.forecast_s, cost, one.id in made)
 
 

@@ -9,32 +9,36 @@ from pathlib import Path
 from leadline.app import settings
 from leadline.app.campaigns.places import CampaignLimits, end_running_jobs, find_campaign_place
 from leadline.app.machines.targets import LOCAL
-from leadline.campaigns.budgets import format_amount, unit_of
-from leadline.campaigns.folders import (
+from leadline.campaigns.budgets import budget_unit, format_amount
+from leadline.campaigns.journal import (
     JOURNAL,
     PARSED,
-    journal_of,
-    keep_campaign,
-    kept_campaign,
-    only_runner,
-    runner_of,
+    CampaignTotals,
+    FailureSummary,
+    campaign_totals,
+    failure_summaries,
+    find_runner,
+    open_journal,
+    read_planned_run,
+    read_stored_campaign,
+    runner_lock,
+    store_campaign,
+    total_elapsed_s,
 )
-from leadline.campaigns.ledger import Cause, Tally, causes, elapsed_s, planned_of, tally
-from leadline.campaigns.runner import STOP, Ending, Propose, Report, Runner
+from leadline.campaigns.runner import STOP_FLAG, CampaignReport, ProposeRuns, Runner, StopReason
 from leadline.campaigns.spec import read_campaign
 from leadline.core.campaigns import BudgetUnit, Campaign, PlannedRun
 from leadline.core.errors import InvalidInput, UnknownName
 from leadline.core.jobs import JobState
 from leadline.core.ports import Catalog
-from leadline.core.runs import Scale
-from leadline.core.samples import Value
+from leadline.core.runs import Scale, Value
 from leadline.execution.schedulers.job_queue import QueueEntry
 from leadline.history.sqlite import SqliteHistory
 
-__all__ = [  # what the commands need of the rooms below
-    "Ahead", "Cause", "Ending", "Entry", "Report", "Room", "RunState", "Status", "Tally", "all_campaigns",
-    "campaign_folder", "campaign_status", "find_folder", "format_amount", "read_campaign", "run_campaign",
-    "stop_campaign", "unit_of", "what_is_ahead",
+__all__ = [  # the commands need these of the rooms below
+    "CampaignLimits", "CampaignReport", "CampaignRunStatus", "CampaignStatus", "CampaignTotals", "FailureSummary",
+    "QueueEntry", "RemainingWork", "StopReason", "all_campaigns", "budget_unit", "campaign_folder", "campaign_status",
+    "find_campaign_folder", "format_amount", "read_campaign", "remaining_work", "run_campaign", "stop_campaign",
 ]  # fmt: skip
 
 
@@ -60,11 +64,11 @@ class CampaignStatus:
 
     name: str
     folder: str
-    tally: Tally
+    tally: CampaignTotals
     unit: BudgetUnit
     runner: str | None
     runs: tuple[CampaignRunStatus, ...]
-    causes: tuple[Cause, ...]
+    causes: tuple[FailureSummary, ...]
 
 
 def campaigns_dir() -> Path:
@@ -82,12 +86,12 @@ def run_campaign(
     catalog: Catalog | None = None,
     folder: Path | None = None,
     history: bool = True,
-    propose: Propose | None = None,
+    propose: ProposeRuns | None = None,
     max_runs: int | None = None,
     retry_failed: bool = False,
-    watch: Callable[[Tally, QueueEntry | None], None] = lambda *_: None,
+    watch: Callable[[CampaignTotals, QueueEntry | None], None] = lambda *_: None,
     on_interrupt: Callable[[], None] = lambda: None,
-) -> Report:
+) -> CampaignReport:
     """Run what is planned and not finished; SIGINT ends it in order.
 
     Raises:
@@ -100,8 +104,8 @@ def run_campaign(
     store = SqliteHistory(settings.history_path()) if history else None
     if store is not None:
         next(iter(store.runs(limit=1)), None)  # a history that cannot be read stops here, not after hours of running
-    keep_campaign(folder, campaign, file)
-    with only_runner(folder, campaign.name), journal_of(folder) as journal:
+    store_campaign(folder, campaign, file)
+    with runner_lock(folder, campaign.name), open_journal(folder) as journal:
         runner = Runner(
             campaign,
             journal=journal,
@@ -133,10 +137,10 @@ def remaining_work(campaign: Campaign, planned: Sequence[PlannedRun], folder: Pa
     finished: set[str] = set()
     waiting = {one.id: one for one in planned}
     if (folder / JOURNAL).exists():
-        with journal_of(folder) as journal:
+        with open_journal(folder) as journal:
             entries = journal.entries()
         finished = {entry.key for entry in entries if entry.state.final}
-        waiting = {**{entry.key: planned_of(entry) for entry in entries}, **waiting}
+        waiting = {**{entry.key: read_planned_run(entry) for entry in entries}, **waiting}
     left = [one for key, one in waiting.items() if key not in finished]
     known = [one.forecast_s.point for one in left if one.forecast_s is not None]
     return RemainingWork(len(left), sum(known), len(left) - len(known))
@@ -196,24 +200,24 @@ def campaign_status(folder: Path) -> CampaignStatus:
     Raises:
         LeadlineError: there is none, or it cannot be read.
     """
-    campaign = kept_campaign(folder)
+    campaign = read_stored_campaign(folder)
     entries: tuple[QueueEntry, ...] = ()
     if (folder / JOURNAL).exists():
-        with journal_of(folder) as journal:
+        with open_journal(folder) as journal:
             entries = journal.entries()
     return CampaignStatus(
         campaign.name,
         str(folder),
-        tally(campaign, entries),
-        unit_of(campaign),
-        runner_of(folder),
+        campaign_totals(campaign, entries),
+        budget_unit(campaign),
+        find_runner(folder),
         tuple(_run_state(entry) for entry in entries),
-        tuple(causes(entries, folder)),
+        tuple(failure_summaries(entries, folder)),
     )
 
 
 def _run_state(entry: QueueEntry) -> CampaignRunStatus:
-    planned = planned_of(entry)
+    planned = read_planned_run(entry)
     resources = planned.configuration.resources
     return CampaignRunStatus(
         entry.key,
@@ -224,7 +228,7 @@ def _run_state(entry: QueueEntry) -> CampaignRunStatus:
         entry.state,
         entry.attempt,
         planned.forecast_s.point if planned.forecast_s else None,
-        elapsed_s(entry) if entry.outcome else None,
+        total_elapsed_s(entry) if entry.outcome else None,
         entry.outcome.reason if entry.outcome else "",
     )
 
@@ -235,12 +239,12 @@ def stop_campaign(folder: Path) -> str:
     Raises:
         LeadlineError: there is no campaign.
     """
-    name = kept_campaign(folder).name
-    with journal_of(folder) as journal:
-        if (runner := runner_of(folder)) is not None:
-            journal.set_flag(STOP)
+    name = read_stored_campaign(folder).name
+    with open_journal(folder) as journal:
+        if (runner := find_runner(folder)) is not None:
+            journal.set_flag(STOP_FLAG)
             return f"campaign {name!r} is told to stop: {runner} ends its runs now; leadline campaign run resumes it"
-        with only_runner(folder, name):
+        with runner_lock(folder, name):
             ended = end_running_jobs(journal, folder)
     if not ended:
         return f"campaign {name!r} is not being run, and none of its runs is at work"

@@ -1,1 +1,1 @@
-"""Estimate."""
+"""The verbs that predict a workload: estimate, fit, recommend, adapt."""

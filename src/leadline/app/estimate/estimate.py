@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from leadline.app.machines.targets import ResolvedTarget, resolve_targets
-from leadline.catalog.billing import price
+from leadline.catalog.billing import compute_charge
 from leadline.core.errors import InvalidInput
 from leadline.core.estimate import Estimate
 from leadline.core.graph import OpGraph, TracedJob
@@ -151,7 +151,9 @@ def add_cost(estimate: Estimate, place: ResolvedTarget) -> Estimate:
     if estimate.elapsed_s is None:
         return _without_cost(estimate, "the elapsed time is not known")
     billing = place.partition.billing
-    hourly = price(billing, resources_for_estimate(estimate, place.partition, DEFAULT_RISK), 1.0, place.partition.node)
+    hourly = compute_charge(
+        billing, resources_for_estimate(estimate, place.partition, DEFAULT_RISK), 1.0, place.partition.node
+    )
     if hourly is None:
         return _without_cost(estimate, f"a rate of {place.name} is not known")
     return replace(estimate, cost=estimate.elapsed_s.scaled(hourly / HOUR_S), currency=billing.currency)

@@ -7,7 +7,7 @@ from leadline.app.estimate.estimate import Toolbox, Tracer, estimate_targets
 from leadline.app.machines.targets import ResolvedTarget, resolve_targets
 from leadline.core.errors import InvalidInput, LeadlineError
 from leadline.core.estimate import Estimate, Interval, Target
-from leadline.core.fit import Change, Cost, Fit, MemoryCheck, Moment, Serving
+from leadline.core.fit import ChangeCost, FitChange, FitReport, MemoryCheck, MemorySnapshot, ServingCapacity
 from leadline.core.graph import OpGraph, StorageCategory, TracedJob
 from leadline.core.hardware import Device, DeviceKind
 from leadline.core.units import format_bytes
@@ -39,7 +39,9 @@ UTILIZATION = 0.9
 """Share of the device that vLLM takes (``gpu_memory_utilization``; 0.92 in the newest releases)."""
 
 
-def estimate_serving(workload: Workload, job: TracedJob, estimate: Estimate, check: MemoryCheck) -> Serving | None:
+def estimate_serving(
+    workload: Workload, job: TracedJob, estimate: Estimate, check: MemoryCheck
+) -> ServingCapacity | None:
     """Return what fits beside weights, libraries and the passes of the batch that was asked about.
 
     As vLLM does: what a profiled pass leaves of its share becomes blocks. ``None`` where the cache is not paged or the
@@ -52,7 +54,7 @@ def estimate_serving(workload: Workload, job: TracedJob, estimate: Estimate, che
     batch = workload.batch or job.loop.batch or 1
     each = cache_share_bytes(job.generation.cache_bytes, workload, job.step) / batch
     tokens = job.generation.prompt + job.generation.generated
-    return Serving(UTILIZATION, CACHE_BLOCK, room, tokens, int(room // each))
+    return ServingCapacity(UTILIZATION, CACHE_BLOCK, room, tokens, int(room // each))
 
 
 Progress = Callable[[str], None]
@@ -99,7 +101,7 @@ def fit(
     changes: bool = True,
     picture: bool = False,
     progress: Progress = lambda _: None,
-) -> list[Fit]:
+) -> list[FitReport]:
     """Return, for each distinct device among the places named by ``on``, whether the workload fits.
 
     Where it does not, changes are asked about, unless told otherwise, and the largest batch that fits. A ``picture``
@@ -116,14 +118,16 @@ def fit(
     tracers = {workload: tracer}
     found = []
     for place, estimate in zip(places, estimate_targets(places, tracer), strict=True):
-        batch = workload.batch or tracer.first_job.loop.batch or (workload.inputs[0].shape[0] if workload.inputs else None)
+        batch = (
+            workload.batch or tracer.first_job.loop.batch or (workload.inputs[0].shape[0] if workload.inputs else None)
+        )
         asking = _Asking(tools, workload, place, risk, progress, tracers)
         answer = _with_parts(asking, _answer(asking, estimate, batch, changes=changes))
         found.append(replace(answer, moments=tuple(_moments(asking, estimate))) if picture else answer)
     return found
 
 
-def _with_parts(asking: _Asking, answer: Fit) -> Fit:
+def _with_parts(asking: _Asking, answer: FitReport) -> FitReport:
     """Return the answer with what it rests on: notes, the sequences a paged cache holds, and the parts of the host."""
     workload, device = asking.workload, asking.place.device
     job = asking.tracers[workload].job_for(device)
@@ -146,12 +150,12 @@ def _same(place: ResolvedTarget) -> tuple[object, ...]:
     return place.device.name, place.target.gpus, place.target.nodes, host
 
 
-def _answer(asking: _Asking, estimate: Estimate, batch: int | None, *, changes: bool) -> Fit:
+def _answer(asking: _Asking, estimate: Estimate, batch: int | None, *, changes: bool) -> FitReport:
     place, checks = asking.place, tuple(_checks(estimate, asking.place, asking.risk))
     if not checks:
         why = "; ".join(dict.fromkeys(estimate.unknown.values())) or "no memory of it was estimated"
         raise InvalidInput(f"nothing can be said about memory on {place.name}: {why}")
-    answer = Fit(place.name, place.device.name, estimate, asking.risk, checks, batch)
+    answer = FitReport(place.name, place.device.name, estimate, asking.risk, checks, batch)
     if checks[0].there_bytes is None:
         why = f"the memory of {place.device.name} is not in the catalog: add it there to learn whether the job fits"
         return replace(answer, why_no_batch=why, notes=(why,))
@@ -169,7 +173,7 @@ def _answer(asking: _Asking, estimate: Estimate, batch: int | None, *, changes: 
     return answer
 
 
-def _still(asking: _Asking, answer: Fit) -> Iterator[str]:
+def _still(asking: _Asking, answer: FitReport) -> Iterator[str]:
     """Yield the sentence on a job that does not fit beside what its allocator caches, but would without that."""
     memory, there = answer.estimate.gpu_memory_bytes, answer.estimate.device_memory_bytes
     if memory is None or there is None or memory.low > there or not _has_pytorchs_allocator(asking):
@@ -196,12 +200,12 @@ def _played(asking: _Asking) -> tuple[OpGraph, PeakMemory]:
     return max(((one, peak_memory(one)) for one in graphs), key=lambda played: played[1].allocated_bytes)
 
 
-def _moments(asking: _Asking, estimate: Estimate) -> Iterator[Moment]:
+def _moments(asking: _Asking, estimate: Estimate) -> Iterator[MemorySnapshot]:
     """Yield the moments of a step on one GPU; where a model is divided, its share of each category."""
     (graph, whole), each = _played(asking), estimate.basis.memory_breakdown_bytes
     job = asking.tracers[asking.workload].job_for(asking.place.device)
     if job.longer:  # one step is drawn, not all that are played
-        graph = add_workspaces(job.largest, asking.place.device)
+        graph = add_workspaces(job.largest_step, asking.place.device)
     share = {kind.value: each.get(kind.value, 0.0) / size for kind, size in whole.by_category.items() if size}
     for moment in memory_timeline(graph):
         held = {kind: round(size * share.get(kind, 1.0)) for kind, size in moment.held_bytes.items()}
@@ -224,7 +228,7 @@ def _checks(estimate: Estimate, place: ResolvedTarget, risk: float) -> Iterator[
             yield check_memory("host", host, there, risk)
 
 
-def _with_batch(asking: _Asking, answer: Fit) -> Fit:
+def _with_batch(asking: _Asking, answer: FitReport) -> FitReport:
     """Return the answer with the largest batch whose memory is there."""
     if not can_change(asking.workload) or answer.batch is None:
         why = (
@@ -243,7 +247,7 @@ def _with_batch(asking: _Asking, answer: Fit) -> Fit:
     return replace(answer, largest_batch=largest_batch(needed, float(first.there_bytes or 0), answer.batch))
 
 
-def _changes(asking: _Asking, answer: Fit, refused: list[str]) -> Iterator[Change]:
+def _changes(asking: _Asking, answer: FitReport, refused: list[str]) -> Iterator[FitChange]:
     """Yield the changes that were asked about: of each kind the least that fits, or the most there is.
 
     What cannot be estimated, or asks for more GPUs than the place has, goes to ``refused`` with its reason.
@@ -263,13 +267,13 @@ def _changes(asking: _Asking, answer: Fit, refused: list[str]) -> Iterator[Chang
     yield from _growing(asking, answer)
     for kept in list_offloads(answer.estimate, asking.place.device, asking.workload):
         told = check_memory("GPU", kept.memory_bytes, answer.estimate.device_memory_bytes, asking.risk)
-        asks = Cost.HARDWARE if kept.gpus > 1 else Cost.NOTHING
+        asks = ChangeCost.HARDWARE if kept.gpus > 1 else ChangeCost.NOTHING
         before = answer.estimate.step_s
         slower = kept.step_s.point / before.point if kept.step_s and before else None
-        yield Change(kept.description, (), asks, told, kept.step_s, slower, slower and slower * kept.gpus)
+        yield FitChange(kept.description, (), asks, told, kept.step_s, slower, slower and slower * kept.gpus)
 
 
-def _growing(asking: _Asking, answer: Fit) -> Iterator[Change]:
+def _growing(asking: _Asking, answer: FitReport) -> Iterator[FitChange]:
     """Yield what segments that grow would save of what the allocator reserves."""
     memory = answer.estimate.gpu_memory_bytes
     if memory is None or not _has_pytorchs_allocator(asking):
@@ -280,18 +284,25 @@ def _growing(asking: _Asking, answer: Fit) -> Iterator[Change]:
     told = check_memory("GPU", left, answer.estimate.device_memory_bytes, asking.risk)
     what = "set PYTORCH_ALLOC_CONF=expandable_segments:True in the job's environment"
     if left.low <= left.point:
-        yield Change(what, (), Cost.NOTHING, told, answer.estimate.step_s, 1.0, 1.0)
+        yield FitChange(what, (), ChangeCost.NOTHING, told, answer.estimate.step_s, 1.0, 1.0)
 
 
-def _changed(asking: _Asking, answer: Fit, variant: WorkloadVariant) -> Change:
+def _changed(asking: _Asking, answer: FitReport, variant: WorkloadVariant) -> FitChange:
     estimate = asking.estimate(variant.workload)
     told = next(_checks(estimate, asking.place, asking.risk))
-    return Change(
-        variant.description, variant.options, variant.cost, told, estimate.step_s, *_ratios(asking, answer, variant, estimate)
+    return FitChange(
+        variant.description,
+        variant.options,
+        variant.cost,
+        told,
+        estimate.step_s,
+        *_ratios(asking, answer, variant, estimate),
     )
 
 
-def _ratios(asking: _Asking, answer: Fit, variant: WorkloadVariant, estimate: Estimate) -> tuple[float | None, float | None]:
+def _ratios(
+    asking: _Asking, answer: FitReport, variant: WorkloadVariant, estimate: Estimate
+) -> tuple[float | None, float | None]:
     """Return time and cost for the same samples over those of the unchanged job."""
     before = answer.estimate
     if estimate.step_s is None or before.step_s is None:
@@ -307,7 +318,7 @@ def _samples(workload: Workload, batch: int | None) -> float:
     return float((workload.batch or batch or 1) * max(workload.accumulation, 1) * copies)
 
 
-def _larger(asking: _Asking, answer: Fit) -> Iterator[Change]:
+def _larger(asking: _Asking, answer: FitReport) -> Iterator[FitChange]:
     """Yield the smallest devices with enough memory, each model of them once."""
     needed, device = answer.checks[0].needed_bytes, asking.place.device
     if device.kind is DeviceKind.CPU:
@@ -324,7 +335,9 @@ def _larger(asking: _Asking, answer: Fit) -> Iterator[Change]:
         slower = estimate.step_s.point / answer.estimate.step_s.point
         if slower > SLOWER:
             continue
-        yield Change("a larger device", ("--on", f'"{one.name}"'), Cost.HARDWARE, told, estimate.step_s, slower)
+        yield FitChange(
+            "a larger device", ("--on", f'"{one.name}"'), ChangeCost.HARDWARE, told, estimate.step_s, slower
+        )
         found += 1
         if found == LARGER:
             return
@@ -335,18 +348,18 @@ def _could(one: Device, small: Device, needed_bytes: float) -> bool:
     return one.kind is small.kind and one.vendor == small.vendor and (one.memory_bytes or 0) >= needed_bytes
 
 
-def _undominated(changes: Sequence[Change]) -> list[Change]:
+def _undominated(changes: Sequence[FitChange]) -> list[FitChange]:
     """Leave out a change that does no more than another that fits with fewer options, and takes as long."""
     return [one for one in changes if not any(_dominates(other, one) for other in changes)]
 
 
-def _dominates(one: Change, other: Change) -> bool:
+def _dominates(one: FitChange, other: FitChange) -> bool:
     words, more = set(one.options), set(other.options)
     if not one.fits or not words or not words < more or one.slower is None or other.slower is None:
         return False
-    return list(Cost).index(one.asks) <= list(Cost).index(other.asks) and one.slower <= 1.01 * other.slower
+    return list(ChangeCost).index(one.asks) <= list(ChangeCost).index(other.asks) and one.slower <= 1.01 * other.slower
 
 
-def _worth(change: Change) -> tuple[object, ...]:
+def _worth(change: FitChange) -> tuple[object, ...]:
     """Order changes: those that fit, that ask nothing but time, and that take the least of it, first."""
-    return not change.fits, list(Cost).index(change.asks), change.slower or float("inf")
+    return not change.fits, list(ChangeCost).index(change.asks), change.slower or float("inf")

@@ -10,7 +10,7 @@ from pathlib import Path
 from leadline.app import settings
 from leadline.app.estimate.state_cache import load_state, save_state
 from leadline.catalog.read import TomlCatalog
-from leadline.core.documents import dump
+from leadline.core.documents import to_json
 from leadline.core.errors import InvalidInput
 from leadline.core.estimate import EstimatorChoice
 from leadline.core.graph import OpGraph, TracedJob
@@ -57,7 +57,7 @@ def _fit_sweep(device: Device) -> FittedKernels:
     shipped kernels change. Where it cannot be written, or is damaged, it costs these seconds again and nothing else.
     """
     path = settings.swept_dir() / f"{device.file_stem}.npz"
-    made_of = hashlib.sha256(read_shipped(KERNELS_FILE) + dump(device).encode()).hexdigest()
+    made_of = hashlib.sha256(read_shipped(KERNELS_FILE) + to_json(device).encode()).hexdigest()
     own = _load(load_state(path), made_of)
     if own is None:
         own = fit_calibration(shipped_kernels(), device).for_device(device.name)
@@ -111,7 +111,9 @@ def most_accurate_kernels(device: Device, graph: OpGraph) -> KernelModel:
         except InvalidInput as error:
             refused.append(f"the {record.estimator} would be {record.error:.0%} off, but: {error}")
     why = (f"the range is an assumption: no steps were measured like this job ({group})", *refused)
-    return _BUILDERS[SweptKernels.name if device.is_calibrated else SPECS](_Asked(device, graph, UNMEASURED_SPREAD, why))
+    return _BUILDERS[SweptKernels.name if device.is_calibrated else SPECS](
+        _Asked(device, graph, UNMEASURED_SPREAD, why)
+    )
 
 
 def chosen_kernels(device: Device, graph: OpGraph, choice: EstimatorChoice) -> KernelModel:
@@ -199,7 +201,7 @@ _BUILDERS: dict[str, Callable[[_Asked], KernelModel]] = {
 }  # fmt: skip
 
 _NAMES = {
-    EstimatorChoice.LAW: LAW, EstimatorChoice.NETWORK: NETWORK, EstimatorChoice.BLACK_BOX: BLACK_BOX,
+    EstimatorChoice.OP_UTILIZATION: LAW, EstimatorChoice.NETWORK: NETWORK, EstimatorChoice.BLACK_BOX: BLACK_BOX,
     EstimatorChoice.SPECS: SPECS,
 }  # fmt: skip
 
@@ -244,7 +246,9 @@ def adapted_kernels(device: Device, job: TracedJob, folder: Path, shipped: Shipp
     why = (_reason(record),)
     if record.by_law and own.laws is not None:
         return ScaledKernels(
-            OpUtilizationKernels(own.laws, device, job.step, devices=shipped_device, spread=record.spread), 1.0, reasons=why
+            OpUtilizationKernels(own.laws, device, job.step, devices=shipped_device, spread=record.spread),
+            1.0,
+            reasons=why,
         )
     return ScaledKernels(shipped(device, job), record.factor, record.spread, why)
 

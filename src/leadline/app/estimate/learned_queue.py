@@ -6,10 +6,9 @@ from pathlib import Path
 
 from leadline.app import settings
 from leadline.app.estimate.state_cache import load_state, save_state
-from leadline.core.accounting import AccountedJob
 from leadline.core.errors import LeadlineError
+from leadline.core.queues import AccountedJob, QueueWait
 from leadline.core.units import DAY_S
-from leadline.core.waits import QueueWait
 from leadline.training.queue_wait import QueueWaitModel, fit_queue_wait_model, load_queue_wait_model
 
 VALID_S = DAY_S

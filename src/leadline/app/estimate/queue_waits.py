@@ -8,12 +8,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Protocol
 
-from leadline.core.accounting import AccountedJob
-from leadline.core.documents import why_unread
+from leadline.core.documents import explain_read_error
 from leadline.core.errors import InvalidInput, SchedulerUnreachable
 from leadline.core.jobs import ResourceSpec
-from leadline.core.ports import Catalog, ProcessRunner
-from leadline.core.waits import QueueWait
+from leadline.core.ports import Catalog
+from leadline.core.processes import ProcessRunner
+from leadline.core.queues import AccountedJob, QueueWait
 from leadline.execution.processes import run_process
 from leadline.history.sacct import SACCT_ENVIRONMENT, read_sacct, sacct_command
 from leadline.recommend.feasibility import PlacementCandidate
@@ -60,7 +60,9 @@ def read_queues(shown: Sequence[str], catalog: Catalog, runner: ProcessRunner = 
     return found
 
 
-def add_waits(candidates: Sequence[PlacementCandidate], queues: Mapping[str, SystemQueue]) -> tuple[list[PlacementCandidate], tuple[str, ...]]:
+def add_waits(
+    candidates: Sequence[PlacementCandidate], queues: Mapping[str, SystemQueue]
+) -> tuple[list[PlacementCandidate], tuple[str, ...]]:
     """Return the candidates, each with its wait where that is known, and sentences on what the waits rest on."""
     waits: dict[tuple[str, str, ResourceSpec], QueueWait] = {}
     notes: list[str] = []
@@ -86,7 +88,9 @@ def add_waits(candidates: Sequence[PlacementCandidate], queues: Mapping[str, Sys
     return timed, tuple(notes)
 
 
-def predict_queue_waits(queue: SystemQueue, asked: Sequence[tuple[str, ResourceSpec]]) -> dict[tuple[str, ResourceSpec], QueueWait]:
+def predict_queue_waits(
+    queue: SystemQueue, asked: Sequence[tuple[str, ResourceSpec]]
+) -> dict[tuple[str, ResourceSpec], QueueWait]:
     """Return the waits of requests, each in a partition; of those where no job ever started nothing is known."""
     told, user = _heard_of(queue), _user(queue)
     known = [one for one in dict.fromkeys(asked) if one[0] in told]
@@ -136,4 +140,4 @@ def _text(path: str) -> str:
     try:
         return sys.stdin.read() if path == "-" else Path(path).read_text()
     except (OSError, UnicodeDecodeError) as error:
-        raise InvalidInput(f"{path} cannot be read: {why_unread(error)}") from error
+        raise InvalidInput(f"{path} cannot be read: {explain_read_error(error)}") from error

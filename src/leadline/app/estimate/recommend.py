@@ -6,7 +6,7 @@ from dataclasses import replace
 from leadline.app.estimate.estimate import Toolbox, Tracer, estimate_targets
 from leadline.app.estimate.queue_waits import add_waits, read_queues
 from leadline.app.machines.targets import ResolvedTarget, resolve_targets
-from leadline.catalog.billing import price
+from leadline.catalog.billing import compute_charge
 from leadline.core.errors import InvalidInput, UnknownName
 from leadline.core.recommendation import Constraints, Recommendation, Rejection
 from leadline.core.workload import Workload
@@ -68,8 +68,10 @@ def _candidates(places: Sequence[ResolvedTarget], tracer: Tracer, constraints: C
             continue
         asked = request_for_estimate(estimate, place.partition, constraints.risk, constraints.weights)
         billing = place.partition.billing
-        hourly = price(billing, asked.resources, 1.0, place.partition.node) if billing else None
+        hourly = compute_charge(billing, asked.resources, 1.0, place.partition.node) if billing else None
         candidates.append(
-            PlacementCandidate(place.system, place.partition, place.device, estimate, asked.resources, hourly, asked.reason)
+            PlacementCandidate(
+                place.system, place.partition, place.device, estimate, asked.resources, hourly, asked.reason
+            )
         )
     return candidates

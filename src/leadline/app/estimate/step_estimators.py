@@ -50,7 +50,7 @@ def select_shipped_kernels(device: Device, job: TracedJob, choice: EstimatorChoi
 
 def _priced_alone(device: Device, choice: EstimatorChoice | None) -> KernelModel:
     """Return the price list of a device about which nothing was learned from others."""
-    if choice in (EstimatorChoice.LAW, EstimatorChoice.NETWORK, EstimatorChoice.BLACK_BOX):
+    if choice in (EstimatorChoice.OP_UTILIZATION, EstimatorChoice.NETWORK, EstimatorChoice.BLACK_BOX):
         raise InvalidInput(
             f"{device.name} is a {device.kind.value}, but the {choice.value} was learned on GPUs: choose "
             f"{EstimatorChoice.KERNELS.value} once it is calibrated, or {EstimatorChoice.SPECS.value}"

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from threading import Thread
 from typing import Generic, TypeVar
 
-from leadline.core.documents import dump
+from leadline.core.documents import to_json
 from leadline.core.errors import LeadlineError
-from leadline.core.ports import ProcessRunner
+from leadline.core.processes import ProcessRunner
 from leadline.execution.processes import run_process
 
 T = TypeVar("T")
@@ -63,7 +63,7 @@ def run_in_process(module: str, question: object, *, timeout_s: float, runner: P
         LeadlineError: it failed, with the last line that it said, or took too long.
     """
     words = [sys.executable, "-P", "-m", module]
-    done = runner(words, stdin=dump(question, indent=0), timeout_s=timeout_s)
+    done = runner(words, stdin=to_json(question, indent=0), timeout_s=timeout_s)
     if done.timed_out:
         raise LeadlineError(f"{module} said nothing within {timeout_s:.0f} s")
     if done.returncode:

@@ -7,7 +7,7 @@ from leadline.app.jobs.job_request import ANY_SLURM
 from leadline.app.jobs.journal import open_journal, plane_dir
 from leadline.app.machines.remotes import find_remote
 from leadline.core.jobs import JobState, ResourceSpec
-from leadline.core.plane import Job, Kind, Place
+from leadline.core.plane import EventKind, Job, Place
 from leadline.core.systems import SystemChange
 from leadline.execution.plane.journal import NewEvent
 from leadline.recommend.queued_jobs import find_unrunnable_jobs
@@ -39,7 +39,9 @@ def announce_broken_jobs(change: SystemChange, *, write: bool = True) -> tuple[B
         found = find_broken_jobs(change, journal.open_jobs(), at_hand=find_remote(ANY_SLURM).host is None)
         if write and found:
             said = {"changed": change.after.name}
-            journal.write(events=[NewEvent(Kind.FAULT, one.job, one.attempt, {**said, "why": one.why}) for one in found])
+            journal.write(
+                events=[NewEvent(EventKind.FAULT, one.job, one.attempt, {**said, "why": one.why}) for one in found]
+            )
     return found
 
 
@@ -60,7 +62,7 @@ def _waiting(job: Job) -> Iterator[tuple[str, Place, ResourceSpec]]:
     """Yield where a job waits, or is to go, with its request: the attempt's key, or an empty one."""
     if job.closed or job.cancelled:
         return
-    for one in job.live:
+    for one in job.live_attempts:
         if one.state is JobState.PENDING and not one.withdrawn:
             yield one.key, one.place, replace(one.resources, walltime_s=one.walltime_s or one.resources.walltime_s)
     if job.plan is not None:

@@ -10,7 +10,7 @@ from leadline.app.jobs.job_status import JobStatus, statuses_of
 from leadline.app.jobs.journal import find_jobs, open_journal
 from leadline.core.errors import InvalidInput, UnknownName
 from leadline.core.jobs import JobState, ResourceSpec
-from leadline.core.plane import Action, Attempt, Event, Job, Kind, Policy
+from leadline.core.plane import Action, Attempt, EventKind, Job, JournalEvent, Policy
 from leadline.core.runs import Run
 from leadline.core.units import HOUR_S, format_bytes, format_duration
 from leadline.execution.clock import SystemClock, epoch_s
@@ -69,12 +69,12 @@ _UNITS: tuple[tuple[Callable[[str], bool], Callable[[float], str]], ...] = (
 """Whether a name tells of a unit, and how it is written."""
 
 
-def describe_event(event: Event) -> tuple[str, tuple[str, ...]]:
+def describe_event(event: JournalEvent) -> tuple[str, tuple[str, ...]]:
     """Return what an event says, and its evidence, as ``ran so far: 40m 00s``."""
-    says = _SAYS[event.kind](event.said)
-    if event.kind not in (Kind.DECISION, Kind.NOTED, Kind.LEARNED):
+    says = _SAYS[event.kind](event.details)
+    if event.kind not in (EventKind.DECISION, EventKind.NOTED, EventKind.LEARNED):
         return says, ()
-    return says, format_details(event.said)
+    return says, format_details(event.details)
 
 
 def format_details(said: EventDetails) -> tuple[str, ...]:
@@ -227,18 +227,18 @@ def _plain(name: str) -> str:
 
 
 _SAYS = {
-    Kind.HANDED_OVER: _handed_over,
-    Kind.NOTED: _noted,
-    Kind.STAGED: _staged,
-    Kind.SUBMITTED: _submitted,
-    Kind.STATE: _state,
-    Kind.PROGRESS: _progress,
-    Kind.POLL: _poll,
-    Kind.DECISION: _decision,
-    Kind.FAULT: _fault,
-    Kind.CANCEL: _cancel,
-    Kind.SETTLED: _settled,
-    Kind.LEARNED: _learned,
+    EventKind.HANDED_OVER: _handed_over,
+    EventKind.NOTED: _noted,
+    EventKind.STAGED: _staged,
+    EventKind.SUBMITTED: _submitted,
+    EventKind.STATE: _state,
+    EventKind.PROGRESS: _progress,
+    EventKind.POLL: _poll,
+    EventKind.DECISION: _decision,
+    EventKind.FAULT: _fault,
+    EventKind.CANCEL: _cancel,
+    EventKind.SETTLED: _settled,
+    EventKind.LEARNED: _learned,
 }
 
 
@@ -318,9 +318,9 @@ def _one(name: str) -> Job:
     return found[-1]
 
 
-def _concerns(event: Event, job: Job, now_s: float) -> bool:
+def _concerns(event: JournalEvent, job: Job, now_s: float) -> bool:
     """Whether a system fell silent, or answered again, while the job was, or was to be, at it."""
-    system = event.said.get("system")
+    system = event.details.get("system")
     moment_s = epoch_s(event.at)
     return any(
         one.place.system == system
@@ -329,9 +329,9 @@ def _concerns(event: Event, job: Job, now_s: float) -> bool:
     )
 
 
-def _told(event: Event, numbers: dict[str, int]) -> LoggedEvent:
+def _told(event: JournalEvent, numbers: dict[str, int]) -> LoggedEvent:
     says, because = describe_event(event)
-    return LoggedEvent(event.at, event.kind.value, numbers.get(event.attempt), says, because, dict(event.said))
+    return LoggedEvent(event.at, event.kind.value, numbers.get(event.attempt), says, because, dict(event.details))
 
 
 def _shortened(told: Iterable[LoggedEvent]) -> list[LoggedEvent]:
@@ -355,13 +355,13 @@ def _shortened(told: Iterable[LoggedEvent]) -> list[LoggedEvent]:
 
 def _sameness(one: LoggedEvent) -> tuple[object, ...] | None:
     """Return what makes a report, or leaving a job alone, the same again: figures apart; ``None`` for news."""
-    if one.kind == Kind.PROGRESS:
+    if one.kind == EventKind.PROGRESS:
         return one.kind, one.attempt
-    kept = one.kind == Kind.DECISION and one.said.get("action") == Action.KEEP
+    kept = one.kind == EventKind.DECISION and one.said.get("action") == Action.KEEP
     return (one.kind, one.attempt, re.sub(r"\d[\d.]*", "#", one.says)) if kept else None
 
 
-def _used(attempt: Attempt, events: Sequence[Event], now_s: float) -> AttemptUsage:
+def _used(attempt: Attempt, events: Sequence[JournalEvent], now_s: float) -> AttemptUsage:
     """Return an attempt with what the history, or its last report, says that it used."""
     submitted, began = attempt.submitted_at or attempt.noted_at, attempt.started_at
     until_s = epoch_s(began or attempt.ended_at or "") if began or attempt.ended_at else now_s
@@ -370,7 +370,7 @@ def _used(attempt: Attempt, events: Sequence[Event], now_s: float) -> AttemptUsa
     if run is not None:
         measured = {name: one.value for name, one in run.measured.items()}
     else:
-        reports = [one.said for one in events if one.kind is Kind.PROGRESS and one.attempt == attempt.key]
+        reports = [one.details for one in events if one.kind is EventKind.PROGRESS and one.attempt == attempt.key]
         last = reports[-1] if reports else {}
         measured = {name: float(value) for name, value in last.items() if isinstance(value, int | float)}
     return AttemptUsage(attempt.number, waited_s, attempt_elapsed_s(attempt, now_s) if began else None, measured)

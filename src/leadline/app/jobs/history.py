@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from leadline.app import settings
-from leadline.core.documents import dump, to_document
+from leadline.core.documents import to_document, to_json
 from leadline.core.estimate import Interval
 from leadline.core.runs import Run
 from leadline.history.export import runs_to_csv
@@ -44,7 +44,7 @@ def export_runs(form: str, *, path: Path | None = None) -> str:
     runs = list_runs(path=path)
     if form == "csv":
         return runs_to_csv(runs)
-    return dump(to_document({"runs": runs}, "leadline.history/1")) + "\n"
+    return to_json(to_document({"runs": runs}, "leadline.history/1")) + "\n"
 
 
 def compare_run(run: Run) -> tuple[RunComparison, ...]:

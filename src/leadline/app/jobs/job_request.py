@@ -44,7 +44,9 @@ def find_partition(spec: JobSpec, catalog: Catalog | None) -> Partition | None:
     if spec.system.casefold() == ANY_SLURM:
         return None
     if catalog is None:
-        raise UnknownName("system", spec.system, [LOCAL, ANY_SLURM], fix="without a catalog only local and slurm are known")
+        raise UnknownName(
+            "system", spec.system, [LOCAL, ANY_SLURM], fix="without a catalog only local and slurm are known"
+        )
     system = find_system(spec.system, catalog)
     if system.scheduler.casefold() != "slurm":
         raise InvalidInput(

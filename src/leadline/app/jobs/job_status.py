@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 
 from leadline.app.composition import toolbox
 from leadline.app.jobs.journal import find_jobs, open_journal, plane_dir
-from leadline.catalog.billing import price
+from leadline.catalog.billing import compute_charge
 from leadline.core.errors import LeadlineError
 from leadline.core.estimate import Interval
 from leadline.core.jobs import JobState, ResourceSpec
-from leadline.core.plane import Attempt, Event, Job, Kind, Place
+from leadline.core.plane import Attempt, EventKind, Job, JournalEvent, Place
 from leadline.core.ports import Catalog
 from leadline.core.systems import Partition
 from leadline.core.units import HOUR_S
@@ -126,7 +126,10 @@ def statuses_of(jobs: Sequence[Job], now_s: float) -> tuple[JobStatus, ...]:
         return ()
     keys = [job.key for job in jobs]
     with open_journal() as journal:
-        progress, decisions = journal.latest_events(Kind.PROGRESS, keys), journal.latest_events(Kind.DECISION, keys)
+        progress, decisions = (
+            journal.latest_events(EventKind.PROGRESS, keys),
+            journal.latest_events(EventKind.DECISION, keys),
+        )
     prices = AttemptPrices(toolbox().catalog)
     return tuple(_standing(job, progress.get(job.key), decisions.get(job.key), prices, now_s) for job in jobs)
 
@@ -139,11 +142,11 @@ def silent_systems(found: Iterable[JobStatus]) -> dict[str, tuple[str, str]]:
     said: dict[str, tuple[str, str]] = {}
     with open_journal() as journal:
         for event in journal.outage_events():
-            system = str(event.said.get("system"))
-            if event.kind is Kind.POLL:
+            system = str(event.details.get("system"))
+            if event.kind is EventKind.POLL:
                 said.pop(system, None)
             elif system in at_work:
-                said[system] = (said.get(system, (event.at, ""))[0], str(event.said.get("why") or ""))
+                said[system] = (said.get(system, (event.at, ""))[0], str(event.details.get("why") or ""))
     return said
 
 
@@ -168,9 +171,9 @@ def fold_arrays(found: Iterable[JobStatus]) -> tuple[JobStatus | ArrayStatus, ..
 
 def current_attempt(job: Job) -> Attempt | None:
     """Return the attempt that tells how a job stands: one that runs, else one that waits, else the last."""
-    running = [one for one in job.live if one.state is JobState.RUNNING]
+    running = [one for one in job.live_attempts if one.state is JobState.RUNNING]
     done = [one for one in job.attempts if job.closed and one.state is job.state]
-    return next(iter(running or job.live or reversed(done)), job.attempts[-1] if job.attempts else None)
+    return next(iter(running or job.live_attempts or reversed(done)), job.attempts[-1] if job.attempts else None)
 
 
 @dataclass(slots=True)
@@ -194,7 +197,7 @@ class AttemptPrices:
         partition = self._partition(place)
         if partition is None or partition.billing is None:
             return None
-        cost = price(partition.billing, asked, duration_s / HOUR_S, partition.node)
+        cost = compute_charge(partition.billing, asked, duration_s / HOUR_S, partition.node)
         return None if cost is None else (cost, partition.billing.currency)
 
     def _partition(self, place: Place) -> Partition | None:
@@ -208,7 +211,9 @@ class AttemptPrices:
         return self._partitions[place]
 
 
-def _standing(job: Job, progress: Event | None, decision: Event | None, prices: AttemptPrices, now_s: float) -> JobStatus:
+def _standing(
+    job: Job, progress: JournalEvent | None, decision: JournalEvent | None, prices: AttemptPrices, now_s: float
+) -> JobStatus:
     attempt = current_attempt(job)
     place = attempt.place if attempt else job.plan.place if job.plan else next(iter(job.policy.places), None)
     began = attempt is not None and attempt.started_at is not None
@@ -216,7 +221,7 @@ def _standing(job: Job, progress: Event | None, decision: Event | None, prices: 
         job.key,
         job.spec.name,
         str(place or ""),
-        job.standing,
+        job.current_state,
         _why(job, attempt),
         job.created_at,
         job.closed,
@@ -250,11 +255,11 @@ def _why(job: Job, attempt: Attempt | None) -> str:
     return attempt.reason if attempt.state is not JobState.RUNNING else ""
 
 
-def _shown(event: Event | None, attempt: Attempt | None) -> ReportedProgress | None:
+def _shown(event: JournalEvent | None, attempt: Attempt | None) -> ReportedProgress | None:
     """Return how far the attempt is; what an earlier one had shown does not count."""
     if event is None or attempt is None or event.attempt != attempt.key:
         return None
-    said: Mapping[str, object] = event.said
+    said: Mapping[str, object] = event.details
     for unit in ("steps", "epochs"):
         if isinstance(done := said.get(unit), int):
             total = said.get("total")
@@ -262,15 +267,17 @@ def _shown(event: Event | None, attempt: Attempt | None) -> ReportedProgress | N
     return None
 
 
-def _expected(job: Job, attempt: Attempt, decision: Event | None) -> ExpectedEnd | None:
+def _expected(job: Job, attempt: Attempt, decision: JournalEvent | None) -> ExpectedEnd | None:
     """Return when the attempt is expected to end: by the last decision on it, else by what was predicted."""
     total, began_s = None, epoch_s(attempt.started_at or "")
     if decision is not None and decision.attempt == attempt.key:
-        figures = [decision.said.get(name) for name in ("total_s", "total_low_s", "total_high_s")]
+        figures = [decision.details.get(name) for name in ("total_s", "total_low_s", "total_high_s")]
         known = [float(one) for one in figures if isinstance(one, int | float)]
         total = Interval(*known) if len(known) == 3 else None
     if total is None and job.predicted is not None:
         total = job.predicted.elapsed_s
     if total is None or began_s + total.high > YEAR_3000_S:
         return None
-    return ExpectedEnd(iso_utc(began_s + total.point), iso_utc(began_s + total.low), iso_utc(began_s + total.high), total.level)
+    return ExpectedEnd(
+        iso_utc(began_s + total.point), iso_utc(began_s + total.low), iso_utc(began_s + total.high), total.level
+    )

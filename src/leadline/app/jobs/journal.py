@@ -11,7 +11,7 @@ from leadline.app import settings
 from leadline.core.errors import InvalidInput, UnknownName
 from leadline.core.estimate import Estimate
 from leadline.core.jobs import JobSpec
-from leadline.core.plane import After, Event, Job, Kind, Policy
+from leadline.core.plane import DependencyKind, EventKind, Job, JournalEvent, Policy
 from leadline.execution.plane.journal import PlaneJournal
 
 MAX_ARRAY_ELEMENTS = 100_000
@@ -28,7 +28,7 @@ class JobSubmission:
     policy: Policy
     indices: tuple[int, ...] = ()
     after: tuple[str, ...] = ()
-    after_kind: After = After.OK
+    after_kind: DependencyKind = DependencyKind.OK
     predicted: Estimate | None = None
     parameters: dict[str, int | float | str] | None = None
     tags: dict[str, str] | None = None
@@ -129,7 +129,7 @@ def cancel_jobs(names: Sequence[str]) -> tuple[Job, ...]:
         return tuple(going_on)
 
 
-def job_events(name: str) -> tuple[Job, tuple[Event, ...]]:
+def job_events(name: str) -> tuple[Job, tuple[JournalEvent, ...]]:
     """Return a job and all that happened to it, in order.
 
     Raises:
@@ -140,12 +140,12 @@ def job_events(name: str) -> tuple[Job, tuple[Event, ...]]:
         return job, journal.events(job=job.key)
 
 
-def retraining_events(limit: int = 3) -> tuple[Event, ...]:
+def retraining_events(limit: int = 3) -> tuple[JournalEvent, ...]:
     """Return the last events of what was learned of finished jobs, the oldest first."""
     if not (plane_dir() / "journal.sqlite").exists():
         return ()
     with open_journal() as journal:
-        return journal.events(kinds=[Kind.LEARNED], limit=limit)
+        return journal.events(kinds=[EventKind.LEARNED], limit=limit)
 
 
 def _named(journal: PlaneJournal, names: Sequence[str]) -> tuple[Job, ...]:

@@ -13,7 +13,7 @@ from leadline.app.jobs.plane_retraining import BackgroundRetraining
 from leadline.app.jobs.plane_waits import BackgroundWaits
 from leadline.app.jobs.schedulers import build_scheduler, close_scheduler
 from leadline.core.estimate import Interval
-from leadline.core.plane import Attempt, Event, Job, Kind
+from leadline.core.plane import Attempt, EventKind, Job, JournalEvent
 from leadline.core.ports import Catalog
 from leadline.estimators.file_transfer import MeasuredCopy, fit_transfer
 from leadline.execution.plane.decide import decide
@@ -34,26 +34,29 @@ def estimate_staging_s(
 
     ``None`` is not known: how large it is, or how fast copies are from where it lies.
     """
-    source = job.carried_to(system)
+    source = job.checkpoint_source(system)
     if source is None:
         return Interval(0.0, 0.0, 0.0)
     size = size_bytes(job, source)
     if size is None:
         return None
-    made = journal.events(kinds=[Kind.STAGED])
-    between = [one for one in made if (one.said.get("from"), one.said.get("to")) == (source.place.system, system)]
+    made = journal.events(kinds=[EventKind.STAGED])
+    between = [one for one in made if (one.details.get("from"), one.details.get("to")) == (source.place.system, system)]
     model = fit_transfer([MeasuredCopy(_figure(one, "moved_bytes"), _figure(one, "elapsed_s")) for one in between])
     return model.expected_s(size) if model is not None else None
 
 
-def _figure(event: Event, name: str) -> float:
-    value = event.said.get(name)
+def _figure(event: JournalEvent, name: str) -> float:
+    value = event.details.get(name)
     return float(value) if isinstance(value, int | float) else 0.0
 
 
 @contextmanager
 def hold_plane(
-    catalog: Catalog, *, poll_interval: PollIntervals = DEFAULT_INTERVALS, report: Callable[[str], None] = lambda _: None
+    catalog: Catalog,
+    *,
+    poll_interval: PollIntervals = DEFAULT_INTERVALS,
+    report: Callable[[str], None] = lambda _: None,
 ) -> Iterator[Plane | None]:
     """Yield the plane, held by this process alone; ``None`` while another process holds it.
 

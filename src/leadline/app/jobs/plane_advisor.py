@@ -10,14 +10,15 @@ from leadline.app.jobs.plane_waits import UnknownWaits, WaitSource
 from leadline.app.jobs.schedulers import lookup_partition
 from leadline.app.machines.targets import LOCAL
 from leadline.app.machines.this_machine import NVIDIA_SMI_TIMEOUT_S
-from leadline.catalog.billing import price
+from leadline.catalog.billing import compute_charge
 from leadline.core.errors import InvalidInput, LeadlineError, NothingFits
 from leadline.core.estimate import Interval, Target
 from leadline.core.jobs import JobSpec, JobState, ResourceSpec
-from leadline.core.plane import Alternative, Attempt, Job, Place, Plan, Situation
-from leadline.core.ports import Catalog, ProcessRunner
+from leadline.core.plane import Alternative, Attempt, AttemptPlan, Job, Place, Situation
+from leadline.core.ports import Catalog
+from leadline.core.processes import ProcessRunner
 from leadline.core.runs import Run
-from leadline.core.systems import NOT_SHOWN, NodeType, Partition
+from leadline.core.systems import UNLISTED_NODES, NodeType, Partition
 from leadline.core.units import HOUR_S, MIB
 from leadline.estimators.progress.live_estimates import LiveEstimate, LiveTable, live_elapsed, live_memory
 from leadline.execution.clock import epoch_s
@@ -54,7 +55,9 @@ def read_local_memory(run: ProcessRunner) -> LocalMemory:
     """Return what this machine has; the driver of its GPUs is asked where there is one."""
     memory_bytes = psutil.virtual_memory().total
     try:
-        answer = run(["nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits"], timeout_s=NVIDIA_SMI_TIMEOUT_S)
+        answer = run(
+            ["nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits"], timeout_s=NVIDIA_SMI_TIMEOUT_S
+        )
     except InvalidInput:
         return LocalMemory(memory_bytes)
     told = [] if answer.returncode or answer.timed_out else answer.stdout.split()
@@ -73,7 +76,7 @@ class AlternativeFinder:
     def alternatives(self, situation: Situation) -> tuple[Alternative, ...]:
         """Return the places where the job is not, and that would take it, in the order of its policy."""
         job = situation.job
-        taken = {situation.attempt.place, *(one.place for one in job.live)}
+        taken = {situation.attempt.place, *(one.place for one in job.live_attempts)}
         others = [place for place in job.policy.places if place not in taken]
         found = (self._alternative(situation, place) for place in others)
         return tuple(one for one in found if one is not None)
@@ -99,7 +102,9 @@ class AlternativeFinder:
         job = situation.job
         spec = replace(job.spec, system=place.system, partition=place.partition)
         there = lookup_partition(spec, self.catalog)
-        asked = alternative_request(situation, there.limits.max_walltime_s if there else None, self.node_memory(place, there))
+        asked = alternative_request(
+            situation, there.limits.max_walltime_s if there else None, self.node_memory(place, there)
+        )
         if asked is None or (there is None and self._is_gone(place)):
             return None
         spec = replace(spec, resources=asked)
@@ -138,7 +143,11 @@ class AlternativeFinder:
         spec = replace(job.spec, system=told.target.system, partition=told.target.partition)
         there = lookup_partition(spec, self.catalog)
         at_home = place.system == told.target.system
-        alike = partition is not None and there is not None and have_same_hardware(partition.node, there.node, at_home=at_home)
+        alike = (
+            partition is not None
+            and there is not None
+            and have_same_hardware(partition.node, there.node, at_home=at_home)
+        )
         return told.elapsed_s if alike else None
 
     def _is_gone(self, place: Place) -> bool:
@@ -161,7 +170,9 @@ def alternative_request(situation: Situation, allowed_s: float | None, memory_by
         needed_s = max(view.needed_s() or 0.0, MIN_RAISE * view.outlived_s, MIN_RAISE * asked.walltime_s)
         asked = replace(asked, walltime_s=max(needed_s, asked.walltime_s))
     if may and view.attempt.state is JobState.OUT_OF_MEMORY and asked.memory_bytes_per_node is not None:
-        needed = max(view.needed_bytes() or 0.0, MIN_RAISE * view.memory_floor_bytes, MIN_RAISE * asked.memory_bytes_per_node)
+        needed = max(
+            view.needed_bytes() or 0.0, MIN_RAISE * view.memory_floor_bytes, MIN_RAISE * asked.memory_bytes_per_node
+        )
         asked = replace(asked, memory_bytes_per_node=math.ceil(max(needed, asked.memory_bytes_per_node)))
     if allowed_s is not None and asked.walltime_s is not None and asked.walltime_s > allowed_s:
         enough = view.policy.resumes or (situation.total_s is not None and view.time_beyond(allowed_s) <= risk)
@@ -177,9 +188,7 @@ def alternative_request(situation: Situation, allowed_s: float | None, memory_by
     return asked
 
 
-def elapsed_at(
-    situation: Situation, here: Partition | None, there: Partition | None, place: Place
-) -> Interval | None:
+def elapsed_at(situation: Situation, here: Partition | None, there: Partition | None, place: Place) -> Interval | None:
     """Return how long the job runs at a place: as here on nodes of the same kind, as predicted where that was there."""
     at_home = situation.attempt.place.system == place.system
     if here is not None and there is not None and have_same_hardware(here.node, there.node, at_home=at_home):
@@ -199,7 +208,7 @@ def applies_to(target: Target, place: Place) -> bool:
 
 def have_same_hardware(one: NodeType, other: NodeType, *, at_home: bool = False) -> bool:
     """Whether two nodes compute alike: of one type of a system (``at_home``), or with the same, known hardware."""
-    if at_home and one.name == other.name != NOT_SHOWN:
+    if at_home and one.name == other.name != UNLISTED_NODES:
         return True
     processors = [each.processor or each.cpu_model for each in (one, other)]
     known = processors[0] is not None and one.cores is not None
@@ -211,7 +220,7 @@ def cost_per_s(partition: Partition | None, asked: ResourceSpec) -> float | None
     """Return what a request costs a second; ``None`` where no price is known."""
     if partition is None or partition.billing is None:
         return None
-    hourly = price(partition.billing, asked, 1.0, partition.node)
+    hourly = compute_charge(partition.billing, asked, 1.0, partition.node)
     return None if hourly is None else hourly / HOUR_S
 
 
@@ -248,7 +257,7 @@ class PlaneAdvisor:
     staging: Staging = unknown_staging
     memory_seen: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
 
-    def plans(self, job: Job) -> tuple[Plan, ...]:
+    def plans(self, job: Job) -> tuple[AttemptPlan, ...]:
         """Return a plan for each copy that may wait at once, at the first places of its policy that would take it.
 
         Raises:
@@ -262,7 +271,7 @@ class PlaneAdvisor:
             except InvalidInput as error:
                 refused.append(f"{place}: {error}")
                 continue
-            found.append(Plan(place, job.spec.resources))
+            found.append(AttemptPlan(place, job.spec.resources))
             if len(found) == job.policy.copies:
                 break
         if not found:

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 
 from leadline.app.jobs.background import BackgroundTask, run_in_process
 from leadline.app.models.retrain import RetrainingReport, RetrainingResult
-from leadline.core.documents import load
+from leadline.core.documents import from_json
 from leadline.core.jobs import JobState
-from leadline.core.plane import Kind
+from leadline.core.plane import EventKind
 from leadline.core.runs import Run
 from leadline.core.units import HOUR_S, MINUTE_S
 from leadline.execution.clock import Clock, SystemClock
@@ -31,7 +31,9 @@ def retrain_in_process(applications: tuple[str, ...]) -> RetrainingReport:
     Raises:
         LeadlineError: it failed.
     """
-    return load(run_in_process(MODULE, applications, timeout_s=TIMEOUT_S), RetrainingReport, what=f"what {MODULE} printed")
+    return from_json(
+        run_in_process(MODULE, applications, timeout_s=TIMEOUT_S), RetrainingReport, label=f"what {MODULE} printed"
+    )
 
 
 @dataclass(slots=True)
@@ -80,8 +82,8 @@ class BackgroundRetraining:
         news = [why for why in found.failures if why not in self._failed]
         self._failed.update(news)
         return [
-            *(NewEvent(Kind.LEARNED, details=event_details(one)) for one in found.results if is_newsworthy(one)),
-            *(NewEvent(Kind.LEARNED, details={"why": why, "failed": True}) for why in news),
+            *(NewEvent(EventKind.LEARNED, details=event_details(one)) for one in found.results if is_newsworthy(one)),
+            *(NewEvent(EventKind.LEARNED, details={"why": why, "failed": True}) for why in news),
         ]
 
 

@@ -7,12 +7,12 @@ from typing import Protocol
 from leadline.app.jobs.background import BackgroundTask, run_in_process
 from leadline.app.jobs.predict_wait import WaitForecast, WaitQuestion
 from leadline.app.machines.targets import LOCAL
-from leadline.core.documents import load
+from leadline.core.documents import from_json
 from leadline.core.estimate import Interval
 from leadline.core.jobs import JobSpec, ResourceSpec
 from leadline.core.plane import Attempt, Place
+from leadline.core.queues import QueueWait, wait_from_plan
 from leadline.core.units import MINUTE_S
-from leadline.core.waits import QueueWait, planned_wait
 from leadline.execution.clock import Clock, SystemClock, epoch_s
 
 REPEAT_S = 30 * MINUTE_S
@@ -63,7 +63,7 @@ def predict_waits_in_process(asked: WaitQuestion) -> WaitForecast:
     Raises:
         LeadlineError: it failed.
     """
-    return load(run_in_process(MODULE, asked, timeout_s=TIMEOUT_S), WaitForecast, what=f"what {MODULE} printed")
+    return from_json(run_in_process(MODULE, asked, timeout_s=TIMEOUT_S), WaitForecast, label=f"what {MODULE} printed")
 
 
 @dataclass(slots=True)
@@ -102,7 +102,7 @@ class BackgroundWaits:
             return None
         if answer.learned is not None:
             return answer.learned.wait_s
-        return None if answer.planned_s is None else planned_wait(answer.planned_s)
+        return None if answer.planned_s is None else wait_from_plan(answer.planned_s)
 
     def remaining(self, attempt: Attempt, spec: JobSpec, now_s: float) -> Interval | None:
         """Return how much longer a waiting attempt waits, of the waits that were foretold those that are not over."""

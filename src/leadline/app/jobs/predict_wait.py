@@ -16,11 +16,11 @@ from leadline.app.composition import toolbox
 from leadline.app.estimate.queue_waits import DAYS, PATIENCE_S, SystemQueue, predict_queue_waits
 from leadline.app.jobs.schedulers import PBS_FLAVOURS, build_scheduler, lookup_partition, scheduler_kind
 from leadline.app.machines.remotes import find_remote
-from leadline.core.documents import dump, load
+from leadline.core.documents import from_json, to_json
 from leadline.core.errors import LeadlineError
 from leadline.core.jobs import JobSpec
 from leadline.core.ports import Catalog
-from leadline.core.waits import QueueWait
+from leadline.core.queues import QueueWait
 from leadline.execution.schedulers.port import Submission
 from leadline.execution.transport.port import LocalTransport, Transport
 from leadline.execution.transport.ssh import SshTransport
@@ -119,8 +119,8 @@ def main() -> int:
     """Answer one question, out of the way of whatever else runs here."""
     os.nice(NICENESS)
     try:
-        asked = load(sys.stdin.read(), WaitQuestion, what="the question")
-        sys.stdout.write(dump(predict_wait(asked, toolbox().catalog), indent=0))
+        asked = from_json(sys.stdin.read(), WaitQuestion, label="the question")
+        sys.stdout.write(to_json(predict_wait(asked, toolbox().catalog), indent=0))
     except LeadlineError as error:
         sys.stderr.write(f"{error}\n")
         return 1

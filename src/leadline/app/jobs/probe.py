@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from leadline.core.errors import InvalidInput
 from leadline.core.estimate import Interval
 from leadline.core.jobs import JobState
-from leadline.core.probe import Forecast, Probe
+from leadline.core.progress import Probe, ProbeForecast
 from leadline.core.units import format_duration
 from leadline.estimators.progress.loop_extrapolation import LEVEL, extrapolate_loops
 from leadline.execution.launch import run_probe
@@ -63,7 +63,7 @@ def summarize_probe(outcome: JobOutcome, limits: ProbeLimits, *, units_total: in
     elif outcome.state is JobState.FAILED:
         how = f"exit code {outcome.exit_code}" if outcome.signal is None else f"signal {outcome.signal}"
         reason = f"the command failed ({how}) before enough of it was seen: run it once by hand"
-        scaled = Forecast(unknown={"elapsed_s": reason})
+        scaled = ProbeForecast(unknown={"elapsed_s": reason})
     elif outcome.state is JobState.TIMEOUT and scaled.elapsed_s is None and not (progress and progress.levels):
         limit = format_duration(limits.limit_s)
         reason = f"no unit of work was seen within {limit}: {MORE}"

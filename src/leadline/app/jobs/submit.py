@@ -25,7 +25,7 @@ from leadline.app.machines.remotes import find_remote, read_remotes
 from leadline.app.machines.targets import LOCAL
 from leadline.core.errors import InvalidInput, LeadlineError, UnknownName
 from leadline.core.jobs import JobSpec, ResourceSpec
-from leadline.core.plane import After, Place, Policy
+from leadline.core.plane import DependencyKind, Place, Policy
 from leadline.core.ports import Catalog
 from leadline.core.units import HOUR_S, parse_duration_s
 from leadline.execution.plane.stager import check_folder_name
@@ -70,7 +70,9 @@ class PreparedSubmission:
     scripts: tuple[tuple[Place, JobSpec, str], ...] = ()
 
 
-def prepare_submission(subject: Sequence[str], on: Sequence[str], request: JobRequest, terms: PlaneOptions, tools: Toolbox) -> PreparedSubmission:
+def prepare_submission(
+    subject: Sequence[str], on: Sequence[str], request: JobRequest, terms: PlaneOptions, tools: Toolbox
+) -> PreparedSubmission:
     """Return what is to be handed over, with what the request left open filled in for the first place.
 
     Raises:
@@ -88,8 +90,10 @@ def prepare_submission(subject: Sequence[str], on: Sequence[str], request: JobRe
     scripts = tuple(made for one in clusters for made in _script(subject, one, request, tools.catalog))
     request = replace(request, workdir=request.workdir or _workdir(places))
     spec = replace(build_job_spec(subject, str(places[0]), request), watched=policy.measured)
-    kind = After.ANY if terms.after_any else After.OK
-    wanted = JobSubmission(spec, policy, indices, terms.after_any or terms.after, kind, filled.predicted, tags=filled.tags)
+    kind = DependencyKind.ANY if terms.after_any else DependencyKind.OK
+    wanted = JobSubmission(
+        spec, policy, indices, terms.after_any or terms.after, kind, filled.predicted, tags=filled.tags
+    )
     return PreparedSubmission(wanted, filled.notes, scripts)
 
 

@@ -1,1 +1,1 @@
-"""Machines."""
+"""Devices and systems: read, probe, calibrate and measure them."""

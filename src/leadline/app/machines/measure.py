@@ -8,9 +8,9 @@ from pathlib import Path
 
 from leadline.core.errors import InvalidInput, MissingExtra
 from leadline.kit import KitError
-from leadline.kit.command import sentence
-from leadline.kit.pack import pack
-from leadline.kit.run import POINT_S, Asked, Told, describe, run
+from leadline.kit.command import summary_sentence
+from leadline.kit.pack import pack_kit
+from leadline.kit.run import POINT_S, MeasureOptions, MeasureSummary, describe_row, run_measurements
 
 SCHEMA = "leadline.measured/1"
 """Of the summary; the file of measurements has its own."""
@@ -63,7 +63,7 @@ def measure(request: MeasureRequest, progress: Progress = lambda *_: None) -> Me
         raise MissingExtra("leadline measure", "torch")
     if not request.point_s > 0:
         raise InvalidInput(f"--point-limit {request.point_s:g} is no time to measure in: give for example 90")
-    asked = Asked(
+    asked = MeasureOptions(
         out=str(request.out),
         minutes=request.minutes,
         device=request.device,
@@ -75,7 +75,9 @@ def measure(request: MeasureRequest, progress: Progress = lambda *_: None) -> Me
         point_s=request.point_s,
     )
     try:
-        told = run(asked, lambda so_far, row: progress("  ".join(describe(row)), so_far.in_file, so_far.elapsed_s))
+        told = run_measurements(
+            asked, lambda so_far, row: progress("  ".join(describe_row(row)), so_far.in_file, so_far.elapsed_s)
+        )
     except KitError as error:
         raise InvalidInput(str(error)) from error
     return _file(told)
@@ -88,12 +90,12 @@ def write_kit(path: Path) -> int:
         InvalidInput: the file cannot be written.
     """
     try:
-        return pack(str(path))
+        return pack_kit(str(path))
     except KitError as error:
         raise InvalidInput(str(error)) from error
 
 
-def _file(told: Told) -> MeasuredFile:
+def _file(told: MeasureSummary) -> MeasuredFile:
     return MeasuredFile(
         told.path,
         told.device,
@@ -103,5 +105,5 @@ def _file(told: Told) -> MeasuredFile:
         told.skipped,
         told.elapsed_s,
         tuple(told.notes),
-        sentence(told),
+        summary_sentence(told),
     )

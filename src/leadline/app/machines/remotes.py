@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from leadline.app import settings
-from leadline.core.documents import load_toml, why_unread
+from leadline.core.documents import explain_read_error, from_toml
 from leadline.core.errors import InvalidInput
 
 FILE = "reach.toml"
@@ -56,5 +56,5 @@ def read_remotes(path: Path | None = None) -> dict[str, Remote]:
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise InvalidInput(f"{path} cannot be read: {why_unread(error)}") from error
-    return load_toml(text, RemotesFile, what=str(path)).systems
+        raise InvalidInput(f"{path} cannot be read: {explain_read_error(error)}") from error
+    return from_toml(text, RemotesFile, label=str(path)).systems

@@ -12,28 +12,29 @@ from pathlib import Path
 
 from leadline.app.machines.this_machine import describe_machine
 from leadline.app.settings import require_writable, unwritable
-from leadline.catalog.compare import compare
-from leadline.catalog.files import read_devices, read_site
-from leadline.catalog.probes.slurm_site import Said
-from leadline.catalog.probes.slurm_site import read_site as read_slurm
-from leadline.catalog.probes.slurm_text import (
+from leadline.catalog.compare import compare_systems
+from leadline.catalog.read import ADDITIONS, SITES
+from leadline.catalog.slurm.site import ClusterRecords
+from leadline.catalog.slurm.site import build_system as read_slurm
+from leadline.catalog.slurm.text import (
     ASSOCIATION,
     QOS,
     SINFO,
     Record,
     from_sinfo,
-    read_config,
     read_nodes,
     read_partitions,
     read_rows,
+    read_slurm_config,
 )
-from leadline.catalog.read import ADDITIONS, SITES
-from leadline.catalog.validate import Finding, validate
-from leadline.catalog.write import site_text
-from leadline.core.documents import parse_toml, why_unread
+from leadline.catalog.toml_files import read_devices, read_site
+from leadline.catalog.validate import Finding, validate_catalog
+from leadline.catalog.write import format_site
+from leadline.core.documents import explain_read_error, parse_toml
 from leadline.core.errors import InvalidInput, LeadlineError, SchedulerUnreachable
 from leadline.core.hardware import Machine
-from leadline.core.ports import Catalog, Completed, ProcessRunner
+from leadline.core.ports import Catalog
+from leadline.core.processes import CompletedProcess, ProcessRunner
 from leadline.core.systems import System, SystemChange
 
 COMMAND_S = 60.0
@@ -53,7 +54,7 @@ _SILENT = (
 class SlurmAnswers:
     """What Slurm said, and a sentence for each thing that it did not say."""
 
-    said: Said
+    said: ClusterRecords
     notes: tuple[str, ...] = ()
 
 
@@ -80,7 +81,7 @@ def query_slurm(run: ProcessRunner, *, user: str, groups: frozenset[str], here: 
             accounts = ["show", "assoc", "where", "user=", *cluster]
             shared = _accounting(run, notes, "what your accounts share", accounts, ASSOCIATION) or []
             associations = [*associations, *(row for row in shared if not row["User"])]
-    return SlurmAnswers(Said(config, partitions, nodes, qos, associations, groups, here), tuple(notes))
+    return SlurmAnswers(ClusterRecords(config, partitions, nodes, qos, associations, groups, here), tuple(notes))
 
 
 def _config(run: ProcessRunner) -> Record:
@@ -92,7 +93,7 @@ def _config(run: ProcessRunner) -> Record:
         ) from error
     if answer.returncode != 0 or answer.timed_out:
         raise _unreachable(answer)
-    return read_config(answer.stdout)
+    return read_slurm_config(answer.stdout)
 
 
 def _partitions_and_nodes(run: ProcessRunner, notes: list[str]) -> tuple[Sequence[Record], Sequence[Record]]:
@@ -135,15 +136,15 @@ def _accounting(
     return read_rows(answer.stdout, fields)
 
 
-def _unreachable(answer: Completed) -> SchedulerUnreachable:
+def _unreachable(answer: CompletedProcess) -> SchedulerUnreachable:
     return SchedulerUnreachable(f"Slurm does not answer ({_why(answer)}): see that its controller runs, and try again")
 
 
-def _is_silent(answer: Completed) -> bool:
+def _is_silent(answer: CompletedProcess) -> bool:
     return answer.timed_out or any(part in (answer.stdout + answer.stderr).lower() for part in _SILENT)
 
 
-def _why(answer: Completed) -> str:
+def _why(answer: CompletedProcess) -> str:
     """Return the first line of what a command complained, without the name before it."""
     if answer.timed_out:
         return f"no answer within {COMMAND_S:.0f} s"
@@ -209,7 +210,7 @@ def probe_system(
     if save:
         _save(file, text, kept)
     return SystemProbe(
-        system, str(file), text, compare(before, probed.system), here, tuple(dict.fromkeys(notes)),
+        system, str(file), text, compare_systems(before, probed.system), here, tuple(dict.fromkeys(notes)),
         str(kept) if kept and save else None,
     )  # fmt: skip
 
@@ -256,7 +257,7 @@ def _described(text: str, name: str) -> set[str]:
 
 
 def _text(system: System, file: Path, today: date) -> str:
-    body = site_text([system], site=system.site, name=system.name)
+    body = format_site([system], site=system.site, name=system.name)
     heading = [
         f"{MARK} on {today.isoformat()}; the next one writes it anew and keeps this as {file.name}.bak.",
         f"What you know better belongs into ../{ADDITIONS}/{file.name}: it is laid over this file, key by key.",
@@ -315,7 +316,7 @@ def _orphans(text: str, additions: Path) -> Iterable[str]:
     """Return a sentence for each partition and node type that the additions speak of and the cluster does not have."""
     if not additions.exists():
         return
-    there, added = parse_toml(text, what="the probe"), parse_toml(_read(additions), what=str(additions))
+    there, added = parse_toml(text, label="the probe"), parse_toml(_read(additions), label=str(additions))
     for system in added.get("systems", ()):
         has = next((one for one in there["systems"] if one["name"] == system.get("name")), None)
         if has is None:
@@ -335,7 +336,7 @@ def _read(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise InvalidInput(f"{path} cannot be read: {why_unread(error)}, or move it away") from error
+        raise InvalidInput(f"{path} cannot be read: {explain_read_error(error)}, or move it away") from error
 
 
 def check_catalog(catalog: Catalog, file: Path | None = None, *, today: date | None = None) -> list[Finding]:
@@ -348,13 +349,13 @@ def check_catalog(catalog: Catalog, file: Path | None = None, *, today: date | N
     """
     day = today or date.today()  # noqa: DTZ011 - a price's age counts in years
     if file is None:
-        return validate(catalog.devices(), catalog.systems(), day)
+        return validate_catalog(catalog.devices(), catalog.systems(), day)
     try:
         text = file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise InvalidInput(f"{file} cannot be read: {why_unread(error)}") from error
-    if "devices" in parse_toml(text, what=str(file)):
-        return validate(read_devices(text, str(file)), [], day)
+        raise InvalidInput(f"{file} cannot be read: {explain_read_error(error)}") from error
+    if "devices" in parse_toml(text, label=str(file)):
+        return validate_catalog(read_devices(text, str(file)), [], day)
     shipped = {device.name for device in catalog.devices()}
-    found = validate(catalog.devices(), read_site(text, str(file)), day)
+    found = validate_catalog(catalog.devices(), read_site(text, str(file)), day)
     return [finding for finding in found if finding.entry not in shipped]

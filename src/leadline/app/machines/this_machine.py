@@ -10,12 +10,13 @@ import psutil
 
 from leadline.app.settings import catalog_dir, require_writable, unwritable
 from leadline.catalog.probes import Progress
-from leadline.catalog.probes.processor import cpu_model
+from leadline.catalog.probes.local_device import cpu_model
 from leadline.catalog.read import TomlCatalog
-from leadline.core.documents import dump
+from leadline.core.documents import to_json
 from leadline.core.errors import InvalidInput, MissingExtra, UnknownName
 from leadline.core.hardware import Device, DeviceKind, Machine
-from leadline.core.ports import Catalog, ProcessRunner
+from leadline.core.ports import Catalog
+from leadline.core.processes import ProcessRunner
 from leadline.execution.processes import run_process
 
 NVIDIA_SMI_TIMEOUT_S = 20.0
@@ -128,7 +129,7 @@ def save_device(device: Device, folder: Path) -> Path:
     draft = file.with_suffix(".part")
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        draft.write_text(dump(device), encoding="utf-8")
+        draft.write_text(to_json(device), encoding="utf-8")
         draft.replace(file)
     except OSError as error:
         raise unwritable(folder, error.strerror) from error

@@ -1,1 +1,1 @@
-"""Models."""
+"""Models trained on measured runs: train, query, retrain."""

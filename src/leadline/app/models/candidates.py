@@ -6,18 +6,18 @@ from dataclasses import dataclass, field
 
 from leadline.app.machines.targets import LOCAL
 from leadline.app.models.question import RESOURCES
-from leadline.campaigns.jobs import command_of
-from leadline.catalog.billing import price
+from leadline.campaigns.configurations import fill_command
+from leadline.catalog.billing import compute_charge
 from leadline.core.campaigns import Configuration
 from leadline.core.errors import InvalidInput, UnknownName
 from leadline.core.estimate import Basis, Estimate, Interval, Target, Tier
 from leadline.core.hardware import Device, DeviceKind
 from leadline.core.jobs import ResourceSpec
-from leadline.core.models import Feature, Role, TrainedModel
 from leadline.core.ports import Catalog
 from leadline.core.recommendation import Constraints
-from leadline.core.samples import Value
+from leadline.core.runs import Value
 from leadline.core.systems import Billing, BillingRule, NodeType, Partition, System
+from leadline.core.trained_model import Feature, FeatureRole, TrainedModel
 from leadline.core.units import HOUR_S
 from leadline.execution.wrapper.node import describe_node
 from leadline.recommend.feasibility import PlacementCandidate, Refusal, check_configuration, check_place
@@ -53,7 +53,7 @@ def find_candidate_nodes(catalog: Catalog, on: Sequence[str], features: Sequence
         UnknownName: nothing of that name.
         InvalidInput: a name is a device, which gives no node to run on.
     """
-    known = {one.name: one for one in features if one.role is Role.NODE}
+    known = {one.name: one for one in features if one.role is FeatureRole.NODE}
     spelt = _Spelling(catalog, known)
     if not on:
         systems = [one for one in catalog.systems() if not one.status.startswith("decommissioned")]
@@ -207,9 +207,11 @@ class BatchPredictor:
         return None if found is None else found[number]
 
 
-def place_configurations(node: CandidateNode, tried: Sequence[ConfigurationQuery], model: TrainedModel) -> tuple[list[PlacedConfiguration], list[Refusal]]:
+def place_configurations(
+    node: CandidateNode, tried: Sequence[ConfigurationQuery], model: TrainedModel
+) -> tuple[list[PlacedConfiguration], list[Refusal]]:
     """Return the configurations that a node can take, and why it does not take the others, each reason once."""
-    relevant = [one.name for one in model.features if one.role is Role.NODE and one.used]
+    relevant = [one.name for one in model.features if one.role is FeatureRole.NODE and one.used]
     figures = {name: node.features[name] for name in relevant if name in node.features}
     known = {one.name: one for one in model.features}
     if "partition" in known:
@@ -226,7 +228,9 @@ def place_configurations(node: CandidateNode, tried: Sequence[ConfigurationQuery
         if isinstance(share, Refusal):
             continue
         if bool(gpus) not in strange:
-            strange[bool(gpus)] = find_unseen_hardware(known, node.features, gpus) or _beyond(model, {**figures, **values})
+            strange[bool(gpus)] = find_unseen_hardware(known, node.features, gpus) or _beyond(
+                model, {**figures, **values}
+            )
         row = {**figures, **one.graph, **values}
         found.append(PlacedConfiguration(node, values, row, share, gpus, strange[bool(gpus)]))
     refusals = {one.reason: one for one in shares.values() if isinstance(one, Refusal)}
@@ -235,7 +239,9 @@ def place_configurations(node: CandidateNode, tried: Sequence[ConfigurationQuery
 
 def _beyond(model: TrainedModel, row: Mapping[str, Value]) -> UnseenHardware | None:
     """Return what the model has not seen of a node whose processor it knows; its own interval is wider for it."""
-    names = [one.name for one in model.features if one.used and (one.role is Role.NODE or one.name == "partition")]
+    names = [
+        one.name for one in model.features if one.used and (one.role is FeatureRole.NODE or one.name == "partition")
+    ]
     said = [sentence for sentence in model.beyond(row) if sentence.partition(" ")[0] in names] if names else []
     return UnseenHardware(0.0, f"{'; '.join(said)}: the range is wider for it", model=False) if said else None
 
@@ -272,7 +278,7 @@ def command_words(model: TrainedModel, values: Mapping[str, Value]) -> tuple[str
     resources = ResourceSpec(
         cores_per_task=None if cores is None else as_count(cores), gpus_per_node=as_count(values.get("gpus", 0))
     )
-    return command_of(model.command, Configuration(dict(values), resources))
+    return fill_command(model.command, Configuration(dict(values), resources))
 
 
 def as_count(value: Value) -> int:
@@ -352,7 +358,7 @@ class CandidateBuilder:
                 memory_bytes_per_node=memory,
             )
             one = Configuration(said, resources, case.node.partition.name)
-            self._commands[key] = command_of(self.model.command, one)
+            self._commands[key] = fill_command(self.model.command, one)
         return self._commands[key]
 
     def _intervals(self, case: PlacedConfiguration, number: int) -> tuple[Interval | None, ...]:
@@ -372,5 +378,5 @@ class CandidateBuilder:
             return None
         key = (node.name, asked.nodes, asked.cores_per_task, asked.gpus_per_node, asked.memory_bytes_per_node)
         if key not in self._prices:
-            self._prices[key] = price(billing, asked, 1.0, node.partition.node)
+            self._prices[key] = compute_charge(billing, asked, 1.0, node.partition.node)
         return self._prices[key]

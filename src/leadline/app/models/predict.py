@@ -27,10 +27,10 @@ from leadline.app.models.question import Configurations, ModelQuestion, read_que
 from leadline.core.errors import InvalidInput
 from leadline.core.estimate import Estimate
 from leadline.core.hardware import Device, DeviceKind
-from leadline.core.models import Role, TrainedModel
 from leadline.core.recommendation import Constraints, Recommendation, Rejection
-from leadline.core.samples import Value
+from leadline.core.runs import Value
 from leadline.core.systems import NodeType, Partition, System
+from leadline.core.trained_model import FeatureRole, TrainedModel
 from leadline.core.workload import ModelKind
 from leadline.recommend.feasibility import PlacementCandidate
 from leadline.recommend.ranking import rank_candidates
@@ -133,7 +133,7 @@ def estimate_with_model(
 
 def _as_in_the_runs(model: TrainedModel) -> CandidateNode:
     """Return a node that stands for the hardware that all runs had."""
-    several = [one.name for one in model.features if one.role is Role.NODE and one.used]
+    several = [one.name for one in model.features if one.role is FeatureRole.NODE and one.used]
     if several:
         raise InvalidInput(
             f"the runs had several kinds of hardware ({', '.join(several)}): name where with --on SYSTEM:PARTITION, or "
@@ -146,7 +146,9 @@ def _as_in_the_runs(model: TrainedModel) -> CandidateNode:
 
 def _placeless(node: CandidateNode, tried: Sequence[ConfigurationQuery]) -> list[PlacedConfiguration]:
     return [
-        PlacedConfiguration(node, one.values, {**one.graph, **one.values}, node_request(node, one.values, gpus, 1), gpus, None)
+        PlacedConfiguration(
+            node, one.values, {**one.graph, **one.values}, node_request(node, one.values, gpus, 1), gpus, None
+        )
         for one in tried
         for gpus in (as_count(one.values.get("gpus", 0)),)
     ]
@@ -158,11 +160,13 @@ def _asked(tried: Configurations, model: TrainedModel, tools: Toolbox) -> list[C
     Raises:
         InvalidInput: a command cannot be traced here.
     """
-    wanted = {one.name for one in model.features if one.role is Role.GRAPH and one.used} - set(tried.values)
+    wanted = {one.name for one in model.features if one.role is FeatureRole.GRAPH and one.used} - set(tried.values)
     if not wanted:
         return [ConfigurationQuery(values) for values in tried]
     here = str(Path.cwd())
-    commands = [TraceableCommand(command_words(model, values), here, bool(as_count(values.get("gpus", 0)))) for values in tried]
+    commands = [
+        TraceableCommand(command_words(model, values), here, bool(as_count(values.get("gpus", 0)))) for values in tried
+    ]
     found = trace_features(commands, tools.sources[ModelKind.COMMAND], jobs=os.cpu_count() or 1)
     return [ConfigurationQuery(values, graph) for values, graph in zip(tried, found, strict=True)]
 

@@ -7,8 +7,8 @@ from itertools import product
 from pathlib import Path
 
 from leadline.core.errors import InvalidInput, UnknownName
-from leadline.core.models import Feature, Role
-from leadline.core.samples import Value
+from leadline.core.runs import Value
+from leadline.core.trained_model import Feature, FeatureRole
 from leadline.core.units import parse_bytes, parse_duration_s
 
 RESOURCES = ("nodes", "cores", "gpus", "memory_bytes")
@@ -79,12 +79,14 @@ def read_question(
             raise InvalidInput(f"{name} is given twice, in {option} {text} too: keep one of them")
         asked[name] = values
     if traced:
-        features = [one for one in features if one.role is not Role.GRAPH]
+        features = [one for one in features if one.role is not FeatureRole.GRAPH]
     tried = {**asked, **_defaults(features, asked, free=free)}
     _refuse_missing(features, tried)
     found = Configurations(tried, tuple(name for name, several in tried.items() if len(several) > 1))
     if len(found) > MAX_CONFIGURATIONS:
-        raise InvalidInput(f"--vary makes {len(found):,} configurations, and at most {MAX_CONFIGURATIONS:,} can be tried: vary less")
+        raise InvalidInput(
+            f"--vary makes {len(found):,} configurations, and at most {MAX_CONFIGURATIONS:,} can be tried: vary less"
+        )
     return found
 
 
@@ -106,7 +108,7 @@ def _read(option: str, text: str, known: Mapping[str, Feature]) -> tuple[str, tu
     feature = known.get(name)
     if feature is None and name not in RESOURCES:
         raise UnknownName("parameter of the model", name, [*_settable(known), *RESOURCES])
-    if name == "partition" or (feature is not None and feature.role is Role.NODE):
+    if name == "partition" or (feature is not None and feature.role is FeatureRole.NODE):
         raise InvalidInput(f"{option} {text}: {name} is what a place has, so name the place: --on SYSTEM:PARTITION")
     texts = [one.strip() for one in said.split(",")] if option == "--vary" else [said]
     if "" in texts:
@@ -118,7 +120,7 @@ def _read(option: str, text: str, known: Mapping[str, Feature]) -> tuple[str, tu
 
 
 def _settable(known: Mapping[str, Feature]) -> list[str]:
-    return [name for name, one in known.items() if one.role is not Role.NODE and name != "partition"]
+    return [name for name, one in known.items() if one.role is not FeatureRole.NODE and name != "partition"]
 
 
 def _value(option: str, name: str, text: str, feature: Feature | None) -> Value:
@@ -160,13 +162,13 @@ def _defaults(features: Sequence[Feature], asked: Mapping[str, object], *, free:
     """Return the values of what was not asked: the only one of the runs, or those to try of a free resource."""
     found: dict[str, tuple[Value, ...]] = {}
     for one in features:
-        if one.name in asked or one.role is Role.NODE or one.name == "partition":
+        if one.name in asked or one.role is FeatureRole.NODE or one.name == "partition":
             continue
         if not one.used:
             only = one.choices[0] if one.categorical else one.low
             if only is not None:
                 found[one.name] = (int(only) if one.whole and isinstance(only, float) else only,)
-        elif free and one.role is Role.RESOURCE and not one.categorical:
+        elif free and one.role is FeatureRole.RESOURCE and not one.categorical:
             found[one.name] = _tried(one)
     return found
 
@@ -180,7 +182,7 @@ def _tried(feature: Feature) -> tuple[Value, ...]:
 
 
 def _refuse_missing(features: Sequence[Feature], values: Mapping[str, object]) -> None:
-    missing = [one for one in features if one.name not in values and one.role is not Role.NODE]
+    missing = [one for one in features if one.name not in values and one.role is not FeatureRole.NODE]
     missing = [one for one in missing if one.name != "partition" and one.used]
     if not missing:
         return

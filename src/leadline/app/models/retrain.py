@@ -16,7 +16,7 @@ import msgspec
 from leadline.app import settings
 from leadline.app.composition import toolbox
 from leadline.app.models.train import find_device
-from leadline.core.documents import dump, load
+from leadline.core.documents import from_json, to_json
 from leadline.core.errors import InvalidInput, LeadlineError, MissingExtra
 from leadline.core.estimate import Estimate, Interval
 from leadline.core.jobs import JobState
@@ -118,7 +118,9 @@ def retrain(
     return tuple(found)
 
 
-def correct_estimate(estimate: Estimate, application: str, *, folder: Path | None = None) -> tuple[Estimate, dict[str, str]]:
+def correct_estimate(
+    estimate: Estimate, application: str, *, folder: Path | None = None
+) -> tuple[Estimate, dict[str, str]]:
     """Return an estimate as the application's own runs correct it, and the tags that its run is to carry.
 
     Raises:
@@ -252,7 +254,8 @@ def _finished(run: Run, quantity: str) -> "FinishedRun | None":
     if not measured or measured <= 0:
         return None
     return FinishedRun(
-        PredictionOutcome(told.scaled(1 / float(run.tags.get(CORRECTED_TAG + quantity, 1.0))), measured, cut), run.started_at
+        PredictionOutcome(told.scaled(1 / float(run.tags.get(CORRECTED_TAG + quantity, 1.0))), measured, cut),
+        run.started_at,
     )
 
 
@@ -331,11 +334,11 @@ def main() -> int:
     """Answer one question, out of the way of whatever else runs here."""
     os.nice(NICENESS)
     try:
-        applications = load(sys.stdin.read(), tuple[str, ...], what="the question")
+        applications = from_json(sys.stdin.read(), tuple[str, ...], label="the question")
     except LeadlineError as error:
         sys.stderr.write(f"{error}\n")
         return 1
-    sys.stdout.write(dump(retrain_applications(applications), indent=0))
+    sys.stdout.write(to_json(retrain_applications(applications), indent=0))
     return 0
 
 

@@ -90,7 +90,9 @@ def train(request: TrainRequest, *, catalog: Catalog | None = None, history: Pat
     from leadline.training.model import save_model  # noqa: PLC0415
 
     records, source, command = _records(request, catalog or toolbox().catalog, history, progress)
-    origin = TrainingOrigin(source, datetime.now(UTC).isoformat(timespec="seconds"), reproduce_command(request), command)
+    origin = TrainingOrigin(
+        source, datetime.now(UTC).isoformat(timespec="seconds"), reproduce_command(request), command
+    )
     options = TrainingOptions(
         request.targets,
         request.policy,
@@ -237,7 +239,8 @@ def _graph_features(
     ended = [run for run in runs if run.state in (JobState.COMPLETED, JobState.TIMEOUT, JobState.OUT_OF_MEMORY)]
     here = str(Path.cwd())
     commands = [
-        TraceableCommand(run.job.command, run.job.workdir or here, bool(run.job.resources.gpus_per_node)) for run in ended
+        TraceableCommand(run.job.command, run.job.workdir or here, bool(run.job.resources.gpus_per_node))
+        for run in ended
     ]
     source = toolbox().sources[ModelKind.COMMAND]
     found = trace_features(commands, source, jobs=jobs or os.cpu_count() or 1, progress=progress)

@@ -1,1 +1,1 @@
-"""Workloads."""
+"""Read a workload from options, files and scripts."""

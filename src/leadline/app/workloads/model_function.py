@@ -4,7 +4,7 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
-from leadline.core.documents import why_unread
+from leadline.core.documents import explain_read_error
 from leadline.core.errors import InvalidInput, UnknownName
 
 JAX = frozenset({"jax", "flax", "optax", "haiku", "equinox", "chex"})
@@ -24,7 +24,7 @@ def find_framework(path: Path, name: str) -> str:
     try:
         tree = ast.parse(path.read_bytes(), str(path))
     except OSError as error:
-        raise InvalidInput(f"{path} cannot be read: {why_unread(error)}") from error
+        raise InvalidInput(f"{path} cannot be read: {explain_read_error(error)}") from error
     except (SyntaxError, ValueError) as error:
         line = getattr(error, "lineno", None)
         where = f"{path}:{line}" if line else str(path)

@@ -13,7 +13,7 @@ import msgspec
 from leadline.app.workloads.model_function import find_framework
 from leadline.app.workloads.options import WorkloadOptions, build_adapters, build_quantization, check_optimizer
 from leadline.app.workloads.sequence_lengths import read_batch_lengths
-from leadline.core.documents import load_toml, why_unread
+from leadline.core.documents import explain_read_error, from_toml
 from leadline.core.errors import InvalidInput, LeadlineError, UnknownName
 from leadline.core.graph import BYTES_PER_ELEMENT
 from leadline.core.units import parse_bytes
@@ -85,8 +85,8 @@ def _from_file(path: Path, given: WorkloadOptions) -> Workload:
     except FileNotFoundError as error:
         raise InvalidInput(f"{path} does not exist: check the path of the workload file") from error
     except (OSError, UnicodeDecodeError) as error:
-        raise InvalidInput(f"{path} cannot be read: {why_unread(error)}") from error
-    content = load_toml(text, _WorkloadFile, what=str(path))
+        raise InvalidInput(f"{path} cannot be read: {explain_read_error(error)}") from error
+    content = from_toml(text, _WorkloadFile, label=str(path))
     if content.lengths is not None:
         content = msgspec.structs.replace(content, lengths=str(path.parent / content.lengths))
     merged = msgspec.structs.replace(content, **_given(given))

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from leadline.app.workloads.options import WorkloadOptions
-from leadline.core.documents import why_unread
+from leadline.core.documents import explain_read_error
 from leadline.core.errors import InvalidInput
 from leadline.core.workload import Lengths, ModelKind
 
@@ -26,7 +26,7 @@ def read_lengths(path: Path) -> Lengths:
     try:
         values = np.load(path, allow_pickle=False) if path.suffix == ".npy" else _numbers(path)
     except (OSError, UnicodeDecodeError) as error:
-        raise InvalidInput(f"--lengths {path} cannot be read: {why_unread(error)}") from error
+        raise InvalidInput(f"--lengths {path} cannot be read: {explain_read_error(error)}") from error
     except ValueError as error:
         raise InvalidInput(f"--lengths {path} is no numpy array: {error}") from error
     if not isinstance(values, np.ndarray) or values.ndim != 1 or not values.size or values.dtype.kind not in "iu":
@@ -91,7 +91,7 @@ def read_batch_lengths(given: WorkloadOptions, kind: ModelKind) -> BatchLengths:
 
     lengths = read_lengths(Path(given.lengths))
     if given.seq_max is not None:
-        lengths = lengths.at_most(given.seq_max)
+        lengths = lengths.truncated(given.seq_max)
     return BatchLengths(None, lengths.longest, lengths)
 
 

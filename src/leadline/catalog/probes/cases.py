@@ -1,17 +1,34 @@
-"""One kernel to time, with the sizes that decide its speed."""
+"""Sizes to measure: spread evenly over the logarithms of what models use."""
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
 import torch
+from torch.quasirandom import SobolEngine
+
+SEED = 2026
+
+
+def log_spread_sizes(count: int, *bounds: tuple[int, int]) -> Iterator[tuple[int, ...]]:
+    """Yield ``count`` tuples of whole numbers, each within its inclusive bounds and even in its logarithm.
+
+    A scrambled Sobol sequence fills the space with any number of its first points.
+    """
+    for point in SobolEngine(len(bounds), scramble=True, seed=SEED).draw(count).tolist():
+        yield tuple(
+            min(round(math.exp(math.log(low) + share * (math.log(high + 1) - math.log(low)))), high)
+            for share, (low, high) in zip(point, bounds, strict=True)
+        )
+
 
 OPERANDS_BYTES = 48e6
 """What the operands of a streaming kernel, rotated, hold together: more than the caches that a step has to itself."""
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class KernelCase:
     """One kernel to time.
 
     ``kind`` is the name of the aten operator without its namespace, ``prepare`` allocates the operands and returns

@@ -7,8 +7,7 @@ from functools import partial
 
 import torch
 
-from leadline.catalog.probes.cases import Case, tensor
-from leadline.catalog.probes.sampling import spread
+from leadline.catalog.probes.cases import KernelCase, log_spread_sizes, tensor
 
 aten = torch.ops.aten
 
@@ -26,9 +25,9 @@ FILTERS = (1, 1, 3, 3, 3, 5, 7)
 """Sides of filters, as often as models use them."""
 
 
-def gemms(device: str) -> Iterator[Case]:
+def gemms(device: str) -> Iterator[KernelCase]:
     """Yield products of two matrices as a linear layer and its backward run them, and batched ones."""
-    for number, (m, n, k) in enumerate(spread(PRODUCTS[device], (2, 16384), (4, 4096), (4, 4096))):
+    for number, (m, n, k) in enumerate(log_spread_sizes(PRODUCTS[device], (2, 16384), (4, 4096), (4, 4096))):
         if 2 * m * n * k > MOST_FLOPS[device] or max(m * k, n * k, m * n) > MOST_ELEMENTS[device]:
             continue
         yield _gemm(device, "addmm", "float32", sizes=(m, n, k))
@@ -37,17 +36,17 @@ def gemms(device: str) -> Iterator[Case]:
         yield _gemm(device, "mm", "float32", sizes=(m, n, k))
         if (device == "cuda" or number % 4 == 0) and m * n * k < MOST_FLOPS[device] / 8:
             yield _gemm(device, "addmm", "bfloat16", sizes=(m, n, k))
-    for b, m, n, k in spread(BATCHED[device], (4, 512), (8, 512), (8, 512), (8, 128)):
+    for b, m, n, k in log_spread_sizes(BATCHED[device], (4, 512), (8, 512), (8, 512), (8, 128)):
         if 2 * b * m * n * k <= MOST_FLOPS[device]:
-            yield Case("bmm", {"b": b, "m": m, "n": n, "k": k, "elements": b * max(m * k, n * k, m * n)},
+            yield KernelCase("bmm", {"b": b, "m": m, "n": n, "k": k, "elements": b * max(m * k, n * k, m * n)},
                        partial(_bmm, device, b, m, n, k), flops=2.0 * b * m * n * k,
                        bytes_moved=4.0 * b * (m * k + k * n + m * n))  # fmt: skip
 
 
-def _gemm(device: str, kind: str, dtype: str, *, sizes: tuple[int, int, int]) -> Case:
+def _gemm(device: str, kind: str, dtype: str, *, sizes: tuple[int, int, int]) -> KernelCase:
     m, n, k = sizes
     width = 4 if dtype == "float32" else 2
-    return Case(
+    return KernelCase(
         kind,
         {"b": 1, "m": m, "n": n, "k": k, "elements": max(m * k, n * k, m * n)},
         partial(_addmm if kind == "addmm" else _mm_of_backward, device, dtype, m, n, k),
@@ -74,13 +73,13 @@ def _bmm(device: str, b: int, m: int, n: int, k: int) -> Callable[[], object]:
     return lambda: torch.bmm(x, y.transpose(1, 2))
 
 
-def convolutions(device: str) -> Iterator[Case]:
+def convolutions(device: str) -> Iterator[KernelCase]:
     """Yield convolutions forward and backward (gradients of input, weight and bias).
 
     Of every ten, two are depthwise, one runs over one dimension, one is transposed and three read an image's channels.
     """
     bounds = ((1, 64), (2, 120), (4, 512), (4, 512), (1, len(FILTERS)))
-    for number, (n, side, c, k, filter_) in enumerate(spread(440, *bounds)):
+    for number, (n, side, c, k, filter_) in enumerate(log_spread_sizes(440, *bounds)):
         make, r, stride = number % 10, FILTERS[filter_ - 1], 1 + (number % 4 == 0)
         flat, transposed, groups = make == 2, make == 3, 1
         if make in (0, 1):
@@ -148,11 +147,11 @@ class _Convolution:
         return self.n * max(self.c * self.height * self.width, self.k * math.prod(self.out))
 
 
-def _convolution(device: str, size: _Convolution, *, backward: bool) -> Case:
+def _convolution(device: str, size: _Convolution, *, backward: bool) -> KernelCase:
     passes = 2 if backward else 1
     h, w = size.out
     moved = size.n * (size.c * size.height * size.width + size.k * h * w) + math.prod(size.weight)
-    return Case(
+    return KernelCase(
         "convolution_backward" if backward else "convolution",
         {"n": size.n, "c": size.c, "k": size.k, "h": h, "w": w, "r": size.filter[0], "s": size.filter[1],
          "groups": size.groups, "stride": size.stride, "transposed": int(size.transposed), "elements": size.elements},
@@ -175,14 +174,14 @@ def _convolve(device: str, size: _Convolution, *, backward: bool) -> Callable[[]
     return lambda: aten.convolution_backward(grad, x, w, [size.k], *where, [True, True, True])
 
 
-def attentions(device: str) -> Iterator[Case]:
+def attentions(device: str) -> Iterator[KernelCase]:
     """Yield fused attention forward and backward, as scaled_dot_product_attention picks it on this device."""
-    for b, h, length, d in spread(48, (1, 32), (1, 16), (16, 1024), (8, 128)):
+    for b, h, length, d in log_spread_sizes(48, (1, 32), (1, 16), (16, 1024), (8, 128)):
         if 10.0 * b * h * length * length * d > MOST_FLOPS[device]:
             continue
         for backward in (False, True):
             size = b * h * length * d
-            yield Case("attention_backward" if backward else "attention",
+            yield KernelCase("attention_backward" if backward else "attention",
                        {"b": b, "h": h, "q": length, "kv": length, "d": d, "elements": size},
                        partial(_attend, device, b, h, length, d, backward=backward),
                        flops=(10.0 if backward else 4.0) * b * h * length * length * d,
@@ -202,9 +201,9 @@ def _attend(device: str, b: int, h: int, length: int, d: int, *, backward: bool)
 GATES = {"lstm": 4, "gru": 3, "rnn": 1}
 
 
-def recurrences(device: str) -> Iterator[Case]:
+def recurrences(device: str) -> Iterator[KernelCase]:
     """Yield one recurrent layer of each make over a sequence, forward and backward, as the device runs it."""
-    for number, (b, steps, c, h) in enumerate(spread(60, (2, 64), (8, 128), (8, 512), (16, 512))):
+    for number, (b, steps, c, h) in enumerate(log_spread_sizes(60, (2, 64), (8, 128), (8, 512), (16, 512))):
         for name, gates in GATES.items():
             if name != "lstm" and number % 2:
                 continue
@@ -213,7 +212,7 @@ def recurrences(device: str) -> Iterator[Case]:
                 continue
             for backward in (False, True):
                 passes = 2 if backward else 1
-                yield Case(f"{name}_backward" if backward else name,
+                yield KernelCase(f"{name}_backward" if backward else name,
                            {"b": b, "q": steps, "c": c, "k": h, "elements": b * steps * h},
                            partial(_recur, device, name, (b, steps, c, h), backward=backward), flops=passes * flops,
                            bytes_moved=passes * 4.0 * (b * steps * (c + 5 * h) + gates * h * (c + h)))  # fmt: skip

@@ -9,8 +9,8 @@ from statistics import fmean
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from leadline.catalog.probes.timing import Stopwatch
-from leadline.core.ports import ProcessRunner
+from leadline.catalog.probes.stopwatch import Stopwatch
+from leadline.core.processes import ProcessRunner
 
 SMALL = 8
 """Side of tensors so small that only overhead is left."""

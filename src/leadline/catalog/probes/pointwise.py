@@ -5,8 +5,7 @@ from functools import partial
 
 import torch
 
-from leadline.catalog.probes.cases import Case, tensor
-from leadline.catalog.probes.sampling import spread
+from leadline.catalog.probes.cases import KernelCase, log_spread_sizes, tensor
 
 aten = torch.ops.aten
 Make = Callable[[torch.Tensor, torch.Tensor], Callable[[], object]]
@@ -47,11 +46,11 @@ KERNELS: dict[str, tuple[int, Make]] = {
 }
 
 
-def pointwise(device: str) -> Iterator[Case]:
+def pointwise(device: str) -> Iterator[KernelCase]:
     """Yield elementwise kernels by size; ``bytes_moved`` counts each operand and result once."""
     for kind, (operands, make) in KERNELS.items():
         for size in SIZES:
-            yield Case(kind, {"elements": size}, partial(_elementwise, device, make, size),
+            yield KernelCase(kind, {"elements": size}, partial(_elementwise, device, make, size),
                        flops=float(size), bytes_moved=4.0 * operands * size, streams=True)  # fmt: skip
 
 
@@ -59,13 +58,13 @@ def _elementwise(device: str, make: Make, size: int) -> Callable[[], object]:
     return make(tensor(device, size), tensor(device, size).abs_().add_(1.0))
 
 
-def movements(device: str) -> Iterator[Case]:
+def movements(device: str) -> Iterator[KernelCase]:
     """Yield kernels that move data: permuting copies, concatenation, gather, scatter, column sums."""
-    for rows, columns in spread(20, (32, 65536), (4, 1024)):
+    for rows, columns in log_spread_sizes(20, (32, 65536), (4, 1024)):
         if rows * columns > MOST_ELEMENTS:
             continue
         for kind, prepare in MOVEMENTS.items():
-            yield Case(kind, {"elements": rows * columns, "rows": rows, "columns": columns},
+            yield KernelCase(kind, {"elements": rows * columns, "rows": rows, "columns": columns},
                        partial(prepare, device, rows, columns),
                        bytes_moved=8.0 * rows * columns, streams=True)  # fmt: skip
 

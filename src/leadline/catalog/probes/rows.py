@@ -5,21 +5,20 @@ from functools import partial
 
 import torch
 
-from leadline.catalog.probes.cases import Case, tensor
-from leadline.catalog.probes.sampling import spread
+from leadline.catalog.probes.cases import KernelCase, log_spread_sizes, tensor
 
 MOST_ELEMENTS = 2**22
 
 aten = torch.ops.aten
 
 
-def rows(device: str) -> Iterator[Case]:
+def rows(device: str) -> Iterator[KernelCase]:
     """Yield softmax and layer normalisation, forward and backward, over rows of several lengths."""
-    for count, length in spread(20, (4, 16384), (4, 8192)):
+    for count, length in log_spread_sizes(20, (4, 16384), (4, 8192)):
         if count * length > MOST_ELEMENTS:
             continue
         for kind, prepare in BY_ROW.items():
-            yield Case(kind, {"rows": count, "columns": length, "elements": count * length},
+            yield KernelCase(kind, {"rows": count, "columns": length, "elements": count * length},
                        partial(prepare, device, count, length),
                        bytes_moved=8.0 * count * length, streams=True)  # fmt: skip
 
@@ -65,15 +64,15 @@ BY_ROW = {
 }
 
 
-def pools(device: str) -> Iterator[Case]:
+def pools(device: str) -> Iterator[KernelCase]:
     """Yield batch and group normalisation, pooling and upsampling, forward and backward, over images."""
-    for n, eighths, side in spread(26, (1, 64), (1, 64), (2, 128)):
+    for n, eighths, side in log_spread_sizes(26, (1, 64), (1, 64), (2, 128)):
         c = 8 * eighths
         if n * c * side * side > MOST_ELEMENTS:
             continue
         for kind, prepare in BY_IMAGE.items():
             size = n * c * side * side
-            yield Case(kind, {"rows": n * c, "columns": side * side, "elements": size},
+            yield KernelCase(kind, {"rows": n * c, "columns": side * side, "elements": size},
                        partial(prepare, device, n, c, side), bytes_moved=8.0 * size, streams=True)  # fmt: skip
 
 

@@ -1,17 +1,18 @@
-"""Run the whole sweep on one device and return its record."""
+"""All kernels of the sweep."""
 
 import time
 from dataclasses import replace
 from datetime import UTC, datetime
+from itertools import chain
+from operator import itemgetter
 
 import numpy as np
 import psutil
 import torch
 
-from leadline.catalog.probes import Progress
-from leadline.catalog.probes.cases import Case
-from leadline.catalog.probes.kernels import all_cases
-from leadline.catalog.probes.machine import describe
+from leadline.catalog.probes import Progress, matrix, pointwise, rows
+from leadline.catalog.probes.cases import KernelCase
+from leadline.catalog.probes.local_device import describe_local_device
 from leadline.catalog.probes.overheads import (
     loader_figures,
     memory_figures,
@@ -21,10 +22,33 @@ from leadline.catalog.probes.overheads import (
     start_up_figures,
     warm_memory,
 )
-from leadline.catalog.probes.plan import worth_timing
-from leadline.catalog.probes.timing import Stopwatch
+from leadline.catalog.probes.stopwatch import Stopwatch
+from leadline.catalog.probes.timing_cost import worth_timing
 from leadline.core.hardware import Calibration, Device, KernelTiming
-from leadline.core.ports import ProcessRunner
+from leadline.core.processes import ProcessRunner
+
+
+def sweep_cases(device: str) -> list[KernelCase]:
+    """Return the whole sweep for ``cpu`` or ``cuda``.
+
+    All kernels alternate, so that what a short budget leaves out is missed evenly.
+    """
+    families = (
+        matrix.gemms(device),
+        matrix.convolutions(device),
+        matrix.attentions(device),
+        matrix.recurrences(device),
+        pointwise.pointwise(device),
+        pointwise.movements(device),
+        rows.rows(device),
+        rows.pools(device),
+    )
+    kernels: dict[tuple[str, str], list[KernelCase]] = {}
+    for case in chain.from_iterable(families):
+        kernels.setdefault((case.kind, case.dtype), []).append(case)
+    places = [(n / len(cases), case) for cases in kernels.values() for n, case in enumerate(cases)]
+    return [case for _, case in sorted(places, key=itemgetter(0))]
+
 
 OVERHEAD_SHARE = 0.15
 """Share of the budget left for what is not a kernel."""
@@ -39,8 +63,8 @@ def sweep(device_type: str, *, budget_s: float, runner: ProcessRunner, progress:
     Raises:
         InvalidInput: there is no such device here.
     """
-    device = describe(device_type)
-    cases = all_cases(device_type)
+    device = describe_local_device(device_type)
+    cases = sweep_cases(device_type)
     watch = Stopwatch(device_type, call_budget_s=0.02)
     busy = psutil.cpu_percent(interval=0.5) / 100
     figures = {
@@ -72,7 +96,7 @@ def sweep(device_type: str, *, budget_s: float, runner: ProcessRunner, progress:
     )
 
 
-def _worth_timing(cases: list[Case], watch: Stopwatch, bytes_per_s: float) -> list[Case]:
+def _worth_timing(cases: list[KernelCase], watch: Stopwatch, bytes_per_s: float) -> list[KernelCase]:
     """Return the kernels that are worth their time on a device whose memory is so fast, in their order."""
     flops_per_s = product_flops_per_s(watch)
     kinds: dict[tuple[str, str], list[int]] = {}
@@ -85,7 +109,7 @@ def _worth_timing(cases: list[Case], watch: Stopwatch, bytes_per_s: float) -> li
     return [case for case, keep in zip(cases, worth.tolist(), strict=True) if keep]
 
 
-def _timings(cases: list[Case], watch: Stopwatch, budget_s: float, progress: Progress) -> list[KernelTiming]:
+def _timings(cases: list[KernelCase], watch: Stopwatch, budget_s: float, progress: Progress) -> list[KernelTiming]:
     """Time the cases until the budget is spent; what slow ones take above their share, later ones miss."""
     until = time.perf_counter() + budget_s
     timings = []
@@ -101,7 +125,7 @@ def _timings(cases: list[Case], watch: Stopwatch, budget_s: float, progress: Pro
     return timings
 
 
-def _elapsed(case: Case, watch: Stopwatch) -> float | None:
+def _elapsed(case: KernelCase, watch: Stopwatch) -> float | None:
     """Return the kernel's seconds; ``None`` if it is not implemented here or does not fit in memory."""
     grad = case.kind.startswith(("attention", "lstm", "gru", "rnn"))
     try:

@@ -1,1 +1,1 @@
-"""Memory."""
+"""GPU and host memory of a step."""

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from leadline.core.fit import Moment
+from leadline.core.fit import MemorySnapshot
 from leadline.core.graph import OpGraph, Stage, StorageCategory, StorageEvent, TracedJob
 from leadline.core.hardware import Device, DeviceKind
 from leadline.core.units import format_bytes
@@ -103,12 +103,15 @@ def find_least_memory(graph: OpGraph, peak: PeakMemory, *, expandable: bool = Fa
     return high
 
 
-def memory_timeline(graph: OpGraph, moments: int = 200) -> list[Moment]:
+def memory_timeline(graph: OpGraph, moments: int = 200) -> list[MemorySnapshot]:
     """Return what is held at ``moments`` points of a step, evenly over what it takes: the fullest of each part.
 
     Not evenly over its ops, as layers that are alike are one op with a count.
     """
-    first = max((n for n, event in enumerate(graph.events) if not event.op and event.category in PERSISTENT_CATEGORIES), default=0)
+    first = max(
+        (n for n, event in enumerate(graph.events) if not event.op and event.category in PERSISTENT_CATEGORIES),
+        default=0,
+    )
     moves, parts = _moves(graph), dict[int, tuple[int, int]]()
     reserved = dict(_played(moves, CachingAllocator()))
     for number, total in _levels(moves):
@@ -119,7 +122,7 @@ def memory_timeline(graph: OpGraph, moments: int = 200) -> list[Moment]:
     for _, (_, number) in sorted(parts.items()):
         kept = {kind.value: size for kind, size in held[number].items() if size}
         share = (number - first) / (len(moves) - first)
-        found.append(Moment(share, _stage_at(graph, number).value, kept, reserved[number]))
+        found.append(MemorySnapshot(share, _stage_at(graph, number).value, kept, reserved[number]))
     return found
 
 

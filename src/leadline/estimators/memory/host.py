@@ -85,7 +85,9 @@ def _tensors(job: TracedJob) -> tuple[int, ...]:
     """Return the bytes of each tensor of one batch: of the loader's, else of what a step takes as input."""
     if job.loop.batch_tensor_bytes:
         return job.loop.batch_tensor_bytes
-    taken = [event for event in job.largest.events if event.category is StorageCategory.INPUT and event.size_bytes > 0]
+    taken = [
+        event for event in job.largest_step.events if event.category is StorageCategory.INPUT and event.size_bytes > 0
+    ]
     played = min(max(job.loop.accumulation, 1), 2)  # of further micro-steps no events are written
     return tuple(event.size_bytes for event in taken[: len(taken) // played])
 
@@ -137,7 +139,7 @@ def host_parts(workload: Workload, job: TracedJob, device: Device) -> dict[str, 
     data = data_parts(workload, job, on_gpu=device.kind is not DeviceKind.CPU)
     if device.kind is DeviceKind.CPU:
         first = figures["first_step_bytes" if workload.phase is Phase.TRAINING else "first_pass_bytes"]
-        tensors = resident_peak_bytes(_with_evaluation(replace(job, step=job.largest)), Processor.of(figures))
+        tensors = resident_peak_bytes(_with_evaluation(replace(job, step=job.largest_step)), Processor.of(figures))
         if job.generation and job.generation.last:
             tensors = max(tensors, resident_peak_bytes(job.generation.last, Processor.of(figures)))
         return {

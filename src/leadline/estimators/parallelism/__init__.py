@@ -1,1 +1,1 @@
-"""Parallelism."""
+"""Steps that are divided over several GPUs."""

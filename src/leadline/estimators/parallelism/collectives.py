@@ -158,7 +158,9 @@ def sees_collectives(graph: OpGraph) -> bool:
     return any(op.kind is OpKind.COMMUNICATION and op.dims.get("ranks", 0) > 1 for op in graph.ops)
 
 
-def make_ring(device: Device, devices: int, nodes: int = 1, interconnect: str | None = None, *, sharing: int = 1) -> Ring:
+def make_ring(
+    device: Device, devices: int, nodes: int = 1, interconnect: str | None = None, *, sharing: int = 1
+) -> Ring:
     """Return the ring that joins ``devices`` over ``nodes``.
 
     Inside a node the device's own link counts (half of its bidirectional figure), else its PCIe slot; between nodes

@@ -1,1 +1,1 @@
-"""Progress."""
+"""The end of a running job, predicted from its progress."""

@@ -170,7 +170,9 @@ def live_elapsed(
     if seen is None:
         if before is None:
             return LiveEstimate(None, unknown=why)
-        point, low, high = (at_s + remaining_by_estimate(before, at_s, one) for one in (0.5, (1 - level) / 2, (1 + level) / 2))
+        point, low, high = (
+            at_s + remaining_by_estimate(before, at_s, one) for one in (0.5, (1 - level) / 2, (1 + level) / 2)
+        )
         total = Interval(point, low, high, level)
         return LiveEstimate(total, done=at_s / total.point)
     told = None if before is None else evidence_before(before, at_s)

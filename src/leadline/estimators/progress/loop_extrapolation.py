@@ -6,8 +6,7 @@ from itertools import pairwise
 from statistics import fmean, variance
 
 from leadline.core.estimate import Interval
-from leadline.core.probe import Forecast
-from leadline.core.progress import Level, Progress
+from leadline.core.progress import LoopProgress, ProbeForecast, Progress
 from leadline.estimators.student_t import student_90
 
 LEVEL = 0.9
@@ -36,25 +35,25 @@ class SteadyTime:
     count: int
 
 
-def extrapolate_loops(progress: Progress | None, *, units: int | None = None) -> Forecast:
+def extrapolate_loops(progress: Progress | None, *, units: int | None = None) -> ProbeForecast:
     """Return what the whole job takes; ``units`` is the number of units in all, where the user says it.
 
     The interval holds the spread of the units (Student's t over the means of batches in a row, so that neighbours may
     depend on each other) and a drift between runs; what it rests on beyond that is said in ``assumptions``.
     """
     if progress is None or not progress.levels:
-        return Forecast(unknown={"elapsed_s": _nothing(progress)})
+        return ProbeForecast(unknown={"elapsed_s": _nothing(progress)})
     levels = _known(progress.levels)
     base = next((at for at, level in enumerate(levels) if level.count >= ENOUGH), len(levels) - 1)
     level, steady = levels[base], steady_time(levels[base])
     if steady is None or progress.startup_s is None:
-        return Forecast(startup_s=progress.startup_s, unit=level.name, unknown={"elapsed_s": _unfinished(level)})
+        return ProbeForecast(startup_s=progress.startup_s, unit=level.name, unknown={"elapsed_s": _unfinished(level)})
     inner = math.prod(one.length or 1 for one in levels[base + 1 :])
     said = units if units is not None else progress.total
     total, passes = _counts(levels[: base + 1], said, inner)
     between_s, assumptions = _between(levels[: base + 1])
     unit_s = _interval(steady.mean_s, (steady.error_s or 0.0) ** 2 + (DRIFT * steady.mean_s) ** 2, steady)
-    known = Forecast(
+    known = ProbeForecast(
         startup_s=progress.startup_s,
         unit=level.name,
         unit_s=unit_s,
@@ -71,7 +70,7 @@ def extrapolate_loops(progress: Progress | None, *, units: int | None = None) ->
     return _with(known, elapsed_s, {}, (*_assumed(steady, said, levels[: base + 1]), *assumptions))
 
 
-def steady_time(level: Level) -> SteadyTime | None:
+def steady_time(level: LoopProgress) -> SteadyTime | None:
     """Return the steady time of a loop's iterations, its first slow ones apart; ``None`` before one is finished."""
     if not level.count or not level.sampled_s:
         return None
@@ -93,10 +92,12 @@ def steady_time(level: Level) -> SteadyTime | None:
     means = [fmean(rest[at * size : (at + 1) * size]) for at in range(batches)]
     spread = variance(means)
     represented = count / batches
-    return SteadyTime(mean_s, warmup_s, math.sqrt(spread / batches), spread * represented, student_90(batches - 1), count)
+    return SteadyTime(
+        mean_s, warmup_s, math.sqrt(spread / batches), spread * represented, student_90(batches - 1), count
+    )
 
 
-def _known(levels: tuple[Level, ...]) -> list[Level]:
+def _known(levels: tuple[LoopProgress, ...]) -> list[LoopProgress]:
     """Return the levels down to the first whose length is not known while the one around it was seen whole."""
     kept = [levels[0]]
     for level in levels[1:]:
@@ -106,7 +107,7 @@ def _known(levels: tuple[Level, ...]) -> list[Level]:
     return kept
 
 
-def _counts(levels: list[Level], units: int | None, inner: int) -> tuple[float | None, list[float] | None]:
+def _counts(levels: list[LoopProgress], units: int | None, inner: int) -> tuple[float | None, list[float] | None]:
     """Return how often the last level runs in the whole job, and each level above it; ``None`` where not known.
 
     ``units`` counts the innermost units, of which one iteration of the last level has ``inner``.
@@ -129,7 +130,7 @@ def _counts(levels: list[Level], units: int | None, inner: int) -> tuple[float |
     return counts[-1], counts[:-1]
 
 
-def _between(levels: list[Level]) -> tuple[list[float], tuple[str, ...]]:
+def _between(levels: list[LoopProgress]) -> tuple[list[float], tuple[str, ...]]:
     """Return the time of one iteration of each outer level that is not in the level within it; none seen counts 0."""
     found: list[float] = []
     unseen: list[str] = []
@@ -146,7 +147,7 @@ def _between(levels: list[Level]) -> tuple[list[float], tuple[str, ...]]:
     return found, tuple(said)
 
 
-def _pass_s(levels: list[Level], steady: SteadyTime, between_s: list[float]) -> float | None:
+def _pass_s(levels: list[LoopProgress], steady: SteadyTime, between_s: list[float]) -> float | None:
     """Return the time of one iteration of the outermost level, where another one lies within it."""
     if len(levels) < 2:
         return None
@@ -178,14 +179,16 @@ def _interval(point: float, spread: float, steady: SteadyTime) -> Interval:
     return Interval(point, max(point - half, 0.0), point + half, LEVEL)
 
 
-def _with(known: Forecast, elapsed_s: Interval | None, unknown: dict[str, str], said: tuple[str, ...]) -> Forecast:
-    return Forecast(
+def _with(
+    known: ProbeForecast, elapsed_s: Interval | None, unknown: dict[str, str], said: tuple[str, ...]
+) -> ProbeForecast:
+    return ProbeForecast(
         elapsed_s, known.startup_s, known.unit, known.unit_s, known.warmup_s, known.pass_s, known.between_s,
         known.units, known.passes, unknown, said,
     )  # fmt: skip
 
 
-def _assumed(steady: SteadyTime, said: int | None, levels: list[Level]) -> tuple[str, ...]:
+def _assumed(steady: SteadyTime, said: int | None, levels: list[LoopProgress]) -> tuple[str, ...]:
     ends = "the job has as many units as was said" if said is not None else "no loop ends early"
     found = [
         f"{ends}, later units take as long as the {steady.count} seen, and nothing long follows the loop",
@@ -204,10 +207,10 @@ def _nothing(progress: Progress | None) -> str:
     return "no loop that takes time was seen: let the job report its steps (LEADLINE_PROGRESS), or run it whole"
 
 
-def _unfinished(level: Level) -> str:
+def _unfinished(level: LoopProgress) -> str:
     return f"not one iteration of `{level.name}` was finished: give the probe longer, such as --time 60s"
 
 
-def _endless(levels: list[Level]) -> str:
+def _endless(levels: list[LoopProgress]) -> str:
     name = next(level.name for level in levels if level.length is None)
     return f"how often `{name}` runs is not to be read from the script: say how many units there are, --steps-total N"

@@ -1,1 +1,1 @@
-"""Step time."""
+"""The time of a training or inference step from its op graph."""

@@ -117,7 +117,9 @@ def adapt_by_factor(estimator: str, said: Array, runs: MeasuredSteps) -> Adapted
     return AdaptedEstimator(estimator, math.exp(_shift(logs)), _error(left), _error(logs), _spread(left), len(logs))
 
 
-def adapt_op_utilization(laws: OpUtilizationModels, device: Device, runs: MeasuredSteps, devices: Callable[[str], Device]) -> AdaptedEstimator:
+def adapt_op_utilization(
+    laws: OpUtilizationModels, device: Device, runs: MeasuredSteps, devices: Callable[[str], Device]
+) -> AdaptedEstimator:
     """Return the op law adapted to the runs: of those that tell of the device, the one that was least off before.
 
     ``devices`` gives the devices that laws were learned on, by name.
@@ -133,10 +135,14 @@ def adapt_op_utilization(laws: OpUtilizationModels, device: Device, runs: Measur
         own = _adapted(tried[best], device, runs.at(rest), devices)
         left[out] = np.log(runs.step_s[out] / _law_s(own, device, runs.at(out), devices))
     found = _adapted(tried[best], device, runs, devices)
-    return AdaptedEstimator(OpUtilizationKernels.name, 1.0, _error(left), _error(logs[best]), _spread(left), len(left), found)
+    return AdaptedEstimator(
+        OpUtilizationKernels.name, 1.0, _error(left), _error(logs[best]), _spread(left), len(left), found
+    )
 
 
-def _adapted(laws: OpUtilizationModels, device: Device, runs: MeasuredSteps, devices: Callable[[str], Device]) -> OpUtilizationModels:
+def _adapted(
+    laws: OpUtilizationModels, device: Device, runs: MeasuredSteps, devices: Callable[[str], Device]
+) -> OpUtilizationModels:
     """Return the law of the device itself, made of the only one in ``laws``."""
     (place, law), graph = next(iter(laws.models.items())), runs.graphs[0]
     origin = laws.origin(place)
@@ -145,7 +151,9 @@ def _adapted(laws: OpUtilizationModels, device: Device, runs: MeasuredSteps, dev
     own = fit_few_steps(law, ObservedSteps(basis, np.arange(len(runs.graphs)), runs.step_s))
     here = StepSetting(device.name, graph.is_training, is_channels_last(graph), NEWER)
     kept = replace(own, variance=law.variance)  # how far a graph is from the published ones is still theirs to say
-    return OpUtilizationModels({here: kept}, {here: laws.typical_spreads[place]}, {here: laws.learned_classes[place]}, {here: origin})
+    return OpUtilizationModels(
+        {here: kept}, {here: laws.typical_spreads[place]}, {here: laws.learned_classes[place]}, {here: origin}
+    )
 
 
 def _law_s(laws: OpUtilizationModels, device: Device, runs: MeasuredSteps, devices: Callable[[str], Device]) -> Array:

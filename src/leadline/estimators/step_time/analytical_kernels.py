@@ -272,7 +272,9 @@ class KernelMeasurements:
     weight: Array
 
 
-def fit_analytical_model(law: AnalyticalModel, measured: KernelMeasurements, *, fixed: Array | None = None, apart: Array = APART) -> FittedAnalyticalModel:
+def fit_analytical_model(
+    law: AnalyticalModel, measured: KernelMeasurements, *, fixed: Array | None = None, apart: Array = APART
+) -> FittedAnalyticalModel:
     """Return the likeliest parameters and effects under normal priors; with ``fixed`` parameters, the effects alone.
 
     The misfit of each group is divided by its number of kernels, so that no device outweighs the others by its rows.
@@ -298,7 +300,9 @@ class _Problem:
         effects = x[p:].reshape(self.groups, 3)
         own = np.stack([effects[self.measured.groups[:, i], i] for i in range(3)], axis=1)
         kernel_s, launch_s = self.law.parts(self.measured.placed, x[:p], own)
-        found = combine_with_launch_s(kernel_s * np.exp(self.measured.corrected), self.measured.launched * launch_s, self.law.wait)
+        found = combine_with_launch_s(
+            kernel_s * np.exp(self.measured.corrected), self.measured.launched * launch_s, self.law.wait
+        )
         log: Array = np.log(self.measured.seconds / found)
         return log
 

@@ -156,7 +156,9 @@ class FittedKernels:
             steps={**self.steps, **other.steps},
         )
 
-    def predict(self, kernels: KernelTable, boards: DeviceFeatures, where: Whole, *, queued: bool = False) -> tuple[Array, Array]:
+    def predict(
+        self, kernels: KernelTable, boards: DeviceFeatures, where: Whole, *, queued: bool = False
+    ) -> tuple[Array, Array]:
         """Return kernel and launch seconds of each kernel, shape (n,), on the device ``where`` (positions in boards).
 
         A kernel timed by itself also waits for the device to start; one that is ``queued`` behind others does not.
@@ -193,7 +195,9 @@ class FittedKernels:
             more = swept.surface.at(gp_coordinates(number, part.kernels), told, leaves)
         return np.maximum((alone - waited) * np.exp(more), lower_bound_s(part)), launch
 
-    def _sorted(self, group: int, names: Sequence[str], where: Whole, rows: Whole) -> list[tuple[SweptGroup | None, Whole]]:
+    def _sorted(
+        self, group: int, names: Sequence[str], where: Whole, rows: Whole
+    ) -> list[tuple[SweptGroup | None, Whole]]:
         """Return the rows of each device that was swept beside what its sweep says, and those of all others."""
         swept = {i: self.sweeps[name, group] for i, name in enumerate(names) if (name, group) in self.sweeps}
         found: list[tuple[SweptGroup | None, Whole]] = [(one, rows[where[rows] == i]) for i, one in swept.items()]
@@ -205,7 +209,9 @@ class FittedKernels:
         for number in (group, *ALIKE[group]):
             if number in self.groups:
                 return number
-        raise InvalidInput(f"no kernels like {KERNEL_GROUPS[group]} were learned: fit the model on timings that hold some")
+        raise InvalidInput(
+            f"no kernels like {KERNEL_GROUPS[group]} were learned: fit the model on timings that hold some"
+        )
 
     def tree_corrections(self, group: int, placed: PlacedKernels, kernel_s: Array) -> tuple[Array, Whole]:
         """Return what trees add to the logarithm of the law's time (n,), and the leaves (n, trees) that say so."""

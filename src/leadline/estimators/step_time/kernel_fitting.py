@@ -112,7 +112,9 @@ def fit_kernels(timings: Sequence[KernelSample], names: Sequence[str] = (), *, s
     return fit_kernel_samples(tabulate_kernels(timings, names), seed=seed)
 
 
-def fit_kernel_samples(timings: KernelSamples, *, seed: int = 0, law_rows: int = LAW_ROWS, tree_rows: int = TREE_ROWS) -> FittedKernels:
+def fit_kernel_samples(
+    timings: KernelSamples, *, seed: int = 0, law_rows: int = LAW_ROWS, tree_rows: int = TREE_ROWS
+) -> FittedKernels:
     """Return the model learned from a table of measured kernels; the same as ``fit_kernels``.
 
     A law is fitted on ``law_rows`` kernels of each device and group, its trees on ``tree_rows``.
@@ -186,7 +188,9 @@ def _trees(number: int, timings: KernelSamples, at: Array, effects: Array, seed:
     )
     if len(seen) < 10 * LEAST_KERNELS:
         return None
-    left = np.log(subtract_launch_s(timings.seconds[seen], launch_s[seen], analytical_model(number).wait) / kernel_s[seen])
+    left = np.log(
+        subtract_launch_s(timings.seconds[seen], launch_s[seen], analytical_model(number).wait) / kernel_s[seen]
+    )
     rows = np.bincount(timings.device[seen], minlength=len(timings.boards.names))
     weight = 1.0 / rows[timings.device[seen]]
     grown = fit_boosted_trees(

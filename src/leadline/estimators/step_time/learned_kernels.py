@@ -115,7 +115,9 @@ def predict_steps_s(fitted: FittedKernels, configurations: Sequence[KernelTable]
     return found
 
 
-def _alone_s(fitted: FittedKernels, kernels: KernelTable, boards: DeviceFeatures, where: npt.NDArray[np.int64]) -> Array:
+def _alone_s(
+    fitted: FittedKernels, kernels: KernelTable, boards: DeviceFeatures, where: npt.NDArray[np.int64]
+) -> Array:
     found = np.zeros(len(kernels))
     runs = np.flatnonzero((kernels.moved > 0) | (kernels.flops > 0))  # a view runs no kernel
     found[runs] = fitted.predict(kernels.at(runs), boards, where[runs], queued=True)[0]

@@ -46,7 +46,9 @@ LAUNCHES_S = (1e-6, 3e-5)
 """The host's launch lies between these."""
 
 
-def fit_op_utilization(observed: Sequence[ObservedSteps], prior: OpUtilization, *, ridge: float, start: OpUtilization | None = None) -> list[OpUtilization]:
+def fit_op_utilization(
+    observed: Sequence[ObservedSteps], prior: OpUtilization, *, ridge: float, start: OpUtilization | None = None
+) -> list[OpUtilization]:
     """Return the law of each setting: weights in common, an offset and a launch of its own.
 
     ``ridge`` is how many odd steps' worth the belief in ``prior`` weighs, for each weight on a size. ``start`` is where
@@ -226,7 +228,9 @@ CARRIED = 0.8
 SettingModels = dict[str, OpUtilization]
 
 
-def fit_settings(observed: Mapping[str, ObservedSteps], alike: Mapping[str, str], *, start: SettingModels | None = None) -> SettingModels:
+def fit_settings(
+    observed: Mapping[str, ObservedSteps], alike: Mapping[str, str], *, start: SettingModels | None = None
+) -> SettingModels:
     """Return the law of each setting; ``alike`` names the group of settings that shares weights.
 
     ``start`` holds laws of nearly the same steps, from which the search is shorter.
@@ -235,7 +239,9 @@ def fit_settings(observed: Mapping[str, ObservedSteps], alike: Mapping[str, str]
     for group in dict.fromkeys(alike[name] for name in observed):
         names = [name for name in observed if alike[name] == group]
         near = start.get(f"{group} in common") if start else None
-        together = fit_op_utilization([observed[name] for name in names], OpUtilization.prior(), ridge=COMMON_RIDGE, start=near)
+        together = fit_op_utilization(
+            [observed[name] for name in names], OpUtilization.prior(), ridge=COMMON_RIDGE, start=near
+        )
         for name, common in zip(names, together, strict=True):
             found[name] = departed(observed[name], fit_op_utilization([observed[name]], common, ridge=OWN_RIDGE)[0])
         found[f"{group} in common"] = together[0]

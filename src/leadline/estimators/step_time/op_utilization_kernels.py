@@ -103,7 +103,10 @@ class OpUtilizationModels:
         """Return both; where both have a setting, that of ``other``."""
         origins = {one: each.origin(one) for each in (self, other) for one in each.models}
         return OpUtilizationModels(
-            {**self.models, **other.models}, {**self.typical_spreads, **other.typical_spreads}, {**self.learned_classes, **other.learned_classes}, origins
+            {**self.models, **other.models},
+            {**self.typical_spreads, **other.typical_spreads},
+            {**self.learned_classes, **other.learned_classes},
+            origins,
         )
 
     def has_device(self, device: Device, *, training: bool) -> bool:

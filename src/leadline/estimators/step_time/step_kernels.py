@@ -9,7 +9,7 @@ from leadline.core.errors import InvalidInput
 from leadline.core.estimate import Tier
 from leadline.core.graph import Op, OpGraph
 from leadline.core.hardware import Device
-from leadline.core.samples import Value
+from leadline.core.runs import Value
 from leadline.estimators.ports import FittedEstimator
 from leadline.estimators.recent_cache import RecentCache
 from leadline.estimators.step_time.device_features import require_gpu
@@ -26,7 +26,9 @@ LAUNCH_S = 5e-6
 """Order of what one kernel costs at the least, which makes the ideal step of small kernels a sensible unit."""
 
 
-def step_features(table: OpTable, rows: Sequence[tuple[int, Device, StepSetting]]) -> tuple[list[dict[str, Value]], Array]:
+def step_features(
+    table: OpTable, rows: Sequence[tuple[int, Device, StepSetting]]
+) -> tuple[list[dict[str, Value]], Array]:
     """Return the features of m steps, and their ideal seconds (m,): the unit in which their times are learned.
 
     A row is the number of a graph in ``table``, the device, and the setting. Sizes stand as seconds on the device where

@@ -83,7 +83,9 @@ def _near(fitted: FittedKernels, number: int, own: KernelSamples, at: Array, eff
     placed = own.placed()
     kernel_s, launch_s = analytical_model(number).parts(placed, at, effects)
     launch_s = launch_s * own.launched
-    seen = np.flatnonzero((kernel_s + analytical_model(number).wait * launch_s > HIDDEN * launch_s) & (own.seconds > launch_s))
+    seen = np.flatnonzero(
+        (kernel_s + analytical_model(number).wait * launch_s > HIDDEN * launch_s) & (own.seconds > launch_s)
+    )
     if len(seen) < LEAST_KERNELS:
         return None
     left = np.log(subtract_launch_s(own.seconds[seen], launch_s[seen], analytical_model(number).wait) / kernel_s[seen])
@@ -92,7 +94,9 @@ def _near(fitted: FittedKernels, number: int, own: KernelSamples, at: Array, eff
     if trees is not None:
         told, leaves = fitted.tree_corrections(number, part, kernel_s[seen])
         grown = TreePredictions(told, leaves, len(trees.value))
-    return fit_kernel_gp(gp_coordinates(number, part.kernels), np.clip(left, -LARGEST_CORRECTION, LARGEST_CORRECTION), grown)
+    return fit_kernel_gp(
+        gp_coordinates(number, part.kernels), np.clip(left, -LARGEST_CORRECTION, LARGEST_CORRECTION), grown
+    )
 
 
 LOOKED_UP = 1024

@@ -162,7 +162,9 @@ def fit_transformer_steps(steps: Sequence[TransformerStep], elapsed_s: Sequence[
     covariance = np.linalg.inv(answer.jac.T @ answer.jac)
     seen = tuple(sorted({gpu_generation(step.device) for step in steps}))
     reach = log_magnitudes(steps)
-    return TransformerStepModel(theta, covariance, process, middle, scale, noise, seen, reach.min(axis=0), reach.max(axis=0))
+    return TransformerStepModel(
+        theta, covariance, process, middle, scale, noise, seen, reach.min(axis=0), reach.max(axis=0)
+    )
 
 
 def load_transformer_steps(state: State) -> TransformerStepModel:
@@ -172,7 +174,9 @@ def load_transformer_steps(state: State) -> TransformerStepModel:
     )
     process = GaussianProcess(trend=False).load(unnest("process", state))
     noise = float(floats(state["noise"])[0])
-    return TransformerStepModel(theta, covariance, process, middle, scale, noise, strings(state["generations"]), least, most)
+    return TransformerStepModel(
+        theta, covariance, process, middle, scale, noise, strings(state["generations"]), least, most
+    )
 
 
 def _remainder(x: Array, left: Array, usual: float) -> tuple[Process, Array, Array]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from leadline.core.samples import Sample, Value
+from leadline.core.runs import Sample, Value
 from leadline.estimators.ports import Array, Predictions, Regression, Regressor, State, floats, nest, unnest
 from leadline.estimators.tabular import encoding
 from leadline.estimators.tabular.encoding import FeatureEncoding

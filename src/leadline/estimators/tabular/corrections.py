@@ -54,7 +54,9 @@ def no_full_scale_correction(columns: int) -> FullScaleCorrection:
     return FullScaleCorrection(0.0, 0.0, 1.0, np.zeros(columns))
 
 
-def fit_full_scale_correction(x: Array, fitted: Array, table: SampleTable, logs: Array, scales: npt.NDArray[np.bool_]) -> FullScaleCorrection:
+def fit_full_scale_correction(
+    x: Array, fitted: Array, table: SampleTable, logs: Array, scales: npt.NDArray[np.bool_]
+) -> FullScaleCorrection:
     """Return how full-scale samples depart from what is ``fitted``; not at all where they do not lie beyond the others.
 
     ``x`` (n, columns) are the encoded rows, and ``scales`` the columns that carry scale, on which nothing may depend.
@@ -122,7 +124,9 @@ def load_unit_time_correction(state: State) -> UnitTimeCorrection | None:
     return UnitTimeCorrection(REGRESSION.load(state), state["columns"].astype(np.int64)) if state else None
 
 
-def fit_unit_time_correction(x: Array, left: Array, share: Array, table: SampleTable, known: FeatureEncoding, seed: int) -> UnitTimeCorrection | None:
+def fit_unit_time_correction(
+    x: Array, left: Array, share: Array, table: SampleTable, known: FeatureEncoding, seed: int
+) -> UnitTimeCorrection | None:
     """Return the correction of what is ``left`` of ln t, where the work's ``share`` of t tells of it; none if idle.
 
     ``x`` (n, columns) are the table's encoded rows. Whether it is worthwhile is tried on configurations left out.
@@ -132,7 +136,9 @@ def fit_unit_time_correction(x: Array, left: Array, share: Array, table: SampleT
         return None
     inputs, target = x[np.ix_(rows, columns)], left[rows] / share[rows]
     heed = table.weight[rows] * share[rows] ** 2
-    heed *= np.minimum(1.0, (4 * robust_deviation(target) / np.maximum(np.abs(target), 1e-12)) ** 2)  # wild ones tell less
+    heed *= np.minimum(
+        1.0, (4 * robust_deviation(target) / np.maximum(np.abs(target), 1e-12)) ** 2
+    )  # wild ones tell less
     heed = np.maximum(heed / heed.mean(), 1e-3)
     if not _worthwhile(inputs, target, heed, table.folds[rows], seed):
         return None

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from leadline.core.samples import Value
+from leadline.core.runs import Value
 from leadline.estimators.ports import Array, State, floats, integers, nest, strings, text_array, unnest
 
 ALIKE = 0.999

@@ -14,7 +14,7 @@ from functools import lru_cache
 import numpy as np
 
 from leadline.core.errors import InvalidInput
-from leadline.core.samples import Sample, Value
+from leadline.core.runs import Sample, Value
 from leadline.estimators.ports import (
     Array,
     FittedEstimator,
@@ -104,16 +104,22 @@ class UnitModel:
         table = tabulate_samples(known, least=LEAST_UNIT_RUNS, estimator=self.name)
         found = encoding.learn_encoding(table.rows, scale_features)
         x = found.encode(table.rows)[0]
-        straight = FittedUnitModel(self.name, count, unit, loop, found, corrections.no_full_scale_correction(x.shape[1]))
+        straight = FittedUnitModel(
+            self.name, count, unit, loop, found, corrections.no_full_scale_correction(x.shape[1])
+        )
         logs = np.log(straight.predict(table.rows).point)
-        return replace(straight, bend=corrections.fit_full_scale_correction(x, logs, table, table.logs, found.scales.astype(bool)))
+        return replace(
+            straight, bend=corrections.fit_full_scale_correction(x, logs, table, table.logs, found.scales.astype(bool))
+        )
 
     def load(self, state: State) -> FittedUnitModel:
         """Return the fitted laws that ``dump`` gave."""
         count, loop = (self.law.load(unnest(name, state)) for name in (COUNT, LOOP))
         unit = self.unit.load(unnest(UNIT, state))
         known = encoding.load_encoding(unnest("encoding", state))
-        return FittedUnitModel(self.name, count, unit, loop, known, corrections.load_full_scale_correction(unnest("bend", state)))
+        return FittedUnitModel(
+            self.name, count, unit, loop, known, corrections.load_full_scale_correction(unnest("bend", state))
+        )
 
 
 def regress_units(samples: Sequence[Sample], scale_features: Sequence[str]) -> tuple[FeatureEncoding, Array, Array]:
@@ -211,9 +217,13 @@ class PhasedModel:
         told = [one for one in samples if 0 < _startup(one) < one.value]
         if len(told) < LEAST_PHASED_RUNS or _off_units(told, scale_features) > UNLIKE:
             unlike = [replace(one, units=None, unit_s=None) for one in samples]
-            return FittedPhasedModel(self.name, {WHOLE: self.recipe.fit(unlike, scale_features=scale_features, seed=seed)})
+            return FittedPhasedModel(
+                self.name, {WHOLE: self.recipe.fit(unlike, scale_features=scale_features, seed=seed)}
+            )
 
-        def fit(recipe: StorableEstimator, runs: Sequence[Sample], values: Sequence[float], *, last: bool) -> FittedEstimator:
+        def fit(
+            recipe: StorableEstimator, runs: Sequence[Sample], values: Sequence[float], *, last: bool
+        ) -> FittedEstimator:
             of_phase = [
                 replace(one, value=value, startup_s=None, work_s=None, censored=one.censored and last)
                 for one, value in zip(runs, values, strict=True)
@@ -234,7 +244,9 @@ class PhasedModel:
             last=True,
         )
         left = _left(samples, left, [one.work_s for one in samples], work)
-        return FittedPhasedModel(self.name, {STARTUP: startup, WORK: work, REST: fit(self.other, samples, left, last=True)})
+        return FittedPhasedModel(
+            self.name, {STARTUP: startup, WORK: work, REST: fit(self.other, samples, left, last=True)}
+        )
 
     def load(self, state: State) -> FittedPhasedModel:
         """Return the fitted phases that ``dump`` gave."""

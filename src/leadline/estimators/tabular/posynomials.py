@@ -142,7 +142,9 @@ def _prior(problem: FormProblem, count: int) -> PosynomialPrior:
     return PosynomialPrior(mean, deviation, low)
 
 
-def _simplify(problem: FormProblem, prior: PosynomialPrior, theta: Array, sigma: Array) -> tuple[PosynomialPrior, Array]:
+def _simplify(
+    problem: FormProblem, prior: PosynomialPrior, theta: Array, sigma: Array
+) -> tuple[PosynomialPrior, Array]:
     """Set exponents to plain numbers, the likeliest first, while the evidence rises.
 
     A plain number has a probability of its own (a spike), any other shares the rest (the slab), as in Mitchell and

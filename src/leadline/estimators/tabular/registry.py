@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from leadline.core.errors import InvalidInput, UnknownName
-from leadline.core.samples import Sample, Value
+from leadline.core.runs import Sample, Value
 from leadline.estimators.gp import GaussianProcess
 from leadline.estimators.ports import FittedEstimator, Predictions, State, StorableEstimator, nest, text_array, unnest
 from leadline.estimators.tabular.additive_model import AdditiveForm

@@ -7,7 +7,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from leadline.core.samples import Sample, Value
+from leadline.core.runs import Sample, Value
 from leadline.estimators.ports import Array, Predictions, State, floats, integers, nest, unnest
 from leadline.estimators.tabular import corrections, encoding
 from leadline.estimators.tabular import corrections as bend

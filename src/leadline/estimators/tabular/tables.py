@@ -9,8 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from leadline.core.errors import InvalidInput
-from leadline.core.runs import Scale
-from leadline.core.samples import Sample, Value
+from leadline.core.runs import Sample, Scale, Value
 from leadline.estimators.ports import Array
 
 FULL_SCALE_SHARE = 0.25

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field, replace
 
 from leadline.core.estimate import Interval
 from leadline.core.jobs import JobState
-from leadline.core.plane import Action, Attempt, Decision, Job, Kind, Plan, Situation
-from leadline.core.waits import planned_wait
+from leadline.core.plane import Action, Attempt, AttemptPlan, Decision, EventKind, Job, Situation
+from leadline.core.queues import wait_from_plan
 from leadline.execution.clock import Clock, epoch_s
 from leadline.execution.plane.advisor import Advisor, Decide, Expectation
 from leadline.execution.plane.diagnose import Diagnosis
@@ -51,7 +51,7 @@ class Actor:
         told_alike = decision.action in (Action.KEEP, Action.CHECKPOINT) or self._is_fixed(attempt, decision)
         if told_alike and not self._worth_telling(attempt):
             return
-        self.book.write(notes=[NewEvent(Kind.DECISION, job.key, attempt.key, decision_details(decision))])
+        self.book.write(notes=[NewEvent(EventKind.DECISION, job.key, attempt.key, decision_details(decision))])
         self._act(job, attempt, decision)
 
     def judge_waiting(self, system: str) -> None:
@@ -115,7 +115,7 @@ class Actor:
     def _scheduled_wait_s(self, attempt: Attempt, now_s: float) -> Interval | None:
         """Return how long an attempt still waits by its scheduler's own plan, where that is all that is known."""
         start_s = self.starts.get(attempt.key) if attempt.state is JobState.PENDING else None
-        return None if start_s is None else planned_wait(max(0.0, start_s - now_s))
+        return None if start_s is None else wait_from_plan(max(0.0, start_s - now_s))
 
     def _act(self, job: Job, attempt: Attempt, decision: Decision) -> None:
         scheduler = self.schedulers[attempt.place.system]
@@ -128,12 +128,12 @@ class Actor:
                 if not longer:
                     self.fixed.add(attempt.key)
                 counted = replace(attempt, refused_extensions=attempt.refused_extensions + longer)
-                self._tell(Kind.FAULT, counted, {"why": str(error), "asked": decision.action.value})
+                self._tell(EventKind.FAULT, counted, {"why": str(error), "asked": decision.action.value})
                 return
             changed = replace(attempt, walltime_s=asked.walltime_s)
-            self._tell(Kind.STATE, changed, {"state": attempt.state.value, "walltime_s": asked.walltime_s})
+            self._tell(EventKind.STATE, changed, {"state": attempt.state.value, "walltime_s": asked.walltime_s})
         elif decision.action in (Action.MOVE, Action.RESUBMIT):
-            plan = Plan(decision.place or attempt.place, asked or attempt.resources, reason=decision.reason)
+            plan = AttemptPlan(decision.place or attempt.place, asked or attempt.resources, reason=decision.reason)
             self._withdraw(attempt, replace(job, plan=plan, reason=decision.reason))
         elif decision.action is Action.WITHDRAW or decision.action is Action.GIVE_UP:
             self._withdraw(attempt, replace(job, reason=decision.reason))
@@ -159,15 +159,18 @@ class Actor:
         job, runs = _now(self.book, job, runs)
         if runs.state is not JobState.RUNNING or runs.withdrawn or job.cancelled:
             return runs
-        others = [one for one in job.live if one.key != runs.key and not one.withdrawn]
+        others = [one for one in job.live_attempts if one.key != runs.key and not one.withdrawn]
         chosen = replace(runs, begins=runs.held)
         if chosen == runs and not others:
             return runs
         why = f"a copy of it runs at {runs.place}"
-        notes = [NewEvent(Kind.DECISION, job.key, one.key, {"action": Action.WITHDRAW.value, "why": why}) for one in others]
+        notes = [
+            NewEvent(EventKind.DECISION, job.key, one.key, {"action": Action.WITHDRAW.value, "why": why})
+            for one in others
+        ]
         if chosen != runs:
             said = {"action": Action.BEGIN.value, "why": "it is the first copy that runs"}
-            notes.insert(0, NewEvent(Kind.DECISION, job.key, runs.key, said))
+            notes.insert(0, NewEvent(EventKind.DECISION, job.key, runs.key, said))
         self.book.write(attempts=[chosen, *(replace(one, withdrawn=True) for one in others)], notes=notes)
         return chosen
 
@@ -175,7 +178,7 @@ class Actor:
         """Take an attempt back: it is written down, so that its end is known for what it is, and then carried out."""
         self.book.write(jobs=[job], attempts=[replace(attempt, withdrawn=True)])
 
-    def _tell(self, kind: Kind, attempt: Attempt, said: EventDetails) -> None:
+    def _tell(self, kind: EventKind, attempt: Attempt, said: EventDetails) -> None:
         self.book.write(attempts=[attempt], notes=[NewEvent(kind, attempt.job, attempt.key, said)])
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from leadline.core.estimate import Interval
-from leadline.core.plane import Alternative, Attempt, Decision, Job, Plan, Situation
+from leadline.core.plane import Alternative, Attempt, AttemptPlan, Decision, Job, Situation
 from leadline.execution.plane.diagnose import Diagnosis
 from leadline.execution.schedulers.port import SchedulerStatus
 from leadline.execution.wrapper.outcome import JobOutcome
@@ -37,7 +37,7 @@ class EndedAttempt:
 class Advisor(Protocol):
     """The plane's counsel; the composition root makes one of estimators, catalog, prices and queue waits."""
 
-    def plans(self, job: Job) -> tuple[Plan, ...]:
+    def plans(self, job: Job) -> tuple[AttemptPlan, ...]:
         """Return where and with which request a job is first submitted: one plan for each copy that may wait at once.
 
         Raises:

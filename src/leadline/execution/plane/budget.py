@@ -38,7 +38,9 @@ def propose_same_place(
     return Proposal(Action.RESUBMIT, reason, resources, view.attempt.place, known, price, delay_s, evidence or {})
 
 
-def propose_other_place(view: SituationView, other: Alternative, reason: str, evidence: Evidence | None = None) -> Proposal:
+def propose_other_place(
+    view: SituationView, other: Alternative, reason: str, evidence: Evidence | None = None
+) -> Proposal:
     """Propose an attempt at another place."""
     known = HalfLogNormals.of(other.elapsed_s) if other.elapsed_s is not None else view.time()
     run_s = other.elapsed_s.point if other.elapsed_s is not None else other.resources.walltime_s

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from leadline.core.jobs import JobState
-from leadline.core.plane import Attempt, Cause
+from leadline.core.plane import Attempt, FailureCause
 from leadline.core.units import format_bytes, format_duration
 from leadline.execution.clock import epoch_s
 from leadline.execution.plane.failure_patterns import FailureSign, decisive_sign, final_signs, read_signs
@@ -21,12 +21,12 @@ EARLY = 0.9
 """A wrapper that speaks of the limit before this share of it has passed is not believed."""
 
 _STATE_OF = {
-    Cause.HOST_MEMORY: JobState.OUT_OF_MEMORY,
-    Cause.GPU_MEMORY: JobState.OUT_OF_MEMORY,
-    Cause.WALLTIME: JobState.TIMEOUT,
-    Cause.PREEMPTION: JobState.PREEMPTED,
-    Cause.NODE: JobState.NODE_FAIL,
-    Cause.DEPENDENCY: JobState.CANCELLED,
+    FailureCause.HOST_MEMORY: JobState.OUT_OF_MEMORY,
+    FailureCause.GPU_MEMORY: JobState.OUT_OF_MEMORY,
+    FailureCause.WALLTIME: JobState.TIMEOUT,
+    FailureCause.PREEMPTION: JobState.PREEMPTED,
+    FailureCause.NODE: JobState.NODE_FAIL,
+    FailureCause.DEPENDENCY: JobState.CANCELLED,
 }
 _OWN_SIGNALS = (signal.SIGSEGV, signal.SIGABRT, signal.SIGILL, signal.SIGFPE, signal.SIGTRAP, signal.SIGSYS)
 _NO_OUTPUT = 53
@@ -39,7 +39,7 @@ class Diagnosis:
     """How an attempt ended, by what (``None``: it has not, or it is done), and the sentences that this rests on."""
 
     state: JobState
-    cause: Cause | None = None
+    cause: FailureCause | None = None
     evidence: tuple[str, ...] = ()
 
 
@@ -60,7 +60,7 @@ def diagnose(
     behind gives way to a wrapper that has seen the end.
     """
     if outcome is not None and outcome.never_released:
-        cause = Cause.PLANE if attempt.withdrawn else Cause.TRANSIENT
+        cause = FailureCause.PLANE if attempt.withdrawn else FailureCause.TRANSIENT
         return Diagnosis(JobState.CANCELLED, cause, (outcome.reason,))
     status, forgotten = _before_it_was_forgotten(attempt, status, outcome)
     outcome, remarks = (outcome, forgotten) if forgotten else _believable(attempt, status, outcome)
@@ -69,7 +69,13 @@ def diagnose(
 
 
 def _found(
-    attempt: Attempt, status: SchedulerStatus | None, outcome: JobOutcome | None, log: str, *, cancelled: bool, user_id: int | None
+    attempt: Attempt,
+    status: SchedulerStatus | None,
+    outcome: JobOutcome | None,
+    log: str,
+    *,
+    cancelled: bool,
+    user_id: int | None,
 ) -> Diagnosis:
     ended = outcome is not None and outcome.state.final
     if status is None or status.state is JobState.UNKNOWN:
@@ -128,15 +134,15 @@ class _Left:
         state, said = self.status.state, f"the scheduler says {self.status.state.value}{_because(self.status.reason)}"
         ran_out = decisive_sign(sign for sign in final_signs(self.logged) if sign.cause in _MEMORY)
         if state is JobState.OUT_OF_MEMORY:
-            on_gpu = ran_out is not None and ran_out.cause is Cause.GPU_MEMORY
-            if on_gpu and ran_out is not None and not any(sign.cause is Cause.HOST_MEMORY for sign in self.told):
-                return self._of(Cause.GPU_MEMORY, said, f"the log ends with: {ran_out.line}")
-            return self._of(Cause.HOST_MEMORY, said, *self._figures(Cause.HOST_MEMORY))
+            on_gpu = ran_out is not None and ran_out.cause is FailureCause.GPU_MEMORY
+            if on_gpu and ran_out is not None and not any(sign.cause is FailureCause.HOST_MEMORY for sign in self.told):
+                return self._of(FailureCause.GPU_MEMORY, said, f"the log ends with: {ran_out.line}")
+            return self._of(FailureCause.HOST_MEMORY, said, *self._figures(FailureCause.HOST_MEMORY))
         if state is JobState.TIMEOUT:
             if ran_out is not None:
                 return self._of(ran_out.cause, f"{said}, but it hung after: {ran_out.line}")
-            return self._of(Cause.WALLTIME, said, *self._figures(Cause.WALLTIME))
-        return self._of(Cause.NODE if state is JobState.NODE_FAIL else Cause.PREEMPTION, said)
+            return self._of(FailureCause.WALLTIME, said, *self._figures(FailureCause.WALLTIME))
+        return self._of(FailureCause.NODE if state is JobState.NODE_FAIL else FailureCause.PREEMPTION, said)
 
     def failed(self) -> Diagnosis:
         """Return what lies behind FAILED: scheduler and wrapper first, then the log, then code and signal alone."""
@@ -148,7 +154,9 @@ class _Left:
             return self._of(logged.cause, f"the log says: {logged.line}", *self._figures(logged.cause))
         if self._signal() == signal.SIGKILL and self._near():
             return self._of(
-                Cause.HOST_MEMORY, "it was ended by SIGKILL near its limit of memory", *self._figures(Cause.HOST_MEMORY)
+                FailureCause.HOST_MEMORY,
+                "it was ended by SIGKILL near its limit of memory",
+                *self._figures(FailureCause.HOST_MEMORY),
             )
         sign = told or logged
         if sign is not None:
@@ -159,36 +167,38 @@ class _Left:
         """Return who cancelled it, or what a cancellation stands for."""
         sign = decisive_sign(sign for sign in (*self.told, *final_signs(self.logged)) if sign.cause in _SCHEDULERS)
         if self.attempt.withdrawn:
-            return self._of(Cause.PLANE, "the plane took it back")
+            return self._of(FailureCause.PLANE, "the plane took it back")
         if by_user:
-            return self._of(Cause.USER, "its user took it back")
+            return self._of(FailureCause.USER, "its user took it back")
         if sign is not None:
             return self._of(sign.cause, f"the scheduler says CANCELLED, but: {sign.line}")
         match = _BY.search(self.status.reason)
         if match is None:
-            return self._of(Cause.USER, f"it was cancelled outside the plane{_because(self.status.reason)}")
+            return self._of(FailureCause.USER, f"it was cancelled outside the plane{_because(self.status.reason)}")
         by = int(match[1])
         staff = by == 0 or (user_id is not None and by != user_id)
         who = "an administrator" if staff else "its user"
-        return self._of(Cause.ADMINISTRATOR if staff else Cause.USER, f"{who} cancelled it (user {by})")
+        return self._of(FailureCause.ADMINISTRATOR if staff else FailureCause.USER, f"{who} cancelled it (user {by})")
 
     def _by_code(self) -> Diagnosis:
         """Return what an exit code and a signal tell by themselves."""
         code, number = self._exit_code(), self._signal()
         if code in (126, 127):
             what = "not found" if code == 127 else "not executable"
-            return self._of(Cause.PROGRAM, f"exit code {code}: the command, or one that it calls, is {what}")
+            return self._of(FailureCause.PROGRAM, f"exit code {code}: the command, or one that it calls, is {what}")
         if number == _NO_OUTPUT:
-            return self._of(Cause.PROGRAM, "its output file could not be opened: a folder is missing or not writable")
+            return self._of(
+                FailureCause.PROGRAM, "its output file could not be opened: a folder is missing or not writable"
+            )
         if number in _OWN_SIGNALS:
-            return self._of(Cause.PROGRAM, f"the program ended itself by {signal.Signals(number).name}")
+            return self._of(FailureCause.PROGRAM, f"the program ended itself by {signal.Signals(number).name}")
         if number == signal.SIGBUS:
-            return self._of(Cause.TRANSIENT, "SIGBUS: memory behind a file or a device was not there")
+            return self._of(FailureCause.TRANSIENT, "SIGBUS: memory behind a file or a device was not there")
         if number:
-            return self._of(Cause.UNKNOWN, f"it was ended by signal {number}, and nothing tells by whom")
-        return self._of(Cause.UNKNOWN, f"it ended with exit code {code}, and nothing tells why")
+            return self._of(FailureCause.UNKNOWN, f"it was ended by signal {number}, and nothing tells by whom")
+        return self._of(FailureCause.UNKNOWN, f"it ended with exit code {code}, and nothing tells why")
 
-    def _of(self, cause: Cause, *evidence: str) -> Diagnosis:
+    def _of(self, cause: FailureCause, *evidence: str) -> Diagnosis:
         state = _STATE_OF.get(cause, self.status.state)
         return Diagnosis(JobState.FAILED if state is JobState.COMPLETED else state, cause, evidence)
 
@@ -205,13 +215,13 @@ class _Left:
         limit, seen = self.attempt.resources.memory_bytes_per_node, memory_seen(self.attempt, self.status, self.outcome)
         return limit is not None and seen is not None and seen >= NEAR * limit
 
-    def _figures(self, cause: Cause) -> tuple[str, ...]:
+    def _figures(self, cause: FailureCause) -> tuple[str, ...]:
         """Return the sentence that holds what was used against what was asked for."""
-        if cause is Cause.WALLTIME:
+        if cause is FailureCause.WALLTIME:
             limit_s = self.attempt.walltime_s or self.attempt.resources.walltime_s
             return (f"its limit was {format_duration(limit_s)}",) if limit_s else ()
         seen, limit = memory_seen(self.attempt, self.status, self.outcome), self.attempt.resources.memory_bytes_per_node
-        if cause is not Cause.HOST_MEMORY or not seen:
+        if cause is not FailureCause.HOST_MEMORY or not seen:
             return ()
         return (f"{format_bytes(seen)} were seen{f' of {format_bytes(limit)} asked for' if limit else ''}",)
 
@@ -228,9 +238,15 @@ def memory_seen(attempt: Attempt, status: SchedulerStatus | None, outcome: JobOu
     return max(seen, default=None)
 
 
-_CUT = {JobState.OUT_OF_MEMORY: Cause.HOST_MEMORY, JobState.TIMEOUT: Cause.WALLTIME}
-_MEMORY = (Cause.GPU_MEMORY, Cause.HOST_MEMORY)
-_SCHEDULERS = (Cause.WALLTIME, Cause.PREEMPTION, Cause.NODE, Cause.DEPENDENCY, Cause.HOST_MEMORY)
+_CUT = {JobState.OUT_OF_MEMORY: FailureCause.HOST_MEMORY, JobState.TIMEOUT: FailureCause.WALLTIME}
+_MEMORY = (FailureCause.GPU_MEMORY, FailureCause.HOST_MEMORY)
+_SCHEDULERS = (
+    FailureCause.WALLTIME,
+    FailureCause.PREEMPTION,
+    FailureCause.NODE,
+    FailureCause.DEPENDENCY,
+    FailureCause.HOST_MEMORY,
+)
 
 
 def _signs(attempt: Attempt, status: SchedulerStatus, outcome: JobOutcome | None) -> list[FailureSign]:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable
 
 from leadline.core.errors import LeadlineError, SchedulerUnreachable
 from leadline.core.jobs import JobState
-from leadline.core.plane import Attempt, Kind
+from leadline.core.plane import Attempt, EventKind
 from leadline.execution.clock import Clock, SystemClock
 from leadline.execution.plane.actor import Actor
 from leadline.execution.plane.advisor import Advisor, Decide, Diagnose
@@ -128,11 +128,11 @@ class Plane:
     def _load(self) -> None:
         """Read the journal; a system that cannot be reached keeps its jobs until it can, and they are left alone."""
         self.book.load()
-        for system in {one.place.system for job in self.book.jobs.values() for one in job.live}:
+        for system in {one.place.system for job in self.book.jobs.values() for one in job.live_attempts}:
             try:
                 self.admit(system)
             except LeadlineError as error:
-                self.book.write(notes=[NewEvent(Kind.FAULT, details={"system": system, "why": str(error)})])
+                self.book.write(notes=[NewEvent(EventKind.FAULT, details={"system": system, "why": str(error)})])
         self._loaded = True
 
     def _watch(self, watcher: Watcher) -> None:
@@ -170,15 +170,15 @@ class Plane:
 
     def _unreachable(self, watcher: Watcher, error: SchedulerUnreachable) -> None:
         if watcher.rhythm.failed(str(error)):
-            self.book.write(notes=[NewEvent(Kind.FAULT, details={"system": watcher.system, "why": str(error)})])
+            self.book.write(notes=[NewEvent(EventKind.FAULT, details={"system": watcher.system, "why": str(error)})])
 
     def _cancel(self) -> None:
         """Carry out what users, or the plane itself, took back; what was not reached is tried again."""
-        self._told &= {one.key for key in self.book.unwanted for one in self.book.jobs[key].live}
+        self._told &= {one.key for key in self.book.unwanted for one in self.book.jobs[key].live_attempts}
         for job in [self.book.jobs[key] for key in self.book.unwanted]:
-            if job.cancelled and not job.closed and not job.live:
+            if job.cancelled and not job.closed and not job.live_attempts:
                 self.book.close(job, JobState.CANCELLED, "cancelled by its user")
-            for attempt in job.live:
+            for attempt in job.live_attempts:
                 if (job.cancelled or attempt.withdrawn) and attempt.key not in self._told and self._end(attempt):
                     self._told.add(attempt.key)
 
@@ -195,7 +195,7 @@ class Plane:
             self._unreachable(watcher, error)
             return False
         except RequestRefused as error:
-            self.book.write(notes=[NewEvent(Kind.FAULT, attempt.job, attempt.key, {"why": str(error)})])
+            self.book.write(notes=[NewEvent(EventKind.FAULT, attempt.job, attempt.key, {"why": str(error)})])
         watcher.rhythm.hurry()
         return True
 

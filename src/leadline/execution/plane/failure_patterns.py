@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from leadline.core.plane import Cause
+from leadline.core.plane import FailureCause
 from leadline.execution.wrapper.outcome import STARTED_BEFORE
 
 FINAL_LINES = 15
@@ -13,35 +13,35 @@ LINES = 400
 WIDTH = 300
 
 _SIGNS = {
-    Cause.GPU_MEMORY: (
+    FailureCause.GPU_MEMORY: (
         r"(CUDA|HIP|XPU) out of memory", r"MPS backend out of memory", r"torch\.(cuda\.)?OutOfMemoryError",
         r"CUDA_ERROR_OUT_OF_MEMORY", r"cudaErrorMemoryAllocation", r"CUDA error: out of memory",
         r"cudaMalloc failed: out of memory", r"CU(BLAS|DNN|SOLVER|SPARSE|FFT)_STATUS_ALLOC_FAILED",
         r"Cuda failure \d* ?'out of memory'", r"RESOURCE_EXHAUSTED: .*(out of memory|allocat)",
         r"OOM when allocating tensor",
     ),
-    Cause.HOST_MEMORY: (
+    FailureCause.HOST_MEMORY: (
         r"oom[-_ ]kill", r"out-of-memory handler", r"exceeded [\w ]*memory limit", r"Out of memory: Kill",
         r"std::bad_alloc", r"\bMemoryError\b", r"\b_ArrayMemoryError\b", r"DefaultCPUAllocator: (can't|not enough)",
         r"Cannot allocate memory", r"java\.lang\.OutOfMemoryError", r"killed by signal: Killed", r"\bOUT_OF_ME",
         r"\b0:125\b", r"job killed: p?v?mem \S+ exceeded limit",
     ),
-    Cause.WALLTIME: (r"DUE TO TIME LIMIT", r"job killed: walltime \S+ exceeded limit"),
-    Cause.PREEMPTION: (r"DUE TO PREEMPTION",),
-    Cause.NODE: (
+    FailureCause.WALLTIME: (r"DUE TO TIME LIMIT", r"job killed: walltime \S+ exceeded limit"),
+    FailureCause.PREEMPTION: (r"DUE TO PREEMPTION",),
+    FailureCause.NODE: (
         r"DUE TO NODE FAILURE", r"\bBOOT_FAIL", r"\bNODE_FAIL", r"\bNodeDown\b", r"\bJobLaunchFailure\b",
         r"\bProlog error", r"\bECC error", r"fallen off the bus", r"devices? (is|are) busy or unavailable",
         rf"^leadline: \S+ {STARTED_BEFORE}",
         r"no CUDA-capable device is detected", r"\bXid\b.*: (48|63|64|74|79|94|95),",
     ),
-    Cause.STORAGE: (r"Disk quota exceeded", r"No space left on device", r"\bEDQUOT\b", r"\bENOSPC\b"),
-    Cause.DEPENDENCY: (r"DependencyNeverSatisfied",),
-    Cause.PROGRAM: (
+    FailureCause.STORAGE: (r"Disk quota exceeded", r"No space left on device", r"\bEDQUOT\b", r"\bENOSPC\b"),
+    FailureCause.DEPENDENCY: (r"DependencyNeverSatisfied",),
+    FailureCause.PROGRAM: (
         r"insufficient shared memory \(shm\)", r": command not found", r"\bModuleNotFoundError\b", r"\bImportError\b",
         r"\bSyntaxError\b", r"error while loading shared libraries", r"Exec format error", r"Segmentation fault",
         r"Illegal instruction", r"illegal memory access", r"device-side assert", r"cannot execute",
     ),
-    Cause.TRANSIENT: (
+    FailureCause.TRANSIENT: (
         r"Stale (NFS )?file handle", r"\bESTALE\b", r"Input/output error", r"Transport endpoint is not connected",
         r"Connection (reset|refused|timed out|closed by|aborted)", r"ConnectionResetError", r"ConnectionRefusedError",
         r"Temporary failure in name resolution", r"Network is unreachable", r"No route to host", r"Socket timed out",
@@ -51,14 +51,14 @@ _SIGNS = {
 }  # fmt: skip
 _READ = tuple((cause, re.compile("|".join(patterns), re.IGNORECASE)) for cause, patterns in _SIGNS.items())
 _ORDER = (
-    (Cause.GPU_MEMORY, Cause.HOST_MEMORY),
-    (Cause.WALLTIME,),
-    (Cause.PREEMPTION,),
-    (Cause.NODE,),
-    (Cause.DEPENDENCY,),
-    (Cause.STORAGE,),
-    (Cause.PROGRAM,),
-    (Cause.TRANSIENT,),
+    (FailureCause.GPU_MEMORY, FailureCause.HOST_MEMORY),
+    (FailureCause.WALLTIME,),
+    (FailureCause.PREEMPTION,),
+    (FailureCause.NODE,),
+    (FailureCause.DEPENDENCY,),
+    (FailureCause.STORAGE,),
+    (FailureCause.PROGRAM,),
+    (FailureCause.TRANSIENT,),
 )
 """Which cause is believed where several are named: the end of one process brings errors of networks to the others."""
 _TRACEBACK = "Traceback (most recent call last)"
@@ -73,7 +73,7 @@ _GPU = re.compile(r"cuda|cud|cub|hip|gpu|xpu|mps|torch", re.IGNORECASE)
 class FailureSign:
     """A line that tells of a cause, and how many lines before the end it stands."""
 
-    cause: Cause
+    cause: FailureCause
     line: str
     before_end: int = 0
 
@@ -93,7 +93,7 @@ def read_signs(text: str, *, gpus: bool = True) -> list[FailureSign]:
         cause = _cause_of(line, gpus=gpus)
         exception = _EXCEPTION.match(line) if traced else None
         if cause is None and exception and not (exception["name"] in _ECHOES or (chained and found)):
-            cause = Cause.PROGRAM
+            cause = FailureCause.PROGRAM
         if cause is not None:
             found.append(FailureSign(cause, line, len(lines) - 1 - at))
         if exception:
@@ -112,10 +112,10 @@ def final_signs(signs: Iterable[FailureSign]) -> list[FailureSign]:
     return [sign for sign in signs if sign.before_end < FINAL_LINES]
 
 
-def _cause_of(line: str, *, gpus: bool) -> Cause | None:
+def _cause_of(line: str, *, gpus: bool) -> FailureCause | None:
     cause = next((cause for cause, pattern in _READ if pattern.search(line)), None)
     if gpus:
         return cause
-    if cause is Cause.GPU_MEMORY and not _GPU.search(line):
-        return Cause.HOST_MEMORY
-    return Cause.PROGRAM if cause is Cause.NODE and "no CUDA-capable device" in line else cause
+    if cause is FailureCause.GPU_MEMORY and not _GPU.search(line):
+        return FailureCause.HOST_MEMORY
+    return FailureCause.PROGRAM if cause is FailureCause.NODE and "no CUDA-capable device" in line else cause

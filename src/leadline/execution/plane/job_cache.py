@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
 from leadline.core.jobs import JobState
-from leadline.core.plane import Attempt, Job, Kind
+from leadline.core.plane import Attempt, EventKind, Job
 from leadline.execution.plane.journal import NewEvent, PlaneJournal
 
 
@@ -49,7 +49,9 @@ class JobCache:
             elif not job.recorded:
                 self._hold(job)
 
-    def write(self, *, jobs: Iterable[Job] = (), attempts: Iterable[Attempt] = (), notes: Iterable[NewEvent] = ()) -> None:
+    def write(
+        self, *, jobs: Iterable[Job] = (), attempts: Iterable[Attempt] = (), notes: Iterable[NewEvent] = ()
+    ) -> None:
         """Write to the journal, then to memory: what memory holds is on the disk."""
         jobs, attempts = list(jobs), list(attempts)
         self.journal.write(jobs=jobs, attempts=attempts, events=notes)
@@ -95,7 +97,7 @@ class JobCache:
                 self.at_system[attempt.place.system][attempt.key] = attempt
             else:
                 self.at_system[attempt.place.system].pop(attempt.key, None)
-        live = job.live
+        live = job.live_attempts
         unrecorded = job.closed or any(not one.live and not one.recorded for one in job.attempts)
         _mark(self.idle, job.key, is_so=not gone and not live and not job.closed)
         _mark(self.leaving, job.key, is_so=not gone and unrecorded)
@@ -105,7 +107,7 @@ class JobCache:
 def closed_job(job: Job, state: JobState, why: str) -> tuple[Job, NewEvent]:
     """Return a job as it is closed, and the event that tells it; both are yet to be written."""
     closed = replace(job, state=state, reason=why, plan=None)
-    return closed, NewEvent(Kind.SETTLED, job.key, "", {"state": state.value, "why": why})
+    return closed, NewEvent(EventKind.SETTLED, job.key, "", {"state": state.value, "why": why})
 
 
 def _mark(index: dict[str, None], key: str, *, is_so: bool) -> None:

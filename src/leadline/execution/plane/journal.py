@@ -11,10 +11,10 @@ from sqlite3 import Connection
 
 import msgspec
 
-from leadline.core.documents import dump, load
+from leadline.core.documents import from_json, to_json
 from leadline.core.errors import UnknownName
 from leadline.core.jobs import JobState
-from leadline.core.plane import Attempt, Event, Job, Kind, Plan
+from leadline.core.plane import Attempt, AttemptPlan, EventKind, Job, JournalEvent
 from leadline.execution.clock import Clock, SystemClock, iso_utc
 from leadline.files.sqlite import SqliteFile
 
@@ -63,7 +63,7 @@ EventDetails = Mapping[str, float | int | str | bool | None]
 class NewEvent:
     """An event to be written: what, of which job and attempt, with which figures."""
 
-    kind: Kind
+    kind: EventKind
     job: str = ""
     attempt: str = ""
     details: EventDetails = field(default_factory=dict)
@@ -87,9 +87,11 @@ class PlaneJournal(SqliteFile):
                     (job.key, position, job.state.value, job.reason, _plan(job), _document(job)),
                 )
                 if done.rowcount:
-                    self._tell(connection, [NewEvent(Kind.HANDED_OVER, job.key)])
+                    self._tell(connection, [NewEvent(EventKind.HANDED_OVER, job.key)])
 
-    def write(self, *, jobs: Iterable[Job] = (), attempts: Iterable[Attempt] = (), events: Iterable[NewEvent] = ()) -> None:
+    def write(
+        self, *, jobs: Iterable[Job] = (), attempts: Iterable[Attempt] = (), events: Iterable[NewEvent] = ()
+    ) -> None:
         """Write what changed of jobs and attempts, and the events that tell it: all or nothing, in one go.
 
         Of a job, its state, reason, plan and ``recorded`` are written, and never ``cancelled``, which is the
@@ -105,7 +107,7 @@ class PlaneJournal(SqliteFile):
                 connection.execute(
                     "INSERT INTO attempt (key, job, number, document) VALUES (?, ?, ?, ?) "
                     "ON CONFLICT (key) DO UPDATE SET document = excluded.document",
-                    (attempt.key, attempt.job, attempt.number, dump(attempt, indent=0)),
+                    (attempt.key, attempt.job, attempt.number, to_json(attempt, indent=0)),
                 )
             self._tell(connection, events)
 
@@ -114,7 +116,7 @@ class PlaneJournal(SqliteFile):
         with self.transaction() as connection:
             for key in keys:
                 connection.execute("UPDATE job SET cancelled = 1 WHERE key = ?", (key,))
-            self._tell(connection, [NewEvent(Kind.CANCEL, key) for key in keys])
+            self._tell(connection, [NewEvent(EventKind.CANCEL, key) for key in keys])
 
     def open_jobs(self) -> tuple[Job, ...]:
         """Return the jobs for which there is still something to do, in the order they were handed over."""
@@ -173,7 +175,7 @@ class PlaneJournal(SqliteFile):
         elements = self.array_elements(groups[0])
         return tuple(one for one in elements if str(one.index) == index) if index else elements
 
-    def latest_events(self, kind: Kind, jobs: Iterable[str]) -> dict[str, Event]:
+    def latest_events(self, kind: EventKind, jobs: Iterable[str]) -> dict[str, JournalEvent]:
         """Return the newest event of one kind of each of these jobs that has any, by job."""
         wanted, found = list(jobs), {}
         for at in range(0, len(wanted), _AT_ONCE):
@@ -185,13 +187,13 @@ class PlaneJournal(SqliteFile):
             found.update({one.job: one for one in map(_event, self.read(query, *part, kind))})
         return found
 
-    def outage_events(self) -> tuple[Event, ...]:
+    def outage_events(self) -> tuple[JournalEvent, ...]:
         """Return what no job is named in: systems that did not answer, and those that answer again, in their order."""
         query = (
             "SELECT number, at, kind, job, attempt, said FROM event WHERE job = '' AND (kind = ? OR "
             "(kind = ? AND json_extract(said, '$.answers') IS NOT NULL)) ORDER BY number"
         )
-        return tuple(map(_event, self.read(query, Kind.FAULT, Kind.POLL)))
+        return tuple(map(_event, self.read(query, EventKind.FAULT, EventKind.POLL)))
 
     def last_event(self) -> int:
         """Return the number of the newest event; 0 where there is none."""
@@ -204,12 +206,12 @@ class PlaneJournal(SqliteFile):
         if newest <= since:
             return newest, ()
         query = "SELECT DISTINCT job FROM event WHERE number > ? AND number <= ? AND kind IN (?, ?)"
-        rows = self.read(query, since, newest, Kind.HANDED_OVER, Kind.CANCEL)
+        rows = self.read(query, since, newest, EventKind.HANDED_OVER, EventKind.CANCEL)
         return newest, tuple(job for (job,) in rows)
 
     def events(
-        self, *, job: str | None = None, kinds: Collection[Kind] = (), since: int = 0, limit: int = -1
-    ) -> tuple[Event, ...]:
+        self, *, job: str | None = None, kinds: Collection[EventKind] = (), since: int = 0, limit: int = -1
+    ) -> tuple[JournalEvent, ...]:
         """Return events in their order: of one job or of all, of some kinds or of all; the last ``limit``."""
         conditions, values = ["number > ?"], [since, *([job] if job is not None else []), *kinds]
         if job is not None:
@@ -228,7 +230,7 @@ class PlaneJournal(SqliteFile):
         at = iso_utc(self._clock.now_s())
         connection.executemany(
             "INSERT INTO event (at, kind, job, attempt, said) VALUES (?, ?, ?, ?, ?)",
-            [(at, one.kind.value, one.job, one.attempt, dump(dict(one.details), indent=0)) for one in notes],
+            [(at, one.kind.value, one.job, one.attempt, to_json(dict(one.details), indent=0)) for one in notes],
         )
 
     def _jobs(
@@ -246,32 +248,34 @@ class PlaneJournal(SqliteFile):
             part = keys[at : at + _AT_ONCE]
             query = f"SELECT document FROM attempt WHERE job IN ({', '.join('?' * len(part))}) ORDER BY number, rowid"  # noqa: S608 - marks
             for (document,) in self.read(query, *part):
-                one = load(document, Attempt, what=f"an attempt of {self.path}")
+                one = from_json(document, Attempt, label=f"an attempt of {self.path}")
                 found[one.job] = (*found.get(one.job, ()), one)
         return found
 
     def _job(self, row: tuple[object, ...], attempts: tuple[Attempt, ...]) -> Job:
         key, state, cancelled, recorded, reason, plan, document = row
         return replace(
-            load(str(document), Job, what=f"job {key} of {self.path}"),
+            from_json(str(document), Job, label=f"job {key} of {self.path}"),
             state=JobState(str(state)),
             attempts=attempts,
             reason=str(reason),
-            plan=None if plan is None else load(str(plan), Plan, what=f"the plan of job {key} of {self.path}"),
+            plan=None
+            if plan is None
+            else from_json(str(plan), AttemptPlan, label=f"the plan of job {key} of {self.path}"),
             cancelled=bool(cancelled),
             recorded=bool(recorded),
         )
 
 
-def _event(row: tuple[object, ...]) -> Event:
+def _event(row: tuple[object, ...]) -> JournalEvent:
     number, at, kind, job, attempt, said = map(str, row)
-    return Event(int(number), at, Kind(kind), job, attempt, msgspec.json.decode(said, type=dict))
+    return JournalEvent(int(number), at, EventKind(kind), job, attempt, msgspec.json.decode(said, type=dict))
 
 
 def _document(job: Job) -> str:
     """Write what never changes of a job; the rest has columns, and attempts have rows."""
-    return dump(replace(job, attempts=(), plan=None), indent=0)
+    return to_json(replace(job, attempts=(), plan=None), indent=0)
 
 
 def _plan(job: Job) -> str | None:
-    return None if job.plan is None else dump(job.plan, indent=0)
+    return None if job.plan is None else to_json(job.plan, indent=0)

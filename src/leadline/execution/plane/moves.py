@@ -62,7 +62,7 @@ def move_to_fit(view: SituationView, fits: Callable[[Alternative], bool], reason
 
 def reachable(view: SituationView) -> list[Alternative]:
     """Return the other places that the policy names and where no copy of the job is, as the situation lists them."""
-    taken = {view.attempt.place, *(one.place for one in view.job.live)}
+    taken = {view.attempt.place, *(one.place for one in view.job.live_attempts)}
     return [one for one in view.situation.alternatives if one.place in view.policy.places and one.place not in taken]
 
 
@@ -139,7 +139,7 @@ def _soonest(view: SituationView, other: Alternative) -> float:
 
 def _there(view: SituationView, other: Alternative) -> Interval | None:
     """Return the time to the result there; ``None`` where a part of it, such as that of staging, is not known."""
-    if other.staging_s is None and view.job.carried_to(other.place.system) is not None:
+    if other.staging_s is None and view.job.checkpoint_source(other.place.system) is not None:
         return None
     return total([other.wait_s, other.elapsed_s], other.staging_s)
 

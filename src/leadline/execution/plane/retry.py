@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from leadline.core.jobs import JobState, ResourceSpec
-from leadline.core.plane import Action, Alternative, Attempt, Cause, Decision
+from leadline.core.plane import Action, Alternative, Attempt, Decision, FailureCause
 from leadline.core.units import MINUTE_S, format_bytes, format_duration
 from leadline.execution.plane.budget import Evidence, give_up, moment_s, propose_same_place, within_bounds
 from leadline.execution.plane.moves import fits_time, move_to_fit
@@ -17,29 +17,29 @@ LONGEST_DELAY_S = 1800.0
 TRANSIENT_TRIES = 2
 """How often what may be gone the next time is tried again; then it is not gone."""
 _CAUSE_OF = {
-    JobState.TIMEOUT: Cause.WALLTIME,
-    JobState.OUT_OF_MEMORY: Cause.HOST_MEMORY,
-    JobState.NODE_FAIL: Cause.NODE,
-    JobState.PREEMPTED: Cause.PREEMPTION,
-    JobState.FAILED: Cause.UNKNOWN,
+    JobState.TIMEOUT: FailureCause.WALLTIME,
+    JobState.OUT_OF_MEMORY: FailureCause.HOST_MEMORY,
+    JobState.NODE_FAIL: FailureCause.NODE,
+    JobState.PREEMPTED: FailureCause.PREEMPTION,
+    JobState.FAILED: FailureCause.UNKNOWN,
 }
 _NOT_AGAIN = {
-    Cause.PROGRAM: "its own program failed, and the same again would end the same",
-    Cause.STORAGE: "no room was left for its files; make room before it is submitted again",
-    Cause.DEPENDENCY: "a job that it depends on did not end as it had to",
-    Cause.USER: "its user cancelled it",
-    Cause.ADMINISTRATOR: "the site cancelled it",
-    Cause.UNKNOWN: "nothing tells why it failed, and it is not tried again blindly",
+    FailureCause.PROGRAM: "its own program failed, and the same again would end the same",
+    FailureCause.STORAGE: "no room was left for its files; make room before it is submitted again",
+    FailureCause.DEPENDENCY: "a job that it depends on did not end as it had to",
+    FailureCause.USER: "its user cancelled it",
+    FailureCause.ADMINISTRATOR: "the site cancelled it",
+    FailureCause.UNKNOWN: "nothing tells why it failed, and it is not tried again blindly",
 }
 
 
-def cause_of(view: SituationView) -> Cause:
+def cause_of(view: SituationView) -> FailureCause:
     """Return what ended the attempt: as it was diagnosed, else as its state says."""
     if view.situation.cause is not None:
         return view.situation.cause
     if view.attempt.state is JobState.CANCELLED:
-        return Cause.PLANE if view.attempt.withdrawn else Cause.USER
-    return _CAUSE_OF.get(view.attempt.state, Cause.UNKNOWN)
+        return FailureCause.PLANE if view.attempt.withdrawn else FailureCause.USER
+    return _CAUSE_OF.get(view.attempt.state, FailureCause.UNKNOWN)
 
 
 def after_end(view: SituationView) -> Decision:
@@ -116,7 +116,9 @@ def _after_gpu_memory(view: SituationView) -> Decision:
         return here is not None and other.gpu_memory_bytes is not None and other.gpu_memory_bytes >= MIN_RAISE * here
 
     cure = "a smaller batch, more accumulation, recomputed activations or a larger GPU would"
-    return move_to_fit(view, fits, reason) or give_up(view, f"{reason}; {cure}", {"cause": Cause.GPU_MEMORY.value})
+    return move_to_fit(view, fits, reason) or give_up(
+        view, f"{reason}; {cure}", {"cause": FailureCause.GPU_MEMORY.value}
+    )
 
 
 def _after_node(view: SituationView) -> Decision:
@@ -147,23 +149,23 @@ def _after_withdrawal(view: SituationView) -> Decision:
     return _again(view, "the plane took it back, and nothing followed: it is submitted again", back_off=False)
 
 
-_AFTER: dict[Cause, Callable[[SituationView], Decision]] = {
-    Cause.WALLTIME: _after_walltime,
-    Cause.HOST_MEMORY: _after_host_memory,
-    Cause.GPU_MEMORY: _after_gpu_memory,
-    Cause.NODE: _after_node,
-    Cause.PREEMPTION: _after_preemption,
-    Cause.TRANSIENT: _after_transient,
-    Cause.PLANE: _after_withdrawal,
+_AFTER: dict[FailureCause, Callable[[SituationView], Decision]] = {
+    FailureCause.WALLTIME: _after_walltime,
+    FailureCause.HOST_MEMORY: _after_host_memory,
+    FailureCause.GPU_MEMORY: _after_gpu_memory,
+    FailureCause.NODE: _after_node,
+    FailureCause.PREEMPTION: _after_preemption,
+    FailureCause.TRANSIENT: _after_transient,
+    FailureCause.PLANE: _after_withdrawal,
 }
 
 
-def _followed(view: SituationView, cause: Cause) -> str:
+def _followed(view: SituationView, cause: FailureCause) -> str:
     """Return why nothing has to follow this attempt: another one is there, or planned already."""
     if view.job.plan is not None and view.attempt.withdrawn:
         return "what follows it is planned already"
-    others = [one for one in view.job.live if one.key != view.attempt.key]
-    if others and (cause not in _NOT_AGAIN or cause is Cause.USER):
+    others = [one for one in view.job.live_attempts if one.key != view.attempt.key]
+    if others and (cause not in _NOT_AGAIN or cause is FailureCause.USER):
         return f"another copy of it is still at {others[0].place}"
     return ""
 

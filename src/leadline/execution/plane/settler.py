@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 
 from leadline.core.errors import SchedulerUnreachable
 from leadline.core.jobs import JobState
-from leadline.core.plane import Action, Attempt, Decision, Job, Kind, Plan
+from leadline.core.plane import Action, Attempt, AttemptPlan, Decision, EventKind, Job
 from leadline.execution.clock import Clock, iso_utc
 from leadline.execution.plane.actor import Actor, decision_details, has_checkpoint
 from leadline.execution.plane.advisor import Advisor, Diagnose, EndedAttempt
@@ -39,7 +39,9 @@ class Settler:
             held = jobs.get(end.attempt.job) or self.book.jobs[end.attempt.job]
             found = self.diagnose(end.attempt, end.status, end.outcome, end.log)
             ended = self._ended(end, found)
-            notes.append(NewEvent(Kind.STATE, ended.job, ended.key, {"state": found.state.value, "reason": ended.reason}))
+            notes.append(
+                NewEvent(EventKind.STATE, ended.job, ended.key, {"state": found.state.value, "reason": ended.reason})
+            )
             job = replace(held, attempts=tuple(ended if one.key == ended.key else one for one in held.attempts))
             job, told = self._next(job, ended, end.outcome, found)
             jobs[job.key] = job
@@ -98,10 +100,12 @@ class Settler:
             exit_code=outcome.exit_code if outcome else status.exit_code if status else None,
         )
 
-    def _next(self, job: Job, ended: Attempt, outcome: JobOutcome | None, found: Diagnosis) -> tuple[Job, list[NewEvent]]:
+    def _next(
+        self, job: Job, ended: Attempt, outcome: JobOutcome | None, found: Diagnosis
+    ) -> tuple[Job, list[NewEvent]]:
         """Return the job as the end of an attempt leaves it, and what is to be told of that."""
         done = any(one.state is JobState.COMPLETED for one in job.attempts)
-        if job.live:  # another copy is still there; it is of no more use if the job is done, or can only fail
+        if job.live_attempts:  # another copy is still there; it is of no more use if the job is done, or can only fail
             useless = done or job.cancelled or self._gives_up(job, ended, outcome, found)
             rest = tuple(replace(one, withdrawn=one.withdrawn or (one.live and useless)) for one in job.attempts)
             return replace(job, attempts=rest), []
@@ -114,7 +118,7 @@ class Settler:
         if ended.withdrawn and job.plan is not None:
             return job, []
         decision = self.actor.decide_end(job, ended, outcome, found)
-        told = [NewEvent(Kind.DECISION, job.key, ended.key, decision_details(decision))]
+        told = [NewEvent(EventKind.DECISION, job.key, ended.key, decision_details(decision))]
         if decision.action in (Action.RESUBMIT, Action.MOVE, Action.CHECKPOINT):
             attempts = tuple(
                 replace(one, segment=has_checkpoint(job, outcome)) if one.key == ended.key else one
@@ -131,9 +135,9 @@ class Settler:
             return False
         return self.actor.decide_end(job, ended, outcome, found).action is Action.GIVE_UP
 
-    def _plan(self, decision: Decision, ended: Attempt) -> Plan:
+    def _plan(self, decision: Decision, ended: Attempt) -> AttemptPlan:
         later = iso_utc(self.clock.now_s() + decision.delay_s) if decision.delay_s else None
-        return Plan(decision.place or ended.place, decision.resources or ended.resources, later, decision.reason)
+        return AttemptPlan(decision.place or ended.place, decision.resources or ended.resources, later, decision.reason)
 
 
 def _end_of(job: Job, ended: Attempt) -> JobState:

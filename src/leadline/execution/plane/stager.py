@@ -10,7 +10,7 @@ from pathlib import Path, PurePosixPath
 
 from leadline.core.errors import InvalidInput, LeadlineError, SchedulerUnreachable
 from leadline.core.jobs import JobSpec
-from leadline.core.plane import Attempt, Job, Kind
+from leadline.core.plane import Attempt, EventKind, Job
 from leadline.core.units import KIB
 from leadline.execution.clock import Clock
 from leadline.execution.plane.job_cache import JobCache
@@ -110,7 +110,7 @@ class Stager:
     def ready(self, job: Job) -> bool:
         """Whether a job that is about to be submitted has its checkpoint there; else it is being brought."""
         system = job.plan.place.system if job.plan else None
-        source = None if system is None else job.carried_to(system)
+        source = None if system is None else job.checkpoint_source(system)
         if source is None or system is None or self._is_there(job, source, system):
             return True
         one = self.copying.get(job.key)
@@ -123,8 +123,8 @@ class Stager:
         return False
 
     def _is_there(self, job: Job, source: Attempt, system: str) -> bool:
-        events = self.book.journal.events(job=job.key, kinds=[Kind.STAGED])
-        return any((one.attempt, one.said.get("to")) == (source.key, system) for one in events)
+        events = self.book.journal.events(job=job.key, kinds=[EventKind.STAGED])
+        return any((one.attempt, one.details.get("to")) == (source.key, system) for one in events)
 
     def _begin(self, job: Job, source: Attempt, system: str) -> bool:
         """Start a copy; ``True`` if there is none to make."""
@@ -164,7 +164,7 @@ class Stager:
         self.waits.pop(job.key, None)
         said: EventDetails = {"from": source.place.system, "to": system, "moved_bytes": copied.moved_bytes,
                 "elapsed_s": round(copied.elapsed_s, 6)}  # fmt: skip
-        self.book.write(notes=[NewEvent(Kind.STAGED, job.key, source.key, said)])
+        self.book.write(notes=[NewEvent(EventKind.STAGED, job.key, source.key, said)])
 
     def _failed(self, job: Job, source: Attempt, system: str, why: str) -> None:
         _, before_s = self.waits.get(job.key, (0.0, 0.0))
@@ -172,7 +172,7 @@ class Stager:
         pause_s = min(max(2 * before_s, first), most)
         self.waits[job.key] = self.clock.monotonic_s() + pause_s, pause_s
         said = {"place": system, "why": f"its checkpoint could not be brought there: {why}"}
-        self.book.write(notes=[NewEvent(Kind.FAULT, job.key, source.key, said)])
+        self.book.write(notes=[NewEvent(EventKind.FAULT, job.key, source.key, said)])
 
 
 def copy_checkpoint(way: CheckpointRoute, mark: str, between: Path) -> CopyReport:

@@ -8,7 +8,7 @@ from functools import partial
 
 from leadline.core.errors import InvalidInput, LeadlineError, SchedulerUnreachable
 from leadline.core.jobs import JobState
-from leadline.core.plane import After, Attempt, Job, Kind, Plan
+from leadline.core.plane import Attempt, AttemptPlan, DependencyKind, EventKind, Job
 from leadline.execution.clock import Clock, epoch_s, iso_utc
 from leadline.execution.plane.advisor import Advisor
 from leadline.execution.plane.job_cache import JobCache
@@ -66,7 +66,7 @@ class Submitter:
         self.book.write(
             jobs=[replace(self.book.jobs[key], plan=None) for key in {one.job for one in attempts}],
             attempts=[one for batch in batches for one in batch],
-            notes=[NewEvent(Kind.NOTED, one.job, one.key, _asked(one)) for batch in batches for one in batch],
+            notes=[NewEvent(EventKind.NOTED, one.job, one.key, _asked(one)) for batch in batches for one in batch],
         )
         return self._submit_all(batches) + self._again()
 
@@ -135,7 +135,7 @@ class Submitter:
             if state is None:
                 return False
             well = state is JobState.COMPLETED
-            if (job.after_kind is After.OK and not well) or (job.after_kind is After.NOT_OK and well):
+            if (job.after_kind is DependencyKind.OK and not well) or (job.after_kind is DependencyKind.NOT_OK and well):
                 self.book.close(job, JobState.CANCELLED, f"job {key}, which it waits for, ended {state.value}")
                 return False
         return True
@@ -224,34 +224,36 @@ class Submitter:
                 known.append(replace(one, scheduler_id=own, submitted_at=at))
         if known:
             said = {"found_again": found_again}
-            notes = [NewEvent(Kind.SUBMITTED, one.job, one.key, {"id": one.scheduler_id, **said}) for one in known]
+            notes = [NewEvent(EventKind.SUBMITTED, one.job, one.key, {"id": one.scheduler_id, **said}) for one in known]
             self.book.write(attempts=known, notes=notes)
 
     def _put_off(self, attempts: list[Attempt], why: str) -> None:
         """Let jobs wait here, as the scheduler takes no more of them for now."""
         later = iso_utc(self.clock.now_s() + BUSY_S)
-        self._withdraw(attempts, why, lambda one: Plan(one.place, one.resources, later, why))
+        self._withdraw(attempts, why, lambda one: AttemptPlan(one.place, one.resources, later, why))
 
     def _refused(self, attempts: list[Attempt], why: str) -> None:
         """Close jobs that the scheduler refused and that wait nowhere else."""
         self._withdraw(attempts, why, lambda _: None)
         for one in attempts:
             job = self.book.jobs[one.job]
-            if not job.live and not job.closed:
+            if not job.live_attempts and not job.closed:
                 self.book.close(job, JobState.FAILED, f"{one.place} refused it: {why}")
 
-    def _withdraw(self, attempts: list[Attempt], why: str, plan: Callable[[Attempt], Plan | None]) -> None:
+    def _withdraw(self, attempts: list[Attempt], why: str, plan: Callable[[Attempt], AttemptPlan | None]) -> None:
         now = iso_utc(self.clock.now_s())
         self.book.write(
             jobs=[replace(self.book.jobs[one.job], plan=plan(one)) for one in attempts],
             attempts=[
                 replace(one, state=JobState.CANCELLED, withdrawn=True, ended_at=now, reason=why) for one in attempts
             ],
-            notes=[NewEvent(Kind.FAULT, one.job, one.key, {"place": str(one.place), "why": why}) for one in attempts],
+            notes=[
+                NewEvent(EventKind.FAULT, one.job, one.key, {"place": str(one.place), "why": why}) for one in attempts
+            ],
         )
 
     def _fault(self, one: Attempt, why: str) -> None:
-        self.book.write(notes=[NewEvent(Kind.FAULT, one.job, one.key, {"place": str(one.place), "why": why})])
+        self.book.write(notes=[NewEvent(EventKind.FAULT, one.job, one.key, {"place": str(one.place), "why": why})])
 
 
 def _sent(scheduler: Scheduler, submission: Submission) -> str | LeadlineError:
@@ -262,7 +264,7 @@ def _sent(scheduler: Scheduler, submission: Submission) -> str | LeadlineError:
         return error
 
 
-def _attempt(job: Job, plan: Plan, number: int, noted_at: str) -> Attempt:
+def _attempt(job: Job, plan: AttemptPlan, number: int, noted_at: str) -> Attempt:
     resources = plan.resources if number == 1 else replace(plan.resources, least_walltime_s=None)
     return Attempt(
         uuid.uuid4().hex[:12], job.key, number, plan.place, resources, noted_at=noted_at,

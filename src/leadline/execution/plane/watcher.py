@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 
 from leadline.core.errors import SchedulerUnreachable
 from leadline.core.jobs import JobState
-from leadline.core.plane import Attempt, Kind
+from leadline.core.plane import Attempt, EventKind
 from leadline.execution.clock import Clock, iso_utc
 from leadline.execution.plane.job_cache import JobCache
 from leadline.execution.plane.journal import EventDetails, NewEvent
@@ -76,13 +76,17 @@ class Watcher:
         self.book.write(
             attempts=[now for _, now in changed],
             notes=[
-                NewEvent(Kind.POLL, details=poll),
-                *(NewEvent(Kind.STATE, now.job, now.key, _said(now)) for was, now in changed if was.state is not now.state),
+                NewEvent(EventKind.POLL, details=poll),
+                *(
+                    NewEvent(EventKind.STATE, now.job, now.key, _said(now))
+                    for was, now in changed
+                    if was.state is not now.state
+                ),
             ],
         )
         ends = self._ends(gone) if gone else []
         if self.rhythm.answered(changed=bool(changed or gone), took_s=took_s, cpu_s=cpu_s):
-            self.book.write(notes=[NewEvent(Kind.POLL, details={"system": self.system, "answers": "again"})])
+            self.book.write(notes=[NewEvent(EventKind.POLL, details={"system": self.system, "answers": "again"})])
         return ends
 
     def read_reports(self) -> list[tuple[Attempt, JobOutcome]]:
@@ -98,7 +102,9 @@ class Watcher:
         news = [(running[key], one) for key, one in found.items() if self.reports.get(key) != one]
         self.reports.update(found)
         if news:
-            self.book.write(notes=[NewEvent(Kind.PROGRESS, attempt.job, attempt.key, shown(one)) for attempt, one in news])
+            self.book.write(
+                notes=[NewEvent(EventKind.PROGRESS, attempt.job, attempt.key, shown(one)) for attempt, one in news]
+            )
         return news
 
     def _ends(self, gone: list[tuple[Attempt, SchedulerStatus | None]]) -> list[ObservedEnd]:
@@ -117,7 +123,9 @@ class Watcher:
             if _over(outcome, status) or (_told(outcome) and missing_s > self.patience.settle):
                 ends.append(ObservedEnd(attempt, status, outcome))
             elif missing_s > self.patience.settle and self._taken_back(attempt):
-                ends.append(ObservedEnd(attempt, SchedulerStatus(JobState.CANCELLED, "taken back before it began"), outcome))
+                ends.append(
+                    ObservedEnd(attempt, SchedulerStatus(JobState.CANCELLED, "taken back before it began"), outcome)
+                )
             elif attempt.key in forgotten:
                 ends.append(ObservedEnd(attempt, FORGOTTEN, outcome))
             elif missing_s > self.patience.lost:
@@ -167,7 +175,7 @@ def poll_if_due(watcher: Watcher) -> list[ObservedEnd]:
     except SchedulerUnreachable as error:
         if watcher.rhythm.failed(str(error)):
             said: EventDetails = {"system": watcher.system, "why": str(error)}
-            watcher.book.write(notes=[NewEvent(Kind.FAULT, details=said)])
+            watcher.book.write(notes=[NewEvent(EventKind.FAULT, details=said)])
         return []
 
 

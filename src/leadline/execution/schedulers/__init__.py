@@ -1,1 +1,1 @@
-"""Schedulers."""
+"""Schedulers that run jobs, and the port they share."""

@@ -4,7 +4,7 @@ import shlex
 from collections.abc import Mapping
 from pathlib import PurePosixPath
 
-from leadline.core.documents import load
+from leadline.core.documents import from_json
 from leadline.core.errors import InvalidInput
 from leadline.core.jobs import JobState
 from leadline.execution.clock import iso_utc
@@ -67,7 +67,7 @@ def read_outcomes(
     found: dict[str, JobOutcome] = {}
     for name, text in transport.read_changed(folder / RUNS_FOLDER, list(names), since_s=since_s).items():
         try:
-            found[names[name]] = read_end(text) if name.endswith(_END) else load(text, JobOutcome, what=name)
+            found[names[name]] = read_end(text) if name.endswith(_END) else from_json(text, JobOutcome, label=name)
         except InvalidInput:
             continue
     return found

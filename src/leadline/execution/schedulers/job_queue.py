@@ -7,7 +7,7 @@ from pathlib import Path
 from sqlite3 import Connection
 from typing import Any, ClassVar, Protocol
 
-from leadline.core.documents import dump, load
+from leadline.core.documents import from_json, to_json
 from leadline.core.jobs import JobSpec, JobState
 from leadline.execution.wrapper.outcome import JobOutcome
 from leadline.files.sqlite import SqliteFile
@@ -154,7 +154,7 @@ class QueueJournal(SqliteFile):
             connection.executemany(
                 f"{INSERT} ON CONFLICT (key) DO UPDATE SET spec = excluded.spec, note = excluded.note "
                 "WHERE state = 'PENDING'",
-                [(key, last + at, dump(spec, indent=0), note) for at, (key, spec, note) in enumerate(jobs, 1)],
+                [(key, last + at, to_json(spec, indent=0), note) for at, (key, spec, note) in enumerate(jobs, 1)],
             )
 
     def entries(self) -> tuple[QueueEntry, ...]:
@@ -192,7 +192,7 @@ class QueueJournal(SqliteFile):
 
     def settle(self, key: str, outcome: JobOutcome) -> QueueEntry:
         """Note how a job ended."""
-        return self._change(key, "state = ?, outcome = ?", outcome.state.value, dump(outcome, indent=0))
+        return self._change(key, "state = ?, outcome = ?", outcome.state.value, to_json(outcome, indent=0))
 
     def requeue(self, key: str, *, lost_s: float = 0.0, lost: bool = False) -> QueueEntry:
         """Let a job wait again; ``lost_s`` were spent on it, and ``lost`` says that its wrapper vanished."""
@@ -250,9 +250,9 @@ class QueueJournal(SqliteFile):
         what = f"job {key} of {self.path}"
         return QueueEntry(
             key,
-            load(spec, JobSpec, what=what),
+            from_json(spec, JobSpec, label=what),
             note, JobState(state), attempt, losses, host, pid, pid_started, place, started_at,
-            load(outcome, JobOutcome, what=what) if outcome else None,
+            from_json(outcome, JobOutcome, label=what) if outcome else None,
             lost_s,
             bool(done),
         )  # fmt: skip

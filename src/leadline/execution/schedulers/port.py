@@ -12,7 +12,7 @@ from typing import Protocol, runtime_checkable
 
 from leadline.core.errors import InvalidInput, LeadlineError, SchedulerUnreachable
 from leadline.core.jobs import JobSpec, JobState
-from leadline.core.plane import After
+from leadline.core.plane import DependencyKind
 from leadline.execution.transport.port import Transport
 from leadline.execution.wrapper.outcome import JobOutcome
 
@@ -44,7 +44,7 @@ class Submission:
     spec: JobSpec
     indices: tuple[int, ...] = ()
     after: tuple[str, ...] = ()
-    after_kind: After = After.OK
+    after_kind: DependencyKind = DependencyKind.OK
     checkpoint_signal: str | None = None
     checkpoint_s: float = 120.0
     most: int | None = None

@@ -1,1 +1,1 @@
-"""Transport."""
+"""Commands and files on this machine or over SSH."""

@@ -10,7 +10,7 @@ from pathlib import Path, PurePosixPath
 from typing import Protocol
 
 from leadline.core.errors import InvalidInput, LeadlineError, SchedulerUnreachable
-from leadline.core.ports import Completed, ProcessRunner
+from leadline.core.processes import CompletedProcess, ProcessRunner
 from leadline.execution.processes import run_process
 from leadline.execution.wrapper.outcome import RELEASE_TEXT, release_file_name, write_atomically
 
@@ -44,7 +44,7 @@ class Transport(Protocol):
         stdin: str | None = None,
         env: Mapping[str, str] | None = None,
         timeout_s: float,
-    ) -> Completed:
+    ) -> CompletedProcess:
         """Run a command to its end; ``timed_out`` is set where that took too long, and it may still run there.
 
         A program that does not exist has exit code 127.
@@ -118,13 +118,13 @@ class LocalTransport:
         stdin: str | None = None,
         env: Mapping[str, str] | None = None,
         timeout_s: float,
-    ) -> Completed:
+    ) -> CompletedProcess:
         """Run a command to its end, without a shell."""
         words = _checked(argv)
         try:
             return self.processes(words, env=env, stdin=stdin, timeout_s=timeout_s)
         except InvalidInput as error:
-            return Completed(NO_PROGRAM, "", str(error))
+            return CompletedProcess(NO_PROGRAM, "", str(error))
 
     def write(self, path: PurePosixPath, text: str, *, timeout_s: float = 60.0) -> None:  # noqa: ARG002 - the protocol's
         """Write a file whole or not at all."""

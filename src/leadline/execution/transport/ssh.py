@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
 from leadline.core.errors import InvalidInput, LeadlineError, SchedulerUnreachable
-from leadline.core.ports import Completed, ProcessRunner
+from leadline.core.processes import CompletedProcess, ProcessRunner
 from leadline.execution.processes import run_pipe, run_process
 from leadline.execution.transport.port import ConnectionLost, CopyReport, shell_line
 
@@ -80,7 +80,7 @@ class SshTransport:
         stdin: str | None = None,
         env: Mapping[str, str] | None = None,
         timeout_s: float,
-    ) -> Completed:
+    ) -> CompletedProcess:
         """Run a command there; the connection is opened where it is not, which may take ``OPEN_S`` more."""
         line = shell_line([*(["env", *(f"{name}={value}" for name, value in env.items())] if env else []), *argv])
         for again in (True, False):
@@ -89,7 +89,9 @@ class SshTransport:
                 return answer
             self._shared = None
             if "UNKNOWN port 65535" not in answer.stderr:
-                raise ConnectionLost(f"the connection to {self.host} broke ({_last(answer.stderr)}): look what became of it")
+                raise ConnectionLost(
+                    f"the connection to {self.host} broke ({_last(answer.stderr)}): look what became of it"
+                )
             if not again:
                 break
         raise self._unreachable("the connection closes as soon as it is open")
@@ -230,14 +232,14 @@ class SshTransport:
             raise LeadlineError(f"{source} was not copied whole to {target} ({_why(answer)}): copy it again")
         return CopyReport(int(re.sub(r"\D", "", moved[1])), time.monotonic() - began_s)
 
-    def _whole(self, piped: Completed, source: str, here: Path, began_s: float) -> CopyReport:
+    def _whole(self, piped: CompletedProcess, source: str, here: Path, began_s: float) -> CopyReport:
         if piped.returncode or piped.timed_out:
             raise LeadlineError(f"{source} was not copied whole ({_why(piped)}): copy it again")
         moved_bytes = sum(one.lstat().st_size for one in here.rglob("*") if one.is_file() and not one.is_symlink())
         return CopyReport(moved_bytes, time.monotonic() - began_s)
 
 
-def _why(answer: Completed) -> str:
+def _why(answer: CompletedProcess) -> str:
     return "no answer in time" if answer.timed_out else _last(answer.stderr) or f"exit code {answer.returncode}"
 
 

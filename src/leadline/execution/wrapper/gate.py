@@ -41,7 +41,9 @@ def record_never_released(command: list[str], path: Path) -> int:
     now, host = datetime.now(UTC).isoformat(timespec="milliseconds"), socket.gethostname()
     reason = "the plane's word did not come: its command never began"
     sys.stderr.write(f"leadline: {reason}\n")
-    ended = JobOutcome(JobState.CANCELLED, now, host, tuple(command), ended_at=now, exit_code=EXIT_NEVER_BEGAN, reason=reason)
+    ended = JobOutcome(
+        JobState.CANCELLED, now, host, tuple(command), ended_at=now, exit_code=EXIT_NEVER_BEGAN, reason=reason
+    )
     try:
         write_outcome(ended, path)
     except OSError as error:

@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from leadline.core.progress import Level, Progress
+from leadline.core.progress import LoopProgress, Progress
 
 SCHEMA = "leadline.hook/1"
 COVERS = 0.5
@@ -72,7 +72,7 @@ def progress_of(report: dict[str, Any], start_s: float) -> Progress:
     )
 
 
-def _count(report: dict[str, Any], source: str, levels: list[Level]) -> int | None:
+def _count(report: dict[str, Any], source: str, levels: list[LoopProgress]) -> int | None:
     """Return the steps seen done: those of the optimizer where there is one."""
     if source == "steps" and report["steps"]:
         return int(report["steps"]["count"]) + 1
@@ -83,15 +83,15 @@ def _is_epoch(name: str) -> bool:
     return "epoch" in name.casefold()
 
 
-def _keras(seen: dict[str, Any] | None) -> tuple[str, list[Level], float | None, int | None]:
+def _keras(seen: dict[str, Any] | None) -> tuple[str, list[LoopProgress], float | None, int | None]:
     if not seen or not seen["batches"]["count"]:
         return "keras", [], None, None
     epochs, batches = seen["epochs"], seen["batches"]
     length = round(seen["in_passes"] / seen["passes"]) if seen["passes"] else seen["asked_steps"]
     levels = [
-        Level("epoch of fit", epochs["count"], epochs["total_s"], seen["asked_epochs"], 0, seen["in_epochs_s"],
+        LoopProgress("epoch of fit", epochs["count"], epochs["total_s"], seen["asked_epochs"], 0, seen["in_epochs_s"],
               tuple(epochs["first_s"]), tuple(epochs["sampled_s"])),
-        Level("batch of fit", batches["count"], batches["total_s"], length, seen["passes"], 0.0,
+        LoopProgress("batch of fit", batches["count"], batches["total_s"], length, seen["passes"], 0.0,
               tuple(batches["first_s"]), tuple(batches["sampled_s"])),
     ]  # fmt: skip
     return "keras", levels, epochs["began_s"], None
@@ -99,7 +99,7 @@ def _keras(seen: dict[str, Any] | None) -> tuple[str, list[Level], float | None,
 
 def _steps(
     report: dict[str, Any], loops: dict[int, dict[str, Any]]
-) -> tuple[str, list[Level], float | None, int | None]:
+) -> tuple[str, list[LoopProgress], float | None, int | None]:
     """Return the loops around a training step; and the steps themselves where a framework loops over them."""
     steps, torch = report["steps"], report["frameworks"].get("torch", {})
     if not steps and not torch.get("backward"):
@@ -109,7 +109,7 @@ def _steps(
     began_s = chain[0]["times"]["began_s"] if chain else None
     total = None
     if steps and steps["count"] > AHEAD * (levels[-1].count + 1 if levels else 0):
-        own = Level("optimizer step", steps["count"], steps["total_s"], None, 0, 0.0, tuple(steps["first_s"]),
+        own = LoopProgress("optimizer step", steps["count"], steps["total_s"], None, 0, 0.0, tuple(steps["first_s"]),
                     tuple(steps["sampled_s"]))  # fmt: skip
         levels.append(own)
         began_s = steps["began_s"] if began_s is None else began_s
@@ -130,7 +130,7 @@ def _main_chain(loops: dict[int, dict[str, Any]]) -> list[dict[str, Any]]:
     return chain
 
 
-def _levels(chain: list[dict[str, Any]]) -> list[Level]:
+def _levels(chain: list[dict[str, Any]]) -> list[LoopProgress]:
     levels = []
     for at, loop in enumerate(chain):
         inner = chain[at + 1] if at + 1 < len(chain) else None
@@ -138,7 +138,7 @@ def _levels(chain: list[dict[str, Any]]) -> list[Level]:
         if at and loop["passes"]:
             observed = round(loop["in_passes"] / loop["passes"])
         levels.append(
-            Level(
+            LoopProgress(
                 loop["text"],
                 times["count"],
                 times["total_s"],

@@ -5,7 +5,7 @@ import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from leadline.core.documents import dump, load, to_document
+from leadline.core.documents import from_json, to_document, to_json
 from leadline.core.errors import InvalidInput
 from leadline.core.jobs import JobState
 from leadline.core.progress import Progress
@@ -61,7 +61,7 @@ def release_file_name(key: str) -> str:
 
 def write_outcome(outcome: JobOutcome, path: Path) -> None:
     """Write the outcome whole or not at all, in place of an older one."""
-    write_atomically(dump(to_document(outcome, SCHEMA)) + "\n", path)
+    write_atomically(to_json(to_document(outcome, SCHEMA)) + "\n", path)
 
 
 def write_atomically(text: str, path: Path) -> None:
@@ -90,7 +90,7 @@ def read_outcome(path: Path) -> JobOutcome:
         raise InvalidInput(
             f"{path} cannot be read ({error.strerror}): the measuring wrapper wrote no result"
         ) from error
-    return load(text, JobOutcome, what=str(path))
+    return from_json(text, JobOutcome, label=str(path))
 
 
 def control_path(result: Path) -> Path:
@@ -100,12 +100,12 @@ def control_path(result: Path) -> Path:
 
 def set_walltime(result: Path, walltime_s: float) -> None:
     """Give a running command another limit, counted from its start."""
-    write_atomically(dump({"walltime_s": walltime_s}) + "\n", control_path(result))
+    write_atomically(to_json({"walltime_s": walltime_s}) + "\n", control_path(result))
 
 
 def read_walltime_s(control: Path) -> float | None:
     """Return the limit that was asked for meanwhile; ``None`` if none was, or the file holds something else."""
     try:
-        return load(control.read_bytes(), dict[str, float], what=str(control)).get("walltime_s")
+        return from_json(control.read_bytes(), dict[str, float], label=str(control)).get("walltime_s")
     except (OSError, InvalidInput):
         return None

@@ -5,7 +5,7 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from leadline.core.progress import SAMPLED, Level, Line, Progress, parse_line
+from leadline.core.progress import MAX_SAMPLED_ITERATIONS, LoopProgress, Progress, ProgressLine, parse_progress_line
 
 POLL_BYTES = 2**20
 """The most that is read at once, so that a job that writes without end does not keep the wrapper."""
@@ -53,7 +53,7 @@ class ProgressCounter:
             self.first.append(self.newest)
         if self.seen % self.stride == 0:
             self.points.append(self.newest)
-            if len(self.points) > SAMPLED:
+            if len(self.points) > MAX_SAMPLED_ITERATIONS:
                 self.points, self.stride = self.points[::2], 2 * self.stride
         self.seen += 1
 
@@ -67,7 +67,7 @@ class ProgressCounter:
         """How many are done since the job began: a count whose first report is 0 counts from 0."""
         return self.newest[1] + self.zero_based if self.newest else None
 
-    def level(self) -> Level | None:
+    def level(self) -> LoopProgress | None:
         """Return the loop that this counter counts; ``None`` before it has gone up once."""
         if self.newest is None or self.done < 1:
             return None
@@ -75,7 +75,7 @@ class ProgressCounter:
         if self.passes and self.name == "step":
             length = round(self.offset / self.passes)
         begin, end = self.first[0][0], self.newest[0]
-        return Level(
+        return LoopProgress(
             self.name,
             self.done,
             end - begin,
@@ -141,14 +141,14 @@ class ProgressFile:
     def _take(self, text: bytes, seen_s: float) -> None:
         if not text.strip():
             return
-        line = parse_line(text.decode("utf-8", "replace")) if len(text) <= LINE_BYTES else None
+        line = parse_progress_line(text.decode("utf-8", "replace")) if len(text) <= LINE_BYTES else None
         if line is None:
             self.malformed += 1
             return
         self.lines += 1
         self._count(line, self._time(line, seen_s))
 
-    def _time(self, line: Line, seen_s: float) -> float:
+    def _time(self, line: ProgressLine, seen_s: float) -> float:
         """Return the seconds since the job began; a written time that cannot be true gives way to when it was seen."""
         if line.t is None:
             return seen_s
@@ -158,7 +158,7 @@ class ProgressFile:
         self.timed += 1
         return max(since_s, 0.0)
 
-    def _count(self, line: Line, at_s: float) -> None:
+    def _count(self, line: ProgressLine, at_s: float) -> None:
         if line.phase is not None:
             self._close_phase(at_s)
             self.phase = (line.phase, at_s)

@@ -37,7 +37,9 @@ class LatentAttention:
             source = self.query_norm(self.direct(hidden))
         query = self.query(source).view(batch, shape.heads, sequence, latent.plain + latent.rotary)
         del source
-        narrow, turned = attention_ops.split_last_axis(tape, self.narrow(hidden), (latent.key_value_rank, latent.rotary))
+        narrow, turned = attention_ops.split_last_axis(
+            tape, self.narrow(hidden), (latent.key_value_rank, latent.rotary)
+        )
         narrow = self.narrow_norm(narrow)
         turned = turned.view(batch, 1, sequence, latent.rotary)
         if angles is not None:
@@ -46,7 +48,9 @@ class LatentAttention:
         narrow, turned = self.build.keep(narrow.view(batch, 1, sequence, latent.key_value_rank), turned)
         keys = turned.shape[2]
         grown = self.grow(narrow.view(batch, keys, latent.key_value_rank))
-        plain, value = attention_ops.split_last_axis(tape, grown, (shape.heads * latent.plain, shape.heads * latent.value))
+        plain, value = attention_ops.split_last_axis(
+            tape, grown, (shape.heads * latent.plain, shape.heads * latent.value)
+        )
         del grown, narrow
         key = attention_ops.join_heads(tape, plain.view(batch, shape.heads, keys, latent.plain), turned)
         value = value.view(batch, shape.heads, keys, latent.value)

@@ -51,7 +51,9 @@ def llama_like(read: ConfigFields, style: DecoderStyle) -> StackShape:
     return decoder_stack(read, style, [feed] * layers)
 
 
-def mixture_of_experts(read: ConfigFields, style: DecoderStyle, *, experts: int, used: int, **fields: str) -> StackShape:
+def mixture_of_experts(
+    read: ConfigFields, style: DecoderStyle, *, experts: int, used: int, **fields: str
+) -> StackShape:
     """Read a decoder whose layers have experts, but for those that the file makes dense.
 
     ``fields`` say what the family calls its sizes: ``width`` of an expert, ``dense`` of a dense layer, ``shared``.
@@ -121,7 +123,9 @@ def phi(read: ConfigFields) -> StackShape:
 def starcoder2(read: ConfigFields) -> StackShape:
     """Read StarCoder2: layer norms, a plain feed-forward, biases unless the file says no."""
     bias = read.flag("use_bias", default=True)
-    return llama_like(read, DecoderStyle(norm="layer", gated=False, mlp_bias=bias, qkv_bias=bias, activation="gelu_pytorch_tanh"))
+    return llama_like(
+        read, DecoderStyle(norm="layer", gated=False, mlp_bias=bias, qkv_bias=bias, activation="gelu_pytorch_tanh")
+    )
 
 
 def stablelm(read: ConfigFields) -> StackShape:

@@ -64,7 +64,9 @@ def deberta(read: ConfigFields) -> StackShape:
     if read.optional("conv_kernel_size", least=0):
         raise InvalidInput(f"{read.what}: conv_kernel_size is set, but DeBERTa's convolution is not expanded: trace it")
     kinds = _kinds(read)
-    relative = RelativeAttentionShape("c2p" in kinds, "p2c" in kinds, read.flag("share_att_key", default=False) and not first, first)
+    relative = RelativeAttentionShape(
+        "c2p" in kinds, "p2c" in kinds, read.flag("share_att_key", default=False) and not first, first
+    )
     layer = _layer(read, hidden, heads=12 if first else 24, default=3072 if first else 6144, relative=relative)
     positions = read.size("max_position_embeddings", default=512)
     farthest = read.config.get("max_relative_positions", -1)

@@ -79,7 +79,9 @@ def expand(workload: Workload, *, device_type: str = "cuda") -> TracedJob:
     if workload.generated is None:
         return TracedJob(graph, loop, notes=tuple(notes), longer=tuple(longer))
     if workload.paged:
-        notes.append(f"the KV cache is paged: blocks of {CACHE_BLOCK} tokens, and new ones are written where they belong")
+        notes.append(
+            f"the KV cache is paged: blocks of {CACHE_BLOCK} tokens, and new ones are written where they belong"
+        )
     else:
         notes.append("decoding is that of transformers' generate: eager ops, and a cache that is copied to grow")
     made = expand_decode_steps(run.decode, layout, choices.sequence, workload.generated)

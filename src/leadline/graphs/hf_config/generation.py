@@ -89,7 +89,9 @@ def write_in_place(tape: Tape, past: CachedTensor, made: TapeTensor) -> TapeTens
     """Write what a step made behind what was held, in place: (b, heads, held + made, d)."""
     b, heads, held, d = past.size.shape
     tape.op("reshape_and_cache", OpKind.COPY, [made], [made])
-    return tape.node(TapeTensor((b, heads, held + made.shape[2], d), past.size.dtype, past.size.storage), lambda _: None)
+    return tape.node(
+        TapeTensor((b, heads, held + made.shape[2], d), past.size.dtype, past.size.storage), lambda _: None
+    )
 
 
 def append_tokens(tape: Tape, past: CachedTensor, made: TapeTensor, dtype: str) -> TapeTensor:

@@ -3,7 +3,7 @@
 import math
 
 from leadline.core.graph import OpKind, StorageCategory
-from leadline.graphs.hf_config import heads, ops
+from leadline.graphs.hf_config import ops
 from leadline.graphs.hf_config.modules import Linear, ModelBuilder, Norm
 from leadline.graphs.hf_config.shape import HeadShape
 from leadline.graphs.hf_config.tape import Tape, TapeTensor
@@ -95,7 +95,7 @@ class ModelHead:
     def __call__(self, hidden: TapeTensor) -> TapeTensor:
         """Return scores (…, outputs), or the hidden states of a model without."""
         tape, shape = self.build.tape, self.shape
-        answer = heads.first_token(tape, hidden) if shape.pooled else hidden
+        answer = first_token(tape, hidden) if shape.pooled else hidden
         if self.transform is not None:
             answer = ops.activation(tape, self.transform(answer), shape.activation)
             answer = self.norm(answer) if self.norm is not None else answer
@@ -115,7 +115,7 @@ class ModelHead:
         """Return what training starts from: cross entropy over scores, the mean of hidden states."""
         tape = self.build.tape
         return (
-            heads.cross_entropy(tape, answer, upcast=self.shape.upcast)
+            cross_entropy(tape, answer, upcast=self.shape.upcast)
             if self.shape.outputs
-            else heads.mean_loss(tape, answer)
+            else mean_loss(tape, answer)
         )

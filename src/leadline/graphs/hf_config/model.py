@@ -45,7 +45,9 @@ class TransformerLayer:
         self.cross = AttentionBlock(build, shape.cross) if shape.cross is not None else None
         self.cross_norm = Norm(build, shape.norm, hidden) if shape.cross is not None else None
         feed = shape.feed_forward
-        self.feed_forward = MixtureOfExperts(build, hidden, feed) if feed.experts else FeedForwardBlock(build, hidden, feed)
+        self.feed_forward = (
+            MixtureOfExperts(build, hidden, feed) if feed.experts else FeedForwardBlock(build, hidden, feed)
+        )
         count = {"sandwich": 4, "parallel": 1}.get(shape.layout, 2)
         self.norms = [Norm(build, shape.norm, hidden) if place or shape.first_norm else None for place in range(count)]
 
@@ -144,7 +146,9 @@ def make_attention(build: ModelBuilder, shape: AttentionShape) -> AttentionBlock
     """Make the attention block that a shape describes."""
     if shape.latent is not None:
         return LatentAttention(build, shape, shape.latent)
-    return RelativeAttention(build, shape, shape.relative) if shape.relative is not None else AttentionBlock(build, shape)
+    return (
+        RelativeAttention(build, shape, shape.relative) if shape.relative is not None else AttentionBlock(build, shape)
+    )
 
 
 class Tower:
@@ -166,7 +170,9 @@ class Tower:
         narrow = shape.embedding if shape.project_out else 0
         self.project_out = Linear(build, narrow, shape.hidden, bias=False) if narrow else None
 
-    def __call__(self, batch: int, sequence: int, memory: TapeTensor | None = None, memory_bias: TapeTensor | None = None) -> TapeTensor:
+    def __call__(
+        self, batch: int, sequence: int, memory: TapeTensor | None = None, memory_bias: TapeTensor | None = None
+    ) -> TapeTensor:
         """Return hidden states (batch, tokens, width); images and sounds have their own number of tokens."""
         tape, shape = self.build.tape, self.shape
         sequence = sequence if shape.source is None else shape.source.tokens
@@ -254,7 +260,9 @@ class EncoderDecoderModel:
 
 def make_model(build: ModelBuilder, shape: ModelShape) -> SingleStackModel | EncoderDecoderModel:
     """Make the model that a shape describes; its weights are on the tape from now on."""
-    return EncoderDecoderModel(build, shape) if isinstance(shape, EncoderDecoderShape) else SingleStackModel(build, shape)
+    return (
+        EncoderDecoderModel(build, shape) if isinstance(shape, EncoderDecoderShape) else SingleStackModel(build, shape)
+    )
 
 
 def _embedding(

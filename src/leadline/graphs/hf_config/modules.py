@@ -164,7 +164,11 @@ class AttentionBlock:
         self.key_norm = _head_norm(build, shape, shape.kv_heads)
 
     def __call__(
-        self, hidden: TapeTensor, angles: TapeTensor | None = None, memory: TapeTensor | None = None, bias: TapeTensor | None = None
+        self,
+        hidden: TapeTensor,
+        angles: TapeTensor | None = None,
+        memory: TapeTensor | None = None,
+        bias: TapeTensor | None = None,
     ) -> TapeTensor:
         """Return what each token of ``hidden`` (batch, sequence, width) gathered."""
         shape, tape = self.shape, self.build.tape
@@ -184,7 +188,9 @@ class AttentionBlock:
         del query, key, value
         return self.out(mixed.view(batch, sequence, shape.query_width))
 
-    def _mix(self, query: TapeTensor, key: TapeTensor, value: TapeTensor, memory: TapeTensor | None, bias: TapeTensor | None) -> TapeTensor:
+    def _mix(
+        self, query: TapeTensor, key: TapeTensor, value: TapeTensor, memory: TapeTensor | None, bias: TapeTensor | None
+    ) -> TapeTensor:
         shape, tape = self.shape, self.build.tape
         times = shape.heads // shape.kv_heads
         if tape.autocast:
@@ -201,7 +207,9 @@ class AttentionBlock:
             tape, query, key, value, causal=causal, window=shape.window, cuda=self.build.cuda, bias=bias
         )
 
-    def _written_out(self, query: TapeTensor, key: TapeTensor, value: TapeTensor, bias: TapeTensor | None) -> TapeTensor:
+    def _written_out(
+        self, query: TapeTensor, key: TapeTensor, value: TapeTensor, bias: TapeTensor | None
+    ) -> TapeTensor:
         """Mix op by op: an implementation without a kernel, or kernels that take no grouped heads."""
         shape, tape = self.shape, self.build.tape
         times = shape.heads // shape.kv_heads

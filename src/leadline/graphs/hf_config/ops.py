@@ -8,7 +8,9 @@ from leadline.graphs.hf_config.tape import Tape, TapeTensor
 TEMPORARY = StorageCategory.TEMPORARY
 
 
-def linear(tape: Tape, source: TapeTensor, weight: TapeTensor, bias: TapeTensor | None = None, *, cast: bool = True) -> TapeTensor:
+def linear(
+    tape: Tape, source: TapeTensor, weight: TapeTensor, bias: TapeTensor | None = None, *, cast: bool = True
+) -> TapeTensor:
     """Multiply ``source`` (…, k) with ``weight`` (n, k), or each expert's share with its own (experts, n, k).
 
     One GEMM forward and two backward, in autocast's dtype, or without ``cast`` in that of the weight.
@@ -49,7 +51,9 @@ def linear(tape: Tape, source: TapeTensor, weight: TapeTensor, bias: TapeTensor 
     return tape.node(result, backward, source, matrix, added)
 
 
-def layer_norm(tape: Tape, source: TapeTensor, weight: TapeTensor | None = None, bias: TapeTensor | None = None) -> TapeTensor:
+def layer_norm(
+    tape: Tape, source: TapeTensor, weight: TapeTensor | None = None, bias: TapeTensor | None = None
+) -> TapeTensor:
     """Normalise the last axis with the fused kernel, in float32 under autocast."""
     if tape.autocast:
         source = tape.cast(source, "float32")
@@ -84,7 +88,9 @@ def rms_norm(tape: Tape, source: TapeTensor, weight: TapeTensor | None = None, *
     return _written_norm(tape, source, weight, centred=False)
 
 
-def unfused_layer_norm(tape: Tape, source: TapeTensor, weight: TapeTensor, bias: TapeTensor | None = None) -> TapeTensor:
+def unfused_layer_norm(
+    tape: Tape, source: TapeTensor, weight: TapeTensor, bias: TapeTensor | None = None
+) -> TapeTensor:
     """Normalise by mean and variance op by op, in float32; what is left of the mean is saved twice."""
     normal = _written_norm(tape, source, weight, centred=True)
     return normal if bias is None else add(tape, normal, bias)

@@ -96,7 +96,9 @@ class Tape:
         self._owned.add(made.slot or 0)
         return made
 
-    def new(self, shape: tuple[int, ...], dtype: str, category: StorageCategory = StorageCategory.ACTIVATION) -> TapeTensor:
+    def new(
+        self, shape: tuple[int, ...], dtype: str, category: StorageCategory = StorageCategory.ACTIVATION
+    ) -> TapeTensor:
         """Make a tensor that nobody computed yet (an input, or the output of the op recorded next)."""
         return TapeTensor(shape, dtype, self._take(shape, dtype, category))
 

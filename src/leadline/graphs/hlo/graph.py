@@ -163,7 +163,11 @@ def _chain_kind(program: FlatProgram, nodes: Sequence[HloNode]) -> OpKind:
 
 
 def _dtype(
-    program: FlatProgram, main: HloNode | None, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], device_type: str
+    program: FlatProgram,
+    main: HloNode | None,
+    inputs: Sequence[TensorSpec],
+    outputs: Sequence[TensorSpec],
+    device_type: str,
 ) -> str:
     if main is not None:
         dtype = program.values[main.inputs[0]].dtype

@@ -12,7 +12,7 @@ import msgspec
 from leadline.core.errors import InvalidInput, Untraceable
 from leadline.core.graph import LoopFacts, TracedJob
 from leadline.core.hardware import Device, DeviceKind
-from leadline.core.ports import Completed, ProcessRunner
+from leadline.core.processes import CompletedProcess, ProcessRunner
 from leadline.core.units import KIB, format_bytes
 from leadline.core.workload import Workload
 from leadline.graphs.hlo.kernel_merge import FusionMode
@@ -90,7 +90,12 @@ def topology_arguments(device: Device) -> dict[str, str]:
             f"{device.name} cannot be compiled for without it: XLA does so for GPUs of NVIDIA and TPUs; "
             "leave --compile out, or the device out of --on"
         )
-    return {"platform": "cuda", "topology_name": device.name, "target_config": _topology_text(device), "topology": "1x1x1"}
+    return {
+        "platform": "cuda",
+        "topology_name": device.name,
+        "target_config": _topology_text(device),
+        "topology": "1x1x1",
+    }
 
 
 def _topology_text(device: Device) -> str:
@@ -219,7 +224,7 @@ def _ask(workload: Workload, target: dict[str, str], runner: ProcessRunner, pyth
     return found
 
 
-def _died(done: Completed) -> str:
+def _died(done: CompletedProcess) -> str:
     if done.timed_out:
         return f"jax was still busy after {TIMEOUT_S:g} s; lower a smaller step"
     said = [line for line in done.stderr.strip().splitlines() if line.strip()]

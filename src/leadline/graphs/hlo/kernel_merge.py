@@ -76,7 +76,9 @@ class KernelMerger:
             return ()
         if self.form is FusionMode.EAGER:
             return () if kernel.call.startswith("#") else (kernel.call, stage, kernel.loop)
-        most = max(element_count(self.program.values[value]) for node in nodes for value in (*node.inputs, *node.outputs))
+        most = max(
+            element_count(self.program.values[value]) for node in nodes for value in (*node.inputs, *node.outputs)
+        )
         reductions = {over_columns(self.program, node) for node in nodes if node.opcode == "reduce"}
         return (most, kernel.loop, True in reductions)
 
@@ -104,7 +106,9 @@ class KernelMerger:
         """Whether what a kernel reads of the one at ``place`` has its own shape: else it waits for the whole of it."""
         size = max(element_count(self.program.values[value]) for value in kernel.writes)
         shared = [value for value in kernel.reads if self.maker.get(value) == place]
-        return self.form is FusionMode.EAGER or all(element_count(self.program.values[value]) == size for value in shared)
+        return self.form is FusionMode.EAGER or all(
+            element_count(self.program.values[value]) == size for value in shared
+        )
 
     def _ancestors(self, reads: list[int]) -> int:
         found = 0

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from leadline.core.documents import why_unread
+from leadline.core.documents import explain_read_error
 from leadline.core.errors import InvalidInput
 from leadline.core.graph import LoopFacts, OpGraph, OpKind, Stage, StorageCategory, TracedJob
 from leadline.core.workload import Phase, Workload
@@ -34,7 +34,7 @@ def read_hlo(workload: Workload, *, device_type: str = "cuda") -> TracedJob:
             )
         text = content.decode("utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise InvalidInput(f"{reference} cannot be read: {why_unread(error)}") from error
+        raise InvalidInput(f"{reference} cannot be read: {explain_read_error(error)}") from error
     return traced_job(text, workload, device_type=device_type)
 
 

@@ -27,7 +27,10 @@ ALONE: dict[str, Callable[[int], int]] = {
 
 
 def count_trips(
-    module: Module, loop: Instruction, start: Sequence[KnownNumber], outer: Callable[[str], KnownNumber] = lambda _: None
+    module: Module,
+    loop: Instruction,
+    start: Sequence[KnownNumber],
+    outer: Callable[[str], KnownNumber] = lambda _: None,
 ) -> int | None:
     """Return how often the body of ``loop`` runs when it is entered with ``start``; ``None`` if data decides.
 
@@ -75,7 +78,9 @@ def _step(before: KnownNumber, once: KnownNumber, twice: KnownNumber) -> int | N
     return once - before if once - before == twice - once else None
 
 
-def _after(module: Module, body: Computation, before: Sequence[KnownNumber], outer: Callable[[str], KnownNumber]) -> list[KnownNumber]:
+def _after(
+    module: Module, body: Computation, before: Sequence[KnownNumber], outer: Callable[[str], KnownNumber]
+) -> list[KnownNumber]:
     found = _Scalars(module, body, before, outer).returned()
     return list(found) if isinstance(found, tuple) else [found]
 

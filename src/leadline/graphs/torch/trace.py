@@ -11,7 +11,7 @@ import msgspec
 
 from leadline.core.errors import InvalidInput, Untraceable
 from leadline.core.graph import TracedJob
-from leadline.core.ports import Completed, ProcessRunner
+from leadline.core.processes import CompletedProcess, ProcessRunner
 from leadline.core.workload import Precision, Workload
 from leadline.graphs.torch.command import PythonCommand, parse_command
 from leadline.graphs.torch.compiled_memory import drop_recomputed_tensors
@@ -159,7 +159,7 @@ def _ask(
         return {"failure": {"reason": _died(done, request["timeout_s"])}}
 
 
-def _died(done: Completed, timeout_s: float) -> str:
+def _died(done: CompletedProcess, timeout_s: float) -> str:
     if done.timed_out:
         return f"the script was still busy after {timeout_s + START_S:g} s; make its first steps shorter"
     said = [line for line in done.stderr.strip().splitlines() if line.strip()]
@@ -176,7 +176,9 @@ def _job(answer: dict[str, Any]) -> TracedJob:
     job = msgspec.convert(answer["job"], TracedJob)
     if not answer["job"].get("compiled"):
         return job
-    return replace(job, step=drop_recomputed_tensors(job.step), longer=tuple(drop_recomputed_tensors(one) for one in job.longer))
+    return replace(
+        job, step=drop_recomputed_tensors(job.step), longer=tuple(drop_recomputed_tensors(one) for one in job.longer)
+    )
 
 
 def _noted(job: TracedJob, note: str) -> TracedJob:

@@ -44,11 +44,15 @@ def adapt_command(
             show_default="the one that a file names",
         ),
     ] = None,
-    most: Annotated[int, typer.Option(metavar="N", help="Steps of the file that are used, from its beginning.")] = MAX_STEPS,
+    most: Annotated[
+        int, typer.Option(metavar="N", help="Steps of the file that are used, from its beginning.")
+    ] = MAX_STEPS,
     no_save: Annotated[bool, typer.Option("--no-save", help="Show what is learned, and keep nothing.")] = False,
     forgotten: Annotated[
         str | None,
-        typer.Option("--forget_device", metavar="NAME", help="Delete what was learned of a device.", show_default="keep"),
+        typer.Option(
+            "--forget_device", metavar="NAME", help="Delete what was learned of a device.", show_default="keep"
+        ),
     ] = None,
     json: Json = False,
 ) -> None:

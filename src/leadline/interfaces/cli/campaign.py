@@ -102,8 +102,8 @@ def _runs_table(one: CampaignStatus) -> Table:
     for title in ("cores", "forecast", "took"):
         table.add_column(title, justify="right", no_wrap=True)
     table.add_column("state", overflow="fold")
-    for run in one.runs:
-        table.add_row(*_row(run))
+    for state in one.runs:
+        table.add_row(*_row(state))
     return table
 
 
@@ -123,6 +123,8 @@ def _row(run: CampaignRunStatus) -> tuple[str, ...]:
     )
 
 
-app = CommandApp(group=True, help="Plan cheap runs of an application under a budget, make them, and see where they stand.")
+app = CommandApp(
+    group=True, help="Plan cheap runs of an application under a budget, make them, and see where they stand."
+)
 for command in (plan, run, status, stop):
     app.command()(command)

@@ -14,18 +14,18 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from leadline.app.campaigns.plan import first_runs, next_runs
 from leadline.app.campaigns.runs import (
     CampaignLimits,
-    Cause,
-    Ending,
+    CampaignReport,
+    CampaignTotals,
+    FailureSummary,
     QueueEntry,
     RemainingWork,
-    Report,
-    Tally,
+    StopReason,
+    budget_unit,
     campaign_folder,
     format_amount,
     read_campaign,
     remaining_work,
     run_campaign,
-    unit_of,
 )
 from leadline.app.composition import toolbox
 from leadline.app.machines.targets import LOCAL
@@ -78,7 +78,7 @@ class CampaignProgress(AbstractContextManager["CampaignProgress"]):
         if self._bar is not None:
             self._bar.stop()
 
-    def __call__(self, tally: Tally, ended: QueueEntry | None) -> None:
+    def __call__(self, tally: CampaignTotals, ended: QueueEntry | None) -> None:
         """Take in where the campaign stands, and the run that ended just now."""
         if self._interrupts > self._answered:
             self._answered = self._interrupts
@@ -92,7 +92,7 @@ class CampaignProgress(AbstractContextManager["CampaignProgress"]):
             self._written_s, self._written_at = time.monotonic(), tally.ended
             self.console.print(self.line(tally), markup=False, soft_wrap=True)
 
-    def line(self, tally: Tally) -> str:
+    def line(self, tally: CampaignTotals) -> str:
         """Return one line: ``12 of 40 runs, 1 failed · 3m 20s left · 1m 05s of 20m 00s spent · $0.02``."""
         parts = [f"{tally.ended} of {tally.planned} runs" + (f", {tally.failed} failed" if tally.failed else "")]
         if tally.left_s:
@@ -106,7 +106,7 @@ class CampaignProgress(AbstractContextManager["CampaignProgress"]):
             parts.append(format_money(tally.money))
         return " · ".join(parts)
 
-    def _is_time(self, tally: Tally) -> bool:
+    def _is_time(self, tally: CampaignTotals) -> bool:
         """Write the first line, the last, and one now and then."""
         if tally.ended == self._written_at:
             return False
@@ -188,14 +188,18 @@ def run(
     planned = first_runs(campaign)
     if not yes:
         _ask(campaign, remaining_work(campaign, planned, folder), on)
-    with CampaignProgress(unit_of(campaign)) as progress:
+    with CampaignProgress(budget_unit(campaign)) as progress:
         report = run_campaign(
             campaign, file, planned, on=on, limits=room, catalog=toolbox().catalog, folder=folder,
             history=not no_history, propose=next_runs, max_runs=max_runs,
             retry_failed=retry_failed, watch=progress, on_interrupt=progress.interrupted,
         )  # fmt: skip
     if json:
-        where = {"campaign": campaign.name, "folder": str(campaign_folder(campaign, folder)), "unit": unit_of(campaign)}
+        where = {
+            "campaign": campaign.name,
+            "folder": str(campaign_folder(campaign, folder)),
+            "unit": budget_unit(campaign),
+        }
         print_json({**where, **to_document(report, SCHEMA)})
     else:
         out().print(f"{campaign.name}: {progress.line(report.tally)}", markup=False, soft_wrap=True)
@@ -219,7 +223,7 @@ def _ask(campaign: Campaign, ahead: RemainingWork, on: str) -> None:
         typer.confirm(question, default=True, abort=True, err=True)
 
 
-def _conclude(campaign: Campaign, report: Report, file: Path) -> int:
+def _conclude(campaign: Campaign, report: CampaignReport, file: Path) -> int:
     """Say why runs failed and how to go on; return the exit code.
 
     Raises:
@@ -231,17 +235,17 @@ def _conclude(campaign: Campaign, report: Report, file: Path) -> int:
     for cause in report.causes:
         console.print(f"{_runs(cause.count)} failed: {cause}", markup=False, soft_wrap=True)
     again = f"leadline campaign run {file} goes on from here"
-    if report.ending in (Ending.INTERRUPTED, Ending.STOPPED, Ending.MAX_RUNS):
+    if report.ending in (StopReason.INTERRUPTED, StopReason.STOPPED, StopReason.MAX_RUNS):
         console.print(f"{report.ending.value}: {again}", markup=False, soft_wrap=True)
-    elif report.ending is Ending.BUDGET and campaign.budget is not None:
+    elif report.ending is StopReason.BUDGET and campaign.budget is not None:
         left = max(campaign.budget.amount - tally.spent, 0.0)
         unit = campaign.budget.unit
         what = f"{_runs(tally.planned - tally.ended)} planned and not made, for" if tally.planned > tally.ended else ""
         console.print(f"{what} {format_amount(left, unit)} of the budget are left".strip(), markup=False)
-    return INTERRUPTED if report.ending is Ending.INTERRUPTED else 0
+    return INTERRUPTED if report.ending is StopReason.INTERRUPTED else 0
 
 
-def _all_failed(campaign: Campaign, failed: int, causes: list[Cause], file: Path) -> str:
+def _all_failed(campaign: Campaign, failed: int, causes: list[FailureSummary], file: Path) -> str:
     first = causes[0]
     how = f"{_runs(first.count)} of {failed} ended" if first.count < failed else "it ended" if failed == 1 else "each"
     return (

@@ -15,7 +15,7 @@ from leadline.app.models.question import ModelQuestion
 from leadline.core.documents import to_document
 from leadline.core.errors import InvalidInput
 from leadline.core.estimate import Estimate, EstimatorChoice, Interval
-from leadline.core.samples import Value
+from leadline.core.runs import Value
 from leadline.core.units import format_bytes, format_count, format_duration
 from leadline.core.workload import Workload
 from leadline.interfaces.cli.command import CommandApp

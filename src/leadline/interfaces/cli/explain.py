@@ -21,7 +21,7 @@ from leadline.app.jobs.event_log import (
 from leadline.app.jobs.inline_plane import read_log_tail
 from leadline.core.documents import to_document
 from leadline.core.jobs import JobState
-from leadline.core.plane import Attempt, Job, Kind
+from leadline.core.plane import Attempt, EventKind, Job
 from leadline.core.units import format_bytes, format_duration
 from leadline.interfaces.cli.command import CommandApp
 from leadline.interfaces.cli.jobs import format_clock_time, format_progress, format_spent, plain_text, wrap_text
@@ -138,7 +138,13 @@ def _happened(told: Sequence[LoggedEvent], width: int) -> list[Text]:
             day = new
         who = f"attempt {one.attempt}: " if one.attempt is not None else ""
         again = f" ({one.times} times since {format_local_time(one.since, '%H:%M:%S')})" if one.times > 1 else ""
-        style = "bold" if one.kind in (Kind.DECISION, Kind.SETTLED) else "red" if one.kind == Kind.FAULT else ""
+        style = (
+            "bold"
+            if one.kind in (EventKind.DECISION, EventKind.SETTLED)
+            else "red"
+            if one.kind == EventKind.FAULT
+            else ""
+        )
         start = f"  {format_local_time(one.at, '%H:%M:%S')}  "
         lines += wrap_text(start, plain_text(f"{who}{one.says}{again}", MOST_TEXT), width, style)
         if one.because:

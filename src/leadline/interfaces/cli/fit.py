@@ -12,7 +12,7 @@ from leadline.app.estimate.estimate import DEFAULT_RISK
 from leadline.app.estimate.fit import fit as fit_verb
 from leadline.core.documents import to_document
 from leadline.core.errors import InvalidInput, NothingFits
-from leadline.core.fit import Change, Cost, Fit, percent
+from leadline.core.fit import ChangeCost, FitChange, FitReport, format_probability
 from leadline.core.units import format_bytes, format_duration
 from leadline.core.workload import Workload
 from leadline.interfaces.cli.command import CommandApp
@@ -28,7 +28,7 @@ Examples:
   leadline fit train.py:build --input 64x3x224x224 --on T4 --risk 0.01
   leadline fit --on Pitzer -- python train.py --batch-size 64"""
 
-ASKS = {Cost.NOTHING: "", Cost.HARDWARE: "hardware", Cost.RESULTS: "other results"}
+ASKS = {ChangeCost.NOTHING: "", ChangeCost.HARDWARE: "hardware", ChangeCost.RESULTS: "other results"}
 WIDTH = 40
 """Columns of the bar of what memory holds."""
 SHOWN = 10
@@ -78,7 +78,7 @@ def fit(
         raise NothingFits(_nothing(known))
 
 
-def _draw(answers: list[Fit], path: Path) -> None:
+def _draw(answers: list[FitReport], path: Path) -> None:
     """Draw the first place of which there is something to draw."""
     drawn = next((one for one in answers if one.moments), None)
     if drawn is None:
@@ -87,7 +87,7 @@ def _draw(answers: list[Fit], path: Path) -> None:
     err().print(f"drawn into {path}", markup=False)
 
 
-def _nothing(answers: list[Fit]) -> str:
+def _nothing(answers: list[FitReport]) -> str:
     places = " or ".join(one.place for one in answers)
     best = next((change for one in answers for change in one.changes if change.fits), None)
     if best is None:
@@ -96,7 +96,7 @@ def _nothing(answers: list[Fit]) -> str:
     return f"does not fit on {places}; it would with {options or best.what}"
 
 
-def _show_all(answers: list[Fit], *, timeline: bool) -> None:
+def _show_all(answers: list[FitReport], *, timeline: bool) -> None:
     for number, one in enumerate(answers):
         if number:
             out().print()
@@ -106,24 +106,24 @@ def _show_all(answers: list[Fit], *, timeline: bool) -> None:
                 out().print(line, soft_wrap=True)
 
 
-def _show(answer: Fit) -> None:
+def _show(answer: FitReport) -> None:
     console = out()
     verdict = {True: "fits", False: "does not fit", None: "not known"}[answer.fits]
     console.print(f"{answer.place}: {verdict}", style="bold", markup=False)
     for check in answer.checks:
-        console.print(f"  {check.sentence}", markup=False, soft_wrap=True)
+        console.print(f"  {check.describe}", markup=False, soft_wrap=True)
     if answer.checks[0].kind == "GPU":
         _show_parts(answer)
     if answer.host_parts_bytes:
         _show_host(answer)
     if answer.largest_batch is not None:
         if answer.largest_batch:
-            said = f"largest batch that fits at {percent(answer.accepted_risk)} risk: {answer.largest_batch}"
+            said = f"largest batch that fits at {format_probability(answer.accepted_risk)} risk: {answer.largest_batch}"
         else:
             said = "not even a batch of 1 fits"
         console.print(f"  {said}", markup=False)
     if answer.serving is not None:
-        console.print(f"  {answer.serving.sentence}", markup=False, soft_wrap=True)
+        console.print(f"  {answer.serving.describe}", markup=False, soft_wrap=True)
     why = (f"no other batch was asked about: {answer.why_no_batch}",) if answer.why_no_batch else ()
     for note in dict.fromkeys((*why, *answer.notes)):
         console.print(f"  · {note}", style="dim", markup=False, soft_wrap=True)
@@ -131,7 +131,7 @@ def _show(answer: Fit) -> None:
         console.print(_table(answer.changes))
 
 
-def _show_parts(answer: Fit) -> None:
+def _show_parts(answer: FitReport) -> None:
     """Draw what the device holds at the peak, to the scale of what is there or needed, whichever is more."""
     check, parts = answer.checks[0], answer.estimate.basis.memory_breakdown_bytes
     rest = max(check.needed_bytes - sum(parts.values()), 0.0)
@@ -139,7 +139,7 @@ def _show_parts(answer: Fit) -> None:
     _bars([*_by_size(parts), ("allocator, context and doubt", rest)], whole)
 
 
-def _show_host(answer: Fit) -> None:
+def _show_host(answer: FitReport) -> None:
     """Draw what the host holds for one process at the peak, to the scale of their sum."""
     several = answer.checks[0].kind == "GPU"
     out().print(f"  on the host{', for each device' if several else ''}:", markup=False)
@@ -162,7 +162,7 @@ def _bars(rows: list[tuple[str, float]], whole: float) -> None:
     out().print(table)
 
 
-def _table(changes: tuple[Change, ...]) -> Table:
+def _table(changes: tuple[FitChange, ...]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name, justify in (("change", "left"), ("needs", "right"), ("risk", "right"), ("step", "right"),
                           ("time", "right"), ("cost", "right"), ("asks for", "left")):  # fmt: skip
@@ -174,7 +174,7 @@ def _table(changes: tuple[Change, ...]) -> Table:
         table.add_row(
             Text(what),
             Text(f"{format_bytes(change.check.needed_bytes)}{mark}", style="" if change.fits else "red"),
-            percent(change.check.risk) if change.check.risk is not None else "",
+            format_probability(change.check.risk) if change.check.risk is not None else "",
             format_duration(change.step_s.point) if change.step_s else "not known",
             _times(change.slower),
             _times(change.dearer),

@@ -113,7 +113,9 @@ def _of_job(one: JobStatus, shown: dict[str, str], now: datetime) -> JobRow:
     share, count = format_progress(one)
     more = [count] if count else []
     if one.expected_end is not None:
-        more.append(f"ends {format_clock_time(one.expected_end.earliest, now)} – {format_clock_time(one.expected_end.latest, now)}")
+        more.append(
+            f"ends {format_clock_time(one.expected_end.earliest, now)} – {format_clock_time(one.expected_end.latest, now)}"
+        )
     if one.attempts > 1:
         more.append(f"attempt {one.attempts} of at most {one.attempts_most}")
     if one.why:

@@ -7,7 +7,7 @@ from typing import Any
 from rich.text import Text
 
 from leadline.core.errors import InvalidInput, LeadlineError, MissingExtra
-from leadline.core.fit import Fit, Moment
+from leadline.core.fit import FitReport, MemorySnapshot
 from leadline.core.units import GIB, format_bytes
 
 COLUMNS, ROWS = 72, 12
@@ -22,7 +22,7 @@ CATEGORIES = {
 """Category → its name, its letter in the terminal, and its colour, of Okabe and Ito's palette; from the bottom up."""
 
 
-def plot_in_terminal(answer: Fit) -> list[Text]:
+def plot_in_terminal(answer: FitReport) -> list[Text]:
     """Return the lines of a chart: the step to the right, bytes upwards, each cell by the letter of what fills it."""
     bins = _binned(answer.moments, COLUMNS)
     there = answer.checks[0].there_bytes or 0.0
@@ -46,7 +46,7 @@ def plot_in_terminal(answer: Fit) -> list[Text]:
     return [*lines, legend]
 
 
-def _cell(one: Moment, level: float, *, edge: bool) -> tuple[str, str]:
+def _cell(one: MemorySnapshot, level: float, *, edge: bool) -> tuple[str, str]:
     below = 0.0
     for name, (_, letter, colour) in CATEGORIES.items():
         below += one.held_bytes.get(name, 0)
@@ -55,7 +55,7 @@ def _cell(one: Moment, level: float, *, edge: bool) -> tuple[str, str]:
     return ("─" if edge else " "), ""
 
 
-def _stages(bins: Sequence[Moment]) -> str:
+def _stages(bins: Sequence[MemorySnapshot]) -> str:
     """Return the axis, with the name of each stage where it begins and there is room for it."""
     axis = ["─"] * len(bins)
     begun = [at for at, one in enumerate(bins) if at == 0 or one.stage != bins[at - 1].stage]
@@ -66,21 +66,21 @@ def _stages(bins: Sequence[Moment]) -> str:
     return "".join(axis)
 
 
-def _binned(moments: Sequence[Moment], count: int) -> list[Moment]:
+def _binned(moments: Sequence[MemorySnapshot], count: int) -> list[MemorySnapshot]:
     """Return ``count`` moments evenly over a step: the fullest of each part, or what the part before left."""
-    parts: list[Moment | None] = [None] * count
+    parts: list[MemorySnapshot | None] = [None] * count
     for one in moments:
         place = min(int(one.share * count), count - 1)
         held = parts[place]
         if held is None or one.total_bytes > held.total_bytes:
             parts[place] = one
-    found: list[Moment] = []
+    found: list[MemorySnapshot] = []
     for part in parts:
         found.append(part or found[-1])
     return found
 
 
-def save_plot(answer: Fit, path: Path) -> None:
+def save_plot(answer: FitReport, path: Path) -> None:
     """Write the picture of a step's memory to an SVG or PNG file.
 
     Raises:
@@ -104,7 +104,7 @@ def save_plot(answer: Fit, path: Path) -> None:
         raise LeadlineError(f"{path} cannot be written ({error.strerror}): name a file elsewhere") from error
 
 
-def _drawn(axes: Any, answer: Fit) -> None:  # noqa: ANN401 - matplotlib's own
+def _drawn(axes: Any, answer: FitReport) -> None:  # noqa: ANN401 - matplotlib's own
     moments = answer.moments
     shares = [100 * one.share for one in moments]
     used = [name for name in CATEGORIES if any(one.held_bytes.get(name) for one in moments)]

@@ -7,10 +7,10 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from leadline.core.documents import dump
+from leadline.core.documents import to_json
 from leadline.core.errors import LeadlineError
 from leadline.core.estimate import Estimate
-from leadline.core.samples import Value
+from leadline.core.runs import Value
 from leadline.interfaces.cli.usage_errors import describe_usage_error
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")]
@@ -68,7 +68,7 @@ def format_value(value: Value | None) -> str:
 
 def print_json(document: object) -> None:
     """Print a document on stdout, without colour or wrapping."""
-    write_text(dump(document) + "\n")
+    write_text(to_json(document) + "\n")
 
 
 def write_text(text: str) -> None:

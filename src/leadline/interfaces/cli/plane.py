@@ -48,7 +48,10 @@ def plane(
     if json:
         raise InvalidInput("--json is for leadline plane status: while it runs, leadline jobs --json tells of the jobs")
     console = err()
-    with Interrupts() as interrupts, InlinePlane(lambda said: console.print(said, markup=False, soft_wrap=True)) as turns:
+    with (
+        Interrupts() as interrupts,
+        InlinePlane(lambda said: console.print(said, markup=False, soft_wrap=True)) as turns,
+    ):
         wait_s = turns.step()
         if not turns.runs_plane:
             raise LeadlineError(f"the plane is run already, by {describe_runner() or 'another process'}: one is enough")
@@ -65,7 +68,7 @@ def plane(
 def _status(*, json: bool) -> None:
     who, found, learned = describe_runner(), find_jobs(), retraining_events()
     counts = {
-        state.value: sum(one.standing is state for one in found) for state in (JobState.RUNNING, JobState.PENDING)
+        state.value: sum(one.current_state is state for one in found) for state in (JobState.RUNNING, JobState.PENDING)
     }
     if json:
         print_json({"schema": SCHEMA, "run_by": who, "jobs": counts, "learned": learned, "folder": str(plane_dir())})

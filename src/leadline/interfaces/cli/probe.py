@@ -11,8 +11,7 @@ from leadline.core.documents import to_document
 from leadline.core.errors import JobFailed
 from leadline.core.estimate import Interval
 from leadline.core.jobs import JobState
-from leadline.core.probe import Probe
-from leadline.core.progress import Level
+from leadline.core.progress import LoopProgress, Probe
 from leadline.core.units import format_bytes, format_clock, format_duration, parse_duration_s
 from leadline.interfaces.cli.command import CommandApp
 from leadline.interfaces.cli.output import Json, err, out, print_json
@@ -117,7 +116,7 @@ def _seen(found: Probe) -> Table:
     return table
 
 
-def _of(level: Level) -> str:
+def _of(level: LoopProgress) -> str:
     length = "of a number not known" if level.length is None else f"of {level.length}"
     passes = " a pass" if level.passes else ""
     where = f", {level.where}" if level.where else ""

@@ -16,9 +16,9 @@ from leadline.app.models.predict import recommend_with_model
 from leadline.app.models.question import ModelQuestion
 from leadline.core.documents import to_document
 from leadline.core.errors import InvalidInput, NothingFits
-from leadline.core.recommendation import Constraints, Option, Recommendation, Weights
+from leadline.core.queues import IMMEDIATE_START_S
+from leadline.core.recommendation import Constraints, Option, Recommendation, RiskWeights
 from leadline.core.units import format_bytes, format_clock, format_duration, parse_duration_s
-from leadline.core.waits import AT_ONCE_S
 from leadline.core.workload import Workload
 from leadline.interfaces.cli.command import CommandApp
 from leadline.interfaces.cli.output import (
@@ -137,11 +137,11 @@ def _constraints(deadline: str | None, budget: float | None, currency: str, risk
     return Constraints(deadline_s, budget, currency if budget is not None else None, risk)
 
 
-def _weights(kill: float, waste: float) -> Weights:
+def _weights(kill: float, waste: float) -> RiskWeights:
     for option, value in (("--kill", kill), ("--waste", waste)):
         if not 0 <= value < float("inf"):
             raise InvalidInput(f"{option} is {value:g}, but it must be 0 or more: 1 counts an hour as one that is used")
-    return Weights(kill, waste)
+    return RiskWeights(kill, waste)
 
 
 def _show(answer: Recommendation, *, everything: bool) -> None:
@@ -168,7 +168,7 @@ def _show(answer: Recommendation, *, everything: bool) -> None:
 
 def _wait(wait_s: float) -> str:
     """Write a wait; up to a minute it is none, as a scheduler takes that to go round."""
-    return "none" if wait_s <= AT_ONCE_S else format_duration(wait_s)
+    return "none" if wait_s <= IMMEDIATE_START_S else format_duration(wait_s)
 
 
 def _request(option: Option) -> str:
@@ -238,7 +238,9 @@ def _show_rejections(answer: Recommendation, *, everything: bool) -> None:
     console = err()
     if everything or len(answer.rejections) <= FEW:
         for one in answer.rejections:
-            console.print(f"rejected {format_place(one.system, one.partition)} ({one.node}): {one.reason}", soft_wrap=True)
+            console.print(
+                f"rejected {format_place(one.system, one.partition)} ({one.node}): {one.reason}", soft_wrap=True
+            )
         return
     causes = Counter(one.kind for one in answer.rejections)
     summary = "; ".join(f"{count} {cause}" for cause, count in causes.most_common(6))

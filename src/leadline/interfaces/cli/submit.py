@@ -63,7 +63,9 @@ ACCEPTANCE_TIMEOUT_S = 60.0
 """How long is waited for a scheduler's answer; the job is handed over whether it comes or not."""
 
 
-def print_scripts(subject: list[str], on: Sequence[str], request: JobRequest, terms: PlaneOptions, *, json: bool) -> None:
+def print_scripts(
+    subject: list[str], on: Sequence[str], request: JobRequest, terms: PlaneOptions, *, json: bool
+) -> None:
     """Print the scripts alone on stdout; what was filled in, and what the plane would do, goes to stderr."""
     prepared, console = _prepared(subject, on, request, terms), err()
     first = prepared.scripts[0] if prepared.scripts else None
@@ -106,7 +108,9 @@ def submit_to_plane(
     watched = [jobs[0].key, jobs[-1].key]
     with console.status("handing it to the scheduler"):
         step_until(
-            lambda: all(map(_settled, find_jobs(watched))), ACCEPTANCE_TIMEOUT_S, lambda said: console.print(said, markup=False)
+            lambda: all(map(_settled, find_jobs(watched))),
+            ACCEPTANCE_TIMEOUT_S,
+            lambda said: console.print(said, markup=False),
         )
     found = job_statuses([one.key for one in jobs])
     _tell(found, json=json)
@@ -120,11 +124,17 @@ def _prepared(subject: list[str], on: Sequence[str], request: JobRequest, terms:
 def _what(prepared: PreparedSubmission) -> str:
     """Say in a sentence what is handed over, where it may go, and what the plane may do."""
     wanted, policy = prepared.submission, prepared.submission.policy
-    what = f"array {plain_text(wanted.spec.name)!r} of {len(wanted.indices)}" if wanted.indices else plain_text(wanted.spec.name)
+    what = (
+        f"array {plain_text(wanted.spec.name)!r} of {len(wanted.indices)}"
+        if wanted.indices
+        else plain_text(wanted.spec.name)
+    )
     where = ", else ".join(map(str, policy.places)) + (f" ({policy.copies} at once)" if policy.copies > 1 else "")
     after = f"; after {', '.join(wanted.after)}" if wanted.after else ""
     wanted_by = (
-        f"; its result is wanted by {format_local_time(policy.deadline_at, '%d %b %H:%M')}" if policy.deadline_at else ""
+        f"; its result is wanted by {format_local_time(policy.deadline_at, '%d %b %H:%M')}"
+        if policy.deadline_at
+        else ""
     )
     return f"{what} at {where}: {describe_request(wanted.spec.resources)}; {describe_policy(policy)}{after}{wanted_by}"
 

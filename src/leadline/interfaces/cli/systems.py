@@ -211,7 +211,7 @@ def _notes(partition: Partition) -> list[str]:
 
 
 def _price(billing: Billing | None) -> str:
-    return "not known" if billing is None else billing.in_words()
+    return "not known" if billing is None else billing.price_text()
 
 
 def _known(value: int | None) -> str:

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from leadline.app.jobs.inline_plane import InlinePlane, Interrupts, describe_runner
 from leadline.app.jobs.job_status import JobStatus, fold_arrays, job_statuses, newest_event_number
-from leadline.core.documents import dump, to_document
+from leadline.core.documents import to_document, to_json
 from leadline.core.errors import JobFailed
 from leadline.core.jobs import JobState
 from leadline.interfaces.cli.command import CommandApp
@@ -127,7 +127,9 @@ class _Lines:
             if self._told.get(one.key) == news:
                 continue
             self._told[one.key] = news
-            write_text(dump(to_document(one, "leadline.job/1"), indent=0) + "\n" if self._json else f"{_line(one)}\n")
+            write_text(
+                to_json(to_document(one, "leadline.job/1"), indent=0) + "\n" if self._json else f"{_line(one)}\n"
+            )
 
 
 def _line(one: JobStatus) -> str:

@@ -13,7 +13,7 @@ HOMES = {
 """Builder → the module beside this one that has it."""
 
 
-def build(name: str, size: int) -> Any:
+def build_model(name: str, size: int) -> Any:
     """Build the model of that name for inputs of that size, with random weights, on torch's default device.
 
     ``KeyError`` if there is no such model; ``ImportError`` if its package is not installed.

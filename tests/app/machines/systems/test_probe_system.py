@@ -9,11 +9,11 @@ from leadline.app.machines.systems import COMMAND_S, probe_system
 from leadline.app.machines.targets import resolve_targets
 from leadline.catalog.read import TomlCatalog
 from leadline.core.errors import InvalidInput, LeadlineError, SchedulerUnreachable
-from leadline.core.ports import Completed
+from leadline.core.processes import CompletedProcess
 
 DAY = date(2026, 3, 2)
-DENIED = Completed(1, "", "slurm_load_node error: Access/permission denied\n")
-DOWN = Completed(1, "", "slurm_load_ctl_conf error: Unable to contact slurm controller (connect failure)\n")
+DENIED = CompletedProcess(1, "", "slurm_load_node error: Access/permission denied\n")
+DOWN = CompletedProcess(1, "", "slurm_load_ctl_conf error: Unable to contact slurm controller (connect failure)\n")
 ASKED = {
     "scontrol show config": outputs.config("20.11.8"),
     "scontrol -a -o show partition": outputs.V20_11_PARTITIONS,
@@ -39,8 +39,8 @@ class Answering:
             if words.startswith(key):
                 if isinstance(answer, Exception):
                     raise answer
-                return Completed(0, answer, "") if isinstance(answer, str) else answer
-        return Completed(1, "", f"{argv[0]}: not scripted")
+                return CompletedProcess(0, answer, "") if isinstance(answer, str) else answer
+        return CompletedProcess(1, "", f"{argv[0]}: not scripted")
 
 
 @pytest.fixture
@@ -189,7 +189,7 @@ def test_without_slurm_it_says_where_to_go(probe):
 @pytest.mark.parametrize(
     "command", ["scontrol show config", "scontrol -a -o show partition", "scontrol -a -o show node"]
 )
-@pytest.mark.parametrize("answer", [DOWN, Completed(-15, "", "", timed_out=True)], ids=["down", "hangs"])
+@pytest.mark.parametrize("answer", [DOWN, CompletedProcess(-15, "", "", timed_out=True)], ids=["down", "hangs"])
 def test_a_controller_that_does_not_answer_is_one_sentence(probe, tmp_path, command, answer):
     with pytest.raises(SchedulerUnreachable) as raised:
         probe(**{command: answer})
@@ -216,10 +216,16 @@ def test_a_cluster_that_shows_its_partitions_to_nobody_is_said(probe):
 @pytest.mark.parametrize(
     ("answer", "said"),
     [
-        (Completed(1, "", "sacctmgr: error: Sending PersistInit msg: Connection refused\n"), "Connection refused"),
-        (Completed(1, "", "You are not running a supported accounting_storage plugin\n"), "not running a supported"),
-        (Completed(1, "", " Access/permission denied\n"), "permission denied"),
-        (Completed(0, "", "", timed_out=True), "no answer within"),
+        (
+            CompletedProcess(1, "", "sacctmgr: error: Sending PersistInit msg: Connection refused\n"),
+            "Connection refused",
+        ),
+        (
+            CompletedProcess(1, "", "You are not running a supported accounting_storage plugin\n"),
+            "not running a supported",
+        ),
+        (CompletedProcess(1, "", " Access/permission denied\n"), "permission denied"),
+        (CompletedProcess(0, "", "", timed_out=True), "no answer within"),
         (InvalidInput("there is no such program"), "sacctmgr is not installed here"),
     ],
 )
@@ -243,7 +249,7 @@ def test_a_cluster_without_accounting_is_not_asked_for_it(tmp_path):
 def test_gpus_of_the_machine_at_hand_are_told_by_its_driver(probe):
     found = probe(**{"nvidia-smi": "NVIDIA A100-SXM4-40GB\nNVIDIA A100-SXM4-40GB\n"})
     assert found.here.gpus == ("NVIDIA A100-SXM4-40GB", "NVIDIA A100-SXM4-40GB")
-    assert probe(**{"nvidia-smi": Completed(9, "", "no driver")}).here.gpus == ()
+    assert probe(**{"nvidia-smi": CompletedProcess(9, "", "no driver")}).here.gpus == ()
 
 
 def test_a_place_whose_gpus_are_not_known_says_so_when_it_is_asked_about(probe, tmp_path):

@@ -200,7 +200,12 @@ def test_a_user_whom_the_cluster_hides_its_nodes_from_gets_what_is_left(gpu_clus
     assert (gpu.limits.max_walltime_s, gpu.node.cores) == (2 * HOUR_S, None)
     assert any("show node is refused" in note for note in found.notes)
     assert any("you have no account" in note for note in found.notes)
-    assert find_unrunnable_jobs(found.change, [JobSpec("a", ("true",), ResourceSpec(gpus_per_node=2), "test", "short-l40s")]) == []
+    assert (
+        find_unrunnable_jobs(
+            found.change, [JobSpec("a", ("true",), ResourceSpec(gpus_per_node=2), "test", "short-l40s")]
+        )
+        == []
+    )
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root may act as another user")

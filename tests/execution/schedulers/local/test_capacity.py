@@ -15,7 +15,11 @@ def stay(cores, lasts_s=math.inf):
 
 
 def test_jobs_start_in_their_order_when_what_runs_has_ended():
-    assert backfill_starts_s(Capacity(0, 0, 0, math.inf), [stay(2, 10)], [stay(1, 5), stay(1, 9), stay(1, 1)]) == [10.0, 10.0, 15.0]
+    assert backfill_starts_s(Capacity(0, 0, 0, math.inf), [stay(2, 10)], [stay(1, 5), stay(1, 9), stay(1, 1)]) == [
+        10.0,
+        10.0,
+        15.0,
+    ]
 
 
 def test_a_small_job_goes_first_where_it_ends_in_time():

@@ -16,7 +16,7 @@ import pytest
 
 from leadline.core.errors import InvalidInput, SchedulerUnreachable
 from leadline.core.jobs import JobSpec, JobState, ResourceSpec
-from leadline.core.plane import After
+from leadline.core.plane import DependencyKind
 from leadline.core.units import MIB
 from leadline.execution.schedulers.local.capacity import Slots
 from leadline.execution.schedulers.local.queue import MARK_VARIABLE, marked_processes
@@ -48,7 +48,9 @@ def local(folder):
     scheduler.close()
 
 
-def job(key, *command, indices=(), workdir=None, environment=None, most=None, after=(), kind=After.OK, **resources):
+def job(
+    key, *command, indices=(), workdir=None, environment=None, most=None, after=(), kind=DependencyKind.OK, **resources
+):
     spec = JobSpec(key, command, ResourceSpec(**resources), workdir=workdir and str(workdir),
                    environment=environment or {})  # fmt: skip
     return Submission(key, spec, indices=tuple(indices), most=most, after=after, after_kind=kind)
@@ -225,9 +227,9 @@ def test_jobs_wait_for_those_before_and_end_where_these_end_otherwise(local):
     bad = local.submit(shell("bad", "sleep 0.5; false"))
     then = local.submit(shell("then", "true", after=(first,)))
     never = local.submit(shell("never", "true", after=(first, bad)))
-    anyway = local.submit(shell("anyway", "true", after=(bad,), kind=After.ANY))
-    mend = local.submit(shell("mend", "true", after=(bad,), kind=After.NOT_OK))
-    needless = local.submit(shell("needless", "true", after=(first,), kind=After.NOT_OK))
+    anyway = local.submit(shell("anyway", "true", after=(bad,), kind=DependencyKind.ANY))
+    mend = local.submit(shell("mend", "true", after=(bad,), kind=DependencyKind.NOT_OK))
+    needless = local.submit(shell("needless", "true", after=(first,), kind=DependencyKind.NOT_OK))
     assert local.query([then])[then].reason == "Dependency"
     found = until(local, [first, bad, then, never, anyway, mend, needless])
     assert {JobState.COMPLETED} == {found[one].state for one in (first, then, anyway, mend)}

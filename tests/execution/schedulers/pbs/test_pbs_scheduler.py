@@ -11,7 +11,7 @@ import pytest
 
 from leadline.core.errors import SchedulerUnreachable
 from leadline.core.jobs import JobSpec, JobState, ResourceSpec
-from leadline.core.ports import Completed
+from leadline.core.processes import CompletedProcess
 from leadline.core.units import MIB
 from leadline.execution.schedulers.pbs.scheduler import PbsScheduler
 from leadline.execution.schedulers.pbs.script import PbsFlavour
@@ -133,7 +133,7 @@ def over(**answers):
 
 
 def test_pbs_professional_is_asked_for_json_and_history_and_elements_of_whole_arrays():
-    scheduler, played = over(qstat=Completed(0, (SAID / "pro-history.json").read_text(), ""))
+    scheduler, played = over(qstat=CompletedProcess(0, (SAID / "pro-history.json").read_text(), ""))
     found = scheduler.query(["4732778.pbs01", "4732779[].pbs01_1", "4732779[].pbs01_0"])
     assert played.asked == [["qstat", "-x", "-t", "-f", "-F", "json", "4732778.pbs01", "4732779[].pbs01"]]
     assert {"4732778.pbs01", "4732779[].pbs01_0", "4732779[].pbs01_1"} == set(found)
@@ -145,7 +145,7 @@ def test_pbs_professional_is_asked_for_json_and_history_and_elements_of_whole_ar
 def test_json_that_cannot_be_read_is_asked_for_as_text():
     text = "Job Id: 9.pbs01\n    job_state = F\n    Exit_status = 0\n"
     scheduler, played = over(
-        qstat=[Completed(0, '{"Jobs": {"9.pbs01": {"A": "say "hi""}}}', ""), Completed(0, text, "")]
+        qstat=[CompletedProcess(0, '{"Jobs": {"9.pbs01": {"A": "say "hi""}}}', ""), CompletedProcess(0, text, "")]
     )
     assert JobState.COMPLETED is scheduler.query(["9.pbs01"])["9.pbs01"].state
     assert played.asked[1] == ["qstat", "-x", "-f", "9.pbs01"]
@@ -153,17 +153,17 @@ def test_json_that_cannot_be_read_is_asked_for_as_text():
 
 def test_a_job_that_qstat_does_not_know_is_absent_beside_those_that_it_knows():
     said = "qstat: Unknown Job Id 8.pbs01\n"
-    scheduler, _ = over(qstat=Completed(153, '{"Jobs": {"9.pbs01": {"job_state": "R"}}}', said))
+    scheduler, _ = over(qstat=CompletedProcess(153, '{"Jobs": {"9.pbs01": {"job_state": "R"}}}', said))
     assert list(scheduler.query(["8.pbs01", "9.pbs01"])) == ["9.pbs01"]
 
 
 @pytest.mark.parametrize(
     "answer",
     [
-        Completed(111, "", "Connection refused\nqstat: cannot connect to server pbs01 (errno=111)\n"),
-        Completed(127, "", "qstat: command not found"),
-        Completed(-9, "", "", timed_out=True),
-        Completed(15, "", "qstat: something that nobody foresaw\n"),
+        CompletedProcess(111, "", "Connection refused\nqstat: cannot connect to server pbs01 (errno=111)\n"),
+        CompletedProcess(127, "", "qstat: command not found"),
+        CompletedProcess(-9, "", "", timed_out=True),
+        CompletedProcess(15, "", "qstat: something that nobody foresaw\n"),
     ],
 )
 def test_from_a_server_that_does_not_answer_nothing_is_concluded(answer):
@@ -174,28 +174,30 @@ def test_from_a_server_that_does_not_answer_nothing_is_concluded(answer):
 
 
 def test_a_submission_that_may_have_been_taken_is_told_from_one_that_was_not():
-    for answer in (Completed(-9, "", "", timed_out=True), Completed(0, "thank you\n", ""), ConnectionLost("gone"),
-                   Completed(1, "", "qsub: End of File\n")):  # fmt: skip
+    for answer in (CompletedProcess(-9, "", "", timed_out=True), CompletedProcess(0, "thank you\n", ""), ConnectionLost("gone"),
+                   CompletedProcess(1, "", "qsub: End of File\n")):  # fmt: skip
         with pytest.raises(SubmissionUncertain):
             over(qsub=answer)[0].submit(job("k1", "true"))
     with pytest.raises(SchedulerUnreachable) as caught:
-        over(qsub=Completed(111, "", "qsub: cannot connect to server pbs01 (errno=111)"))[0].submit(job("k1", "true"))
+        over(qsub=CompletedProcess(111, "", "qsub: cannot connect to server pbs01 (errno=111)"))[0].submit(
+            job("k1", "true")
+        )
     assert not isinstance(caught.value, SubmissionUncertain)
     with pytest.raises(RequestRefused, match="Job violates queue and/or server resource limits"):
-        over(qsub=Completed(188, "", "qsub: Job violates queue and/or server resource limits"))[0].submit(
+        over(qsub=CompletedProcess(188, "", "qsub: Job violates queue and/or server resource limits"))[0].submit(
             job("k1", ":")
         )
 
 
 def test_jobs_that_ended_are_passed_over_when_they_are_cancelled_and_others_are_not():
-    scheduler, played = over(qdel=Completed(35, "", "qdel: Job has finished 9.pbs01\n"))
+    scheduler, played = over(qdel=CompletedProcess(35, "", "qdel: Job has finished 9.pbs01\n"))
     scheduler.cancel(["9.pbs01", "12[].pbs01_3"])
     assert played.asked == [["qdel", "12[3].pbs01", "9.pbs01"]]
     with pytest.raises(SchedulerUnreachable, match="Unauthorized Request"):
-        over(qdel=Completed(159, "", "qdel: Unauthorized Request  9.pbs01\n"))[0].cancel(["9.pbs01"])
+        over(qdel=CompletedProcess(159, "", "qdel: Unauthorized Request  9.pbs01\n"))[0].cancel(["9.pbs01"])
 
 
 def test_a_limit_is_asked_for_in_pbs_own_words():
-    scheduler, played = over(qalter=Completed(0, "", ""))
+    scheduler, played = over(qalter=CompletedProcess(0, "", ""))
     scheduler.change_walltime("9.pbs01", 7200)
     assert played.asked == [["qalter", "-l", "walltime=02:00:00", "9.pbs01"]]

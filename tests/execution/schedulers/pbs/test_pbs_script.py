@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from leadline.core.errors import InvalidInput
 from leadline.core.jobs import JobSpec, JobState, ResourceSpec
-from leadline.core.plane import After
+from leadline.core.plane import DependencyKind
 from leadline.core.units import GIB
 from leadline.execution.schedulers.pbs.script import (
     MAX_NAME_LENGTH,
@@ -75,7 +75,7 @@ def test_pbs_professional_takes_one_range_of_indices_and_torque_a_list():
 
 
 def test_jobs_are_waited_for_in_each_flavours_words():
-    after = submission(after=("3.srv", "4[].srv"), after_kind=After.ANY)
+    after = submission(after=("3.srv", "4[].srv"), after_kind=DependencyKind.ANY)
     assert option(qsub_options(after, PbsFlavour.PRO, OUT), "-W") == "depend=afterany:3.srv:4[].srv"
     assert option(qsub_options(after, PbsFlavour.TORQUE, OUT), "-W") == "depend=afteranyarray:4[].srv,afterany:3.srv"
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from hypothesis import strategies as st
 
-from leadline.core.accounting import AccountedJob
+from leadline.core.queues import AccountedJob
 from leadline.execution.schedulers.simulated.replay import LimitRequest
 
 CORES = 8

@@ -13,7 +13,7 @@ from itertools import combinations
 import pytest
 from drawn_jobs import Given
 
-from leadline.core.accounting import AccountedJob
+from leadline.core.queues import AccountedJob
 from leadline.execution.clock import epoch_s
 from leadline.execution.schedulers.simulated.cluster import SimulatedCluster, SimulatedNode
 from leadline.execution.schedulers.simulated.replay import replay

@@ -18,7 +18,9 @@ GIB = 2**30
 
 def two_nodes(clock, behaves):
     nodes = tuple(SimulatedNode(name, 4, 1, 4 * GIB) for name in ("one", "two"))
-    return SimulatedSite(SimulatedCluster(nodes, (SimulatedPartition("short", ("one", "two"), 3600, 600),)), clock, behaves)
+    return SimulatedSite(
+        SimulatedCluster(nodes, (SimulatedPartition("short", ("one", "two"), 3600, 600),)), clock, behaves
+    )
 
 
 class TestContract(SchedulerContract):

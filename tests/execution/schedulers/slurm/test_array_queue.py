@@ -12,7 +12,7 @@ import pytest
 
 from leadline.core.errors import LeadlineError
 from leadline.core.jobs import JobSpec, JobState, ResourceSpec
-from leadline.core.ports import Completed
+from leadline.core.processes import CompletedProcess
 from leadline.core.units import MIB
 from leadline.execution.processes import run_process
 from leadline.execution.schedulers.job_queue import QueueJournal
@@ -169,7 +169,7 @@ def test_a_job_that_somebody_cancels_is_cancelled(queue, journal, tmp_path):
 def test_without_accounting_a_lost_element_is_tried_again_and_fails_in_the_end(journal, tmp_path):
     def run(words, **options):
         if words[0] == "sacct":
-            return Completed(1, "", "Slurm accounting storage is disabled")
+            return CompletedProcess(1, "", "Slurm accounting storage is disabled")
         return run_process(words, **options)
 
     queue = SlurmArrayQueue(journal, tmp_path, run, patience=replace(QUICK, silence=0.5))

@@ -13,8 +13,8 @@ import pytest
 
 from leadline.core.errors import InvalidInput, SchedulerUnreachable
 from leadline.core.jobs import JobSpec, JobState, ResourceSpec
-from leadline.core.plane import After
-from leadline.core.ports import Completed
+from leadline.core.plane import DependencyKind
+from leadline.core.processes import CompletedProcess
 from leadline.core.units import MIB
 from leadline.execution.schedulers.port import RequestRefused, Submission, SubmissionUncertain
 from leadline.execution.schedulers.slurm.scheduler import SlurmScheduler
@@ -62,14 +62,16 @@ class Lossy:
             return self.transport.run(argv, **options)
         if self.mode == "after":
             self.transport.run(argv, **options)
-        return Completed(-15, "", "", timed_out=True)
+        return CompletedProcess(-15, "", "", timed_out=True)
 
 
 class Mute(Lossy):
     """A transport on which the accounting never answers."""
 
     def run(self, argv, **options):
-        return Completed(-15, "", "", timed_out=True) if argv[0] == "sacct" else self.transport.run(argv, **options)
+        return (
+            CompletedProcess(-15, "", "", timed_out=True) if argv[0] == "sacct" else self.transport.run(argv, **options)
+        )
 
 
 @pytest.fixture(scope="session")
@@ -192,7 +194,7 @@ def test_an_attempt_that_was_submitted_twice_runs_once(scheduler, tmp_path):
 
 def test_the_queue_tells_what_waits_what_runs_and_why(scheduler):
     runs = scheduler.submit(submission("sleep", 60))
-    waits = scheduler.submit(submission("sleep", 60, after=(runs,), after_kind=After.ANY))
+    waits = scheduler.submit(submission("sleep", 60, after=(runs,), after_kind=DependencyKind.ANY))
     array = scheduler.submit(submission("sleep", 60, indices=(0, 1, 7), after=(runs,)))
     running = until(scheduler, runs, JobState.RUNNING)
     assert running.started_s
@@ -342,7 +344,9 @@ def test_without_accounting_the_controller_tells_and_without_it_nothing_is_concl
         for name, value in bare.environment.items():
             monkeypatch.setenv(name, value)
         monkeypatch.setenv("PYTHONPATH", ":".join(path for path in sys.path if path))
-        scheduler = SlurmScheduler("bare", PurePosixPath(tmp_path / "jobs"), LocalTransport(), python=sys.executable, timeout_s=6)
+        scheduler = SlurmScheduler(
+            "bare", PurePosixPath(tmp_path / "jobs"), LocalTransport(), python=sys.executable, timeout_s=6
+        )
         sent = submission("false")
         job = scheduler.submit(sent)
         status = ended(scheduler, job)
@@ -400,11 +404,11 @@ def test_where_a_user_may_not_ask_for_all_times_less_is_asked_for():
     class Bounded(LocalTransport):
         def run(self, argv, **_):
             if argv[0] != "sacct":
-                return Completed(0, "me\n" if argv[0] == "sh" else "", "")
+                return CompletedProcess(0, "me\n" if argv[0] == "sh" else "", "")
             if argv[argv.index("-S") + 1] != "now-7days":
-                return Completed(1, "", "sacct: error: slurmdbd: Too wide of a date range in query")
+                return CompletedProcess(1, "", "sacct: error: slurmdbd: Too wide of a date range in query")
             mark = argv[argv.index("-u") + 2].partition("=")[2]
-            return Completed(0, mark.join(["12", "COMPLETED", "n1", "", "nap-key"]) + "\n", "")
+            return CompletedProcess(0, mark.join(["12", "COMPLETED", "n1", "", "nap-key"]) + "\n", "")
 
     assert SlurmScheduler("test", PurePosixPath("/x"), Bounded()).find(["key"]) == {"key": "12"}
 
@@ -415,7 +419,7 @@ def test_ten_thousand_commands_are_never_on_one_line():
     class Records(LocalTransport):
         def run(self, argv, **_):
             asked.append(list(argv))
-            return Completed(0, "me\n", "")
+            return CompletedProcess(0, "me\n", "")
 
     scheduler = SlurmScheduler("test", PurePosixPath("/x"), Records())
     scheduler.account([f"{number}_1" for number in range(10_000)])

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from leadline.core.errors import InvalidInput, SchedulerUnreachable
 from leadline.core.jobs import JobSpec, ResourceSpec
-from leadline.core.plane import After
-from leadline.core.ports import Completed
+from leadline.core.plane import DependencyKind
+from leadline.core.processes import CompletedProcess
 from leadline.core.systems import NodeType, Partition, SubmitRules
 from leadline.execution.schedulers.port import RequestRefused, SchedulerBusy, Submission, SubmissionUncertain
 from leadline.execution.schedulers.slurm.commands import SlurmCommands
@@ -93,7 +93,7 @@ def test_a_copy_is_held_before_anything_of_its_own_runs(tmp_path):
 
 
 def test_dependencies_end_what_can_never_start():
-    words = sbatch_arguments(replace(ONE, after=("7", "8_1"), after_kind=After.NOT_OK), None, FOLDER)
+    words = sbatch_arguments(replace(ONE, after=("7", "8_1"), after_kind=DependencyKind.NOT_OK), None, FOLDER)
     assert {"--dependency=afternotok:7:8_1", "--kill-on-invalid-dep=yes"} <= set(words)
 
 
@@ -104,7 +104,9 @@ def test_dependencies_end_what_can_never_start():
 )  # fmt: skip
 def test_the_warning_goes_to_the_command_or_to_all_its_tasks(tasks, name, seconds, option):
     spec = replace(SPEC, resources=replace(SPEC.resources, tasks_per_node=tasks))
-    assert option in sbatch_arguments(replace(ONE, spec=spec, checkpoint_signal=name, checkpoint_s=seconds), None, FOLDER)
+    assert option in sbatch_arguments(
+        replace(ONE, spec=spec, checkpoint_signal=name, checkpoint_s=seconds), None, FOLDER
+    )
 
 
 @pytest.mark.parametrize("name", ["usr1; rm", "B:USR1@9"])
@@ -170,15 +172,15 @@ FAILED = "sbatch: error: Batch job submission failed: "
      ("sbatch: error: If munged is up, restart with --num-threads=10", SchedulerUnreachable)],
 )  # fmt: skip
 def test_what_a_failure_of_sbatch_means(said, error):
-    means(Completed(1, "", said), error)
+    means(CompletedProcess(1, "", said), error)
 
 
 @pytest.mark.parametrize(
     ("answer", "error"),
-    [(Completed(-15, "", "", timed_out=True), SubmissionUncertain), (Completed(-9, "", ""), SubmissionUncertain), (Completed(0, "", ""), SubmissionUncertain),
-     (Completed(137, "", "Killed"), SubmissionUncertain), (Completed(255, "", ""), SubmissionUncertain),
-     (Completed(255, "", "mux_client: Connection refused"), SubmissionUncertain),
-     (Completed(127, "", "sh: 1: sbatch: not found"), SchedulerUnreachable)],
+    [(CompletedProcess(-15, "", "", timed_out=True), SubmissionUncertain), (CompletedProcess(-9, "", ""), SubmissionUncertain), (CompletedProcess(0, "", ""), SubmissionUncertain),
+     (CompletedProcess(137, "", "Killed"), SubmissionUncertain), (CompletedProcess(255, "", ""), SubmissionUncertain),
+     (CompletedProcess(255, "", "mux_client: Connection refused"), SubmissionUncertain),
+     (CompletedProcess(127, "", "sh: 1: sbatch: not found"), SchedulerUnreachable)],
 )  # fmt: skip
 def test_what_no_answer_of_sbatch_means(answer, error):
     means(answer, error)
@@ -186,7 +188,10 @@ def test_what_no_answer_of_sbatch_means(answer, error):
 
 @pytest.mark.parametrize("code", [-9, 137, 255])
 def test_a_question_whose_command_was_killed_has_no_answer(code):
-    for ask in (SlurmCommands(Answers(Completed(code, "", ""))).ask, SlurmCommands(Answers(Completed(code, "", ""))).listed):
+    for ask in (
+        SlurmCommands(Answers(CompletedProcess(code, "", ""))).ask,
+        SlurmCommands(Answers(CompletedProcess(code, "", ""))).listed,
+    ):
         with pytest.raises(SchedulerUnreachable):
             ask(["squeue"])
 
@@ -207,4 +212,6 @@ def test_a_connection_that_breaks_while_sbatch_runs_leaves_it_unsure():
 
 
 def test_words_that_sbatch_warns_with_are_not_its_id():
-    assert SlurmCommands(Answers(Completed(0, "77;cluster\n", "sbatch: note 12\n"))).submit(["sbatch"], "") == "77"
+    assert (
+        SlurmCommands(Answers(CompletedProcess(0, "77;cluster\n", "sbatch: note 12\n"))).submit(["sbatch"], "") == "77"
+    )

@@ -1,1 +1,1 @@
-"""Local."""
+"""Run jobs on this machine."""

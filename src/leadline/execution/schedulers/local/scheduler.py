@@ -15,7 +15,7 @@ import psutil
 
 from leadline.core.errors import InvalidInput, LeadlineError, SchedulerUnreachable
 from leadline.core.jobs import JobSpec, JobState, ResourceSpec
-from leadline.core.plane import After
+from leadline.core.plane import DependencyKind
 from leadline.execution.launch import LaunchOptions
 from leadline.execution.schedulers.job_queue import (
     QueueEntry,
@@ -58,7 +58,9 @@ class LocalScheduler:
         self.folder = folder.absolute()
         with _reachable():
             self._journal = LocalSubmissions(self.folder / "jobs.sqlite")
-        self._queue = LocalJobQueue(self._journal, self.folder, slots, launch_options=self._terms, vanished=self._vanished)
+        self._queue = LocalJobQueue(
+            self._journal, self.folder, slots, launch_options=self._terms, vanished=self._vanished
+        )
         self._version: tuple[int, int] | None = None
         self._expected_s: dict[str, float] = {}
 
@@ -93,7 +95,9 @@ class LocalScheduler:
         with _reachable(SubmissionUncertain):
             for one in submission.after:
                 if not self._journal.states(one):
-                    raise RequestRefused(f"job {spec.name!r} is to wait for job {one}, and there is none on this machine")
+                    raise RequestRefused(
+                        f"job {spec.name!r} is to wait for job {one}, and there is none on this machine"
+                    )
             return self._journal.take(replace(submission, spec=spec), os.environ, now_s=time.time())
 
     def find(self, keys: Collection[str]) -> Mapping[str, str]:
@@ -130,7 +134,9 @@ class LocalScheduler:
     def log_tails(self, keys: Collection[str], *, most_bytes: int = 8192) -> Mapping[str, str]:
         """Return the last of what these attempts wrote to their streams."""
         with _reachable():
-            tails = {entry.key: read_tail(log_path(self.folder, entry), most_bytes) for entry in self._journal.keyed(keys)}
+            tails = {
+                entry.key: read_tail(log_path(self.folder, entry), most_bytes) for entry in self._journal.keyed(keys)
+            }
             return {key: text for key, text in tails.items() if text}
 
     def cancel(self, ids: Collection[str]) -> None:
@@ -166,7 +172,9 @@ class LocalScheduler:
             while True:
                 left = [entry for entry in self._journal.at([scheduler_id]).values() if not entry.state.final]
                 if not left:
-                    raise RequestRefused(f"the limit of job {scheduler_id} cannot be changed: it has ended, or never was here")
+                    raise RequestRefused(
+                        f"the limit of job {scheduler_id} cannot be changed: it has ended, or never was here"
+                    )
                 changed = [self._limit(entry, walltime_s) for entry in left]
                 if all(changed):
                     return
@@ -220,10 +228,12 @@ class LocalScheduler:
         """Let a submission start once what it waits for ended so, or end it once that cannot be."""
         states = {state for one in taken.submission.after for state in self._journal.states(one)}
         kind = taken.submission.after_kind
-        hopeless = kind is After.OK and any(state.final and state is not JobState.COMPLETED for state in states)
+        hopeless = kind is DependencyKind.OK and any(
+            state.final and state is not JobState.COMPLETED for state in states
+        )
         if not hopeless and not all(state.final for state in states):
             return
-        hopeless = hopeless or (kind is After.NOT_OK and states == {JobState.COMPLETED})
+        hopeless = hopeless or (kind is DependencyKind.NOT_OK and states == {JobState.COMPLETED})
         if hopeless:
             for entry in self._journal.at([str(taken.id)]).values():
                 gone = unmeasured_outcome(entry, JobState.CANCELLED, "DependencyNeverSatisfied")
@@ -339,7 +349,9 @@ def _now() -> str:
     return datetime.now(UTC).isoformat()
 
 
-def job_status(folder: Path, entry: QueueEntry, taken: StoredSubmission, expected: Mapping[str, float]) -> SchedulerStatus:
+def job_status(
+    folder: Path, entry: QueueEntry, taken: StoredSubmission, expected: Mapping[str, float]
+) -> SchedulerStatus:
     """Return a job's status; ``expected`` are the starts (epoch) of those that wait for room, by key in their order."""
     common = SchedulerStatus(entry.state, submitted_s=taken.made_s, walltime_s=entry.spec.resources.walltime_s, nodes=1)
     if entry.state is JobState.PENDING:

@@ -9,7 +9,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TypeVar
 
-from leadline.core.documents import dump, load
+from leadline.core.documents import from_json, to_json
 from leadline.core.errors import LeadlineError
 from leadline.core.jobs import JobSpec, JobState
 from leadline.execution.schedulers.job_queue import COLUMNS, INSERT, TABLES, QueueEntry, QueueJournal
@@ -72,7 +72,7 @@ class LocalSubmissions(QueueJournal):
         Raises:
             Refused: a job has the key of another submission's.
         """
-        spec = dump(submission.spec, indent=0)
+        spec = to_json(submission.spec, indent=0)
         with self.transaction() as connection:
             known = connection.execute("SELECT id FROM submission WHERE key = ?", (submission.key,)).fetchone()
             if known is not None:
@@ -80,7 +80,7 @@ class LocalSubmissions(QueueJournal):
             self._refuse_known(connection, submission.keys)
             number = connection.execute(
                 "INSERT INTO submission (key, document, environment, made_at, held) VALUES (?, ?, ?, ?, ?)",
-                (submission.key, dump(submission, indent=0), json.dumps(dict(environment)), now_s,
+                (submission.key, to_json(submission, indent=0), json.dumps(dict(environment)), now_s,
                  int(bool(submission.after))),
             ).lastrowid  # fmt: skip
             ids = [f"{number}_{index}" for index in submission.indices] or [str(number)]
@@ -162,7 +162,7 @@ class LocalSubmissions(QueueJournal):
         with self.transaction() as connection:
             changed = connection.execute(
                 "UPDATE job SET state = ?, outcome = ? WHERE key = ? AND state = 'PENDING'",
-                (outcome.state.value, dump(outcome, indent=0), key),
+                (outcome.state.value, to_json(outcome, indent=0), key),
             )
             return changed.rowcount > 0
 
@@ -171,7 +171,7 @@ class LocalSubmissions(QueueJournal):
         with self.transaction() as connection:
             changed = connection.execute(
                 "UPDATE job SET spec = ? WHERE key = ? AND state = ? AND attempt = ?",
-                (dump(spec, indent=0), entry.key, entry.state.value, entry.attempt),
+                (to_json(spec, indent=0), entry.key, entry.state.value, entry.attempt),
             )
             return changed.rowcount > 0
 
@@ -184,7 +184,7 @@ class LocalSubmissions(QueueJournal):
         ((document, environment, made_at),) = self.read(
             "SELECT document, environment, made_at FROM submission WHERE id = ?", number
         )
-        submission = load(document, Submission, what=f"submission {number} of {self.path}")
+        submission = from_json(document, Submission, label=f"submission {number} of {self.path}")
         return StoredSubmission(number, submission, json.loads(environment), made_at)
 
     def _where(self, where: str, *values: object) -> tuple[QueueEntry, ...]:
@@ -197,7 +197,9 @@ class LocalSubmissions(QueueJournal):
         for chunk in _chunks(keys):
             query = f"SELECT key FROM element WHERE key IN ({_marks(chunk)})"  # noqa: S608 - question marks
             if (known := connection.execute(query, chunk).fetchone()) is not None:
-                raise RequestRefused(f"job {known[0]} was submitted before, under another key: give every attempt its own")
+                raise RequestRefused(
+                    f"job {known[0]} was submitted before, under another key: give every attempt its own"
+                )
 
 
 def submission_number(scheduler_id: str) -> int:

@@ -7,7 +7,7 @@ from pathlib import PurePosixPath
 
 from leadline.core.errors import InvalidInput, SchedulerUnreachable
 from leadline.core.jobs import JobSpec
-from leadline.core.ports import Completed
+from leadline.core.processes import CompletedProcess
 from leadline.execution.schedulers.attempt_files import RUNS_FOLDER, end_name, log_name, read_outcomes
 from leadline.execution.schedulers.pbs.parsing import (
     JobAttributes,
@@ -103,7 +103,9 @@ class PbsScheduler:
             raise SubmissionUncertain(str(error)) from error
         said = _said(answer)
         if answer.timed_out or (answer.returncode != 0 and _CUT.search(said)):
-            raise SubmissionUncertain(f"qsub did not answer in time ({said}): look the job up before it is submitted again")
+            raise SubmissionUncertain(
+                f"qsub did not answer in time ({said}): look the job up before it is submitted again"
+            )
         if answer.returncode != 0:
             refusal = SchedulerBusy if _FULL.search(said) else RequestRefused
             raise refusal(f"PBS refused job {submission.spec.name!r} ({said}): its script is {script}")
@@ -226,7 +228,7 @@ class PbsScheduler:
             raise self._unreachable(answer)
         return answer.stdout
 
-    def _run(self, words: list[str]) -> Completed:
+    def _run(self, words: list[str]) -> CompletedProcess:
         """Run a command of PBS's.
 
         Raises:
@@ -237,14 +239,14 @@ class PbsScheduler:
             raise self._unreachable(answer)
         return answer
 
-    def _unreachable(self, answer: Completed) -> SchedulerUnreachable:
+    def _unreachable(self, answer: CompletedProcess) -> SchedulerUnreachable:
         why = "no answer in time" if answer.timed_out else _said(answer) or f"exit code {answer.returncode}"
         return SchedulerUnreachable(
             f"PBS of {self._name} cannot be reached on {self.transport.where} ({why}): what was submitted runs on"
         )
 
 
-def _said(answer: Completed) -> str:
+def _said(answer: CompletedProcess) -> str:
     return " ".join(f"{answer.stderr}\n{answer.stdout}".split())[:400]
 
 

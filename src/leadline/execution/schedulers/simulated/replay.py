@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import Protocol
 
-from leadline.core.accounting import AccountedJob
 from leadline.core.errors import InvalidInput
 from leadline.core.jobs import JobState
+from leadline.core.queues import AccountedJob
 from leadline.execution.schedulers.simulated.cluster import EasyQueue, NodeRequest, RunningJob, SimulatedCluster
 
 
@@ -62,7 +62,9 @@ MAX_ATTEMPTS = 60
 """A way of asking under which a job is killed so often never asks for enough."""
 
 
-def replay(jobs: Sequence[AccountedJob], cluster: SimulatedCluster, policy: RequestPolicy, *, backfills: bool = True) -> list[ReplayedAttempt]:
+def replay(
+    jobs: Sequence[AccountedJob], cluster: SimulatedCluster, policy: RequestPolicy, *, backfills: bool = True
+) -> list[ReplayedAttempt]:
     """Run all jobs to their ends and return their attempts in the order in which they ended.
 
     A job needs its ``elapsed_s``, comes when it came, and is submitted anew as soon as it was killed at its limit.
@@ -77,7 +79,9 @@ def replay(jobs: Sequence[AccountedJob], cluster: SimulatedCluster, policy: Requ
 
 
 class _Replay:
-    def __init__(self, jobs: Sequence[AccountedJob], cluster: SimulatedCluster, asking: RequestPolicy, *, backfills: bool) -> None:
+    def __init__(
+        self, jobs: Sequence[AccountedJob], cluster: SimulatedCluster, asking: RequestPolicy, *, backfills: bool
+    ) -> None:
         self.jobs, self.asking = jobs, asking
         self.needs_s = [_need_s(job) for job in jobs]
         self.asks = [_ask(job, cluster) for job in jobs]
@@ -140,7 +144,9 @@ class _Replay:
         seen, asked = self.live.pop(index)
         killed = self.needs_s[index] > asked.limit_s
         self.queue.remove(index)
-        self.attempts.append(ReplayedAttempt(index, seen.submitted_s, seen.started_s or 0.0, now_s, asked.limit_s, killed))
+        self.attempts.append(
+            ReplayedAttempt(index, seen.submitted_s, seen.started_s or 0.0, now_s, asked.limit_s, killed)
+        )
         state = JobState.TIMEOUT if killed else JobState.COMPLETED
         self.asking.ended(replace(seen, ended_s=now_s, state=state))
         if killed:
@@ -198,7 +204,11 @@ class ReplayScores:
 
 
 def score_replay(
-    jobs: Sequence[AccountedJob], attempts: Sequence[ReplayedAttempt], cores: int, *, scored: Sequence[int] | None = None
+    jobs: Sequence[AccountedJob],
+    attempts: Sequence[ReplayedAttempt],
+    cores: int,
+    *,
+    scored: Sequence[int] | None = None,
 ) -> ReplayScores:
     """Score the attempts of a replay on ``cores`` cores, by all jobs or by those whose positions are ``scored``.
 

@@ -38,7 +38,9 @@ class InjectedFailures:
 class SimulatedScheduler:
     """Asks a simulated site (implements ``Scheduler``); any number of them may ask the same one."""
 
-    def __init__(self, site: SimulatedSite, failures: InjectedFailures | None = None, *, name: str = "simulated") -> None:
+    def __init__(
+        self, site: SimulatedSite, failures: InjectedFailures | None = None, *, name: str = "simulated"
+    ) -> None:
         self.site = site
         self.failures = failures or InjectedFailures()
         self._name = name
@@ -64,7 +66,9 @@ class SimulatedScheduler:
         if not submission.spec.command:
             raise InvalidInput("there is no command to run: give it after --, for example -- python train.py")
         if self.failures.hangs:
-            raise SubmissionUncertain(f"{self.name} did not answer: look for key {submission.key} before it is submitted again")
+            raise SubmissionUncertain(
+                f"{self.name} did not answer: look for key {submission.key} before it is submitted again"
+            )
         self.site.catch_up()
         if self.failures.refuses:
             raise RequestRefused(f"{self.name} takes no job: {self.failures.refuses}")
@@ -75,7 +79,9 @@ class SimulatedScheduler:
             self.site.take_later(submission, self.failures.late_s)
         else:
             self.site.take(submission)
-        raise SubmissionUncertain(f"{self.name} did not answer in time: look for key {submission.key} before it is submitted again")
+        raise SubmissionUncertain(
+            f"{self.name} did not answer in time: look for key {submission.key} before it is submitted again"
+        )
 
     def find(self, keys: Collection[str]) -> Mapping[str, str]:
         """Return key → id of the submissions that the controller or the accounting knows."""
@@ -140,7 +146,9 @@ class SimulatedScheduler:
             partition = self.site.cluster.partition(job.submission.spec.partition or "")
             longer = job.state is JobState.RUNNING and walltime_s > job.walltime_s
             if self.failures.fixed_limits or longer or walltime_s > (partition.max_s or math.inf):
-                raise RequestRefused(f"the limit of job {scheduler_id} cannot be raised to {walltime_s:g} s by its user")
+                raise RequestRefused(
+                    f"the limit of job {scheduler_id} cannot be raised to {walltime_s:g} s by its user"
+                )
         for job in live:
             self.site.limit(job, walltime_s)
 

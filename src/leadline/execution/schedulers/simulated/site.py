@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from leadline.core.errors import NothingFits, UnknownName
 from leadline.core.jobs import JobState
-from leadline.core.plane import After
+from leadline.core.plane import DependencyKind
 from leadline.execution.clock import Clock
 from leadline.execution.schedulers.port import RequestRefused, Submission
 from leadline.execution.schedulers.simulated.cluster import EasyQueue, NodeRequest, SimulatedCluster
@@ -103,9 +103,13 @@ class SimulatedSite:
             raise RequestRefused(f"the site takes no job {spec.name!r}: {error}") from error
         most_s = partition.max_s or math.inf
         if (spec.resources.walltime_s or 0.0) > most_s:
-            raise RequestRefused(f"the site takes no job {spec.name!r}: at most {most_s:g} s are allowed in {partition.name}")
+            raise RequestRefused(
+                f"the site takes no job {spec.name!r}: at most {most_s:g} s are allowed in {partition.name}"
+            )
         if unknown := [one for one in submission.after if not self.of([one])]:
-            raise RequestRefused(f"the site takes no job {spec.name!r}: it is to wait for {unknown[0]}, which is not there")
+            raise RequestRefused(
+                f"the site takes no job {spec.name!r}: it is to wait for {unknown[0]}, which is not there"
+            )
 
     def take(self, submission: Submission) -> str:
         """Put a submission that was checked into the queue, unless its key is there, and return its id."""
@@ -225,7 +229,7 @@ class SimulatedSite:
         states = {one.state for one in self.of(job.submission.after)} if job.submission.after else set()
         kind = job.submission.after_kind
         failed = any(state.final and state is not JobState.COMPLETED for state in states)
-        if (kind is After.OK and failed) or (kind is After.NOT_OK and states == {JobState.COMPLETED}):
+        if (kind is DependencyKind.OK and failed) or (kind is DependencyKind.NOT_OK and states == {JobState.COMPLETED}):
             self._settle(job, JobState.CANCELLED, NEVER)
             return
         if not all(state.final for state in states):

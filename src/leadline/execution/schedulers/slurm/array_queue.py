@@ -13,7 +13,7 @@ from pathlib import Path
 
 from leadline.core.errors import InvalidInput, LeadlineError, SchedulerUnreachable
 from leadline.core.jobs import JobSpec, JobState
-from leadline.core.ports import Completed, ProcessRunner
+from leadline.core.processes import CompletedProcess, ProcessRunner
 from leadline.core.runs import Measurement
 from leadline.core.systems import Partition
 from leadline.execution.launch import job_environment, wrapper_arguments
@@ -298,7 +298,7 @@ class SlurmArrayQueue:
         batch, index = _parts(entry.place)
         return self._ids[batch], index
 
-    def _command(self, words: list[str]) -> Completed:
+    def _command(self, words: list[str]) -> CompletedProcess:
         return self.run(words, timeout_s=COMMAND_S)
 
 
@@ -331,7 +331,7 @@ def _outcome_of(entry: QueueEntry, state: JobState, accounted: AccountedElement 
     )
 
 
-def _refused(answer: Completed, script: Path) -> LeadlineError:
+def _refused(answer: CompletedProcess, script: Path) -> LeadlineError:
     if answer.timed_out:
         return _unreachable(answer)
     said = " ".join(line.removeprefix("sbatch: error: ") for line in answer.stderr.split("\n") if line.strip())
@@ -340,7 +340,7 @@ def _refused(answer: Completed, script: Path) -> LeadlineError:
     )
 
 
-def _unreachable(answer: Completed) -> SchedulerUnreachable:
+def _unreachable(answer: CompletedProcess) -> SchedulerUnreachable:
     said = answer.stderr.strip().splitlines()
     why = "no answer in time" if answer.timed_out else said[-1] if said else f"exit code {answer.returncode}"
     return SchedulerUnreachable(

@@ -96,7 +96,9 @@ def group_by_shape(jobs: Iterable[tuple[str, JobSpec]]) -> list[tuple[JobSpec, l
         asked = resource_shape(spec)
         found.setdefault(repr(asked), (asked, []))[1].append(key)
     return [
-        (asked, keys[at : at + MAX_ARRAY_SIZE]) for asked, keys in found.values() for at in range(0, len(keys), MAX_ARRAY_SIZE)
+        (asked, keys[at : at + MAX_ARRAY_SIZE])
+        for asked, keys in found.values()
+        for at in range(0, len(keys), MAX_ARRAY_SIZE)
     ]
 
 

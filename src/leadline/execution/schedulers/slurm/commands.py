@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from leadline.core.errors import SchedulerUnreachable
-from leadline.core.ports import Completed
+from leadline.core.processes import CompletedProcess
 from leadline.execution.schedulers.port import RequestRefused, SchedulerBusy, SubmissionUncertain
 from leadline.execution.schedulers.slurm.parsing import EPOCH_TIMES, read_job_id
 from leadline.execution.transport.port import NO_PROGRAM, ConnectionLost, Transport
@@ -37,7 +37,7 @@ class SlurmCommands:
     transport: Transport
     timeout_s: float = COMMAND_S
 
-    def ask(self, argv: Sequence[str], *, stdin: str | None = None) -> Completed:
+    def ask(self, argv: Sequence[str], *, stdin: str | None = None) -> CompletedProcess:
         """Run a command that may be run again, and return its answer, a refusal too.
 
         Raises:
@@ -86,22 +86,22 @@ class SlurmCommands:
             )
         raise RequestRefused(f"Slurm at {self.transport.where} refused the job ({error_text(answer)})")
 
-    def _unreachable(self, name: str, answer: Completed) -> SchedulerUnreachable:
+    def _unreachable(self, name: str, answer: CompletedProcess) -> SchedulerUnreachable:
         return SchedulerUnreachable(
             f"Slurm at {self.transport.where} cannot be reached ({name}: {_why(answer)}): what was submitted runs on"
         )
 
 
-def error_text(answer: Completed) -> str:
+def error_text(answer: CompletedProcess) -> str:
     """Return a command's own words on one line, without its name and rank."""
     lines = [_PREFIX.sub("", line.strip()) for line in answer.stderr.splitlines() if line.strip()]
     return "; ".join(dict.fromkeys(lines)) or f"exit code {answer.returncode}, and it said nothing"
 
 
-def _cut_off(answer: Completed) -> bool:
+def _cut_off(answer: CompletedProcess) -> bool:
     """Whether a command was ended before it could answer, by the time that it took or by a signal."""
     return answer.timed_out or answer.returncode < 0 or answer.returncode > ENDED_BY_SIGNAL
 
 
-def _why(answer: Completed) -> str:
+def _why(answer: CompletedProcess) -> str:
     return "no answer in time" if answer.timed_out else error_text(answer)

@@ -114,7 +114,9 @@ def read_accounting(listing: str, wanted: Collection[str]) -> dict[str, Schedule
         if match is None or len(fields) != 14:
             continue
         ids = (
-            [f"{match['array']}_{at}" for at in parse_indices(match["indices"])] if match["indices"] else [match["array"]]
+            [f"{match['array']}_{at}" for at in parse_indices(match["indices"])]
+            if match["indices"]
+            else [match["array"]]
         )
         for one in ids:
             if match["step"] is None:

@@ -214,7 +214,9 @@ class SlurmScheduler:
         minutes = round(whole_minutes_s(walltime_s) / MINUTE_S)
         answer = self._commands.ask(["scontrol", "update", f"JobId={scheduler_id}", f"TimeLimit={minutes}"])
         if answer.returncode:
-            raise RequestRefused(f"Slurm at {self.transport.where} keeps the limit of job {scheduler_id} ({error_text(answer)})")
+            raise RequestRefused(
+                f"Slurm at {self.transport.where} keeps the limit of job {scheduler_id} ({error_text(answer)})"
+            )
 
     def forecast_start_s(self, submission: Submission) -> float | None:
         """Ask ``sbatch --test-only``, which assumes that all jobs use up their limits, and uses up a job id."""
@@ -233,7 +235,9 @@ class SlurmScheduler:
         if answer.returncode == NO_PROGRAM or NO_ACCOUNTING.search(answer.stderr):
             return None
         if answer.returncode:
-            raise SchedulerUnreachable(f"the accounting at {self.transport.where} does not answer ({error_text(answer)})")
+            raise SchedulerUnreachable(
+                f"the accounting at {self.transport.where} does not answer ({error_text(answer)})"
+            )
         return answer.stdout
 
     def _queued(self, keys: Collection[str]) -> dict[str, str]:

@@ -131,7 +131,9 @@ def _gate(submission: Submission, folder: PurePosixPath, measurer: ClusterPython
     if not submission.held:
         return []
     if measurer is None or not submission.measured:
-        raise RequestRefused("copies of a job need Leadline where they run, to hold them back, and it is not installed there")
+        raise RequestRefused(
+            "copies of a job need Leadline where they run, to hold them back, and it is not installed there"
+        )
     python, runs = shlex.quote(measurer.python), shlex.quote(f"{folder}/{RUNS_FOLDER}")
     return [
         f"if ! [ -x {python} ] || ! [ -r {shlex.quote(measurer.file)} ]; then",

@@ -101,7 +101,9 @@ def _built(build: Any, shapes: List[Any]) -> Any:
     variadic = any(one.kind is one.VAR_POSITIONAL for one in inspect.signature(build).parameters.values())
     if wants or variadic:
         if len(wants) > len(shapes):
-            raise UnusableFunction(f"{build.__name__}() takes {len(wants)} inputs and {len(shapes)} were given: add --input")
+            raise UnusableFunction(
+                f"{build.__name__}() takes {len(wants)} inputs and {len(shapes)} were given: add --input"
+            )
         return build(*shapes) if variadic else build(*shapes[: len(wants)])
     nnx = _nnx() if "flax.nnx" in sys.modules else None
     if nnx is not None:
@@ -190,7 +192,9 @@ def _trained(
         output, after = forward(params, rest, *xs)
         leaves = [leaf for leaf in jax.tree.leaves(output) if jnp.issubdtype(leaf.dtype, jnp.floating)]
         if not leaves:
-            raise UnusableFunction("the model's output holds no floating-point array: return one that a loss can be made from")
+            raise UnusableFunction(
+                "the model's output holds no floating-point array: return one that a loss can be made from"
+            )
         return sum(leaf.astype(jnp.float32).mean() for leaf in leaves), after
 
     def step(params: Any, memory: Any, rest: Any, *xs: Any) -> Any:

@@ -268,7 +268,9 @@ def _limited(
     return per_epoch, int(rounds) if rounds.is_integer() else rounds
 
 
-def _split(loops: List[EnclosingLoop], loader: Any) -> Tuple[List[EnclosingLoop], Optional[EnclosingLoop], Optional[EnclosingLoop]]:
+def _split(
+    loops: List[EnclosingLoop], loader: Any
+) -> Tuple[List[EnclosingLoop], Optional[EnclosingLoop], Optional[EnclosingLoop]]:
     """Part the loops around a step into those over epochs, the one over batches, and one that limits the steps."""
     for loop in loops:
         if loop.counts_inner and loop.times is not None:
@@ -296,7 +298,9 @@ def _over_phases(loop: EnclosingLoop) -> bool:
     return bool(names) and all(isinstance(one, str) for one in names) and any("train" in one.lower() for one in names)
 
 
-def _from_options(watch: LoopObservations, per_epoch: Optional[int], notes: List[str]) -> Tuple[Optional[int], Optional[float]]:
+def _from_options(
+    watch: LoopObservations, per_epoch: Optional[int], notes: List[str]
+) -> Tuple[Optional[int], Optional[float]]:
     """Fall back on the script's own command-line options."""
     for names, is_limit in ((STEP_OPTIONS, True), (EPOCH_OPTIONS, False)):
         for name in names:

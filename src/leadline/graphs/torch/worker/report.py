@@ -8,7 +8,9 @@ from leadline.graphs.torch.worker.recorder import Recorder, TraceWindow
 from leadline.graphs.torch.worker.session import TraceSession
 
 
-def graph_document(session: TraceSession, recorder: Recorder, window: TraceWindow, *, stage: str = "") -> Dict[str, Any]:
+def graph_document(
+    session: TraceSession, recorder: Recorder, window: TraceWindow, *, stage: str = ""
+) -> Dict[str, Any]:
     """Return one window as the fields of ``OpGraph``; ``stage`` overrides the stages of its ops."""
     cache: Dict[Any, Dict[str, Any]] = {}
     ops: List[Dict[str, Any]] = []
@@ -21,7 +23,11 @@ def graph_document(session: TraceSession, recorder: Recorder, window: TraceWindo
         )
         known = cache.get(signature)
         if known is None:
-            known = cache[signature] = {**describe_op(raw), "inputs": tensor_specs(raw.inputs), "outputs": tensor_specs(raw.outputs)}
+            known = cache[signature] = {
+                **describe_op(raw),
+                "inputs": tensor_specs(raw.inputs),
+                "outputs": tensor_specs(raw.outputs),
+            }
             if known["kind"] == "communication" and not known["dims"]:
                 known["dims"] = distributed.collective_dims(raw, session)
         sources = [place - window.first for place in raw.sources if place >= window.first]

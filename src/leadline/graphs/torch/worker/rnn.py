@@ -110,7 +110,9 @@ def _workspace(session: TraceSession, shape: Dict[str, int], result: Any, reserv
     if recorder is None or "kept" not in shape:
         return None
     if keeps:
-        made = fake_tensors.empty_tensor((max(shape["kept"] - reserve.untyped_storage().nbytes(), 0),), torch.uint8, result.device)
+        made = fake_tensors.empty_tensor(
+            (max(shape["kept"] - reserve.untyped_storage().nbytes(), 0),), torch.uint8, result.device
+        )
     elif shape["turned"]:
         made = result.__dict__["_turned"] = fake_tensors.empty_like(result, result.device)
     else:
@@ -150,14 +152,19 @@ class _RecurrentLayer(torch.autograd.Function):
     """All layers and steps of one recurrent module."""
 
     @staticmethod
-    def forward(ctx: Any, session: TraceSession, name: str, shape: Any, train: bool, has_cell: bool, *tensors: Any) -> Any:
+    def forward(
+        ctx: Any, session: TraceSession, name: str, shape: Any, train: bool, has_cell: bool, *tensors: Any
+    ) -> Any:
         data, hidden = tensors[0], tensors[1]
         device = fake_tensors.true_device(data)
         ctx.session, ctx.name, ctx.shape, ctx.device = session, name, shape, device
         ctx.save_for_backward(*tensors)
         width = hidden.shape[-1] * shape["directions"]
         dtype = torch.bfloat16 if shape.get("cast") else data.dtype
-        outs = [fake_tensors.empty_tensor((*data.shape[:-1], width), dtype, device), fake_tensors.empty_like(hidden, device)]
+        outs = [
+            fake_tensors.empty_tensor((*data.shape[:-1], width), dtype, device),
+            fake_tensors.empty_like(hidden, device),
+        ]
         if has_cell:
             outs.append(fake_tensors.empty_like(tensors[2], device))
         states = shape["rows"] * shape["hidden"] * (shape["gates"] + 1) * shape["layers"] * shape["directions"]

@@ -5,19 +5,19 @@ import slurm_outputs as outputs
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leadline.catalog.probes.slurm_text import (
+from leadline.catalog.slurm.text import (
     Gres,
-    count,
     from_sinfo,
-    memory_bytes,
-    read_config,
+    parse_count,
+    parse_memory,
+    parse_seconds,
     read_gres,
     read_nodes,
     read_partitions,
     read_rows,
+    read_slurm_config,
     read_tres,
     read_weights,
-    seconds,
 )
 from leadline.core.units import DAY_S, GIB, HOUR_S, MIB
 
@@ -85,8 +85,18 @@ def test_a_line_end_in_a_comment_neither_adds_nor_loses_a_node(comment):
 
 @given(st.text(max_size=300))
 def test_anything_at_all_is_read_without_an_error(said):
-    readers = (read_nodes, read_partitions, read_config, read_gres, read_tres, read_weights, from_sinfo, seconds, count)
-    for read in (*readers, memory_bytes):
+    readers = (
+        read_nodes,
+        read_partitions,
+        read_slurm_config,
+        read_gres,
+        read_tres,
+        read_weights,
+        from_sinfo,
+        parse_seconds,
+        parse_count,
+    )
+    for read in (*readers, parse_memory):
         read(said)
 
 
@@ -103,7 +113,7 @@ def test_anything_at_all_is_read_without_an_error(said):
 )
 def test_the_partitions_of_every_version_are_read(listing, names, limit):
     partitions = read_partitions(listing)
-    assert (names, limit) == ([one["PartitionName"] for one in partitions], seconds(partitions[0]["MaxTime"]))
+    assert (names, limit) == ([one["PartitionName"] for one in partitions], parse_seconds(partitions[0]["MaxTime"]))
 
 
 def test_weights_are_not_cut_at_their_equals_signs():
@@ -118,7 +128,7 @@ def test_a_weight_of_memory_without_a_suffix_is_of_a_mebibyte():
 
 
 def test_settings_without_a_value_are_left_out():
-    config = read_config(outputs.config("23.11.3"))
+    config = read_slurm_config(outputs.config("23.11.3"))
     assert (config["SLURM_VERSION"], config["ClusterName"], config["PowerPlugin"]) == ("23.11.3", "reef", "")
     assert "CommunicationParameters" not in config
 
@@ -150,7 +160,7 @@ def test_tres_are_read_in_bytes_and_counts():
     [("2-00:00:00", 2 * DAY_S), ("30:00", 1800), ("UNLIMITED", None), ("infinite", None), ("??", None)],
 )
 def test_a_limit_of_time_is_read_as_sinfo_scontrol_and_sacctmgr_write_it(said, limit):
-    assert limit == seconds(said)
+    assert limit == parse_seconds(said)
 
 
 def test_what_sinfo_tells_reads_like_what_scontrol_does():

@@ -38,7 +38,7 @@ class _Found:
         return f" in {self.entry!r}" if self.entry else ""
 
 
-def explain(message: str, document: object, kind: type[Any], text: str = "") -> str:
+def explain_validation_error(message: str, document: object, kind: type[Any], text: str = "") -> str:
     """Return a sentence for msgspec's ``message`` about ``document``, which should have been a ``kind``.
 
     With the document's ``text`` the sentence begins with the line of the mistake, where it can be told.

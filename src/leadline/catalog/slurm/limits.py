@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from leadline.catalog.probes.slurm_text import Record, count, names, number, read_tres, seconds
+from leadline.catalog.slurm.text import Record, parse_count, parse_names, parse_number, parse_seconds, read_tres
 from leadline.core.systems import Limits
 
 ENFORCED = frozenset({"limits", "safe", "all"})
@@ -19,7 +19,7 @@ Tres = Mapping[str, float]
 
 
 @dataclass(frozen=True, slots=True)
-class Policy:
+class LimitPolicy:
     """What a QOS or an association says of a job; amounts by the name of the TRES, memory in bytes."""
 
     name: str = ""
@@ -42,31 +42,31 @@ class Association:
     partition: str
     qos: frozenset[str]
     default_qos: str
-    policy: Policy
+    policy: LimitPolicy
 
 
 @dataclass(frozen=True, slots=True)
-class Bound:
+class JobLimits:
     """The limits of one job, and the memory that it may have over all its nodes."""
 
     limits: Limits
     max_memory_bytes: float | None = None
 
 
-def read_qos(rows: Iterable[Record]) -> dict[str, Policy]:
+def read_qos(rows: Iterable[Record]) -> dict[str, LimitPolicy]:
     """Return the QOS of rows of the fields ``slurm_text.QOS``, by name."""
     return {
-        row["Name"]: Policy(
+        row["Name"]: LimitPolicy(
             row["Name"],
-            flags=names(row["Flags"]) or frozenset(),
-            max_walltime_s=seconds(row["MaxWall"]),
+            flags=parse_names(row["Flags"]) or frozenset(),
+            max_walltime_s=parse_seconds(row["MaxWall"]),
             per_job=read_tres(row["MaxTRES"]),
             per_user=read_tres(row["MaxTRESPU"]),
             per_group=read_tres(row["GrpTRES"]),
             least=read_tres(row["MinTRES"]),
-            max_submitted_jobs=count(row["MaxSubmitPU"]),
-            usage_factor=1.0 if (factor := number(row["UsageFactor"])) is None else factor,
-            preempts=names(row["Preempt"]) or frozenset(),
+            max_submitted_jobs=parse_count(row["MaxSubmitPU"]),
+            usage_factor=1.0 if (factor := parse_number(row["UsageFactor"])) is None else factor,
+            preempts=parse_names(row["Preempt"]) or frozenset(),
         )
         for row in rows
         if row["Name"]
@@ -85,14 +85,14 @@ def read_associations(rows: Iterable[Record]) -> list[Association]:
         Association(
             row["Account"],
             row["Partition"],
-            names(row["QOS"]) or frozenset(),
+            parse_names(row["QOS"]) or frozenset(),
             row["DefaultQOS"],
-            Policy(
+            LimitPolicy(
                 row["Account"],
-                max_walltime_s=seconds(row["MaxWall"]),
+                max_walltime_s=parse_seconds(row["MaxWall"]),
                 per_job=read_tres(row["MaxTRES"]),
                 per_group=_shared(row["Account"], read_tres(row["GrpTRES"]), accounts),
-                max_submitted_jobs=count(row["MaxSubmit"]),
+                max_submitted_jobs=parse_count(row["MaxSubmit"]),
             ),
         )
         for row in listed
@@ -110,14 +110,18 @@ def _shared(account: str, own: Tres, accounts: Mapping[str, tuple[str, Tres]]) -
     return found
 
 
-def bound_of(
-    partition: Record, own: Policy | None, qos: Policy | None, associations: Sequence[Association], gpu_kind: str | None
-) -> Bound:
+def job_limits(
+    partition: Record,
+    own: LimitPolicy | None,
+    qos: LimitPolicy | None,
+    associations: Sequence[Association],
+    gpu_kind: str | None,
+) -> JobLimits:
     """Return what bounds one job of the user's in a partition, under a QOS of the job's.
 
     ``own`` is the partition's QOS. Of several accounts the widest limit counts, for the user may choose the account.
     """
-    accounts = [one.policy for one in associations] or [Policy()]
+    accounts = [one.policy for one in associations] or [LimitPolicy()]
     return _widest([_bound(partition, own, qos, account, gpu_kind) for account in accounts])
 
 
@@ -137,8 +141,12 @@ _MOST = ("max_walltime_s", "max_nodes", "max_cores", "max_gpus")
 
 
 def _bound(
-    partition: Record, own: Policy | None, qos: Policy | None, account: Policy | None, gpu_kind: str | None
-) -> Bound:
+    partition: Record,
+    own: LimitPolicy | None,
+    qos: LimitPolicy | None,
+    account: LimitPolicy | None,
+    gpu_kind: str | None,
+) -> JobLimits:
     order = [own, qos, account]
     if qos is not None and "OverPartQOS" in qos.flags:
         order = [qos, own, account]
@@ -147,13 +155,13 @@ def _bound(
     walltime_s = _first(one.max_walltime_s for one in policies)
     nodes = _amount(policies, "node")
     if "PartitionTimeLimit" not in flags:
-        walltime_s = _least(walltime_s, seconds(partition.get("MaxTime", "")))
+        walltime_s = _least(walltime_s, parse_seconds(partition.get("MaxTime", "")))
     if "PartitionMaxNodes" not in flags:
-        nodes = _least(nodes, count(partition.get("MaxNodes", "")))
+        nodes = _least(nodes, parse_count(partition.get("MaxNodes", "")))
     gpus = _amount(policies, "gres/gpu")
     if gpu_kind:
         gpus = _least(gpus, _amount(policies, f"gres/gpu:{gpu_kind.casefold()}"))
-    least_nodes = max(count(partition.get("MinNodes", "")) or 0, _required(policies, "node") or 0)
+    least_nodes = max(parse_count(partition.get("MinNodes", "")) or 0, _required(policies, "node") or 0)
     limits = Limits(
         max_walltime_s=walltime_s,
         min_nodes=least_nodes if least_nodes > 1 else None,
@@ -163,10 +171,10 @@ def _bound(
         max_gpus=_whole(gpus),
         max_submitted_jobs=_whole(_first(one.max_submitted_jobs for one in policies)),
     )
-    return Bound(limits, _amount(policies, "mem"))
+    return JobLimits(limits, _amount(policies, "mem"))
 
 
-def _amount(policies: Sequence[Policy], tres: str) -> float | None:
+def _amount(policies: Sequence[LimitPolicy], tres: str) -> float | None:
     """Return the most of a TRES that a job may have: the least of what it, its user and its group may."""
     kinds = (
         _first(one.per_job.get(tres) for one in policies),
@@ -176,11 +184,11 @@ def _amount(policies: Sequence[Policy], tres: str) -> float | None:
     return _least(*kinds)
 
 
-def _required(policies: Sequence[Policy], tres: str) -> int | None:
+def _required(policies: Sequence[LimitPolicy], tres: str) -> int | None:
     return _whole(_first(one.least.get(tres) for one in policies))
 
 
-def _widest(bounds: Sequence[Bound]) -> Bound:
+def _widest(bounds: Sequence[JobLimits]) -> JobLimits:
     """Return the bound with the widest of each limit."""
 
     def widest(values: Iterable[float | None]) -> float | None:
@@ -189,7 +197,7 @@ def _widest(bounds: Sequence[Bound]) -> Bound:
 
     names_of = (*_MOST, "max_submitted_jobs")
     limits: dict[str, Any] = {name: widest(getattr(one.limits, name) for one in bounds) for name in names_of}
-    return Bound(replace(bounds[0].limits, **limits), widest(one.max_memory_bytes for one in bounds))
+    return JobLimits(replace(bounds[0].limits, **limits), widest(one.max_memory_bytes for one in bounds))
 
 
 def _first(values: Iterable[float | None]) -> float | None:

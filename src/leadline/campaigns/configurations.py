@@ -1,13 +1,15 @@
 """The space that a campaign covers: what varies at each scale, and the configuration at every point of it."""
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+import re
+import shlex
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
-from leadline.core.campaigns import Campaign, Configuration, Parameter, Range
-from leadline.core.jobs import ResourceSpec
-from leadline.core.runs import Run, Scale
-from leadline.core.samples import Value
+from leadline.core.campaigns import Campaign, Configuration, Parameter, PlannedRun, Range
+from leadline.core.errors import InvalidInput
+from leadline.core.jobs import JobSpec, ResourceSpec
+from leadline.core.runs import Run, Scale, Value
 
 DIGITS = 4
 """Significant digits of a real value, so that it reads well on a command line."""
@@ -15,7 +17,7 @@ DIGITS = 4
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """One thing that varies at a scale: over ``levels`` where there are any, else from ``low`` to ``high``."""
+    """One thing that varies at a scale: over ``levels_within`` where there are any, else from ``low`` to ``high``."""
 
     name: str
     levels: tuple[Value, ...] = ()
@@ -66,12 +68,12 @@ def _axis(parameter: Parameter, scale: Scale) -> Axis:
     if span is None:
         return Axis(parameter.name, parameter.choices)
     return Axis(
-        parameter.name, levels(parameter, span), span.low, span.high, parameter.kind.whole,
+        parameter.name, levels_within(parameter, span), span.low, span.high, parameter.kind.whole,
         parameter.kind.logarithmic, parameter.carries_scale, numeric=True,
     )  # fmt: skip
 
 
-def levels(parameter: Parameter, span: Range) -> tuple[Value, ...]:
+def levels_within(parameter: Parameter, span: Range) -> tuple[Value, ...]:
     """Return the explicit values of a numeric parameter that lie within ``span``; none where any value will do."""
     inside = [value for value in parameter.values if span.low <= value <= span.high]
     return tuple(round(value) if parameter.kind.whole else value for value in inside)
@@ -93,7 +95,7 @@ def configurations(campaign: Campaign, scale: Scale, points: Iterable[Sequence[f
         yield Configuration(parameters, resources, None if partition is None else str(partition))
 
 
-def configuration_of(run: Run) -> Configuration:
+def run_configuration(run: Run) -> Configuration:
     """Return the configuration that a run was made with."""
     asked = run.job.resources
     resources = ResourceSpec(
@@ -114,15 +116,81 @@ def values_of(one: Configuration) -> dict[str, Value]:
     return values
 
 
-def key(one: Configuration) -> tuple[tuple[str, Value], ...]:
+def configuration_key(one: Configuration) -> tuple[tuple[str, Value], ...]:
     """Return what two equal configurations share."""
     return tuple(sorted(values_of(one).items()))
 
 
-def distinct(found: Iterable[Configuration]) -> Iterator[Configuration]:
+def distinct_configurations(found: Iterable[Configuration]) -> Iterator[Configuration]:
     """Yield each configuration when it comes first."""
     seen = set()
     for one in found:
-        if (name := key(one)) not in seen:
+        if (name := configuration_key(one)) not in seen:
             seen.add(name)
             yield one
+
+
+_PLACEHOLDER = re.compile(r"\{\{(?P<braces>\w+)\}\}|\{(?P<name>\w+)\}")
+
+RESOURCES = ("cores", "gpus", "memory_mib", "memory_gib", "partition")
+"""Placeholders that stand for a run's resources."""
+
+
+def placeholders(words: Iterable[str]) -> tuple[str, ...]:
+    """Return the names in single braces, in order; ``{{name}}`` stands for ``{name}`` itself and is none."""
+    found = [match["name"] for word in words for match in _PLACEHOLDER.finditer(word) if match["name"]]
+    return tuple(dict.fromkeys(found))
+
+
+def build_job(campaign: Campaign, planned: PlannedRun) -> JobSpec:
+    """Return the job of a run: its words, setup lines and environment with every placeholder filled in.
+
+    ``{memory_mib}`` and ``{memory_gib}`` are what one node gives. A value in a setup line is quoted for the shell.
+    """
+    one = planned.configuration
+    values = _values(one)
+    return JobSpec(
+        name=campaign.name,
+        command=tuple(_fill(word, values) for word in campaign.command),
+        resources=replace(one.resources, walltime_s=campaign.walltime_s),
+        system=campaign.system,
+        partition=one.partition,
+        account=campaign.account,
+        workdir=campaign.workdir,
+        environment={name: _fill(word, values) for name, word in campaign.environment.items()},
+        setup=tuple(_fill(line, values, shlex.quote) for line in campaign.setup),
+        watched=campaign.watch,
+    )
+
+
+def fill_command(words: Sequence[str], one: Configuration) -> tuple[str, ...]:
+    """Return the words of a command with the placeholders of a configuration filled in.
+
+    Raises:
+        InvalidInput: a placeholder has no value in the configuration.
+    """
+    values = _values(one)
+    if missing := [name for name in placeholders(words) if name not in values]:
+        raise InvalidInput(f"{{{missing[0]}}} of the command has no value: give it one")
+    return tuple(_fill(word, values) for word in words)
+
+
+def _values(one: Configuration) -> dict[str, str]:
+    return {**{name: str(value) for name, value in one.parameters.items()}, **_resources(one)}
+
+
+def _resources(one: Configuration) -> dict[str, str]:
+    memory = one.resources.memory_bytes_per_node or 0
+    return {
+        "cores": str(one.resources.cores_per_task or 1),
+        "gpus": str(one.resources.gpus_per_node),
+        "memory_mib": str(memory // 2**20),
+        "memory_gib": f"{memory / 2**30:g}",
+        "partition": one.partition or "",
+    }
+
+
+def _fill(word: str, values: dict[str, str], quoted: Callable[[str], str] = str) -> str:
+    return _PLACEHOLDER.sub(
+        lambda match: quoted(values[match["name"]]) if match["name"] else f"{{{match['braces']}}}", word
+    )

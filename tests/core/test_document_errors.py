@@ -5,7 +5,7 @@ from enum import Enum
 import msgspec
 import pytest
 
-from leadline.core.documents import load_toml
+from leadline.core.documents import from_toml
 from leadline.core.errors import InvalidInput
 
 
@@ -30,7 +30,7 @@ GOOD = "height = 2\nrows = [\n  { name = 'one', size = 1 },\n  { name = 'two', s
 
 
 def test_a_good_document_is_read():
-    assert Leaf(3) == load_toml(GOOD, Tree, what="tree.toml").leaves["a"]
+    assert Leaf(3) == from_toml(GOOD, Tree, what="tree.toml").leaves["a"]
 
 
 @pytest.mark.parametrize(
@@ -48,11 +48,11 @@ def test_a_good_document_is_read():
 )
 def test_a_mistake_is_said_with_its_line_value_reason_and_fix(old, new, says):
     with pytest.raises(InvalidInput) as caught:
-        load_toml(GOOD.replace(old, new), Tree, what="tree.toml")
+        from_toml(GOOD.replace(old, new), Tree, what="tree.toml")
     assert f"tree.toml: {says}" == str(caught.value)
 
 
 def test_a_line_that_cannot_be_told_is_not_guessed():
     with pytest.raises(InvalidInput) as caught:
-        load_toml(GOOD.replace("size = 1", "size = 'x'").replace("size = 2", "size = 'x'"), Tree, what="tree.toml")
+        from_toml(GOOD.replace("size = 1", "size = 'x'").replace("size = 2", "size = 'x'"), Tree, what="tree.toml")
     assert str(caught.value) == "tree.toml: size is 'x' in 'one', but it must be a whole number"

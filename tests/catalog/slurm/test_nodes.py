@@ -2,9 +2,9 @@
 
 import pytest
 
-from leadline.catalog.probes.slurm_gpus import devices_called, gpus_of, processor_called
-from leadline.catalog.probes.slurm_text import Gres, read_gres
 from leadline.catalog.read import TomlCatalog
+from leadline.catalog.slurm.nodes import match_devices, match_processor, node_gpus
+from leadline.catalog.slurm.text import Gres, read_gres
 from leadline.core.hardware import DeviceKind
 
 DEVICES = TomlCatalog(None).devices()
@@ -31,59 +31,59 @@ FEW = {"A100 SXM4 40GB", "A100 SXM4 80GB", "A100 PCIe 40GB", "A100 PCIe 80GB", "
     ],
 )
 def test_a_name_that_leaves_one_device_is_that_device(said, device):
-    assert [device] == [one.name for one in devices_called(said, DEVICES, (DeviceKind.GPU,))]
+    assert [device] == [one.name for one in match_devices(said, DEVICES, (DeviceKind.GPU,))]
 
 
 @pytest.mark.parametrize(
     "said", ["a100", "h100", "h100_80gb", "v100", "p100", "h200", "rtx6000", "a100_40gb", "mi250x"]
 )
 def test_a_name_that_leaves_several_is_none_and_says_which(said):
-    (gpus,) = gpus_of([Gres("gpu", said, 4)], (), DEVICES)
+    (gpus,) = node_gpus([Gres("gpu", said, 4)], (), DEVICES)
     assert (gpus.device, gpus.count) == (None, 4)
     assert " or " in gpus.why
 
 
 def test_a100_may_be_any_of_its_boards():
-    (gpus,) = gpus_of(read_gres("gpu:a100:4(S:0-1)"), (), DEVICES)
+    (gpus,) = node_gpus(read_gres("gpu:a100:4(S:0-1)"), (), DEVICES)
     assert f"a100 may be {' or '.join(sorted(FEW))}" == gpus.why
 
 
 def test_the_features_of_a_node_may_tell_which_of_them_it_is():
-    (gpus,) = gpus_of([Gres("gpu", "a100", 4)], ["icelake", "a100_80gb_sxm4", "rack1"], DEVICES)
+    (gpus,) = node_gpus([Gres("gpu", "a100", 4)], ["icelake", "a100_80gb_sxm4", "rack1"], DEVICES)
     assert gpus.device == "A100 SXM4 80GB"
 
 
 def test_features_of_another_device_do_not_count_where_a_type_is_named():
-    (gpus,) = gpus_of([Gres("gpu", "a100", 4)], ["l40s"], DEVICES)
+    (gpus,) = node_gpus([Gres("gpu", "a100", 4)], ["l40s"], DEVICES)
     assert gpus.device is None
 
 
 def test_without_a_type_only_a_feature_that_names_one_device_counts():
-    assert [one.device for one in gpus_of([Gres("gpu", None, 4)], ["l40s", "gpu"], DEVICES)] == ["L40S"]
-    assert [one.device for one in gpus_of([Gres("gpu", None, 4)], ["a100"], DEVICES)] == [None]
-    assert [one.device for one in gpus_of([Gres("gpu", None, 4)], ["l40s", "rtx3090"], DEVICES)] == [None]
-    assert [one.device for one in gpus_of([Gres("gpu", None, 4)], ["l4", "p4"], DEVICES)] == [None], "may be racks"
+    assert [one.device for one in node_gpus([Gres("gpu", None, 4)], ["l40s", "gpu"], DEVICES)] == ["L40S"]
+    assert [one.device for one in node_gpus([Gres("gpu", None, 4)], ["a100"], DEVICES)] == [None]
+    assert [one.device for one in node_gpus([Gres("gpu", None, 4)], ["l40s", "rtx3090"], DEVICES)] == [None]
+    assert [one.device for one in node_gpus([Gres("gpu", None, 4)], ["l4", "p4"], DEVICES)] == [None], "may be racks"
 
 
 @pytest.mark.parametrize("kind", ["1g.10gb", "a100_3g.20gb", "nvidia_a100_1g.5gb"])
 def test_a_slice_of_a_gpu_is_no_device(kind):
-    (gpus,) = gpus_of([Gres("gpu", kind, 7)], (), DEVICES)
+    (gpus,) = node_gpus([Gres("gpu", kind, 7)], (), DEVICES)
     assert gpus.device is None
     assert "MIG" in gpus.why
 
 
 def test_whole_gpus_come_before_slices_and_other_resources_are_none():
-    found = gpus_of(read_gres("gpu:1g.10gb:7,gpu:l40s:2,shard:16,mps:400"), (), DEVICES)
+    found = node_gpus(read_gres("gpu:1g.10gb:7,gpu:l40s:2,shard:16,mps:400"), (), DEVICES)
     assert [(one.kind, one.count) for one in found] == [("l40s", 2), ("1g.10gb", 7)]
 
 
 def test_what_the_driver_says_tells_which_board_it_is():
-    (gpus,) = gpus_of([Gres("gpu", "a100", 4)], (), DEVICES, seen="NVIDIA A100-SXM4-40GB")
+    (gpus,) = node_gpus([Gres("gpu", "a100", 4)], (), DEVICES, seen="NVIDIA A100-SXM4-40GB")
     assert gpus.device == "A100 SXM4 40GB"
 
 
 def test_a_device_that_the_catalog_lacks_is_said():
-    (gpus,) = gpus_of([Gres("gpu", "titan_v", 1)], (), DEVICES)
+    (gpus,) = node_gpus([Gres("gpu", "titan_v", 1)], (), DEVICES)
     assert gpus.why == "the catalog has no device called titan_v"
 
 
@@ -99,5 +99,5 @@ def test_a_device_that_the_catalog_lacks_is_said():
     ],
 )
 def test_a_processor_is_found_by_the_words_of_its_full_name(model, device):
-    found = processor_called(model, DEVICES)
+    found = match_processor(model, DEVICES)
     assert device == (found and found.name)

@@ -6,7 +6,7 @@ import os
 import pytest
 
 from leadline.kit import KitError
-from leadline.kit.rowfile import RowFile
+from leadline.kit.row_file import RowFile
 
 HERE = {
     "device": {"type": "cuda", "name": "A100", "memory_bytes": 40, "threads": None},

@@ -4,13 +4,12 @@ import pytest
 
 pytest.importorskip("torch")
 
-from leadline.catalog.probes.cases import Case
-from leadline.catalog.probes.kernels import all_cases
-from leadline.catalog.probes.sampling import spread
+from leadline.catalog.probes.cases import KernelCase, log_spread_sizes
+from leadline.catalog.probes.sweep import sweep_cases
 
 
 def test_sizes_stay_within_their_bounds_and_reach_near_both():
-    points = list(spread(64, (2, 16384), (4, 4096)))
+    points = list(log_spread_sizes(64, (2, 16384), (4, 4096)))
     assert len(points) == 64
     assert all(2 <= m <= 16384 and 4 <= n <= 4096 for m, n in points)
     assert min(m for m, _ in points) <= 3
@@ -18,13 +17,13 @@ def test_sizes_stay_within_their_bounds_and_reach_near_both():
 
 
 def test_every_octave_is_visited_as_often_as_any_other():
-    octaves = [int(math.log2(n)) for (n,) in spread(96, (8, 511))]
+    octaves = [int(math.log2(n)) for (n,) in log_spread_sizes(96, (8, 511))]
     counts = [octaves.count(octave) for octave in range(3, 9)]
     assert max(counts) - min(counts) <= 4
 
 
 def test_the_first_cases_of_the_sweep_hold_one_of_every_kernel():
-    cases = all_cases("cpu")
+    cases = sweep_cases("cpu")
     kernels = {(case.kind, case.dtype) for case in cases}
     assert kernels == {(case.kind, case.dtype) for case in cases[: len(kernels)]}
 
@@ -36,7 +35,7 @@ def test_a_streaming_kernel_takes_other_operands_at_every_call():
         made.append(len(made))
         return lambda mine=made[-1]: used.append(mine)
 
-    call = Case("add", {"elements": 2**20}, prepare, bytes_moved=12.0 * 2**20, streams=True).call()
+    call = KernelCase("add", {"elements": 2**20}, prepare, bytes_moved=12.0 * 2**20, streams=True).call()
     for _ in range(6):
         call()
     assert len(made) == 3

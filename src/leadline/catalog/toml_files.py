@@ -1,17 +1,13 @@
-"""The form of the catalog's TOML files, and how its rows become devices and systems.
+"""Lay what a user writes of a site over the file that describes it, so that either can be renewed by itself."""
 
-A row is what a file may say; its fields have the names of the noun's, or the same name with a unit that people write
-(``memory_gib`` for ``memory_bytes``), and pass over by their names.
-"""
-
+from collections.abc import Mapping
 from dataclasses import fields
 from functools import cache
 from typing import Any, TypeVar
 
 import msgspec
 
-from leadline.catalog.merge import laid_over
-from leadline.core.documents import convert_toml, load_toml, parse_toml
+from leadline.core.documents import convert_toml, from_toml, parse_toml
 from leadline.core.errors import InvalidInput
 from leadline.core.hardware import Calibration, Confidence, Device, DeviceKind
 from leadline.core.systems import (
@@ -25,6 +21,34 @@ from leadline.core.systems import (
     System,
 )
 from leadline.core.units import GB, GIB, HOUR_S, MIB
+
+
+def merge_tables(file: Mapping[str, Any], additions: Mapping[str, Any]) -> dict[str, Any]:
+    """Return ``file`` with the values of ``additions`` in place of its own.
+
+    Tables are laid over key by key, and lists of tables that have names (systems, partitions) by these names; what is
+    new is added at the end.
+    """
+    merged = dict(file)
+    for key, value in additions.items():
+        merged[key] = _laid_over(merged[key], value) if key in merged else value
+    return merged
+
+
+def _laid_over(old: Any, new: Any) -> Any:  # noqa: ANN401 - plain values of TOML
+    if isinstance(old, Mapping) and isinstance(new, Mapping):
+        return merge_tables(old, new)
+    if _are_named(old) and _are_named(new):
+        rows = {row["name"]: row for row in old}
+        for row in new:
+            rows[row["name"]] = merge_tables(rows.get(row["name"], {}), row)
+        return list(rows.values())
+    return new
+
+
+def _are_named(value: Any) -> bool:  # noqa: ANN401 - plain values of TOML
+    return isinstance(value, list) and all(isinstance(row, Mapping) and "name" in row for row in value)
+
 
 Noun = TypeVar("Noun", Device, System, Partition, NodeType, Limits, Billing, SubmitRules, Scheduling)
 
@@ -228,7 +252,7 @@ def read_devices(text: str, what: str) -> list[Device]:
     Raises:
         InvalidInput: broken TOML (with its line), an unknown field, or a value of the wrong type.
     """
-    return [row.device() for row in load_toml(text, DevicesFile, what=what).devices]
+    return [row.device() for row in from_toml(text, DevicesFile, label=what).devices]
 
 
 def read_site(text: str, what: str, additions: tuple[str, str] | None = None) -> list[System]:
@@ -237,13 +261,13 @@ def read_site(text: str, what: str, additions: tuple[str, str] | None = None) ->
     ``additions`` are the text and the name of a file of any of its keys, which is laid over it; what it says of a
     partition that the file does not have, and that it does not describe whole, is passed over.
     """
-    site = load_toml(text, SiteFile, what=what)
+    site = from_toml(text, SiteFile, label=what)
     if additions is not None:
         added, what = additions
-        merged = laid_over(parse_toml(text, what=what), parse_toml(added, what=what))
+        merged = merge_tables(parse_toml(text, label=what), parse_toml(added, label=what))
         for system in merged["systems"]:
             system["partitions"] = [row for row in system.get("partitions", ()) if "node" in row]
-        site = convert_toml(merged, SiteFile, text=added, what=what)
+        site = convert_toml(merged, SiteFile, text=added, label=what)
     return [row.system(site.site, what) for row in site.systems]
 
 
@@ -251,7 +275,7 @@ def device_row(device: Device) -> dict[str, Any]:
     """Return a device as the plain values of a ``[[devices]]`` block, absent figures left out."""
     values = {"tflops": {dtype: rate / 1e12 for dtype, rate in device.peak_flops_per_s.items()}}
     for name in DeviceRow.__struct_fields__:
-        noun_name, factor = base_unit(name)
+        noun_name, factor = unit_conversion(name)
         value = getattr(device, noun_name, None)
         if value is not None:
             values[name] = value if factor is None else value / factor
@@ -292,11 +316,11 @@ def _made(noun: type[Noun], row: msgspec.Struct, **given: object) -> Noun:
 def _shared(row: type[msgspec.Struct], noun: type[Any]) -> list[tuple[str, str, float | None]]:
     """Return (the row's name, the noun's name, base units in one of the row's) for each field that both have."""
     names = {field.name for field in fields(noun)}
-    both = [(name, *base_unit(name)) for name in row.__struct_fields__]
+    both = [(name, *unit_conversion(name)) for name in row.__struct_fields__]
     return [(name, noun_name, factor) for name, noun_name, factor in both if noun_name in names]
 
 
-def base_unit(name: str) -> tuple[str, float | None]:
+def unit_conversion(name: str) -> tuple[str, float | None]:
     """Return a noun's name for a row's field, and what one of the row's units is in base units; ``None`` as it is."""
     for unit, (base, factor) in UNITS.items():
         if unit in name:

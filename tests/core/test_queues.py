@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from leadline.core.estimate import Interval
-from leadline.core.waits import QueueWait
+from leadline.core.queues import QueueWait
 
 
 def wait(*quantiles_s):

@@ -1,16 +1,30 @@
-"""What the system says of the device at hand: its name, memory, cores and threads."""
+"""The name of the processor at hand."""
+
+from pathlib import Path
 
 import psutil
 import torch
 
-from leadline.catalog.probes.processor import cpu_model
 from leadline.core.errors import InvalidInput
 from leadline.core.hardware import Confidence, Device, DeviceKind
 
-MAKERS = ("AMD", "Intel", "ARM", "IBM")
+
+def cpu_model() -> str:
+    """Return the processor's name as Linux gives it, else the machine's architecture."""
+    information = Path("/proc/cpuinfo")
+    if information.exists():
+        for line in information.read_text(encoding="utf-8", errors="replace").splitlines():
+            if line.lower().startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    import platform  # noqa: PLC0415 - the fallback where there is no /proc
+
+    return platform.processor() or platform.machine()
 
 
-def describe(device_type: str) -> Device:
+CPU_VENDORS = ("AMD", "Intel", "ARM", "IBM")
+
+
+def describe_local_device(device_type: str) -> Device:
     """Return the device at hand without any measured figure.
 
     Raises:
@@ -19,7 +33,7 @@ def describe(device_type: str) -> Device:
     if device_type == "cpu":
         cores = psutil.cpu_count(logical=False) or psutil.cpu_count() or 1
         model = cpu_model()
-        known = (maker for maker in MAKERS if maker.lower() in model.lower())
+        known = (maker for maker in CPU_VENDORS if maker.lower() in model.lower())
         vendor = next(known, "unknown")
         plural = "s" if cores > 1 else ""
         name = f"{model} ({cores} core{plural})"

@@ -71,7 +71,7 @@ def read_partitions(listing: str) -> list[Record]:
     return _records(listing, "PartitionName", _PARTITION)
 
 
-def read_config(listing: str) -> Record:
+def read_slurm_config(listing: str) -> Record:
     """Return the settings of ``scontrol show config``, lines of ``Name = value``; one without a value is left out."""
     pairs = (line.partition("=") for line in listing.splitlines())
     return {name.strip(): value.strip() for name, is_pair, value in pairs if is_pair and value.strip() != "(null)"}
@@ -126,7 +126,7 @@ def read_tres(said: str) -> dict[str, float]:
         name, is_pair, value = part.strip().rpartition("=")
         if is_pair and name:
             folded = name.casefold()
-            amount = memory_bytes(value) if folded == "mem" else number(value)
+            amount = parse_memory(value) if folded == "mem" else parse_number(value)
             if amount is not None:
                 found[folded] = float(amount)
     return found
@@ -149,7 +149,7 @@ def read_weights(said: str) -> dict[str, float]:
     return found
 
 
-def seconds(said: str) -> float | None:
+def parse_seconds(said: str) -> float | None:
     """Read a limit such as ``2-00:00:00`` or ``30:00``; ``None`` where there is none, or none that can be read."""
     if said in _NOTHING:
         return None
@@ -159,7 +159,7 @@ def seconds(said: str) -> float | None:
         return None
 
 
-def memory_bytes(said: str) -> int | None:
+def parse_memory(said: str) -> int | None:
     """Read an amount of memory, of which Slurm prints MiB where it names no unit; ``None`` where there is no limit."""
     if said in _NOTHING:
         return None
@@ -169,12 +169,12 @@ def memory_bytes(said: str) -> int | None:
         return None
 
 
-def count(said: str) -> int | None:
+def parse_count(said: str) -> int | None:
     """Read a number; ``None`` where there is no limit."""
     return None if said in _NOTHING else _count(said)
 
 
-def number(said: str) -> float | None:
+def parse_number(said: str) -> float | None:
     """Read a figure that may be a fraction; ``None`` where it is none."""
     try:
         return float(said)
@@ -183,7 +183,7 @@ def number(said: str) -> float | None:
         return None if whole is None else float(whole)
 
 
-def names(said: str) -> frozenset[str] | None:
+def parse_names(said: str) -> frozenset[str] | None:
     """Read a list such as ``normal,long``; ``None`` of ``ALL``, and where nothing is listed."""
     return None if said in _NOTHING or said == "ALL" else frozenset(part for part in said.split(",") if part)
 

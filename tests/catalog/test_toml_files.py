@@ -4,15 +4,15 @@ from dataclasses import fields
 
 import pytest
 
-from leadline.catalog import files
+from leadline.catalog import toml_files
 from leadline.catalog.read import TomlCatalog
 from leadline.core.hardware import Device
 from leadline.core.systems import Billing, Limits, NodeType, Partition, Scheduling, SubmitRules, System
 
 WORKED_IN = {
-    files.DeviceRow: {"tflops", "base_mhz"},
-    files.PartitionRow: {"price", "charge_factor", "constraint", "qos"},
-    files.SystemRow: {"nodes", "billing", "rules", "confidence"},
+    toml_files.DeviceRow: {"tflops", "base_mhz"},
+    toml_files.PartitionRow: {"price", "charge_factor", "constraint", "qos"},
+    toml_files.SystemRow: {"nodes", "billing", "rules", "confidence"},
 }
 """Fields of rows that become part of another field or of another noun."""
 
@@ -20,18 +20,18 @@ WORKED_IN = {
 @pytest.mark.parametrize(
     ("row", "nouns"),
     [
-        (files.DeviceRow, [Device]),
-        (files.BillingRow, [Billing]),
-        (files.NodeRow, [NodeType]),
-        (files.RulesRow, [SubmitRules]),
-        (files.PartitionRow, [Partition, Limits]),
-        (files.SchedulingRow, [Scheduling]),
-        (files.SystemRow, [System]),
+        (toml_files.DeviceRow, [Device]),
+        (toml_files.BillingRow, [Billing]),
+        (toml_files.NodeRow, [NodeType]),
+        (toml_files.RulesRow, [SubmitRules]),
+        (toml_files.PartitionRow, [Partition, Limits]),
+        (toml_files.SchedulingRow, [Scheduling]),
+        (toml_files.SystemRow, [System]),
     ],
 )
 def test_every_field_of_a_row_has_its_place_in_a_noun(row, nouns):
     known = {field.name for noun in nouns for field in fields(noun)}
-    lost = {name for name in row.__struct_fields__ if files.base_unit(name)[0] not in known}
+    lost = {name for name in row.__struct_fields__ if toml_files.unit_conversion(name)[0] not in known}
     assert WORKED_IN.get(row, set()) == lost
 
 
@@ -48,11 +48,11 @@ def test_every_field_of_a_row_has_its_place_in_a_noun(row, nouns):
     ],
 )
 def test_a_unit_that_people_write_becomes_thebase_unit(name, base, factor):
-    assert (base, factor) == files.base_unit(name)
+    assert (base, factor) == toml_files.unit_conversion(name)
 
 
 def test_bytes_are_whole_and_rates_are_not():
-    (device,) = files.read_devices(
+    (device,) = toml_files.read_devices(
         '[[devices]]\nname = "X"\nvendor = "Y"\nkind = "gpu"\nconfidence = "found"\nsource = "z"\n'
         "memory_gib = 0.3\nmemory_gb_per_s = 0.5\nbase_mhz = 1.5\ntflops = { float32 = 0.5 }\n",
         "x.toml",
@@ -64,9 +64,9 @@ def test_bytes_are_whole_and_rates_are_not():
 
 def test_a_shipped_device_survives_being_written_and_read():
     for device in TomlCatalog().devices():
-        row = files.device_row(device)
+        row = toml_files.device_row(device)
         assert not [name for name, value in row.items() if value in (None, "", [], {})]
-        (again,) = [files.msgspec.convert(row, files.DeviceRow).device()]
+        (again,) = [toml_files.msgspec.convert(row, toml_files.DeviceRow).device()]
         assert device.name == again.name
         assert device.memory_bytes == again.memory_bytes
         assert device.peak_flops_per_s == pytest.approx(again.peak_flops_per_s)

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
-from leadline.core.samples import Value
+from leadline.core.runs import Value
 
 
-class Role(StrEnum):
+class FeatureRole(StrEnum):
     """Where the value of a feature comes from."""
 
     PARAMETER = "parameter"
@@ -32,7 +32,7 @@ class Feature:
     """
 
     name: str
-    role: Role
+    role: FeatureRole
     low: float | None = None
     high: float | None = None
     whole: bool = False
@@ -48,7 +48,7 @@ class Feature:
 
 
 @dataclass(frozen=True, slots=True)
-class Answers:
+class ModelPredictions:
     """What a model says of n rows: sequences of n figures each, in the target's unit.
 
     ``low`` to ``high`` holds the truth with probability ``level``. ``beyond`` is how far a row lies outside what was
@@ -86,5 +86,5 @@ class TrainedModel(Protocol):
     def beyond(self, row: Mapping[str, Value]) -> Sequence[str]:
         """Return a sentence for each feature of a row that lies outside what was run, farthest first."""
 
-    def predict(self, target: str, rows: Sequence[Mapping[str, Value]]) -> Answers:
+    def predict(self, target: str, rows: Sequence[Mapping[str, Value]]) -> ModelPredictions:
         """Predict ``target`` for each row; a feature that is missing or unknown widens the interval."""

@@ -6,25 +6,25 @@ from datetime import date
 import pytest
 import slurm_outputs as outputs
 
-from leadline.catalog.billing import price
-from leadline.catalog.files import read_site as read_file
-from leadline.catalog.probes.slurm_limits import ENFORCED
-from leadline.catalog.probes.slurm_site import Said, read_site
-from leadline.catalog.probes.slurm_text import (
+from leadline.catalog.billing import compute_charge
+from leadline.catalog.read import TomlCatalog
+from leadline.catalog.slurm.limits import ENFORCED
+from leadline.catalog.slurm.site import ClusterRecords, build_system
+from leadline.catalog.slurm.text import (
     ASSOCIATION,
     QOS,
     from_sinfo,
-    read_config,
     read_nodes,
     read_partitions,
     read_rows,
+    read_slurm_config,
 )
-from leadline.catalog.read import TomlCatalog
-from leadline.catalog.validate import validate
-from leadline.catalog.write import site_text
+from leadline.catalog.toml_files import read_site as read_file
+from leadline.catalog.validate import validate_catalog
+from leadline.catalog.write import format_site
 from leadline.core.hardware import Machine
 from leadline.core.jobs import ResourceSpec
-from leadline.core.systems import NOT_SHOWN, BillingRule
+from leadline.core.systems import UNLISTED_NODES, BillingRule
 from leadline.core.units import DAY_S, GIB, HOUR_S, MIB
 
 DEVICES = TomlCatalog(None).devices()
@@ -32,8 +32,8 @@ NOBODY = frozenset()
 
 
 def said(partitions, nodes, version, *, qos=outputs.QOS, associations=outputs.ASSOCIATIONS, here=None, **settings):
-    return Said(
-        read_config(outputs.config(version, **settings)),
+    return ClusterRecords(
+        read_slurm_config(outputs.config(version, **settings)),
         read_partitions(partitions),
         read_nodes(nodes),
         None if qos is None else read_rows(qos, QOS),
@@ -44,7 +44,7 @@ def said(partitions, nodes, version, *, qos=outputs.QOS, associations=outputs.AS
 
 
 def probe(*arguments, **options):
-    return read_site(said(*arguments, **options), DEVICES, name="Reef", site="REEF", as_of="2026-03-02")
+    return build_system(said(*arguments, **options), DEVICES, name="Reef", site="REEF", as_of="2026-03-02")
 
 
 OLD = (outputs.V20_11_PARTITIONS, outputs.V20_11_NODES, "20.11.8")
@@ -61,8 +61,8 @@ def test_the_fixtures_of_the_accounting_have_the_fields_that_are_asked_for():
 @pytest.mark.parametrize("cluster", [OLD, LAB, NEW, LATER, NEWEST], ids=["20.11", "22.05", "23.11", "24.05", "25.05"])
 def test_what_is_written_reads_again_as_what_was_probed_and_can_be_true(cluster):
     system = probe(*cluster).system
-    assert [system] == read_file(site_text([system], site="REEF", name="Reef"), "reef.toml")
-    assert not validate(DEVICES, [system], date(2026, 3, 2))
+    assert [system] == read_file(format_site([system], site="REEF", name="Reef"), "reef.toml")
+    assert not validate_catalog(DEVICES, [system], date(2026, 3, 2))
 
 
 def test_an_old_cluster_is_read_whole():
@@ -228,7 +228,7 @@ def test_a_partition_that_is_not_up_says_so():
 
 
 def units(partition, hours=1.0, **asked):
-    return price(partition.billing, ResourceSpec(**asked), hours, partition.node)
+    return compute_charge(partition.billing, ResourceSpec(**asked), hours, partition.node)
 
 
 def test_the_weights_of_a_partition_are_summed_unless_the_cluster_takes_the_largest():
@@ -292,7 +292,7 @@ def test_a_rule_is_named_by_what_slurm_does():
 
 def test_a_cluster_that_hides_its_nodes_leaves_them_unknown():
     found = probe(outputs.V22_05_PARTITIONS, "", "22.05.8", enforce="none")
-    assert [one.node.name for one in found.system.partitions] == [NOT_SHOWN, NOT_SHOWN]
+    assert [one.node.name for one in found.system.partitions] == [UNLISTED_NODES, UNLISTED_NODES]
     assert [one.node.count for one in found.system.partitions] == [2, 1]
     assert [one.node.cores for one in found.system.partitions] == [None, None]
     assert any("does not show its nodes" in note for note in found.notes)
@@ -312,7 +312,7 @@ def test_a_user_without_an_account_is_told():
 def test_what_sinfo_alone_tells_is_a_system_too():
     partitions, nodes = from_sinfo("short|1:00:00|1-infinite|2|4|4000|gpu:l40s:2|l40s|two,three\n")
     told = replace(said(*OLD, enforce="none"), partitions=partitions, nodes=nodes)
-    (short,) = read_site(told, DEVICES, name="Reef", site="REEF", as_of="2026").system.partitions
+    (short,) = build_system(told, DEVICES, name="Reef", site="REEF", as_of="2026").system.partitions
     assert (
         short.limits.max_walltime_s, short.node.count, short.node.cores, short.node.device, short.node.gpus,
     ) == (HOUR_S, 2, 4, "L40S", 2)  # fmt: skip

@@ -3,27 +3,27 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from leadline.catalog.probes.slurm_billing import charge_of, disagreement
-from leadline.catalog.probes.slurm_limits import (
+from leadline.catalog.slurm.billing import disagreement, partition_charge
+from leadline.catalog.slurm.limits import (
     ENFORCED,
     Association,
-    Bound,
-    Policy,
-    bound_of,
+    JobLimits,
+    LimitPolicy,
     default_qos,
     is_wider,
+    job_limits,
     read_associations,
     read_qos,
 )
-from leadline.catalog.probes.slurm_nodes import NodeGroup, group_nodes
-from leadline.catalog.probes.slurm_text import Record, count, memory_bytes, names
+from leadline.catalog.slurm.nodes import NodeGroup, group_nodes
+from leadline.catalog.slurm.text import Record, parse_count, parse_memory, parse_names
 from leadline.core.hardware import Confidence, Device, Machine
-from leadline.core.systems import NOT_SHOWN, NodeType, Partition, Scheduling, SubmitRules, System
+from leadline.core.systems import UNLISTED_NODES, NodeType, Partition, Scheduling, SubmitRules, System
 from leadline.core.units import format_bytes
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class ClusterRecords:
     """What a cluster said, as records; ``None`` is a question that it did not answer.
 
     ``groups`` are the user's groups, and ``here`` the machine that asked.
@@ -39,7 +39,7 @@ class Said:
 
 
 @dataclass(frozen=True, slots=True)
-class Probed:
+class ProbedSystem:
     """The system, and a sentence for each thing that is not known of it or that its keeper should look at."""
 
     system: System
@@ -50,9 +50,9 @@ class Probed:
 class _Site:
     """What holds for all partitions while they are read."""
 
-    said: Said
+    said: ClusterRecords
     groups: Sequence[NodeGroup]
-    qos: dict[str, Policy]
+    qos: dict[str, LimitPolicy]
     associations: Sequence[Association]
     enforced: bool
     source: str
@@ -60,10 +60,10 @@ class _Site:
     notes: list[str] = field(default_factory=list)
 
 
-def read_site(said: Said, devices: Sequence[Device], *, name: str, site: str, as_of: str) -> Probed:
+def build_system(said: ClusterRecords, devices: Sequence[Device], *, name: str, site: str, as_of: str) -> ProbedSystem:
     """Return the system of that name, with the partitions in the order in which Slurm lists them."""
     config = said.config
-    enforced = bool(ENFORCED & (names(config.get("AccountingStorageEnforce", "")) or frozenset()))
+    enforced = bool(ENFORCED & (parse_names(config.get("AccountingStorageEnforce", "")) or frozenset()))
     found = _Site(
         said,
         group_nodes(said.nodes, devices, said.here),
@@ -90,7 +90,7 @@ def read_site(said: Said, devices: Sequence[Device], *, name: str, site: str, as
         source=found.source,
         as_of=as_of,
     )
-    return Probed(system, tuple(dict.fromkeys(found.notes)))
+    return ProbedSystem(system, tuple(dict.fromkeys(found.notes)))
 
 
 def _told_apart(rows: Sequence[Partition]) -> tuple[Partition, ...]:
@@ -126,7 +126,7 @@ def _unknown(site: _Site) -> list[str]:
     return notes
 
 
-def _limits_something(policy: Policy) -> bool:
+def _limits_something(policy: LimitPolicy) -> bool:
     return policy.max_walltime_s is not None or bool(policy.per_job or policy.per_user or policy.per_group)
 
 
@@ -141,7 +141,7 @@ def _scheduling(config: Record) -> Scheduling:
     return Scheduling(
         config.get("SLURM_VERSION", ""),
         rejects_beyond_limits=enforces != "NO" if enforces else None,
-        max_array_size=count(config.get("MaxArraySize", "")),
+        max_array_size=parse_count(config.get("MaxArraySize", "")),
         sampling_interval_s=float(sampling) if sampling.isdigit() else None,
         preemption=""
         if kind in ("", "preempt/none", "(null)")
@@ -154,12 +154,12 @@ def _partitions(site: _Site, record: Record) -> list[Partition]:
     name = record["PartitionName"]
     groups = [group for group in site.groups if name in group.counts]
     if not groups:
-        total = count(record.get("TotalNodes", ""))
+        total = parse_count(record.get("TotalNodes", ""))
         if total == 0:
             site.notes.append(f"{name} has no nodes, and is left out")
             return []
         site.notes.append(f"{name}: Slurm does not show its nodes, so that their cores, memory and GPUs are not known")
-        groups = [NodeGroup(NodeType(NOT_SHOWN), (), {name: total} if total else {})]
+        groups = [NodeGroup(NodeType(UNLISTED_NODES), (), {name: total} if total else {})]
     labels = _labels(groups)
     found = []
     for group in groups:
@@ -181,9 +181,9 @@ def _rows(site: _Site, record: Record, group: NodeGroup, groups: Sequence[NodeGr
     own = site.qos.get(record.get("QoS", "")) if site.enforced else None
     usual = default_qos(associations) if associations else None
 
-    def bound(qos: str | None) -> Bound:
+    def bound(qos: str | None) -> JobLimits:
         policy = site.qos.get(qos or "") if site.enforced else None
-        return bound_of(record, own, policy, associations if site.enforced else (), kind)
+        return job_limits(record, own, policy, associations if site.enforced else (), kind)
 
     base = bound(usual)
     rows = [_row(site, record, group, groups, row=row, bound=base, usual=usual, qos=None)]
@@ -196,17 +196,17 @@ def _rows(site: _Site, record: Record, group: NodeGroup, groups: Sequence[NodeGr
 
 
 def _row(
-    site: _Site, record: Record, group: NodeGroup, groups: Sequence[NodeGroup], *, row: str, bound: Bound,
+    site: _Site, record: Record, group: NodeGroup, groups: Sequence[NodeGroup], *, row: str, bound: JobLimits,
     usual: str | None, qos: str | None,
 ) -> Partition:  # fmt: skip
     name, kind = record["PartitionName"], group.gpus[0].kind if group.gpus else None
     per_core = _memory_per_core(record, site.said.config)
     node = _node(record, group, bound)
     policy = site.qos.get(qos or usual or "")
-    charge = charge_of(record, site.said.config, kind, per_core, policy.usage_factor if policy else 1.0)
+    charge = partition_charge(record, site.said.config, kind, per_core, policy.usage_factor if policy else 1.0)
     site.notes.extend(charge.notes)
     if len(groups) == 1 and not group.gpus[1:]:
-        plain = charge_of(record, site.said.config, kind, per_core).billing
+        plain = partition_charge(record, site.said.config, kind, per_core).billing
         site.notes.extend(filter(None, [disagreement(record, plain)]))
     notes = _row_notes(record, site, policy, bound)
     rules, said = _rules(site.said.config, record, group, groups)
@@ -227,12 +227,12 @@ def _row(
     )
 
 
-def _node(record: Record, group: NodeGroup, bound: Bound) -> NodeType:
+def _node(record: Record, group: NodeGroup, bound: JobLimits) -> NodeType:
     """Return the node as a job of the partition may use it: no more CPUs and memory than the partition gives."""
     node = group.node
-    cores = min((one for one in (node.cores, count(record.get("MaxCPUsPerNode", ""))) if one), default=None)
-    most = [node.usable_memory_bytes, memory_bytes(record.get("MaxMemPerNode", "")), bound.max_memory_bytes]
-    by_core = memory_bytes(record.get("MaxMemPerCPU", ""))
+    cores = min((one for one in (node.cores, parse_count(record.get("MaxCPUsPerNode", ""))) if one), default=None)
+    most = [node.usable_memory_bytes, parse_memory(record.get("MaxMemPerNode", "")), bound.max_memory_bytes]
+    by_core = parse_memory(record.get("MaxMemPerCPU", ""))
     if by_core and cores:
         most.append(by_core * cores)
     usable = min((int(one) for one in most if one), default=None)
@@ -243,9 +243,9 @@ def _node(record: Record, group: NodeGroup, bound: Bound) -> NodeType:
 def _memory_per_core(record: Record, config: Record) -> int | None:
     """Return what a job has for each CPU that names no memory: the partition's own, else the cluster's."""
     for source in (record, config):
-        if (per_core := memory_bytes(source.get("DefMemPerCPU", ""))) is not None:
+        if (per_core := parse_memory(source.get("DefMemPerCPU", ""))) is not None:
             return per_core
-        if memory_bytes(source.get("DefMemPerNode", "")) is not None:
+        if parse_memory(source.get("DefMemPerNode", "")) is not None:
             return None
     return None
 
@@ -276,7 +276,7 @@ def _rules(
     return SubmitRules(gpu_option=option, whole_nodes=whole, constraint=constraint), notes
 
 
-def _row_notes(record: Record, site: _Site, policy: Policy | None, bound: Bound) -> list[str]:
+def _row_notes(record: Record, site: _Site, policy: LimitPolicy | None, bound: JobLimits) -> list[str]:
     notes = [] if bound.limits.max_walltime_s is not None else ["no limit of walltime"]
     if (state := record.get("State", "UP")) != "UP":
         what = {"DOWN": "queues jobs and starts none", "DRAIN": "takes no new jobs"}.get(
@@ -291,18 +291,18 @@ def _row_notes(record: Record, site: _Site, policy: Policy | None, bound: Bound)
 
 
 def _may_charge(association: Association, record: Record) -> bool:
-    allowed, denied = names(record.get("AllowAccounts", "ALL")), names(record.get("DenyAccounts", ""))
+    allowed, denied = parse_names(record.get("AllowAccounts", "ALL")), parse_names(record.get("DenyAccounts", ""))
     return (allowed is None or association.account in allowed) and association.account not in (denied or ())
 
 
 def _allows(record: Record, qos: str) -> bool:
-    allowed, denied = names(record.get("AllowQos", "ALL")), names(record.get("DenyQos", ""))
+    allowed, denied = parse_names(record.get("AllowQos", "ALL")), parse_names(record.get("DenyQos", ""))
     return (allowed is None or qos in allowed) and qos not in (denied or ())
 
 
 def _restricted(site: _Site, record: Record) -> bool:
     """Whether the user cannot use a partition: for root or in reservations only, or for other groups or accounts."""
-    groups = names(record.get("AllowGroups", "ALL"))
+    groups = parse_names(record.get("AllowGroups", "ALL"))
     if record.get("RootOnly") == "YES" or record.get("ReqResv") == "YES":
         return True
     if groups is not None and not groups & site.said.groups:
@@ -310,7 +310,7 @@ def _restricted(site: _Site, record: Record) -> bool:
     return bool(site.associations) and not any(_may_charge(one, record) for one in site.associations)
 
 
-def _preemptible(site: _Site, record: Record, policy: Policy | None) -> bool:
+def _preemptible(site: _Site, record: Record, policy: LimitPolicy | None) -> bool:
     """Whether other jobs may end one here: those of a higher tier's partition on the same nodes, or of another QOS."""
     kind = site.said.config.get("PreemptType", "")
     if kind.endswith("/qos"):
@@ -318,9 +318,9 @@ def _preemptible(site: _Site, record: Record, policy: Policy | None) -> bool:
         return any(mine & other.preempts for other in site.qos.values())
     if not kind.endswith("/partition_prio") or record.get("PreemptMode", "OFF") == "OFF":
         return False
-    tier = count(record.get("PriorityTier", "")) or 1
+    tier = parse_count(record.get("PriorityTier", "")) or 1
     shared = {name for group in site.groups if record["PartitionName"] in group.counts for name in group.counts}
     return any(
-        other["PartitionName"] in shared and (count(other.get("PriorityTier", "")) or 1) > tier
+        other["PartitionName"] in shared and (parse_count(other.get("PriorityTier", "")) or 1) > tier
         for other in site.said.partitions
     )

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 from typing import Any
 
-from leadline.catalog.probes.slurm_text import Record, names, read_tres, read_weights
+from leadline.catalog.slurm.text import Record, parse_names, read_tres, read_weights
 from leadline.core.systems import Billing, BillingRule
 from leadline.core.units import GIB, MIB
 
@@ -12,16 +12,16 @@ AGREES = 0.02
 
 
 @dataclass(frozen=True, slots=True)
-class Charge:
+class ChargeRule:
     """A charge rule, and what of the weights it leaves out."""
 
     billing: Billing
     notes: tuple[str, ...] = ()
 
 
-def charge_of(
+def partition_charge(
     partition: Record, config: Record, gpu_kind: str | None, memory_bytes_per_core: int | None, factor: float = 1.0
-) -> Charge:
+) -> ChargeRule:
     """Return how a partition's jobs on nodes with GPUs of ``gpu_kind`` are charged, in the cluster's billing units.
 
     Weights of TRES that the cluster does not track weigh nothing (slurm.conf, AccountingStorageTRES); ``factor`` is the
@@ -30,7 +30,7 @@ def charge_of(
     name, said = partition["PartitionName"], partition.get("TRESBillingWeights", "")
     weights = read_weights(said) if said else {"cpu": 1.0}
     rule = _rule(config) if said else BillingRule.TRES_SUM
-    kept, notes = _billed(weights, names(config.get("AccountingStorageTRES", "").casefold()))
+    kept, notes = _billed(weights, parse_names(config.get("AccountingStorageTRES", "").casefold()))
     gpus = [weight for tres, weight in kept.items() if tres in ("gres/gpu", f"gres/gpu:{(gpu_kind or '').casefold()}")]
     rates = {
         "core_hour": kept.get("cpu", 0.0),
@@ -49,7 +49,7 @@ def charge_of(
         billing = replace(billing, memory_bytes_per_core=default, charge_factor=factor, **weighing)
     else:
         billing = replace(billing, free=True)
-    return Charge(billing, tuple(f"{name}: {note}" for note in notes))
+    return ChargeRule(billing, tuple(f"{name}: {note}" for note in notes))
 
 
 def disagreement(partition: Record, billing: Billing) -> str:
@@ -94,7 +94,7 @@ def _billed(weights: dict[str, float], tracked: frozenset[str] | None) -> tuple[
 
 
 def _rule(config: Record) -> BillingRule:
-    flags = names(config.get("PriorityFlags", "")) or frozenset()
+    flags = parse_names(config.get("PriorityFlags", "")) or frozenset()
     if "MAX_TRES" in flags:
         return BillingRule.TRES_MAX
     return BillingRule.TRES_MAX_AND_GPUS if "MAX_TRES_GRES" in flags else BillingRule.TRES_SUM

@@ -1,0 +1,1 @@
+"""The jobs that the Intelligence Plane manages: submit, list, explain, cancel, and look after them."""
