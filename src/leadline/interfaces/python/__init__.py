@@ -1,0 +1,1 @@
+"""The Python API: the verbs of the command line as functions, and handles for submitted jobs."""

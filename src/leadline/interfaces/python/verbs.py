@@ -1,0 +1,280 @@
+"""The verbs of the Python API: estimate, fit, recommend, train, systems, devices.
+
+The words, the nouns and the JSON documents are those of the command line. All verbs are synchronous.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from os import PathLike, fspath
+from pathlib import Path
+from typing import TypedDict, Unpack
+
+from leadline.app.composition import toolbox, trained_model
+from leadline.app.estimate.estimate import DEFAULT_RISK
+from leadline.app.estimate.estimate import estimate as estimate_workload
+from leadline.app.models.question import ModelQuestion, is_model
+from leadline.app.workloads.options import WorkloadOptions
+from leadline.app.workloads.read import read_workload
+from leadline.core.errors import InvalidInput, UnknownName
+from leadline.core.estimate import EstimatorChoice
+from leadline.core.hardware import Device
+from leadline.core.recommendation import Constraints, RiskWeights
+from leadline.core.runs import Value
+from leadline.core.systems import System
+from leadline.core.units import parse_duration_s
+from leadline.core.workload import Workload
+from leadline.interfaces.documents import estimate_document, model_estimate_document
+from leadline.interfaces.python.answers import Estimates, FitReports, Recommendations
+
+Subject = str | PathLike[str] | Sequence[str]
+"""A workload: one file (``config.json``, ``model.onnx``, ``train.py:build``, ``job.toml``) or a command as words."""
+
+
+class WorkloadKeywords(TypedDict, total=False):
+    """The options of a workload, named as on the command line; ``leadline estimate --help`` describes each."""
+
+    phase: str
+    batch: int
+    input: list[str] | str
+    seq: int
+    seq_max: int
+    lengths: str
+    generate: int
+    paged: bool
+    precision: str
+    optimizer: str
+    lora: int
+    lora_embeddings: bool
+    quantize: str
+    accumulate: int
+    checkpointing: bool
+    compile: bool
+    gpus: int
+    tensor_parallel: int
+    pipeline_parallel: int
+    sharding: str
+    epochs: float
+    steps: int
+    samples: int
+    bytes_per_sample: int | str
+    workers: int
+    held_in_memory: bool
+    name: str
+
+
+def estimate(
+    subject: Subject,
+    *,
+    on: str | Sequence[str] = (),
+    estimator: str | None = None,
+    values: Mapping[str, Value] | None = None,
+    vary: Mapping[str, Sequence[Value]] | None = None,
+    **options: Unpack[WorkloadKeywords],
+) -> Estimates:
+    """Predict time, memory and cost without running the workload.
+
+    Args:
+        subject: A file that describes a workload, a command as a list of words, or a model that ``train`` wrote.
+        on: Systems, ``SYSTEM:PARTITION``, devices or ``local``; empty for every partition of the catalog.
+        estimator: Estimator of step time; the most accurate one for this kind of job by default.
+        values: Values of the application's parameters, for a trained model.
+        vary: Values to try of each parameter, for a trained model.
+        **options: Options of the workload, such as ``batch=4`` or ``epochs=10``.
+
+    Raises:
+        LeadlineError: The workload, a place or an option cannot be used; the message names the fix.
+    """
+    words, places = _words(subject), _places(on)
+    question = _model_question(words, values, vary, options)
+    if question is None:
+        choice = None if estimator is None else _estimator_choice(estimator)
+        answer = estimate_workload(read_workload(words, WorkloadOptions(**options)), toolbox(choice), on=places)
+        document = estimate_document(answer)
+        return Estimates(answer.workload.name, answer.estimates, (), answer.notes, answer.left_out, document)
+    from leadline.app.models.predict import estimate_with_model  # noqa: PLC0415 - numpy loads when a model is used
+
+    if estimator is not None:
+        raise InvalidInput(f"estimator={estimator!r} prices steps, but {question.model} is a trained model: omit it")
+    reply = estimate_with_model(question, trained_model(question.model), toolbox(), on=places)
+    document = model_estimate_document(reply)
+    return Estimates(reply.application, reply.estimates, reply.parameters, reply.notes, reply.left_out, document)
+
+
+def fit(
+    subject: Subject,
+    *,
+    on: str | Sequence[str],
+    risk: float = DEFAULT_RISK,
+    changes: bool = True,
+    **options: Unpack[WorkloadKeywords],
+) -> FitReports:
+    """Predict whether a workload fits into memory, and what would make it fit.
+
+    Args:
+        subject: A file that describes a workload, or a command as a list of words.
+        on: Systems, ``SYSTEM:PARTITION``, devices or ``local``.
+        risk: Accepted probability of running out of memory, between 0 and 1.
+        changes: Whether to look for changes that make it fit, and for the largest batch.
+        **options: Options of the workload.
+
+    Raises:
+        LeadlineError: The workload, a place or an option cannot be used; the message names the fix.
+    """
+    from leadline.app.estimate.fit import fit as fit_workload  # noqa: PLC0415 - each verb loads when it is called
+
+    workload = _workload(subject, options)
+    return FitReports(
+        workload.name, tuple(fit_workload(workload, toolbox(), on=_places(on), risk=risk, changes=changes))
+    )
+
+
+def recommend(
+    subject: Subject,
+    *,
+    on: str | Sequence[str] = (),
+    deadline: str | float | None = None,
+    budget: float | None = None,
+    currency: str = "USD",
+    risk: float = DEFAULT_RISK,
+    weights: RiskWeights | None = None,
+    waits: str | Sequence[str] = (),
+    values: Mapping[str, Value] | None = None,
+    vary: Mapping[str, Sequence[Value]] | None = None,
+    **options: Unpack[WorkloadKeywords],
+) -> Recommendations:
+    """Recommend systems, partitions and requests under a deadline, a budget and a risk.
+
+    Args:
+        subject: A file that describes a workload, a command as a list of words, or a model that ``train`` wrote.
+        on: Systems or ``SYSTEM:PARTITION``; empty for the whole catalog.
+        deadline: Seconds, or a text such as ``12h``, until the result is wanted.
+        budget: Largest cost, in ``currency``.
+        currency: Unit of the budget: ``USD`` or a site's own unit.
+        risk: Accepted probability of exceeding a limit, between 0 and 1.
+        weights: Cost of a killed hour and of an unused hour, in used hours.
+        waits: Job accounting to predict queue waits from: ``SYSTEM`` or ``SYSTEM=FILE``.
+        values: Values of the application's parameters, for a trained model.
+        vary: Values to try of each parameter, for a trained model.
+        **options: Options of the workload.
+
+    Raises:
+        LeadlineError: The workload, a place or an option cannot be used; the message names the fix.
+    """
+    words, places, accounting = _words(subject), _places(on), _places(waits)
+    deadline_s = parse_duration_s(deadline) if isinstance(deadline, str) else deadline
+    constraints = Constraints(deadline_s, budget, currency if budget is not None else None, risk)
+    constraints = replace(constraints, weights=weights or RiskWeights())
+    question = _model_question(words, values, vary, options)
+    if question is None:
+        from leadline.app.estimate.recommend import recommend as recommend_workload  # noqa: PLC0415
+
+        workload = read_workload(words, WorkloadOptions(**options))
+        answer = recommend_workload(workload, toolbox(), constraints, on=places, waits=accounting)
+        return Recommendations(workload.name, answer)
+    from leadline.app.models.predict import recommend_with_model  # noqa: PLC0415 - numpy loads when a model is used
+
+    model = trained_model(question.model)
+    answer = recommend_with_model(question, model, toolbox(), constraints, on=places, waits=accounting)
+    return Recommendations(str(question.model), answer)
+
+
+def train(
+    source: str | PathLike[str] | None = None,
+    *,
+    targets: Sequence[str] = (),
+    policy: str = "mape",
+    scale: Sequence[str] = (),
+    without: Sequence[str] = (),
+    categories: Sequence[str] = (),
+    to: str | PathLike[str] | None = None,
+    seed: int = 0,
+    jobs: int | None = None,
+    graphs: bool = False,
+) -> Path:
+    """Train a model on measured runs; return its file, which ``estimate`` and ``recommend`` accept.
+
+    Args:
+        source: A campaign, a table of runs (CSV), a folder of tables, or a file of ``leadline measure``; the whole
+            history by default.
+        targets: Metrics to predict; the walltime and the measured memory by default.
+        policy: How the estimator is chosen: ``mape``, ``mae``, ``wtm``, ``pinball`` or ``cost``.
+        scale: Features that carry scale; those larger at full scale by default.
+        without: Features to leave out.
+        categories: Features whose numbers are names.
+        to: File of the model; ``models/NAME.npz`` in the data folder by default.
+        seed: Seed of the splits and the fits.
+        jobs: Processes that fit; one for each core by default.
+        graphs: Whether to trace the runs' commands for features of their op graphs.
+
+    Raises:
+        LeadlineError: The runs cannot be learned from; the message names the fix.
+    """
+    from leadline.app.models.train import TrainRequest  # noqa: PLC0415 - each verb loads when it is called
+    from leadline.app.models.train import train as train_model  # noqa: PLC0415
+
+    request = TrainRequest(
+        None if source is None else fspath(source),
+        tuple(targets),
+        policy,
+        tuple(scale),
+        tuple(without),
+        tuple(categories),
+        None if to is None else Path(to),
+        None,
+        seed,
+        jobs,
+        graphs,
+    )
+    return train_model(request).model
+
+
+def systems() -> tuple[System, ...]:
+    """Return the systems of the catalog."""
+    return tuple(toolbox().catalog.systems())
+
+
+def devices() -> tuple[Device, ...]:
+    """Return the devices of the catalog, your own calibrated ones first."""
+    return tuple(toolbox().catalog.devices())
+
+
+def _words(subject: Subject) -> list[str]:
+    if isinstance(subject, str):
+        return [subject]
+    return [fspath(subject)] if isinstance(subject, PathLike) else [fspath(word) for word in subject]
+
+
+def _places(names: str | Sequence[str]) -> tuple[str, ...]:
+    return (names,) if isinstance(names, str) else tuple(names)
+
+
+def _workload(subject: Subject, options: WorkloadKeywords) -> Workload:
+    return read_workload(_words(subject), WorkloadOptions(**options))
+
+
+def _model_question(
+    words: Sequence[str],
+    values: Mapping[str, Value] | None,
+    vary: Mapping[str, Sequence[Value]] | None,
+    options: WorkloadKeywords,
+) -> ModelQuestion | None:
+    """Return the question to a trained model; None if the subject is a workload."""
+    if len(words) != 1 or not is_model(words[0]):
+        if values or vary:
+            raise InvalidInput(f"values and vary are for a trained model, and {words[0]} is none: omit them")
+        return None
+    if options:
+        option = next(iter(options))
+        raise InvalidInput(f"{option} describes a workload; for a trained model write values={{{option!r}: …}}")
+    return ModelQuestion(
+        Path(words[0]),
+        tuple(f"{name}={value}" for name, value in (values or {}).items()),
+        tuple(f"{name}={','.join(map(str, tried))}" for name, tried in (vary or {}).items()),
+    )
+
+
+def _estimator_choice(name: str) -> EstimatorChoice:
+    names = [choice.value for choice in EstimatorChoice]
+    if name not in names:
+        raise UnknownName("estimator", name, names)
+    return EstimatorChoice(name)
