@@ -3,9 +3,9 @@
 
 Usage: python docs/produce.py [PAGE.md …]      default: every tutorial, how-to guide and explanation
 
-Each page runs in its own empty folder. A block after "Save this as `NAME`:" is written to that file. The command of each
-``console`` block is run, and its output replaces the rest of the block. The marker ``<!-- here -->`` before a block means
-that its output depends on the machine; tests then do not compare it.
+Each page runs in its own empty folder. A block after "Save this as `NAME`:" is written to that file. The command of
+each ``console`` block is run, and its output replaces the rest of the block. The marker ``<!-- here -->`` before a
+block means that its output depends on the machine; tests then do not compare it.
 """
 
 import os
