@@ -22,6 +22,9 @@ DOCS = Path(__file__).resolve().parent
 FOLDERS = ("tutorials", "how-to", "explanation")
 PAGES = [page for folder in FOLDERS for page in sorted((DOCS / folder).glob("*.md"))]
 
+HOME = "/home/ada"
+"""Stands for the folder of a page in its output."""
+
 _BLOCK = re.compile(
     r"Save this as `(?P<name>[^`]+)`:\n\n```\w+\n(?P<content>.*?)```"
     r"|(?P<here><!-- here -->\n)?```console\n\$ (?P<command>(?:[^\n]*\\\n)*[^\n]*)\n(?P<shown>.*?)```",
@@ -89,7 +92,7 @@ def _run(command: str, folder: Path) -> tuple[int, str]:
         ["bash", "-c", line], cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         stdin=subprocess.DEVNULL, text=True, check=False,
     )  # fmt: skip
-    lines = [text.rstrip() for text in done.stdout.replace(f"{folder}/", "").splitlines()]
+    lines = [text.rstrip() for text in done.stdout.replace(f"{folder}/", "").replace(str(folder), HOME).splitlines()]
     return done.returncode, "\n".join(lines).strip("\n") + "\n" if lines else ""
 
 
