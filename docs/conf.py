@@ -1,4 +1,4 @@
-"""Sphinx settings of the documentation."""
+"""Sphinx configuration of the documentation."""
 
 from leadline import __version__
 
@@ -14,12 +14,12 @@ nitpicky = True
 
 
 def setup(app):
-    """Write the reference of the command line where its page has room for it."""
+    """Insert the command-line reference into its page."""
     app.connect("source-read", _write_reference)
 
 
 def _write_reference(app, page, source):
     from leadline.interfaces.cli.reference import reference
 
-    if page == "cli":
+    if page == "reference/cli":
         source[0] = source[0].replace("<!-- reference -->", reference())

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Run the commands that the pages show, in order, and write what they print below each.
+"""Run the commands of the documentation pages and insert their output.
 
-Usage: python docs/produce.py [PAGE.md …]      every page of the tutorial and the guides without one
+Usage: python docs/produce.py [PAGE.md …]      default: every tutorial, how-to guide and explanation
 
-A page is worked through in an empty folder of its own. A block that follows "Save this as `NAME`:" is written to that
-file; the command of each ``console`` block is run, and the rest of the block becomes what it printed. A block after
-``<!-- here -->`` prints what holds for one machine only, so its wording is never compared with another machine's.
+Each page runs in its own empty folder. A block after "Save this as `NAME`:" is written to that file. The command of
+each ``console`` block is run, and its output replaces the rest of the block. The marker ``<!-- here -->`` before a
+block means that its output depends on the machine; tests then do not compare it.
 """
 
 import os
@@ -19,7 +19,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 DOCS = Path(__file__).resolve().parent
-PAGES = [DOCS / "tutorial.md", *sorted((DOCS / "howto").glob("*.md"))]
+FOLDERS = ("tutorials", "how-to", "explanation")
+PAGES = [page for folder in FOLDERS for page in sorted((DOCS / folder).glob("*.md"))]
+
+HOME = "/home/ada"
+"""Stands for the folder of a page in its output."""
 
 _BLOCK = re.compile(
     r"Save this as `(?P<name>[^`]+)`:\n\n```\w+\n(?P<content>.*?)```"
@@ -31,7 +35,7 @@ _NUMBER = re.compile(r"\d[\d.,:]*(?: ?(?:ms|µs|[smhd]|[KMGT]i?B|B|[kMGTPE](?:FL
 
 @dataclass(frozen=True)
 class Block:
-    """One command of a page: where its output stands, what it shows, and what it printed just now."""
+    """A command of a page, with the position of its output, the shown output and the actual output."""
 
     command: str
     start: int
@@ -43,7 +47,7 @@ class Block:
 
 
 def work_through(page: Path, folder: Path, prepare: Callable[[str], str] = lambda command: command) -> Iterator[Block]:
-    """Write the files of a page and run its commands in ``folder``; ``prepare`` may change a command first."""
+    """Write the files of a page and run its commands in ``folder``; ``prepare`` may modify a command first."""
     for match in _BLOCK.finditer(page.read_text(encoding="utf-8")):
         if match["name"]:
             (folder / match["name"]).write_text(match["content"], encoding="utf-8")
@@ -61,22 +65,22 @@ def work_through(page: Path, folder: Path, prepare: Callable[[str], str] = lambd
 
 
 def likeness(shown: str, printed: str) -> float:
-    """Return the share of the shown lines that were printed too, figures apart."""
-    lines, again = _skeleton(shown), set(_skeleton(printed))
-    return sum(line in again for line in lines) / len(lines) if lines else 1.0
+    """Return the share of the shown lines that were printed again, ignoring numbers."""
+    expected, actual = _skeleton(shown), set(_skeleton(printed))
+    return sum(line in actual for line in expected) / len(expected) if expected else 1.0
 
 
 def _skeleton(text: str) -> list[str]:
-    found = []
+    lines = []
     for line in text.splitlines():
         masked = re.sub(r"\b[0-9a-f]{6,12}\b", "#", line)
         masked = re.sub(r"#(?:[\s–-]*#)+", "#", _NUMBER.sub("#", masked))
-        found.append(" ".join(masked.split()))
-    return [line for line in found if line]
+        lines.append(" ".join(masked.split()))
+    return [line for line in lines if line]
 
 
 def _run(command: str, folder: Path) -> tuple[int, str]:
-    """Run one line of shell with ``leadline`` and ``python`` those of this Python; return code and both streams."""
+    """Run one shell line with this Python's ``leadline`` and ``python``; return the exit code and both streams."""
     environment = {
         **os.environ, "LEADLINE_DATA_DIR": str(folder / "data"), "HOME": str(folder), "COLUMNS": "110",
         "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]), "PYTHONUNBUFFERED": "1",
@@ -88,12 +92,12 @@ def _run(command: str, folder: Path) -> tuple[int, str]:
         ["bash", "-c", line], cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         stdin=subprocess.DEVNULL, text=True, check=False,
     )  # fmt: skip
-    lines = [text.rstrip() for text in done.stdout.replace(f"{folder}/", "").splitlines()]
+    lines = [text.rstrip() for text in done.stdout.replace(f"{folder}/", "").replace(str(folder), HOME).splitlines()]
     return done.returncode, "\n".join(lines).strip("\n") + "\n" if lines else ""
 
 
 def main(names: list[str]) -> int:
-    """Write every page anew; 1 if a command failed."""
+    """Update every page; return 1 if a command failed."""
     failed = 0
     for page in [Path(name).resolve() for name in names] or PAGES:
         folder = Path(tempfile.mkdtemp(prefix="pages-"))

@@ -1,4 +1,4 @@
-"""The README's commands are run as they stand there, in a folder that holds the files they name."""
+"""Every command of the README runs unchanged, in a folder with the files that it names."""
 
 import json
 import os
@@ -15,9 +15,7 @@ CONSOLE = [line for block in re.findall(r"```console\n(.*?)```", README, re.DOTA
 COMMANDS = [line.removeprefix("$ ").partition("   #")[0].strip() for line in CONSOLE if line.startswith("$ leadline")]
 WORKLOAD = re.findall(r"```toml\n(.*?)```", README, re.DOTALL)[0]
 
-SLOW = {
-    "leadline calibrate": "measures this machine for a minute and a half; tests/app/test_calibrate.py runs it shorter"
-}
+SLOW = {"leadline calibrate": "measures this machine for 75 seconds; tests/app/test_calibrate.py runs it for less time"}
 
 CONFIG = {
     "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_act": "silu", "hidden_size": 512,
@@ -73,12 +71,12 @@ def folder(tmp_path):
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_a_command_of_the_readme_does_what_it_is_shown_for(command, folder):
+def test_a_command_of_the_readme_succeeds_and_prints_something(command, folder):
     if command in SLOW:
         pytest.skip(SLOW[command])
     pytest.importorskip("torch")
     words = shlex.split(command)[1:]
-    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])  # its python is the one with torch
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])  # this Python has torch
     python_path = os.pathsep.join([str(Path(__file__).parents[2] / "src"), os.environ.get("PYTHONPATH", "")])
     done = subprocess.run(
         [sys.executable, "-m", "leadline", *words], cwd=folder, capture_output=True, text=True, check=False,
@@ -89,13 +87,13 @@ def test_a_command_of_the_readme_does_what_it_is_shown_for(command, folder):
     assert done.stdout.strip() or done.stderr.strip()
 
 
-def test_the_readme_opens_with_the_two_commands_that_need_nothing_before_them():
+def test_the_readme_starts_with_two_commands_that_work_in_a_fresh_clone():
     first, second = [line for line in CONSOLE if line.startswith("$")][:2]
     assert first.startswith("$ python3 dev demo")
     assert second.startswith("$ python3 dev test")
 
 
-def test_every_verb_of_the_command_line_is_in_the_change_log():
+def test_the_changelog_names_every_verb_of_the_readme():
     changes = Path(__file__).parents[2].joinpath("CHANGELOG.md").read_text(encoding="utf-8")
     verbs = {command.split()[1] for command in COMMANDS}
     assert {verb for verb in verbs if f"leadline {verb}" in changes} == verbs
