@@ -10,7 +10,7 @@ from leadline.core.queues import AccountedJob
 from leadline.core.recommendation import Constraints
 from leadline.core.units import HOUR_S, MINUTE_S
 from leadline.execution.schedulers.simulated.replay import LimitRequest, RequestPolicy
-from leadline.recommend.requests import RERUN_GROWTH, KillLoss, limit_from_distribution
+from leadline.recommendation.requests import RERUN_GROWTH, KillLoss, limit_from_distribution
 
 STEPS_S = tuple([one * MINUTE_S for one in (1, 5, 15, 30)] + [one * HOUR_S for one in (1, 2, 5, 10, 20, 50, 100)])
 """By how much more a job is expected to run each time it outran what was expected (Tsafrir et al. 2007, table 3)."""

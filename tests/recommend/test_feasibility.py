@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from leadline.core.errors import InvalidInput
 from leadline.core.estimate import Interval
 from leadline.core.queues import QueueWait
-from leadline.recommend.feasibility import time_to_result
+from leadline.recommendation.feasibility import time_to_result
 
 LEVELS = [(i + 0.5) / 40 for i in range(40)]
 

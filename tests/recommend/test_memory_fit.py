@@ -23,7 +23,7 @@ from leadline.core.workload import (
     Sharding,
     Workload,
 )
-from leadline.recommend.memory_fit import LARGEST, check_memory, largest_batch, memory_saving_ladders, with_batch
+from leadline.recommendation.memory_fit import LARGEST, check_memory, largest_batch, memory_saving_ladders, with_batch
 
 GIB = 2.0**30
 

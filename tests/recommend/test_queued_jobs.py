@@ -8,7 +8,7 @@ from leadline.catalog.compare import compare_systems
 from leadline.core.jobs import JobSpec, ResourceSpec
 from leadline.core.systems import UNLISTED_NODES, Limits, NodeType, Partition, System
 from leadline.core.units import GIB, HOUR_S
-from leadline.recommend.queued_jobs import check_request, find_unrunnable_jobs
+from leadline.recommendation.queued_jobs import check_request, find_unrunnable_jobs
 
 THIN = NodeType("thin", 10, cores=48, memory_bytes=192 * GIB, usable_memory_bytes=180 * GIB)
 FAT = NodeType("fat", 4, cores=64, memory_bytes=512 * GIB, device="A100 SXM4 80GB", gpus=4)

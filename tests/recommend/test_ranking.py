@@ -15,9 +15,9 @@ from leadline.core.queues import QueueWait
 from leadline.core.recommendation import Constraints
 from leadline.core.systems import Billing, BillingRule, Limits, NodeType, Partition, System
 from leadline.core.units import GIB
-from leadline.recommend.feasibility import PlacementCandidate, check_configuration, check_place
-from leadline.recommend.ranking import pareto_front, rank_candidates
-from leadline.recommend.requests import resources_for_estimate, round_walltime_s
+from leadline.recommendation.feasibility import PlacementCandidate, check_configuration, check_place
+from leadline.recommendation.ranking import pareto_front, rank_candidates
+from leadline.recommendation.requests import resources_for_estimate, round_walltime_s
 from leadline.uncertainty.distributions import quantile
 
 GPU = Device("V100", "nvidia", DeviceKind.GPU, memory_bytes=16 * GIB)

@@ -13,7 +13,7 @@ from leadline.core.jobs import ResourceSpec
 from leadline.core.recommendation import RiskWeights
 from leadline.core.systems import Billing, BillingRule, Limits, NodeType, Partition
 from leadline.core.units import GIB, HOUR_S
-from leadline.recommend.requests import (
+from leadline.recommendation.requests import (
     RERUN_GROWTH,
     KillLoss,
     LimitReason,

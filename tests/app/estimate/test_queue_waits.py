@@ -17,7 +17,7 @@ from leadline.core.units import GIB
 from leadline.estimators.queue_state import accounting_at
 from leadline.execution.processes import run_process
 from leadline.history.sacct import DELIMITER, SACCT_ENVIRONMENT, read_sacct, sacct_command
-from leadline.recommend.feasibility import PlacementCandidate
+from leadline.recommendation.feasibility import PlacementCandidate
 
 PITZER = System("Pitzer", "OSC", "hpc", "production", "slurm")
 

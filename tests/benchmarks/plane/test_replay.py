@@ -24,7 +24,7 @@ from leadline.core.jobs import JobState
 from leadline.core.queues import AccountedJob
 from leadline.core.recommendation import RiskWeights
 from leadline.execution.schedulers.simulated.replay import replay
-from leadline.recommend.requests import KillLoss, expected_loss
+from leadline.recommendation.requests import KillLoss, expected_loss
 
 
 def made_up(count, seed=0):

@@ -12,7 +12,7 @@ from leadline.core.hardware import Device, DeviceKind
 from leadline.core.ports import Catalog, Estimator, GraphSource
 from leadline.core.units import HOUR_S
 from leadline.core.workload import ModelKind, Phase, Workload
-from leadline.recommend.requests import resources_for_estimate
+from leadline.recommendation.requests import resources_for_estimate
 
 DEFAULT_RISK = 0.05
 """Risk at which an estimate's memory is turned into a request, where the user names none."""

@@ -26,7 +26,7 @@ from leadline.estimators.memory.workspaces import add_workspaces
 from leadline.estimators.parallelism import division
 from leadline.estimators.parallelism.division import cache_share_bytes
 from leadline.graphs.hf_config.generation import CACHE_BLOCK
-from leadline.recommend.memory_fit import (
+from leadline.recommendation.memory_fit import (
     WorkloadVariant,
     can_change,
     check_memory,

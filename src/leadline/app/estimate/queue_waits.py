@@ -16,7 +16,7 @@ from leadline.core.processes import ProcessRunner
 from leadline.core.queues import AccountedJob, QueueWait
 from leadline.execution.processes import run_process
 from leadline.history.sacct import SACCT_ENVIRONMENT, read_sacct, sacct_command
-from leadline.recommend.feasibility import PlacementCandidate
+from leadline.recommendation.feasibility import PlacementCandidate
 
 DAYS, PATIENCE_S = 60, 300.0
 """What the ``sacct`` of this machine is asked for, and how long it may take."""

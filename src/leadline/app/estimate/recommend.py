@@ -10,9 +10,9 @@ from leadline.catalog.billing import compute_charge
 from leadline.core.errors import InvalidInput, UnknownName
 from leadline.core.recommendation import Constraints, Recommendation, Rejection
 from leadline.core.workload import Workload
-from leadline.recommend.feasibility import PlacementCandidate, check_place
-from leadline.recommend.ranking import rank_candidates
-from leadline.recommend.requests import request_for_estimate
+from leadline.recommendation.feasibility import PlacementCandidate, check_place
+from leadline.recommendation.ranking import rank_candidates
+from leadline.recommendation.requests import request_for_estimate
 
 
 def recommend(

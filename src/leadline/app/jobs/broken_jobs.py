@@ -10,7 +10,7 @@ from leadline.core.jobs import JobState, ResourceSpec
 from leadline.core.plane import EventKind, Job, Place
 from leadline.core.systems import SystemChange
 from leadline.execution.plane.journal import NewEvent
-from leadline.recommend.queued_jobs import find_unrunnable_jobs
+from leadline.recommendation.queued_jobs import find_unrunnable_jobs
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from leadline.core.units import format_bytes, format_clock
 from leadline.execution.launch import run_local
 from leadline.execution.schedulers.slurm.script import render_script
 from leadline.history.sqlite import SqliteHistory
-from leadline.recommend.requests import resources_for_estimate
+from leadline.recommendation.requests import resources_for_estimate
 
 ANY_SLURM = "slurm"
 """The place that is any Slurm cluster whose rules are not known."""

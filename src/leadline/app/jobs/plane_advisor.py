@@ -29,7 +29,7 @@ from leadline.execution.plane.needs import MIN_RAISE, SituationView
 from leadline.execution.schedulers.slurm.script import directives
 from leadline.execution.wrapper.outcome import JobOutcome
 from leadline.history.sqlite import SqliteHistory
-from leadline.recommend.queued_jobs import check_request
+from leadline.recommendation.queued_jobs import check_request
 
 Wait = Callable[[JobSpec, Place], Interval | None]
 """(job as it would be asked for, where) → how long it would wait there; ``None`` is not known."""

@@ -20,9 +20,9 @@ from leadline.core.systems import Billing, BillingRule, NodeType, Partition, Sys
 from leadline.core.trained_model import Feature, FeatureRole, TrainedModel
 from leadline.core.units import HOUR_S
 from leadline.execution.wrapper.node import describe_node
-from leadline.recommend.feasibility import PlacementCandidate, Refusal, check_configuration, check_place
-from leadline.recommend.requests import build_request
-from leadline.recommend.unseen_hardware import UnseenHardware, find_unseen_hardware, is_same_model
+from leadline.recommendation.feasibility import PlacementCandidate, Refusal, check_configuration, check_place
+from leadline.recommendation.requests import build_request
+from leadline.recommendation.unseen_hardware import UnseenHardware, find_unseen_hardware, is_same_model
 from leadline.training.records import device_features, node_features
 
 FREE_BILLING = Billing(BillingRule.CORE_HOURS, "USD", core_hour=0.0, free=True, source="this machine")

@@ -32,8 +32,8 @@ from leadline.core.runs import Value
 from leadline.core.systems import NodeType, Partition, System
 from leadline.core.trained_model import FeatureRole, TrainedModel
 from leadline.core.workload import ModelKind
-from leadline.recommend.feasibility import PlacementCandidate
-from leadline.recommend.ranking import rank_candidates
+from leadline.recommendation.feasibility import PlacementCandidate
+from leadline.recommendation.ranking import rank_candidates
 
 
 def recommend_with_model(

@@ -16,7 +16,7 @@ from leadline.core.plane import Attempt, Job, Place, Policy
 from leadline.core.units import HOUR_S, MIB
 from leadline.execution.processes import run_process
 from leadline.interfaces.cli.main import main
-from leadline.recommend.queued_jobs import find_unrunnable_jobs
+from leadline.recommendation.queued_jobs import find_unrunnable_jobs
 
 GPT2 = {"model_type": "gpt2", "n_embd": 256, "n_layer": 4, "n_head": 4, "n_positions": 512, "vocab_size": 8000}
 NAMES = ["short-cpu", "short-l40s", "long-cpu", "long-l40s", "gpu"]

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from leadline.core.jobs import JobSpec, ResourceSpec
 from leadline.core.systems import UNLISTED_NODES, Partition, System, SystemChange
 from leadline.core.units import format_bytes, format_duration
-from leadline.recommend.feasibility import Refusal
+from leadline.recommendation.feasibility import Refusal
 
 
 @dataclass(frozen=True, slots=True)

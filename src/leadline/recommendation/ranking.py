@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 
 from leadline.core.recommendation import Constraints, Option, Recommendation, Rejection
 from leadline.core.units import HOUR_S
-from leadline.recommend.feasibility import PlacementCandidate, Refusal, check_estimate
+from leadline.recommendation.feasibility import PlacementCandidate, Refusal, check_estimate
 from leadline.uncertainty.distributions import quantile
 
 
