@@ -10,6 +10,7 @@ from leadline.core.fit import FitReport
 from leadline.core.recommendation import Option, Recommendation
 from leadline.core.runs import Value
 from leadline.core.units import format_bytes, format_clock, format_duration
+from leadline.interfaces.documents import fit_document
 from leadline.interfaces.python.tables import TableView
 
 T = TypeVar("T")
@@ -112,9 +113,7 @@ class FitReports(Answers[FitReport]):
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON document that ``leadline fit --json`` prints."""
-        if len(self.reports) == 1:
-            return to_document(self.reports[0], "leadline.fit/1")
-        return to_document({"fits": self.reports}, "leadline.fits/1")
+        return fit_document(self.reports)
 
     def _answers(self) -> Sequence[FitReport]:
         return self.reports
