@@ -188,7 +188,13 @@ class _RecurrentLayer(torch.autograd.Function):
 
 
 def _record(
-    session: TraceSession, name: str, shape: Dict[str, int], flops: float, input_tensors: Any, output_tensors: List[Any], device: Any
+    session: TraceSession,
+    name: str,
+    shape: Dict[str, int],
+    flops: float,
+    input_tensors: Any,
+    output_tensors: List[Any],
+    device: Any,
 ) -> None:
     recorder = session.recorder
     if recorder is None or session.bare or device.type != recorder.policy_type:
