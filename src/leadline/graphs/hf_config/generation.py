@@ -110,7 +110,7 @@ def _cached_tokens(length: int, window: int | None) -> int:
 DecodeStepFunction = Callable[[CacheLayout, int], OpGraph]
 
 
-def require_generator(shape: ModelShape, what: str) -> None:
+def require_generator(shape: ModelShape, reference: str) -> None:
     """Refuse a model that cannot generate, or whose generation Leadline cannot expand.
 
     Raises:
@@ -119,12 +119,12 @@ def require_generator(shape: ModelShape, what: str) -> None:
     fix = "leave --generate out, or name a decoder such as llama"
     if isinstance(shape, EncoderDecoderShape):
         raise InvalidInput(
-            f"{what} is an encoder with a decoder ({shape.family}), whose generation is not supported: {fix}"
+            f"{reference} is an encoder with a decoder ({shape.family}), whose generation is not supported: {fix}"
         )
     if not shape.layers[0].attention.causal:
-        raise InvalidInput(f"{what} is an encoder ({shape.family}), which cannot generate: {fix}")
+        raise InvalidInput(f"{reference} is an encoder ({shape.family}), which cannot generate: {fix}")
     if shape.head.outputs != shape.vocab:
-        raise InvalidInput(f"{what} has no head that scores its vocabulary, so it cannot generate: {fix}")
+        raise InvalidInput(f"{reference} has no head that scores its vocabulary, so it cannot generate: {fix}")
 
 
 def expand_decode_steps(decode: DecodeStepFunction, layout: CacheLayout, prompt: int, generated: int) -> Generation:

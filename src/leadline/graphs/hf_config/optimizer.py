@@ -99,5 +99,6 @@ def _update_each(tape: Tape, optimizer: Optimizer) -> None:
     )
     weight_bytes = float(sum(weight.bytes for weight in weights))
     tape.op("optimizer_update", OpKind.OPTIMIZER, weights[:1], weights[:1],
-            flops=14.0 * sum(weight.elements for weight in weights), read=2 * weight_bytes + states, written=weight_bytes + states,
+            flops=14.0 * sum(weight.elements for weight in weights), read=2 * weight_bytes + states,
+            written=weight_bytes + states,
             kernels=len(weights))  # fmt: skip

@@ -76,18 +76,18 @@ class FlatProgram:
     loops: int = 0
 
 
-def flatten(module: Module, what: str) -> FlatProgram:
+def flatten(module: Module, source_name: str) -> FlatProgram:
     """Return the entry of ``module`` as a flat program.
 
     Raises:
         InvalidInput: A called computation does not exist, or an operand is read before it is made.
     """
-    return _flatten_computation(module, module.computations[module.entry], what, module.aliases)
+    return _flatten_computation(module, module.computations[module.entry], source_name, module.aliases)
 
 
-def _flatten_computation(module: Module, entry: Computation, what: str, aliases: dict[int, int]) -> FlatProgram:
+def _flatten_computation(module: Module, entry: Computation, source_name: str, aliases: dict[int, int]) -> FlatProgram:
     program = FlatProgram(labels=entry.labels, aliases=aliases)
-    layer = _ProgramWriter(module, program, what)
+    layer = _ProgramWriter(module, program, source_name)
     names: dict[str, Tree] = {}
     for name, spec in entry.parameters:
         names[name] = layer.new(spec, -1)
@@ -110,7 +110,7 @@ class _ProgramWriter:
 
     module: Module
     program: FlatProgram
-    what: str
+    source_name: str
     inners: dict[str, FlatProgram] = field(default_factory=dict)
     around: list[str] = field(default_factory=list)
 
@@ -125,7 +125,9 @@ class _ProgramWriter:
         """Write a computation's nodes and return its results. ``around`` is the scope of the call."""
         self.around.append(around)
         if len(self.around) > MOST_NESTED_CALLS:
-            raise InvalidInput(f"{self.what}: {computation.name} calls itself, as no XLA module does; export it again")
+            raise InvalidInput(
+                f"{self.source_name}: {computation.name} calls itself, unlike any XLA module; export it again"
+            )
         for instruction in computation.instructions:
             if instruction.opcode != "parameter":
                 names[instruction.name] = self._write(instruction, names, count, loop)
@@ -137,14 +139,14 @@ class _ProgramWriter:
         base, _, index = name.partition("#")
         tree = names.get(base)
         if tree is None:
-            raise InvalidInput(f"{self.what}: {base} is read before it is made: export the whole module again")
+            raise InvalidInput(f"{self.source_name}: {base} is read before it is made: export the whole module again")
         if index and isinstance(tree, tuple):
             return tree[int(index)]
         return tree
 
     def _called(self, name: str) -> Computation:
         if name not in self.module.computations:
-            raise InvalidInput(f"{self.what}: {name} is called but missing: export the whole module")
+            raise InvalidInput(f"{self.source_name}: {name} is called but missing: export the whole module")
         return self.module.computations[name]
 
     def _write(self, instruction: Instruction, names: MutableMapping[str, Tree], count: int, loop: int) -> Tree:
@@ -204,7 +206,7 @@ class _ProgramWriter:
 
     def _inner(self, name: str) -> FlatProgram:
         if name not in self.inners:
-            self.inners[name] = _flatten_computation(self.module, self._called(name), self.what, {})
+            self.inners[name] = _flatten_computation(self.module, self._called(name), self.source_name, {})
         return self.inners[name]
 
     def _follow_number(self, instruction: Instruction, inputs: tuple[int, ...], outputs: tuple[int, ...]) -> None:

@@ -25,7 +25,7 @@ SLICES = frozenset({"dynamic_slice", "slice"})
 
 
 def build_op_graph(
-    module: Module, what: str, *, form: FusionMode = FusionMode.FUSED, device_type: str = "cuda"
+    module: Module, source_name: str, *, form: FusionMode = FusionMode.FUSED, device_type: str = "cuda"
 ) -> tuple[OpGraph, tuple[str, ...]]:
     """Return the op graph of a module, and notes about assumptions.
 
@@ -36,7 +36,7 @@ def build_op_graph(
     Raises:
         InvalidInput: A computation or an operand is missing.
     """
-    program = flatten(module, what)
+    program = flatten(module, source_name)
     stages = node_stages(program)
     kernels = compiled_kernels(program) if module.is_scheduled else fuse_kernels(program, stages, form)
     kernels = [kernel for kernel in kernels if not _is_bookkeeping(program, kernel)]

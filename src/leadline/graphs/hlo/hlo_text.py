@@ -30,8 +30,8 @@ _WORDS = {
 _OPENING, _CLOSING = "([{", ")]}"
 
 
-def parse_hlo(text: str, what: str) -> Module:
-    """Return the module in HLO text. ``what`` names the text in errors.
+def parse_hlo(text: str, source_name: str) -> Module:
+    """Return the module in HLO text. ``source_name`` names the text in errors.
 
     Raises:
         InvalidInput: The text is no HLO, or a line cannot be read (with its number).
@@ -51,10 +51,10 @@ def parse_hlo(text: str, what: str) -> Module:
         elif line.strip() == "}" or line.startswith("}"):
             current = None
         elif line.strip():
-            _read_line(line, current, f"{what}:{number}")
+            _read_line(line, current, f"{source_name}:{number}")
     if not head or not entry:
-        raise InvalidInput(f"{what} is not HLO text: it has no {'ENTRY' if head else 'HloModule'} line; write it with "
-                           "compiled.as_text()")  # fmt: skip
+        missing = "ENTRY" if head else "HloModule"
+        raise InvalidInput(f"{source_name} is not HLO text: it has no {missing} line; write it with compiled.as_text()")
     for computation in computations.values():
         computation.parameters.sort(key=lambda parameter: _parameter_index(computation, parameter[0]))
         computation.labels = tuple(_parameter_labels(computation))

@@ -38,15 +38,15 @@ def read_hlo(workload: Workload, *, device_type: str = "cuda") -> TracedJob:
     return traced_job(text, workload, device_type=device_type)
 
 
-def parse_module(text: str, what: str) -> Module:
+def parse_module(text: str, source_name: str) -> Module:
     """Return the module in a text of either language.
 
     Raises:
         InvalidInput: It is neither.
     """
     if "HloModule" in text[:4096]:
-        return parse_hlo(text, what)
-    return parse_stablehlo(text, what)
+        return parse_hlo(text, source_name)
+    return parse_stablehlo(text, source_name)
 
 
 def traced_job(text: str, workload: Workload, *, device_type: str, form: FusionMode = FusionMode.FUSED) -> TracedJob:
@@ -57,13 +57,13 @@ def traced_job(text: str, workload: Workload, *, device_type: str, form: FusionM
     Raises:
         InvalidInput: The text is no module, or does not train although the workload does.
     """
-    what = workload.model.reference
-    module = parse_module(text, what)
-    graph, notes = build_op_graph(module, what, form=form, device_type=device_type)
+    source_name = workload.model.reference
+    module = parse_module(text, source_name)
+    graph, notes = build_op_graph(module, source_name, form=form, device_type=device_type)
     if workload.phase is Phase.TRAINING and not _trains(graph, module):
         raise InvalidInput(
-            f"{what} returns none of its arguments updated, so it trains nothing: add --phase inference, or save a "
-            "step that returns the new weights"
+            f"{source_name} returns none of its arguments updated, so it trains nothing: add --phase inference, "
+            "or save a step that returns the new weights"
         )
     all_notes = list(notes)
     if not module.is_scheduled:

@@ -37,7 +37,7 @@ class _LineReader:
     """The lines of a module, and the position of the next one."""
 
     lines: list[str]
-    what: str
+    source_name: str
     scopes: dict[str, str]
     origins: dict[str, str] = field(default_factory=dict)
     computations: dict[str, Computation] = field(default_factory=dict)
@@ -46,11 +46,11 @@ class _LineReader:
     regions: int = 0
 
     def where(self) -> str:
-        return f"{self.what}:{self.position + 1}"
+        return f"{self.source_name}:{self.position + 1}"
 
 
-def parse_stablehlo(text: str, what: str) -> Module:
-    """Return the module in StableHLO text. ``what`` names the text in errors.
+def parse_stablehlo(text: str, source_name: str) -> Module:
+    """Return the module in StableHLO text. ``source_name`` names the text in errors.
 
     Raises:
         InvalidInput: The text holds no function, a size is not fixed, or a line cannot be read (with its number).
@@ -61,7 +61,7 @@ def parse_stablehlo(text: str, what: str) -> Module:
     origins: dict[str, str] = {}
     for name in texts:
         _origin_of(name, texts, origins)
-    reader = _LineReader(lines, what, scopes, origins)
+    reader = _LineReader(lines, source_name, scopes, origins)
     while reader.position < len(lines):
         line = lines[reader.position].strip()
         if line.startswith("func.func"):
@@ -72,7 +72,7 @@ def parse_stablehlo(text: str, what: str) -> Module:
             reader.position += 1
     if not reader.computations:
         raise InvalidInput(
-            f"{what} is not StableHLO text: it has no func.func; write it with jax.jit(f).lower(…).as_text()"
+            f"{source_name} is not StableHLO text: it has no func.func; write it with jax.jit(f).lower(…).as_text()"
         )
     entry = "main" if "main" in reader.computations else next(iter(reader.computations))
     devices = 1
@@ -179,7 +179,7 @@ def _body(reader: _LineReader, computation: Computation) -> None:
             reader.position += 1
         else:
             _statement(reader, line, computation)
-    raise InvalidInput(f"{reader.what} ends within a function: export the whole text again")
+    raise InvalidInput(f"{reader.source_name} ends within a function: export the whole text again")
 
 
 def _statement(reader: _LineReader, line: str, computation: Computation) -> None:
@@ -216,7 +216,8 @@ def _statement(reader: _LineReader, line: str, computation: Computation) -> None
         Instruction(
             result_name or f"none{reader.position}", opcode, tuple(name.lstrip("%") for name in operands),
             _result_types(signature, count, where) if result_name else (), tuple(called), attributes,
-            _location(inside, reader), match["count"] is not None or len(results) > 1, reader.origins.get(inside.strip(), ""),
+            _location(inside, reader), match["count"] is not None or len(results) > 1,
+            reader.origins.get(inside.strip(), ""),
         )
     )  # fmt: skip
     for index, name in enumerate(results if len(results) > 1 else ()):

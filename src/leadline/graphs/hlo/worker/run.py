@@ -94,13 +94,12 @@ def _step(request: Dict[str, Any], shapes: List[Any]) -> Tuple[Callable[..., Any
 
 def _call_builder(build: Any, shapes: List[Any]) -> Any:
     """Call the user's function, with the inputs if it takes any. A module of nnx is made without its arrays."""
+    parameters = inspect.signature(build).parameters.values()
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     required = [
-        parameter for parameter in inspect.signature(build).parameters.values()
-        if parameter.default is inspect.Parameter.empty and parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
-    ]  # fmt: skip
-    variadic = any(
-        parameter.kind is parameter.VAR_POSITIONAL for parameter in inspect.signature(build).parameters.values()
-    )
+        argument for argument in parameters if argument.default is argument.empty and argument.kind in positional
+    ]
+    variadic = any(argument.kind is argument.VAR_POSITIONAL for argument in parameters)
     if required or variadic:
         if len(required) > len(shapes):
             raise UnusableFunction(
