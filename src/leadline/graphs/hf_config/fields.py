@@ -50,7 +50,7 @@ class ConfigFields:
         return bool(value)
 
     def is_set(self, name: str, *, default: bool) -> bool:
-        """Whether a field holds anything but null. ``default`` is for a file without the field."""
+        """Return whether a field holds anything but null. ``default`` is for a file without the field."""
         return self.config[name] is not None if name in self.config else default
 
     def word(self, *names: str, default: str) -> str:

@@ -56,7 +56,7 @@ class ModelBuilder:
 
     @property
     def trains_embeddings(self) -> bool:
-        """Whether embedding and output layer are trained beside adapters."""
+        """Return whether embedding and output layer are trained beside adapters."""
         return self.adapters is not None and self.adapters.embeddings
 
     def adapter(self, n: int, k: int) -> LowRankAdapter | None:

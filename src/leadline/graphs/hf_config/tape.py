@@ -226,7 +226,7 @@ class Tape:
         self._casts.clear()
 
     def is_weight(self, tensor: TapeTensor) -> bool:
-        """Whether a tensor is a parameter itself, not a cast of one."""
+        """Return whether a tensor is a parameter itself, not a cast of one."""
         return tensor.slot in self._weight_slots
 
     @contextmanager

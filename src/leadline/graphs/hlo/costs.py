@@ -68,7 +68,7 @@ def node_kind(program: FlatProgram, node: HloNode) -> OpKind:
 
 
 def _reads_table(program: FlatProgram, node: HloNode) -> bool:
-    """Whether a gather takes whole rows of a matrix, as an embedding does."""
+    """Return whether a gather takes whole rows of a matrix, as an embedding does."""
     sizes = node.attributes.get("slice_sizes")
     table = program.values[node.inputs[0]]
     return len(table.shape) == 2 and (not sizes or sizes == (1, table.shape[1]))
@@ -223,8 +223,8 @@ def gemm_dims(node: HloNode, inputs: Specs) -> Dims:
 
 
 def _layout(node: HloNode) -> tuple[str, str, str]:
-    lhs, _, rest = str(node.attributes.get("labels", "bf01_oi01->bf01")).partition("_")
-    rhs, _, out = rest.partition("->")
+    lhs, _, kernel_and_output = str(node.attributes.get("labels", "bf01_oi01->bf01")).partition("_")
+    rhs, _, out = kernel_and_output.partition("->")
     return lhs, rhs, out
 
 
@@ -250,7 +250,7 @@ def _convolution_flops(node: HloNode, inputs: Specs, outputs: Specs) -> float:
 
 
 def _is_batched_product(node: HloNode) -> bool:
-    """Whether a convolution is a TPU's way to write a product of several batches.
+    """Return whether a convolution is a TPU's way to write a product of several batches.
 
     Its left side is dilated by one more than the stride, so that output ``i`` sees nothing but element ``i``.
     """
@@ -313,9 +313,9 @@ _FLOPS: dict[str, Callable[[HloNode, Specs, Specs], float]] = {
 """Opcodes whose arithmetic is not one operation per element."""
 
 _TRAFFIC: dict[str, Callable[[list[float], list[float]], tuple[float, float]]] = {
-    **dict.fromkeys(("gather", "dynamic_slice", "slice"), lambda read, made: (made[0] + sum(read[1:]), made[0])),
-    **dict.fromkeys(("iota", "constant", "rng_bit_generator"), lambda _, made: (0.0, sum(made))),
+    **dict.fromkeys(("gather", "dynamic_slice", "slice"), lambda read, out: (out[0] + sum(read[1:]), out[0])),
+    **dict.fromkeys(("iota", "constant", "rng_bit_generator"), lambda _, out: (0.0, sum(out))),
     "dynamic_update_slice": lambda read, _: (read[1], read[1]), "scatter": _scatter_traffic,
-    "copy": lambda read, made: (read[0], made[0]),
+    "copy": lambda read, written: (read[0], written[0]),
 }  # fmt: skip
 """Opcodes that do not read all of their operands or write all of their results."""

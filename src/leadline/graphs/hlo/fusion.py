@@ -158,7 +158,7 @@ class _Grouping:
                 yield position
 
     def _is_eager_view(self, position: int) -> bool:
-        """Whether a node is a view in a framework without compiler."""
+        """Return whether a node is a view in a framework without compiler."""
         return self.program.nodes[position].opcode in EAGER_VIEWS and position not in self.copied
 
     def _find_sources(self) -> None:
@@ -207,7 +207,7 @@ class _Grouping:
         return roots
 
     def _is_cheaper_to_read(self, value: int) -> bool:
-        """Whether recomputing a value reads more than the value itself."""
+        """Return whether recomputing a value reads more than the value itself."""
         read = sum(size_bytes(self.program.values[source]) for source in self.sources.get(value, ()))
         return read > RECOMPUTE_FACTOR * size_bytes(self.program.values[value])
 
@@ -295,7 +295,7 @@ def _copied_transposes(program: FlatProgram) -> frozenset[int]:
 
 
 def _joins_dimensions(program: FlatProgram, node: HloNode) -> bool:
-    """Whether a reshape does more than add or drop dimensions of size one."""
+    """Return whether a reshape does more than add or drop dimensions of size one."""
     before, after = (program.values[value].shape for value in (node.inputs[0], node.outputs[0]))
     return [size for size in before if size > 1] != [size for size in after if size > 1]
 

@@ -57,7 +57,7 @@ def build_op_graph(
 
 
 def _is_bookkeeping(program: FlatProgram, kernel: FusedKernel) -> bool:
-    """Whether a kernel only counts: it writes single whole numbers."""
+    """Return whether a kernel only counts: it writes single whole numbers."""
     specs = [program.values[value] for value in kernel.writes]
     return all(not spec.shape and "float" not in spec.dtype for spec in specs)
 

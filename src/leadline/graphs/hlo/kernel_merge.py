@@ -100,14 +100,14 @@ class KernelMerger:
         return list(candidates)
 
     def _is_separated(self, kernel: FusedKernel, position: int) -> bool:
-        """Whether a third kernel must run between a kernel and the one at ``position``."""
+        """Return whether a third kernel must run between a kernel and the one at ``position``."""
         direct = {self.maker[value] for value in kernel.reads if value in self.maker}
         if position in direct and not self._same_elements(kernel, position):
             return True
         return any(self.kernels[maker].before >> position & 1 for maker in direct - {position})
 
     def _same_elements(self, kernel: FusedKernel, position: int) -> bool:
-        """Whether the values read from the kernel at ``position`` have its shape; else it needs all of them."""
+        """Return whether the values read from the kernel at ``position`` have its shape; else it needs all of them."""
         size = max(element_count(self.program.values[value]) for value in kernel.writes)
         shared = [value for value in kernel.reads if self.maker.get(value) == position]
         return self.form is FusionMode.EAGER or all(
@@ -167,7 +167,7 @@ class KernelMerger:
 
 
 def over_columns(program: FlatProgram, node: HloNode) -> bool:
-    """Whether a reduction keeps the last dimension. It then runs across rows, not within one."""
+    """Return whether a reduction keeps the last dimension. It then runs across rows, not within one."""
     rank = len(program.values[node.inputs[0]].shape)
     dims = node.numbers("dimensions")
     rows = [axis for axis in range(rank) if program.values[node.inputs[0]].shape[axis] > 1]

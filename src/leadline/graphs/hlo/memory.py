@@ -91,7 +91,7 @@ def _model_inputs(program: FlatProgram) -> set[int]:
 
 
 def _with_constant(program: FlatProgram, inputs: Sequence[int]) -> bool:
-    """Whether one of two operands is a constant, itself or broadcast."""
+    """Return whether one of two operands is a constant, itself or broadcast."""
     for value in inputs:
         maker = program.makers[value]
         while maker >= 0 and program.nodes[maker].opcode in ("broadcast", "convert", "reshape"):

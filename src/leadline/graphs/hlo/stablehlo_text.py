@@ -76,7 +76,9 @@ def parse_stablehlo(text: str, source_name: str) -> Module:
         )
     entry = "main" if "main" in reader.computations else next(iter(reader.computations))
     devices = 1
-    for count in re.findall(r"num_(?:partitions|replicas) = (\d+)", next(one for one in lines if "module" in one)):
+    for count in re.findall(
+        r"num_(?:partitions|replicas) = (\d+)", next(text_line for text_line in lines if "module" in text_line)
+    ):
         devices *= int(count)
     return Module(entry, reader.computations, reader.aliases, devices=devices)
 
@@ -187,10 +189,10 @@ def _statement(reader: _LineReader, line: str, computation: Computation) -> None
     match = _OP.match(text)
     if match is None:
         raise InvalidInput(f"{reader.where()}: {line[:60]!r} is no StableHLO operation: export the whole text again")
-    word, rest = match["op"], match["rest"]
+    word, arguments = match["op"], match["rest"]
     where = reader.where()
-    called, signature, head = _regions(reader, word, rest)
-    if reader.position < len(reader.lines) and signature is not rest and not inside:
+    called, signature, head = _regions(reader, word, arguments)
+    if reader.position < len(reader.lines) and signature is not arguments and not inside:
         inside = _split_location(reader.lines[reader.position - 1])[1]
     unquoted = _QUOTED.sub('""', head)
     operands = _VALUE.findall(unquoted.rpartition(" : ")[0] or unquoted)
@@ -227,7 +229,7 @@ def _statement(reader: _LineReader, line: str, computation: Computation) -> None
         )
 
 
-def _regions(reader: _LineReader, name: str, rest: str) -> tuple[list[str], str, str]:
+def _regions(reader: _LineReader, name: str, text: str) -> tuple[list[str], str, str]:
     """Read the regions after an operation's line. Return their names, the text with the types, and the line.
 
     Generic operations open with ``({`` and name their types after ``})``. A pretty ``while`` is followed by ``cond {``
@@ -236,7 +238,7 @@ def _regions(reader: _LineReader, name: str, rest: str) -> tuple[list[str], str,
     """
     reader.position += 1
     called: list[str] = []
-    if rest.endswith("({"):
+    if text.endswith("({"):
         while True:
             called.append(_region(reader))
             closing = reader.lines[reader.position].strip()
@@ -245,13 +247,13 @@ def _regions(reader: _LineReader, name: str, rest: str) -> tuple[list[str], str,
                 return (
                     called,
                     _split_location(closing)[0],
-                    rest[:-2] + _split_location(closing)[0].lstrip("})").partition(" : ")[0],
+                    text[:-2] + _split_location(closing)[0].lstrip("})").partition(" : ")[0],
                 )
-    if rest.endswith(") {"):
-        heading = rest.rindex(" (%") + 1
-        called.append(_region(reader, heading=rest[heading:], opened=True))
+    if text.endswith(") {"):
+        heading = text.rindex(" (%") + 1
+        called.append(_region(reader, heading=text[heading:], opened=True))
         reader.position += 1
-        return called, _split_location(reader.lines[reader.position - 1].strip())[0], rest[:heading]
+        return called, _split_location(reader.lines[reader.position - 1].strip())[0], text[:heading]
     following = reader.lines[reader.position].strip() if reader.position < len(reader.lines) else ""
     if name.endswith(".while") and following.startswith("cond"):
         reader.position += 1
@@ -262,10 +264,10 @@ def _regions(reader: _LineReader, name: str, rest: str) -> tuple[list[str], str,
     elif following.startswith("reducer("):
         called.append(_region(reader, heading=following))
         reader.position += 1
-    elif "applies " in rest:
-        applied = re.search(r"applies (?:\w+\.)?(\w+)", rest)
+    elif "applies " in text:
+        applied = re.search(r"applies (?:\w+\.)?(\w+)", text)
         called = [_applied_computation(reader, applied[1])] if applied else []
-    return called, rest, rest
+    return called, text, text
 
 
 def _region(reader: _LineReader, heading: str = "", *, opened: bool = False) -> str:

@@ -41,7 +41,7 @@ def updated_arguments(program: FlatProgram) -> dict[int, int]:
     free = list(program.arguments)
     for result in program.outputs:
         spec = program.values[result]
-        match = next((one for one in free if program.values[one] == spec and spec.shape), None)
+        match = next((candidate for candidate in free if program.values[candidate] == spec and spec.shape), None)
         if match is not None:
             free.remove(match)
             updated[match] = result
@@ -49,7 +49,7 @@ def updated_arguments(program: FlatProgram) -> dict[int, int]:
 
 
 def is_product(node: HloNode) -> bool:
-    """Whether a node is a product, or a fusion that contains one."""
+    """Return whether a node is a product, or a fusion that contains one."""
     if node.inner is not None:
         return any(is_product(inner_node) for inner_node in node.inner.nodes)
     return node.opcode in PRODUCTS

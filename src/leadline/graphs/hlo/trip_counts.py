@@ -99,28 +99,28 @@ class _Scalars:
     computation: Computation
     start: Sequence[KnownNumber]
     outer: Callable[[str], KnownNumber]
-    known: dict[str, KnownNumber] = field(default_factory=dict)
+    numbers: dict[str, KnownNumber] = field(default_factory=dict)
     _lines: dict[str, Instruction] = field(default_factory=dict)
 
     def returned(self) -> KnownNumber:
         """Return the results of the computation."""
         names = [name for name, _ in self.computation.parameters]
         if len(names) == 1 and len(self.start) != 1:
-            self.known[names[0]] = tuple(self.start)
+            self.numbers[names[0]] = tuple(self.start)
         else:
-            self.known.update(zip(names, self.start, strict=False))
+            self.numbers.update(zip(names, self.start, strict=False))
         self._lines = {instruction.name: instruction for instruction in self.computation.instructions}
         values = tuple(self.value(name) for name in self.computation.returned)
         return values[0] if len(values) == 1 else values
 
     def value(self, name: str) -> KnownNumber:
         base, _, index = name.partition("#")
-        if base not in self.known:
+        if base not in self.numbers:
             line = self._lines.get(base)
-            self.known[base] = self.outer(name) if line is None else self._compute(line)
+            self.numbers[base] = self.outer(name) if line is None else self._compute(line)
             if line is None:
-                return self.known[base]
-        number = self.known[base]
+                return self.numbers[base]
+        number = self.numbers[base]
         if not index:
             return number
         return number[int(index)] if isinstance(number, tuple) else None

@@ -143,7 +143,7 @@ class _ValueTracker:
 
 
 def _is_fixed(kind: Message | None) -> bool:
-    """Whether a type is a tensor's, and all its dimensions are numbers."""
+    """Return whether a type is a tensor's, and all its dimensions are numbers."""
     if kind is None or not kind.HasField("tensor_type") or not kind.tensor_type.HasField("shape"):
         return False
     return all(dim.HasField("dim_value") for dim in kind.tensor_type.shape.dim)

@@ -65,20 +65,20 @@ class _MemoryUse:
         }  # fmt: skip
 
     def can_drop(self, storage: int) -> bool:
-        """Whether the kernels of backward that read a tensor can recompute it."""
+        """Return whether the kernels of backward that read a tensor can recompute it."""
         op = self.taken[storage].op
         if op in self.needed or not self._is_pointwise(op, storage):
             return False
         return all(self._is_available(source, self.freed[storage]) for source in self.ops[op].sources)
 
     def _is_available(self, op: int, until_op: int) -> bool:
-        """Whether the result of an op is held until ``until_op``, or can be recomputed pointwise by then."""
-        pending, seen = [op], set[int]()
+        """Return whether the result of an op is held until ``until_op``, or can be recomputed pointwise by then."""
+        pending, visited = [op], set[int]()
         while pending:
             source = pending.pop()
-            if source in seen or self._is_held(source, until_op):
+            if source in visited or self._is_held(source, until_op):
                 continue
-            seen.add(source)
+            visited.add(source)
             if not self._is_pointwise(source, self._largest(source)):
                 return False
             pending += self.ops[source].sources
@@ -93,7 +93,7 @@ class _MemoryUse:
         return max(self.made.get(op, ()), key=lambda storage: self.taken[storage].size_bytes, default=None)
 
     def _is_pointwise(self, position: int, storage: int | None) -> bool:
-        """Whether an op makes ``storage`` pointwise. For a normalization, that is its largest result."""
+        """Return whether an op makes ``storage`` pointwise. For a normalization, that is its largest result."""
         made_op: Op = self.ops[position]
         if made_op.kind in POINTWISE:
             return True

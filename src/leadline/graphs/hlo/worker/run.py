@@ -131,17 +131,20 @@ def _linen_step(model: Any, shapes: List[Any], request: Dict[str, Any]) -> Tuple
     keys = {name: jax.random.key(0) for name in ("params", "dropout")}
     variables = jax.eval_shape(lambda *xs: model.init(keys, *xs, **_mode(model, training=False)), *shapes)
     training = request["phase"] == "training"
-    weights, rest = variables.get("params", {}), {name: one for name, one in variables.items() if name != "params"}
+    weights, other_variables = (
+        variables.get("params", {}),
+        {name: values for name, values in variables.items() if name != "params"},
+    )
 
     def forward(params: Any, state: Any, *xs: Any) -> Any:
         every, mode = {"params": params, **state}, _mode(model, training=training)
         if not training:
             return model.apply(every, *xs, **mode), state
-        return model.apply(every, *xs, rngs={"dropout": jax.random.key(0)}, mutable=list(rest), **mode)
+        return model.apply(every, *xs, rngs={"dropout": jax.random.key(0)}, mutable=list(other_variables), **mode)
 
     if not training:
-        return (lambda params, state, *xs: forward(params, state, *xs)[0]), (weights, rest, *shapes), []
-    return _training_step(forward, weights, rest, shapes, request)
+        return (lambda params, state, *xs: forward(params, state, *xs)[0]), (weights, other_variables, *shapes), []
+    return _training_step(forward, weights, other_variables, shapes, request)
 
 
 def _mode(model: Any, training: bool) -> Dict[str, bool]:
@@ -160,7 +163,7 @@ def _nnx_step(
     """Return the step of a flax nnx module."""
     training = request["phase"] == "training"
     (model.train if training else model.eval)()
-    definition, weights, rest = nnx.split(model, nnx.Param, ...)
+    definition, weights, other_variables = nnx.split(model, nnx.Param, ...)
 
     def forward(params: Any, state: Any, *xs: Any) -> Any:
         whole = nnx.merge(definition, params, state)
@@ -168,8 +171,8 @@ def _nnx_step(
         return output, nnx.split(whole, nnx.Param, ...)[2]
 
     if not training:
-        return (lambda params, state, *xs: forward(params, state, *xs)[0]), (weights, rest, *shapes), []
-    return _training_step(forward, weights, rest, shapes, request)
+        return (lambda params, state, *xs: forward(params, state, *xs)[0]), (weights, other_variables, *shapes), []
+    return _training_step(forward, weights, other_variables, shapes, request)
 
 
 def _training_step(
@@ -189,8 +192,8 @@ def _training_step(
     name = request["optimizer"] or "adamw"
     rule = optax.sgd(0.01, momentum=0.9) if name == "momentum" else getattr(optax, name)(0.001)
 
-    def loss(params: Any, rest: Any, *xs: Any) -> Any:
-        output, after = forward(params, rest, *xs)
+    def loss(params: Any, variables: Any, *xs: Any) -> Any:
+        output, after = forward(params, variables, *xs)
         leaves = [leaf for leaf in jax.tree.leaves(output) if jnp.issubdtype(leaf.dtype, jnp.floating)]
         if not leaves:
             raise UnusableFunction(
@@ -198,8 +201,8 @@ def _training_step(
             )
         return sum(leaf.astype(jnp.float32).mean() for leaf in leaves), after
 
-    def step(params: Any, memory: Any, rest: Any, *xs: Any) -> Any:
-        (value, after), gradient = jax.value_and_grad(loss, has_aux=True)(params, rest, *xs)
+    def step(params: Any, memory: Any, variables: Any, *xs: Any) -> Any:
+        (value, after), gradient = jax.value_and_grad(loss, has_aux=True)(params, variables, *xs)
         update, memory = rule.update(gradient, memory, params)
         return jax.tree.map(lambda old, new: old + new, params, update), memory, after, value
 

@@ -27,9 +27,9 @@ INDEXING = (aten.index, aten.index_put, aten.index_put_, aten._index_put_impl_, 
 
 def scalar_value(tensor: torch.Tensor) -> Any:
     """Return the value of ``.item()``: the real one if known, else False, 1 or 1.0."""
-    known = known_value(tensor)
-    if known is not None and known.numel() == 1:
-        return known.item()
+    value = known_value(tensor)
+    if value is not None and value.numel() == 1:
+        return value.item()
     if tensor.dtype == torch.bool:
         return bool(tensor.__dict__.get("_truth", False))
     if tensor.dtype.is_complex:
@@ -40,9 +40,9 @@ def scalar_value(tensor: torch.Tensor) -> Any:
 def host_copy(tensor: torch.Tensor, dtype: Any = None) -> torch.Tensor:
     """Return a host tensor for a device tensor: its known values, else zeros. A large one stays without data."""
     dtype = dtype or tensor.dtype
-    known = known_value(tensor)
-    if known is not None:
-        return known.to(dtype)
+    value = known_value(tensor)
+    if value is not None:
+        return value.to(dtype)
     if tensor.numel() * tensor.element_size() > REAL_LIMIT_BYTES or tensor.__dict__.get("_is_param"):
         return fake_tensors.empty_like(tensor, torch.device("cpu"), dtype)
     if tensor.dim() == 0:
@@ -75,8 +75,8 @@ def infer_value(func: Any, args: Any, out: Any) -> None:
     if isinstance(out, FakeTensor):
         remember_value(out, func(*values))
     elif view:
-        for position, known in enumerate(func(*values)):
-            remember_value(out[position], known)
+        for position, value in enumerate(func(*values)):
+            remember_value(out[position], value)
 
 
 def assume_result(func: Any, args: Sequence[Any], kwargs: Dict[str, Any]) -> Any:
@@ -137,15 +137,15 @@ def _new_tensor(shape: Tuple[int, ...], source: torch.Tensor, dtype: Any = None)
 def _pack(padded: torch.Tensor, lengths: torch.Tensor, batch_first: bool = False) -> Any:
     """Return the packed rows and the batch size at each step. Lengths are on the host, so they are known."""
     longest = padded.shape[1 if batch_first else 0]
-    known = known_value(lengths)
-    counts = [longest] * lengths.numel() if known is None else [int(length) for length in known.tolist()]
+    host_lengths = known_value(lengths)
+    counts = [longest] * lengths.numel() if host_lengths is None else [int(length) for length in host_lengths.tolist()]
     sizes = torch.tensor([sum(count > step for count in counts) for step in range(max(counts))])
     return _new_tensor((sum(counts), *padded.shape[2:]), padded), sizes
 
 
 def _selected_count(mask: torch.Tensor) -> int:
-    known = known_value(mask)
-    return mask.numel() if known is None else int(torch.count_nonzero(known))
+    value = known_value(mask)
+    return mask.numel() if value is None else int(torch.count_nonzero(value))
 
 
 def _positions(mask: torch.Tensor) -> torch.Tensor:
@@ -161,12 +161,12 @@ def _as_positions(index: Any) -> Sequence[Any]:
 
 def _unique(func: Any, args: Sequence[Any]) -> Any:
     values = args[0]
-    known = known_value(values)
+    value = known_value(values)
     if func._overloadpacket is aten.unique_dim:
         size = values.shape[args[1]]
         shape = tuple(values.shape)
     else:
-        size = values.numel() if known is None else int(torch.unique(known).numel())
+        size = values.numel() if value is None else int(torch.unique(value).numel())
         shape = (size,)
     flat = values.shape if len(shape) == 1 else (size,)
     results = [

@@ -47,12 +47,12 @@ class BatchPlanner:
 
     @property
     def sizes_differ(self) -> bool:
-        """Whether batches of a loader differ in more than the number of samples, as the last of an epoch does."""
+        """Return whether batches of a loader differ in more than the number of samples."""
         return any(len(set(shapes)) > 1 for shapes in self._shapes.values())
 
     @property
     def is_planning(self) -> bool:
-        """Whether the next batches are planned."""
+        """Return whether the next batches are planned."""
         return self._loader is not None
 
     def plan_after(self, steps: int) -> None:
@@ -61,7 +61,7 @@ class BatchPlanner:
         self._batches_per_step = max(1, len(self._shapes[self._loader]) // max(steps, 1))
 
     def plans_for(self, loader: Any) -> bool:
-        """Whether the batches of a loader are planned."""
+        """Return whether the batches of a loader are planned."""
         return self._loader == id(loader)
 
     def next(self, draws: Any) -> Optional[Any]:

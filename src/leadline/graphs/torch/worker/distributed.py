@@ -54,8 +54,8 @@ def _shard_on_cuda() -> None:
     utilities: Any = importlib.import_module("torch.distributed.fsdp._init_utils")
     requested_device, compute_device = utilities._get_device_from_device_id, utilities._get_compute_device
     utilities._get_device_from_device_id = lambda *args, **kwargs: _as_cuda(requested_device(*args, **kwargs))
-    utilities._get_compute_device = lambda module, ignored, _, *rest: _as_cuda(
-        compute_device(module, ignored, None, *rest)
+    utilities._get_compute_device = lambda module, ignored, _, *arguments: _as_cuda(
+        compute_device(module, ignored, None, *arguments)
     )
 
 

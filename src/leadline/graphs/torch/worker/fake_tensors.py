@@ -81,7 +81,7 @@ def map_device(device: Any) -> Any:
 
 
 def is_fake(value: object) -> bool:
-    """Whether a tensor has no data."""
+    """Return whether a tensor has no data."""
     return isinstance(value, FakeTensor)
 
 
@@ -130,7 +130,7 @@ def _dense_stride(tensor: torch.Tensor) -> Any:
 
 
 def in_module_constructor() -> bool:
-    """Whether the call comes from the construction of an ``nn.Module`` (its ``__init__`` is on the stack)."""
+    """Return whether the call comes from the construction of an ``nn.Module`` (its ``__init__`` is on the stack)."""
     frame: Any = sys._getframe(2)
     while frame is not None:
         code = frame.f_code

@@ -72,36 +72,42 @@ def object_bytes(root: Any) -> int:
     Forked workers copy these pages. For a large object it is the first page alone. Tensors and arrays count as one
     object each. A long container is estimated from a sample of elements, evenly over it.
     """
-    seen: Set[int] = set()
-    return int(_object_bytes(root, seen))
+    visited: Set[int] = set()
+    return int(_object_bytes(root, visited))
 
 
-def _object_bytes(root: Any, seen: Set[int]) -> float:
-    if id(root) in seen or len(seen) >= MOST_OBJECTS or isinstance(root, SHARED_TYPES):
+def _object_bytes(root: Any, visited: Set[int]) -> float:
+    if id(root) in visited or len(visited) >= MOST_OBJECTS or isinstance(root, SHARED_TYPES):
         return 0.0
-    seen.add(id(root))
+    visited.add(id(root))
     size = float(min(sys.getsizeof(root, 0), PAGE_BYTES))
     if isinstance(root, LEAF_TYPES):
         return size
     if isinstance(root, (list, tuple, set, frozenset, dict)):
         size = 64.0  # the header: reading leaves the array of elements unwritten
         if isinstance(root, dict):
-            return size + _sampled_bytes(root.keys(), len(root), seen) + _sampled_bytes(root.values(), len(root), seen)
-        return size + _sampled_bytes(root, len(root), seen)
+            return (
+                size
+                + _sampled_bytes(root.keys(), len(root), visited)
+                + _sampled_bytes(root.values(), len(root), visited)
+            )
+        return size + _sampled_bytes(root, len(root), visited)
     attributes = getattr(root, "__dict__", None)
     return size + (
-        sum(_object_bytes(value, seen) for value in list(attributes.values())) if isinstance(attributes, dict) else 0.0
+        sum(_object_bytes(value, visited) for value in list(attributes.values()))
+        if isinstance(attributes, dict)
+        else 0.0
     )
 
 
-def _sampled_bytes(elements: Iterable[Any], count: int, seen: Set[int]) -> float:
+def _sampled_bytes(elements: Iterable[Any], count: int, visited: Set[int]) -> float:
     """Return the bytes of all elements, scaled up from a sample of a long container."""
     if count <= SAMPLED_ELEMENTS:
-        return sum(_object_bytes(element, seen) for element in list(elements))
+        return sum(_object_bytes(element, visited) for element in list(elements))
     stride = count / SAMPLED_ELEMENTS
     positions = {int(position * stride) for position in range(SAMPLED_ELEMENTS)}
     sizes: List[float] = [
-        _object_bytes(element, seen) for position, element in enumerate(elements) if position in positions
+        _object_bytes(element, visited) for position, element in enumerate(elements) if position in positions
     ]
     return sum(sizes) * count / len(sizes)
 
@@ -176,7 +182,7 @@ def _world_size() -> int:
 def _optimizer(observed: LoopObservations, notes: List[str]) -> Optional[str]:
     if not observed.optimizers:
         if observed.updates:
-            notes.append("no optimizer object made a step: it is assumed that the script updates weights without state")
+            notes.append("no optimizer object made a step: assuming that weights are updated by hand, without state")
         return "sgd" if observed.updates else None
     first = observed.optimizers[0]
     name = type(first).__name__.lower()
@@ -298,7 +304,7 @@ def _is_over_epochs(loop: EnclosingLoop) -> bool:
 
 
 def _is_over_phases(loop: EnclosingLoop) -> bool:
-    """Whether a loop goes through names such as ``["train", "val"]``, of which only training updates weights."""
+    """Return whether a loop goes through names such as ``["train", "val"]``, of which only training updates weights."""
     names = loop.iterable if isinstance(loop.iterable, (list, tuple)) else []
     return (
         bool(names) and all(isinstance(name, str) for name in names) and any("train" in name.lower() for name in names)

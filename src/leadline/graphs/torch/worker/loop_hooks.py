@@ -56,7 +56,7 @@ def _watch_loaders(watch: LoopObservations) -> None:
 
     @functools.wraps(original_init)
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
-        if not any(one is self for one in watch.loaders):
+        if not any(earlier is self for earlier in watch.loaders):
             watch.loaders.append(self)
         workers = args[WORKERS_POSITION] if len(args) > WORKERS_POSITION else kwargs.get("num_workers", 0)
         watch.workers[id(self)] = int(workers)

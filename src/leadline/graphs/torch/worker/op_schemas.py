@@ -62,7 +62,7 @@ def argument_tensors(args: Sequence[Any], kwargs: Dict[str, Any]) -> List[Tuple[
 
 
 def channels_last(args: Sequence[Any]) -> bool:
-    """Whether an image or a filter is stored channels last, which selects another kernel."""
+    """Return whether an image or a filter is stored channels last, which selects another kernel."""
     images = [
         tensor
         for tensor in args
@@ -81,7 +81,7 @@ def result_tensors(out: Any) -> List[torch.Tensor]:
 
 
 def holds_tensors(value: Any) -> bool:
-    """Whether an argument is a tensor, or a list with one."""
+    """Return whether an argument is a tensor, or a list with one."""
     if isinstance(value, torch.Tensor):
         return True
     return isinstance(value, (list, tuple)) and any(isinstance(element, torch.Tensor) for element in value)

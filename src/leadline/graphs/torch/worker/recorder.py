@@ -84,9 +84,9 @@ class TraceWindow:
     ``to_views`` are the ops whose first tensor is a view, into whose memory autograd adds nothing.
     """
 
-    def __init__(self, first: int, held: List[Tuple[int, int]]) -> None:
+    def __init__(self, first: int, live: List[Tuple[int, int]]) -> None:
         self.first = first
-        self.held = held
+        self.held = live
         self.ops: List[RecordedOp] = []
         self.events: List[Tuple[int, int, int]] = []
         self.to_views: Set[int] = set()
@@ -185,7 +185,7 @@ class Recorder(TorchDispatchMode):
         return kwargs, fake
 
     def _needs_no_values(self, name: str, args: Any) -> bool:
-        """Whether a host tensor is a constant of a module under construction and needs no values."""
+        """Return whether a host tensor is a constant of a module under construction and needs no values."""
         shape = args[2] if name == "normal" else args[0]
         if isinstance(shape, (list, tuple)) and (not shape or 0 in shape):
             return False

@@ -140,7 +140,7 @@ def _storage(tensor: torch.Tensor) -> int:
 
 
 def _holds(value: Any, storage: int) -> bool:
-    """Whether the argument, or a list in it, holds the storage. Such a result is not cached."""
+    """Return whether the argument, or a list in it, holds the storage. Such a result is not cached."""
     if isinstance(value, torch.Tensor):
         return _storage(value) == storage
     return isinstance(value, (list, tuple)) and any(_holds(element, storage) for element in value)

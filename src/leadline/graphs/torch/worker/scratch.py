@@ -55,7 +55,7 @@ class OverlayEntries:
 
 READERS = ("stat", "access", "statvfs", "getxattr", "listxattr")
 CHANGERS = ("chmod", "chown", "lchown", "utime", "truncate", "setxattr", "removexattr")
-OTHERS = (
+REPLACED = (
     "open", "mkdir", "rmdir", "unlink", "remove", "rename", "replace", "link", "symlink", "readlink", "lstat",
     "scandir", "listdir", "chdir", "getcwd",
 )  # fmt: skip
@@ -91,7 +91,7 @@ def redirect_writes(folder: str) -> None:
 
 
 def is_scratch(path: Any) -> bool:
-    """Whether a file was written during this trace."""
+    """Return whether a file was written during this trace."""
     return any(tree.is_written(path) for tree in _scratch_trees)
 
 
@@ -108,13 +108,13 @@ class ScratchTree:
         self.links: Dict[str, str] = {}
         self.cwd, self.cwd_differs = os.getcwd(), False
         self.os = SimpleNamespace(
-            **{name: getattr(os, name) for name in OTHERS + READERS + CHANGERS if hasattr(os, name)}
+            **{name: getattr(os, name) for name in REPLACED + READERS + CHANGERS if hasattr(os, name)}
         )
         self.builtin_open = io.open
 
     def functions(self) -> Dict[str, Any]:
         """Return the replacements for functions of ``os``, by name."""
-        functions: Dict[str, Any] = {name: self._unless_by_descriptor(name) for name in OTHERS if hasattr(self, name)}
+        functions: Dict[str, Any] = {name: self._unless_by_descriptor(name) for name in REPLACED if hasattr(self, name)}
         functions.update(remove=functions["unlink"], replace=functions["rename"], getcwd=lambda: self.cwd)
         functions["lstat"] = self._with_path(self.os.lstat, lambda path: self.path_to_read(path, follow=False))
         for names, resolve in ((READERS, self.path_to_read), (CHANGERS, self.path_to_change)):
@@ -159,7 +159,7 @@ class ScratchTree:
         raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), full)
 
     def is_written(self, path: Any) -> bool:
-        """Whether the script created a path during the trace."""
+        """Return whether the script created a path during the trace."""
         full = self.redirected(path)
         return full is not None and self._lexists(self.top + full)
 

@@ -145,23 +145,23 @@ def _set_data(tensor: Any, value: Any) -> None:
             raise
 
 
-def _swap(tensor: Any, other: Any) -> bool:
+def _swap(tensor: Any, replacement: Any) -> bool:
     """Swap the content of two tensor objects. False if a graph or a wrapper still needs the old one."""
     swap = getattr(torch._C, "_swap_tensor_impl", None)
     kinds = {torch.Tensor, torch.nn.Parameter, FakeTensor}
-    if swap is None or not {type(tensor), type(other)} <= kinds:
+    if swap is None or not {type(tensor), type(replacement)} <= kinds:
         return False
     try:
-        swap(tensor, other)
+        swap(tensor, replacement)
     except RuntimeError:
         return False
-    tensor.__class__, other.__class__ = other.__class__, tensor.__class__
-    tensor.__dict__, other.__dict__ = other.__dict__, tensor.__dict__
+    tensor.__class__, replacement.__class__ = replacement.__class__, tensor.__class__
+    tensor.__dict__, replacement.__dict__ = replacement.__dict__, tensor.__dict__
     return True
 
 
 def _is_unchanged(before: Any, after: Any) -> bool:
-    """Whether a conversion changed nothing, as ``.cuda()`` on a module that is on the GPU."""
+    """Return whether a conversion changed nothing, as ``.cuda()`` on a module that is on the GPU."""
     return bool(
         before.dtype == after.dtype
         and before.shape == after.shape
