@@ -214,24 +214,24 @@ def test_a_forward_pass_is_not_taken_for_training():
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("hello", "has no func.func"),
         ("HloModule x\n", "no ENTRY line"),
         (texts.MLP.replace("32x64xf32", "?x64xf32"), "a size that is not fixed"),
-        (texts.MLP.replace("32x64xf32", "32x64xq7"), "'q7' is not known"),
-        (texts.MLP.replace("@relu(%arg0", "@other(%arg0"), "relu is called and not there"),
+        (texts.MLP.replace("32x64xf32", "32x64xq7"), "'q7' is unknown"),
+        (texts.MLP.replace("@relu(%arg0", "@other(%arg0"), "relu is called but missing"),
         (texts.MLP.rpartition("    return")[0], "ends within a function"),
         (texts.MLP.replace("%2 = stablehlo", "%9 = stablehlo"), "2 is read before it is made"),
         (texts.COMPILED.replace("fusion(%Arg_2.1, %Arg_3.1)", "fusion"), "ends before its operands"),
     ],
 )
-def test_a_broken_text_is_answered_in_one_sentence(text, said):
-    with pytest.raises(InvalidInput, match=said.replace("(", r"\(")):
+def test_a_broken_text_is_one_plain_error(text, message):
+    with pytest.raises(InvalidInput, match=message.replace("(", r"\(")):
         job(text)
 
 
-def test_a_file_that_is_not_text_says_what_to_write(tmp_path):
+def test_a_file_that_is_not_text_is_an_error_with_the_fix(tmp_path):
     path = tmp_path / "step.mlir"
     path.write_bytes(b"ML\xefR\x01")
     with pytest.raises(InvalidInput, match="is MLIR bytecode"):

@@ -137,7 +137,7 @@ def test_an_error_after_the_traced_steps_is_a_note_that_names_its_line(tmp_path:
     job = _trace(tmp_path, LOOP + "raise ValueError('no score')\n")
     assert job.step.parameters == 20
     found = [note for note in job.notes if "not traced" in note]
-    assert [f"what comes after training is not traced: {tmp_path}/train.py:9 raised ValueError: no score"] == found
+    assert [f"code after training is not traced: {tmp_path}/train.py:9 raised ValueError: no score"] == found
 
 
 def test_an_error_before_enough_steps_stays_an_error(tmp_path: Path) -> None:

@@ -6,36 +6,36 @@ from leadline.graphs.hf_config.tape import Tape, TapeTensor
 
 TEMPORARY = StorageCategory.TEMPORARY
 ALIGNMENT = 32
-"""Queries to which the memory-efficient kernel fills up its logarithms of sums (``kAlignLSE`` in PyTorch)."""
+"""The memory-efficient kernel pads its log-sums to a multiple of this many queries (``kAlignLSE`` in PyTorch)."""
 
 
 def rotate_positions(tape: Tape, source: TapeTensor, angles: TapeTensor, width: int) -> TapeTensor:
     """Rotate ``width`` dimensions of queries or keys by their positions, each step a kernel: x·cos + half-turn(x)·sin.
 
-    Where a part of each head is rotated, it is joined with the rest again.
+    If only a part of each head is rotated, it is joined with the other part again.
     """
     shape, slot = source.shape, source.slot
     dtype = "float32" if angles.dtype == "float32" else source.dtype
     part = (*shape[:-1], width)
     n = source.elements // shape[-1] * width
 
-    def rotate(value: TapeTensor, category: StorageCategory) -> TapeTensor:
+    def rotate(unrotated: TapeTensor, category: StorageCategory) -> TapeTensor:
         left = tape.new(part, dtype, category)
-        tape.op("mul", OpKind.ELEMENTWISE, [value, angles], [left], flops=n, read=float(left.bytes + angles.bytes))
+        tape.op("mul", OpKind.ELEMENTWISE, [unrotated, angles], [left], flops=n, read=float(left.bytes + angles.bytes))
         half = tape.new((*shape[:-1], width // 2), dtype, category)
         tape.op("neg", OpKind.ELEMENTWISE, [half], [half], flops=n // 2)
-        turned = tape.new(part, dtype, category)
-        tape.op("cat", OpKind.COPY, [left], [turned])
+        half_turned = tape.new(part, dtype, category)
+        tape.op("cat", OpKind.COPY, [left], [half_turned])
         del half
         right = tape.new(part, dtype, category)
-        tape.op("mul", OpKind.ELEMENTWISE, [turned, angles], [right], flops=n)
-        del turned
+        tape.op("mul", OpKind.ELEMENTWISE, [half_turned, angles], [right], flops=n)
+        del half_turned
         total = tape.new(part, dtype, category)
         tape.op("add", OpKind.ELEMENTWISE, [left, right], [total], flops=n)
         if width == shape[-1]:
             return total
         joined = tape.new(shape, dtype, category)
-        tape.op("cat", OpKind.COPY, [value], [joined])
+        tape.op("cat", OpKind.COPY, [unrotated], [joined])
         return joined
 
     rotated = rotate(source, StorageCategory.ACTIVATION)
@@ -53,46 +53,48 @@ def fused_attention(
     cuda: bool = True,
     bias: TapeTensor | None = None,
 ) -> TapeTensor:
-    """Attend with the fused kernel: shapes (b, h, q, d) and (b, h, kv, d); nothing of size q x kv is held.
+    """Attend with a fused kernel: (b, h, q, d) to (b, h, kv, d). Nothing of size q x kv is held.
 
-    Half precision takes flash attention, float32 (and any ``bias`` on the scores, and values of another width than
-    keys) the memory-efficient kernel, as CUDA does; on a CPU its own flash kernel. A causal mask halves the arithmetic,
-    a sliding window narrower than the keys cuts it further. A single query sees all keys there are.
+    As in CUDA, half precision runs flash attention. The memory-efficient kernel runs float32, any ``bias`` on the
+    scores, and values of another width than keys. A CPU has its own flash kernel. A causal mask halves the arithmetic,
+    and a sliding window narrower than the keys reduces it further. A single query sees all keys.
     """
     b, h, q, d = query.shape
     kv, values = key.shape[2], value.shape[3]
-    seen = min(kv, window) if window else kv
+    visible = min(kv, window) if window else kv
     causal = causal and q > 1
-    share = (0.5 if causal and seen == kv else 1.0) * seen / kv
+    share = (0.5 if causal and visible == kv else 1.0) * visible / kv
     flops = 2.0 * b * h * q * kv * (d + values) * share
     dims = {"b": b, "h": h, "q": q, "kv": kv, "d": d}
     name = _attention_kernel(query.dtype, cuda=cuda, plain=bias is None and values == d)
     result = tape.new((b, h, q, values), query.dtype)
     sums = tape.new((b, h, -(-q // ALIGNMENT) * ALIGNMENT if "efficient" in name else q), "float32")
-    read = [query, key, value] if bias is None else [query, key, value, bias]
-    tape.op(name, OpKind.ATTENTION, read, [result, sums], flops=flops, dims=dims)
-    slots = [(one.slot, one.shape) for one in read]
+    inputs = [query, key, value] if bias is None else [query, key, value, bias]
+    tape.op(name, OpKind.ATTENTION, inputs, [result, sums], flops=flops, dims=dims)
+    slots = [(tensor.slot, tensor.shape) for tensor in inputs]
 
     def backward(gradient: TapeTensor) -> None:
-        backs = [tape.new(shape, query.dtype, TEMPORARY) for slot, shape in slots if slot is not None]
-        tape.op(f"{name}_backward", OpKind.ATTENTION, [gradient, *read, result, sums], backs,
+        gradients = [tape.new(shape, query.dtype, TEMPORARY) for slot, shape in slots if slot is not None]
+        tape.op(f"{name}_backward", OpKind.ATTENTION, [gradient, *inputs, result, sums], gradients,
                 flops=2.5 * flops, dims=dims, kernels=2)  # fmt: skip
-        for slot, back in zip([slot for slot, _ in slots if slot is not None], backs, strict=True):
-            tape.send(slot, back)
+        for slot, gradient_in in zip([slot for slot, _ in slots if slot is not None], gradients, strict=True):
+            tape.send(slot, gradient_in)
 
-    return tape.node(result, backward, *read)
+    return tape.node(result, backward, *inputs)
 
 
 def unfused_attention(
-    tape: Tape, query: TapeTensor, key: TapeTensor, value: TapeTensor, *, bias: TapeTensor | None = None, sinks: TapeTensor | None = None,
-    capped: bool = False, dropout: float = 0.0,
+    tape: Tape, query: TapeTensor, key: TapeTensor, value: TapeTensor, *, bias: TapeTensor | None = None,
+    sinks: TapeTensor | None = None, capped: bool = False, dropout: float = 0.0,
 ) -> tuple[TapeTensor, TapeTensor]:  # fmt: skip
-    """Attend op by op, holding the scores (b, h, q, kv) that the softmax and the product with the values save.
+    """Attend op by op, and hold the scores (b, h, q, kv) that the softmax and the product with the values save.
 
-    Returns what is mixed and the scores as shares of one. Nothing is skipped under a causal mask: all scores are
-    computed and then masked.
+    A causal mask saves nothing: all scores are computed and then masked.
+
+    Returns:
+        The mixed values, and the attention probabilities.
     """
-    scores = ops.scale_tensor(tape, batched_product(tape, query, key, turned=True))
+    scores = ops.scale_tensor(tape, batched_product(tape, query, key, transpose_right=True))
     if capped:
         scores = ops.scale_tensor(tape, scores)
         scores = ops.activation(tape, scores, "tanh")
@@ -100,17 +102,17 @@ def unfused_attention(
     if bias is not None:
         scores = ops.add(tape, scores, bias)
     if sinks is not None:
-        scores = _with_sinks(tape, scores, sinks)
-    chances = softmax(tape, scores)
+        scores = _join_sinks(tape, scores, sinks)
+    probabilities = softmax(tape, scores)
     del scores
-    chances = ops.dropout(tape, tape.cast(chances, value.dtype), dropout)
-    return batched_product(tape, chances, value), chances
+    probabilities = ops.dropout(tape, tape.cast(probabilities, value.dtype), dropout)
+    return batched_product(tape, probabilities, value), probabilities
 
 
-def batched_product(tape: Tape, left: TapeTensor, right: TapeTensor, *, turned: bool = False) -> TapeTensor:
-    """Multiply batches of matrices: (b, h, m, k) with (b, h, k, n), or with (b, h, n, k) where ``turned``."""
+def batched_product(tape: Tape, left: TapeTensor, right: TapeTensor, *, transpose_right: bool = False) -> TapeTensor:
+    """Multiply batches of matrices (b, h, m, k) by (b, h, k, n), or by (b, h, n, k) with ``transpose_right``."""
     b, h, m, k = left.shape
-    n = right.shape[2] if turned else right.shape[3]
+    n = right.shape[2] if transpose_right else right.shape[3]
     if tape.autocast:
         left, right = tape.cast(left, tape.autocast), tape.cast(right, tape.autocast)
     result = tape.new((b, h, m, n), left.dtype)
@@ -119,35 +121,35 @@ def batched_product(tape: Tape, left: TapeTensor, right: TapeTensor, *, turned: 
     slots = left.slot, right.slot
 
     def backward(gradient: TapeTensor) -> None:
-        for slot, own, other, rows in ((slots[0], left, right, m), (slots[1], right, left, n)):
+        for slot, operand, other_operand, rows in ((slots[0], left, right, m), (slots[1], right, left, n)):
             if slot is None:
                 continue
-            back = tape.new(own.shape, own.dtype, TEMPORARY)
-            tape.op("bmm", OpKind.GEMM, [gradient, other], [back], flops=flops,
-                    dims={"b": b * h, "m": rows, "n": k, "k": n if own is left else m})  # fmt: skip
+            back = tape.new(operand.shape, operand.dtype, TEMPORARY)
+            tape.op("bmm", OpKind.GEMM, [gradient, other_operand], [back], flops=flops,
+                    dims={"b": b * h, "m": rows, "n": k, "k": n if operand is left else m})  # fmt: skip
             tape.send(slot, back)
 
     return tape.node(result, backward, left, right)
 
 
 def softmax(tape: Tape, scores: TapeTensor) -> TapeTensor:
-    """Turn scores into chances, in float32 under autocast; the chances are saved."""
+    """Turn scores into probabilities, in float32 under autocast. The probabilities are saved."""
     if tape.autocast:
         scores = tape.cast(scores, "float32")
-    chances = tape.new(scores.shape, scores.dtype)
-    tape.op("_softmax", OpKind.SOFTMAX, [scores], [chances], flops=5.0 * scores.elements)
+    probabilities = tape.new(scores.shape, scores.dtype)
+    tape.op("_softmax", OpKind.SOFTMAX, [scores], [probabilities], flops=5.0 * scores.elements)
     slot = scores.slot
 
     def backward(gradient: TapeTensor) -> None:
-        back = tape.new(chances.shape, chances.dtype, TEMPORARY)
-        tape.op("_softmax_backward_data", OpKind.SOFTMAX, [gradient, chances], [back], flops=4.0 * back.elements)
+        back = tape.new(probabilities.shape, probabilities.dtype, TEMPORARY)
+        tape.op("_softmax_backward_data", OpKind.SOFTMAX, [gradient, probabilities], [back], flops=4.0 * back.elements)
         tape.send(slot, back)
 
-    return tape.node(chances, backward, scores)
+    return tape.node(probabilities, backward, scores)
 
 
 def position_bias(tape: Tape, table: TapeTensor, heads: int, q: int, kv: int) -> TapeTensor:
-    """Look a learned bias up for each distance between a query and a key: (1, heads, q, kv)."""
+    """Look up a learned bias for each distance between a query and a key: (1, heads, q, kv)."""
     tokens = tape.new((q, kv), "int64", TEMPORARY)
     tape.op("bucketize", OpKind.ELEMENTWISE, [tokens], [tokens], flops=10.0 * tokens.elements, kernels=10)
     return ops.embedding(tape, table, tokens).view(1, heads, q, kv)
@@ -160,7 +162,7 @@ def copy_tensor(
     dtype: str | None = None,
     category: StorageCategory = StorageCategory.ACTIVATION,
 ) -> TapeTensor:
-    """Copy with the kernel ``name``, into ``dtype`` if one is given; a gradient of the same type goes back as it is."""
+    """Copy with the kernel ``name``, into ``dtype`` if given. A gradient of the same type is passed on uncopied."""
     result = tape.new(source.shape, dtype or source.dtype, category)
     tape.op(name, OpKind.COPY, [source], [result])
     slot, origin, same = source.slot, source.dtype, result.dtype == source.dtype
@@ -175,12 +177,12 @@ def copy_tensor(
     return tape.node(result, backward, source)
 
 
-def join_heads(tape: Tape, own: TapeTensor, shared: TapeTensor) -> TapeTensor:
-    """Join each head's part (b, h, s, d) with one that all heads share (b, 1, s, e): (b, h, s, d + e)."""
-    b, h, s, d = own.shape
-    result = tape.new((b, h, s, d + shared.shape[3]), own.dtype)
-    tape.op("cat", OpKind.COPY, [own, shared], [result])
-    slots = (own.slot, own.shape), (shared.slot, shared.shape)
+def join_heads(tape: Tape, per_head: TapeTensor, shared: TapeTensor) -> TapeTensor:
+    """Join each head's part (b, h, s, d) with a part that all heads share (b, 1, s, e): (b, h, s, d + e)."""
+    b, h, s, d = per_head.shape
+    result = tape.new((b, h, s, d + shared.shape[3]), per_head.dtype)
+    tape.op("cat", OpKind.COPY, [per_head, shared], [result])
+    slots = (per_head.slot, per_head.shape), (shared.slot, shared.shape)
 
     def backward(gradient: TapeTensor) -> None:
         for slot, shape in slots:
@@ -188,28 +190,28 @@ def join_heads(tape: Tape, own: TapeTensor, shared: TapeTensor) -> TapeTensor:
             tape.op("sum", OpKind.REDUCTION, [gradient], [back], flops=back.elements, read=float(back.bytes))
             tape.send(slot, back)
 
-    return tape.node(result, backward, own, shared)
+    return tape.node(result, backward, per_head, shared)
 
 
 def repeat_batch(tape: Tape, source: TapeTensor, times: int) -> TapeTensor:
-    """Repeat one sample for each of the batch."""
-    return _repeated(tape, source, (times, *source.shape[1:]), "repeat")
+    """Repeat one sample for the whole batch."""
+    return _repeat(tape, source, (times, *source.shape[1:]), "repeat")
 
 
 def repeat_heads(tape: Tape, source: TapeTensor, times: int) -> TapeTensor:
     """Repeat keys or values for the query heads that share them."""
     b, h, s, d = source.shape
-    return source if times == 1 else _repeated(tape, source, (b, h * times, s, d), "clone")
+    return source if times == 1 else _repeat(tape, source, (b, h * times, s, d), "clone")
 
 
-def _repeated(tape: Tape, source: TapeTensor, shape: tuple[int, ...], name: str) -> TapeTensor:
-    """Write a tensor out several times; the gradients of the copies are summed."""
+def _repeat(tape: Tape, source: TapeTensor, shape: tuple[int, ...], name: str) -> TapeTensor:
+    """Write a tensor several times. The gradients of the copies are summed."""
     result = tape.new(shape, source.dtype)
     tape.op(name, OpKind.COPY, [source], [result])
-    slot, once = source.slot, source.shape
+    slot, source_shape = source.slot, source.shape
 
     def backward(gradient: TapeTensor) -> None:
-        back = tape.new(once, gradient.dtype, TEMPORARY)
+        back = tape.new(source_shape, gradient.dtype, TEMPORARY)
         tape.op("sum", OpKind.REDUCTION, [gradient], [back], flops=gradient.elements)
         tape.send(slot, back)
 
@@ -217,32 +219,32 @@ def _repeated(tape: Tape, source: TapeTensor, shape: tuple[int, ...], name: str)
 
 
 def split_last_axis(tape: Tape, fused: TapeTensor, widths: tuple[int, ...]) -> list[TapeTensor]:
-    """Cut the last axis into views; the backward pass joins their gradients into one tensor."""
+    """Split the last axis into views. The backward pass joins their gradients into one tensor."""
     slot, shape, dtype = fused.slot, fused.shape, fused.dtype
-    arrived: list[TapeTensor] = []
+    gradients: list[TapeTensor] = []
 
     def collect(gradient: TapeTensor) -> None:
-        arrived.append(gradient)
-        if len(arrived) == len(widths):
+        gradients.append(gradient)
+        if len(gradients) == len(widths):
             joined = tape.new(shape, dtype, TEMPORARY)
-            tape.op("cat", OpKind.COPY, list(arrived), [joined])
-            arrived.clear()
+            tape.op("cat", OpKind.COPY, list(gradients), [joined])
+            gradients.clear()
             tape.send(slot, joined)
 
     return [tape.node(TapeTensor((*shape[:-1], width), dtype, fused.storage), collect, fused) for width in widths]
 
 
-def _with_sinks(tape: Tape, scores: TapeTensor, sinks: TapeTensor) -> TapeTensor:
-    """Join each row of scores with its head's sink; as wide as before once the softmax has dropped it again."""
+def _join_sinks(tape: Tape, scores: TapeTensor, sinks: TapeTensor) -> TapeTensor:
+    """Join each row of scores with its head's sink. The softmax drops it, so the width stays."""
     result = tape.new(scores.shape, scores.dtype)
     tape.op("cat", OpKind.COPY, [scores, sinks], [result])
     slot, shape = scores.slot, scores.shape
 
     def backward(gradient: TapeTensor) -> None:
         if sinks.slot is not None:
-            made = tape.new(sinks.shape, sinks.dtype, StorageCategory.GRADIENT)
-            tape.op("sum", OpKind.REDUCTION, [gradient], [made], flops=gradient.elements)
-            tape.send(sinks.slot, made)
+            sink_gradient = tape.new(sinks.shape, sinks.dtype, StorageCategory.GRADIENT)
+            tape.op("sum", OpKind.REDUCTION, [gradient], [sink_gradient], flops=gradient.elements)
+            tape.send(sinks.slot, sink_gradient)
         back = tape.new(shape, gradient.dtype, TEMPORARY)
         tape.op("slice", OpKind.COPY, [gradient], [back])
         tape.send(slot, back)

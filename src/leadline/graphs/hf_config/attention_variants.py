@@ -1,4 +1,4 @@
-"""Multi-head latent attention (DeepSeek-V2): keys and values grow out of one narrow latent for each token."""
+"""Attention of single families: latent attention of DeepSeek-V2, and disentangled attention of DeBERTa."""
 
 from leadline.core.graph import OpKind, StorageCategory
 from leadline.graphs.hf_config import attention_ops, ops
@@ -8,56 +8,69 @@ from leadline.graphs.hf_config.tape import Tape, TapeTensor
 
 
 class LatentAttention:
-    """Attention whose cache is the latent and the rotated part of the key; all keys and values grow anew each pass."""
+    """Multi-head latent attention: keys and values are expanded in each pass from one cached latent per token."""
 
-    __slots__ = ("build", "direct", "grow", "latent", "narrow", "narrow_norm", "out", "query", "query_norm", "shape")
+    __slots__ = (
+        "builder",
+        "compress",
+        "compress_norm",
+        "compress_query",
+        "expand",
+        "latent",
+        "out",
+        "query",
+        "query_norm",
+        "shape",
+    )
 
-    def __init__(self, build: ModelBuilder, shape: AttentionShape, latent: LatentAttentionShape) -> None:
-        self.build, self.shape, self.latent = build, shape, latent
+    def __init__(self, builder: ModelBuilder, shape: AttentionShape, latent: LatentAttentionShape) -> None:
+        self.builder, self.shape, self.latent = builder, shape, latent
         hidden, heads = shape.hidden, shape.heads
         width = heads * (latent.plain + latent.rotary)
         if latent.query_rank is None:
-            self.direct, self.query_norm = None, None
-            self.query = Linear(build, width, hidden, bias=False)
+            self.compress_query, self.query_norm = None, None
+            self.query = Linear(builder, width, hidden, bias=False)
         else:
-            self.direct = Linear(build, latent.query_rank, hidden, bias=shape.query_bias)
-            self.query_norm = Norm(build, "rms", latent.query_rank)
-            self.query = Linear(build, width, latent.query_rank, bias=False)
-        self.narrow = Linear(build, latent.key_value_rank + latent.rotary, hidden, bias=shape.query_bias)
-        self.narrow_norm = Norm(build, "rms", latent.key_value_rank)
-        self.grow = Linear(build, heads * (latent.plain + latent.value), latent.key_value_rank, bias=False)
-        self.out = Linear(build, hidden, heads * latent.value, bias=shape.out_bias)
+            self.compress_query = Linear(builder, latent.query_rank, hidden, bias=shape.query_bias)
+            self.query_norm = Norm(builder, "rms", latent.query_rank)
+            self.query = Linear(builder, width, latent.query_rank, bias=False)
+        self.compress = Linear(builder, latent.key_value_rank + latent.rotary, hidden, bias=shape.query_bias)
+        self.compress_norm = Norm(builder, "rms", latent.key_value_rank)
+        self.expand = Linear(builder, heads * (latent.plain + latent.value), latent.key_value_rank, bias=False)
+        self.out = Linear(builder, hidden, heads * latent.value, bias=shape.out_bias)
 
     def __call__(self, hidden: TapeTensor, angles: TapeTensor | None) -> TapeTensor:
-        """Return what each token of ``hidden`` gathered."""
-        tape, shape, latent = self.build.tape, self.shape, self.latent
+        """Return the attended values of the tokens of ``hidden``."""
+        tape, shape, latent = self.builder.tape, self.shape, self.latent
         batch, sequence, _ = hidden.shape
         source = hidden
-        if self.direct is not None and self.query_norm is not None:
-            source = self.query_norm(self.direct(hidden))
+        if self.compress_query is not None and self.query_norm is not None:
+            source = self.query_norm(self.compress_query(hidden))
         query = self.query(source).view(batch, shape.heads, sequence, latent.plain + latent.rotary)
         del source
-        narrow, turned = attention_ops.split_last_axis(
-            tape, self.narrow(hidden), (latent.key_value_rank, latent.rotary)
+        compress, rotated = attention_ops.split_last_axis(
+            tape, self.compress(hidden), (latent.key_value_rank, latent.rotary)
         )
-        narrow = self.narrow_norm(narrow)
-        turned = turned.view(batch, 1, sequence, latent.rotary)
+        compress = self.compress_norm(compress)
+        rotated = rotated.view(batch, 1, sequence, latent.rotary)
         if angles is not None:
             query = attention_ops.rotate_positions(tape, query, angles, latent.rotary)
-            turned = attention_ops.rotate_positions(tape, turned, angles, latent.rotary)
-        narrow, turned = self.build.keep(narrow.view(batch, 1, sequence, latent.key_value_rank), turned)
-        keys = turned.shape[2]
-        grown = self.grow(narrow.view(batch, keys, latent.key_value_rank))
-        plain, value = attention_ops.split_last_axis(
-            tape, grown, (shape.heads * latent.plain, shape.heads * latent.value)
+            rotated = attention_ops.rotate_positions(tape, rotated, angles, latent.rotary)
+        compress, rotated = self.builder.cache_tensors(
+            compress.view(batch, 1, sequence, latent.key_value_rank), rotated
         )
-        del grown, narrow
-        key = attention_ops.join_heads(tape, plain.view(batch, shape.heads, keys, latent.plain), turned)
+        keys = rotated.shape[2]
+        expanded = self.expand(compress.view(batch, keys, latent.key_value_rank))
+        plain, value = attention_ops.split_last_axis(
+            tape, expanded, (shape.heads * latent.plain, shape.heads * latent.value)
+        )
+        del expanded, compress
+        key = attention_ops.join_heads(tape, plain.view(batch, shape.heads, keys, latent.plain), rotated)
         value = value.view(batch, shape.heads, keys, latent.value)
-        del plain, turned
+        del plain, rotated
         if tape.autocast:
-            query, key, value = (tape.cast(one, tape.autocast) for one in (query, key, value))
-        mixed = attention_ops.fused_attention(tape, query, key, value, causal=shape.causal, cuda=self.build.cuda)
+            query, key, value = (tape.cast(tensor, tape.autocast) for tensor in (query, key, value))
+        mixed = attention_ops.fused_attention(tape, query, key, value, causal=shape.causal, cuda=self.builder.cuda)
         del query, key, value
         return self.out(mixed.view(batch, sequence, shape.heads * latent.value))
 
@@ -66,50 +79,54 @@ TEMPORARY = StorageCategory.TEMPORARY
 
 
 class RelativeAttention:
-    """Attention that scores each query against the distances, each key against them, or both."""
+    """Disentangled attention, which also scores queries against distances, keys against distances, or both."""
 
     __slots__ = (
-        "build", "key", "out", "position_key", "position_query", "qkv", "query", "query_bias", "relative", "shape",
+        "builder", "key", "out", "position_key", "position_query", "qkv", "query", "query_bias", "relative", "shape",
         "value", "value_bias",
     )  # fmt: skip
 
-    def __init__(self, build: ModelBuilder, shape: AttentionShape, relative: RelativeAttentionShape) -> None:
-        self.build, self.shape, self.relative = build, shape, relative
+    def __init__(self, builder: ModelBuilder, shape: AttentionShape, relative: RelativeAttentionShape) -> None:
+        self.builder, self.shape, self.relative = builder, shape, relative
         hidden, width = shape.hidden, shape.query_width
         self.qkv: Linear | None = None
         if relative.fused:
-            self.qkv = Linear(build, 3 * width, hidden, bias=False)
-            self.query_bias, self.value_bias = build.weight(width), build.weight(width)
+            self.qkv = Linear(builder, 3 * width, hidden, bias=False)
+            self.query_bias, self.value_bias = builder.weight(width), builder.weight(width)
         else:
-            self.query, self.key, self.value = (Linear(build, width, hidden) for _ in range(3))
-        own = not relative.shared
+            self.query, self.key, self.value = (Linear(builder, width, hidden) for _ in range(3))
+        has_own_projections = not relative.shared
         self.position_key = (
-            Linear(build, width, hidden, bias=not relative.fused) if own and relative.content_to_position else None
+            Linear(builder, width, hidden, bias=not relative.fused)
+            if has_own_projections and relative.content_to_position
+            else None
         )
-        self.position_query = Linear(build, width, hidden) if own and relative.position_to_content else None
-        self.out = Linear(build, hidden, width)
+        self.position_query = (
+            Linear(builder, width, hidden) if has_own_projections and relative.position_to_content else None
+        )
+        self.out = Linear(builder, hidden, width)
 
     def __call__(self, hidden: TapeTensor, distances: TapeTensor | None) -> TapeTensor:
-        """Return what each token gathered, with the table of ``distances`` where the model has one."""
-        shape, tape = self.shape, self.build.tape
+        """Return the attended values, with the table of ``distances`` if the model has one."""
+        shape, tape = self.shape, self.builder.tape
         batch, sequence, _ = hidden.shape
         parts = self._project(hidden)
         query, key, value = (part.view(batch, shape.heads, sequence, shape.head_dim) for part in parts)
         del parts
-        scores = attention_ops.batched_product(tape, query, ops.scale_tensor(tape, key), turned=True)
+        scores = attention_ops.batched_product(tape, query, ops.scale_tensor(tape, key), transpose_right=True)
         if distances is not None:
-            for other, own in self._positions(distances, sequence):
-                table = (query if other == "query" else key), own
+            for compared, projected in self._positions(distances, sequence):
+                table = (query if compared == "query" else key), projected
                 scores = ops.add(tape, scores, self._distance_scores(*table, sequence))
-        scores = _masked(tape, scores)
-        chances = attention_ops.softmax(tape, scores)
+        scores = _mask_scores(tape, scores)
+        probabilities = attention_ops.softmax(tape, scores)
         del scores, query, key
-        chances = ops.dropout(tape, chances, shape.dropout)
-        mixed = attention_ops.batched_product(tape, chances, value)
+        probabilities = ops.dropout(tape, probabilities, shape.dropout)
+        mixed = attention_ops.batched_product(tape, probabilities, value)
         return self.out(mixed.view(batch, sequence, shape.query_width))
 
     def _project(self, hidden: TapeTensor) -> list[TapeTensor]:
-        tape, width = self.build.tape, self.shape.query_width
+        tape, width = self.builder.tape, self.shape.query_width
         if self.qkv is None:
             return [self.query(hidden), self.key(hidden), self.value(hidden)]
         query, key, value = attention_ops.split_last_axis(tape, self.qkv(hidden), (width, width, width))
@@ -117,37 +134,37 @@ class RelativeAttention:
         return [ops.add(tape, query, self.query_bias), key, ops.add(tape, value, self.value_bias)]
 
     def _positions(self, distances: TapeTensor, sequence: int) -> list[tuple[str, TapeTensor]]:
-        """Return what queries, and what keys, are compared with: projected rows of the table."""
+        """Return the projected rows of the table that queries, and keys, are compared with."""
         relative = self.relative
         rows = min(distances.shape[0], 2 * sequence) if relative.fused else distances.shape[0]
         table = TapeTensor((rows, distances.shape[1]), distances.dtype, distances.storage, distances.slot)
-        found = []
+        comparisons = []
         if relative.content_to_position:
-            found.append(("query", (self.position_key or self.key)(table)))
+            comparisons.append(("query", (self.position_key or self.key)(table)))
         if relative.position_to_content:
-            found.append(("key", (self.position_query or self.query)(table)))
-        return found
+            comparisons.append(("key", (self.position_query or self.query)(table)))
+        return comparisons
 
     def _distance_scores(self, content: TapeTensor, table: TapeTensor, sequence: int) -> TapeTensor:
-        """Compare each token with every distance, and pick the distance of each pair."""
-        tape, shape = self.build.tape, self.shape
+        """Score each token against every distance, and gather the distance of each pair."""
+        tape, shape = self.builder.tape, self.shape
         batch, rows = content.shape[0], table.shape[0]
         spread = attention_ops.repeat_batch(tape, table.view(1, shape.heads, rows, shape.head_dim), batch)
-        scores = attention_ops.batched_product(tape, content, spread, turned=True)
-        picked = tape.new((batch, shape.heads, sequence, sequence), scores.dtype)
-        tape.op("gather", OpKind.INDEX, [scores], [picked], read=9.0 * picked.bytes / 4)
+        scores = attention_ops.batched_product(tape, content, spread, transpose_right=True)
+        gathered = tape.new((batch, shape.heads, sequence, sequence), scores.dtype)
+        tape.op("gather", OpKind.INDEX, [scores], [gathered], read=9.0 * gathered.bytes / 4)
         slot = scores.slot
 
         def backward(gradient: TapeTensor) -> None:
-            back = tape.new(scores.shape, gradient.dtype, TEMPORARY)  # gathering saves what it gathered from
+            back = tape.new(scores.shape, gradient.dtype, TEMPORARY)  # gather saves its source, not its result
             tape.op("scatter_add_", OpKind.INDEX, [gradient], [back])
             tape.send(slot, back)
 
-        return ops.scale_tensor(tape, tape.node(picked, backward))
+        return ops.scale_tensor(tape, tape.node(gathered, backward))
 
 
-def _masked(tape: Tape, scores: TapeTensor) -> TapeTensor:
-    """Set the scores of padded tokens to the least number."""
+def _mask_scores(tape: Tape, scores: TapeTensor) -> TapeTensor:
+    """Set the scores of padded tokens to the smallest number."""
     result = tape.new(scores.shape, scores.dtype)
     tape.op("masked_fill", OpKind.ELEMENTWISE, [scores], [result])
     slot = scores.slot

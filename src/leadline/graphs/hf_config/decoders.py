@@ -1,4 +1,4 @@
-"""Decoder-only families whose layers are laid out as Llama's: what each calls its sizes, and where it differs."""
+"""Decoder-only families: the names of their sizes, and how they differ from Llama or GPT-2."""
 
 from typing import NamedTuple
 
@@ -17,10 +17,13 @@ from leadline.graphs.hf_config.shape import (
 class DecoderStyle(NamedTuple):
     """How a family differs from Llama: RMS norms, rotary positions, a gated feed-forward, grouped attention.
 
-    ``kv_heads`` and ``head_dim`` are the published defaults where a file is silent (``None``: as many heads as queries,
-    the hidden size shared among them). ``rotary`` is the share of a head that is rotated, ``pattern`` the period of
-    layers that see all tokens where the others have a window, ``window`` the window where the file names none;
-    ``capped`` bounds scores by a tanh, and so writes attention out.
+    Attributes:
+        kv_heads: Published default, or ``None`` for as many as there are queries.
+        head_dim: Published default, or ``None`` for an equal share of the hidden size.
+        rotary: Share of a head that is rotated.
+        pattern: Period of the layers that see all tokens if the others have a window.
+        window: Window if the file names none.
+        capped: A tanh bounds the scores, which needs unfused attention.
     """
 
     kv_heads: int | None = None
@@ -45,7 +48,7 @@ class DecoderStyle(NamedTuple):
 
 
 def llama_like(read: ConfigFields, style: DecoderStyle) -> StackShape:
-    """Read a dense decoder of Llama's kind."""
+    """Read a dense decoder like Llama."""
     layers = read.size("num_hidden_layers", "n_layer")
     feed = _feed_forward(read, style)
     return decoder_stack(read, style, [feed] * layers)
@@ -54,9 +57,9 @@ def llama_like(read: ConfigFields, style: DecoderStyle) -> StackShape:
 def mixture_of_experts(
     read: ConfigFields, style: DecoderStyle, *, experts: int, used: int, **fields: str
 ) -> StackShape:
-    """Read a decoder whose layers have experts, but for those that the file makes dense.
+    """Read a decoder whose layers have experts, except those that the file makes dense.
 
-    ``fields`` say what the family calls its sizes: ``width`` of an expert, ``dense`` of a dense layer, ``shared``.
+    ``fields`` are the family's names of its sizes: ``width`` of an expert, ``dense`` of a dense layer, ``shared``.
     """
     layers = read.size("num_hidden_layers")
     width = read.size(*fields.get("width", "moe_intermediate_size,intermediate_size").split(","))
@@ -64,7 +67,7 @@ def mixture_of_experts(
     count = read.size("num_experts", "num_local_experts", "n_routed_experts", default=experts)
     chosen = read.size("num_experts_per_tok", default=used)
     if chosen > count:
-        raise InvalidInput(f"{read.what}: a token cannot pass {chosen} of {count} experts: correct one of them")
+        raise InvalidInput(f"{read.reference}: a token cannot pass {chosen} of {count} experts: correct one of them")
     expert = FeedForwardShape(
         width, gated=True, bias=fields.get("bias") == "yes",
         activation=fields.get("activation") or read.word("hidden_act", default="silu"),
@@ -75,11 +78,11 @@ def mixture_of_experts(
     if all(sparse):
         return decoder_stack(read, style, [expert] * layers)
     dense = _feed_forward(read, style, fields.get("dense", "intermediate_size"))
-    return decoder_stack(read, style, [expert if here else dense for here in sparse])
+    return decoder_stack(read, style, [expert if is_sparse else dense for is_sparse in sparse])
 
 
 def deepseek(read: ConfigFields, *, first_dense: int, shared: int) -> StackShape:
-    """Read DeepSeek V2 and V3: latent attention, dense layers first, then experts beside shared ones."""
+    """Read DeepSeek V2 and V3: latent attention, dense layers first, then experts and shared ones."""
     layers, hidden, heads = (read.size(name) for name in ("num_hidden_layers", "hidden_size", "num_attention_heads"))
     bias = read.flag("attention_bias", default=False)
     config = read.config
@@ -105,8 +108,8 @@ def deepseek(read: ConfigFields, *, first_dense: int, shared: int) -> StackShape
     dense = _feed_forward(read, DecoderStyle())
     first = read.optional("first_k_dense_replace", least=0)
     first = first_dense if first is None else first
-    feeds = [dense if place < first else expert for place in range(layers)]
-    return _wrap(read, DecoderStyle(), hidden, tuple(LayerShape(attention, feed, norm="rms") for feed in feeds))
+    feeds = [dense if layer < first else expert for layer in range(layers)]
+    return _decoder(read, DecoderStyle(), hidden, tuple(LayerShape(attention, feed, norm="rms") for feed in feeds))
 
 
 def phi(read: ConfigFields) -> StackShape:
@@ -121,7 +124,7 @@ def phi(read: ConfigFields) -> StackShape:
 
 
 def starcoder2(read: ConfigFields) -> StackShape:
-    """Read StarCoder2: layer norms, a plain feed-forward, biases unless the file says no."""
+    """Read StarCoder2: layer norms, a plain feed-forward, biases by default."""
     bias = read.flag("use_bias", default=True)
     return llama_like(
         read, DecoderStyle(norm="layer", gated=False, mlp_bias=bias, qkv_bias=bias, activation="gelu_pytorch_tanh")
@@ -129,7 +132,7 @@ def starcoder2(read: ConfigFields) -> StackShape:
 
 
 def stablelm(read: ConfigFields) -> StackShape:
-    """Read StableLM: layer norms, a quarter of each head rotated, parallel blocks where the file says so."""
+    """Read StableLM: layer norms, a quarter of each head rotated, parallel blocks in some files."""
     style = DecoderStyle(
         norm="layer", rotary=0.25, qkv_bias=read.flag("use_qkv_bias", default=False), out_bias=False,
         query_key_norm="each" if read.flag("qk_layernorm", default=False) else "",
@@ -139,20 +142,20 @@ def stablelm(read: ConfigFields) -> StackShape:
 
 
 def cohere(read: ConfigFields) -> StackShape:
-    """Read Command R: parallel blocks behind one norm without bias, written out; tied embeddings."""
+    """Read Command R: parallel blocks after one unfused norm without bias, tied embeddings."""
     norm = "each-written" if read.flag("use_qk_norm", default=False) else ""
     return llama_like(read, DecoderStyle(norm="written", layout="parallel", tied=True, query_key_norm=norm))
 
 
 def decoder_stack(read: ConfigFields, style: DecoderStyle, feeds: list[FeedForwardShape]) -> StackShape:
-    """Return the model of one layer for each feed-forward block, with attention as the file has it."""
+    """Return a decoder with one layer for each feed-forward block, and attention as the file describes it."""
     hidden, heads = read.size("hidden_size"), read.size("num_attention_heads")
     head_dim = read.optional("head_dim") or style.head_dim or read.per_head(hidden, heads)
     kv_heads = read.optional("num_key_value_heads") or heads
     if "num_key_value_heads" not in read.config and style.kv_heads:
         kv_heads = read.size("num_key_value_heads", default=style.kv_heads)
     if heads % kv_heads:
-        raise InvalidInput(f"{read.what}: {heads} heads cannot share {kv_heads} key-value heads evenly")
+        raise InvalidInput(f"{read.reference}: {heads} heads cannot share {kv_heads} key-value heads evenly")
     bias = read.flag("attention_bias", default=style.qkv_bias)
     share = read.share("partial_rotary_factor", default=style.rotary)
     attention = AttentionShape(
@@ -160,7 +163,7 @@ def decoder_stack(read: ConfigFields, style: DecoderStyle, feeds: list[FeedForwa
         out_bias=bias if style.out_bias is None else style.out_bias, query_key_norm=style.query_key_norm,
         fused=style.fused_qkv, sinks=style.sinks, dropout=read.rate("attention_dropout"),
     )  # fmt: skip
-    capped = read.given("attn_logit_softcapping", default=style.capped)
+    capped = read.is_set("attn_logit_softcapping", default=style.capped)
     attention = attention._replace(capped=capped, written_out=capped or style.sinks)
     windows = read.windows(len(feeds), pattern=style.pattern, default=style.window)
     rate = read.rate("resid_pdrop", "hidden_dropout", "residual_dropout")
@@ -168,11 +171,11 @@ def decoder_stack(read: ConfigFields, style: DecoderStyle, feeds: list[FeedForwa
         LayerShape(attention._replace(window=window), feed, style.layout, style.norm, rate)
         for window, feed in zip(windows, feeds, strict=True)
     )
-    return _wrap(read, style, hidden, layers)
+    return _decoder(read, style, hidden, layers)
 
 
 def decoder_head(read: ConfigFields, vocab: int, *, tied: bool, bias: bool = False) -> HeadShape:
-    """Return the head of a decoder: scores for the vocabulary, unless the file names another one."""
+    """Return the head of a decoder: scores for the vocabulary, unless the file names another head."""
     architecture = read.architecture()
     if architecture.endswith("ForSequenceClassification"):
         return HeadShape(outputs=read.labels())
@@ -180,11 +183,11 @@ def decoder_head(read: ConfigFields, vocab: int, *, tied: bool, bias: bool = Fal
         return HeadShape(outputs=read.labels(), bias=True)
     if architecture.endswith("Model") and not architecture.endswith("LMHeadModel"):
         return HeadShape()
-    capped = read.given("final_logit_softcapping", default=read.family == "gemma2")
+    capped = read.is_set("final_logit_softcapping", default=read.family == "gemma2")
     return HeadShape(outputs=vocab, tied=tied, bias=bias, capped=capped, upcast=True)
 
 
-def _wrap(read: ConfigFields, style: DecoderStyle, hidden: int, layers: tuple[LayerShape, ...]) -> StackShape:
+def _decoder(read: ConfigFields, style: DecoderStyle, hidden: int, layers: tuple[LayerShape, ...]) -> StackShape:
     vocab = read.size("vocab_size")
     return StackShape(
         family=read.family,
@@ -209,13 +212,13 @@ def _feed_forward(read: ConfigFields, style: DecoderStyle, field: str = "interme
 
 
 def _sparse_layers(read: ConfigFields, layers: int) -> list[bool]:
-    """Return which layers have experts: all, but for those that the file excepts."""
+    """Return which layers have experts: all but the file's exceptions."""
     listed = read.config.get("moe_layers")
     if isinstance(listed, list):
-        return [place in listed for place in range(layers)]
+        return [layer in listed for layer in range(layers)]
     step = read.optional("decoder_sparse_step", "interleave_moe_layer_step", "moe_layer_freq") or 1
     excepted = read.config.get("mlp_only_layers") or []
-    return [place not in excepted and (place + 1) % step == 0 for place in range(layers)]
+    return [layer not in excepted and (layer + 1) % step == 0 for layer in range(layers)]
 
 
 def gpt2(read: ConfigFields) -> StackShape:
@@ -229,7 +232,7 @@ def gpt_bigcode(read: ConfigFields) -> StackShape:
 
 
 def gptj(read: ConfigFields) -> StackShape:
-    """Read GPT-J and CodeGen: one norm for both halves, attention without biases and written out, a biased head."""
+    """Read GPT-J and CodeGen: one norm for both halves, unfused attention without biases, a biased head."""
     hidden, heads = read.size("n_embd", default=4096), read.size("n_head", default=16)
     head_dim, vocab = read.per_head(hidden, heads), read.size("vocab_size", default=50400)
     fused = read.family == "codegen"
@@ -246,7 +249,7 @@ def gptj(read: ConfigFields) -> StackShape:
 
 
 def gpt_neo(read: ConfigFields) -> StackShape:
-    """Read GPT-Neo: learned positions, every second layer with a window, attention written out."""
+    """Read GPT-Neo: learned positions, a window in every second layer, unfused attention."""
     hidden, heads = read.size("hidden_size", default=2048), read.size("num_heads", default=16)
     positions, vocab = read.size("max_position_embeddings", default=2048), read.size("vocab_size", default=50257)
     attention = AttentionShape(
@@ -279,7 +282,7 @@ def gpt_neox(read: ConfigFields) -> StackShape:
 
 
 def opt(read: ConfigFields) -> StackShape:
-    """Read OPT: learned positions with an offset of two, ReLU; the 350m model has narrow embeddings and late norms."""
+    """Read OPT: learned positions with an offset of two, ReLU. The 350m model has narrow embeddings and late norms."""
     hidden, heads = read.size("hidden_size"), read.size("num_attention_heads")
     positions, bias = read.size("max_position_embeddings", default=2048), read.flag("enable_bias", default=True)
     width = read.optional("word_embed_proj_dim") or hidden
@@ -315,10 +318,10 @@ def bloom(read: ConfigFields) -> StackShape:
 
 
 def mpt(read: ConfigFields) -> StackShape:
-    """Read MPT: ALiBi, no biases anywhere, attention written out."""
+    """Read MPT: ALiBi positions, no biases, unfused attention."""
     hidden, heads = read.size("d_model"), read.size("n_heads")
     if not read.flag("no_bias", default=True):
-        raise InvalidInput(f"{read.what}: an MPT model with biases is not expanded: trace it from a script")
+        raise InvalidInput(f"{read.reference}: an MPT model with biases is not expanded: trace it from a script")
     attention = AttentionShape(
         hidden, heads, heads, read.per_head(hidden, heads), query_bias=False, out_bias=False, fused=True,
         written_out=True,
@@ -351,7 +354,7 @@ def falcon(read: ConfigFields) -> StackShape:
 
 
 def _gpt(read: ConfigFields, *, activation: str, kv_heads: int | None) -> StackShape:
-    """Read GPT-2 and what keeps its names; both leave out what is as published."""
+    """Read GPT-2 and families with its field names. Both leave out published defaults."""
     hidden, heads = read.size("n_embd", default=768), read.size("n_head", default=12)
     positions, vocab = read.size("n_positions", "n_ctx", default=1024), read.size("vocab_size", default=50257)
     attention = AttentionShape(
@@ -369,7 +372,7 @@ def _gpt(read: ConfigFields, *, activation: str, kv_heads: int | None) -> StackS
 def _model(
     read: ConfigFields, layer: LayerShape, layers: int, vocab: int, *, tied: bool = True, head_bias: bool = False
 ) -> StackShape:
-    """Return a decoder of equal layers; ``tied`` and the longest sequence are what holds where the file is silent."""
+    """Return a decoder of equal layers. ``tied`` and the longest sequence are defaults for the file."""
     return StackShape(
         family=read.family,
         hidden=layer.attention.hidden,

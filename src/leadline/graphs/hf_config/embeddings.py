@@ -1,4 +1,4 @@
-"""What turns words, images and sounds into the hidden states that a stack of layers starts from."""
+"""Embeddings of tokens, images and sounds: the hidden states that a stack of layers starts from."""
 
 from leadline.core.graph import OpKind, StorageCategory
 from leadline.graphs.hf_config import ops
@@ -7,59 +7,59 @@ from leadline.graphs.hf_config.shape import ImageShape, SpeechShape, StackShape
 from leadline.graphs.hf_config.tape import Tape, TapeTensor
 
 TEMPORARY = StorageCategory.TEMPORARY
-KERNEL = 3
-"""Frames that a convolution over sound sees at once."""
+KERNEL_FRAMES = 3
+"""Frames that a convolution over sound spans."""
 
 
 class TokenEmbedding:
-    """Rows of a ``table`` for words, with learned positions and segments; the table may be another model's."""
+    """Rows of a ``table`` of tokens, with learned positions and segments. The table may be another model's."""
 
-    __slots__ = ("build", "late", "more", "norm", "project", "shape", "table")
+    __slots__ = ("builder", "extra_tables", "late_positions", "norm", "project", "shape", "table")
 
-    def __init__(self, build: ModelBuilder, shape: StackShape, table: TapeTensor | None = None) -> None:
-        self.build, self.shape = build, shape
+    def __init__(self, builder: ModelBuilder, shape: StackShape, table: TapeTensor | None = None) -> None:
+        self.builder, self.shape = builder, shape
         width = shape.embedding or shape.hidden
-        self.table = build.weight(shape.vocab, width, saved=build.saves) if table is None else table
+        self.table = builder.weight(shape.vocab, width, saved=builder.trains_embeddings) if table is None else table
         counts = [shape.token_types, 0 if shape.positions_after else shape.positions]
-        self.more = [build.weight(count, width) for count in counts if count]
-        self.norm = Norm(build, shape.norm, width) if shape.embedding_norm else None
+        self.extra_tables = [builder.weight(count, width) for count in counts if count]
+        self.norm = Norm(builder, shape.norm, width) if shape.embedding_norm else None
         projected = width != shape.hidden or shape.project_always
-        self.project = Linear(build, shape.hidden, width, bias=shape.project_bias) if projected else None
-        late = shape.positions and shape.positions_after
-        self.late = build.weight(shape.positions, shape.hidden) if late else None
+        self.project = Linear(builder, shape.hidden, width, bias=shape.project_bias) if projected else None
+        positions_after = shape.positions and shape.positions_after
+        self.late_positions = builder.weight(shape.positions, shape.hidden) if positions_after else None
 
     def __call__(self, batch: int, sequence: int) -> TapeTensor:
-        """Return hidden states (batch, sequence, width) of tokens that are held as inputs."""
-        shape, tape = self.shape, self.build.tape
-        tokens = self.build.given((batch, sequence), "int64")
+        """Return hidden states (batch, sequence, width) of tokens, which are held as inputs."""
+        shape, tape = self.shape, self.builder.tape
+        tokens = self.builder.add_input((batch, sequence), "int64")
         hidden = ops.embedding(tape, self.table, tokens)
-        for table in self.more:
+        for table in self.extra_tables:
             hidden = ops.add(tape, hidden, ops.embedding(tape, table, tokens))
         if self.norm is not None:
             hidden = self.norm(hidden)
         hidden = ops.dropout(tape, hidden, shape.dropout)
         if self.project is not None:
             hidden = self.project(hidden)
-        if self.late is not None:
-            hidden = ops.add(tape, hidden, ops.embedding(tape, self.late, tokens))
+        if self.late_positions is not None:
+            hidden = ops.add(tape, hidden, ops.embedding(tape, self.late_positions, tokens))
         return hidden
 
 
 class ImageEmbedding:
-    """Patches of an image, each a token by one product, behind learned tokens; with learned positions."""
+    """Patches of an image, each a token by one product, after learned tokens, with learned positions."""
 
-    __slots__ = ("build", "extra", "patches", "positions", "rate", "shape")
+    __slots__ = ("builder", "extra", "patches", "positions", "rate", "shape")
 
-    def __init__(self, build: ModelBuilder, hidden: int, shape: ImageShape, rate: float) -> None:
-        self.build, self.shape, self.rate = build, shape, rate
-        self.patches = Linear(build, hidden, shape.channels * shape.patch**2)
-        self.extra = [build.weight(hidden) for _ in range(shape.extra)]
-        self.positions = build.weight(shape.tokens, hidden)
+    def __init__(self, builder: ModelBuilder, hidden: int, shape: ImageShape, rate: float) -> None:
+        self.builder, self.shape, self.rate = builder, shape, rate
+        self.patches = Linear(builder, hidden, shape.channels * shape.patch**2)
+        self.extra = [builder.weight(hidden) for _ in range(shape.extra)]
+        self.positions = builder.weight(shape.tokens, hidden)
 
     def __call__(self, batch: int, _: int) -> TapeTensor:
-        """Return hidden states (batch, tokens, width) of images that are held as inputs."""
-        tape, shape = self.build.tape, self.shape
-        image = self.build.given((batch, shape.channels, shape.side, shape.side), self.build.dtype)
+        """Return hidden states (batch, tokens, width) of images, which are held as inputs."""
+        tape, shape = self.builder.tape, self.shape
+        image = self.builder.add_input((batch, shape.channels, shape.side, shape.side), self.builder.dtype)
         hidden = self.patches(image.view(batch, shape.tokens - shape.extra, shape.channels * shape.patch**2))
         joined = tape.new((batch, shape.tokens, hidden.shape[2]), hidden.dtype)
         tape.op("cat", OpKind.COPY, [hidden], [joined])
@@ -70,29 +70,29 @@ class ImageEmbedding:
             back = tape.new(inner, dtype, TEMPORARY)
             tape.op("slice", OpKind.COPY, [gradient], [back])
             for weight in learned:
-                made = tape.new(weight.shape, weight.dtype, StorageCategory.GRADIENT)
-                tape.op("sum", OpKind.REDUCTION, [gradient], [made], flops=gradient.elements)
-                tape.send(weight.slot, made)
+                weight_gradient = tape.new(weight.shape, weight.dtype, StorageCategory.GRADIENT)
+                tape.op("sum", OpKind.REDUCTION, [gradient], [weight_gradient], flops=gradient.elements)
+                tape.send(weight.slot, weight_gradient)
             tape.send(slot, back)
 
         return ops.dropout(tape, tape.node(joined, backward), self.rate)
 
 
 class SpeechEmbedding:
-    """Two convolutions over spectra, the second of which halves the frames, and positions that are not trained."""
+    """Two convolutions over spectra, the second of which halves the frames, and untrained positions."""
 
-    __slots__ = ("build", "first", "positions", "rate", "second", "shape")
+    __slots__ = ("builder", "first", "positions", "rate", "second", "shape")
 
-    def __init__(self, build: ModelBuilder, hidden: int, shape: SpeechShape, rate: float) -> None:
-        self.build, self.shape, self.rate = build, shape, rate
-        self.first = build.weight(hidden, shape.bins, KERNEL), build.weight(hidden)
-        self.second = build.weight(hidden, hidden, KERNEL), build.weight(hidden)
-        self.positions = build.weight(shape.tokens, hidden, trained=False)
+    def __init__(self, builder: ModelBuilder, hidden: int, shape: SpeechShape, rate: float) -> None:
+        self.builder, self.shape, self.rate = builder, shape, rate
+        self.first = builder.weight(hidden, shape.bins, KERNEL_FRAMES), builder.weight(hidden)
+        self.second = builder.weight(hidden, hidden, KERNEL_FRAMES), builder.weight(hidden)
+        self.positions = builder.weight(shape.tokens, hidden, trained=False)
 
     def __call__(self, batch: int, _: int) -> TapeTensor:
-        """Return hidden states (batch, tokens, width) of spectra that are held as inputs."""
-        tape, shape = self.build.tape, self.shape
-        sound = self.build.given((batch, shape.bins, 2 * shape.tokens), self.build.dtype)
+        """Return hidden states (batch, tokens, width) of spectra, which are held as inputs."""
+        tape, shape = self.builder.tape, self.shape
+        sound = self.builder.add_input((batch, shape.bins, 2 * shape.tokens), self.builder.dtype)
         hidden = ops.activation(tape, _convolve(tape, sound, *self.first, stride=1), "gelu")
         del sound
         hidden = ops.activation(tape, _convolve(tape, hidden, *self.second, stride=2), "gelu")
@@ -102,28 +102,28 @@ class SpeechEmbedding:
 
 
 def _convolve(tape: Tape, source: TapeTensor, weight: TapeTensor, bias: TapeTensor, *, stride: int) -> TapeTensor:
-    """Convolve (batch, c, frames) with (k, c, 3), padded so that only ``stride`` shortens the frames."""
+    """Convolve (batch, c, frames) with (k, c, 3). The padding keeps the frames, except for ``stride``."""
     if tape.autocast:
         source = tape.cast(source, tape.autocast)
-    matrix, added = tape.cast_weight(weight), tape.cast_weight(bias)
+    matrix, cast_bias = tape.cast_weight(weight), tape.cast_weight(bias)
     batch, c, frames = source.shape
     k, out = weight.shape[0], frames // stride
-    dims = {"n": batch, "c": c, "k": k, "h": 1, "w": out, "r": 1, "s": KERNEL, "stride": stride, "groups": 1}
-    flops = 2.0 * batch * out * k * c * KERNEL
+    dims = {"n": batch, "c": c, "k": k, "h": 1, "w": out, "r": 1, "s": KERNEL_FRAMES, "stride": stride, "groups": 1}
+    flops = 2.0 * batch * out * k * c * KERNEL_FRAMES
     result = tape.new((batch, k, out), source.dtype)
-    tape.op("convolution", OpKind.CONV, [source, matrix, added], [result], flops=flops, dims=dims)
-    slots = [source.slot, matrix.slot, added.slot]
+    tape.op("convolution", OpKind.CONV, [source, matrix, cast_bias], [result], flops=flops, dims=dims)
+    slots = [source.slot, matrix.slot, cast_bias.slot]
 
     def backward(gradient: TapeTensor) -> None:
-        made = [
-            tape.new(one.shape, one.dtype, StorageCategory.GRADIENT if tape.is_weight(one) else TEMPORARY)
-            for one, slot in zip((source, matrix, added), slots, strict=True)
+        gradients = [
+            tape.new(tensor.shape, tensor.dtype, StorageCategory.GRADIENT if tape.is_weight(tensor) else TEMPORARY)
+            for tensor, slot in zip((source, matrix, cast_bias), slots, strict=True)
             if slot is not None
         ]
-        times = len(made) - 1
-        tape.op("convolution_backward", OpKind.CONV, [gradient, source, matrix], made, flops=times * flops,
+        times = len(gradients) - 1
+        tape.op("convolution_backward", OpKind.CONV, [gradient, source, matrix], gradients, flops=times * flops,
                 dims={**dims, "gradients": times})  # fmt: skip
         for slot in reversed([slot for slot in slots if slot is not None]):
-            tape.send(slot, made.pop())
+            tape.send(slot, gradients.pop())
 
     return tape.node(result, backward)

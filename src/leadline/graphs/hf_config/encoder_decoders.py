@@ -1,4 +1,4 @@
-"""Families of an encoder and a decoder: what each calls its sizes."""
+"""Families of an encoder and a decoder: the names of their sizes."""
 
 from leadline.graphs.hf_config.fields import ConfigFields
 from leadline.graphs.hf_config.shape import (
@@ -13,7 +13,7 @@ from leadline.graphs.hf_config.shape import (
 
 
 def t5(read: ConfigFields) -> EncoderDecoderShape | StackShape:
-    """Read T5 and mT5: RMS norms, no biases, scores with a bias for each distance that all layers share."""
+    """Read T5 and mT5: RMS norms, no biases, and a bias on the scores for each distance that all layers share."""
     multilingual = read.family == "mt5"
     hidden, heads = read.size("d_model", default=512), read.size("num_heads", default=6 if multilingual else 8)
     rate, vocab = read.rate("dropout_rate", default=0.1), read.size("vocab_size", default=32128)
@@ -54,7 +54,7 @@ def t5(read: ConfigFields) -> EncoderDecoderShape | StackShape:
 
 
 def bart(read: ConfigFields) -> EncoderDecoderShape:
-    """Read BART and mBART: learned positions with an offset of two; mBART's norms come before each half layer."""
+    """Read BART and mBART: learned positions with an offset of two. mBART has norms before each half layer."""
     first = read.family == "mbart"
     vocab = read.size("vocab_size", default=50265)
     longest = read.size("max_position_embeddings", default=1024)
@@ -103,7 +103,7 @@ def whisper(read: ConfigFields) -> EncoderDecoderShape:
 
 
 def _layers(read: ConfigFields, side: str, layout: str, count: int, *, key_bias: bool = True) -> tuple[LayerShape, ...]:
-    """Return the layers of one side of BART or Whisper; a decoder's attend to the encoder's answer too."""
+    """Return the layers of one side of BART or Whisper. A decoder's layers attend to the encoder's output too."""
     whispered = read.family == "whisper"
     hidden = read.size("d_model", default=384 if whispered else 1024)
     heads = read.size(f"{side}_attention_heads", default=6 if whispered else 16)
@@ -121,7 +121,7 @@ def _layers(read: ConfigFields, side: str, layout: str, count: int, *, key_bias:
 
 
 def _head(read: ConfigFields, vocab: int, *, tied: bool) -> HeadShape:
-    """Return the scores of the vocabulary, unless the file is of a model without a head."""
+    """Return the scores of the vocabulary, or no head for a file of a model without one."""
     architecture = read.architecture()
     bare = architecture.endswith("Model") and not architecture.endswith("LMHeadModel")
     return HeadShape() if bare else HeadShape(outputs=vocab, tied=tied)

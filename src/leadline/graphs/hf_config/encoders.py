@@ -1,4 +1,4 @@
-"""Encoder families for text and images: what each calls its sizes."""
+"""Encoder families for text and images: the names of their sizes, and how they differ from BERT."""
 
 from leadline.core.errors import InvalidInput
 from leadline.graphs.hf_config.fields import ConfigFields
@@ -42,9 +42,9 @@ def mpnet(read: ConfigFields) -> StackShape:
 
 
 def albert(read: ConfigFields) -> StackShape:
-    """Read ALBERT: the same layer again and again, and narrow embeddings."""
+    """Read ALBERT: one layer repeated, and narrow embeddings."""
     if read.size("inner_group_num", default=1) != 1:
-        raise InvalidInput(f"{read.what}: an ALBERT model with several layers in a group is not expanded: trace it")
+        raise InvalidInput(f"{read.reference}: an ALBERT model with groups of layers is not expanded: trace it")
     hidden = read.size("hidden_size", default=4096)
     width = read.size("embedding_size", default=128)
     layer = _layer(read, hidden, heads=64, default=16384, activation="gelu_new")
@@ -56,14 +56,14 @@ def albert(read: ConfigFields) -> StackShape:
 
 
 def deberta(read: ConfigFields) -> StackShape:
-    """Read DeBERTa, all versions: each score adds what contents and distances say about each other."""
+    """Read DeBERTa, all versions: scores add comparisons of contents and distances."""
     first = read.family == "deberta"
     hidden = read.size("hidden_size", default=768 if first else 1536)
     if (read.optional("embedding_size") or hidden) != hidden or read.flag("talking_head", default=False):
-        raise InvalidInput(f"{read.what}: a DeBERTa model with narrow embeddings or talking heads is not expanded")
+        raise InvalidInput(f"{read.reference}: a DeBERTa model with narrow embeddings or talking heads is not expanded")
     if read.optional("conv_kernel_size", least=0):
-        raise InvalidInput(f"{read.what}: conv_kernel_size is set, but DeBERTa's convolution is not expanded: trace it")
-    kinds = _kinds(read)
+        raise InvalidInput(f"{read.reference}: conv_kernel_size is set, but convolutions are not expanded: trace it")
+    kinds = _comparisons(read)
     relative = RelativeAttentionShape(
         "c2p" in kinds, "p2c" in kinds, read.flag("share_att_key", default=False) and not first, first
     )
@@ -125,11 +125,11 @@ def modernbert(read: ConfigFields) -> StackShape:
 
 
 def vit(read: ConfigFields) -> StackShape:
-    """Read ViT and DeiT: patches and a class token instead of words; DeiT has a second such token."""
+    """Read ViT and DeiT: patches and a class token in place of words. DeiT has a second such token."""
     hidden, heads = read.size("hidden_size", default=768), read.size("num_attention_heads", default=12)
     side, patch = read.size("image_size", default=224), read.size("patch_size", default=16)
     if patch > side:
-        raise InvalidInput(f"{read.what}: an image of {side} pixels has no patches of {patch}: correct one of them")
+        raise InvalidInput(f"{read.reference}: an image of {side} pixels has no patches of {patch}: correct one")
     image = ImageShape(
         side=side,
         patch=patch,
@@ -161,7 +161,7 @@ def vit(read: ConfigFields) -> StackShape:
 
 
 def encoder_head(read: ConfigFields, hidden: int, vocab: int, width: int, activation: str) -> HeadShape:
-    """Return the head of an encoder: hidden words, unless the file names another one."""
+    """Return the head of an encoder: scores of masked words, unless the file names another head."""
     architecture = read.architecture()
     if architecture.endswith("ForSequenceClassification"):
         kind = {"distilbert": "relu", "electra": "gelu", "deberta": "gelu", "deberta-v2": "gelu"}
@@ -184,7 +184,7 @@ def _encoder(
     depth: int = 0, always: bool = False, buckets: int = 0, distances: int = 0, distance_norm: bool = False,
     longest: int = 0,
 ) -> StackShape:  # fmt: skip
-    """Return an encoder of equal layers; ``width`` is that of its embeddings, which are normalised."""
+    """Return an encoder of equal layers. ``width`` is that of its embeddings, which are normalized."""
     vocab = read.size("vocab_size", default=30522)
     count = layers if depth else read.size("num_hidden_layers", "n_layers", default=layers)
     return StackShape(
@@ -212,7 +212,7 @@ def _layer(
     read: ConfigFields, hidden: int, *, heads: int = 12, default: int = 3072, activation: str = "gelu",
     written_out: bool = False, relative: RelativeAttentionShape | None = None,
 ) -> LayerShape:  # fmt: skip
-    """Return BERT's layer, with ``heads`` and a feed-forward of ``default`` where the file is silent."""
+    """Return BERT's layer. ``heads`` and ``default``, the feed-forward width, are defaults for the file."""
     many = read.size("num_attention_heads", "n_heads", default=4 if read.family == "electra" else heads)
     attention = AttentionShape(
         hidden, many, many, read.per_head(hidden, many), causal=False, written_out=written_out, relative=relative,
@@ -226,7 +226,7 @@ def _layer(
     return LayerShape(attention, feed, "post", dropout=read.rate("hidden_dropout_prob", "dropout", default=silent))
 
 
-def _kinds(read: ConfigFields) -> tuple[str, ...]:
-    """Return which comparisons DeBERTa adds to the scores; older files join them by a bar."""
+def _comparisons(read: ConfigFields) -> tuple[str, ...]:
+    """Return the comparisons that DeBERTa adds to the scores. Older files join them by a bar."""
     kinds = read.config.get("pos_att_type") or ()
     return tuple(kinds.lower().split("|") if isinstance(kinds, str) else [str(kind) for kind in kinds])

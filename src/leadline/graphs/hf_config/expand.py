@@ -1,4 +1,4 @@
-"""From a configuration file to a traced job: read the sizes, fill what was not said, run the model on a tape."""
+"""Expand a configuration file into a traced job: read sizes, fill in defaults, run the model on a tape."""
 
 import json
 import math
@@ -28,10 +28,10 @@ DEFAULT_SEQUENCE = 2048
 
 
 @dataclass(frozen=True, slots=True)
-class _Choices:
-    """What the run needs to know, after defaults; ``assumed`` names each default.
+class _RunSettings:
+    """Settings of a run, with defaults. ``assumed`` names each default.
 
-    ``sequence`` is the tokens of a mean batch, ``longest`` those of the longest.
+    ``sequence`` is the tokens of a sample in a mean batch, ``longest`` in the longest batch.
     """
 
     batch: int
@@ -45,26 +45,26 @@ class _Choices:
 def expand(workload: Workload, *, device_type: str = "cuda") -> TracedJob:
     """Expand a Hugging Face ``config.json`` into one step: ops with counts, and the memory they hold.
 
-    In inference the step is one forward pass over the whole sequence (a prefill); where tokens are generated, it scores
-    the last token alone, and the decode steps come beside it. Nothing of torch or transformers is needed; layers run
-    one after the other on a tape, so that the memory events keep the order of the eager model.
+    In inference, the step is one forward pass over the whole sequence (a prefill). If tokens are generated, it scores
+    the last token alone, and the decode steps come with it. Neither torch nor transformers is needed. Layers run one
+    after the other on a tape, so that memory events keep the order of the eager model.
 
-    Defaults, each named in a note: one sample a batch, a sequence of the model's maximum up to 2,048 tokens, bf16
+    Defaults, each named in a note: one sample per batch, a sequence of the model's maximum up to 2,048 tokens, bf16
     with AdamW in training, the configuration's own dtype in inference.
 
     Raises:
-        InvalidInput: the file cannot be read, a size in it is not usable, the sequence is longer than the model, a
-            model that does not generate is asked to, or adapters to a model of images or sounds.
-        UnknownName: the ``model_type`` is not known.
+        InvalidInput: The file cannot be read, a size is not usable, the sequence is longer than the model's, a model
+            cannot generate, or adapters are for a model of images or sounds.
+        UnknownName: The ``model_type`` is unknown.
     """
     config = read_config(workload.model.reference)
-    shape, left_out = read_model_shape(_text_part(config), workload.model.reference)
+    shape, missing_fields = read_model_shape(_language_model_config(config), workload.model.reference)
     _require_words(workload, shape)
     choices = _choose(workload, shape, config)
     run = _Run(workload, shape, choices, cuda=device_type == "cuda")
     graph, layout = run.prefill(choices.sequence)
     between = (choices.sequence + choices.longest) // 2
-    longer = [run.prefill(one)[0] for one in (between, choices.longest) if one > choices.sequence]
+    longer = [run.prefill(length)[0] for length in (between, choices.longest) if length > choices.sequence]
     loop = LoopFacts(
         batch=choices.batch,
         accumulation=workload.accumulation,
@@ -73,26 +73,24 @@ def expand(workload: Workload, *, device_type: str = "cuda") -> TracedJob:
         optimizer=choices.optimizer.value if workload.phase is Phase.TRAINING else None,
     )
     notes = [f"assumed: {', '.join(choices.assumed)}"] if choices.assumed else []
-    if left_out:
-        notes.append(f"{workload.model.reference} leaves out {', '.join(left_out)}: the published defaults were taken")
+    if missing_fields:
+        notes.append(f"{workload.model.reference} leaves out {', '.join(missing_fields)}: published defaults are used")
     notes += [*_fine_tuning(workload, choices), *_lengths(workload, choices)]
     if workload.generated is None:
         return TracedJob(graph, loop, notes=tuple(notes), longer=tuple(longer))
     if workload.paged:
-        notes.append(
-            f"the KV cache is paged: blocks of {CACHE_BLOCK} tokens, and new ones are written where they belong"
-        )
+        notes.append(f"the KV cache is paged: blocks of {CACHE_BLOCK} tokens, and new tokens are written in place")
     else:
         notes.append("decoding is that of transformers' generate: eager ops, and a cache that is copied to grow")
-    made = expand_decode_steps(run.decode, layout, choices.sequence, workload.generated)
-    return TracedJob(graph, loop, notes=tuple(notes), generation=made)
+    generation = expand_decode_steps(run.decode, layout, choices.sequence, workload.generated)
+    return TracedJob(graph, loop, notes=tuple(notes), generation=generation)
 
 
 def read_config(reference: str) -> dict[str, Any]:
-    """Read the configuration named by a path to it, or to the folder that holds it.
+    """Read a configuration by its path, or by the folder that holds it.
 
     Raises:
-        InvalidInput: there is no such file, or it is not a JSON object.
+        InvalidInput: There is no such file, or it is not a JSON object.
     """
     path = Path(reference)
     if path.is_dir():
@@ -109,46 +107,48 @@ def read_config(reference: str) -> dict[str, Any]:
 
 
 def _require_words(workload: Workload, shape: ModelShape) -> None:
-    """Refuse adapters where images or sounds are embedded."""
+    """Refuse adapters for models of images or sounds."""
     towers = (shape.encoder, shape.decoder) if isinstance(shape, EncoderDecoderShape) else (shape,)
-    if workload.adapters is not None and any(one.source is not None for one in towers):
-        raise InvalidInput(f"--lora adapts models of words, not this {towers[0].family}: leave it out")
+    if workload.adapters is not None and any(tower.source is not None for tower in towers):
+        raise InvalidInput(f"--lora adapts language models, not this {towers[0].family}: leave it out")
 
 
-def _fine_tuning(workload: Workload, choices: _Choices) -> Iterator[str]:
-    """Yield what is taken about adapters and about where the optimizer's state is."""
+def _fine_tuning(workload: Workload, choices: _RunSettings) -> Iterator[str]:
+    """Yield notes about the assumptions on adapters and on the place of the optimizer's state."""
     if workload.phase is Phase.TRAINING and choices.optimizer.paged:
-        yield "the paged optimizer state is taken to be on the host; the time that it moves is not counted"
+        yield "the paged optimizer state is assumed to be on the host; the time to move it is not counted"
     if workload.adapters is None:
         return
-    kept = ", as peft keeps them by default: float32 under autocast" if choices.precision.compute != "float32" else ""
-    yield f"adapters on all linear layers but the output layer{kept}"
+    in_float32 = (
+        ", as peft keeps them by default: float32 under autocast" if choices.precision.compute != "float32" else ""
+    )
+    yield f"adapters on all linear layers but the output layer{in_float32}"
     if workload.quantization is not None:
-        yield "what is not quantized (embeddings, norms, output layer) is in float32, as peft prepares it"
+        yield "embeddings, norms and the output layer are not quantized but in float32, as peft prepares them"
 
 
-def _lengths(workload: Workload, choices: _Choices) -> Iterator[str]:
-    """Yield which lengths of batches decide time and memory, where they differ or only the longest is known."""
+def _lengths(workload: Workload, choices: _RunSettings) -> Iterator[str]:
+    """Yield a note about the batch lengths that decide time and memory, if they differ."""
     if choices.longest > choices.sequence:
         yield (
-            f"the time is that of batches of {choices.sequence} tokens a sample, the memory that of the longest, "
+            f"the time is for batches of {choices.sequence} tokens per sample, the memory for the longest, "
             f"{choices.longest}, after shorter ones"
         )
     elif workload.longest is not None and workload.lengths is None:
-        yield f"every batch is taken to have {choices.longest} tokens a sample: --seq says how many a mean one has"
+        yield f"every batch is assumed to have {choices.longest} tokens per sample: give the mean with --seq"
 
 
-def _text_part(config: dict[str, Any]) -> dict[str, Any]:
-    """Return the configuration of the language model inside a wrapped one (``text_config``)."""
+def _language_model_config(config: dict[str, Any]) -> dict[str, Any]:
+    """Return the configuration of the language model within a multimodal one (``text_config``)."""
     inner = config.get("text_config")
     return inner if "model_type" in config and isinstance(inner, dict) and "model_type" in inner else config
 
 
-def _choose(workload: Workload, shape: ModelShape, config: dict[str, Any]) -> _Choices:
-    """Fill in what the user left out, and say what was filled in."""
+def _choose(workload: Workload, shape: ModelShape, config: dict[str, Any]) -> _RunSettings:
+    """Fill in what the user left out, and list the assumptions."""
     assumed = []
     training = workload.phase is Phase.TRAINING
-    batch, sequence = _sizes(workload, shape)
+    batch, sequence = _batch_and_sequence(workload, shape)
     if batch is None:
         batch = 1
         assumed.append("batch 1")
@@ -159,11 +159,11 @@ def _choose(workload: Workload, shape: ModelShape, config: dict[str, Any]) -> _C
         assumed.append(f"sequence {sequence}")
     if isinstance(shape, EncoderDecoderShape) and shape.source is None:
         assumed.append("a target as long as the source")
-    fed = sequence + (workload.generated or 1) - 1
-    if workload.generated is not None and shape.positions and fed > shape.max_sequence:
+    fed_tokens = sequence + (workload.generated or 1) - 1
+    if workload.generated is not None and shape.positions and fed_tokens > shape.max_sequence:
         raise InvalidInput(
-            f"--seq {sequence} and --generate {workload.generated} feed {fed} tokens, but this {shape.family} has "
-            f"learned {shape.max_sequence} positions: ask for fewer"
+            f"--seq {sequence} and --generate {workload.generated} feed {fed_tokens} tokens, but this {shape.family} "
+            f"has learned {shape.max_sequence} positions: ask for fewer"
         )
     precision = workload.precision
     if precision is None:
@@ -179,11 +179,11 @@ def _choose(workload: Workload, shape: ModelShape, config: dict[str, Any]) -> _C
         raise InvalidInput(
             f"--seq-max {longest} is longer than the {shape.max_sequence} positions this {shape.family} has learned"
         )
-    return _Choices(batch, sequence, longest, precision, optimizer, tuple(assumed))
+    return _RunSettings(batch, sequence, longest, precision, optimizer, tuple(assumed))
 
 
-def _sizes(workload: Workload, shape: ModelShape) -> tuple[int | None, int | None]:
-    """Return batch and sequence as far as they are said, by themselves or by the shape of the first input."""
+def _batch_and_sequence(workload: Workload, shape: ModelShape) -> tuple[int | None, int | None]:
+    """Return the given batch and sequence, also from the shape of the first input."""
     batch, sequence = workload.batch, workload.sequence
     if workload.inputs:
         first = workload.inputs[0].shape
@@ -192,7 +192,7 @@ def _sizes(workload: Workload, shape: ModelShape) -> tuple[int | None, int | Non
     if workload.lengths is not None:
         sequence = math.ceil(workload.lengths.padded_mean(batch or 1))
     if shape.source is not None and workload.longest is not None:
-        raise InvalidInput(f"--seq-max belongs to words, but this {shape.family} embeds none: leave it out")
+        raise InvalidInput(f"--seq-max is for tokens of text, but this {shape.family} has none: leave it out")
     if isinstance(shape, StackShape) and shape.source is not None:
         return batch, shape.source.tokens
     if workload.generated is not None:
@@ -211,35 +211,35 @@ def _stored_precision(config: dict[str, Any]) -> Precision:
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """One model, made anew on a tape of its own for each pass that is wanted of it."""
+    """One model, built anew on a tape of its own for each pass."""
 
     workload: Workload
     shape: ModelShape
-    choices: _Choices
+    choices: _RunSettings
     cuda: bool
 
     def prefill(self, sequence: int) -> tuple[OpGraph, CacheLayout]:
-        """Return the step as it is trained, or as whole sequences pass; and the cache that it leaves."""
+        """Return a training step, or the pass over whole sequences, and the layout of the cache it leaves."""
         workload, choices = self.workload, self.choices
-        build = self._build()
-        model, tape = make_model(build, self.shape), build.tape
+        builder = self._build()
+        model, tape = make_model(builder, self.shape), builder.tape
         states = hold_states(tape, choices.optimizer) if tape.training else []
         _micro_steps(model, choices.batch, sequence, workload.accumulation if tape.training else 1)
         if tape.training:
             update_weights(tape, choices.optimizer, scaled=tape.autocast == "float16")
-        layout = cache_layout(build.cache, CACHE_BLOCK if workload.paged else 1)
-        graph = self._graph(build, layout)
+        layout = cache_layout(builder.cache, CACHE_BLOCK if workload.paged else 1)
+        graph = self._graph(builder, layout)
         del states
         return graph, layout
 
     def decode(self, layout: CacheLayout, length: int) -> OpGraph:
-        """Return the pass that adds token number ``length`` to the cache of those before it."""
-        build = self._build()
-        model = make_model(build, self.shape)
-        build.past = layout.hold(build.tape, length - 1)
+        """Return the pass that adds token number ``length`` to the cache of the tokens before it."""
+        builder = self._build()
+        model = make_model(builder, self.shape)
+        builder.past = layout.hold(builder.tape, length - 1)
         answer = model(self.choices.batch, 1)
-        build.tape.end_forward()
-        graph = self._graph(build, layout)
+        builder.tape.end_forward()
+        graph = self._graph(builder, layout)
         del answer
         return graph
 
@@ -255,16 +255,20 @@ class _Run:
                      last_only=workload.generated is not None, paged=workload.paged, adapters=workload.adapters,
                      quantization=workload.quantization)  # fmt: skip
 
-    def _graph(self, build: ModelBuilder, layout: CacheLayout) -> OpGraph:
-        tape, precision = build.tape, self.choices.precision
-        held = (*tape.parameters, *tape.frozen)
-        parts = sum(part.elements for one in build.packed for part in one.parts)
-        count = sum(weight.elements for weight in held) - parts + sum(one.elements for one in build.packed)
+    def _graph(self, builder: ModelBuilder, layout: CacheLayout) -> OpGraph:
+        tape, precision = builder.tape, self.choices.precision
+        weights = (*tape.parameters, *tape.frozen)
+        parts = sum(part.elements for quantized in builder.quantized for part in quantized.parts)
+        count = (
+            sum(weight.elements for weight in weights)
+            - parts
+            + sum(quantized.elements for quantized in builder.quantized)
+        )
         return OpGraph(
             ops=_as_tf32(tape.ops()) if precision is Precision.TF32 else tape.ops(),
             events=tuple(tape.events),
             parameters=count,
-            parameter_bytes=sum(weight.bytes for weight in held),
+            parameter_bytes=sum(weight.bytes for weight in weights),
             trained_bytes=sum(weight.bytes for weight in tape.parameters) if tape.frozen else None,
             device_type="cuda" if self.cuda else "cpu",
             source="config.json by formula",
@@ -273,8 +277,8 @@ class _Run:
 
 
 def _micro_steps(model: SingleStackModel | EncoderDecoderModel, batch: int, sequence: int, accumulation: int) -> None:
-    """Run forward and backward; further micro-steps repeat the second one, where gradients are held already."""
-    tape = model.build.tape
+    """Run forward and backward. Further micro-steps repeat the second one, which finds gradients held already."""
+    tape = model.builder.tape
     for position in range(min(accumulation, 2)):
         tape.stage = Stage.FORWARD
         with tape.repeated(max(1, accumulation - 1) if position else 1):
@@ -283,7 +287,7 @@ def _micro_steps(model: SingleStackModel | EncoderDecoderModel, batch: int, sequ
             if tape.training:
                 tape.backward(answer, tape.new((1,), "float32", StorageCategory.TEMPORARY))
             del answer
-            model.build.inputs.clear()
+            model.builder.inputs.clear()
 
 
 def _as_tf32(ops: tuple[Op, ...]) -> tuple[Op, ...]:

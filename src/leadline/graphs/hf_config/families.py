@@ -1,10 +1,9 @@
-"""Read a ``config.json``: its family's reader knows what the sizes are called."""
+"""Read the shape of a model from a ``config.json``, with the reader of its family."""
 
 from collections.abc import Callable
 
 from leadline.core.errors import InvalidInput, UnknownName
 from leadline.graphs.hf_config import decoders, encoder_decoders, encoders
-from leadline.graphs.hf_config import decoders as older_decoders
 from leadline.graphs.hf_config.decoders import DecoderStyle
 from leadline.graphs.hf_config.fields import Config, ConfigFields
 from leadline.graphs.hf_config.shape import ModelShape
@@ -12,22 +11,22 @@ from leadline.graphs.hf_config.shape import ModelShape
 Reader = Callable[[ConfigFields], ModelShape]
 
 
-def read_model_shape(config: Config, what: str) -> tuple[ModelShape, tuple[str, ...]]:
-    """Return the shape that a configuration describes, and the sizes it leaves out; ``what`` names it in errors.
+def read_model_shape(config: Config, reference: str) -> tuple[ModelShape, tuple[str, ...]]:
+    """Return the shape of a configuration, and the fields it leaves out. ``reference`` names it in errors.
 
     Raises:
-        UnknownName: the ``model_type`` is not one of the known families.
-        InvalidInput: a size is missing, not a number, not positive, or at odds with another.
+        UnknownName: The ``model_type`` is not one of the known families.
+        InvalidInput: A size is missing, not a number, not positive, or inconsistent with another.
     """
     family = config.get("model_type")
     if family is None:
-        raise InvalidInput(f"{what} has no model_type: it is not a Hugging Face model configuration")
+        raise InvalidInput(f"{reference} has no model_type: it is not a Hugging Face model configuration")
     if family not in FAMILIES:
-        known = f"known are {', '.join(sorted(FAMILIES))}; give any other model as a file.py:function or a command"
-        raise UnknownName(f"model_type in {what}", str(family), FAMILIES, fix=known)
-    reader = ConfigFields(config, what)
-    shape = FAMILIES[family](reader)
-    return shape, tuple(dict.fromkeys(reader.assumed))
+        fix = f"known are {', '.join(sorted(FAMILIES))}; give any other model as a file.py:function or a command"
+        raise UnknownName(f"model_type in {reference}", str(family), FAMILIES, fix=fix)
+    fields = ConfigFields(config, reference)
+    shape = FAMILIES[family](fields)
+    return shape, tuple(dict.fromkeys(fields.assumed))
 
 
 def _dense(style: DecoderStyle) -> Reader:
@@ -72,16 +71,16 @@ FAMILIES: dict[str, Reader] = {
     ),
     "deepseek_v2": lambda read: decoders.deepseek(read, first_dense=0, shared=2),
     "deepseek_v3": lambda read: decoders.deepseek(read, first_dense=3, shared=1),
-    "falcon": older_decoders.falcon,
-    "gpt2": older_decoders.gpt2,
-    "gpt_bigcode": older_decoders.gpt_bigcode,
-    "gptj": older_decoders.gptj,
-    "codegen": older_decoders.gptj,
-    "gpt_neo": older_decoders.gpt_neo,
-    "gpt_neox": older_decoders.gpt_neox,
-    "opt": older_decoders.opt,
-    "bloom": older_decoders.bloom,
-    "mpt": older_decoders.mpt,
+    "falcon": decoders.falcon,
+    "gpt2": decoders.gpt2,
+    "gpt_bigcode": decoders.gpt_bigcode,
+    "gptj": decoders.gptj,
+    "codegen": decoders.gptj,
+    "gpt_neo": decoders.gpt_neo,
+    "gpt_neox": decoders.gpt_neox,
+    "opt": decoders.opt,
+    "bloom": decoders.bloom,
+    "mpt": decoders.mpt,
     "bert": encoders.bert,
     "roberta": encoders.bert,
     "xlm-roberta": encoders.bert,

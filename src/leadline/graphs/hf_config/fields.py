@@ -1,4 +1,4 @@
-"""Read the fields of one configuration, with errors that name them and a memory of what had to be assumed."""
+"""Read the fields of one configuration, with errors that name them, and track assumed defaults."""
 
 from typing import Any
 
@@ -8,10 +8,10 @@ Config = dict[str, Any]
 
 
 class ConfigFields:
-    """Reads sizes out of one configuration, and remembers which it had to assume."""
+    """Reads sizes from one configuration, and tracks the ones it had to assume."""
 
-    def __init__(self, config: Config, what: str) -> None:
-        self.config, self.what, self.assumed = config, what, list[str]()
+    def __init__(self, config: Config, reference: str) -> None:
+        self.config, self.reference, self.assumed = config, reference, list[str]()
 
     @property
     def family(self) -> str:
@@ -19,24 +19,24 @@ class ConfigFields:
         return str(self.config["model_type"])
 
     def size(self, *names: str, default: int | None = None, least: int = 1) -> int:
-        """Return the first of ``names`` that is set; else the architecture's published default, noted."""
+        """Return the first of ``names`` that is set, or the architecture's published default, and note that."""
         value = self.optional(*names, least=least)
         if value is not None:
             return value
         if default is None:
-            raise InvalidInput(f"{self.what} has no {names[0]}, which this model_type needs: add it")
+            raise InvalidInput(f"{self.reference} has no {names[0]}, which this model_type needs: add it")
         self.assumed.append(f"{names[0]} = {default}")
         return default
 
     def optional(self, *names: str, least: int = 1) -> int | None:
-        """Return the first of ``names`` that is set, if any is."""
+        """Return the first of ``names`` that is set, or ``None``."""
         for name in names:
             value = self.config.get(name)
             if value is None:
                 continue
             if isinstance(value, bool) or not isinstance(value, int) or value < least:
                 kind = "positive whole number" if least else "whole number from 0 on"
-                raise InvalidInput(f"{self.what}: {name} is {value!r}, but it must be a {kind}")
+                raise InvalidInput(f"{self.reference}: {name} is {value!r}, but it must be a {kind}")
             return value
         return None
 
@@ -46,11 +46,11 @@ class ConfigFields:
         if value is None:
             return default
         if not isinstance(value, bool | int):
-            raise InvalidInput(f"{self.what}: {name} is {value!r}, but it must be true or false")
+            raise InvalidInput(f"{self.reference}: {name} is {value!r}, but it must be true or false")
         return bool(value)
 
-    def given(self, name: str, *, default: bool) -> bool:
-        """Whether a field holds anything but null; ``default`` where the file does not name it."""
+    def is_set(self, name: str, *, default: bool) -> bool:
+        """Return whether a field holds anything but null. ``default`` is for a file without the field."""
         return self.config[name] is not None if name in self.config else default
 
     def word(self, *names: str, default: str) -> str:
@@ -58,51 +58,51 @@ class ConfigFields:
         for name in names:
             value = self.config.get(name)
             if value and not isinstance(value, str):
-                raise InvalidInput(f"{self.what}: {name} is {value!r}, but it must be a name")
+                raise InvalidInput(f"{self.reference}: {name} is {value!r}, but it must be a name")
             if value:
                 return str(value)
         return default
 
     def rate(self, *names: str, default: float = 0.0) -> float:
-        """Return the first dropout rate that is set: from 0 to 1."""
+        """Return the first dropout rate that is set, from 0 to 1."""
         for name in names:
             value = self.config.get(name)
             if value is None:
                 continue
             if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
-                raise InvalidInput(f"{self.what}: {name} is {value!r}, but it must be a rate from 0 to 1")
+                raise InvalidInput(f"{self.reference}: {name} is {value!r}, but it must be a rate from 0 to 1")
             return float(value)
         return default
 
     def share(self, name: str, *, default: float) -> float:
-        """Return a share of a head's dimensions, which newer files keep among ``rope_parameters``."""
+        """Return a share of a head's dimensions. Newer files have it in ``rope_parameters``."""
         rope = self.config.get("rope_parameters")
         inner = rope.get(name) if isinstance(rope, dict) else None
         value = self.config.get(name, inner)
         if value is None:
             return default
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
-            raise InvalidInput(f"{self.what}: {name} is {value!r}, but it must be a share from 0 to 1")
+            raise InvalidInput(f"{self.reference}: {name} is {value!r}, but it must be a share from 0 to 1")
         return float(value)
 
     def per_head(self, hidden: int, heads: int) -> int:
-        """Return the width of one head, of which a whole number makes the hidden width."""
+        """Return the width of one head, which must divide the hidden width."""
         if hidden % heads:
             raise InvalidInput(
-                f"{self.what}: a hidden size of {hidden} cannot be split over {heads} heads: correct one of them"
+                f"{self.reference}: a hidden size of {hidden} cannot be split over {heads} heads: correct one of them"
             )
         return hidden // heads
 
     def labels(self) -> int:
-        """Return how many labels a classifier tells apart (2 where nothing is said)."""
+        """Return the number of labels of a classifier, by default 2."""
         labels = self.config.get("id2label")
         return len(labels) if isinstance(labels, dict | list) and labels else self.optional("num_labels") or 2
 
     def windows(self, layers: int, *, pattern: int = 0, default: int | None = None) -> list[int | None]:
         """Return the sliding window of each layer's attention (``None``: all tokens).
 
-        ``layer_types`` decides where it is given; else every ``pattern``-th layer sees all tokens, the others the
-        window, and without a pattern all layers are alike.
+        ``layer_types`` decides if the file has it. Otherwise every ``pattern``-th layer sees all tokens and the others
+        the window. Without a pattern, all layers are alike.
         """
         if self.config.get("use_sliding_window") is False:
             return [None] * layers
@@ -110,14 +110,14 @@ class ConfigFields:
         types = self.config.get("layer_types")
         if isinstance(types, list) and len(types) == layers:
             chunk = self.optional("attention_chunk_size")
-            known = {"sliding_attention": window, "chunked_attention": chunk}
-            return [known.get(str(kind)) for kind in types]
+            by_type = {"sliding_attention": window, "chunked_attention": chunk}
+            return [by_type.get(str(kind)) for kind in types]
         every = self.optional("sliding_window_pattern", "global_attn_every_n_layers") or pattern
         if not every:
             return [window] * layers
-        return [window if (place + 1) % every else None for place in range(layers)]
+        return [window if (layer + 1) % every else None for layer in range(layers)]
 
     def architecture(self) -> str:
-        """Return the class whose weights the file describes, where it says so."""
-        named = self.config.get("architectures")
-        return str(named[0]) if isinstance(named, list) and named else ""
+        """Return the class whose weights the file describes, or "" if it names none."""
+        architectures = self.config.get("architectures")
+        return str(architectures[0]) if isinstance(architectures, list) and architectures else ""

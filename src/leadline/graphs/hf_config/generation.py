@@ -1,10 +1,10 @@
-"""The KV cache on a tape: what each layer keeps of the tokens so far, and how one more joins it.
+"""The KV cache on a tape, and the decode steps that stand for all steps of a generation.
 
-As transformers' own cache: a layer's keys and values are one tensor each, a new token is joined to them by a copy of
-the whole, and a sliding window of w keeps the last w - 1 tokens (the next one completes the window).
+As in transformers' own cache, a layer's keys and values are one tensor each. A new token is appended by a copy of the
+whole. A sliding window of w keeps the last w - 1 tokens, and the next token completes the window.
 
-A paged cache (Kwon et al. 2023, vLLM) lies in blocks of ``CACHE_BLOCK`` tokens, into which a new token is written where it
-belongs; what the last block of a sequence has more room for is held as well.
+A paged cache (Kwon et al. 2023, vLLM) consists of blocks of ``CACHE_BLOCK`` tokens, into which new tokens are
+written in place. The unused part of the last block of a sequence is held as well.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,13 +17,13 @@ from leadline.graphs.hf_config.tape import Tape, TapeTensor
 
 CACHE = StorageCategory.KV_CACHE
 CACHE_BLOCK = 16
-"""Tokens of a block (vLLM's default)."""
+"""Tokens per block (vLLM's default)."""
 
 
 class CachedTensor(NamedTuple):
-    """One tensor of the cache (b, heads, tokens, d), and the sliding window that bounds its tokens."""
+    """One tensor of the cache (b, heads, tokens, d), and the sliding window that limits its tokens."""
 
-    size: TapeTensor
+    tensor: TapeTensor
     window: int | None = None
 
 
@@ -38,7 +38,7 @@ class CacheLayout(NamedTuple):
 
     @property
     def heads(self) -> int:
-        """The fewest heads that any tensor has (a latent counts as one)."""
+        """The fewest heads of any tensor. A latent counts as one head."""
         return min((shape[1] for shape, _, _ in self.rows), default=0)
 
     @property
@@ -47,90 +47,91 @@ class CacheLayout(NamedTuple):
         return tuple(sorted({window for _, _, window in self.rows if window}))
 
     def size_bytes(self, length: int) -> int:
-        """Return the bytes of the cache of sequences of ``length`` tokens."""
+        """Return the bytes of the cache for sequences of ``length`` tokens."""
         return sum(
-            b * heads * round_to_blocks(_held(length, window), self.block) * d * BYTES_PER_ELEMENT[dtype]
+            b * heads * round_to_blocks(_cached_tokens(length, window), self.block) * d * BYTES_PER_ELEMENT[dtype]
             for (b, heads, d), dtype, window in self.rows
         )
 
     def hold(self, tape: Tape, length: int) -> list[CachedTensor]:
-        """Take the memory of the cache of ``length`` tokens on a tape, and where it is paged that of the next one."""
-        found = []
+        """Allocate the cache of ``length`` tokens on a tape, with room for the next token if it is paged."""
+        tensors = []
         for (b, heads, d), dtype, window in self.rows:
-            held = _held(length, window)
-            room = held if self.block == 1 else round_to_blocks(held + 1, self.block)
-            taken = tape.new((b, heads, room, d), dtype, CACHE)
-            found.append(CachedTensor(TapeTensor((b, heads, held, d), dtype, taken.storage), window))
-        return found
+            tokens = _cached_tokens(length, window)
+            capacity = tokens if self.block == 1 else round_to_blocks(tokens + 1, self.block)
+            memory = tape.new((b, heads, capacity, d), dtype, CACHE)
+            tensors.append(CachedTensor(TapeTensor((b, heads, tokens, d), dtype, memory.storage), window))
+        return tensors
 
 
 def cache_layout(cache: Sequence[CachedTensor], block: int = 1) -> CacheLayout:
-    """Return the layout of the cache that a prefill left."""
+    """Return the layout of the cache of a prefill."""
     return CacheLayout(
-        tuple(((one.shape[0], one.shape[1], one.shape[3]), one.dtype, window) for one, window in cache), block
+        tuple(((tensor.shape[0], tensor.shape[1], tensor.shape[3]), tensor.dtype, window) for tensor, window in cache),
+        block,
     )
 
 
 def round_to_blocks(tokens: int, block: int) -> int:
-    """Return the tokens that whole blocks hold."""
+    """Return the tokens rounded up to whole blocks."""
     return -(-tokens // block) * block
 
 
-def write_prompt(tape: Tape, made: TapeTensor, dtype: str) -> TapeTensor:
-    """Write the keys or values of a prompt (b, heads, tokens, d) into blocks, and return them as they lie there."""
-    b, heads, tokens, d = made.shape
+def write_prompt(tape: Tape, prompt: TapeTensor, dtype: str) -> TapeTensor:
+    """Write the keys or values of a prompt (b, heads, tokens, d) into blocks, and return the cached tensor."""
+    b, heads, tokens, d = prompt.shape
     blocks = tape.new((b, heads, round_to_blocks(tokens, CACHE_BLOCK), d), dtype, CACHE)
-    kept = TapeTensor(made.shape, dtype, blocks.storage)
-    tape.op("reshape_and_cache", OpKind.COPY, [made], [kept])
-    return tape.node(kept, lambda _: None)
+    cached = TapeTensor(prompt.shape, dtype, blocks.storage)
+    tape.op("reshape_and_cache", OpKind.COPY, [prompt], [cached])
+    return tape.node(cached, lambda _: None)
 
 
-def write_in_place(tape: Tape, past: CachedTensor, made: TapeTensor) -> TapeTensor:
-    """Write what a step made behind what was held, in place: (b, heads, held + made, d)."""
-    b, heads, held, d = past.size.shape
-    tape.op("reshape_and_cache", OpKind.COPY, [made], [made])
+def write_in_place(tape: Tape, past: CachedTensor, step: TapeTensor) -> TapeTensor:
+    """Write the keys or values of a step behind those in the cache, in place: (b, heads, tokens, d)."""
+    b, heads, tokens, d = past.tensor.shape
+    tape.op("reshape_and_cache", OpKind.COPY, [step], [step])
     return tape.node(
-        TapeTensor((b, heads, held + made.shape[2], d), past.size.dtype, past.size.storage), lambda _: None
+        TapeTensor((b, heads, tokens + step.shape[2], d), past.tensor.dtype, past.tensor.storage), lambda _: None
     )
 
 
-def append_tokens(tape: Tape, past: CachedTensor, made: TapeTensor, dtype: str) -> TapeTensor:
-    """Join what a step made to what was held, which is given back: (b, heads, held + made, d)."""
-    b, heads, held, d = past.size.shape
-    joined = tape.new((b, heads, held + made.shape[2], d), dtype, CACHE)
-    tape.op("cat", OpKind.COPY, [past.size, made], [joined])
+def append_tokens(tape: Tape, past: CachedTensor, step: TapeTensor, dtype: str) -> TapeTensor:
+    """Append the keys or values of a step to a copy of the cache, which replaces it: (b, heads, tokens, d)."""
+    b, heads, tokens, d = past.tensor.shape
+    joined = tape.new((b, heads, tokens + step.shape[2], d), dtype, CACHE)
+    tape.op("cat", OpKind.COPY, [past.tensor, step], [joined])
     return tape.node(joined, lambda _: None)
 
 
-def _held(length: int, window: int | None) -> int:
+def _cached_tokens(length: int, window: int | None) -> int:
     return min(length, window - 1) if window else length
 
 
 DecodeStepFunction = Callable[[CacheLayout, int], OpGraph]
 
 
-def require_generator(shape: ModelShape, what: str) -> None:
-    """Refuse a model that cannot generate, or whose generation is not expanded.
+def require_generator(shape: ModelShape, reference: str) -> None:
+    """Refuse a model that cannot generate, or whose generation Leadline cannot expand.
 
     Raises:
-        InvalidInput: it is an encoder, has no scores for the next token, or is an encoder with a decoder.
+        InvalidInput: It is an encoder, has no scores for the next token, or is an encoder with a decoder.
     """
-    instead = "leave --generate out, or name a decoder such as llama"
+    fix = "leave --generate out, or name a decoder such as llama"
     if isinstance(shape, EncoderDecoderShape):
         raise InvalidInput(
-            f"{what} is an encoder with a decoder ({shape.family}), whose generation is not expanded: {instead}"
+            f"{reference} is an encoder with a decoder ({shape.family}), whose generation is not supported: {fix}"
         )
     if not shape.layers[0].attention.causal:
-        raise InvalidInput(f"{what} is an encoder ({shape.family}), which cannot generate: {instead}")
+        raise InvalidInput(f"{reference} is an encoder ({shape.family}), which cannot generate: {fix}")
     if shape.head.outputs != shape.vocab:
-        raise InvalidInput(f"{what} has no head that scores its vocabulary, so it cannot generate: {instead}")
+        raise InvalidInput(f"{reference} has no head that scores its vocabulary, so it cannot generate: {fix}")
 
 
 def expand_decode_steps(decode: DecodeStepFunction, layout: CacheLayout, prompt: int, generated: int) -> Generation:
-    """Expand the decode steps that follow a prompt: the first, the last and the middle one of each stretch.
+    """Expand the decode steps after a prompt: the first, the middle and the last one of each stretch.
 
     The prompt's own pass makes the first token, so that ``generated - 1`` steps follow, of lengths from ``prompt + 1``.
-    A stretch ends where a sliding window is full, from which on its layers read no more.
+    A stretch ends when a sliding window is full, after which its layers read no more.
     """
     end = prompt + generated - 1
     fulls = [window for window in layout.windows if prompt < window < end]

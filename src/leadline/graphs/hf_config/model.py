@@ -1,4 +1,4 @@
-"""Transformer layers on a tape, and a stack of them."""
+"""Whole models on a tape: embedding, stacks of transformer layers, and head."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -21,9 +21,14 @@ from leadline.graphs.hf_config.tape import TapeTensor
 
 
 class StackContext(NamedTuple):
-    """What all layers of a stack see: rotary ``angles``, a ``bias`` on their scores, a table of ``distances``.
+    """Tensors that all layers of a stack use.
 
-    ``memory`` is what an encoder made, ``memory_bias`` the bias on the scores against it.
+    Attributes:
+        angles: Rotary angles.
+        bias: Bias on the attention scores.
+        distances: Table of embedded distances.
+        memory: Output of an encoder.
+        memory_bias: Bias on the scores against it.
     """
 
     angles: TapeTensor | None = None
@@ -34,153 +39,159 @@ class StackContext(NamedTuple):
 
 
 class TransformerLayer:
-    """Attention (to the tokens, then to a memory where there is one) and a feed-forward block, with their norms."""
+    """Attention (to the tokens, then to a memory if there is one) and a feed-forward block, with their norms."""
 
-    __slots__ = ("attention", "build", "cross", "cross_norm", "feed_forward", "norms", "shape")
+    __slots__ = ("attention", "builder", "cross", "cross_norm", "feed_forward", "norms", "shape")
 
-    def __init__(self, build: ModelBuilder, shape: LayerShape) -> None:
-        self.build, self.shape = build, shape
+    def __init__(self, builder: ModelBuilder, shape: LayerShape) -> None:
+        self.builder, self.shape = builder, shape
         hidden = shape.attention.hidden
-        self.attention = make_attention(build, shape.attention)
-        self.cross = AttentionBlock(build, shape.cross) if shape.cross is not None else None
-        self.cross_norm = Norm(build, shape.norm, hidden) if shape.cross is not None else None
-        feed = shape.feed_forward
+        self.attention = make_attention(builder, shape.attention)
+        self.cross = AttentionBlock(builder, shape.cross) if shape.cross is not None else None
+        self.cross_norm = Norm(builder, shape.norm, hidden) if shape.cross is not None else None
+        feed_forward = shape.feed_forward
         self.feed_forward = (
-            MixtureOfExperts(build, hidden, feed) if feed.experts else FeedForwardBlock(build, hidden, feed)
+            MixtureOfExperts(builder, hidden, feed_forward)
+            if feed_forward.experts
+            else FeedForwardBlock(builder, hidden, feed_forward)
         )
         count = {"sandwich": 4, "parallel": 1}.get(shape.layout, 2)
-        self.norms = [Norm(build, shape.norm, hidden) if place or shape.first_norm else None for place in range(count)]
+        self.norms = [
+            Norm(builder, shape.norm, hidden) if position or shape.first_norm else None for position in range(count)
+        ]
 
-    def __call__(self, hidden: TapeTensor, around: StackContext) -> TapeTensor:
-        """Return the layer's answer, of the shape of ``hidden``."""
+    def __call__(self, hidden: TapeTensor, context: StackContext) -> TapeTensor:
+        """Return the output of the layer, with the shape of ``hidden``."""
         if self.shape.layout.startswith("parallel"):
-            return self._parallel(hidden, around)
+            return self._parallel(hidden, context)
         if self.shape.layout == "post":
-            return self._post(hidden, around)
+            return self._post(hidden, context)
         if self.shape.layout == "after":
-            return self._after(hidden, around)
-        return self._pre(hidden, around)
+            return self._after(hidden, context)
+        return self._pre(hidden, context)
 
-    def _pre(self, hidden: TapeTensor, around: StackContext) -> TapeTensor:
+    def _pre(self, hidden: TapeTensor, context: StackContext) -> TapeTensor:
         sandwich = self.shape.layout == "sandwich"
-        mixed = self._attend(self._norm(0, hidden), around)
+        mixed = self._attend(self._norm(0, hidden), context)
         mixed = self._norm(2, mixed) if sandwich else mixed
-        hidden = self._join(hidden, mixed)
+        hidden = self._add_residual(hidden, mixed)
         del mixed
         if self.cross is not None and self.cross_norm is not None:
-            mixed = self.cross(self.cross_norm(hidden), None, around.memory, around.memory_bias)
-            hidden = self._join(hidden, mixed)
+            mixed = self.cross(self.cross_norm(hidden), None, context.memory, context.memory_bias)
+            hidden = self._add_residual(hidden, mixed)
             del mixed
         mixed = self.feed_forward(self._norm(1, hidden))
         mixed = self._norm(3, mixed) if sandwich else mixed
-        return self._join(hidden, mixed)
+        return self._add_residual(hidden, mixed)
 
-    def _post(self, hidden: TapeTensor, around: StackContext) -> TapeTensor:
-        tape, rate = self.build.tape, self.shape.dropout
-        mixed = ops.dropout(tape, self._attend(hidden, around), rate)
+    def _post(self, hidden: TapeTensor, context: StackContext) -> TapeTensor:
+        tape, rate = self.builder.tape, self.shape.dropout
+        mixed = ops.dropout(tape, self._attend(hidden, context), rate)
         hidden = self._norm(0, ops.add(tape, hidden, mixed))
         if self.cross is not None and self.cross_norm is not None:
-            mixed = ops.dropout(tape, self.cross(hidden, None, around.memory, around.memory_bias), rate)
+            mixed = ops.dropout(tape, self.cross(hidden, None, context.memory, context.memory_bias), rate)
             hidden = self.cross_norm(ops.add(tape, hidden, mixed))
         del mixed
         mixed = ops.dropout(tape, self.feed_forward(hidden), rate)
         return self._norm(1, ops.add(tape, hidden, mixed))
 
-    def _after(self, hidden: TapeTensor, around: StackContext) -> TapeTensor:
-        hidden = self._join(hidden, self._norm(0, self._attend(hidden, around)))
-        return self._join(hidden, self._norm(1, self.feed_forward(hidden)))
+    def _after(self, hidden: TapeTensor, context: StackContext) -> TapeTensor:
+        hidden = self._add_residual(hidden, self._norm(0, self._attend(hidden, context)))
+        return self._add_residual(hidden, self._norm(1, self.feed_forward(hidden)))
 
-    def _parallel(self, hidden: TapeTensor, around: StackContext) -> TapeTensor:
-        tape, rate = self.build.tape, self.shape.dropout
+    def _parallel(self, hidden: TapeTensor, context: StackContext) -> TapeTensor:
+        tape, rate = self.builder.tape, self.shape.dropout
         first = self._norm(0, hidden)
         second = self._norm(1, hidden) if self.shape.layout == "parallel2" else first
-        mixed = ops.dropout(tape, self._attend(first, around), rate)
-        fed = ops.dropout(tape, self.feed_forward(second), rate)
-        return ops.add(tape, ops.add(tape, fed, mixed), hidden)
+        mixed = ops.dropout(tape, self._attend(first, context), rate)
+        feed_output = ops.dropout(tape, self.feed_forward(second), rate)
+        return ops.add(tape, ops.add(tape, feed_output, mixed), hidden)
 
-    def _attend(self, hidden: TapeTensor, around: StackContext) -> TapeTensor:
+    def _attend(self, hidden: TapeTensor, context: StackContext) -> TapeTensor:
         if isinstance(self.attention, RelativeAttention):
-            return self.attention(hidden, around.distances)
+            return self.attention(hidden, context.distances)
         if isinstance(self.attention, LatentAttention):
-            return self.attention(hidden, around.angles)
-        return self.attention(hidden, around.angles, None, around.bias)
+            return self.attention(hidden, context.angles)
+        return self.attention(hidden, context.angles, None, context.bias)
 
-    def _join(self, hidden: TapeTensor, mixed: TapeTensor) -> TapeTensor:
-        """Add what one half made to what came in."""
-        tape = self.build.tape
+    def _add_residual(self, hidden: TapeTensor, mixed: TapeTensor) -> TapeTensor:
+        """Add the output of one half to its input."""
+        tape = self.builder.tape
         return ops.add(tape, hidden, ops.dropout(tape, mixed, self.shape.dropout))
 
-    def _norm(self, place: int, hidden: TapeTensor) -> TapeTensor:
-        norm = self.norms[place]
+    def _norm(self, index: int, hidden: TapeTensor) -> TapeTensor:
+        norm = self.norms[index]
         return hidden if norm is None else norm(hidden)
 
 
 class LayerStack:
-    """Layers one after the other; each may be checkpointed. Beyond the last layer the first ones repeat."""
+    """Layers one after the other, each may be checkpointed. With a larger ``depth`` the first ones repeat."""
 
-    __slots__ = ("build", "depth", "layers")
+    __slots__ = ("builder", "depth", "layers")
 
-    def __init__(self, build: ModelBuilder, shapes: tuple[LayerShape, ...], depth: int = 0) -> None:
-        self.build, self.depth = build, depth or len(shapes)
-        self.layers = [TransformerLayer(build, shape) for shape in shapes]
+    def __init__(self, builder: ModelBuilder, shapes: tuple[LayerShape, ...], depth: int = 0) -> None:
+        self.builder, self.depth = builder, depth or len(shapes)
+        self.layers = [TransformerLayer(builder, shape) for shape in shapes]
 
-    def __call__(self, hidden: TapeTensor, around: StackContext) -> TapeTensor:
-        """Return what the last layer made.
-
-        Reentrant checkpointing passes gradients on only to what wants them: beside frozen embeddings peft lets hidden
-        states want them (``enable_input_require_grads``).
-        """
-        if self.build.checkpointing and hidden.slot is None:
-            hidden = self.build.tape.node(hidden, lambda _: None)
-        for place in range(self.depth):
-            block = self._block(self.layers[place * len(self.layers) // self.depth], around)
-            hidden = self.build.tape.checkpoint(block, hidden) if self.build.checkpointing else block(hidden)
+    def __call__(self, hidden: TapeTensor, context: StackContext) -> TapeTensor:
+        """Return the output of the last layer."""
+        # Reentrant checkpointing needs an input with a gradient. For frozen embeddings, peft makes one
+        # (enable_input_require_grads).
+        if self.builder.checkpointing and hidden.slot is None:
+            hidden = self.builder.tape.node(hidden, lambda _: None)
+        for position in range(self.depth):
+            block = self._block(self.layers[position * len(self.layers) // self.depth], context)
+            hidden = self.builder.tape.checkpoint(block, hidden) if self.builder.checkpointing else block(hidden)
         return hidden
 
     @staticmethod
-    def _block(layer: TransformerLayer, around: StackContext) -> Callable[[TapeTensor], TapeTensor]:
-        return lambda hidden: layer(hidden, around)
+    def _block(layer: TransformerLayer, context: StackContext) -> Callable[[TapeTensor], TapeTensor]:
+        return lambda hidden: layer(hidden, context)
 
 
-def make_attention(build: ModelBuilder, shape: AttentionShape) -> AttentionBlock | LatentAttention | RelativeAttention:
-    """Make the attention block that a shape describes."""
+def make_attention(
+    builder: ModelBuilder, shape: AttentionShape
+) -> AttentionBlock | LatentAttention | RelativeAttention:
+    """Make the attention block of a shape."""
     if shape.latent is not None:
-        return LatentAttention(build, shape, shape.latent)
+        return LatentAttention(builder, shape, shape.latent)
     return (
-        RelativeAttention(build, shape, shape.relative) if shape.relative is not None else AttentionBlock(build, shape)
+        RelativeAttention(builder, shape, shape.relative)
+        if shape.relative is not None
+        else AttentionBlock(builder, shape)
     )
 
 
 class Tower:
-    """An embedding, a stack of layers and what ends it; the ``table`` of words may be another tower's."""
+    """An embedding, a stack of layers and a final norm. The ``table`` of tokens may be another tower's."""
 
     __slots__ = (
-        "buckets", "build", "distance_norm", "distances", "embedding", "final_norm", "project_out", "shape", "stack",
+        "buckets", "builder", "distance_norm", "distances", "embedding", "final_norm", "project_out", "shape", "stack",
     )  # fmt: skip
 
-    def __init__(self, build: ModelBuilder, shape: StackShape, table: TapeTensor | None = None) -> None:
-        self.build, self.shape = build, shape
-        self.embedding = _embedding(build, shape, table)
+    def __init__(self, builder: ModelBuilder, shape: StackShape, table: TapeTensor | None = None) -> None:
+        self.builder, self.shape = builder, shape
+        self.embedding = _embedding(builder, shape, table)
         heads = shape.layers[0].attention.heads
-        self.buckets = build.weight(shape.position_buckets, heads) if shape.position_buckets else None
-        self.distances = build.weight(shape.relative_positions, shape.hidden) if shape.relative_positions else None
-        self.distance_norm = Norm(build, shape.norm, shape.hidden) if shape.relative_norm else None
-        self.stack = LayerStack(build, shape.layers, shape.depth)
-        self.final_norm = Norm(build, shape.norm, shape.hidden) if shape.final_norm else None
+        self.buckets = builder.weight(shape.position_buckets, heads) if shape.position_buckets else None
+        self.distances = builder.weight(shape.relative_positions, shape.hidden) if shape.relative_positions else None
+        self.distance_norm = Norm(builder, shape.norm, shape.hidden) if shape.relative_norm else None
+        self.stack = LayerStack(builder, shape.layers, shape.depth)
+        self.final_norm = Norm(builder, shape.norm, shape.hidden) if shape.final_norm else None
         narrow = shape.embedding if shape.project_out else 0
-        self.project_out = Linear(build, narrow, shape.hidden, bias=False) if narrow else None
+        self.project_out = Linear(builder, narrow, shape.hidden, bias=False) if narrow else None
 
     def __call__(
         self, batch: int, sequence: int, memory: TapeTensor | None = None, memory_bias: TapeTensor | None = None
     ) -> TapeTensor:
-        """Return hidden states (batch, tokens, width); images and sounds have their own number of tokens."""
-        tape, shape = self.build.tape, self.shape
+        """Return hidden states (batch, tokens, width). Images and sounds have their own number of tokens."""
+        tape, shape = self.builder.tape, self.shape
         sequence = sequence if shape.source is None else shape.source.tokens
-        rotated = _rotated(shape.layers[0].attention)
-        angles = tape.new((batch, sequence, rotated), self.build.dtype) if rotated else None
-        around = StackContext(angles, self._bias(sequence), self._distances(), memory, memory_bias)
+        rotated = _rotary_width(shape.layers[0].attention)
+        angles = tape.new((batch, sequence, rotated), self.builder.dtype) if rotated else None
+        context = StackContext(angles, self._bias(sequence), self._distances(), memory, memory_bias)
         del angles
-        hidden = self.stack(self.embedding(batch, sequence), around)
+        hidden = self.stack(self.embedding(batch, sequence), context)
         if self.final_norm is not None:
             hidden = self.final_norm(hidden)
         hidden = ops.dropout(tape, hidden, shape.final_dropout)
@@ -188,14 +199,14 @@ class Tower:
 
     @property
     def table(self) -> TapeTensor | None:
-        """The embedding of words, if words are what is embedded."""
+        """The embedding of tokens, or ``None`` for images and sounds."""
         return self.embedding.table if isinstance(self.embedding, TokenEmbedding) else None
 
     def _bias(self, sequence: int) -> TapeTensor | None:
         if self.buckets is None:
             return None
         heads = self.shape.layers[0].attention.heads
-        return attention_ops.position_bias(self.build.tape, self.buckets, heads, sequence, sequence)
+        return attention_ops.position_bias(self.builder.tape, self.buckets, heads, sequence, sequence)
 
     def _distances(self) -> TapeTensor | None:
         if self.distances is None or self.distance_norm is None:
@@ -206,74 +217,76 @@ class Tower:
 class SingleStackModel:
     """A model of one tower and its head."""
 
-    __slots__ = ("build", "head", "tower")
+    __slots__ = ("builder", "head", "tower")
 
-    def __init__(self, build: ModelBuilder, shape: StackShape) -> None:
-        self.build = build
-        self.tower = Tower(build, shape)
+    def __init__(self, builder: ModelBuilder, shape: StackShape) -> None:
+        self.builder = builder
+        self.tower = Tower(builder, shape)
         width = shape.embedding if shape.project_out else shape.hidden
-        self.head = ModelHead(build, width, shape.head, self.tower.table)
+        self.head = ModelHead(builder, width, shape.head, self.tower.table)
 
     def __call__(self, batch: int, sequence: int) -> TapeTensor:
-        """Run one micro-step; return the loss in training (the logits are dropped), the answer in inference."""
+        """Run one micro-step. Return the loss in training (the logits are freed), or the scores in inference."""
         hidden = self.tower(batch, sequence)
-        if self.build.last_only:
+        if self.builder.last_only:
             hidden = hidden.view(batch, 1, hidden.shape[2])
-        answer = self.head(hidden)
-        if not self.build.tape.training:
-            return answer
-        loss = self.head.loss(answer)
+        scores = self.head(hidden)
+        if not self.builder.tape.training:
+            return scores
+        loss = self.head.loss(scores)
         del hidden
-        self.build.let_go()
+        self.builder.release_outputs()
         return loss
 
 
 class EncoderDecoderModel:
-    """An encoder, and a decoder that attends to what it made; a target of words is as long as a source of words."""
+    """An encoder, and a decoder that attends to its output. A target of text is as long as a source of text."""
 
-    __slots__ = ("build", "decoder", "encoder", "head", "shape")
+    __slots__ = ("builder", "decoder", "encoder", "head", "shape")
 
-    def __init__(self, build: ModelBuilder, shape: EncoderDecoderShape) -> None:
-        self.build, self.shape = build, shape
-        self.encoder = Tower(build, shape.encoder)
-        self.decoder = Tower(build, shape.decoder, self.encoder.table)
-        self.head = ModelHead(build, shape.decoder.hidden, shape.head, self.decoder.table)
+    def __init__(self, builder: ModelBuilder, shape: EncoderDecoderShape) -> None:
+        self.builder, self.shape = builder, shape
+        self.encoder = Tower(builder, shape.encoder)
+        self.decoder = Tower(builder, shape.decoder, self.encoder.table)
+        self.head = ModelHead(builder, shape.decoder.hidden, shape.head, self.decoder.table)
 
     def __call__(self, batch: int, sequence: int) -> TapeTensor:
-        """Run one micro-step; return the loss in training (the logits are dropped), the answer in inference."""
-        tape = self.build.tape
+        """Run one micro-step. Return the loss in training (the logits are freed), or the scores in inference."""
+        tape = self.builder.tape
         memory = self.encoder(batch, sequence)
         bias = None
         if self.shape.cross_bias:
             heads = self.shape.decoder.layers[0].attention.heads
             bias = tape.new((1, heads, sequence, memory.shape[1]), memory.dtype)
         hidden = self.decoder(batch, sequence, memory, bias)
-        answer = self.head(hidden)
+        scores = self.head(hidden)
         del bias
         if not tape.training:
-            return answer
-        loss = self.head.loss(answer)
+            return scores
+        loss = self.head.loss(scores)
         del memory, hidden
-        self.build.let_go()
+        self.builder.release_outputs()
         return loss
 
 
-def make_model(build: ModelBuilder, shape: ModelShape) -> SingleStackModel | EncoderDecoderModel:
-    """Make the model that a shape describes; its weights are on the tape from now on."""
+def make_model(builder: ModelBuilder, shape: ModelShape) -> SingleStackModel | EncoderDecoderModel:
+    """Make the model of a shape, with its weights on the tape."""
     return (
-        EncoderDecoderModel(build, shape) if isinstance(shape, EncoderDecoderShape) else SingleStackModel(build, shape)
+        EncoderDecoderModel(builder, shape)
+        if isinstance(shape, EncoderDecoderShape)
+        else SingleStackModel(builder, shape)
     )
 
 
 def _embedding(
-    build: ModelBuilder, shape: StackShape, table: TapeTensor | None
+    builder: ModelBuilder, shape: StackShape, table: TapeTensor | None
 ) -> TokenEmbedding | ImageEmbedding | SpeechEmbedding:
     if shape.source is None:
-        return TokenEmbedding(build, shape, table)
+        return TokenEmbedding(builder, shape, table)
     if isinstance(shape.source, ImageShape):
-        return ImageEmbedding(build, shape.hidden, shape.source, shape.dropout)
-    return SpeechEmbedding(build, shape.hidden, shape.source, shape.dropout)
+        return ImageEmbedding(builder, shape.hidden, shape.source, shape.dropout)
+    return SpeechEmbedding(builder, shape.hidden, shape.source, shape.dropout)
 
 
-def _rotated(shape: AttentionShape) -> int:
+def _rotary_width(shape: AttentionShape) -> int:
     return shape.latent.rotary if shape.latent is not None else shape.rotary

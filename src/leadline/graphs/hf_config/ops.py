@@ -1,4 +1,4 @@
-"""The building blocks of transformers on a tape: each records what eager PyTorch runs, saves and gives back."""
+"""The building blocks of transformers on a tape. Each records the ops and memory of eager PyTorch."""
 
 import math
 
@@ -11,13 +11,13 @@ TEMPORARY = StorageCategory.TEMPORARY
 def linear(
     tape: Tape, source: TapeTensor, weight: TapeTensor, bias: TapeTensor | None = None, *, cast: bool = True
 ) -> TapeTensor:
-    """Multiply ``source`` (…, k) with ``weight`` (n, k), or each expert's share with its own (experts, n, k).
+    """Multiply ``source`` (…, k) by ``weight`` (n, k), or each expert's tokens by its own (experts, n, k).
 
-    One GEMM forward and two backward, in autocast's dtype, or without ``cast`` in that of the weight.
+    One GEMM forward and two backward, in autocast's dtype, or without ``cast`` in the weight's dtype.
     """
     source = tape.cast(source, tape.autocast if tape.autocast and cast else weight.dtype)
     matrix = tape.cast_weight(weight) if cast else weight
-    added = tape.cast_weight(bias) if bias is not None and cast else bias
+    cast_bias = tape.cast_weight(bias) if bias is not None and cast else bias
     *batch, n, k = weight.shape
     if batch:  # experts that no token chose are not read
         matrix = TapeTensor((source.shape[0], n, k), matrix.dtype, matrix.storage, matrix.slot)
@@ -25,13 +25,13 @@ def linear(
     m = source.elements // (k * b)
     flops = 2.0 * b * m * n * k
     result = tape.new((*source.shape[:-1], n), source.dtype)
-    inputs = [added, source, matrix] if added is not None else [source, matrix]
-    tape.op("addmm" if added is not None else "mm", OpKind.GEMM, inputs, [result], flops=flops,
+    inputs = [cast_bias, source, matrix] if cast_bias is not None else [source, matrix]
+    tape.op("addmm" if cast_bias is not None else "mm", OpKind.GEMM, inputs, [result], flops=flops,
             dims={"b": b, "m": m, "n": n, "k": k}, dtype=source.dtype)  # fmt: skip
-    source_slot, matrix_slot, added_slot = source.slot, matrix.slot, added.slot if added is not None else None
+    source_slot, matrix_slot, bias_slot = source.slot, matrix.slot, cast_bias.slot if cast_bias is not None else None
     category = StorageCategory.GRADIENT if tape.is_weight(matrix) else TEMPORARY
     saved = source if matrix_slot is not None else None, matrix if source_slot is not None else None
-    shape, dtype, biased = source.shape, source.dtype, added.shape if added is not None else ()
+    shape, dtype, bias_shape = source.shape, source.dtype, cast_bias.shape if cast_bias is not None else ()
 
     def backward(gradient: TapeTensor) -> None:
         if saved[1] is not None:
@@ -40,63 +40,72 @@ def linear(
             tape.send(source_slot, back)
             del back
         if saved[0] is not None:
-            made = tape.new(weight.shape, dtype, category)
-            tape.op("mm", OpKind.GEMM, [gradient, saved[0]], [made], flops=flops, dims={"b": b, "m": n, "n": k, "k": m})
-            tape.send(matrix_slot, made)
-        if added_slot is not None:
-            total = tape.new(biased, gradient.dtype, category)
+            weight_gradient = tape.new(weight.shape, dtype, category)
+            tape.op(
+                "mm",
+                OpKind.GEMM,
+                [gradient, saved[0]],
+                [weight_gradient],
+                flops=flops,
+                dims={"b": b, "m": n, "n": k, "k": m},
+            )
+            tape.send(matrix_slot, weight_gradient)
+        if bias_slot is not None:
+            total = tape.new(bias_shape, gradient.dtype, category)
             tape.op("sum", OpKind.REDUCTION, [gradient], [total], flops=gradient.elements)
-            tape.send(added_slot, total)
+            tape.send(bias_slot, total)
 
-    return tape.node(result, backward, source, matrix, added)
+    return tape.node(result, backward, source, matrix, cast_bias)
 
 
 def layer_norm(
     tape: Tape, source: TapeTensor, weight: TapeTensor | None = None, bias: TapeTensor | None = None
 ) -> TapeTensor:
-    """Normalise the last axis with the fused kernel, in float32 under autocast."""
+    """Normalize the last axis with the fused kernel, in float32 under autocast."""
     if tape.autocast:
         source = tape.cast(source, "float32")
     rows = source.elements // source.shape[-1]
     result = tape.new(source.shape, source.dtype)
     statistics = [tape.new((rows, 1), "float32"), tape.new((rows, 1), "float32")]
-    affine = [one for one in (weight, bias) if one is not None]
+    affine = [weight_or_bias for weight_or_bias in (weight, bias) if weight_or_bias is not None]
     tape.op("native_layer_norm", OpKind.NORM, [source, *affine], [result, *statistics], flops=8.0 * source.elements)
     slot = source.slot
 
     def backward(gradient: TapeTensor) -> None:
         back = tape.new(source.shape, source.dtype, TEMPORARY)
-        trained = [one for one in affine if one.slot is not None]
-        made = [tape.new(one.shape, one.dtype, StorageCategory.GRADIENT) for one in trained]
-        tape.op("native_layer_norm_backward", OpKind.NORM, [gradient, source, *statistics, *affine], [back, *made],
+        trained = [weight_or_bias for weight_or_bias in affine if weight_or_bias.slot is not None]
+        gradients = [
+            tape.new(weight_or_bias.shape, weight_or_bias.dtype, StorageCategory.GRADIENT) for weight_or_bias in trained
+        ]
+        tape.op("native_layer_norm_backward", OpKind.NORM, [gradient, source, *statistics, *affine], [back, *gradients],
                 flops=12.0 * source.elements)  # fmt: skip
         tape.send(slot, back)
-        for one, grown in zip(trained, made, strict=True):
-            tape.send(one.slot, grown)
+        for weight_or_bias, weight_gradient in zip(trained, gradients, strict=True):
+            tape.send(weight_or_bias.slot, weight_gradient)
 
     return tape.node(result, backward, source, *affine)
 
 
 def rms_norm(tape: Tape, source: TapeTensor, weight: TapeTensor | None = None, *, wide: bool = False) -> TapeTensor:
-    """Normalise by the root mean square as the reference implementations do: op by op, in float32.
+    """Normalize by the root mean square op by op in float32, as the reference implementations do.
 
     With ``wide`` the weight is multiplied in float32 too, before the result has the type of ``source`` again.
     """
     if wide and weight is not None:
-        normal = _written_norm(tape, tape.cast(source, "float32"), None, centred=False)
+        normal = _unfused_norm(tape, tape.cast(source, "float32"), None, centred=False)
         return tape.cast(multiply(tape, normal, weight), source.dtype)
-    return _written_norm(tape, source, weight, centred=False)
+    return _unfused_norm(tape, source, weight, centred=False)
 
 
 def unfused_layer_norm(
     tape: Tape, source: TapeTensor, weight: TapeTensor, bias: TapeTensor | None = None
 ) -> TapeTensor:
-    """Normalise by mean and variance op by op, in float32; what is left of the mean is saved twice."""
-    normal = _written_norm(tape, source, weight, centred=True)
+    """Normalize by mean and variance op by op, in float32. The difference from the mean is saved twice."""
+    normal = _unfused_norm(tape, source, weight, centred=True)
     return normal if bias is None else add(tape, normal, bias)
 
 
-def _written_norm(tape: Tape, source: TapeTensor, weight: TapeTensor | None, *, centred: bool) -> TapeTensor:
+def _unfused_norm(tape: Tape, source: TapeTensor, weight: TapeTensor | None, *, centred: bool) -> TapeTensor:
     dtype = source.dtype
     wide = tape.cast(source, "float32")
     rows, n = source.elements // source.shape[-1], source.elements
@@ -105,8 +114,8 @@ def _written_norm(tape: Tape, source: TapeTensor, weight: TapeTensor | None, *, 
         middle = tape.new((rows, 1), "float32")
         tape.op("mean", OpKind.REDUCTION, [wide], [middle], flops=n)
         first, last = tape.new(shape, "float32"), tape.new(shape, "float32")
-        for one in (first, last):
-            tape.op("sub", OpKind.ELEMENTWISE, [wide, middle], [one], flops=n)
+        for difference in (first, last):
+            tape.op("sub", OpKind.ELEMENTWISE, [wide, middle], [difference], flops=n)
     else:
         first = last = wide
     square = tape.new(shape, "float32")
@@ -134,10 +143,10 @@ def _written_norm(tape: Tape, source: TapeTensor, weight: TapeTensor | None, *, 
         doubled = tape.new(shape, "float32", TEMPORARY)
         tape.op("mul", OpKind.ELEMENTWISE, [power], [doubled], flops=n)
         del power
-        through = tape.new(shape, "float32", TEMPORARY)
-        tape.op("mul", OpKind.ELEMENTWISE, [reduced, doubled], [through], flops=n)
+        indirect = tape.new(shape, "float32", TEMPORARY)
+        tape.op("mul", OpKind.ELEMENTWISE, [reduced, doubled], [indirect], flops=n)
         del doubled
-        tape.send(slot, through)
+        tape.send(slot, indirect)
 
     normal = tape.cast(tape.node(scaled, backward, wide), dtype)
     del scaled
@@ -145,43 +154,43 @@ def _written_norm(tape: Tape, source: TapeTensor, weight: TapeTensor | None, *, 
 
 
 def multiply(tape: Tape, left: TapeTensor, right: TapeTensor) -> TapeTensor:
-    """Multiply elementwise; ``right`` may be a weight spread over the rows."""
-    dtype = _wider(left.dtype, right.dtype)
+    """Multiply elementwise. ``right`` may be a weight that is broadcast over the rows."""
+    dtype = _wider_dtype(left.dtype, right.dtype)
     result = tape.new(left.shape, dtype)
     tape.op("mul", OpKind.ELEMENTWISE, [left, right], [result], flops=left.elements)
     spread, n = right.elements != left.elements, left.elements
     saved = left if right.slot is not None else None, right if left.slot is not None else None
-    (own, own_shape, own_dtype), (other, other_shape, other_dtype) = (
-        (one.slot, one.shape, one.dtype) for one in (left, right)
+    (left_slot, left_shape, left_dtype), (right_slot, right_shape, right_dtype) = (
+        (operand.slot, operand.shape, operand.dtype) for operand in (left, right)
     )
 
     def backward(gradient: TapeTensor) -> None:
         if saved[0] is not None:
-            full = tape.new(own_shape, dtype, TEMPORARY)
+            full = tape.new(left_shape, dtype, TEMPORARY)
             tape.op("mul", OpKind.ELEMENTWISE, [gradient, saved[0]], [full], flops=n)
             if spread:
-                total = tape.new(other_shape, other_dtype, StorageCategory.GRADIENT)
+                total = tape.new(right_shape, right_dtype, StorageCategory.GRADIENT)
                 tape.op("sum", OpKind.REDUCTION, [full], [total], flops=n)
                 full = total
-            tape.send(other, full)
+            tape.send(right_slot, full)
             del full
         if saved[1] is not None:
-            back = tape.new(own_shape, own_dtype, TEMPORARY)
+            back = tape.new(left_shape, left_dtype, TEMPORARY)
             tape.op("mul", OpKind.ELEMENTWISE, [gradient, saved[1]], [back], flops=n)
-            tape.send(own, back)
+            tape.send(left_slot, back)
 
     return tape.node(result, backward, left, right)
 
 
 def clamped_swiglu(tape: Tape, gate: TapeTensor, inner: TapeTensor) -> TapeTensor:
-    """Multiply the clamped gate, its sigmoid, and the clamped rest plus one (gpt-oss), each step a kernel."""
+    """Multiply the clamped gate, its sigmoid, and the clamped input plus one (gpt-oss), each step a kernel."""
     shape, dtype, n = gate.shape, gate.dtype, gate.elements
     slots = gate.slot, inner.slot
 
     def step(name: str, source: TapeTensor, category: StorageCategory = StorageCategory.ACTIVATION) -> TapeTensor:
-        made = tape.new(shape, dtype, category)
-        tape.op(name, OpKind.ELEMENTWISE, [source], [made], flops=n)
-        return made
+        stepped = tape.new(shape, dtype, category)
+        tape.op(name, OpKind.ELEMENTWISE, [source], [stepped], flops=n)
+        return stepped
 
     low, high = step("clamp", gate), step("clamp", inner)
     share = step("sigmoid", step("mul", low))
@@ -201,8 +210,8 @@ def clamped_swiglu(tape: Tape, gate: TapeTensor, inner: TapeTensor) -> TapeTenso
 
 
 def add(tape: Tape, left: TapeTensor, right: TapeTensor) -> TapeTensor:
-    """Add two tensors; ``right`` may be smaller and spread over the rows, its gradient is summed then."""
-    dtype = _wider(left.dtype, right.dtype)
+    """Add two tensors. The gradient of a ``right`` that is broadcast over the rows is summed."""
+    dtype = _wider_dtype(left.dtype, right.dtype)
     result = tape.new(left.shape, dtype)
     tape.op("add", OpKind.ELEMENTWISE, [left, right], [result], flops=left.elements)
     arrivals = [(left.slot, left.dtype, left.shape), (right.slot, right.dtype, right.shape)]
@@ -224,7 +233,7 @@ def add(tape: Tape, left: TapeTensor, right: TapeTensor) -> TapeTensor:
 
 
 def scale_tensor(tape: Tape, source: TapeTensor) -> TapeTensor:
-    """Multiply by a number; nothing is saved for it."""
+    """Multiply by a number, which saves nothing."""
     result = tape.new(source.shape, source.dtype)
     tape.op("mul", OpKind.ELEMENTWISE, [source], [result], flops=source.elements)
     slot, shape = source.slot, source.shape
@@ -238,7 +247,7 @@ def scale_tensor(tape: Tape, source: TapeTensor) -> TapeTensor:
 
 
 def dropout(tape: Tape, source: TapeTensor, rate: float) -> TapeTensor:
-    """Drop elements in training, keeping a mask of one byte each; nothing otherwise."""
+    """Drop elements in training, with a mask of one byte each. Do nothing in inference."""
     if not rate or not tape.training:
         return source
     result, mask = tape.new(source.shape, source.dtype), tape.new(source.shape, "bool")
@@ -254,9 +263,9 @@ def dropout(tape: Tape, source: TapeTensor, rate: float) -> TapeTensor:
 
 
 def activation(tape: Tape, source: TapeTensor, name: str) -> TapeTensor:
-    """Apply a pointwise function: one kernel for gelu, silu and relu; ``gelu_new`` is written out, op by op."""
+    """Apply a pointwise function. It is one kernel, but ``gelu_new`` runs op by op."""
     if name in ("gelu_new", "gelu_fast"):
-        return _written_gelu(tape, source)
+        return _unfused_gelu(tape, source)
     if name == "bloom_gelu":
         return _recomputed_gelu(tape, source)
     base = {"gelu_pytorch_tanh": "gelu", "swish": "silu", "relu2": "relu", "quick_gelu": "silu"}.get(name, name)
@@ -267,17 +276,18 @@ def activation(tape: Tape, source: TapeTensor, name: str) -> TapeTensor:
 
     def backward(gradient: TapeTensor) -> None:
         back = tape.new(gradient.shape, gradient.dtype, TEMPORARY)
-        named = "threshold_backward" if base == "relu" else f"{base}_backward"
-        tape.op(named, OpKind.ELEMENTWISE, [gradient, saved], [back], flops=back_cost * gradient.elements)
+        backward_name = "threshold_backward" if base == "relu" else f"{base}_backward"
+        tape.op(backward_name, OpKind.ELEMENTWISE, [gradient, saved], [back], flops=back_cost * gradient.elements)
         tape.send(slot, back)
 
     return tape.node(result, backward, source)
 
 
-def _written_gelu(tape: Tape, source: TapeTensor) -> TapeTensor:
-    """0.5·x·(1 + tanh(√(2/π)·(x + 0.044715·x³))), each step a kernel; x, tanh and two factors are saved."""
+def _unfused_gelu(tape: Tape, source: TapeTensor) -> TapeTensor:
+    """0.5·x·(1 + tanh(√(2/π)·(x + 0.044715·x³))), each step a kernel. Saves x, tanh and two factors."""
     shape, n, slot = source.shape, source.elements, source.slot
-    dtype = "float32" if tape.autocast else source.dtype  # pow is on autocast's float32 list, and widens the rest
+    # Under autocast, pow runs in float32, and so do the ops after it.
+    dtype = "float32" if tape.autocast else source.dtype
     half = tape.new(shape, source.dtype)
     tape.op("mul", OpKind.ELEMENTWISE, [source], [half], flops=n)
     wide = tape.cast(source, dtype)
@@ -288,21 +298,21 @@ def _written_gelu(tape: Tape, source: TapeTensor) -> TapeTensor:
         tape.op(name, OpKind.ELEMENTWISE, [running], [step], flops=cost * n)
         running = step
     del step
-    one_more = tape.new(shape, dtype)
-    tape.op("add", OpKind.ELEMENTWISE, [running], [one_more], flops=n)
+    plus_one = tape.new(shape, dtype)
+    tape.op("add", OpKind.ELEMENTWISE, [running], [plus_one], flops=n)
     saved = [running, wide] if tape.training else []
     del running, wide
     result = tape.new(shape, dtype)
-    tape.op("mul", OpKind.ELEMENTWISE, [half, one_more], [result], flops=n)
+    tape.op("mul", OpKind.ELEMENTWISE, [half, plus_one], [result], flops=n)
 
     def backward(gradient: TapeTensor) -> None:
         left = tape.new(shape, dtype, TEMPORARY)
         tape.op("mul", OpKind.ELEMENTWISE, [gradient, half], [left], flops=n)
         total = tape.new(shape, dtype, TEMPORARY)
-        tape.op("mul", OpKind.ELEMENTWISE, [gradient, one_more], [total], flops=n)
-        for name, more in (("tanh_backward", saved[:1]), ("mul", []), ("mul", []), ("pow_backward", saved[1:])):
+        tape.op("mul", OpKind.ELEMENTWISE, [gradient, plus_one], [total], flops=n)
+        for name, saved_inputs in (("tanh_backward", saved[:1]), ("mul", []), ("mul", []), ("pow_backward", saved[1:])):
             step = tape.new(shape, dtype, TEMPORARY)
-            tape.op(name, OpKind.ELEMENTWISE, [left, *more], [step], flops=2 * n)
+            tape.op(name, OpKind.ELEMENTWISE, [left, *saved_inputs], [step], flops=2 * n)
             left = step
         for _ in range(3):
             tape.op("add_", OpKind.ELEMENTWISE, [total, left], [total], flops=n)
@@ -312,14 +322,14 @@ def _written_gelu(tape: Tape, source: TapeTensor) -> TapeTensor:
 
 
 def _recomputed_gelu(tape: Tape, source: TapeTensor) -> TapeTensor:
-    """BLOOM's GELU: op by op too, but only its input is saved, and the backward pass starts from it again."""
+    """BLOOM's GELU, op by op too. It only saves its input, from which the backward pass recomputes the rest."""
     shape, dtype, n, slot = source.shape, source.dtype, source.elements, source.slot
 
-    def steps(count: int, held: list[TapeTensor], category: StorageCategory) -> TapeTensor:
+    def steps(count: int, operands: list[TapeTensor], category: StorageCategory) -> TapeTensor:
         running = source
         for _ in range(count):
             step = tape.new(shape, dtype, category)
-            tape.op("mul", OpKind.ELEMENTWISE, [running, *held], [step], flops=2 * n)
+            tape.op("mul", OpKind.ELEMENTWISE, [running, *operands], [step], flops=2 * n)
             running = step
         return running
 
@@ -343,19 +353,19 @@ def _recomputed_gelu(tape: Tape, source: TapeTensor) -> TapeTensor:
 
 
 def embedding(tape: Tape, table: TapeTensor, tokens: TapeTensor, dtype: str | None = None) -> TapeTensor:
-    """Look rows of ``table`` up; the gradient of the table is dense."""
+    """Look up rows of ``table``. The gradient of the table is dense."""
     result = tape.new((*tokens.shape, table.shape[1]), dtype or table.dtype)
     read = float(result.bytes + tokens.bytes)
     tape.op("embedding", OpKind.EMBEDDING, [table, tokens], [result], read=read)
     slot, shape = table.slot, table.shape
 
     def backward(gradient: TapeTensor) -> None:
-        made = tape.new(shape, gradient.dtype, StorageCategory.GRADIENT)
-        tape.op("embedding_dense_backward", OpKind.EMBEDDING, [gradient, tokens], [made])
-        tape.send(slot, made)
+        table_gradient = tape.new(shape, gradient.dtype, StorageCategory.GRADIENT)
+        tape.op("embedding_dense_backward", OpKind.EMBEDDING, [gradient, tokens], [table_gradient])
+        tape.send(slot, table_gradient)
 
     return tape.node(result, backward, table)
 
 
-def _wider(left: str, right: str) -> str:
+def _wider_dtype(left: str, right: str) -> str:
     return "float32" if "float32" in (left, right) else left

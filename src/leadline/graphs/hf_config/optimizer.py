@@ -1,4 +1,4 @@
-"""The optimizer's step on a tape: PyTorch's multi-tensor updates with their temporaries, or bitsandbytes' kernels."""
+"""The optimizer's step on a tape: PyTorch's multi-tensor updates with temporaries, or bitsandbytes' kernels."""
 
 import math
 
@@ -30,43 +30,43 @@ UPDATES: dict[Optimizer, tuple[tuple[str, int, int, bool], ...]] = {
         ("lerp_", 2, 3, False),
     ),
 }  # fmt: skip
-"""Per optimizer the updates in order: name, tensors read, operations an element, and whether the result is new."""
+"""Updates of each optimizer in order: name, tensors read, operations per element, and whether the result is new."""
 
 TENSORS_PER_KERNEL = 100
-"""Tensors that one multi-tensor kernel takes, about."""
+"""Approximate number of tensors per multi-tensor kernel."""
 
 ELEMENTS_PER_KERNEL = 320 * 65536
-"""Elements that one multi-tensor kernel takes: 320 blocks of 65,536 (ATen's MultiTensorApply)."""
+"""Elements per multi-tensor kernel: 320 blocks of 65,536 (ATen's MultiTensorApply)."""
 
 QUANTIZATION_BLOCK = 256
-"""Numbers of an 8-bit state that share a float32 scale (bitsandbytes)."""
-LEAST_QUANTIZED = 4096
+"""Elements of an 8-bit state that share a float32 scale (bitsandbytes)."""
+MIN_QUANTIZED_ELEMENTS = 4096
 """Weights with fewer elements keep a float32 state (bitsandbytes' ``min_8bit_size``)."""
 
 
 def hold_states(tape: Tape, optimizer: Optimizer) -> list[TapeTensor]:
-    """Make the optimizer's state, which every step but the first starts with; none where it may leave the device."""
+    """Make the optimizer's state, with which every step but the first starts. Paged state is on the host."""
     if optimizer.paged:
         return []
     return [
         tape.new(shape, dtype, StorageCategory.OPTIMIZER_STATE)
         for _ in range(optimizer.states)
         for weight in tape.parameters
-        for shape, dtype in _state(weight, optimizer)
+        for shape, dtype in _state_tensors(weight, optimizer)
     ]
 
 
-def _state(weight: TapeTensor, optimizer: Optimizer) -> list[tuple[tuple[int, ...], str]]:
-    """Return shape and dtype of the tensors that hold one state of a weight."""
+def _state_tensors(weight: TapeTensor, optimizer: Optimizer) -> list[tuple[tuple[int, ...], str]]:
+    """Return shape and dtype of the tensors of one state of a weight."""
     if not optimizer.from_bitsandbytes:
         return [(weight.shape, weight.dtype)]
-    if not optimizer.quantized or weight.elements < LEAST_QUANTIZED:
+    if not optimizer.quantized or weight.elements < MIN_QUANTIZED_ELEMENTS:
         return [(weight.shape, "float32")]
     return [(weight.shape, "uint8"), ((math.ceil(weight.elements / QUANTIZATION_BLOCK),), "float32")]
 
 
 def update_weights(tape: Tape, optimizer: Optimizer, *, scaled: bool = False) -> None:
-    """Record one optimizer step over all weights, then give the gradients back; ``scaled`` unscales them first."""
+    """Record one optimizer step over all weights, then free the gradients. ``scaled`` unscales them first."""
     tape.stage = Stage.OPTIMIZER
     weights = tape.parameters
     elements = sum(weight.elements for weight in weights)
@@ -75,27 +75,30 @@ def update_weights(tape: Tape, optimizer: Optimizer, *, scaled: bool = False) ->
     steps = UPDATES.get(optimizer, ())
     if scaled:
         steps = (("non_finite_check_and_unscale_", 1, 1, False), *steps)
-    made: list[TapeTensor] = []
-    for name, read, cost, new in steps:
-        if new:
-            made = [tape.new(weight.shape, weight.dtype, StorageCategory.TEMPORARY) for weight in weights]
+    temporaries: list[TapeTensor] = []
+    for name, read, cost, is_new in steps:
+        if is_new:
+            temporaries = [tape.new(weight.shape, weight.dtype, StorageCategory.TEMPORARY) for weight in weights]
         tape.op(
             f"_foreach_{name}", OpKind.OPTIMIZER, weights[:1], weights[:1], flops=float(cost * elements),
             read=read * bytes_once, written=bytes_once, kernels=kernels,
         )  # fmt: skip
-    made.clear()
+    temporaries.clear()
     if optimizer.from_bitsandbytes:
         _update_each(tape, optimizer)
     tape.gradients.clear()
 
 
 def _update_each(tape: Tape, optimizer: Optimizer) -> None:
-    """Record one kernel for each weight that reads gradient, weight and state and writes the latter two, in place."""
+    """Record one kernel per weight. It reads gradient, weight and state, and writes weight and state in place."""
     weights = tape.parameters
     states = optimizer.states * sum(
-        math.prod(shape) * BYTES_PER_ELEMENT[dtype] for weight in weights for shape, dtype in _state(weight, optimizer)
+        math.prod(shape) * BYTES_PER_ELEMENT[dtype]
+        for weight in weights
+        for shape, dtype in _state_tensors(weight, optimizer)
     )
-    held = float(sum(weight.bytes for weight in weights))
+    weight_bytes = float(sum(weight.bytes for weight in weights))
     tape.op("optimizer_update", OpKind.OPTIMIZER, weights[:1], weights[:1],
-            flops=14.0 * sum(weight.elements for weight in weights), read=2 * held + states, written=held + states,
+            flops=14.0 * sum(weight.elements for weight in weights), read=2 * weight_bytes + states,
+            written=weight_bytes + states,
             kernels=len(weights))  # fmt: skip

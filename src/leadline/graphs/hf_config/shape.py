@@ -1,4 +1,4 @@
-"""The sizes that decide a transformer's cost, whatever its family calls them."""
+"""The sizes that decide a transformer's cost, under names that are the same for all families."""
 
 from typing import NamedTuple
 
@@ -6,8 +6,12 @@ from typing import NamedTuple
 class LatentAttentionShape(NamedTuple):
     """Multi-head latent attention (DeepSeek-V2): queries and keys pass through narrow latents.
 
-    ``query_rank`` is ``None`` where queries are projected directly; a head's query and key are ``plain`` dimensions
-    without positions and ``rotary`` ones with, its value is ``value`` wide.
+    Attributes:
+        query_rank: Width of the queries' latent, or ``None`` if queries are projected directly.
+        key_value_rank: Width of the latent of keys and values.
+        plain: Dimensions of a head's query and key without positions.
+        rotary: Dimensions of a head's query and key with rotary positions.
+        value: Width of a head's value.
     """
 
     query_rank: int | None
@@ -18,10 +22,11 @@ class LatentAttentionShape(NamedTuple):
 
 
 class RelativeAttentionShape(NamedTuple):
-    """Disentangled attention (DeBERTa): which of contents and positions are compared, and with whose projections.
+    """Disentangled attention (DeBERTa): the comparisons of contents and positions, and their projections.
 
-    ``shared`` reuses the contents' projections for positions; ``fused`` is the first version, with one product for
-    queries, keys and values and only the distances that occur.
+    Attributes:
+        shared: Positions use the contents' projections.
+        fused: The first version: one product for queries, keys and values, and only the distances that occur.
     """
 
     content_to_position: bool
@@ -33,12 +38,17 @@ class RelativeAttentionShape(NamedTuple):
 class AttentionShape(NamedTuple):
     """One attention block.
 
-    ``rotary`` counts the dimensions of a head that are rotated (0: none). ``query_key_norm`` says what is normalised:
-    ``head`` (each head, one weight), ``head-layer`` (the same with a layer norm), ``width`` (all heads at once),
-    ``each`` (a weight for each head), ``bare`` (no weight), or nothing; ``-wide`` and ``-written`` as for ``Norm``.
-    ``spread`` says that shared keys and values are repeated for all heads before the kernel takes them.
-    ``sinks`` adds a learned score for each head, ``capped`` bounds the scores by a tanh. ``written_out`` blocks compute
-    the scores op by op, holding all of them, where others take a fused kernel; ``dropout`` is that of the scores there.
+    Attributes:
+        rotary: Dimensions of a head that are rotated, or 0.
+        query_key_norm: Norm of queries and keys: ``head`` (each head, one weight), ``head-layer`` (the same as a layer
+            norm), ``width`` (all heads at once), ``each`` (a weight per head), ``bare`` (no weight), or "". The endings
+            ``-wide`` and ``-written`` are those of ``Norm``.
+        fused: One product for queries, keys and values.
+        spread: Shared keys and values are repeated for all heads before the kernel.
+        sinks: Each head has a learned score beside those of the tokens.
+        capped: A tanh bounds the scores.
+        written_out: The scores are computed op by op and held, without a fused kernel.
+        dropout: Dropout of such scores.
     """
 
     hidden: int
@@ -63,7 +73,7 @@ class AttentionShape(NamedTuple):
 
     @property
     def key_width(self) -> int:
-        """Width of keys (and of values): fewer heads than the queries' under grouped attention."""
+        """Width of keys, and of values. It is narrower than the queries' under grouped attention."""
         return self.kv_heads * self.head_dim
 
     @property
@@ -73,10 +83,14 @@ class AttentionShape(NamedTuple):
 
 
 class FeedForwardShape(NamedTuple):
-    """One feed-forward block; with ``experts``, that many of them, of which a token passes ``used``.
+    """One feed-forward block, or as many as ``experts``.
 
-    ``shared`` is the width of a block every token passes beside its experts (0: none), ``shared_gate`` whether its
-    answer is weighed. ``fused`` makes gate and up projection one product. ``dropout`` is that inside the block.
+    Attributes:
+        fused: Gate and up projection are one product.
+        used: Experts of each token.
+        shared: Width of a block that every token passes beside its experts, or 0.
+        shared_gate: The output of that block is weighted.
+        dropout: Dropout inside the block.
     """
 
     width: int
@@ -95,10 +109,12 @@ class FeedForwardShape(NamedTuple):
 class LayerShape(NamedTuple):
     """One layer.
 
-    ``layout`` is ``pre`` (norms before each half), ``sandwich`` (before and after), ``after`` (only after, inside the
-    residual), ``post`` (after the residual, as BERT), ``parallel`` (one norm, both halves at once) or ``parallel2``
-    (a norm for each). ``norm`` is one of the kinds that ``Norm`` knows. ``first_norm`` is off where a layer skips its
-    first norm.
+    Attributes:
+        layout: ``pre`` (norms before each half), ``sandwich`` (before and after), ``after`` (only after, inside the
+            residual), ``post`` (after the residual, as BERT), ``parallel`` (one norm, both halves at once) or
+            ``parallel2`` (a norm for each).
+        norm: One of the kinds of ``Norm``.
+        first_norm: False if the layer has no first norm.
     """
 
     attention: AttentionShape
@@ -111,11 +127,16 @@ class LayerShape(NamedTuple):
 
 
 class HeadShape(NamedTuple):
-    """What turns hidden states into the answer: an optional dense ``transform`` and ``outputs`` scores.
+    """The head of a model: an optional dense ``transform``, and ``outputs`` scores.
 
-    ``outputs`` of 0 returns the hidden states. ``pooled`` looks at one token only. ``tied`` scores with the embedding's
-    weights, ``capped`` bounds the scores by a tanh. ``transform_norm`` names the norm behind the transform,
-    ``activation`` its function. ``upcast`` says whether the loss is computed in float32 from the scores on.
+    Attributes:
+        outputs: Number of scores; 0 returns the hidden states.
+        tied: The embedding's weights are used.
+        pooled: Only one token is scored.
+        capped: A tanh bounds the scores.
+        upcast: The loss is computed in float32 from the scores on.
+        transform_norm: Norm after the transform.
+        activation: Function after the transform.
     """
 
     outputs: int = 0
@@ -131,7 +152,7 @@ class HeadShape(NamedTuple):
 
 
 class ImageShape(NamedTuple):
-    """Square images of ``side`` pixels cut into square patches, with ``extra`` learned tokens before them."""
+    """Square images of ``side`` pixels in square patches, with ``extra`` learned tokens before them."""
 
     side: int
     patch: int
@@ -140,26 +161,30 @@ class ImageShape(NamedTuple):
 
     @property
     def tokens(self) -> int:
-        """Tokens that one image makes."""
+        """Tokens of one image."""
         return (self.side // self.patch) ** 2 + self.extra
 
 
 class SpeechShape(NamedTuple):
-    """Spectra of ``bins`` frequencies; two convolutions make ``tokens`` of twice as many frames."""
+    """Spectra of ``bins`` frequencies. Two convolutions turn twice as many frames into ``tokens``."""
 
     bins: int
     tokens: int
 
 
 class StackShape(NamedTuple):
-    """One stack of layers with what feeds it and its head: decoders, BERT and its relatives, vision transformers.
+    """One stack of layers with its embedding and head: decoders, BERT and its relatives, vision transformers.
 
-    ``source`` says what is embedded where it is not words. ``embedding`` is the width of the embeddings where it is not
-    that of the layers; ``project_always`` adds a projection to the layers' width even where both are equal;
-    ``positions_after`` adds positions behind the projection (OPT). ``positions`` counts learned position embeddings (0:
-    rotary, ALiBi or none), ``token_types`` segment embeddings, ``position_buckets`` the learned distances of a bias
-    that all layers share, ``relative_positions`` the embedded distances of disentangled attention. Layers from
-    ``len(layers)`` on repeat the first ones up to ``depth`` (ALBERT).
+    Attributes:
+        source: Shape of images or speech, or ``None`` for tokens of text.
+        depth: Layers in all if the first ones repeat (ALBERT).
+        embedding: Width of the embeddings if it is not that of the layers.
+        project_always: The embeddings are projected to the layers' width even if both are equal.
+        positions_after: Positions are added after that projection (OPT).
+        positions: Learned position embeddings; 0 for rotary, ALiBi or none.
+        token_types: Segment embeddings.
+        position_buckets: Learned distances of a bias that all layers share.
+        relative_positions: Embedded distances of disentangled attention.
     """
 
     family: str
@@ -188,10 +213,10 @@ class StackShape(NamedTuple):
 
 
 class EncoderDecoderShape(NamedTuple):
-    """An encoder and a decoder that looks at what it made (T5, BART, Whisper); both embed words with one table.
+    """An encoder, and a decoder that attends to its output (T5, BART, Whisper). Both share one embedding of tokens.
 
-    ``head`` scores what the decoder made. ``cross_bias`` adds a bias of zeros to the scores against the encoder's
-    answer, as T5 does.
+    ``head`` scores the decoder's output. ``cross_bias`` adds a bias of zeros to the scores against the encoder's
+    output, as T5 does.
     """
 
     family: str
@@ -203,12 +228,12 @@ class EncoderDecoderShape(NamedTuple):
 
     @property
     def source(self) -> ImageShape | SpeechShape | None:
-        """What the encoder embeds where it is not words."""
+        """Shape of images or speech that the encoder embeds, or ``None`` for tokens of text."""
         return self.encoder.source
 
     @property
     def positions(self) -> int:
-        """Positions that the decoder has learned (0: any number)."""
+        """Learned positions of the decoder, or 0 for any number."""
         return self.decoder.positions
 
 

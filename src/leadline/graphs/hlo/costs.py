@@ -12,23 +12,23 @@ Dims = dict[str, int]
 Specs = Sequence[TensorSpec]
 
 ALIASES = frozenset({"reshape", "bitcast", "get_tuple_element", "collapse_shape", "expand_shape"})
-"""What gives its operand's memory another shape."""
+"""Instructions that show their operand's memory in another shape."""
 
 MOVES = frozenset({
     "broadcast", "transpose", "slice", "concatenate", "pad", "reverse", "constant", "iota", "dynamic_slice", "copy",
     "convert", "bitcast_convert", "reduce_precision", "partition_id", "replica_id",
 })  # fmt: skip
-"""What only moves or makes elements; a conversion rounds, which is no floating-point operation."""
+"""Instructions that only move or make elements. A conversion rounds, which is no floating-point operation."""
 
-WEIGHTS = {
+FLOPS_PER_ELEMENT = {
     "exponential": 4, "expm1": 4, "log": 4, "log1p": 4, "tanh": 6, "logistic": 4, "power": 4, "sine": 4, "cosine": 4,
     "tan": 6, "atan2": 6, "sqrt": 2, "rsqrt": 3, "cbrt": 4, "erf": 8, "erf_inv": 8, "erfc": 8, "lgamma": 12,
     "digamma": 12,
     "complex": 0, "real": 0, "imag": 0, "stochastic_convert": 0,
 }  # fmt: skip
-"""Floating-point operations for one element, where it is not one: round figures, the same as for PyTorch's ops."""
+"""Floating-point operations per element where it is not one. Round figures, the same as for PyTorch's ops."""
 
-JOINTS = frozenset({"ConcatBitcast", "AllocateBuffer"})
+MEMORY_NAMES = frozenset({"ConcatBitcast", "AllocateBuffer"})
 """Custom calls of a TPU's compiler that only name memory."""
 
 COLLECTIVES = frozenset({
@@ -46,12 +46,12 @@ KINDS = {
 
 
 def base_opcode(node: HloNode) -> str:
-    """Return the opcode without the ``start`` of an asynchronous one."""
+    """Return the opcode, without the ``start`` of an asynchronous one."""
     return node.opcode.removesuffix("_start")
 
 
 def node_kind(program: FlatProgram, node: HloNode) -> OpKind:
-    """Return what class of kernel an instruction is by itself."""
+    """Return the kernel class of an instruction by itself."""
     opcode = base_opcode(node)
     if opcode in COLLECTIVES:
         return OpKind.COMMUNICATION
@@ -68,25 +68,25 @@ def node_kind(program: FlatProgram, node: HloNode) -> OpKind:
 
 
 def _reads_table(program: FlatProgram, node: HloNode) -> bool:
-    """Whether a gather takes whole rows of a matrix, as an embedding does."""
+    """Return whether a gather takes whole rows of a matrix, as an embedding does."""
     sizes = node.attributes.get("slice_sizes")
     table = program.values[node.inputs[0]]
     return len(table.shape) == 2 and (not sizes or sizes == (1, table.shape[1]))
 
 
 def node_flops(program: FlatProgram, node: HloNode) -> float:
-    """Return the floating-point operations of one run; of a fusion, those of all it holds."""
+    """Return the floating-point operations of one run. For a fusion, this is the sum over its instructions."""
     if node.inner is not None:
-        return sum(node_flops(node.inner, one) * one.count for one in node.inner.nodes)
+        return sum(node_flops(node.inner, spec) * spec.count for spec in node.inner.nodes)
     opcode = base_opcode(node)
     inputs, outputs = _inputs(program, node), _outputs(program, node)
     if opcode in MOVES or opcode in ALIASES or opcode in COLLECTIVES or not outputs:
         return 0.0
     if opcode in _FLOPS:
         return _FLOPS[opcode](node, inputs, outputs)
-    if not any("float" in one.dtype or "complex" in one.dtype for one in (*inputs, *outputs)):
+    if not any("float" in spec.dtype or "complex" in spec.dtype for spec in (*inputs, *outputs)):
         return 0.0
-    return float(max(element_count(one) for one in outputs) * WEIGHTS.get(opcode, 1))
+    return float(max(element_count(spec) for spec in outputs) * FLOPS_PER_ELEMENT.get(opcode, 1))
 
 
 def _dot_flops(node: HloNode, inputs: Specs, _: Specs) -> float:
@@ -107,9 +107,9 @@ def _window_flops(node: HloNode, inputs: Specs, outputs: Specs) -> float:
     if outputs[0].shape == inputs[0].shape and any(
         size > 16 and size == whole for size, whole in zip(node.numbers("size"), inputs[0].shape, strict=False)
     ):
-        return 2.0 * element_count(outputs[0])  # a running sum, which every compiler makes a scan
-    many = outputs[0] if node.opcode == "reduce_window" else inputs[1]
-    return float(element_count(many) * max(1, math.prod(node.numbers("size")) - 1))
+        return 2.0 * element_count(outputs[0])  # a running sum, which every compiler turns into a scan
+    elements = outputs[0] if node.opcode == "reduce_window" else inputs[1]
+    return float(element_count(elements) * max(1, math.prod(node.numbers("size")) - 1))
 
 
 def _scatter_flops(node: HloNode, inputs: Specs, _: Specs) -> float:
@@ -117,7 +117,7 @@ def _scatter_flops(node: HloNode, inputs: Specs, _: Specs) -> float:
 
 
 def _fft_flops(_: HloNode, __: Specs, outputs: Specs) -> float:
-    """Return 5·n·log2 of the last axis: the count by which transforms are compared (FFTW's)."""
+    """Return 5·n·log2 of the last axis, the usual count for transforms (FFTW's)."""
     return 5.0 * element_count(outputs[0]) * math.log2(max(2, outputs[0].shape[-1] if outputs[0].shape else 2))
 
 
@@ -140,48 +140,48 @@ def node_dims(program: FlatProgram, node: HloNode) -> Dims:
         call = library_call(node, inputs, outputs)
         return call.dims if call else {}
     if base_opcode(node) in COLLECTIVES:
-        sent = sum(size_bytes(one) for one in inputs)
-        return {"bytes": max(sent, sum(size_bytes(one) for one in outputs)), "ranks": node.number("ranks", 0)}
+        sent = sum(size_bytes(spec) for spec in inputs)
+        return {"bytes": max(sent, sum(size_bytes(spec) for spec in outputs)), "ranks": node.number("ranks", 0)}
     return {}
 
 
 def node_traffic(program: FlatProgram, node: HloNode) -> tuple[float, float]:
     """Return the bytes read and written by an instruction that runs as a kernel of its own.
 
-    What selects reads what it returns, and what updates in place touches what it changes, not the whole tensor. What a
-    TPU keeps beside its units costs nothing.
+    Instructions that select read what they return. Updates in place touch what they change, not the whole tensor.
+    Values in a TPU's on-chip memory cost nothing.
     """
     if node.inner is not None:
         return _fusion_traffic(program, node, node.inner)
-    sizes = [_far_bytes(program, value) for value in node.inputs]
-    results = [_far_bytes(program, value) for value in node.outputs]
+    sizes = [_device_bytes(program, value) for value in node.inputs]
+    results = [_device_bytes(program, value) for value in node.outputs]
     opcode = base_opcode(node)
     if opcode in _TRAFFIC:
         return _TRAFFIC[opcode](sizes, results)
     if opcode == "custom_call":
-        if node.attributes.get("target") in JOINTS:
+        if node.attributes.get("target") in MEMORY_NAMES:
             return 0.0, 0.0
         call = library_call(node, _inputs(program, node), _outputs(program, node))
         return sum(sizes), sum(results) - (call.workspace_bytes if call else 0.0)
-    return sum(_far_bytes(program, value) for value in dict.fromkeys(node.inputs)), sum(results)
+    return sum(_device_bytes(program, value) for value in dict.fromkeys(node.inputs)), sum(results)
 
 
-def _far_bytes(program: FlatProgram, value: int) -> float:
+def _device_bytes(program: FlatProgram, value: int) -> float:
     return 0.0 if value in program.near else float(size_bytes(program.values[value]))
 
 
-def _scattered(sizes: list[float], results: list[float]) -> tuple[float, float]:
-    """Read indices, updates and what they change; write that again."""
+def _scatter_traffic(sizes: list[float], results: list[float]) -> tuple[float, float]:
+    """Return the traffic of reading indices, updates and the changed elements, and writing the latter."""
     changed = sum(sizes[len(results) + 1 :])
     return 2 * changed + sizes[len(results)], changed
 
 
 def _fusion_traffic(program: FlatProgram, node: HloNode, inner: FlatProgram) -> tuple[float, float]:
-    """Return the traffic of a fusion: an operand that is only sliced is read by its slices."""
+    """Return the traffic of a fusion. An operand that is only sliced is read by its slices."""
     readers: dict[int, list[HloNode]] = {}
-    for one in inner.nodes:
-        for value in one.inputs:
-            readers.setdefault(value, []).append(one)
+    for inner_node in inner.nodes:
+        for value in inner_node.inputs:
+            readers.setdefault(value, []).append(inner_node)
     inputs = zip(inner.arguments, node.inputs, strict=False)
     outputs = zip(inner.outputs, node.outputs, strict=False)
     read = sum(_read_bytes(inner, value, readers) for value, outer in inputs if outer not in program.near)
@@ -190,13 +190,13 @@ def _fusion_traffic(program: FlatProgram, node: HloNode, inner: FlatProgram) -> 
 
 def _read_bytes(inner: FlatProgram, value: int, readers: dict[int, list[HloNode]]) -> float:
     whole, total = float(size_bytes(inner.values[value])), 0.0
-    for one in readers.get(value, []):
-        if one.opcode in ("dynamic_slice", "slice", "gather") and one.inputs[0] == value:
-            total += size_bytes(inner.values[one.outputs[0]])
-        elif one.opcode in ("dynamic_update_slice", "scatter") and one.inputs[0] == value:
+    for reader in readers.get(value, []):
+        if reader.opcode in ("dynamic_slice", "slice", "gather") and reader.inputs[0] == value:
+            total += size_bytes(inner.values[reader.outputs[0]])
+        elif reader.opcode in ("dynamic_update_slice", "scatter") and reader.inputs[0] == value:
             continue
-        elif one.opcode in ALIASES:
-            total += _read_bytes(inner, one.outputs[0], readers)
+        elif reader.opcode in ALIASES:
+            total += _read_bytes(inner, reader.outputs[0], readers)
         else:
             return whole
     return min(whole, total)
@@ -213,7 +213,7 @@ def _written_bytes(inner: FlatProgram, value: int) -> float:
 
 
 def gemm_dims(node: HloNode, inputs: Specs) -> Dims:
-    """Return ``b, m, n, k`` of a dot: batch, free on the left, free on the right, summed over."""
+    """Return ``b, m, n, k`` of a dot: batch, free on the left, free on the right, contracted."""
     left, right = inputs[0].shape, inputs[1].shape
     summed = [axis % len(left) for axis in node.numbers("lhs_contracting")] if left else []
     batch = node.numbers("lhs_batch")
@@ -223,8 +223,8 @@ def gemm_dims(node: HloNode, inputs: Specs) -> Dims:
 
 
 def _layout(node: HloNode) -> tuple[str, str, str]:
-    lhs, _, rest = str(node.attributes.get("labels", "bf01_oi01->bf01")).partition("_")
-    rhs, _, out = rest.partition("->")
+    lhs, _, kernel_and_output = str(node.attributes.get("labels", "bf01_oi01->bf01")).partition("_")
+    rhs, _, out = kernel_and_output.partition("->")
     return lhs, rhs, out
 
 
@@ -233,10 +233,10 @@ def _spatial(shape: tuple[int, ...], labels: str) -> list[int]:
 
 
 def _convolution_flops(node: HloNode, inputs: Specs, outputs: Specs) -> float:
-    """Return 2 × outputs × taps × channels; of one with a dilated operand 2 × operand × taps × outputs' channels.
+    """Return 2 × outputs × taps × channels, or 2 × operand × taps × output channels for a dilated operand.
 
-    Between the elements of a dilated left operand (the gradient of a strided convolution) stand zeros, which no library
-    multiplies. Positions in the padding count, as they do for PyTorch's convolutions.
+    The elements of a dilated left operand (the gradient of a strided convolution) are separated by zeros, which no
+    library multiplies. Positions in the padding count, as they do for PyTorch's convolutions.
     """
     if _is_batched_product(node):
         dims = _product_dims(node, inputs, outputs[0])
@@ -250,9 +250,9 @@ def _convolution_flops(node: HloNode, inputs: Specs, outputs: Specs) -> float:
 
 
 def _is_batched_product(node: HloNode) -> bool:
-    """Whether a convolution is how a TPU writes a product of several batches: each tap meets one element alone.
+    """Return whether a convolution is a TPU's way to write a product of several batches.
 
-    The left side is dilated by one more than the stride, so that output ``i`` sees nothing but element ``i``.
+    Its left side is dilated by one more than the stride, so that output ``i`` sees nothing but element ``i``.
     """
     pairs = zip(node.numbers("stride"), node.numbers("lhs_dilate"), strict=False)
     return any(dilation > 1 and dilation == stride + 1 for stride, dilation in pairs if stride > 1)
@@ -268,33 +268,33 @@ def _product_dims(node: HloNode, inputs: Specs, output: TensorSpec) -> Dims:
 
 def _conv_dims(node: HloNode, inputs: Specs, output: TensorSpec) -> Dims:
     lhs, rhs, out = _layout(node)
-    taps, places = _spatial(inputs[1].shape, rhs), _spatial(output.shape, out)
+    taps, positions = _spatial(inputs[1].shape, rhs), _spatial(output.shape, out)
     source = _spatial(inputs[0].shape, lhs)
     dilated = math.prod(node.numbers("lhs_dilate")) > 1
-    places = source if dilated else places
+    positions = source if dilated else positions
     groups = node.number("feature_group_count") * node.number("batch_group_count")
-    found = {
+    dims = {
         "n": inputs[0].shape[lhs.index("b")], "c": inputs[0].shape[lhs.index("f")],
-        "k": output.shape[out.index("f")], "h": math.prod(places[:-1]), "w": places[-1] if places else 1,
+        "k": output.shape[out.index("f")], "h": math.prod(positions[:-1]), "w": positions[-1] if positions else 1,
         "r": math.prod(taps[:-1]), "s": taps[-1] if taps else 1, "groups": groups,
         "stride": (node.numbers("lhs_dilate" if dilated else "stride") or (1,))[0],
         "dilation": (node.numbers("rhs_dilate") or (1,))[0],
     }  # fmt: skip
-    if math.prod(taps) > math.prod(places):
-        return _weight_gradient(found, node)
-    return {**found, "transposed": 1} if dilated else found
+    if math.prod(taps) > math.prod(positions):
+        return _weight_gradient_dims(dims, node)
+    return {**dims, "transposed": 1} if dilated else dims
 
 
-def _weight_gradient(found: Dims, node: HloNode) -> Dims:
-    """Return the sizes of the forward convolution whose weights' gradient this is, as for PyTorch's backward.
+def _weight_gradient_dims(dims: Dims, node: HloNode) -> Dims:
+    """Return the sizes of the forward convolution whose weight gradient this is, as for PyTorch's backward.
 
-    The images' channels stand for its batch, the images for its channels, and the output's gradient for its filter.
+    Its batch are the images' channels, its channels the images, and its filter the output's gradient.
     """
     swapped = {
-        "n": found["c"], "c": found["n"], "h": found["r"], "w": found["s"], "r": found["h"], "s": found["w"],
-        "stride": found["dilation"], "dilation": (node.numbers("stride") or (1,))[0],
+        "n": dims["c"], "c": dims["n"], "h": dims["r"], "w": dims["s"], "r": dims["h"], "s": dims["w"],
+        "stride": dims["dilation"], "dilation": (node.numbers("stride") or (1,))[0],
     }  # fmt: skip
-    return {**found, **swapped}
+    return {**dims, **swapped}
 
 
 def _inputs(program: FlatProgram, node: HloNode) -> list[TensorSpec]:
@@ -310,12 +310,12 @@ _FLOPS: dict[str, Callable[[HloNode, Specs, Specs], float]] = {
     "reduce_window": _window_flops, "select_and_scatter": _window_flops, "scatter": _scatter_flops, "fft": _fft_flops,
     "gather": _no_flops, "dynamic_update_slice": _no_flops, "sort": _no_flops,
 }  # fmt: skip
-"""Opcodes whose arithmetic is not one operation an element."""
+"""Opcodes whose arithmetic is not one operation per element."""
 
 _TRAFFIC: dict[str, Callable[[list[float], list[float]], tuple[float, float]]] = {
-    **dict.fromkeys(("gather", "dynamic_slice", "slice"), lambda read, made: (made[0] + sum(read[1:]), made[0])),
-    **dict.fromkeys(("iota", "constant", "rng_bit_generator"), lambda _, made: (0.0, sum(made))),
-    "dynamic_update_slice": lambda read, _: (read[1], read[1]), "scatter": _scattered,
-    "copy": lambda read, made: (read[0], made[0]),
+    **dict.fromkeys(("gather", "dynamic_slice", "slice"), lambda read, out: (out[0] + sum(read[1:]), out[0])),
+    **dict.fromkeys(("iota", "constant", "rng_bit_generator"), lambda _, out: (0.0, sum(out))),
+    "dynamic_update_slice": lambda read, _: (read[1], read[1]), "scatter": _scatter_traffic,
+    "copy": lambda read, written: (read[0], written[0]),
 }  # fmt: skip
 """Opcodes that do not read all of their operands or write all of their results."""

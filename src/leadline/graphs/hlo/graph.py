@@ -1,11 +1,11 @@
-"""Make the op graph of a parsed module: one op for each kernel, with what it computes, reads and writes."""
+"""Build the op graph of a parsed module: one op per kernel, with its arithmetic, reads and writes."""
 
 from collections.abc import Sequence
 
 from leadline.core.graph import Op, OpGraph, OpKind, Stage, TensorSpec
 from leadline.graphs.hlo.costs import (
     ALIASES,
-    JOINTS,
+    MEMORY_NAMES,
     MOVES,
     base_opcode,
     node_dims,
@@ -20,26 +20,26 @@ from leadline.graphs.hlo.memory import argument_roles, storage_events
 from leadline.graphs.hlo.module import Module, size_bytes
 from leadline.graphs.hlo.stages import node_stages
 
-MATRIX = ("dot", "convolution", "custom_call")
+PRODUCTS = ("dot", "convolution", "custom_call")
 SLICES = frozenset({"dynamic_slice", "slice"})
 
 
 def build_op_graph(
-    module: Module, what: str, *, form: FusionMode = FusionMode.FUSED, device_type: str = "cuda"
+    module: Module, source_name: str, *, form: FusionMode = FusionMode.FUSED, device_type: str = "cuda"
 ) -> tuple[OpGraph, tuple[str, ...]]:
-    """Return the op graph of a module, and notes about what had to be assumed.
+    """Return the op graph of a module, and notes about assumptions.
 
-    A module that a compiler has scheduled is taken as it is, one op for each of its kernels; any other is grouped into
-    kernels by ``form``. float32 products run in TF32 where the device has it, as XLA lets them on a GPU, unless the
-    module asks for a higher precision.
+    A module that a compiler has scheduled keeps its kernels, one op each. Any other is grouped into kernels by
+    ``form``. float32 products run in TF32 where the device has it, as XLA lets them on a GPU, unless the module asks
+    for a higher precision.
 
     Raises:
-        InvalidInput: a computation or an operand is missing.
+        InvalidInput: A computation or an operand is missing.
     """
-    program = flatten(module, what)
+    program = flatten(module, source_name)
     stages = node_stages(program)
     kernels = compiled_kernels(program) if module.is_scheduled else fuse_kernels(program, stages, form)
-    kernels = [one for one in kernels if not _is_bookkeeping(program, one)]
+    kernels = [kernel for kernel in kernels if not _is_bookkeeping(program, kernel)]
     roles = argument_roles(program, stages)
     ops = _ops(program, kernels, stages, device_type, module.devices)
     graph = OpGraph(
@@ -49,7 +49,7 @@ def build_op_graph(
         parameter_bytes=roles.parameter_bytes,
         device_type=device_type,
         source=module.dialect,
-        fallbacks={"loop of unknown length": sum("depends on data" in one for one in program.notes)}
+        fallbacks={"loop of unknown length": sum("depends on data" in kernel for kernel in program.notes)}
         if program.notes
         else {},
     )
@@ -57,9 +57,9 @@ def build_op_graph(
 
 
 def _is_bookkeeping(program: FlatProgram, kernel: FusedKernel) -> bool:
-    """Whether a kernel only counts: whole numbers, one at a time."""
+    """Return whether a kernel only counts: it writes single whole numbers."""
     specs = [program.values[value] for value in kernel.writes]
-    return all(not one.shape and "float" not in one.dtype for one in specs)
+    return all(not spec.shape and "float" not in spec.dtype for spec in specs)
 
 
 def _ops(
@@ -67,9 +67,9 @@ def _ops(
 ) -> list[Op]:
     made_by: dict[int, int] = {}
     ops = []
-    for place, kernel in enumerate(kernels):
+    for position, kernel in enumerate(kernels):
         for value in kernel.writes:
-            made_by[value] = place
+            made_by[value] = position
         ops.append(_op(program, kernel, stages, device_type, devices, made_by))
     return ops
 
@@ -82,13 +82,13 @@ def _op(
     devices: int,
     made_by: dict[int, int],
 ) -> Op:
-    nodes = [program.nodes[place] for place in kernel.nodes]
+    nodes = [program.nodes[position] for position in kernel.nodes]
     last = nodes[-1]
-    inner = [one for node in nodes for one in (node.inner.nodes if node.inner else [node])]
+    inner = [part for node in nodes for part in (node.inner.nodes if node.inner else [node])]
     owner = last.inner or program
     stage = stages[kernel.nodes[-1]]
-    main = max(inner, key=lambda one: node_flops(owner, one) if one.opcode in MATRIX else -1.0)
-    is_matrix = main.opcode in MATRIX and node_flops(owner, main) > 0
+    main = max(inner, key=lambda part: node_flops(owner, part) if part.opcode in PRODUCTS else -1.0)
+    is_matrix = main.opcode in PRODUCTS and node_flops(owner, main) > 0
     kind = node_kind(owner, main) if is_matrix or len(inner) == 1 else _chain_kind(owner, inner)
     if stage is Stage.OPTIMIZER and kind is OpKind.ELEMENTWISE:
         kind = OpKind.OPTIMIZER
@@ -98,10 +98,10 @@ def _op(
     dims = node_dims(owner, main) if is_matrix or len(inner) == 1 else {}
     if kind is OpKind.COMMUNICATION and not dims["ranks"]:
         dims = {**dims, "ranks": devices}
-    real = [one for one in inner if one.opcode not in ALIASES]
+    computing = [part for part in inner if part.opcode not in ALIASES]
     makers = {made_by[value] for value in kernel.reads if value in made_by}
     return Op(
-        name=f"xla.{'fusion' if len(real) > 1 else base_opcode(last)}",
+        name=f"xla.{'fusion' if len(computing) > 1 else base_opcode(last)}",
         kind=kind,
         stage=stage,
         dtype=_dtype(owner, main if is_matrix else None, inputs, outputs, device_type),
@@ -117,11 +117,11 @@ def _op(
 
 
 def _traffic(program: FlatProgram, kernel: FusedKernel, nodes: Sequence[HloNode]) -> tuple[float, float]:
-    """Return the bytes read and written; a product reads an operand that is spread over more dimensions as it lies."""
-    lying = float(sum(size_bytes(program.values[value]) for value in kernel.reads))
+    """Return the bytes read and written. A product reads a broadcast operand at its stored size."""
+    stored_bytes = float(sum(size_bytes(program.values[value]) for value in kernel.reads))
     if len(nodes) == 1:
         read, written = node_traffic(program, nodes[0])
-        return (min(read, lying) if nodes[0].opcode in MATRIX else read), written
+        return (min(read, stored_bytes) if nodes[0].opcode in PRODUCTS else read), written
     written = float(sum(_written_bytes(program, value) for value in kernel.writes))
     return float(sum(_read_bytes(program, value, nodes) for value in kernel.reads)), written
 
@@ -132,7 +132,7 @@ def _written_bytes(program: FlatProgram, value: int) -> int:
 
 
 def _read_bytes(program: FlatProgram, value: int, nodes: Sequence[HloNode]) -> int:
-    """Return what a chain reads of a value: its slices, if it takes nothing else of it."""
+    """Return the bytes that a chain reads of a value: its slices if it reads nothing else of it."""
     whole, sliced = size_bytes(program.values[value]), 0
     aliases = {value}
     for node in nodes:
@@ -148,7 +148,7 @@ def _read_bytes(program: FlatProgram, value: int, nodes: Sequence[HloNode]) -> i
 
 
 def _chain_kind(program: FlatProgram, nodes: Sequence[HloNode]) -> OpKind:
-    """Name a chain by what it holds."""
+    """Return the kind of a chain by its opcodes."""
     opcodes = {base_opcode(node) for node in nodes}
     if opcodes <= MOVES | ALIASES | {"dynamic_update_slice"}:
         return OpKind.COPY
@@ -172,21 +172,21 @@ def _dtype(
     if main is not None:
         dtype = program.values[main.inputs[0]].dtype
         return "tf32" if dtype == "float32" and device_type == "cuda" and not main.number("precise", 0) else dtype
-    named = [one.dtype for one in (*outputs, *inputs)]
-    return next((dtype for dtype in named if "float" in dtype), named[0] if named else "float32")
+    dtypes = [spec.dtype for spec in (*outputs, *inputs)]
+    return next((dtype for dtype in dtypes if "float" in dtype), dtypes[0] if dtypes else "float32")
 
 
 def _unknown_calls(program: FlatProgram, kernels: Sequence[FusedKernel]) -> list[str]:
-    """Name the custom calls whose arithmetic nobody told."""
-    found: dict[str, int] = {}
+    """Return notes about custom calls whose arithmetic is unknown."""
+    counts: dict[str, int] = {}
     for kernel in kernels:
-        for place in kernel.nodes:
-            node = program.nodes[place]
+        for position in kernel.nodes:
+            node = program.nodes[position]
             target = str(node.attributes.get("target", ""))
             unknown = node.opcode == "custom_call" and node_kind(program, node) is OpKind.OTHER
-            if unknown and target and target not in JOINTS:
-                found[target] = found.get(target, 0) + node.count
+            if unknown and target and target not in MEMORY_NAMES:
+                counts[target] = counts.get(target, 0) + node.count
     return [
-        f"custom call {target} ({count} ×) counts by its traffic alone: its arithmetic is not known"
-        for target, count in found.items()
+        f"custom call {target} ({count} ×) counts by its traffic alone: its arithmetic is unknown"
+        for target, count in counts.items()
     ]

@@ -1,4 +1,4 @@
-"""Parse HLO text: what XLA dumps, and what ``.as_text()`` of a compiled module writes."""
+"""Parse HLO text, as XLA dumps it and ``.as_text()`` of a compiled module writes it."""
 
 import re
 from collections.abc import Iterator
@@ -12,8 +12,8 @@ _HEADER = re.compile(r"^\s*(?P<entry>ENTRY\s+)?%?(?P<name>[\w.\-]+)\s*(?:\(.*\)\
 _RESULT = re.compile(r"^\s*(?P<root>ROOT\s+)?%?(?P<name>[\w.\-]+)\s*=\s*")
 _SHAPE = re.compile(r"(?P<dtype>[a-z]\w*)\[(?P<dims>[^\]]*)\]")
 _LAYOUT = re.compile(r"[a-z]\w*\[[^\]]*\](\{[^}]*\})?")
-_NEAR = re.compile(r"S\(\d+\)")
-"""A memory space in a layout: anything but the device's main memory, which is not written."""
+_ON_CHIP = re.compile(r"S\(\d+\)")
+"""A memory space in a layout, which is only written for memory other than the device's main memory."""
 
 _ALIAS = re.compile(r"\{(\d*)\}: \((\d+),")
 _SCOPE = re.compile(r'op_name="((?:[^"\\]|\\.)*)"')
@@ -30,17 +30,17 @@ _WORDS = {
 _OPENING, _CLOSING = "([{", ")]}"
 
 
-def parse_hlo(text: str, what: str) -> Module:
-    """Return the module that HLO text holds; ``what`` names the text in errors.
+def parse_hlo(text: str, source_name: str) -> Module:
+    """Return the module in HLO text. ``source_name`` names the text in errors.
 
     Raises:
-        InvalidInput: the text is no HLO, or a line cannot be read (with its number).
+        InvalidInput: The text is no HLO, or a line cannot be read (with its number).
     """
     computations: dict[str, Computation] = {}
     current: Computation | None = None
     entry, head = "", ""
-    for number, raw in enumerate(text.splitlines(), 1):
-        line = _COMMENT.sub("", raw) if "/*" in raw else raw
+    for number, text_line in enumerate(text.splitlines(), 1):
+        line = _COMMENT.sub("", text_line) if "/*" in text_line else text_line
         if line.startswith("HloModule"):
             head = line
         elif current is None:
@@ -51,13 +51,13 @@ def parse_hlo(text: str, what: str) -> Module:
         elif line.strip() == "}" or line.startswith("}"):
             current = None
         elif line.strip():
-            _read_line(line, current, f"{what}:{number}")
+            _read_line(line, current, f"{source_name}:{number}")
     if not head or not entry:
-        raise InvalidInput(f"{what} is not HLO text: it has no {'ENTRY' if head else 'HloModule'} line; write it with "
-                           "compiled.as_text()")  # fmt: skip
-    for one in computations.values():
-        one.parameters.sort(key=lambda parameter: _order(one, parameter[0]))
-        one.labels = tuple(_order_labels(one))
+        missing = "ENTRY" if head else "HloModule"
+        raise InvalidInput(f"{source_name} is not HLO text: it has no {missing} line; write it with compiled.as_text()")
+    for computation in computations.values():
+        computation.parameters.sort(key=lambda parameter: _parameter_index(computation, parameter[0]))
+        computation.labels = tuple(_parameter_labels(computation))
     devices = 1
     for count in re.findall(r"(?:num_partitions|replica_count)=(\d+)", head):
         devices *= int(count)
@@ -65,33 +65,35 @@ def parse_hlo(text: str, what: str) -> Module:
 
 
 def _aliases(head: str) -> dict[int, int]:
-    place = head.find("input_output_alias={")
-    if place < 0:
+    start = head.find("input_output_alias={")
+    if start < 0:
         return {}
-    return {int(result or 0): int(argument) for result, argument in _ALIAS.findall(head[place:])}
+    return {int(result or 0): int(argument) for result, argument in _ALIAS.findall(head[start:])}
 
 
-def _order(computation: Computation, name: str) -> int:
-    return next(one.number("index", 0) for one in computation.instructions if one.name == name)
+def _parameter_index(computation: Computation, name: str) -> int:
+    return next(instruction.number("index", 0) for instruction in computation.instructions if instruction.name == name)
 
 
-def _order_labels(computation: Computation) -> Iterator[str]:
-    known = {one.name: one for one in computation.instructions if one.opcode == "parameter"}
+def _parameter_labels(computation: Computation) -> Iterator[str]:
+    parameters = {
+        instruction.name: instruction for instruction in computation.instructions if instruction.opcode == "parameter"
+    }
     for name, _ in computation.parameters:
-        yield known[name].scope
+        yield parameters[name].scope
 
 
 def _read_line(line: str, computation: Computation, where: str) -> None:
     match = _RESULT.match(line)
     if match is None:
-        raise InvalidInput(f"{where}: {line.strip()[:60]!r} is not an HLO instruction: write the text again, whole")
+        raise InvalidInput(f"{where}: {line.strip()[:60]!r} is not an HLO instruction: export the whole text again")
     place = match.end()
     end = _closing(line, place) + 1 if line[place] == "(" else line.index(" ", place)
     shape = line[place:end]
     place = end + 1
     opening = line.find("(", place)
     if opening < 0:
-        raise InvalidInput(f"{where}: {line.strip()[:60]!r} ends before its operands: write the text again, whole")
+        raise InvalidInput(f"{where}: {line.strip()[:60]!r} ends before its operands: export the whole text again")
     closing = _closing(line, opening)
     opcode = line[place:opening].strip().replace("-", "_")
     inside = line[opening + 1 : closing]
@@ -100,21 +102,21 @@ def _read_line(line: str, computation: Computation, where: str) -> None:
         TensorSpec(tuple(int(size.lstrip("<=")) for size in dims.split(",") if size), torch_dtype(dtype, where))
         for dtype, dims in _SHAPE.findall(shape)
     )
-    one = _instruction(match["name"], opcode, inside, attributes, results, shape.startswith("("))
-    near = tuple(place for place, text in enumerate(_LAYOUT.findall(shape)) if _NEAR.search(text))
+    instruction = _instruction(match["name"], opcode, inside, attributes, results, shape.startswith("("))
+    near = tuple(place for place, text in enumerate(_LAYOUT.findall(shape)) if _ON_CHIP.search(text))
     if near:
-        one.attributes["near"] = near
+        instruction.attributes["near"] = near
     if opcode == "parameter":
-        computation.parameters.append((one.name, results[0] if results else TensorSpec((), "token")))
-    computation.instructions.append(one)
+        computation.parameters.append((instruction.name, results[0] if results else TensorSpec((), "token")))
+    computation.instructions.append(instruction)
     if match["root"] or not computation.returned:
-        computation.returned = (one.name,) if match["root"] else ()
+        computation.returned = (instruction.name,) if match["root"] else ()
 
 
 def _instruction(
     name: str, opcode: str, inside: str, text: str, results: tuple[TensorSpec, ...], nested: bool
 ) -> Instruction:
-    found: dict[str, Attribute] = {}
+    attributes: dict[str, Attribute] = {}
     called: list[str] = []
     for key, value in _pairs(text):
         if key in ("calls", "to_apply", "condition", "body", "true_computation", "false_computation"):
@@ -122,9 +124,9 @@ def _instruction(
         elif key in ("branch_computations", "called_computations"):
             called.extend(_NAME.findall(value))
         else:
-            _attribute(key, value, found)
+            _add_attribute(key, value, attributes)
     if opcode in ("constant", "parameter"):
-        _literal(opcode, inside, found)
+        _add_literal(opcode, inside, attributes)
         operands: tuple[str, ...] = ()
     else:
         operands = tuple(part.split()[-1].lstrip("%") for part in _split(inside) if part.strip())
@@ -132,33 +134,40 @@ def _instruction(
         operands = ()
     scope = _SCOPE.search(text)
     return Instruction(
-        name, opcode, operands, results, tuple(called), found, scope[1].replace("\\'", "'") if scope else "", nested
+        name,
+        opcode,
+        operands,
+        results,
+        tuple(called),
+        attributes,
+        scope[1].replace("\\'", "'") if scope else "",
+        nested,
     )
 
 
-def _attribute(key: str, value: str, found: dict[str, Attribute]) -> None:
-    """Write one attribute in the words both parsers share."""
+def _add_attribute(key: str, value: str, attributes: dict[str, Attribute]) -> None:
+    """Add one attribute under the name that both parsers share."""
     if key in _LISTS:
-        found[_LISTS[key]] = _numbers(value)
+        attributes[_LISTS[key]] = _numbers(value)
     elif key in ("index", "feature_group_count", "batch_group_count"):
-        found[key] = int(value)
+        attributes[key] = int(value)
     elif key in _WORDS:
-        found[_WORDS[key]] = value.strip('"')
+        attributes[_WORDS[key]] = value.strip('"')
     elif key == "window":
-        _window(value, found)
+        _add_window(value, attributes)
     elif key == "operand_precision":
-        found["precise"] = int("high" in value)
+        attributes["precise"] = int("high" in value)
     elif key == "replica_groups":
-        found["ranks"] = _ranks(value)
+        attributes["ranks"] = _ranks(value)
     if key == "backend_config" and (trips := _TRIPS.search(value)):
-        found["trips"] = int(trips[1])
+        attributes["trips"] = int(trips[1])
 
 
-def _window(value: str, found: dict[str, Attribute]) -> None:
+def _add_window(value: str, attributes: dict[str, Attribute]) -> None:
     for word in value.strip("{}").split():
         name, _, sizes = word.partition("=")
         if name in ("size", "stride", "lhs_dilate", "rhs_dilate", "pad"):
-            found[name] = tuple(int(size.partition("_")[0]) for size in sizes.split("x"))
+            attributes[name] = tuple(int(size.partition("_")[0]) for size in sizes.split("x"))
 
 
 def _ranks(value: str) -> int:
@@ -168,14 +177,14 @@ def _ranks(value: str) -> int:
     return len(_numbers(value.lstrip("{").partition("}")[0]))
 
 
-def _literal(opcode: str, inside: str, found: dict[str, Attribute]) -> None:
+def _add_literal(opcode: str, inside: str, attributes: dict[str, Attribute]) -> None:
     word = inside.strip()
     if opcode == "parameter":
-        found["index"] = int(word)
+        attributes["index"] = int(word)
     elif re.fullmatch(r"-?\d+", word):
-        found["value"] = int(word)
+        attributes["value"] = int(word)
     elif word in ("true", "false"):
-        found["value"] = int(word == "true")
+        attributes["value"] = int(word == "true")
 
 
 def _numbers(text: str) -> tuple[int, ...]:
@@ -190,16 +199,16 @@ def _pairs(text: str) -> Iterator[tuple[str, str]]:
 
 
 def _split(text: str) -> Iterator[str]:
-    """Yield the parts between commas that stand in no bracket and no quotes."""
+    """Yield the parts between commas outside of brackets and quotes."""
     if not any(sign in text for sign in '([{"'):
         yield from text.split(",")
         return
-    depth, start, quoted, place = 0, 0, False, 0
-    while place < len(text):
-        sign = text[place]
+    depth, start, quoted, position = 0, 0, False, 0
+    while position < len(text):
+        sign = text[position]
         if quoted:
             if sign == "\\":
-                place += 1
+                position += 1
             quoted = sign != '"'
         elif sign == '"':
             quoted = True
@@ -208,19 +217,19 @@ def _split(text: str) -> Iterator[str]:
         elif sign in _CLOSING:
             depth -= 1
         elif sign == "," and depth == 0:
-            yield text[start:place]
-            start = place + 1
-        place += 1
+            yield text[start:position]
+            start = position + 1
+        position += 1
     yield text[start:]
 
 
 def _closing(text: str, opening: int) -> int:
-    """Return the place of the parenthesis that closes the one at ``opening``; the end of the text if none does."""
+    """Return the position of the parenthesis that closes the one at ``opening``, or the end of the text."""
     depth = 0
     quoted = False
-    for place in range(opening, len(text)):
-        sign = text[place]
-        if sign == '"' and text[place - 1] != "\\":
+    for position in range(opening, len(text)):
+        sign = text[position]
+        if sign == '"' and text[position - 1] != "\\":
             quoted = not quoted
         elif quoted:
             continue
@@ -229,5 +238,5 @@ def _closing(text: str, opening: int) -> int:
         elif sign == ")":
             depth -= 1
             if depth == 0:
-                return place
+                return position
     return len(text) - 1

@@ -16,11 +16,11 @@ LIBRARY = frozenset({
     "outfeed", "send", "recv", "fusion", "copy", "copy_start", "dynamic_gather", "map", "batch_norm_training",
     "batch_norm_grad", "batch_norm_inference",
 })  # fmt: skip
-"""What runs as a kernel of its own, and reads its operands from memory."""
+"""Opcodes that run as kernels of their own, and read their operands from memory."""
 
 
 class FusionMode(StrEnum):
-    """Whose traffic is counted: a compiler's, or that of a framework which runs each call by itself."""
+    """The system whose traffic is counted: a compiler, or a framework that runs each call by itself."""
 
     FUSED = "fused"
     EAGER = "eager"
@@ -28,9 +28,13 @@ class FusionMode(StrEnum):
 
 @dataclass(slots=True)
 class FusedKernel:
-    """Nodes that run together; ``reads`` and ``writes`` are values in memory, aliases followed to their own.
+    """Nodes that run together.
 
-    ``before`` has the bit of each kernel that must have run.
+    Attributes:
+        reads: Values in memory that it reads, with aliases resolved.
+        writes: Values in memory that it writes.
+        call: Call of the user's program that it belongs to.
+        before: Kernels that must have run, as a set of bits.
     """
 
     nodes: list[int]
@@ -42,7 +46,7 @@ class FusedKernel:
 
 
 class KernelMerger:
-    """Kernels as they are joined; each set keeps what must run before it."""
+    """Merges kernels one after the other, and tracks which ones must run first."""
 
     def __init__(self, program: FlatProgram, form: FusionMode, biased: set[int]) -> None:
         self.program, self.form, self.biased = program, form, biased
@@ -52,26 +56,26 @@ class KernelMerger:
         self.by_read: dict[int, list[int]] = {}
 
     def add(self, kernel: FusedKernel, stage: Stage) -> None:
-        """Join a kernel to the first that takes it, else keep it by itself."""
+        """Merge a kernel into the first one that fits, else add it by itself."""
         kernel.before = self._ancestors(kernel.reads)
         product = next((self.maker[value] for value in kernel.reads if value in self.biased), None)
         if product is not None:
-            self._end(product, kernel)
+            self._extend_product(product, kernel)
             return
         traits = self._traits(kernel, stage)
         if traits:
-            for place in self._candidates(kernel):
-                if self.traits[place] == traits and not self._follows(kernel, place):
-                    self._join(place, kernel)
+            for position in self._candidates(kernel):
+                if self.traits[position] == traits and not self._is_separated(kernel, position):
+                    self._join(position, kernel)
                     return
-        place = len(self.kernels)
+        position = len(self.kernels)
         self.kernels.append(kernel)
         self.traits.append(traits)
-        self._note(place, kernel)
+        self._index(position, kernel)
 
     def _traits(self, kernel: FusedKernel, stage: Stage) -> tuple[object, ...]:
-        """Return what kernels must have in common to be joined; () for one that never is."""
-        nodes = [self.program.nodes[place] for place in kernel.nodes]
+        """Return the properties that merged kernels have in common, or () for a kernel that is never merged."""
+        nodes = [self.program.nodes[position] for position in kernel.nodes]
         if any(base_opcode(node) in LIBRARY or node.inner is not None for node in nodes) or not kernel.reads:
             return ()
         if self.form is FusionMode.EAGER:
@@ -83,7 +87,7 @@ class KernelMerger:
         return (most, kernel.loop, True in reductions)
 
     def _candidates(self, kernel: FusedKernel) -> list[int]:
-        found: dict[int, None] = {}
+        candidates: dict[int, None] = {}
         largest = sorted(kernel.reads, key=lambda value: -element_count(self.program.values[value]))
         for value in largest[:6] if self.form is FusionMode.FUSED else largest:
             if self.form is FusionMode.FUSED and element_count(self.program.values[value]) * 4 < element_count(
@@ -91,77 +95,79 @@ class KernelMerger:
             ):
                 continue
             if value in self.maker:
-                found[self.maker[value]] = None
-            found.update(dict.fromkeys(self.by_read.get(value, ())))
-        return list(found)
+                candidates[self.maker[value]] = None
+            candidates.update(dict.fromkeys(self.by_read.get(value, ())))
+        return list(candidates)
 
-    def _follows(self, kernel: FusedKernel, place: int) -> bool:
-        """Whether something between a kernel and the one at ``place`` must run before the one and after the other."""
+    def _is_separated(self, kernel: FusedKernel, position: int) -> bool:
+        """Return whether a third kernel must run between a kernel and the one at ``position``."""
         direct = {self.maker[value] for value in kernel.reads if value in self.maker}
-        if place in direct and not self._same_elements(kernel, place):
+        if position in direct and not self._same_elements(kernel, position):
             return True
-        return any(self.kernels[one].before >> place & 1 for one in direct - {place})
+        return any(self.kernels[maker].before >> position & 1 for maker in direct - {position})
 
-    def _same_elements(self, kernel: FusedKernel, place: int) -> bool:
-        """Whether what a kernel reads of the one at ``place`` has its own shape: else it waits for the whole of it."""
+    def _same_elements(self, kernel: FusedKernel, position: int) -> bool:
+        """Return whether the values read from the kernel at ``position`` have its shape; else it needs all of them."""
         size = max(element_count(self.program.values[value]) for value in kernel.writes)
-        shared = [value for value in kernel.reads if self.maker.get(value) == place]
+        shared = [value for value in kernel.reads if self.maker.get(value) == position]
         return self.form is FusionMode.EAGER or all(
             element_count(self.program.values[value]) == size for value in shared
         )
 
     def _ancestors(self, reads: list[int]) -> int:
-        found = 0
+        ancestors = 0
         for value in reads:
             if value in self.maker:
-                place = self.maker[value]
-                found |= 1 << place | self.kernels[place].before
-        return found
+                position = self.maker[value]
+                ancestors |= 1 << position | self.kernels[position].before
+        return ancestors
 
-    def _join(self, place: int, kernel: FusedKernel) -> None:
-        into = self.kernels[place]
-        into.nodes = sorted({*into.nodes, *kernel.nodes})
-        into.writes = [*into.writes, *kernel.writes]
-        into.reads = [value for value in dict.fromkeys((*into.reads, *kernel.reads)) if value not in into.writes]
-        into.before |= kernel.before & ~(1 << place)
-        self._note(place, kernel)
+    def _join(self, position: int, kernel: FusedKernel) -> None:
+        target = self.kernels[position]
+        target.nodes = sorted({*target.nodes, *kernel.nodes})
+        target.writes = [*target.writes, *kernel.writes]
+        target.reads = [value for value in dict.fromkeys((*target.reads, *kernel.reads)) if value not in target.writes]
+        target.before |= kernel.before & ~(1 << position)
+        self._index(position, kernel)
 
-    def _end(self, place: int, kernel: FusedKernel) -> None:
-        """Let a product write what the rest of its call makes of it."""
-        into = self.kernels[place]
-        self._join(place, kernel)
-        into.writes = kernel.writes
-        into.reads = [value for value in into.reads if value not in self.biased or self.maker.get(value) != place]
+    def _extend_product(self, position: int, kernel: FusedKernel) -> None:
+        """Let a product write the result that the other nodes of its call make of it."""
+        target = self.kernels[position]
+        self._join(position, kernel)
+        target.writes = kernel.writes
+        target.reads = [
+            value for value in target.reads if value not in self.biased or self.maker.get(value) != position
+        ]
 
-    def _note(self, place: int, kernel: FusedKernel) -> None:
+    def _index(self, position: int, kernel: FusedKernel) -> None:
         for value in kernel.writes:
-            self.maker[value] = place
+            self.maker[value] = position
         for value in kernel.reads:
-            self.by_read.setdefault(value, []).append(place)
+            self.by_read.setdefault(value, []).append(position)
 
     def ordered(self) -> list[FusedKernel]:
-        """Return the kernels each after what it reads, and else in the program's order."""
-        waits = [{self.maker[value] for value in one.reads if value in self.maker} - {place}
-                 for place, one in enumerate(self.kernels)]  # fmt: skip
+        """Return the kernels, each after those it reads from, else in the program's order."""
+        waits = [{self.maker[value] for value in kernel.reads if value in self.maker} - {position}
+                 for position, kernel in enumerate(self.kernels)]  # fmt: skip
         followers: dict[int, list[int]] = {}
-        for place, earlier in enumerate(waits):
-            for one in earlier:
-                followers.setdefault(one, []).append(place)
-        ready = [(one.nodes[-1], place) for place, one in enumerate(self.kernels) if not waits[place]]
+        for position, earlier in enumerate(waits):
+            for kernel in earlier:
+                followers.setdefault(kernel, []).append(position)
+        ready = [(kernel.nodes[-1], position) for position, kernel in enumerate(self.kernels) if not waits[position]]
         heapify(ready)
-        found: list[FusedKernel] = []
+        kernels: list[FusedKernel] = []
         while ready:
-            place = heappop(ready)[1]
-            found.append(self.kernels[place])
-            for later in followers.get(place, ()):
-                waits[later].discard(place)
+            position = heappop(ready)[1]
+            kernels.append(self.kernels[position])
+            for later in followers.get(position, ()):
+                waits[later].discard(position)
                 if not waits[later]:
                     heappush(ready, (self.kernels[later].nodes[-1], later))
-        return found
+        return kernels
 
 
 def over_columns(program: FlatProgram, node: HloNode) -> bool:
-    """Whether a reduction leaves the last dimension: it then runs across rows, and not within one kernel's."""
+    """Return whether a reduction keeps the last dimension. It then runs across rows, not within one."""
     rank = len(program.values[node.inputs[0]].shape)
     dims = node.numbers("dimensions")
     rows = [axis for axis in range(rank) if program.values[node.inputs[0]].shape[axis] > 1]

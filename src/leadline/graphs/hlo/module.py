@@ -1,4 +1,4 @@
-"""A parsed module: computations of instructions, in HLO's words whichever text they were read from."""
+"""A parsed module: computations of instructions, with HLO's names for either text format."""
 
 import math
 from dataclasses import dataclass, field
@@ -15,17 +15,17 @@ DTYPES = {
     "c64": "complex64", "c128": "complex128", "complex<f32>": "complex64", "complex<f64>": "complex128",
     "token": "token", "opaque": "token",
 }  # fmt: skip
-"""Element types of both texts → PyTorch's names; a type of less than a byte counts as one."""
+"""Element types of both formats → PyTorch's names. A type smaller than a byte counts as one."""
 
 
 class WithAttributes:
-    """What has attributes by name, and reads them as numbers."""
+    """An object with named attributes that can be read as numbers."""
 
     __slots__ = ()
     attributes: dict[str, Attribute]
 
     def numbers(self, name: str) -> tuple[int, ...]:
-        """Return an attribute that is a list of numbers; empty where it is absent."""
+        """Return an attribute that is a list of numbers, or () if it is absent."""
         value = self.attributes.get(name, ())
         return value if isinstance(value, tuple) else ()
 
@@ -40,15 +40,15 @@ class Instruction(WithAttributes):
     """One instruction of a computation.
 
     Attributes:
-        name: unique in its computation; of several results, number ``i`` is read as ``name#i``.
-        opcode: HLO's word with underscores, such as ``dot``, ``broadcast`` or ``reduce_window``.
-        operands: names of what it reads, in order.
-        results: shapes and dtypes of its results; ``nested`` says that HLO counts them as one tuple.
-        called: names of the computations it runs (the condition before the body, of a ``while``).
-        attributes: what else decides its size, normalised by the parsers.
-        scope: where in the user's program it stands, such as ``jit(step)/transpose(jvp(Block_0))/mul``; ``""`` if
-            the text does not say.
-        origin: the place in the user's own code that it comes from, outside of installed packages; ``""`` if unknown.
+        name: Unique in its computation. Result ``i`` of several is read as ``name#i``.
+        opcode: HLO's name with underscores, such as ``dot``, ``broadcast`` or ``reduce_window``.
+        operands: Names of its operands, in order.
+        results: Shapes and dtypes of its results.
+        nested: HLO counts the results as one tuple.
+        called: Names of the computations it runs. A ``while`` has its condition before its body.
+        attributes: Other properties that decide its size, normalized by the parsers.
+        scope: Place in the user's program, such as ``jit(step)/transpose(jvp(Block_0))/mul``, or "" if unknown.
+        origin: Place in the user's own code, outside of installed packages, or "" if unknown.
     """
 
     name: str
@@ -64,22 +64,25 @@ class Instruction(WithAttributes):
 
 @dataclass(slots=True)
 class Computation:
-    """A function or region: its parameters in order, its instructions in order, and the names it returns."""
+    """A function or region: its parameters and instructions in order, and the names it returns."""
 
     name: str
     parameters: list[tuple[str, TensorSpec]] = field(default_factory=list)
     instructions: list[Instruction] = field(default_factory=list)
     returned: tuple[str, ...] = ()
     labels: tuple[str, ...] = ()
-    """What the parameters are called in the user's program, where the text says."""
+    """Names of the parameters in the user's program, if the text has them."""
 
 
 @dataclass(slots=True)
 class Module:
-    """All computations by name, which of them is run, and which results take the memory of which parameters.
+    """All computations of a program.
 
-    ``is_scheduled`` is set when a compiler has fused and ordered the instructions already; ``devices`` is how many run
-    the module together.
+    Attributes:
+        entry: Name of the computation that is run.
+        aliases: Parameter whose memory each result takes.
+        is_scheduled: A compiler has fused and ordered the instructions already.
+        devices: Devices that run the module together.
     """
 
     entry: str
@@ -94,7 +97,7 @@ def torch_dtype(word: str, where: str) -> str:
     """Return PyTorch's name of an element type.
 
     Raises:
-        InvalidInput: no such type is known.
+        InvalidInput: The type is unknown.
     """
     folded = word.lower()
     if folded in DTYPES:
@@ -106,7 +109,7 @@ def torch_dtype(word: str, where: str) -> str:
         return "float8_e5m2"
     if folded.startswith(("f8", "f4", "f6")):
         return "float8_e4m3fn"
-    raise InvalidInput(f"{where}: the element type {word!r} is not known: write the module with standard types")
+    raise InvalidInput(f"{where}: the element type {word!r} is unknown: write the module with standard types")
 
 
 def element_count(spec: TensorSpec) -> int:
@@ -115,5 +118,5 @@ def element_count(spec: TensorSpec) -> int:
 
 
 def size_bytes(spec: TensorSpec) -> int:
-    """Return the bytes of a tensor; a token has none."""
+    """Return the bytes of a tensor. A token has none."""
     return element_count(spec) * BYTES_PER_ELEMENT.get(spec.dtype, 0)

@@ -1,4 +1,4 @@
-"""Read a saved StableHLO or HLO text file into the op graph of the step that it holds."""
+"""Read a saved StableHLO or HLO text file into the op graph of its step."""
 
 from pathlib import Path
 
@@ -12,17 +12,17 @@ from leadline.graphs.hlo.kernel_merge import FusionMode
 from leadline.graphs.hlo.module import Module
 from leadline.graphs.hlo.stablehlo_text import parse_stablehlo
 
-FUSED_NOTE = "element-wise chains are grouped as XLA would fuse them: the compiler's own choice differs in places"
+FUSED_NOTE = "element-wise chains are grouped as XLA would fuse them: the compiler's own choice may differ"
 BYTECODE = b"ML\xefR"
 
 
 def read_hlo(workload: Workload, *, device_type: str = "cuda") -> TracedJob:
-    """Return the step that the text file named by ``workload`` holds (implements ``GraphSource``).
+    """Return the step in the text file that ``workload`` names (implements ``GraphSource``).
 
-    StableHLO and HLO that no compiler has touched are grouped into kernels; scheduled HLO is taken as it stands.
+    Uncompiled StableHLO and HLO is grouped into kernels. Scheduled HLO keeps its kernels.
 
     Raises:
-        InvalidInput: the file cannot be read, is no such text, or trains nothing where training was asked for.
+        InvalidInput: The file cannot be read, is no such text, or does not train although the workload does.
     """
     reference = workload.model.reference
     path = Path(reference)
@@ -30,7 +30,7 @@ def read_hlo(workload: Workload, *, device_type: str = "cuda") -> TracedJob:
         content = path.read_bytes()
         if content.startswith(BYTECODE):
             raise InvalidInput(
-                f"{reference} is MLIR bytecode, and only its text is read: write it with jax.jit(f).lower(…).as_text()"
+                f"{reference} is MLIR bytecode, but Leadline reads text: write it with jax.jit(f).lower(…).as_text()"
             )
         text = content.decode("utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -38,46 +38,46 @@ def read_hlo(workload: Workload, *, device_type: str = "cuda") -> TracedJob:
     return traced_job(text, workload, device_type=device_type)
 
 
-def parse_module(text: str, what: str) -> Module:
-    """Return the module that a text holds, whichever of the two languages it is in.
+def parse_module(text: str, source_name: str) -> Module:
+    """Return the module in a text of either language.
 
     Raises:
-        InvalidInput: it is neither.
+        InvalidInput: It is neither.
     """
     if "HloModule" in text[:4096]:
-        return parse_hlo(text, what)
-    return parse_stablehlo(text, what)
+        return parse_hlo(text, source_name)
+    return parse_stablehlo(text, source_name)
 
 
 def traced_job(text: str, workload: Workload, *, device_type: str, form: FusionMode = FusionMode.FUSED) -> TracedJob:
     """Return the job of a module's text.
 
-    The batch is read off the inputs where the workload has samples to divide by it; a module by itself loads no data.
+    The batch is inferred from the inputs if the workload has a number of samples. A module by itself loads no data.
 
     Raises:
-        InvalidInput: the text is no module, or trains nothing where training was asked for.
+        InvalidInput: The text is no module, or does not train although the workload does.
     """
-    what = workload.model.reference
-    module = parse_module(text, what)
-    graph, notes = build_op_graph(module, what, form=form, device_type=device_type)
+    source_name = workload.model.reference
+    module = parse_module(text, source_name)
+    graph, notes = build_op_graph(module, source_name, form=form, device_type=device_type)
     if workload.phase is Phase.TRAINING and not _trains(graph, module):
         raise InvalidInput(
-            f"{what} gives none of its arguments back updated, so it trains nothing: add --phase inference, or save a "
-            "step that returns the new weights"
+            f"{source_name} returns none of its arguments updated, so it trains nothing: add --phase inference, "
+            "or save a step that returns the new weights"
         )
-    found = list(notes)
+    all_notes = list(notes)
     if not module.is_scheduled:
-        found.append(FUSED_NOTE)
-    divided = module.is_scheduled or any(op.kind is OpKind.COMMUNICATION for op in graph.ops)
-    if module.devices > 1 and not divided:
-        found.append(
-            f"the module is for {module.devices} devices and not yet divided: its sizes are those of all together; "
-            "save what the compiler makes of it, compiled.as_text(), for one device's part"
+        all_notes.append(FUSED_NOTE)
+    is_partitioned = module.is_scheduled or any(op.kind is OpKind.COMMUNICATION for op in graph.ops)
+    if module.devices > 1 and not is_partitioned:
+        all_notes.append(
+            f"the module is for {module.devices} devices and not partitioned: its sizes are those of all devices; "
+            "save the compiled module, compiled.as_text(), for one device's part"
         )
     elif module.devices > 1 and workload.gpus != module.devices:
-        found.append(f"the module is one device's part of {module.devices}: give --gpus {module.devices}")
+        all_notes.append(f"the module is one device's part of {module.devices}: give --gpus {module.devices}")
     batch = infer_batch(module, graph) if workload.dataset.samples else None
-    return TracedJob(graph, LoopFacts(batch=batch), notes=tuple(found))
+    return TracedJob(graph, LoopFacts(batch=batch), notes=tuple(all_notes))
 
 
 def _trains(graph: OpGraph, module: Module) -> bool:
@@ -86,13 +86,13 @@ def _trains(graph: OpGraph, module: Module) -> bool:
 
 
 def infer_batch(module: Module, graph: OpGraph) -> int | None:
-    """Return the leading dimension that all inputs share; ``None`` where they do not."""
+    """Return the leading dimension that all inputs share, or ``None`` if they share none."""
     specs = [spec for _, spec in module.computations[module.entry].parameters]
-    taken = [event for event in graph.events if event.op == 0 and event.size_bytes > 0][: len(specs)]
+    allocations = [event for event in graph.events if event.op == 0 and event.size_bytes > 0][: len(specs)]
     sized = [spec for spec in specs if spec.dtype != "token"]
     leading = {
         spec.shape[0]
-        for spec, event in zip(sized, taken, strict=False)
+        for spec, event in zip(sized, allocations, strict=False)
         if event.category is StorageCategory.INPUT and spec.shape
     }
     return leading.pop() if len(leading) == 1 else None

@@ -1,4 +1,4 @@
-"""Read the attributes that decide an operation's size off its StableHLO line, pretty or generic."""
+"""Read the attributes that decide an operation's size from its StableHLO line, pretty or generic."""
 
 import re
 
@@ -24,58 +24,58 @@ _DIRECTION = re.compile(r"compare\S*\s+(\w\w),|comparison_direction (\w\w)>")
 
 
 def read_attributes(opcode: str, name: str, line: str) -> dict[str, Attribute]:
-    """Return the attributes of an operation in the words that the HLO parser uses too."""
-    found: dict[str, Attribute] = {}
+    """Return the attributes of an operation under the names that the HLO parser uses too."""
+    attributes: dict[str, Attribute] = {}
     if opcode in ("dot", "convolution"):
-        found["precise"] = int("HIGH" in line)
+        attributes["precise"] = int("HIGH" in line)
     if opcode == "dot":
-        _dot(name, line, found)
+        _add_dot(name, line, attributes)
     elif opcode in ("convolution", "reduce_window", "select_and_scatter"):
-        _convolution(line, found)
+        _add_convolution(line, attributes)
     elif opcode in ("reduce", "broadcast", "transpose", "concatenate", "reverse"):
         dims = re.search(r"(?:dimensions|dims|broadcast_dimensions|permutation) = (?:array<i64:?)?\[?([\d, ]*)", line)
-        found["dimensions"] = _numbers(dims[1]) if dims else ()
+        attributes["dimensions"] = _numbers(dims[1]) if dims else ()
     elif opcode == "constant":
         literal = _LITERAL.search(line)
         if literal:
-            found["value"] = int(literal[1] == "true") if literal[1] in ("true", "false") else int(literal[1])
+            attributes["value"] = int(literal[1] == "true") if literal[1] in ("true", "false") else int(literal[1])
     elif opcode == "compare":
         direction = re.match(r"\s*(\w\w),", line) or _DIRECTION.search(line)
-        found["direction"] = next(one for one in direction.groups() if one) if direction else ""
+        attributes["direction"] = next(word for word in direction.groups() if word) if direction else ""
     elif opcode == "get_tuple_element":
         index = re.search(r"\[(\d+)\]|index = (\d+)", line)
-        found["index"] = int(index[1] or index[2]) if index else 0
+        attributes["index"] = int(index[1] or index[2]) if index else 0
     elif groups := _GROUPS.search(line):
-        found["ranks"] = int(groups[2])
-    return found
+        attributes["ranks"] = int(groups[2])
+    return attributes
 
 
-def _dot(name: str, line: str, found: dict[str, Attribute]) -> None:
+def _add_dot(name: str, line: str, attributes: dict[str, Attribute]) -> None:
     if name.endswith(".dot"):
-        found["lhs_contracting"], found["rhs_contracting"] = (-1,), (0,)
+        attributes["lhs_contracting"], attributes["rhs_contracting"] = (-1,), (0,)
         return
     for key, pattern in _PRETTY_DOT.items():
         if pair := re.search(pattern, line):
-            found[f"lhs_{key}"], found[f"rhs_{key}"] = _numbers(pair[1]), _numbers(pair[2])
+            attributes[f"lhs_{key}"], attributes[f"rhs_{key}"] = _numbers(pair[1]), _numbers(pair[2])
     for key, pattern in _DOT.items():
-        if one := re.search(pattern, line):
-            found[key] = _numbers(one[1])
+        if match := re.search(pattern, line):
+            attributes[key] = _numbers(match[1])
 
 
-def _convolution(line: str, found: dict[str, Attribute]) -> None:
-    """Read the layout as HLO writes it (``b01f_01io->b01f``), the window and the groups."""
+def _add_convolution(line: str, attributes: dict[str, Attribute]) -> None:
+    """Add the layout as HLO writes it (``b01f_01io->b01f``), the window and the groups."""
     if layout := re.search(r"\[([^\]]*)\]x\[([^\]]*)\]->\[([^\]]*)\]", line):
         lhs, rhs, out = (part.replace(" ", "").replace(",", "") for part in layout.groups())
-        found["labels"] = f"{lhs}_{rhs}->{out}"
+        attributes["labels"] = f"{lhs}_{rhs}->{out}"
     for key, pattern in {"stride": "stride", "lhs_dilate": "lhs_dilate", "rhs_dilate": "rhs_dilate"}.items():
-        if one := re.search(rf"[{{ ,]{pattern} = \[([^\]]*)\]", line):
-            found[key] = _numbers(one[1])
+        if match := re.search(rf"[{{ ,]{pattern} = \[([^\]]*)\]", line):
+            attributes[key] = _numbers(match[1])
     for key, pattern in _WINDOW.items():
-        if one := re.search(rf"{pattern} = (?:array<i64:?|dense<\[?)([\d, ]*)", line):
-            found[key] = _numbers(one[1])
+        if match := re.search(rf"{pattern} = (?:array<i64:?|dense<\[?)([\d, ]*)", line):
+            attributes[key] = _numbers(match[1])
     for key in ("feature_group_count", "batch_group_count"):
-        if one := re.search(rf"{key} = (\d+)", line):
-            found[key] = int(one[1])
+        if match := re.search(rf"{key} = (\d+)", line):
+            attributes[key] = int(match[1])
 
 
 def _numbers(text: str) -> tuple[int, ...]:

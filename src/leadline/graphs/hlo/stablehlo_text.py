@@ -1,4 +1,4 @@
-"""Parse StableHLO text (MLIR): the pretty form that JAX and other frameworks print, and the generic form."""
+"""Parse StableHLO text (MLIR), in the pretty form that JAX and other frameworks print, and in the generic form."""
 
 import re
 from dataclasses import dataclass, field
@@ -21,7 +21,7 @@ _RETURNS = ("return", "func.return", "stablehlo.return", "mhlo.return", "sdy.ret
 _TARGET = re.compile(r"tf\.aliasing_output = (\d+)")
 
 INSTALLED = ("/site-packages/", "/dist-packages/", "/lib/python3", "leadline/graphs/hlo/worker/", "<frozen ")
-"""Parts of a path that show that the code is not the user's own."""
+"""Parts of a path that show that code is not the user's own."""
 
 OPCODES = {
     "dot_general": "dot", "broadcast_in_dim": "broadcast", "func.call": "call", "case": "conditional",
@@ -29,31 +29,31 @@ OPCODES = {
     "composite": "call", "real_dynamic_slice": "slice", "dynamic_broadcast_in_dim": "broadcast",
     "dynamic_reshape": "reshape", "top_k": "topk", "manual_computation": "call",
 }  # fmt: skip
-"""StableHLO's names whose HLO word is another."""
+"""StableHLO's opcodes that HLO calls by another name."""
 
 
 @dataclass(slots=True)
 class _LineReader:
-    """The lines of a module, and the place that is read next."""
+    """The lines of a module, and the position of the next one."""
 
     lines: list[str]
-    what: str
+    source_name: str
     scopes: dict[str, str]
     origins: dict[str, str] = field(default_factory=dict)
     computations: dict[str, Computation] = field(default_factory=dict)
     aliases: dict[int, int] = field(default_factory=dict)
-    place: int = 0
+    position: int = 0
     regions: int = 0
 
     def where(self) -> str:
-        return f"{self.what}:{self.place + 1}"
+        return f"{self.source_name}:{self.position + 1}"
 
 
-def parse_stablehlo(text: str, what: str) -> Module:
-    """Return the module that StableHLO text holds; ``what`` names the text in errors.
+def parse_stablehlo(text: str, source_name: str) -> Module:
+    """Return the module in StableHLO text. ``source_name`` names the text in errors.
 
     Raises:
-        InvalidInput: the text holds no function, a size is not fixed, or a line cannot be read (with its number).
+        InvalidInput: The text holds no function, a size is not fixed, or a line cannot be read (with its number).
     """
     lines = text.splitlines()
     texts = {match[1]: match[2] for line in lines if line.startswith("#loc") and (match := _ALIAS.match(line))}
@@ -61,32 +61,34 @@ def parse_stablehlo(text: str, what: str) -> Module:
     origins: dict[str, str] = {}
     for name in texts:
         _origin_of(name, texts, origins)
-    reader = _LineReader(lines, what, scopes, origins)
-    while reader.place < len(lines):
-        line = lines[reader.place].strip()
+    reader = _LineReader(lines, source_name, scopes, origins)
+    while reader.position < len(lines):
+        line = lines[reader.position].strip()
         if line.startswith("func.func"):
             _function(reader, line)
         elif line.startswith('"func.func"'):
             _generic_function(reader, line)
         else:
-            reader.place += 1
+            reader.position += 1
     if not reader.computations:
         raise InvalidInput(
-            f"{what} is not StableHLO text: it has no func.func; write it with jax.jit(f).lower(…).as_text()"
+            f"{source_name} is not StableHLO text: it has no func.func; write it with jax.jit(f).lower(…).as_text()"
         )
     entry = "main" if "main" in reader.computations else next(iter(reader.computations))
     devices = 1
-    for count in re.findall(r"num_(?:partitions|replicas) = (\d+)", next(one for one in lines if "module" in one)):
+    for count in re.findall(
+        r"num_(?:partitions|replicas) = (\d+)", next(text_line for text_line in lines if "module" in text_line)
+    ):
         devices *= int(count)
     return Module(entry, reader.computations, reader.aliases, devices=devices)
 
 
 def _scope_of(text: str, texts: dict[str, str], depth: int = 0) -> str:
-    """Return the program's name of a location; a place in a file has none."""
+    """Return the scope that a location names, or "" for a place in a file."""
     quoted = _QUOTED.match(text)
     if quoted:
-        after = text[quoted.end() :]
-        if re.match(r":\d+:\d+", after):
+        position = text[quoted.end() :]
+        if re.match(r":\d+:\d+", position):
             return ""
         return quoted[0][1:-1].rstrip(":")
     alias = re.search(r"#loc\w*", text)
@@ -95,25 +97,25 @@ def _scope_of(text: str, texts: dict[str, str], depth: int = 0) -> str:
     return _scope_of(texts.get(alias[0], ""), texts, depth + 1)
 
 
-def _origin_of(name: str, texts: dict[str, str], known: dict[str, str]) -> str:
-    """Return the innermost place of a location's call stack that is in no installed package."""
-    if name not in known:
-        known[name] = ""
-        text = texts.get(name, "")
-        place = re.match(r'"([^"]+)":\d+:\d+', text)
-        if place is not None:
-            installed = any(folder in place[1] for folder in INSTALLED)
-            known[name] = "" if installed else text
+def _origin_of(location_name: str, texts: dict[str, str], origins: dict[str, str]) -> str:
+    """Return the innermost place of a location's call stack outside of installed packages."""
+    if location_name not in origins:
+        origins[location_name] = ""
+        text = texts.get(location_name, "")
+        location = re.match(r'"([^"]+)":\d+:\d+', text)
+        if location is not None:
+            installed = any(folder in location[1] for folder in INSTALLED)
+            origins[location_name] = "" if installed else text
         else:
-            inner = (_origin_of(one, texts, known) for one in re.findall(r"#loc\w*", text))
-            known[name] = next((one for one in inner if one), "")
-    return known[name]
+            callers = (_origin_of(name, texts, origins) for name in re.findall(r"#loc\w*", text))
+            origins[location_name] = next((name for name in callers if name), "")
+    return origins[location_name]
 
 
 def _function(reader: _LineReader, line: str) -> None:
-    """Read ``func.func public @main(%arg0: …) -> (…) {`` and its body; a declaration has none."""
-    name = _SYMBOL.search(line)
-    computation = Computation(name[1] if name else "main")
+    """Read ``func.func public @main(%arg0: …) -> (…) {`` and its body. A declaration has no body."""
+    symbol = _SYMBOL.search(line)
+    computation = Computation(symbol[1] if symbol else "main")
     head = line.partition(") -> ")[0] if ") -> " in line else line
     _parameters(reader, head, computation)
     public = computation.name == "main" or (" public " in line and "main" not in reader.computations)
@@ -121,11 +123,11 @@ def _function(reader: _LineReader, line: str) -> None:
         for number, part in enumerate(re.split(r"%[\w$.\-]+: ", head)[1:]):
             if (target := _TARGET.search(part)) is not None:
                 reader.aliases[int(target[1])] = number
-    reader.place += 1
-    if _strip(line)[0].endswith("{"):
+    reader.position += 1
+    if _split_location(line)[0].endswith("{"):
         reader.computations[computation.name] = computation
         _body(reader, computation)
-        reader.place += 1
+        reader.position += 1
 
 
 def _generic_function(reader: _LineReader, line: str) -> None:
@@ -136,17 +138,17 @@ def _generic_function(reader: _LineReader, line: str) -> None:
         for number, part in enumerate(re.findall(r"\{([^{}]*)\}", listed)):
             if (target := _TARGET.search(part)) is not None:
                 reader.aliases[int(target[1])] = number
-    reader.place += 1
+    reader.position += 1
     reader.computations[computation.name] = computation
     _body(reader, computation)
-    reader.place += 1
+    reader.position += 1
 
 
 def _parameters(reader: _LineReader, text: str, computation: Computation) -> None:
-    places = list(re.finditer(r"(%[\w$.\-]+)(?: = %[\w$.\-#]+)?: ", text))
+    matches = list(re.finditer(r"(%[\w$.\-]+)(?: = %[\w$.\-#]+)?: ", text))
     labels = []
-    for place, match in enumerate(places):
-        end = places[place + 1].start() if place + 1 < len(places) else len(text)
+    for index, match in enumerate(matches):
+        end = matches[index + 1].start() if index + 1 < len(matches) else len(text)
         part = text[match.end() : end]
         specs = _types(part.partition(" loc(")[0].partition(" {")[0], reader.where())
         if specs:
@@ -156,7 +158,7 @@ def _parameters(reader: _LineReader, text: str, computation: Computation) -> Non
 
 
 def _location(inside: str, reader: _LineReader) -> str:
-    """Return the program's name that ``loc(…)`` gives; ``""`` where it gives a place in a file, or nothing."""
+    """Return the scope that ``loc(…)`` names, or "" for a place in a file or nothing."""
     if inside.startswith("#loc"):
         match = re.match(r"#loc\w*", inside)
         return reader.scopes.get(match[0], "") if match else ""
@@ -168,112 +170,119 @@ def _location(inside: str, reader: _LineReader) -> str:
 
 def _body(reader: _LineReader, computation: Computation) -> None:
     """Read instructions up to the line that closes the region, which stays the next line."""
-    while reader.place < len(reader.lines):
-        line = reader.lines[reader.place].strip()
+    while reader.position < len(reader.lines):
+        line = reader.lines[reader.position].strip()
         if line.startswith("}"):
             return
         if line.startswith("^bb"):
             _parameters(reader, line, computation)
-            reader.place += 1
+            reader.position += 1
         elif not line or line.startswith("//"):
-            reader.place += 1
+            reader.position += 1
         else:
             _statement(reader, line, computation)
-    raise InvalidInput(f"{reader.what} ends within a function: write the text again, whole")
+    raise InvalidInput(f"{reader.source_name} ends within a function: export the whole text again")
 
 
 def _statement(reader: _LineReader, line: str, computation: Computation) -> None:
-    text, inside = _strip(line)
+    text, inside = _split_location(line)
     match = _OP.match(text)
     if match is None:
-        raise InvalidInput(f"{reader.where()}: {line[:60]!r} is no StableHLO operation: write the text again, whole")
-    word, rest = match["op"], match["rest"]
+        raise InvalidInput(f"{reader.where()}: {line[:60]!r} is no StableHLO operation: export the whole text again")
+    word, arguments = match["op"], match["rest"]
     where = reader.where()
-    called, signature, head = _regions(reader, word, rest)
-    if reader.place < len(reader.lines) and signature is not rest and not inside:
-        inside = _strip(reader.lines[reader.place - 1])[1]
+    called, signature, head = _regions(reader, word, arguments)
+    if reader.position < len(reader.lines) and signature is not arguments and not inside:
+        inside = _split_location(reader.lines[reader.position - 1])[1]
     unquoted = _QUOTED.sub('""', head)
     operands = _VALUE.findall(unquoted.rpartition(" : ")[0] or unquoted)
     if word in _RETURNS:
-        computation.returned = tuple(one.lstrip("%") for one in operands)
+        computation.returned = tuple(name.lstrip("%") for name in operands)
         return
     opcode = OPCODES.get(word, OPCODES.get(word.partition(".")[2], word.partition(".")[2] or word))
     if opcode in ("while", "reduce", "reduce_window") and re.search(r"\(%[\w$.\-]+ (=|init:) %", head):
         if opcode == "while":
-            _name_carried(reader, called, operands[::2], _types(signature.rpartition(" : ")[2], where))
-        operands = _paired(opcode, operands)
-    found: dict[str, Attribute] = read_attributes(opcode, word, head)
+            _name_loop_state(reader, called, operands[::2], _types(signature.rpartition(" : ")[2], where))
+        operands = _unpair_operands(opcode, operands)
+    attributes: dict[str, Attribute] = read_attributes(opcode, word, head)
     symbol = _SYMBOL.search(unquoted if opcode == "custom_call" else head)
     if opcode == "call" and symbol and not called:
         symbol = re.search(r'decomposition = @"?([\w$.\-]+)', head) or symbol
         called = [symbol[1]]
     elif opcode == "custom_call" and symbol:
-        found["target"] = symbol[1]
-    results = [one.strip().lstrip("%") for one in f"{match['result'] or ''}{match['more'] or ''}".split(",")]
+        attributes["target"] = symbol[1]
+    results = [name.strip().lstrip("%") for name in f"{match['result'] or ''}{match['more'] or ''}".split(",")]
     count = int(match["count"] or len(results))
-    name = results[0] if len(results) == 1 else f"{results[0]}.all"
+    result_name = results[0] if len(results) == 1 else f"{results[0]}.all"
     computation.instructions.append(
         Instruction(
-            name or f"none{reader.place}", opcode, tuple(one.lstrip("%") for one in operands),
-            _results(signature, count, where) if name else (), tuple(called), found, _location(inside, reader),
-            match["count"] is not None or len(results) > 1, reader.origins.get(inside.strip(), ""),
+            result_name or f"none{reader.position}", opcode, tuple(name.lstrip("%") for name in operands),
+            _result_types(signature, count, where) if result_name else (), tuple(called), attributes,
+            _location(inside, reader), match["count"] is not None or len(results) > 1,
+            reader.origins.get(inside.strip(), ""),
         )
     )  # fmt: skip
-    for index, one in enumerate(results if len(results) > 1 else ()):
+    for index, name in enumerate(results if len(results) > 1 else ()):
         specs = computation.instructions[-1 - index].results[index : index + 1]
-        computation.instructions.append(Instruction(one, "get_tuple_element", (name,), specs, (), {"index": index}))
+        computation.instructions.append(
+            Instruction(name, "get_tuple_element", (result_name,), specs, (), {"index": index})
+        )
 
 
-def _regions(reader: _LineReader, name: str, rest: str) -> tuple[list[str], str, str]:
-    """Read the regions that follow an operation's line; return their names, where the types stand, and the line.
+def _regions(reader: _LineReader, name: str, text: str) -> tuple[list[str], str, str]:
+    """Read the regions after an operation's line. Return their names, the text with the types, and the line.
 
-    Generic operations open with ``({`` and name their types after ``})``; a pretty ``while`` is followed by ``cond {``
-    and ``} do {``, a pretty reduction with a body of its own by ``reducer(…) {``; the part of a device ends its own
+    Generic operations open with ``({`` and name their types after ``})``. A pretty ``while`` is followed by ``cond {``
+    and ``} do {``, a pretty reduction with a body of its own by ``reducer(…) {``. The part of one device ends its own
     line with ``(%arg: …) {``.
     """
-    reader.place += 1
+    reader.position += 1
     called: list[str] = []
-    if rest.endswith("({"):
+    if text.endswith("({"):
         while True:
             called.append(_region(reader))
-            closing = reader.lines[reader.place].strip()
-            reader.place += 1
+            closing = reader.lines[reader.position].strip()
+            reader.position += 1
             if not closing.startswith("}, {"):
-                return called, _strip(closing)[0], rest[:-2] + _strip(closing)[0].lstrip("})").partition(" : ")[0]
-    if rest.endswith(") {"):
-        heading = rest.rindex(" (%") + 1
-        called.append(_region(reader, heading=rest[heading:], opened=True))
-        reader.place += 1
-        return called, _strip(reader.lines[reader.place - 1].strip())[0], rest[:heading]
-    following = reader.lines[reader.place].strip() if reader.place < len(reader.lines) else ""
+                return (
+                    called,
+                    _split_location(closing)[0],
+                    text[:-2] + _split_location(closing)[0].lstrip("})").partition(" : ")[0],
+                )
+    if text.endswith(") {"):
+        heading = text.rindex(" (%") + 1
+        called.append(_region(reader, heading=text[heading:], opened=True))
+        reader.position += 1
+        return called, _split_location(reader.lines[reader.position - 1].strip())[0], text[:heading]
+    following = reader.lines[reader.position].strip() if reader.position < len(reader.lines) else ""
     if name.endswith(".while") and following.startswith("cond"):
-        reader.place += 1
+        reader.position += 1
         called.append(_region(reader))
-        reader.place += 1
+        reader.position += 1
         called.append(_region(reader))
-        reader.place += 1
+        reader.position += 1
     elif following.startswith("reducer("):
         called.append(_region(reader, heading=following))
-        reader.place += 1
-    elif "applies " in rest:
-        applied = re.search(r"applies (?:\w+\.)?(\w+)", rest)
-        called = [_applied(reader, applied[1])] if applied else []
-    return called, rest, rest
+        reader.position += 1
+    elif "applies " in text:
+        applied = re.search(r"applies (?:\w+\.)?(\w+)", text)
+        called = [_applied_computation(reader, applied[1])] if applied else []
+    return called, text, text
 
 
 def _region(reader: _LineReader, heading: str = "", *, opened: bool = False) -> str:
-    """Read a region whose parameters ``heading`` names; ``opened`` if that line has been passed."""
+    """Read a region whose parameters ``heading`` names. ``opened`` if the reader is past that line."""
     reader.regions += 1
     computation = Computation(f"region.{reader.regions}")
     reader.computations[computation.name] = computation
     if heading:
         _parameters(reader, heading.replace(") (", ", "), computation)
-        reader.place += not opened
+        reader.position += not opened
     _body(reader, computation)
     return computation.name
 
 
-def _applied(reader: _LineReader, opcode: str) -> str:
+def _applied_computation(reader: _LineReader, opcode: str) -> str:
     """Return the computation of ``applies stablehlo.add``: that one operation on two scalars."""
     name = f"applied.{opcode}"
     if name not in reader.computations:
@@ -284,14 +293,14 @@ def _applied(reader: _LineReader, opcode: str) -> str:
     return name
 
 
-def _paired(opcode: str, operands: list[str]) -> list[str]:
-    """Put pairs in order: ``%iterArg = %x`` is the operand x, ``(%a init: %i), (%b init: %j)`` is a, b, i, j."""
+def _unpair_operands(opcode: str, operands: list[str]) -> list[str]:
+    """Order paired operands: ``%iterArg = %x`` is the operand x, ``(%a init: %i), (%b init: %j)`` is a, b, i, j."""
     if opcode == "while":
         return operands[1::2]
     return operands[::2] + operands[1::2]
 
 
-def _name_carried(reader: _LineReader, regions: list[str], names: list[str], specs: list[TensorSpec]) -> None:
+def _name_loop_state(reader: _LineReader, regions: list[str], names: list[str], specs: list[TensorSpec]) -> None:
     """Give the regions of a pretty ``while`` the parameters that its own line names."""
     for region in regions:
         reader.computations[region].parameters = [
@@ -299,19 +308,19 @@ def _name_carried(reader: _LineReader, regions: list[str], names: list[str], spe
         ]
 
 
-def _strip(line: str) -> tuple[str, str]:
-    """Return the line without the location at its end, and what the location says."""
+def _split_location(line: str) -> tuple[str, str]:
+    """Return the line without the location at its end, and the text of the location."""
     line = line.rstrip()
-    place = line.rfind(" loc(")
-    if place < 0 or not line.endswith(")"):
+    start = line.rfind(" loc(")
+    if start < 0 or not line.endswith(")"):
         return line, ""
-    inside = line[place + 5 : -1]
+    inside = line[start + 5 : -1]
     if inside.count("(") != inside.count(")"):  # a location within the line
         return line, ""
-    return line[:place].rstrip(), inside
+    return line[:start].rstrip(), inside
 
 
-def _results(signature: str, count: int, where: str) -> tuple[TensorSpec, ...]:
+def _result_types(signature: str, count: int, where: str) -> tuple[TensorSpec, ...]:
     """Return the result types: those after the arrow, else the last ones."""
     after = signature.rpartition(" : ")[2]
     arrow = after.rpartition("->")
@@ -320,13 +329,13 @@ def _results(signature: str, count: int, where: str) -> tuple[TensorSpec, ...]:
 
 
 def _types(text: str, where: str) -> list[TensorSpec]:
-    found = []
+    specs = []
     for match in _TENSOR.finditer(text):
         if match[2] is None:
-            found.append(TensorSpec((), "token"))
+            specs.append(TensorSpec((), "token"))
             continue
         if "?" in match[1]:
             raise InvalidInput(f"{where}: {match[0]} has a size that is not fixed: lower the function with full shapes")
         shape = tuple(int(size) for size in match[1].split("x") if size)
-        found.append(TensorSpec(shape, torch_dtype(match[2], where)))
-    return found
+        specs.append(TensorSpec(shape, torch_dtype(match[2], where)))
+    return specs

@@ -1,4 +1,4 @@
-"""Say in which stage of a step each node runs, by the names that JAX gives to what differentiation makes."""
+"""Find the stage of a step that each node belongs to, by the scopes that JAX writes for differentiation."""
 
 import re
 
@@ -6,24 +6,24 @@ from leadline.core.graph import Stage
 from leadline.graphs.hlo.flatten import FlatProgram, HloNode
 
 PRODUCTS = frozenset({"dot", "convolution", "custom_call"})
-"""What the weights of a model reach, and the state of an optimizer never."""
+"""Opcodes that use the weights of a model, but never the state of an optimizer."""
 
-_WRAPPED = re.compile(r"(?:jvp|transpose|vmap|checkpoint|remat\d*|rematted_computation)\(([^()]*)\)")
+_DIFFERENTIATED = re.compile(r"(?:jvp|transpose|vmap|checkpoint|remat\d*|rematted_computation)\(([^()]*)\)")
 
 
 def node_stages(program: FlatProgram) -> list[Stage]:
     """Return the stage of each node.
 
-    ``transpose(…)`` in a scope is backward. In a step that gives arguments back, what leads to no matrix product or
-    convolution and updates such an argument is the optimizer. A text without scopes does not tell forward from
-    backward, and both are called forward.
+    ``transpose(…)`` in a scope means backward. In a step that returns updated arguments, nodes that lead to no product
+    and update such an argument are the optimizer's. A text without scopes does not separate forward from backward, and
+    both are called forward.
     """
-    late = _updating(program)
+    optimizer_nodes = _optimizer_nodes(program)
     stages: list[Stage] = []
-    for place, node in enumerate(program.nodes):
+    for position, node in enumerate(program.nodes):
         if "transpose(" in node.scope:
             stages.append(Stage.BACKWARD)
-        elif place in late and "jvp(" not in node.scope:
+        elif position in optimizer_nodes and "jvp(" not in node.scope:
             stages.append(Stage.OPTIMIZER)
         else:
             stages.append(Stage.FORWARD)
@@ -31,65 +31,65 @@ def node_stages(program: FlatProgram) -> list[Stage]:
 
 
 def updated_arguments(program: FlatProgram) -> dict[int, int]:
-    """Return the arguments that are given back, and by which result: by the text's aliases, else by type, in order."""
+    """Return the updated arguments and their results: by the text's aliases, else by type, in order."""
     if program.aliases:
         return {
             program.arguments[argument]: program.outputs[result] for result, argument in program.aliases.items()
             if argument < len(program.arguments) and result < len(program.outputs)
         }  # fmt: skip
-    found: dict[int, int] = {}
+    updated: dict[int, int] = {}
     free = list(program.arguments)
     for result in program.outputs:
         spec = program.values[result]
-        match = next((one for one in free if program.values[one] == spec and spec.shape), None)
+        match = next((candidate for candidate in free if program.values[candidate] == spec and spec.shape), None)
         if match is not None:
             free.remove(match)
-            found[match] = result
-    return found
+            updated[match] = result
+    return updated
 
 
 def is_product(node: HloNode) -> bool:
-    """Whether a node is a product, or a fusion around one."""
+    """Return whether a node is a product, or a fusion that contains one."""
     if node.inner is not None:
-        return any(is_product(one) for one in node.inner.nodes)
+        return any(is_product(inner_node) for inner_node in node.inner.nodes)
     return node.opcode in PRODUCTS
 
 
 def reaching_products(program: FlatProgram) -> set[int]:
     """Return the values that lead to a product, a library call, or a result that updates no argument (a loss)."""
-    found = set(program.outputs) - set(updated_arguments(program).values())
+    values = set(program.outputs) - set(updated_arguments(program).values())
     for node in reversed(program.nodes):
-        if is_product(node) or found.intersection(node.outputs):
-            found.update(node.inputs)
-    return found
+        if is_product(node) or values.intersection(node.outputs):
+            values.update(node.inputs)
+    return values
 
 
-def _updating(program: FlatProgram) -> set[int]:
-    """Return the nodes that make the new value of a given-back argument from its old one, and lead nowhere else."""
+def _optimizer_nodes(program: FlatProgram) -> set[int]:
+    """Return the nodes that compute the new value of an updated argument from its old one, and nothing else."""
     updated = updated_arguments(program)
     leading = reaching_products(program)
-    late = {argument for argument in updated if argument not in leading}
+    direct = {argument for argument in updated if argument not in leading}
     old, new = set(updated), set(updated.values())
-    wanted = set(new)
+    needed = set(new)
     towards: set[int] = set()
-    for place in range(len(program.nodes) - 1, -1, -1):
-        node = program.nodes[place]
-        if wanted.intersection(node.outputs) and not leading.intersection(node.outputs) and not is_product(node):
-            towards.add(place)
-            wanted.update(node.inputs)
-    found: set[int] = set()
-    touched = old | late
-    for place in sorted(towards):
-        node = program.nodes[place]
+    for position in range(len(program.nodes) - 1, -1, -1):
+        node = program.nodes[position]
+        if needed.intersection(node.outputs) and not leading.intersection(node.outputs) and not is_product(node):
+            towards.add(position)
+            needed.update(node.inputs)
+    nodes: set[int] = set()
+    touched = old | direct
+    for position in sorted(towards):
+        node = program.nodes[position]
         if touched.intersection(node.inputs):
-            found.add(place)
+            nodes.add(position)
             touched.update(node.outputs)
-    return found
+    return nodes
 
 
 def plain_scope(scope: str) -> str:
-    """Return a scope without its last word (the primitive) and without what differentiation wrapped around it."""
+    """Return a scope without its last word (the primitive) and without the wrappers of differentiation."""
     path = scope.rpartition("/")[0]
-    while (bare := _WRAPPED.sub(r"\1", path)) != path:
+    while (bare := _DIFFERENTIATED.sub(r"\1", path)) != path:
         path = bare
     return "/".join(word for word in path.split("/") if word)

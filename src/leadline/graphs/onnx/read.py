@@ -1,4 +1,4 @@
-"""Read an ONNX file into the op graph of one forward pass; it holds no backward, so it is for inference only."""
+"""Read an ONNX file into the op graph of one forward pass. The file holds no backward, so it is for inference only."""
 
 import math
 from dataclasses import dataclass, field
@@ -38,14 +38,14 @@ KINDS = {
     OpKind.INDEX: "Gather GatherElements GatherND ScatterElements ScatterND Scatter NonZero OneHot Where Compress",
     OpKind.COPY: "Cast Concat Split Slice Transpose Pad Tile Expand DepthToSpace SpaceToDepth CastLike",
 }
-"""Operators by the class of kernel they run as; what is not named is elementwise."""
+"""Operators by the class of kernel they run as. All others are elementwise."""
 
 _KIND = {name: kind for kind, names in KINDS.items() for name in names.split()}
 VIEWS = frozenset({"Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Dropout"})
 """Operators that return their first input's memory."""
 
-ARITHMETIC = {OpKind.NORM: 8, OpKind.SOFTMAX: 5, OpKind.COPY: 0, OpKind.INDEX: 0}
-"""Operations an element by kind, where it is not one."""
+FLOPS_PER_ELEMENT = {OpKind.NORM: 8, OpKind.SOFTMAX: 5, OpKind.COPY: 0, OpKind.INDEX: 0}
+"""Operations per element by kind, where it is not one."""
 
 BOOKKEEPING_ELEMENTS = 64
 """Integer tensors up to this size are shapes that the runtime computes on the host."""
@@ -54,24 +54,24 @@ BOOKKEEPING_ELEMENTS = 64
 def read_onnx(workload: Workload, *, device_type: str = "cuda") -> TracedJob:
     """Return one forward pass of the ONNX file that ``workload`` names (implements ``GraphSource``).
 
-    A symbolic first dimension of an input is the batch (1 by default), the second the sequence; ``workload.inputs``
-    decides all dimensions where it is given. A precision narrower than the file's float32 converts all its tensors.
+    A symbolic first dimension of an input is the batch (1 by default), the second the sequence. ``workload.inputs``
+    overrides all dimensions. A precision narrower than the file's float32 converts all its tensors.
 
     Raises:
-        MissingExtra: the onnx package is not installed.
-        InvalidInput: training was asked for, the file cannot be read, or a size stays unknown.
+        MissingExtra: The onnx package is not installed.
+        InvalidInput: The workload trains, the file cannot be read, or a size stays unknown.
     """
     reference = workload.model.reference
     if workload.phase is Phase.TRAINING:
         raise InvalidInput(
-            f"{reference} can only be estimated for inference, an ONNX file has no backward: add --phase inference"
+            f"{reference} can only be estimated for inference, as an ONNX file has no backward: add --phase inference"
         )
     model = _load(reference)
     batch = workload.batch or (workload.inputs[0].shape[0] if workload.inputs else 1)
     _fix_inputs(model, workload, batch)
-    reader = _Reader(find_sizes(model, reference), workload.precision.weights if workload.precision else "float32")
+    reader = _GraphReader(find_sizes(model, reference), workload.precision.weights if workload.precision else "float32")
     reader.read(model.graph)
-    notes = ["ops are priced as the file has them: a runtime that fuses them is faster"]
+    notes = ["every op of the file is a kernel of its own: a runtime that fuses ops is faster"]
     if workload.batch is None and not workload.inputs:
         notes.append("assumed: batch 1")
     graph = OpGraph(
@@ -99,33 +99,33 @@ def _load(reference: str) -> Message:
 
 
 def _fix_inputs(model: Message, workload: Workload, batch: int) -> None:
-    """Write a number into each symbolic dimension of the inputs, and forget the shapes that were derived from them."""
-    weights = {one.name for one in model.graph.initializer}
-    inputs = [one for one in model.graph.input if one.name not in weights]
+    """Set a number for each symbolic dimension of the inputs, and drop the shapes derived from them."""
+    weights = {value.name for value in model.graph.initializer}
+    inputs = [value for value in model.graph.input if value.name not in weights]
     if workload.inputs and len(workload.inputs) > len(inputs):
         raise InvalidInput(
             f"{len(workload.inputs)} inputs were given, but {workload.model.reference} has {len(inputs)}"
         )
-    for position, one in enumerate(inputs):
-        dims = one.type.tensor_type.shape.dim
-        given = workload.inputs[position].shape if position < len(workload.inputs) else None
-        if given is not None and len(given) != len(dims):
+    for position, value in enumerate(inputs):
+        dims = value.type.tensor_type.shape.dim
+        shape = workload.inputs[position].shape if position < len(workload.inputs) else None
+        if shape is not None and len(shape) != len(dims):
             raise InvalidInput(
-                f"input {one.name} of {workload.model.reference} has {len(dims)} dimensions, not {len(given)}"
+                f"input {value.name} of {workload.model.reference} has {len(dims)} dimensions, not {len(shape)}"
             )
         for axis, dim in enumerate(dims):
-            if given is not None:
-                dim.dim_value = given[axis]
+            if shape is not None:
+                dim.dim_value = shape[axis]
             elif axis == 0 and (dim.dim_value == 0 or workload.batch):
                 dim.dim_value = batch
             elif dim.dim_value == 0:
-                dim.dim_value = _symbolic(workload, one.name, dim.dim_param, axis)
+                dim.dim_value = _symbolic_size(workload, value.name, dim.dim_param, axis)
     del model.graph.value_info[:]
     for output in model.graph.output:
         output.type.tensor_type.ClearField("shape")
 
 
-def _symbolic(workload: Workload, name: str, symbol: str, axis: int) -> int:
+def _symbolic_size(workload: Workload, name: str, symbol: str, axis: int) -> int:
     if axis == 1 and workload.sequence:
         return workload.sequence
     raise InvalidInput(
@@ -134,8 +134,8 @@ def _symbolic(workload: Workload, name: str, symbol: str, axis: int) -> int:
 
 
 @dataclass(slots=True)
-class _Reader:
-    """Turns nodes into ops, and tensors into memory that goes with its last reader."""
+class _GraphReader:
+    """Turns nodes into ops, and tensors into memory that is freed after its last reader."""
 
     sizes: dict[str, TensorSpec]
     dtype: str
@@ -143,44 +143,44 @@ class _Reader:
     events: list[StorageEvent] = field(default_factory=list)
     parameters: int = 0
     parameter_bytes: int = 0
-    _made_by: dict[str, int] = field(default_factory=dict)
+    _producers: dict[str, int] = field(default_factory=dict)
     _memory: dict[str, int] = field(default_factory=dict)
-    _held: dict[int, int] = field(default_factory=dict)
-    _taken: dict[int, StorageEvent] = field(default_factory=dict)
+    _references: dict[int, int] = field(default_factory=dict)
+    _allocations: dict[int, StorageEvent] = field(default_factory=dict)
 
     def read(self, graph: Message) -> None:
         """Read all nodes in the file's order, which is an execution order."""
-        for one in graph.initializer:
-            size = self._size(one.name)
+        for value in graph.initializer:
+            size = self._size(value.name)
             if size is not None and "float" in size.dtype:
                 self.parameters += math.prod(size.shape)
                 self.parameter_bytes += _bytes(size)
-            self._take(one.name, StorageCategory.PARAMETER)
+            self._allocate(value.name, StorageCategory.PARAMETER)
         weights = set(self._memory)
-        for one in graph.input:
-            if one.name not in weights:
-                self._take(one.name, StorageCategory.INPUT)
-        last = {name: place for place, node in enumerate(graph.node) for name in node.input}
-        kept = weights | {one.name for one in graph.output} | {one.name for one in graph.input}
-        for place, node in enumerate(graph.node):
+        for value in graph.input:
+            if value.name not in weights:
+                self._allocate(value.name, StorageCategory.INPUT)
+        last = {name: position for position, node in enumerate(graph.node) for name in node.input}
+        permanent = weights | {value.name for value in graph.output} | {value.name for value in graph.input}
+        for position, node in enumerate(graph.node):
             self._node(node)
             for name in {*node.input, *node.output}:
-                if last.get(name, place) == place and name not in kept:
-                    self._give(name)
+                if last.get(name, position) == position and name not in permanent:
+                    self._drop_reference(name)
 
     def _node(self, node: Message) -> None:
         outputs = [name for name in node.output if name]
         if node.op_type in VIEWS and node.input[0] in self._memory:
             self._memory[outputs[0]] = self._memory[node.input[0]]
-            self._held[self._memory[outputs[0]]] += 1
-            if node.input[0] in self._made_by:
-                self._made_by[outputs[0]] = self._made_by[node.input[0]]
+            self._references[self._memory[outputs[0]]] += 1
+            if node.input[0] in self._producers:
+                self._producers[outputs[0]] = self._producers[node.input[0]]
             return
         if all(self._is_bookkeeping(name) for name in outputs) or node.op_type == "Constant":
             return
         for name in outputs:
-            self._take(name, StorageCategory.ACTIVATION)
-            self._made_by[name] = len(self.ops)
+            self._allocate(name, StorageCategory.ACTIVATION)
+            self._producers[name] = len(self.ops)
         self.ops.append(self._op(node, outputs))
 
     def _op(self, node: Message, names: list[str]) -> Op:
@@ -191,7 +191,7 @@ class _Reader:
                 f"the size of {names[0]!r} ({node.op_type}) cannot be inferred: simplify the ONNX file, or give --input"
             )
         kind = _KIND.get(node.op_type, OpKind.ELEMENTWISE)
-        if node.op_type == "Gather" and len(inputs[0].shape) == 2 and node.input[0] not in self._made_by:
+        if node.op_type == "Gather" and len(inputs[0].shape) == 2 and node.input[0] not in self._producers:
             kind = OpKind.EMBEDDING
         dims = _dims(kind, node, inputs, outputs)
         written = float(sum(_bytes(size) for size in outputs))
@@ -207,7 +207,7 @@ class _Reader:
             inputs=tuple(inputs[:8]),
             outputs=tuple(outputs[:8]),
             dims=dims,
-            sources=tuple(sorted({self._made_by[name] for name in node.input if name in self._made_by})),
+            sources=tuple(sorted({self._producers[name] for name in node.input if name in self._producers})),
         )
 
     def _size(self, name: str) -> TensorSpec | None:
@@ -220,24 +220,24 @@ class _Reader:
         size = self.sizes.get(name)
         return size is not None and "int" in size.dtype and math.prod(size.shape) <= BOOKKEEPING_ELEMENTS
 
-    def _take(self, name: str, category: StorageCategory) -> None:
+    def _allocate(self, name: str, category: StorageCategory) -> None:
         size = self._size(name)
         if size is None or name in self._memory:
             return
-        storage = len(self._held) + 1
-        self._memory[name], self._held[storage] = storage, 1
-        self._taken[storage] = StorageEvent(len(self.ops), storage, max(1, _bytes(size)), category)
-        self.events.append(self._taken[storage])
+        storage = len(self._references) + 1
+        self._memory[name], self._references[storage] = storage, 1
+        self._allocations[storage] = StorageEvent(len(self.ops), storage, max(1, _bytes(size)), category)
+        self.events.append(self._allocations[storage])
 
-    def _give(self, name: str) -> None:
-        """Drop one name; the memory goes with its last one."""
+    def _drop_reference(self, name: str) -> None:
+        """Drop one name of a piece of memory, which is freed with its last name."""
         storage = self._memory.get(name)
-        if storage is None or self._held[storage] == 0:
+        if storage is None or self._references[storage] == 0:
             return
-        self._held[storage] -= 1
-        if self._held[storage] == 0:
-            taken = self._taken[storage]
-            self.events.append(StorageEvent(len(self.ops), storage, -taken.size_bytes, taken.category))
+        self._references[storage] -= 1
+        if self._references[storage] == 0:
+            allocation = self._allocations[storage]
+            self.events.append(StorageEvent(len(self.ops), storage, -allocation.size_bytes, allocation.category))
 
 
 def _bytes(size: TensorSpec) -> int:
@@ -246,7 +246,7 @@ def _bytes(size: TensorSpec) -> int:
 
 def _dims(kind: OpKind, node: Message, inputs: list[TensorSpec], outputs: list[TensorSpec]) -> dict[str, int]:
     if kind is OpKind.GEMM and len(inputs) >= 2 and len(inputs[0].shape) >= 2 and len(outputs[0].shape) >= 2:
-        attributes = {one.name: one.i for one in node.attribute}
+        attributes = {attribute.name: attribute.i for attribute in node.attribute}
         depth = inputs[0].shape[0 if attributes.get("transA") else -1]
         *lead, rows, columns = outputs[0].shape
         if len(inputs[1].shape) == 2:
@@ -261,8 +261,8 @@ def _dims(kind: OpKind, node: Message, inputs: list[TensorSpec], outputs: list[T
 
 
 def _conv_dims(node: Message, inputs: list[TensorSpec], outputs: list[TensorSpec]) -> dict[str, int]:
-    """Return the sizes of a convolution; a transposed one is the backward of one on its own output."""
-    attributes = {one.name: one for one in node.attribute}
+    """Return the sizes of a convolution. A transposed one is the backward of one on its own output."""
+    attributes = {attribute.name: attribute for attribute in node.attribute}
     groups = attributes["group"].i if "group" in attributes else 1
     source, weight, result = inputs[0].shape, inputs[1].shape, outputs[0].shape
     spatial = source[2:] if node.op_type == "ConvTranspose" else result[2:]
@@ -286,5 +286,5 @@ def _flops(kind: OpKind, dims: dict[str, int], inputs: list[TensorSpec], outputs
     if kind is OpKind.RNN and len(inputs) >= 3:
         steps, batch = inputs[0].shape[:2]
         return 2.0 * steps * batch * (math.prod(inputs[1].shape) + math.prod(inputs[2].shape))
-    per_element = ARITHMETIC.get(kind, 1)
+    per_element = FLOPS_PER_ELEMENT.get(kind, 1)
     return float(per_element * max(math.prod(size.shape) for size in (*inputs, *outputs)))

@@ -1,7 +1,7 @@
-"""Read a training command: which interpreter, which script or module, which arguments, how many processes."""
+"""Parse a training command: interpreter, script or module, arguments and number of processes."""
 
 import shutil
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from leadline.core.errors import InvalidInput, Untraceable
@@ -26,73 +26,72 @@ class PythonCommand:
     is_module: bool = False
     local_processes: int = 1
     nodes: int = 1
-    options: dict[str, str] = field(default_factory=dict)
 
 
 def parse_command(words: tuple[str, ...]) -> PythonCommand:
     """Split a command as typed into interpreter, script and launcher options.
 
     Raises:
-        InvalidInput: there is no command, or no such interpreter or script.
-        Untraceable: the command does not start Python.
+        InvalidInput: There is no command, or no such interpreter or script.
+        Untraceable: The command does not start Python.
     """
     if not words:
         raise InvalidInput("there is no command to trace: write it after --, such as -- python train.py")
-    program, rest = Path(words[0]).name, list(words[1:])
+    program, arguments = Path(words[0]).name, list(words[1:])
     if program in ("torchrun", "accelerate"):
-        python = _beside(words[0])
+        python = _launcher_python(words[0])
         if program == "accelerate":
-            if rest[:1] != ["launch"]:
-                raise Untraceable(f"'accelerate {' '.join(rest[:1])}' trains nothing: use 'accelerate launch'")
-            rest = rest[1:]
-        return _launched(python, rest)
+            if arguments[:1] != ["launch"]:
+                raise Untraceable(f"'accelerate {' '.join(arguments[:1])}' trains nothing: use 'accelerate launch'")
+            arguments = arguments[1:]
+        return _parse_launcher(python, arguments)
     if not program.startswith(("python", "pypy")):
         if words[0].endswith(".py"):
-            return _checked(PythonCommand(_find("python3"), words[0], tuple(rest)))
+            return _require_script(PythonCommand(_find_program("python3"), words[0], tuple(arguments)))
         raise Untraceable(
             f"{words[0]!r} is not Python: give the command that starts it, such as python train.py or torchrun train.py"
         )
-    return _plain(_find(words[0]), rest)
+    return _parse_python(_find_program(words[0]), arguments)
 
 
-def _plain(python: str, rest: list[str]) -> PythonCommand:
-    while rest and rest[0].startswith("-") and rest[0] != "-m":
-        if rest[0] == "-c":
+def _parse_python(python: str, arguments: list[str]) -> PythonCommand:
+    while arguments and arguments[0].startswith("-") and arguments[0] != "-m":
+        if arguments[0] == "-c":
             raise Untraceable("code given with -c has no file to trace: put it in a script")
-        rest = rest[2:] if rest[0] in PYTHON_VALUE_OPTIONS else rest[1:]
-    if not rest:
+        arguments = arguments[2:] if arguments[0] in PYTHON_VALUE_OPTIONS else arguments[1:]
+    if not arguments:
         raise InvalidInput("the command names no script: write it as python train.py --batch-size 64")
-    if rest[0] == "-m":
-        if len(rest) < 2:
+    if arguments[0] == "-m":
+        if len(arguments) < 2:
             raise InvalidInput("the command ends after -m: name the module to run")
-        if rest[1] in LAUNCHER_MODULES:
-            return _launched(python, rest[2:])
-        return PythonCommand(python, rest[1], tuple(rest[2:]), is_module=True)
-    return _checked(PythonCommand(python, rest[0], tuple(rest[1:])))
+        if arguments[1] in LAUNCHER_MODULES:
+            return _parse_launcher(python, arguments[2:])
+        return PythonCommand(python, arguments[1], tuple(arguments[2:]), is_module=True)
+    return _require_script(PythonCommand(python, arguments[0], tuple(arguments[1:])))
 
 
-def _launched(python: str, rest: list[str]) -> PythonCommand:
-    """Take a launcher's own options off the front."""
+def _parse_launcher(python: str, arguments: list[str]) -> PythonCommand:
+    """Read a launcher's own options, then its script."""
     processes = nodes = 1
     is_module = False
-    while rest and rest[0].startswith("-"):
-        name, joined, value = rest[0].partition("=")
+    while arguments and arguments[0].startswith("-"):
+        name, joined, value = arguments[0].partition("=")
         if name in ("-m", "--module"):
-            is_module, rest = True, rest[1:]
+            is_module, arguments = True, arguments[1:]
             continue
-        takes = not joined and name not in SWITCHES and len(rest) > 1
-        value = value if joined else (rest[1] if takes else "")
+        takes_value = not joined and name not in SWITCHES and len(arguments) > 1
+        value = value if joined else (arguments[1] if takes_value else "")
         if name in PROCESS_OPTIONS:
-            processes = _count(name, value)
+            processes = _process_count(name, value)
         elif name in NODE_OPTIONS:
-            nodes = _count(name, value.partition(":")[2] or value)
-        rest = rest[2:] if takes else rest[1:]
-    if not rest:
+            nodes = _process_count(name, value.partition(":")[2] or value)
+        arguments = arguments[2:] if takes_value else arguments[1:]
+    if not arguments:
         raise InvalidInput("the launcher's command names no script: write it as torchrun --nproc_per_node=4 train.py")
-    return _checked(PythonCommand(python, rest[0], tuple(rest[1:]), is_module, processes, nodes))
+    return _require_script(PythonCommand(python, arguments[0], tuple(arguments[1:]), is_module, processes, nodes))
 
 
-def _count(name: str, value: str) -> int:
+def _process_count(name: str, value: str) -> int:
     if value in ("gpu", "auto", "cpu"):
         return 1
     if not value.isdigit() or int(value) < 1:
@@ -100,25 +99,25 @@ def _count(name: str, value: str) -> int:
     return int(value)
 
 
-def _checked(command: PythonCommand) -> PythonCommand:
+def _require_script(command: PythonCommand) -> PythonCommand:
     if not command.is_module and not Path(command.target).is_file():
         raise InvalidInput(f"{command.target!r} cannot be traced: there is no such file; check the path")
     return command
 
 
-def _find(program: str) -> str:
-    found = shutil.which(program)
-    if found is None:
+def _find_program(program: str) -> str:
+    path = shutil.which(program)
+    if path is None:
         raise InvalidInput(f"{program!r} cannot be started: it is not on the PATH; activate the job's environment")
-    return found
+    return path
 
 
-def _beside(launcher: str) -> str:
-    """Return the interpreter that a launcher of an environment belongs to."""
-    found = shutil.which(launcher)
-    if found is not None:
+def _launcher_python(launcher: str) -> str:
+    """Return the interpreter of the environment that a launcher belongs to."""
+    path = shutil.which(launcher)
+    if path is not None:
         for name in ("python", "python3"):
-            beside = Path(found).parent / name
-            if beside.exists():
-                return str(beside)
-    return _find("python3") if shutil.which("python") is None else _find("python")
+            python = Path(path).parent / name
+            if python.exists():
+                return str(python)
+    return _find_program("python3") if shutil.which("python") is None else _find_program("python")

@@ -1,10 +1,11 @@
-"""What torch.compile need not keep: the backward pass computes pointwise chains again from what is kept.
+"""Memory of a compiled training step, in which the backward pass recomputes pointwise chains.
 
 AOTAutograd cuts a training step where few bytes pass from forward to backward (the "min-cut" partitioner of
-torch/_functorch/partitioners.py): what pointwise ops made is made again within the kernels that read it, unless
-backward needs it in memory, as a product does; products, convolutions, attention and reductions are not repeated. Here
-each tensor that such ops made is given back after its last use in forward, if backward reads it in fused kernels alone,
-and everything it was made of is held until then or made again itself.
+torch/_functorch/partitioners.py). Backward kernels recompute the results of pointwise ops, unless backward needs them
+in memory, as a product does. Products, convolutions, attention and reductions are not repeated.
+
+Here each such tensor is freed after its last use in forward if only fused kernels of backward read it. Everything it is
+computed from must be held until then, or be recomputable itself.
 """
 
 from dataclasses import replace
@@ -13,17 +14,17 @@ from leadline.core.graph import Op, OpGraph, OpKind, Stage, StorageCategory, Sto
 
 POINTWISE = (OpKind.ELEMENTWISE, OpKind.COPY)
 NORMALIZING = (OpKind.NORM, OpKind.SOFTMAX)
-"""Their statistics are reductions and are kept; the rest of them is pointwise."""
+"""Normalizations. Their statistics are reductions and are kept; the rest is pointwise."""
 FUSED = (*POINTWISE, *NORMALIZING, OpKind.REDUCTION)
-"""What reads a tensor where it is made, without its being in memory."""
+"""Ops that read a tensor where it is computed, without its being in memory."""
 
 
 def drop_recomputed_tensors(graph: OpGraph) -> OpGraph:
-    """Return a traced training step with the memory that it holds when it is compiled; its ops stay as they are."""
+    """Return a traced training step with the memory it holds when compiled. Its ops stay as they are."""
     if not graph.is_training:
         return graph
-    held = _Held(graph)
-    dropped = {name for name in held.crossing if held.may_drop(name)}
+    memory = _MemoryUse(graph)
+    dropped = {name for name in memory.crossing if memory.can_drop(name)}
     if not dropped:
         return graph
     events: list[StorageEvent] = []
@@ -31,13 +32,13 @@ def drop_recomputed_tensors(graph: OpGraph) -> OpGraph:
         if event.storage not in dropped:
             events.append(event)
         elif event.size_bytes > 0:
-            end = held.last_read.get(event.op, event.op) + 1
+            end = memory.last_read.get(event.op, event.op) + 1
             events += [event, StorageEvent(end, event.storage, -event.size_bytes, event.category)]
     return replace(graph, events=tuple(sorted(events, key=lambda event: event.op)))
 
 
-class _Held:
-    """When each piece of memory is taken and given back, and which op made it; what backward needs in memory."""
+class _MemoryUse:
+    """Allocation, release and producer of each piece of memory, and the ops whose results backward needs in memory."""
 
     def __init__(self, graph: OpGraph) -> None:
         self.ops = graph.ops
@@ -63,47 +64,47 @@ class _Held:
             for source in op.sources
         }  # fmt: skip
 
-    def may_drop(self, name: int) -> bool:
-        """Tell whether a tensor can be made again in the kernels of backward that read it."""
-        place = self.taken[name].op
-        if place in self.needed or not self._is_pointwise(place, name):
+    def can_drop(self, storage: int) -> bool:
+        """Return whether the kernels of backward that read a tensor can recompute it."""
+        op = self.taken[storage].op
+        if op in self.needed or not self._is_pointwise(op, storage):
             return False
-        return all(self._there(source, self.freed[name]) for source in self.ops[place].sources)
+        return all(self._is_available(source, self.freed[storage]) for source in self.ops[op].sources)
 
-    def _there(self, place: int, until: int) -> bool:
-        """Tell whether what an op made is held until an op of backward, or can be made again for it pointwise."""
-        asked, seen = [place], set[int]()
-        while asked:
-            one = asked.pop()
-            if one in seen or self._is_held(one, until):
+    def _is_available(self, op: int, until_op: int) -> bool:
+        """Return whether the result of an op is held until ``until_op``, or can be recomputed pointwise by then."""
+        pending, visited = [op], set[int]()
+        while pending:
+            source = pending.pop()
+            if source in visited or self._is_held(source, until_op):
                 continue
-            seen.add(one)
-            if not self._is_pointwise(one, self._largest(one)):
+            visited.add(source)
+            if not self._is_pointwise(source, self._largest(source)):
                 return False
-            asked += self.ops[one].sources
+            pending += self.ops[source].sources
         return True
 
-    def _is_held(self, place: int, until: int) -> bool:
-        largest = self._largest(place)
-        return largest is not None and self.freed.get(largest, len(self.ops)) >= until
+    def _is_held(self, op: int, until_op: int) -> bool:
+        largest = self._largest(op)
+        return largest is not None and self.freed.get(largest, len(self.ops)) >= until_op
 
-    def _largest(self, place: int) -> int | None:
-        """Return the largest tensor that an op made; ``None`` where it changed one in place."""
-        return max(self.made.get(place, ()), key=lambda name: self.taken[name].size_bytes, default=None)
+    def _largest(self, op: int) -> int | None:
+        """Return the largest tensor that an op made, or ``None`` if it worked in place."""
+        return max(self.made.get(op, ()), key=lambda storage: self.taken[storage].size_bytes, default=None)
 
-    def _is_pointwise(self, place: int, name: int | None) -> bool:
-        """Tell whether an op makes a tensor pointwise; of what normalises, that is its largest result."""
-        op: Op = self.ops[place]
-        if op.kind in POINTWISE:
+    def _is_pointwise(self, position: int, storage: int | None) -> bool:
+        """Return whether an op makes ``storage`` pointwise. For a normalization, that is its largest result."""
+        made_op: Op = self.ops[position]
+        if made_op.kind in POINTWISE:
             return True
-        sizes = [self.taken[one].size_bytes for one in self.made.get(place, ())]
-        return op.kind in NORMALIZING and name is not None and self.taken[name].size_bytes == max(sizes)
+        sizes = [self.taken[result].size_bytes for result in self.made.get(position, ())]
+        return made_op.kind in NORMALIZING and storage is not None and self.taken[storage].size_bytes == max(sizes)
 
 
-def _last_reads(ops: tuple[Op, ...], backward: int) -> dict[int, int]:
-    """Return the last op of forward that reads what each op made."""
-    found: dict[int, int] = {}
-    for place, op in enumerate(ops[:backward]):
+def _last_reads(ops: tuple[Op, ...], first_backward: int) -> dict[int, int]:
+    """Return, for each op, the last forward op that reads its result."""
+    last_read: dict[int, int] = {}
+    for position, op in enumerate(ops[:first_backward]):
         for source in op.sources:
-            found[source] = place
-    return found
+            last_read[source] = position
+    return last_read

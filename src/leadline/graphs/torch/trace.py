@@ -18,7 +18,7 @@ from leadline.graphs.torch.compiled_memory import drop_recomputed_tensors
 
 TIMEOUT_S = 180.0
 START_S = 60.0
-"""Time beyond the script's own for importing torch and writing the answer."""
+"""Extra time for importing torch and writing the answer."""
 
 BOOTSTRAP = Path(__file__).parent / "worker" / "bootstrap.py"
 
@@ -32,30 +32,36 @@ def trace_command(
     bare: bool = False,
     cwd: Path | None = None,
 ) -> TracedJob:
-    """Run the user's unmodified command for three steps on a pretended device and return what it would run.
+    """Run the user's unmodified command for three steps on a simulated device and return the step it would run.
 
-    With ``bare`` nothing is recorded and the job is empty: the baseline of the tracer's own cost.
+    Args:
+        workload: Names the command.
+        runner: Starts the worker process.
+        device_type: Simulated device, ``cuda`` or ``cpu``.
+        timeout_s: Time limit of the script itself.
+        bare: Record nothing and return an empty job: the baseline of the tracer's own cost.
+        cwd: Working directory of the script.
 
     Raises:
-        InvalidInput: the command names no interpreter or script that exists.
-        Untraceable: the script failed, or showed no training step; carries the user's line.
+        InvalidInput: The command names no interpreter or script that exists.
+        Untraceable: The script failed or ran no training step. Carries the user's line.
     """
     command = parse_command(workload.model.argv)
     request = {
-        **_common(device_type, timeout_s, bare),
+        **_base_request(device_type, timeout_s, bare),
         "target": command.target,
         "module": command.is_module,
         "argv": list(command.argv),
         "world_size": command.local_processes * command.nodes,
         "local_size": command.local_processes,
     }
-    answer = _ask(command.python, request, runner, _environment(command, device_type), cwd)
+    answer = _run_worker(command.python, request, runner, _environment(command, device_type), cwd)
     failure = answer.get("failure")
     if failure and failure.get("retry") and device_type != failure["retry"]:
         request["device_type"] = failure["retry"]
-        answer = _ask(command.python, request, runner, _environment(command, "cpu"), cwd)
-        return _noted(_job(answer), failure["reason"])
-    return _job(answer)
+        answer = _run_worker(command.python, request, runner, _environment(command, "cpu"), cwd)
+        return _with_note(_read_job(answer), failure["reason"])
+    return _read_job(answer)
 
 
 def trace_function(
@@ -69,12 +75,12 @@ def trace_function(
 ) -> TracedJob:
     """Trace the model that ``file.py:function`` returns on inputs of the workload's shapes.
 
-    Training is a forward pass, the mean of the outputs as the loss, a backward pass and the optimizer; inference is
-    the forward pass. ``python`` defaults to the interpreter Leadline runs in.
+    Training runs a forward pass, the mean of the outputs as the loss, a backward pass and the optimizer. Inference runs
+    the forward pass. ``python`` defaults to the interpreter of Leadline.
 
     Raises:
-        InvalidInput: the reference names no such file, or there is no input shape.
-        Untraceable: the model cannot be built or run; carries the user's line.
+        InvalidInput: The reference names no such file, or there is no input shape.
+        Untraceable: The model cannot be built or run. Carries the user's line.
     """
     path, _, name = workload.model.reference.rpartition(":")
     if not path or not Path(path).is_file():
@@ -83,10 +89,10 @@ def trace_function(
         raise InvalidInput(f"{workload.model.reference} needs an input shape: give one, such as --input 64x3x224x224")
     precision = workload.precision or Precision.FP32
     request = {
-        **_common(device_type, timeout_s, bare),
+        **_base_request(device_type, timeout_s, bare),
         "target": path,
         "function": name,
-        "inputs": [(list(one.shape), one.dtype) for one in workload.inputs],
+        "inputs": [(list(shape.shape), shape.dtype) for shape in workload.inputs],
         "phase": workload.phase.value,
         "weights": precision.weights if precision.weights != "tf32" else "float32",
         "autocast": precision.compute if precision.autocast else "",
@@ -94,17 +100,17 @@ def trace_function(
         "accumulation": workload.accumulation,
         "checkpointing": workload.checkpointing,
     }
-    answer = _ask(python or sys.executable, request, runner, {})
+    answer = _run_worker(python or sys.executable, request, runner, {})
     try:
-        return _job(answer)
+        return _read_job(answer)
     except Untraceable as error:
         if error.location is not None or not error.reason.partition(": ")[0].endswith("Error"):
             raise
-        given = " and ".join(f"{'x'.join(map(str, one.shape))}:{one.dtype}" for one in workload.inputs)
-        raise Untraceable(f"{error.reason}; the model was given {given}: check --input") from error
+        inputs = " and ".join(f"{'x'.join(map(str, shape.shape))}:{shape.dtype}" for shape in workload.inputs)
+        raise Untraceable(f"{error.reason}; the model was given {inputs}: check --input") from error
 
 
-def _common(device_type: str, timeout_s: float, bare: bool) -> dict[str, Any]:
+def _base_request(device_type: str, timeout_s: float, bare: bool) -> dict[str, Any]:
     if device_type not in ("cuda", "cpu"):
         raise InvalidInput(f"device type {device_type!r} cannot be traced: use cuda or cpu")
     return {
@@ -116,12 +122,11 @@ def _common(device_type: str, timeout_s: float, bare: bool) -> dict[str, Any]:
         "argv": [],
         "world_size": 1,
         "local_size": 1,
-        "python_path": [],
     }
 
 
 def _environment(command: PythonCommand, device_type: str) -> dict[str, str]:
-    """Return what a launcher would tell its first process, and no real device."""
+    """Return the variables that a launcher sets for its first process, and no real device."""
     size = command.local_processes * command.nodes
     settings = {
         "PYTHONDONTWRITEBYTECODE": "1",
@@ -144,30 +149,30 @@ def _environment(command: PythonCommand, device_type: str) -> dict[str, str]:
     return settings
 
 
-def _ask(
+def _run_worker(
     python: str, request: dict[str, Any], runner: ProcessRunner, env: dict[str, str], cwd: Path | None = None
 ) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="leadline-trace-") as folder:
-        question, answer = Path(folder, "request.json"), Path(folder, "answer.json")
-        question.write_text(json.dumps({**request, "answer": str(answer)}), encoding="utf-8")
-        done = runner(
-            [python, str(BOOTSTRAP), str(question)], env=env, cwd=cwd, timeout_s=request["timeout_s"] + START_S
+        request_file, answer_file = Path(folder, "request.json"), Path(folder, "answer.json")
+        request_file.write_text(json.dumps({**request, "answer": str(answer_file)}), encoding="utf-8")
+        completed = runner(
+            [python, str(BOOTSTRAP), str(request_file)], env=env, cwd=cwd, timeout_s=request["timeout_s"] + START_S
         )
-        if answer.is_file():
-            found: dict[str, Any] = msgspec.json.decode(answer.read_bytes())
-            return found
-        return {"failure": {"reason": _died(done, request["timeout_s"])}}
+        if answer_file.is_file():
+            answer: dict[str, Any] = msgspec.json.decode(answer_file.read_bytes())
+            return answer
+        return {"failure": {"reason": _exit_reason(completed, request["timeout_s"])}}
 
 
-def _died(done: CompletedProcess, timeout_s: float) -> str:
-    if done.timed_out:
-        return f"the script was still busy after {timeout_s + START_S:g} s; make its first steps shorter"
-    said = [line for line in done.stderr.strip().splitlines() if line.strip()]
-    last = said[-1].strip() if said else "it said nothing"
-    return f"the traced process ended with exit code {done.returncode} before it could answer: {last}"
+def _exit_reason(completed: CompletedProcess, timeout_s: float) -> str:
+    if completed.timed_out:
+        return f"the script was still running after {timeout_s + START_S:g} s; make its first steps shorter"
+    lines = [line for line in completed.stderr.strip().splitlines() if line.strip()]
+    last = lines[-1].strip() if lines else "it printed no error"
+    return f"the traced process ended with exit code {completed.returncode} before it could answer: {last}"
 
 
-def _job(answer: dict[str, Any]) -> TracedJob:
+def _read_job(answer: dict[str, Any]) -> TracedJob:
     failure = answer.get("failure")
     if failure:
         raise Untraceable(failure["reason"], failure.get("location"))
@@ -177,9 +182,11 @@ def _job(answer: dict[str, Any]) -> TracedJob:
     if not answer["job"].get("compiled"):
         return job
     return replace(
-        job, step=drop_recomputed_tensors(job.step), longer=tuple(drop_recomputed_tensors(one) for one in job.longer)
+        job,
+        step=drop_recomputed_tensors(job.step),
+        longer=tuple(drop_recomputed_tensors(graph) for graph in job.longer),
     )
 
 
-def _noted(job: TracedJob, note: str) -> TracedJob:
+def _with_note(job: TracedJob, note: str) -> TracedJob:
     return replace(job, notes=(*job.notes, note))

@@ -49,19 +49,19 @@ def run(path, arguments, answer):
         weights = id(optimizer.param_groups[0]["params"][0])  # an optimizer made anew goes on where the last one ended
         counts[weights] = counts.get(weights, 0) + 1
         if counts[weights] == 3 and (not early or sum(counts.values()) == 3):
-            early.update(loop_hooks.facts(), parameters=trained(torch))
+            early.update(loop_hooks.read_facts(), parameters=trained(torch))
 
     def after_backward(*args, **kwargs):
         result = watched(*args, **kwargs)
-        if loop_hooks.counts()["backward"] == 3 and not counts:
-            early.update(loop_hooks.facts(), parameters=trained(torch))
+        if loop_hooks.count_steps()["backward"] == 3 and not counts:
+            early.update(loop_hooks.read_facts(), parameters=trained(torch))
         return result
 
     sys.argv = [path, *arguments]
     sys.path.insert(0, str(Path(path).parent))
     watched = torch.autograd.backward
     torch.autograd.backward = after_backward
-    loop_hooks.install(path)
+    loop_hooks.watch_loop(path)
     register_optimizer_step_post_hook(after_step)
     failed = 0
     try:
@@ -74,9 +74,9 @@ def run(path, arguments, answer):
         traceback.print_exc()
         failed = 1
     if not early:
-        early = {**loop_hooks.facts(), "parameters": trained(torch)}
-    steps = min(counts.values()) if counts else loop_hooks.counts()["backward"]
-    json.dump({"facts": early, "steps": steps, "backward": loop_hooks.counts()["backward"]}, answer)
+        early = {**loop_hooks.read_facts(), "parameters": trained(torch)}
+    steps = min(counts.values()) if counts else loop_hooks.count_steps()["backward"]
+    json.dump({"facts": early, "steps": steps, "backward": loop_hooks.count_steps()["backward"]}, answer)
     answer.flush()
     sys.stdout.flush()
     os._exit(failed)

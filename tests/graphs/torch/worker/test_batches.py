@@ -25,7 +25,7 @@ def tokens():
 def test_a_batch_that_was_seen_is_gone_when_the_script_lets_it_go(made):
     held = tokens()
     gone, loader, batches = weakref.ref(held), object(), BatchPlanner()
-    batches.saw(loader, made(held))
+    batches.record(loader, made(held))
     del held
     assert gone() is None
 
@@ -33,11 +33,11 @@ def test_a_batch_that_was_seen_is_gone_when_the_script_lets_it_go(made):
 def test_a_batch_comes_back_as_it_was_whatever_the_script_did_with_it():
     batches, loader = BatchPlanner(), object()
     first = {"ids": torch.arange(40).reshape(4, 10)}
-    batches.saw(loader, first)
+    batches.record(loader, first)
     first.pop("ids").zero_()
-    batches.saw(loader, {"ids": tokens()})
-    assert batches.differ
-    batches.ask(2)
+    batches.record(loader, {"ids": tokens()})
+    assert batches.sizes_differ
+    batches.plan_after(2)
     draws = iter([{"ids": tokens()}, {"ids": tokens()}])
     given = [batches.next(draws)["ids"] for _ in range(4)]
     assert [tuple(one.shape) for one in given] == [(3, 4), (3, 4), (4, 10), (4, 10)]

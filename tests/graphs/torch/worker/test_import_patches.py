@@ -1,4 +1,4 @@
-"""PyTorch's compiler stays unloaded until it is used, and is the real one then."""
+"""PyTorch's compiler stays unloaded until it is used, and then is the real one."""
 
 import subprocess
 import sys
@@ -9,14 +9,14 @@ pytest.importorskip("torch")
 
 POSTPONED = """
 import sys, types, torch
-from leadline.graphs.torch.worker import compiler
-compiler.postpone()
+from leadline.graphs.torch.worker import import_patches
+import_patches.postpone_compiler()
 from torch._subclasses.fake_tensor import FakeTensorMode
 with FakeTensorMode():
     torch.ones(3) + 1
 model = torch.nn.Linear(2, 2)
 torch.optim.SGD(model.parameters(), 0.1).step()
-assert "torch._dynamo.eval_frame" not in sys.modules, "loaded although nothing needed it"
+assert "torch._dynamo.eval_frame" not in sys.modules, "loaded although nothing used it"
 """
 
 USES = {
@@ -29,29 +29,29 @@ USES = {
 
 
 @pytest.mark.parametrize("use", USES)
-def test_the_compiler_is_there_as_soon_as_it_is_asked_for(use):
+def test_the_compiler_loads_on_first_use(use):
     code = f"{POSTPONED}\n{USES[use]}\nassert 'torch._dynamo.eval_frame' in sys.modules\n"
     code += "assert type(sys.modules['torch._dynamo']) is types.ModuleType"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    completed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert completed.returncode == 0, completed.stderr
 
 
 PREPARED = """
 import sys, torch
-from leadline.graphs.torch.worker import compiler, main
-from leadline.graphs.torch.worker.session import Session
-compiler.postpone()
-from leadline.graphs.torch.worker import fakes, vision
+from leadline.graphs.torch.worker import import_patches, main
+from leadline.graphs.torch.worker.session import TraceSession
+import_patches.postpone_compiler()
+from leadline.graphs.torch.worker import fake_tensors
 if "{policy}" == "cuda":
-    fakes.take_spare_device()
-vision.install()
-main.prepare(Session(policy="{policy}"))
+    fake_tensors.claim_spare_device()
+import_patches.define_torchvision_ops()
+main.install_hooks(TraceSession(policy="{policy}"))
 import torch._dynamo.eval_frame
 """
 
 
 @pytest.mark.parametrize("policy", ["cuda", "cpu"])
-def test_the_compiler_still_loads_once_a_device_is_pretended(policy):
+def test_the_compiler_still_loads_on_a_simulated_device(policy):
     code = PREPARED.format(policy=policy)
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    completed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert completed.returncode == 0, completed.stderr

@@ -59,7 +59,7 @@ LOADS = """
 import sys
 sys.path.insert(0, sys.argv[1])
 from torch.utils.data import DataLoader
-import test_objects as t
+import test_loop_facts as t
 files = t.Files(200_000)
 held = [int(one) for batch in DataLoader(files, 1000, shuffle=True, num_workers=2) for one in batch if one]
 print(max(held) - min(held), t.object_bytes(files))

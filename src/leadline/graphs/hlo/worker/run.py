@@ -1,6 +1,6 @@
-"""Lower a JAX function from shapes alone, and compile it where a target is named; started by its path.
+"""Lower a JAX function from shapes alone, and compile it for a target device. This file is run by its path.
 
-Run as ``python run.py REQUEST.json`` in the user's environment. The answer is a file: the module's text, or why not.
+Run as ``python run.py REQUEST.json`` in the user's environment. It writes an answer file: the module, or the failure.
 """
 
 import importlib
@@ -15,7 +15,7 @@ from typing import Any, Callable, Dict, List, Optional, Tuple
 
 
 class UnusableFunction(Exception):
-    """What the named function returned cannot be lowered; the message says why and what to return."""
+    """The result of the named function cannot be lowered. The message says why and what to return."""
 
 
 def main(request_path: str) -> None:
@@ -43,10 +43,10 @@ def _lower(request: Dict[str, Any]) -> Dict[str, Any]:
         return {"failure": {"reason": f"{sys.executable} has no jax: install it there, as in pip install jax"}}
     shapes = [jax.ShapeDtypeStruct(tuple(shape), dtype) for shape, dtype in request["inputs"]]
     step, arguments, notes = _step(request, shapes)
-    arguments = _abstract(arguments)
+    arguments = _as_shapes(arguments)
     target = request.get("target")
     if target:
-        arguments = _placed(arguments, target)
+        arguments = _place_on_target(arguments, target)
     lowered = _jitted(step).lower(*arguments)
     answer: Dict[str, Any] = {"notes": notes, "jax": jax.__version__}
     if not target:
@@ -56,7 +56,7 @@ def _lower(request: Dict[str, Any]) -> Dict[str, Any]:
 
 
 def _text(lowered: Any) -> str:
-    """Return StableHLO with its scopes, where this version of jax writes them."""
+    """Return StableHLO, with its scopes if this version of jax writes them."""
     try:
         return str(lowered.as_text(debug_info=True))
     except TypeError:
@@ -64,55 +64,56 @@ def _text(lowered: Any) -> str:
 
 
 def _step(request: Dict[str, Any], shapes: List[Any]) -> Tuple[Callable[..., Any], Tuple[Any, ...], List[str]]:
-    """Return the function that is lowered and its arguments, from whatever the user's function returns."""
+    """Return the function to lower, its arguments and notes, from the result of the user's function."""
     names = runpy.run_path(request["path"], run_name="leadline_model")
     build = names.get(request["function"])
     if not callable(build):
-        raise UnusableFunction(f"{request['path']} defines no function {request['function']!r}: name one that is there")
-    made = _built(build, shapes)
-    if isinstance(made, tuple) and len(made) == 2 and callable(made[0]):
+        raise UnusableFunction(f"{request['path']} defines no function {request['function']!r}: check the name")
+    built = _call_builder(build, shapes)
+    if isinstance(built, tuple) and len(built) == 2 and callable(built[0]):
         if request["optimizer"]:
             raise UnusableFunction(
-                f"{request['function']}() returns a step of its own, which --optimizer does not change: leave it out"
+                f"{request['function']}() returns its own step, which --optimizer does not change: leave it out"
             )
-        arguments = made[1] if isinstance(made[1], (tuple, list)) else (made[1],)
-        return made[0], tuple(arguments), []
+        arguments = built[1] if isinstance(built[1], (tuple, list)) else (built[1],)
+        return built[0], tuple(arguments), []
     if not shapes:
         raise UnusableFunction(
-            f"{request['function']}() returned {type(made).__name__}: return (step, arguments), or give the model's "
+            f"{request['function']}() returned {type(built).__name__}: return (step, arguments), or give the model's "
             "input, such as --input 64x224x224x3"
         )
-    if hasattr(made, "init") and hasattr(made, "apply"):
-        return _linen(made, shapes, request)
+    if hasattr(built, "init") and hasattr(built, "apply"):
+        return _linen_step(built, shapes, request)
     nnx = _nnx()
-    if nnx is not None and isinstance(made, nnx.Module):
-        return _graph_module(nnx, made, shapes, request)
+    if nnx is not None and isinstance(built, nnx.Module):
+        return _nnx_step(nnx, built, shapes, request)
     raise UnusableFunction(
-        f"{request['function']}() returned {type(made).__name__}: return (step, arguments), or a flax module"
+        f"{request['function']}() returned {type(built).__name__}: return (step, arguments), or a flax module"
     )
 
 
-def _built(build: Any, shapes: List[Any]) -> Any:
-    """Call the user's function, with the inputs if it takes any; a module of nnx is made without its arrays."""
-    wants = [
-        one for one in inspect.signature(build).parameters.values()
-        if one.default is inspect.Parameter.empty and one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)
-    ]  # fmt: skip
-    variadic = any(one.kind is one.VAR_POSITIONAL for one in inspect.signature(build).parameters.values())
-    if wants or variadic:
-        if len(wants) > len(shapes):
+def _call_builder(build: Any, shapes: List[Any]) -> Any:
+    """Call the user's function, with the inputs if it takes any. A module of nnx is made without its arrays."""
+    parameters = inspect.signature(build).parameters.values()
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    required = [
+        argument for argument in parameters if argument.default is argument.empty and argument.kind in positional
+    ]
+    variadic = any(argument.kind is argument.VAR_POSITIONAL for argument in parameters)
+    if required or variadic:
+        if len(required) > len(shapes):
             raise UnusableFunction(
-                f"{build.__name__}() takes {len(wants)} inputs and {len(shapes)} were given: add --input"
+                f"{build.__name__}() takes {len(required)} inputs and {len(shapes)} were given: add --input"
             )
-        return build(*shapes) if variadic else build(*shapes[: len(wants)])
+        return build(*shapes) if variadic else build(*shapes[: len(required)])
     nnx = _nnx() if "flax.nnx" in sys.modules else None
     if nnx is not None:
         try:
-            made = nnx.eval_shape(build)
+            module = nnx.eval_shape(build)
         except (TypeError, ValueError):  # it does not return a module of nnx
             return build()
-        if isinstance(made, nnx.Module):
-            return made
+        if isinstance(module, nnx.Module):
+            return module
     return build()
 
 
@@ -123,43 +124,46 @@ def _nnx() -> Optional[Any]:
         return None
 
 
-def _linen(model: Any, shapes: List[Any], request: Dict[str, Any]) -> Tuple[Any, Tuple[Any, ...], List[str]]:
-    """Return the step of a flax linen module: ``apply``, or its training."""
+def _linen_step(model: Any, shapes: List[Any], request: Dict[str, Any]) -> Tuple[Any, Tuple[Any, ...], List[str]]:
+    """Return the step of a flax linen module: ``apply``, or a training step around it."""
     import jax
 
     keys = {name: jax.random.key(0) for name in ("params", "dropout")}
     variables = jax.eval_shape(lambda *xs: model.init(keys, *xs, **_mode(model, training=False)), *shapes)
     training = request["phase"] == "training"
-    weights, rest = variables.get("params", {}), {name: one for name, one in variables.items() if name != "params"}
+    weights, other_variables = (
+        variables.get("params", {}),
+        {name: values for name, values in variables.items() if name != "params"},
+    )
 
     def forward(params: Any, state: Any, *xs: Any) -> Any:
         every, mode = {"params": params, **state}, _mode(model, training=training)
         if not training:
             return model.apply(every, *xs, **mode), state
-        return model.apply(every, *xs, rngs={"dropout": jax.random.key(0)}, mutable=list(rest), **mode)
+        return model.apply(every, *xs, rngs={"dropout": jax.random.key(0)}, mutable=list(other_variables), **mode)
 
     if not training:
-        return (lambda params, state, *xs: forward(params, state, *xs)[0]), (weights, rest, *shapes), []
-    return _trained(forward, weights, rest, shapes, request)
+        return (lambda params, state, *xs: forward(params, state, *xs)[0]), (weights, other_variables, *shapes), []
+    return _training_step(forward, weights, other_variables, shapes, request)
 
 
 def _mode(model: Any, training: bool) -> Dict[str, bool]:
-    """Return the keyword by which a module's call is told whether it trains, if it has one."""
-    known = inspect.signature(type(model).__call__).parameters
-    if "train" in known:
+    """Return the keyword by which a module's call learns whether it trains, if it has one."""
+    parameters = inspect.signature(type(model).__call__).parameters
+    if "train" in parameters:
         return {"train": training}
-    if "training" in known:
+    if "training" in parameters:
         return {"training": training}
-    return {"deterministic": not training} if "deterministic" in known else {}
+    return {"deterministic": not training} if "deterministic" in parameters else {}
 
 
-def _graph_module(
+def _nnx_step(
     nnx: Any, model: Any, shapes: List[Any], request: Dict[str, Any]
 ) -> Tuple[Any, Tuple[Any, ...], List[str]]:
     """Return the step of a flax nnx module."""
     training = request["phase"] == "training"
     (model.train if training else model.eval)()
-    definition, weights, rest = nnx.split(model, nnx.Param, ...)
+    definition, weights, other_variables = nnx.split(model, nnx.Param, ...)
 
     def forward(params: Any, state: Any, *xs: Any) -> Any:
         whole = nnx.merge(definition, params, state)
@@ -167,14 +171,14 @@ def _graph_module(
         return output, nnx.split(whole, nnx.Param, ...)[2]
 
     if not training:
-        return (lambda params, state, *xs: forward(params, state, *xs)[0]), (weights, rest, *shapes), []
-    return _trained(forward, weights, rest, shapes, request)
+        return (lambda params, state, *xs: forward(params, state, *xs)[0]), (weights, other_variables, *shapes), []
+    return _training_step(forward, weights, other_variables, shapes, request)
 
 
-def _trained(
+def _training_step(
     forward: Any, weights: Any, state: Any, shapes: List[Any], request: Dict[str, Any]
 ) -> Tuple[Any, Tuple[Any, ...], List[str]]:
-    """Return a training step: the mean of the outputs as the loss, its gradient, and the update rule of optax."""
+    """Return a training step: the mean of the outputs as the loss, its gradient, and the update of optax."""
     import jax
     import jax.numpy as jnp
 
@@ -188,8 +192,8 @@ def _trained(
     name = request["optimizer"] or "adamw"
     rule = optax.sgd(0.01, momentum=0.9) if name == "momentum" else getattr(optax, name)(0.001)
 
-    def loss(params: Any, rest: Any, *xs: Any) -> Any:
-        output, after = forward(params, rest, *xs)
+    def loss(params: Any, variables: Any, *xs: Any) -> Any:
+        output, after = forward(params, variables, *xs)
         leaves = [leaf for leaf in jax.tree.leaves(output) if jnp.issubdtype(leaf.dtype, jnp.floating)]
         if not leaves:
             raise UnusableFunction(
@@ -197,8 +201,8 @@ def _trained(
             )
         return sum(leaf.astype(jnp.float32).mean() for leaf in leaves), after
 
-    def step(params: Any, memory: Any, rest: Any, *xs: Any) -> Any:
-        (value, after), gradient = jax.value_and_grad(loss, has_aux=True)(params, rest, *xs)
+    def step(params: Any, memory: Any, variables: Any, *xs: Any) -> Any:
+        (value, after), gradient = jax.value_and_grad(loss, has_aux=True)(params, variables, *xs)
         update, memory = rule.update(gradient, memory, params)
         return jax.tree.map(lambda old, new: old + new, params, update), memory, after, value
 
@@ -213,8 +217,8 @@ def _jitted(step: Any) -> Any:
     return step if hasattr(step, "lower") else jax.jit(step)
 
 
-def _abstract(arguments: Tuple[Any, ...]) -> Tuple[Any, ...]:
-    """Return the arguments as shapes: nothing is computed or copied; what is no array stays."""
+def _as_shapes(arguments: Tuple[Any, ...]) -> Tuple[Any, ...]:
+    """Return the arguments as shapes, so that nothing is computed or copied. Other leaves stay."""
     import jax
 
     def shape(leaf: Any) -> Any:
@@ -222,11 +226,11 @@ def _abstract(arguments: Tuple[Any, ...]) -> Tuple[Any, ...]:
             return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype)
         return leaf
 
-    return tuple(jax.tree.map(shape, one) for one in arguments)
+    return tuple(jax.tree.map(shape, argument) for argument in arguments)
 
 
-def _placed(arguments: Tuple[Any, ...], target: Dict[str, str]) -> Tuple[Any, ...]:
-    """Return the arguments on the first device of a topology that is only described."""
+def _place_on_target(arguments: Tuple[Any, ...], target: Dict[str, str]) -> Tuple[Any, ...]:
+    """Return the arguments on the first device of a described topology."""
     import jax
     from jax.experimental import topologies
     from jax.sharding import SingleDeviceSharding
@@ -238,39 +242,39 @@ def _placed(arguments: Tuple[Any, ...], target: Dict[str, str]) -> Tuple[Any, ..
             f"XLA cannot compile for {target['platform']} here: {' '.join(str(error).split())[:200]}; "
             f"install its compiler beside jax, as in pip install 'leadline[xla-{target['platform']}]'"
         ) from error
-    where = SingleDeviceSharding(topology.devices[0])
+    sharding = SingleDeviceSharding(topology.devices[0])
 
     def place(leaf: Any) -> Any:
         if isinstance(leaf, jax.ShapeDtypeStruct):
-            return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=where)
+            return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
         return leaf
 
-    return tuple(jax.tree.map(place, one) for one in arguments)
+    return tuple(jax.tree.map(place, argument) for argument in arguments)
 
 
 def _memory(compiled: Any) -> Dict[str, int]:
-    """Return what the compiler says of memory, in bytes; empty where it says nothing."""
-    found = compiled.memory_analysis()
+    """Return the compiler's memory figures in bytes, or {} if it has none."""
+    analysis = compiled.memory_analysis()
     names = ("argument", "output", "alias", "temp", "generated_code")
-    return {name: int(getattr(found, f"{name}_size_in_bytes", 0)) for name in names} if found is not None else {}
+    return {name: int(getattr(analysis, f"{name}_size_in_bytes", 0)) for name in names} if analysis is not None else {}
 
 
 def _failure(error: BaseException, path: str) -> Dict[str, Any]:
-    """Say why, and at which line of the user's own code."""
-    own = [
+    """Return the reason of a failure, and the line of the user's own code."""
+    user_frames = [
         frame for frame in traceback.extract_tb(error.__traceback__)
         if "site-packages" not in frame.filename and frame.filename != __file__ and not frame.filename.startswith("<")
         and not frame.filename.startswith(str(Path(os.__file__).parent))
     ]  # fmt: skip
-    place = f"{own[-1].filename}:{own[-1].lineno}" if own else None
-    said = " ".join(str(error).split())[:300].rstrip(".")
+    location = f"{user_frames[-1].filename}:{user_frames[-1].lineno}" if user_frames else None
+    message = " ".join(str(error).split())[:300].rstrip(".")
     if isinstance(error, UnusableFunction):
-        return {"reason": said, "location": None}
+        return {"reason": message, "location": None}
     if isinstance(error, SyntaxError) and error.filename:
-        place = f"{error.filename}:{error.lineno}"
+        location = f"{error.filename}:{error.lineno}"
     return {
-        "reason": f"{type(error).__name__}: {said or 'no message'}; lowering stopped here",
-        "location": place or path,
+        "reason": f"{type(error).__name__}: {message or 'no message'}; lowering stopped here",
+        "location": location or path,
     }
 
 

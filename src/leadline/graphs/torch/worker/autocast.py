@@ -1,4 +1,4 @@
-"""Autocast and loss scaling as CUDA does them, on the pretended device.
+"""Autocast and loss scaling of CUDA on the simulated device.
 
 The op lists are those of PyTorch's documentation, "CUDA Ops that can autocast".
 """
@@ -9,7 +9,7 @@ import torch
 
 from leadline.graphs.torch.worker import fake_tensors
 
-LOWER = (
+LOWER_PRECISION = (
     "conv1d conv2d conv3d conv_tbc conv_transpose1d conv_transpose2d.input conv_transpose3d.input convolution prelu "
     "addmm addmv addr matmul einsum mm mv linear addbmm baddbmm bmm chain_matmul linalg_multi_dot "
     "scaled_dot_product_attention"
@@ -21,7 +21,7 @@ FLOAT32 = (
     "huber_loss mse_loss margin_ranking_loss soft_margin_loss triplet_margin_loss binary_cross_entropy_with_logits "
     "dist cdist renorm logsumexp upsample_nearest2d upsample_bilinear2d"
 )
-FLOAT32_RESULT = "prod prod.dim_int softmax.int log_softmax.int cumprod cumsum sum sum.dim_IntList linalg_vector_norm"
+FLOAT32_RESULTS = "prod prod.dim_int softmax.int log_softmax.int cumprod cumsum sum sum.dim_IntList linalg_vector_norm"
 HALVES = (torch.float16, torch.bfloat16)
 
 _cache: Dict[int, Any] = {}
@@ -29,16 +29,16 @@ _libraries: List[Any] = []
 
 
 def install_autocast() -> None:
-    """Register CUDA's autocast lists for the pretended device, and let GradScaler always take its step."""
+    """Register CUDA's autocast lists for the simulated device, and let GradScaler always take its step."""
     ops = torch.library.Library("aten", "IMPL")
-    rest = torch.library.Library("_", "IMPL")
-    rest.fallback(torch.library.fallthrough_kernel, "AutocastPrivateUse1")
-    _libraries.extend([ops, rest])
-    for names, rule in ((LOWER, _in_lower), (FLOAT32, _in_float32), (FLOAT32_RESULT, _asking_float32)):
+    fallback = torch.library.Library("_", "IMPL")
+    fallback.fallback(torch.library.fallthrough_kernel, "AutocastPrivateUse1")
+    _libraries.extend([ops, fallback])
+    for names, rule in ((LOWER_PRECISION, _in_lower), (FLOAT32, _in_float32), (FLOAT32_RESULTS, _with_float32_result)):
         for name in names.split():
             _register(ops, name, rule)
     for name in ("is_autocast_enabled", "get_autocast_dtype", "set_autocast_enabled", "set_autocast_dtype"):
-        setattr(torch, name, _renaming(getattr(torch, name)))
+        setattr(torch, name, _with_backend_name(getattr(torch, name)))
     torch.get_autocast_gpu_dtype = lambda: torch.get_autocast_dtype(fake_tensors.BACKEND)
     torch.set_autocast_dtype(fake_tensors.BACKEND, torch.float16)
     _rename_in_autocast()
@@ -49,29 +49,29 @@ def _always_step(self: Any, optimizer: Any, state: Any, *args: Any, **kwargs: An
     return optimizer.step(*args, **kwargs)
 
 
-def _renaming(own: Callable[..., Any]) -> Callable[..., Any]:
+def _with_backend_name(original: Callable[..., Any]) -> Callable[..., Any]:
     def call(*args: Any) -> Any:
         if not args:
-            return own(fake_tensors.BACKEND)
+            return original(fake_tensors.BACKEND)
         if len(args) == 1 and isinstance(args[0], bool):
-            return own(fake_tensors.BACKEND, args[0])
-        return own(*[fake_tensors.BACKEND if arg == "cuda" else arg for arg in args])
+            return original(fake_tensors.BACKEND, args[0])
+        return original(*[fake_tensors.BACKEND if arg == "cuda" else arg for arg in args])
 
     return call
 
 
 def _rename_in_autocast() -> None:
-    begin, end = torch.autocast.__init__, torch.autocast.__exit__
+    original_init, original_exit = torch.autocast.__init__, torch.autocast.__exit__
 
     def init(self: Any, device_type: str, *args: Any, **kwargs: Any) -> None:
-        begin(self, fake_tensors.BACKEND if device_type == "cuda" else device_type, *args, **kwargs)
+        original_init(self, fake_tensors.BACKEND if device_type == "cuda" else device_type, *args, **kwargs)
 
-    def leave(self: Any, *args: Any) -> Any:
+    def exit_(self: Any, *args: Any) -> Any:
         _cache.clear()
-        return end(self, *args)
+        return original_exit(self, *args)
 
     torch.autocast.__init__ = init
-    torch.autocast.__exit__ = leave
+    torch.autocast.__exit__ = exit_
 
 
 def _register(library: Any, name: str, rule: Callable[..., Any]) -> None:
@@ -95,15 +95,15 @@ def _in_float32(op: Any, args: Any, kwargs: Any) -> Any:
     return op(*_cast(args, torch.float32), **{name: _cast(value, torch.float32) for name, value in kwargs.items()})
 
 
-def _asking_float32(op: Any, args: Any, kwargs: Any) -> Any:
-    """Ask a reduction over half-precision inputs for a float32 result, unless the caller asked for a dtype."""
+def _with_float32_result(op: Any, args: Any, kwargs: Any) -> Any:
+    """Compute a float32 result of a reduction over half-precision inputs, unless the caller sets a dtype."""
     names = [argument.name for argument in op._schema.arguments]
-    place = names.index("dtype") if "dtype" in names else len(names)
-    given = args[place] if len(args) > place else kwargs.get("dtype")
+    dtype_position = names.index("dtype") if "dtype" in names else len(names)
+    dtype = args[dtype_position] if len(args) > dtype_position else kwargs.get("dtype")
     halves = any(isinstance(a, torch.Tensor) and a.dtype in HALVES for a in args)
-    if given is not None or not halves:
+    if dtype is not None or not halves:
         return op(*args, **kwargs)
-    return op(*args[:place], **{**kwargs, "dtype": torch.float32})
+    return op(*args[:dtype_position], **{**kwargs, "dtype": torch.float32})
 
 
 def _cast(value: Any, dtype: torch.dtype) -> Any:
@@ -111,16 +111,16 @@ def _cast(value: Any, dtype: torch.dtype) -> Any:
         floating = value.dtype.is_floating_point and value.dtype not in (torch.float64, dtype)
         return _cast_tensor(value, dtype) if floating and fake_tensors.is_fake(value) else value
     if isinstance(value, (list, tuple)):
-        return type(value)(_cast(one, dtype) for one in value)
+        return type(value)(_cast(element, dtype) for element in value)
     return value
 
 
 def _cast_tensor(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """Cast, and keep the casts of weights until autocast ends, as PyTorch does."""
+    """Cast a tensor. Casts of weights are kept until autocast ends, as PyTorch keeps them."""
     keep = tensor.is_leaf and tensor.requires_grad and tensor.dtype == torch.float32 and dtype in HALVES
     if not keep or not torch.is_autocast_cache_enabled():
         return tensor.to(dtype)
-    known = _cache.get(id(tensor))
-    if known is None or known[1] is not tensor or known[0].dtype != dtype:
-        known = _cache[id(tensor)] = (tensor.to(dtype), tensor)
-    return known[0]
+    cached = _cache.get(id(tensor))
+    if cached is None or cached[1] is not tensor or cached[0].dtype != dtype:
+        cached = _cache[id(tensor)] = (tensor.to(dtype), tensor)
+    return cached[0]

@@ -1,4 +1,4 @@
-"""Batches of different sizes: find out that they are, and train on a mean one and on the largest."""
+"""Plan batches of different sizes: train on mean ones, then on the largest."""
 
 import copy
 import time
@@ -9,109 +9,113 @@ import torch
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves, tree_map
 
-LOOK_S = 5.0
-LOOK_BATCHES = 256
-LOOK_BYTES = 512 << 20
-"""How long, at how many batches, and at what bytes of them a loader is looked at: the batches are kept meanwhile."""
+PREVIEW_S = 5.0
+PREVIEW_BATCHES = 256
+PREVIEW_BYTES = 512 << 20
+"""Limits of the batches that are drawn ahead and kept, in time, number and bytes."""
 STEPS, MEAN = 4, 1
-"""Steps after the look, and which of them is of mean batches alone.
+"""Steps after the preview, and the one that has mean batches alone.
 
-Two steps' worth of mean batches come before the largest: a loop that fetches a batch ahead still trains on an older one
-first, and on a mean one beside the first of the largest.
+Two steps of mean batches come before the largest. A loop that fetches a batch ahead still trains on an older one first,
+and then on a mean one beside the first of the largest.
 """
 
 
 class BatchPlanner:
-    """What training loaders give, and what one is made to give once its batches were seen to differ."""
+    """Records the batches of training loaders, and plans those of one loader if their sizes differ."""
 
     def __init__(self) -> None:
         self._shapes: Dict[int, List[Tuple[Any, ...]]] = {}
         self._sizes: Dict[int, List[int]] = {}
         self._fullest: Dict[int, Tuple[int, Any]] = {}
         self._loader: Optional[int] = None
-        self._wanted = 0
+        self._batches_per_step = 0
         self._plan: List[Any] = []
         self._windows: List[Any] = []
         self.sentence = ""
 
-    def saw(self, loader: Any, batch: Any) -> None:
-        """Take note of a batch that a script trains on."""
+    def record(self, loader: Any, batch: Any) -> None:
+        """Record a batch that the script trains on."""
         key, size = id(loader), _bytes(batch)
         shapes = self._shapes.setdefault(key, [])
-        if self.asked or len(shapes) >= LOOK_BATCHES:
+        if self.is_planning or len(shapes) >= PREVIEW_BATCHES:
             return
         shapes.append(_signature(batch))
         self._sizes.setdefault(key, []).append(size)
         if key not in self._fullest or size > self._fullest[key][0]:
-            self._fullest[key] = size, _apart(batch)
+            self._fullest[key] = size, _independent_copy(batch)
 
     @property
-    def differ(self) -> bool:
-        """Whether batches of a loader differ in more than the number of their samples, as the last of an epoch does."""
+    def sizes_differ(self) -> bool:
+        """Return whether batches of a loader differ in more than the number of samples."""
         return any(len(set(shapes)) > 1 for shapes in self._shapes.values())
 
     @property
-    def asked(self) -> bool:
-        """Whether certain batches are wanted."""
+    def is_planning(self) -> bool:
+        """Return whether the next batches are planned."""
         return self._loader is not None
 
-    def ask(self, steps: int) -> None:
-        """Look ahead at the next draw: what was seen so far was within so many steps."""
+    def plan_after(self, steps: int) -> None:
+        """Plan the next draws. The batches recorded so far made up this many steps."""
         self._loader = max(self._shapes, key=lambda loader: len(set(self._shapes[loader])))
-        self._wanted = max(1, len(self._shapes[self._loader]) // max(steps, 1))
+        self._batches_per_step = max(1, len(self._shapes[self._loader]) // max(steps, 1))
 
-    def wants(self, loader: Any) -> bool:
-        """Tell whether the loader is made to give certain batches."""
+    def plans_for(self, loader: Any) -> bool:
+        """Return whether the batches of a loader are planned."""
         return self._loader == id(loader)
 
     def next(self, draws: Any) -> Optional[Any]:
-        """Return a copy of the batch that is wanted next, the last one over and over; ``None`` at an epoch's end."""
+        """Return a copy of the next planned batch, the last one repeatedly, or ``None`` at the end of an epoch."""
         if not self._plan:
-            self._look(draws)
+            self._draw_plan(draws)
         if not self._plan:
             return None
         return copy.deepcopy(self._plan.pop(0) if len(self._plan) > 1 else self._plan[0])
 
     def done(self, window: Any) -> bool:
-        """Take one more step; tell whether enough of them were made."""
+        """Record one more step. True once there are enough."""
         self._windows.append(window)
         return len(self._windows) >= STEPS
 
     def chosen(self) -> Optional[Tuple[Any, Any]]:
-        """Return the steps of mean batches and of the largest, told by what they move; ``None`` without them."""
+        """Return the steps of mean batches and of the largest, by the bytes they move; ``None`` without a plan."""
         if not self._plan:
             return None
         return self._windows[MEAN], max(self._windows, key=moved_bytes)
 
-    def _look(self, draws: Any) -> None:
-        """Draw batches as long as it is allowed, and plan mean ones for two steps, then the largest over and over."""
+    def _draw_plan(self, draws: Any) -> None:
+        """Draw batches within the limits. Plan mean ones for two steps, then the largest repeatedly."""
         key = self._loader or 0
-        seen: List[Tuple[int, Any]] = []
-        began, whole = time.monotonic(), False
-        while len(seen) < LOOK_BATCHES and time.monotonic() - began < LOOK_S and _total(seen) < LOOK_BYTES:
+        batches: List[Tuple[int, Any]] = []
+        began, is_whole_epoch = time.monotonic(), False
+        while (
+            len(batches) < PREVIEW_BATCHES
+            and time.monotonic() - began < PREVIEW_S
+            and _total_bytes(batches) < PREVIEW_BYTES
+        ):
             try:
                 batch = next(draws)
             except StopIteration:
-                whole = True
+                is_whole_epoch = True
                 break
-            seen.append((_bytes(batch), _apart(batch)))
-        if not seen:
+            batches.append((_bytes(batch), _independent_copy(batch)))
+        if not batches:
             return
-        sizes = [*self._sizes[key], *(size for size, _ in seen)]
+        sizes = [*self._sizes[key], *(size for size, _ in batches)]
         mean = sum(sizes) / len(sizes)
-        near = min(seen, key=lambda one: abs(one[0] - mean))[1]
-        most = max((*seen, self._fullest[key]), key=lambda one: one[0])[1]
-        self._plan = [near] * (2 * self._wanted) + [most]
-        looked_at = "all" if whole else "the first"
+        mean_batch = min(batches, key=lambda sized: abs(sized[0] - mean))[1]
+        largest_batch = max((*batches, self._fullest[key]), key=lambda sized: sized[0])[1]
+        self._plan = [mean_batch] * (2 * self._batches_per_step) + [largest_batch]
+        looked_at = "all" if is_whole_epoch else "the first"
         self.sentence = (
-            f"batches differ in size: the time is that of a mean one ({_said(near)}), the memory that of the largest "
-            f"of {looked_at} {len(sizes)} ({_said(most)})"
+            f"batches differ in size: the time is that of a mean one ({_shape_text(mean_batch)}), "
+            f"the memory that of the largest of {looked_at} {len(sizes)} ({_shape_text(largest_batch)})"
         )
 
 
 def moved_bytes(window: Any) -> int:
-    """Return what the ops of a window read and write."""
-    return sum(spec[3] for raw in window.ops for spec in (*raw.inputs, *raw.outputs))
+    """Return the bytes that the ops of a window read and write."""
+    return sum(spec[3] for op in window.ops for spec in (*op.inputs, *op.outputs))
 
 
 def _tensors(batch: Any) -> List[torch.Tensor]:
@@ -119,41 +123,41 @@ def _tensors(batch: Any) -> List[torch.Tensor]:
     return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
 
 
-def _apart(batch: Any) -> Any:
-    """Return a copy of a batch that is no part of what the script holds, in a container of its own.
+def _independent_copy(batch: Any) -> Any:
+    """Return a copy of a batch that shares nothing with the script, in a container of its own.
 
-    A script may take things out of the one that it was given.
+    The script may remove entries from its own container.
     """
     with _disable_current_modes():
         if not hasattr(batch, "keys"):
-            return tree_map(_copied, batch)
-        kept = copy.copy(batch)
-        if isinstance(getattr(kept, "data", None), dict):  # as tokenizers give them
-            kept.data = dict(kept.data)
-        if isinstance(kept, MutableMapping):
-            for name in kept:
-                kept[name] = tree_map(_copied, kept[name])
-        return kept
+            return tree_map(_clone, batch)
+        copied = copy.copy(batch)
+        if isinstance(getattr(copied, "data", None), dict):  # as tokenizers give them
+            copied.data = dict(copied.data)
+        if isinstance(copied, MutableMapping):
+            for name in copied:
+                copied[name] = tree_map(_clone, copied[name])
+        return copied
 
 
-def _copied(leaf: Any) -> Any:
+def _clone(leaf: Any) -> Any:
     return leaf.clone() if type(leaf) is torch.Tensor else leaf
 
 
 def _signature(batch: Any) -> Tuple[Any, ...]:
-    """Return the shapes of a batch but for the number of its samples."""
-    return tuple(tuple(one.shape[1:]) for one in _tensors(batch))
+    """Return the shapes of a batch without the number of samples."""
+    return tuple(tuple(tensor.shape[1:]) for tensor in _tensors(batch))
 
 
 def _bytes(batch: Any) -> int:
-    return sum(one.numel() * one.element_size() for one in _tensors(batch))
+    return sum(tensor.numel() * tensor.element_size() for tensor in _tensors(batch))
 
 
-def _total(seen: List[Tuple[int, Any]]) -> int:
-    return sum(size for size, _ in seen)
+def _total_bytes(batches: List[Tuple[int, Any]]) -> int:
+    return sum(size for size, _ in batches)
 
 
-def _said(batch: Any) -> str:
-    """Write the shape of the largest tensor of a batch."""
-    largest = max(_tensors(batch), key=lambda one: one.numel())
+def _shape_text(batch: Any) -> str:
+    """Return the shape of the largest tensor of a batch as text."""
+    largest = max(_tensors(batch), key=lambda tensor: tensor.numel())
     return " × ".join(str(size) for size in largest.shape)

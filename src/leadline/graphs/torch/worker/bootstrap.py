@@ -15,7 +15,7 @@ SHELLS = ("leadline", "leadline.graphs", "leadline.graphs.torch")
 
 
 def main(request_path: str) -> None:
-    """Read the request, lay the package shells, and hand over to the worker."""
+    """Read the request, create the package shells, and start the worker."""
     worker = Path(__file__).resolve().parent
     root = worker.parents[2]
     for name in SHELLS:
@@ -23,9 +23,8 @@ def main(request_path: str) -> None:
         shell.__path__ = [str(root.joinpath(*name.split(".")[1:]))]
         sys.modules[name] = shell
     if sys.path and sys.path[0] == str(worker):
-        del sys.path[0]
+        del sys.path[0]  # else the worker's own file names would shadow the user's modules
     request = json.loads(Path(request_path).read_text(encoding="utf-8"))
-    sys.path[:0] = request["python_path"]
     os.environ.pop("PYTHONSAFEPATH", None)
     importlib.import_module("leadline.graphs.torch.worker.main").serve(request)
 

@@ -1,4 +1,4 @@
-"""Choose the fused attention kernel that CUDA would choose."""
+"""Kernels that CUDA has, for ops that PyTorch would run in another way on the simulated device."""
 
 from typing import Any, List
 
@@ -8,13 +8,14 @@ import torch._meta_registrations as registrations
 from leadline.graphs.torch.worker import fake_tensors
 
 aten = torch.ops.aten
-_attention_libraries: List[Any] = []
+_libraries: List[Any] = []
+"""Registrations last as long as these objects."""
 
 
 def install_attention() -> None:
-    """Register the choice for the pretended device."""
+    """Register the choice of the fused attention kernel that CUDA would make."""
     library = torch.library.Library("aten", "IMPL")
-    _attention_libraries.append(library)
+    _libraries.append(library)
     for key in ("AutogradPrivateUse1", "PrivateUse1"):
         library.impl("scaled_dot_product_attention", _attention, key)
 
@@ -23,9 +24,9 @@ def _attention(
     query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0, is_causal: bool = False, *,
     scale: Any = None, enable_gqa: bool = False,
 ) -> Any:  # fmt: skip
-    """Take flash attention for half precision without a mask, else the memory-efficient kernel, else plain maths.
+    """Run flash attention for half precision without a mask, else the memory-efficient kernel, else plain math.
 
-    Where heads share keys and values, flash attention takes them as they are and the memory-efficient kernel refuses.
+    If heads share keys and values, flash attention takes them as they are. The memory-efficient kernel refuses them.
     """
     grouped = enable_gqa and key.shape[1] != query.shape[1]
     cuda = torch.backends.cuda
@@ -74,40 +75,34 @@ def _bias(query: Any, key: Any, mask: Any) -> Any:
 
 
 WHOLE = ("silu_backward", "mish_backward")
-"""Ops that PyTorch writes out in elementary ones on devices it does not know."""
-
-_libraries: List[Any] = []
+"""Ops that PyTorch decomposes on devices it does not know."""
 
 
 def install_cuda_kernels() -> None:
-    """Keep gradients of activations whole, and let products of groups run in float32 and float16 too."""
+    """Keep gradients of activations whole, and let grouped products run in float32 and float16 too."""
     library = torch.library.Library("aten", "IMPL")
     _libraries.append(library)
     for name in WHOLE:
         library.impl(name, torch.library.fallthrough_kernel, "AutogradPrivateUse1")
-        library.impl(name, _whole(name), "PrivateUse1")
+        library.impl(name, _empty_like_source, "PrivateUse1")
     _widen_grouped_products()
 
 
-def _whole(name: str) -> Any:
-    """Return a kernel that says the result's shape; the recorder stands above it and keeps the op."""
-
-    def kernel(gradient: Any, source: Any) -> Any:
-        return torch.empty_like(source)
-
-    return kernel
+def _empty_like_source(gradient: Any, source: Any) -> Any:
+    """Return a result of the right shape. The recorder sees the op before it gets here."""
+    return torch.empty_like(source)
 
 
 def _widen_grouped_products() -> None:
-    """Widen PyTorch's rule for the shape of a product of groups, which knows bfloat16 alone."""
-    own = getattr(registrations, "_meta_grouped_mm_common", None)
-    if own is None:
+    """Widen PyTorch's shape rule for grouped products, which accepts bfloat16 alone."""
+    original = getattr(registrations, "_meta_grouped_mm_common", None)
+    if original is None:
         return
 
     def common(mat_a: Any, mat_b: Any, scale_a: Any = None, *args: Any, **kwargs: Any) -> Any:
         if scale_a is not None or mat_a.dtype == torch.bfloat16:
-            return own(mat_a, mat_b, scale_a, *args, **kwargs)
-        made = own(mat_a.to(torch.bfloat16), mat_b.to(torch.bfloat16), scale_a, *args, **kwargs)
-        return made if kwargs.get("out_dtype") is not None else made.to(mat_a.dtype)
+            return original(mat_a, mat_b, scale_a, *args, **kwargs)
+        result = original(mat_a.to(torch.bfloat16), mat_b.to(torch.bfloat16), scale_a, *args, **kwargs)
+        return result if kwargs.get("out_dtype") is not None else result.to(mat_a.dtype)
 
     registrations._meta_grouped_mm_common = common

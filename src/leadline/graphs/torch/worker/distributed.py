@@ -1,4 +1,4 @@
-"""One rank of a distributed job, with nobody on the other side of its collectives."""
+"""One rank of a distributed job, without the other ranks of its collectives."""
 
 import contextlib
 import importlib
@@ -7,6 +7,7 @@ from typing import Any, Dict, Iterable, Iterator, List
 import torch
 
 from leadline.graphs.torch.worker import fake_tensors
+from leadline.graphs.torch.worker.op_schemas import argument_tensors
 from leadline.graphs.torch.worker.recorder import RecordedOp
 from leadline.graphs.torch.worker.session import TraceSession
 
@@ -18,7 +19,7 @@ LISTING = "all_gather all_to_all reduce_scatter scatter gather"
 
 
 def install_process_groups(session: TraceSession) -> None:
-    """Answer process groups by PyTorch's fake one, and write down what would be sent."""
+    """Replace process groups by PyTorch's fake one, and record what collectives would send."""
     if not torch.distributed.is_available():
         return
     _fake_groups(session)
@@ -31,33 +32,35 @@ def install_process_groups(session: TraceSession) -> None:
     _wrap_modules(session)
     _follow_resizing(session)
     if session.world_size > 1:
-        _shard_on_the_device()
+        _shard_on_cuda()
         torch.nn.modules.batchnorm.sync_batch_norm = _SyncedBatchNorm(session)
 
 
 def _follow_resizing(session: TraceSession) -> None:
-    """Follow sharded parameters, whose storage is filled for a layer's use and emptied after it."""
-    own = torch.UntypedStorage.resize_
+    """Track the storage of sharded parameters, which is filled for a layer's use and emptied after it."""
+    original = torch.UntypedStorage.resize_
 
     def resize(storage: Any, size: int) -> Any:
-        found = own(storage, size)
+        result = original(storage, size)
         if session.recorder is not None:
-            session.recorder.resized(storage._cdata, size)
-        return found
+            session.recorder.resize(storage._cdata, size)
+        return result
 
     torch.UntypedStorage.resize_ = resize
 
 
-def _shard_on_the_device() -> None:
-    """Let FSDP take the number of a device for one of ``cuda``: PyTorch reads it as one of its spare slot."""
+def _shard_on_cuda() -> None:
+    """Let FSDP read a device number as ``cuda``: PyTorch takes it for the spare device slot."""
     utilities: Any = importlib.import_module("torch.distributed.fsdp._init_utils")
-    asked_for, computing_on = utilities._get_device_from_device_id, utilities._get_compute_device
-    utilities._get_device_from_device_id = lambda *args, **kwargs: _shown(asked_for(*args, **kwargs))
-    utilities._get_compute_device = lambda module, ignored, _, *rest: _shown(computing_on(module, ignored, None, *rest))
+    requested_device, compute_device = utilities._get_device_from_device_id, utilities._get_compute_device
+    utilities._get_device_from_device_id = lambda *args, **kwargs: _as_cuda(requested_device(*args, **kwargs))
+    utilities._get_compute_device = lambda module, ignored, _, *arguments: _as_cuda(
+        compute_device(module, ignored, None, *arguments)
+    )
 
 
 class _SyncedBatchNorm:
-    """Batch norm over all ranks: that of one rank, and the statistics it sends forward and backward."""
+    """Batch norm of one rank that also sends its statistics forward and backward, as over all ranks."""
 
     def __init__(self, session: TraceSession) -> None:
         self.session = session
@@ -65,17 +68,17 @@ class _SyncedBatchNorm:
     def apply(
         self, x: Any, weight: Any, bias: Any, mean: Any, variance: Any, eps: float, momentum: float, _: Any, ranks: int
     ) -> Any:
-        """Return what ``torch.nn.functional.batch_norm`` does."""
+        """Return the result of ``torch.nn.functional.batch_norm``."""
         channels = x.shape[1]
         if not self.session.bare:
-            _append(self.session, "all_gather_into_tensor", 4 * ranks * (2 * channels + 1), torch.float32, ranks)
+            _record_bytes(self.session, "all_gather_into_tensor", 4 * ranks * (2 * channels + 1), torch.float32, ranks)
         out = torch.nn.functional.batch_norm(x, mean, variance, weight, bias, True, momentum, eps)
         if out.requires_grad and not self.session.bare:
-            out.register_hook(lambda _: _append(self.session, "all_reduce", 8 * channels, torch.float32, ranks))
+            out.register_hook(lambda _: _record_bytes(self.session, "all_reduce", 8 * channels, torch.float32, ranks))
         return out
 
 
-def _shown(device: Any) -> Any:
+def _as_cuda(device: Any) -> Any:
     return fake_tensors.CUDA if device is not None and device.type == fake_tensors.BACKEND else device
 
 
@@ -86,13 +89,13 @@ def _replace(name: str, function: Any) -> None:
 
 
 def _fake_groups(session: TraceSession) -> None:
-    own = torch.distributed.init_process_group
+    original = torch.distributed.init_process_group
 
     def init(*_: Any, **__: Any) -> None:
         from torch.testing._internal.distributed.fake_pg import FakeStore
 
         if not torch.distributed.is_initialized():
-            own(backend="fake", rank=0, world_size=session.world_size, store=FakeStore())
+            original(backend="fake", rank=0, world_size=session.world_size, store=FakeStore())
 
     _replace("init_process_group", init)
     _replace("is_nccl_available", lambda: True)
@@ -100,7 +103,7 @@ def _fake_groups(session: TraceSession) -> None:
     _replace("new_group", lambda ranks=None, *_, **__: new_group(ranks, backend="fake"))
 
 
-class _Done:
+class _FinishedWork:
     """A collective that has finished."""
 
     def wait(self, *_: Any) -> bool:
@@ -108,42 +111,37 @@ class _Done:
         return True
 
     def is_completed(self) -> bool:
-        """Return that it is done."""
+        """Return true."""
         return True
 
 
 def _collective(session: TraceSession, name: str) -> Any:
     def call(*args: Any, async_op: bool = False, **kwargs: Any) -> Any:
-        tensors: List[Any] = []
-        for value in (*args, *kwargs.values()):
-            if isinstance(value, torch.Tensor):
-                tensors.append(value)
-            elif isinstance(value, (list, tuple)):
-                tensors.extend(one for one in value if isinstance(one, torch.Tensor))
+        tensors = [tensor for _, tensor in argument_tensors(args, kwargs)]
         record_collective(session, name, tensors, _ranks(session, (*args, *kwargs.values())))
-        return _Done() if async_op else None
+        return _FinishedWork() if async_op else None
 
     return call
 
 
 def _ranks(session: TraceSession, values: Iterable[Any]) -> int:
-    """Return how many processes a collective with these arguments is among."""
-    groups = [one for one in values if isinstance(one, torch.distributed.ProcessGroup)]
+    """Return the number of processes in the group of a collective with these arguments."""
+    groups = [value for value in values if isinstance(value, torch.distributed.ProcessGroup)]
     return groups[0].size() if groups else session.world_size
 
 
 def record_collective(session: TraceSession, name: str, tensors: List[Any], ranks: int) -> None:
-    """Write down one collective over the given tensors; its size is that of the largest side."""
+    """Record one collective over the given tensors. Its size is that of the largest."""
     recorder = session.recorder
     local = [getattr(tensor, "_local_tensor", tensor) for tensor in tensors]
     local = [t for t in local if fake_tensors.is_fake(t)]
     if recorder is None or session.bare or not local:
         return
     size = max(t.numel() * t.element_size() for t in local)
-    _append(session, name, size, local[0].dtype, ranks)
+    _record_bytes(session, name, size, local[0].dtype, ranks)
 
 
-def _append(session: TraceSession, name: str, size: int, dtype: torch.dtype, ranks: int) -> None:
+def _record_bytes(session: TraceSession, name: str, size: int, dtype: torch.dtype, ranks: int) -> None:
     extra = {
         "kind": "communication",
         "dims": {"bytes": size, "ranks": ranks},
@@ -155,40 +153,40 @@ def _append(session: TraceSession, name: str, size: int, dtype: torch.dtype, ran
     session.recorder.append(RecordedOp(f"c10d.{name}", session.recorder.stage, (spec,), (spec,), (), (), extra))  # type: ignore[union-attr]
 
 
-def collective_dims(raw: RecordedOp, session: TraceSession) -> Dict[str, int]:
-    """Return the size of a collective that PyTorch issued itself: the larger of what goes in and what comes out."""
-    size = max((spec[3] for spec in (*raw.inputs, *raw.outputs)), default=0)
-    return {"bytes": size, "ranks": _ranks(session, map(_unboxed, raw.args))}
+def collective_dims(op: RecordedOp, session: TraceSession) -> Dict[str, int]:
+    """Return the dims of a collective that PyTorch issued itself: the bytes of its largest tensor, and the ranks."""
+    size = max((spec[3] for spec in (*op.inputs, *op.outputs)), default=0)
+    return {"bytes": size, "ranks": _ranks(session, map(_unbox_group, op.args))}
 
 
-def _unboxed(value: Any) -> Any:
-    """Return the process group that an op's argument stands for, or the argument."""
+def _unbox_group(value: Any) -> Any:
+    """Return the process group in an op's boxed argument, or the argument itself."""
     if isinstance(value, torch.ScriptObject) and "ProcessGroup" in str(value._type()):
         return torch.distributed.ProcessGroup.unbox(value)
     return value
 
 
-def _gather_object(objects: List[Any], mine: Any, *_: Any, **__: Any) -> None:
-    objects[:] = [mine] * len(objects)
+def _gather_object(objects: List[Any], own_object: Any, *_: Any, **__: Any) -> None:
+    objects[:] = [own_object] * len(objects)
 
 
 def _buckets(session: TraceSession, module: Any) -> List[torch.Tensor]:
-    """Return the memory in which all gradients are held once more to be sent, in the formats of their weights."""
+    """Return the buckets in which DDP holds all gradients once more to send them, in the formats of their weights."""
     sizes: Dict[torch.dtype, int] = {}
     for parameter in module.parameters():
         if parameter.requires_grad and fake_tensors.is_fake(parameter):
             sizes[parameter.dtype] = sizes.get(parameter.dtype, 0) + parameter.numel()
     if session.bare or session.world_size < 2 or session.policy != "cuda":
         return []
-    made = [fake_tensors.empty_tensor((count,), dtype, fake_tensors.gpu_device()) for dtype, count in sizes.items()]
-    for one in made:
-        session.recorder.track(one, "gradient")  # type: ignore[union-attr]
-    return made
+    buckets = [fake_tensors.empty_tensor((count,), dtype, fake_tensors.gpu_device()) for dtype, count in sizes.items()]
+    for bucket in buckets:
+        session.recorder.track(bucket, "gradient")  # type: ignore[union-attr]
+    return buckets
 
 
-def _wrap_modules(session: TraceSession) -> None:  # noqa: C901 - one class, made where its session is known
+def _wrap_modules(session: TraceSession) -> None:  # noqa: C901 - one class, which needs its session
     class DistributedDataParallel(torch.nn.Module):
-        """The wrapped module, whose gradients are summed over all ranks in buckets after the backward pass."""
+        """The wrapped module. Its gradients are summed over all ranks in buckets after the backward pass."""
 
         def __init__(self, module: Any, *_: Any, **settings: Any) -> None:
             super().__init__()
@@ -202,7 +200,7 @@ def _wrap_modules(session: TraceSession) -> None:  # noqa: C901 - one class, mad
 
         @contextlib.contextmanager
         def no_sync(self) -> Iterator[None]:
-            """Leave out the sums, as accumulation does."""
+            """Leave out the sums, as gradient accumulation does."""
             self.require_backward_grad_sync = False
             try:
                 yield
@@ -229,10 +227,11 @@ def _wrap_modules(session: TraceSession) -> None:  # noqa: C901 - one class, mad
             session.recorder.stage = "backward"  # type: ignore[union-attr]
             for dtype, total in sizes.items():
                 for sent in range(0, total, BUCKET_BYTES):
-                    _append(session, "all_reduce", min(BUCKET_BYTES, total - sent), dtype, session.world_size)
+                    _record_bytes(session, "all_reduce", min(BUCKET_BYTES, total - sent), dtype, session.world_size)
             session.recorder.stage = "forward"  # type: ignore[union-attr]
 
-    DistributedDataParallel.__module__ = "torch.nn.parallel.distributed"  # where a checkpoint of it looks
+    # A checkpoint of the module is loaded by this name.
+    DistributedDataParallel.__module__ = "torch.nn.parallel.distributed"
     DistributedDataParallel.__qualname__ = "DistributedDataParallel"
     torch.nn.parallel.DistributedDataParallel = DistributedDataParallel
     torch.nn.parallel.distributed.DistributedDataParallel = DistributedDataParallel

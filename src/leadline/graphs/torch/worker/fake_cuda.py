@@ -1,4 +1,4 @@
-"""Make the interpreter believe that it has GPUs: what ``torch.cuda`` and its relatives answer in a trace."""
+"""Simulate CUDA devices: the functions and types of ``torch.cuda`` and its relatives in a trace."""
 
 import contextlib
 import types
@@ -16,8 +16,8 @@ NAME = "NVIDIA H100 80GB HBM3"
 
 
 def install_fake_cuda(session: TraceSession) -> None:
-    """Answer every question about CUDA as a node with ``session.local_size`` GPUs would."""
-    for name, value in {**_facts(session), **_memory(session), **_no_ops()}.items():
+    """Replace ``torch.cuda`` by that of a node with ``session.local_size`` GPUs."""
+    for name, value in {**_device_functions(session), **_memory_functions(session), **_no_ops()}.items():
         setattr(torch.cuda, name, value)
         if hasattr(torch.cuda, "memory") and hasattr(torch.cuda.memory, name):
             setattr(torch.cuda.memory, name, value)
@@ -26,17 +26,20 @@ def install_fake_cuda(session: TraceSession) -> None:
     torch.cuda.Event = torch.cuda.streams.Event = FakeCudaEvent
     torch.cuda.Stream = torch.cuda.streams.Stream = FakeCudaStream
     torch.cuda.nvtx = types.SimpleNamespace(
-        range_push=_idle(), range_pop=_idle(), range=lambda *_, **__: contextlib.nullcontext(), mark=_idle()
+        range_push=_new_no_op(),
+        range_pop=_new_no_op(),
+        range=lambda *_, **__: contextlib.nullcontext(),
+        mark=_new_no_op(),
     )
-    _answer_accelerator(session)
-    _answer_backends()
-    _lend_types()
+    _replace_accelerator(session)
+    _replace_backends()
+    _define_tensor_types()
     torch.Tensor.is_cuda = property(_is_cuda)
-    _map_moves()
+    _redirect_moves()
     torch.Generator = _generator
 
 
-def _facts(session: TraceSession) -> Dict[str, Any]:
+def _device_functions(session: TraceSession) -> Dict[str, Any]:
     properties = types.SimpleNamespace(
         name=NAME, total_memory=MEMORY_BYTES, major=CAPABILITY[0], minor=CAPABILITY[1], multi_processor_count=132,
         warp_size=32, is_integrated=0, is_multi_gpu_board=0, gcnArchName="", L2_cache_size=50 << 20, uuid="GPU-0",
@@ -67,12 +70,12 @@ def _facts(session: TraceSession) -> Dict[str, Any]:
         "get_rng_state_all": lambda: [torch.zeros(16, dtype=torch.uint8)],
         "initial_seed": lambda: 0,
         "get_stream_from_external": lambda *_, **__: FakeCudaStream(),
-        "cudart": lambda: types.SimpleNamespace(cudaProfilerStart=_nothing, cudaProfilerStop=_nothing),
+        "cudart": lambda: types.SimpleNamespace(cudaProfilerStart=_do_nothing, cudaProfilerStop=_do_nothing),
         "default_generators": (torch.default_generator,),
     }
 
 
-def _memory(session: TraceSession) -> Dict[str, Any]:
+def _memory_functions(session: TraceSession) -> Dict[str, Any]:
     def live(*_: Any, **__: Any) -> int:
         return session.recorder.live_bytes if session.recorder is not None else 0
 
@@ -101,32 +104,32 @@ def _no_ops() -> Dict[str, Any]:
         "manual_seed_all seed seed_all set_rng_state set_rng_state_all reset_accumulated_memory_stats "
         "set_per_process_memory_fraction check_error set_sync_debug_mode"
     )
-    return {**{name: _idle() for name in names.split()}, "get_sync_debug_mode": lambda: 0}
+    return {**{name: _new_no_op() for name in names.split()}, "get_sync_debug_mode": lambda: 0}
 
 
-def _idle() -> Any:
-    """Return a new function that does nothing: PyTorch's compiler refuses one that it finds under two names."""
+def _new_no_op() -> Any:
+    """Return a new function that does nothing: PyTorch's compiler refuses one under two names."""
     return lambda *_, **__: None
 
 
-def _nothing(*_: Any, **__: Any) -> None:
-    """Do nothing: there is no device to act on."""
+def _do_nothing(*_: Any, **__: Any) -> None:
+    """Do nothing, as there is no device."""
 
 
 class FakeCudaEvent:
-    """A device event that is always done."""
+    """A device event that is always complete."""
 
     def __init__(self, *_: Any, **__: Any) -> None:
         self.cuda_event = 0
 
-    record = wait = synchronize = _nothing
+    record = wait = synchronize = _do_nothing
 
     def query(self) -> bool:
-        """Return that the event is done."""
+        """Return true: the event is complete."""
         return True
 
     def elapsed_time(self, _: Any) -> float:
-        """Return one millisecond, as no time is spent on a device."""
+        """Return one millisecond, as nothing runs on a device."""
         return 1.0
 
 
@@ -135,10 +138,10 @@ class FakeCudaStream(FakeCudaEvent):
 
     cuda_stream = 0
     device = fake_tensors.CUDA
-    wait_stream = wait_event = _nothing
+    wait_stream = wait_event = _do_nothing
 
     def is_capturing(self) -> bool:
-        """Return that no graph is captured."""
+        """Return false: no graph is captured."""
         return False
 
     def record_event(self, event: Any = None) -> Any:
@@ -160,11 +163,11 @@ class _DeviceContext(contextlib.AbstractContextManager[None]):
         return None
 
 
-def _answer_accelerator(session: TraceSession) -> None:
+def _replace_accelerator(session: TraceSession) -> None:
     accelerator = getattr(torch, "accelerator", None)
     if accelerator is None:
         return
-    answers = {
+    functions = {
         "is_available": lambda: True,
         "current_accelerator": lambda *_, **__: torch.device("cuda"),
         "device_count": lambda: session.local_size,
@@ -172,16 +175,17 @@ def _answer_accelerator(session: TraceSession) -> None:
         "current_device_idx": lambda: 0,
         "current_stream": lambda *_, **__: FakeCudaStream(),
         **{
-            name: _idle() for name in ("set_device_index", "set_device_idx", "synchronize", "set_stream", "empty_cache")
+            name: _new_no_op()
+            for name in ("set_device_index", "set_device_idx", "synchronize", "set_stream", "empty_cache")
         },
     }
     torch._C._get_accelerator = lambda *_: torch.device("cuda")
-    for name, value in {**answers, **_memory(session)}.items():
+    for name, value in {**functions, **_memory_functions(session)}.items():
         if hasattr(accelerator, name):
             setattr(accelerator, name, value)
 
 
-def _answer_backends() -> None:
+def _replace_backends() -> None:
     torch.backends.cudnn.is_available = lambda: True
     torch.backends.cudnn.version = lambda: 91002
     torch.backends.cudnn.is_acceptable = lambda _: True
@@ -189,19 +193,19 @@ def _answer_backends() -> None:
     torch.version.cuda = "12.8"
 
 
-def _lend_types() -> None:
-    """Give the old constructors, such as ``torch.cuda.FloatTensor(3, 4)``, a device to make tensors on."""
+def _define_tensor_types() -> None:
+    """Define the old constructors, such as ``torch.cuda.FloatTensor(3, 4)``."""
     kinds = {
         "Float": torch.float32, "Double": torch.float64, "Half": torch.float16, "BFloat16": torch.bfloat16,
         "Long": torch.int64, "Int": torch.int32, "Short": torch.int16, "Byte": torch.uint8, "Char": torch.int8,
         "Bool": torch.bool,
     }  # fmt: skip
     for name, dtype in kinds.items():
-        setattr(torch.cuda, name + "Tensor", _OldType(name + "Tensor", (), {"dtype": dtype}))
+        setattr(torch.cuda, name + "Tensor", _TensorType(name + "Tensor", (), {"dtype": dtype}))
 
 
-class _OldType(type):
-    """A type such as ``torch.cuda.LongTensor``: it makes tensors of its dtype, and tells them by ``isinstance``."""
+class _TensorType(type):
+    """A type such as ``torch.cuda.LongTensor``, which makes tensors of its dtype and supports ``isinstance``."""
 
     dtype: torch.dtype
 
@@ -214,8 +218,8 @@ class _OldType(type):
         return isinstance(value, torch.Tensor) and value.is_cuda and value.dtype is cls.dtype
 
 
-def _map_moves() -> None:
-    """Send tensors to the pretended GPU when asked for ``cuda``: the C++ side of ``to`` looks for a real one."""
+def _redirect_moves() -> None:
+    """Map ``cuda`` to the simulated GPU in moves of tensors: the C++ side of ``to`` looks for a real one."""
     move = torch.Tensor.to
 
     def to(tensor: Any, *args: Any, **kwargs: Any) -> Any:
@@ -229,45 +233,45 @@ def _map_moves() -> None:
         return move(tensor, fake_tensors.gpu_device())
 
     for name in ("tensor", "as_tensor", "asarray"):
-        setattr(torch, name, _made_on_host(getattr(torch, name)))
+        setattr(torch, name, _construct_on_host(getattr(torch, name)))
     torch.Tensor.to = to
     torch.Tensor.cuda = cuda
 
 
-def _made_on_host(own: Any) -> Any:
-    """Make a tensor from Python values on the host, and send it to the pretended GPU where it is asked for there."""
+def _construct_on_host(original: Any) -> Any:
+    """Wrap a constructor from Python values: it runs on the host and copies to the simulated GPU."""
 
-    def make(*args: Any, device: Any = None, requires_grad: bool = False, **kwargs: Any) -> Any:
+    def construct(*args: Any, device: Any = None, requires_grad: bool = False, **kwargs: Any) -> Any:
         if device is None and torch._GLOBAL_DEVICE_CONTEXT.__dict__:
             device = torch.get_default_device()
         device = fake_tensors.map_device(device)
         if not isinstance(device, torch.device) or device.type != fake_tensors.BACKEND:
-            made = own(*args, device=device, **kwargs)
-            return made.requires_grad_() if requires_grad else made
+            tensor = original(*args, device=device, **kwargs)
+            return tensor.requires_grad_() if requires_grad else tensor
         values = args[0]
         if isinstance(values, FakeTensor):
-            made = values.to(device, kwargs.get("dtype"))
+            tensor = values.to(device, kwargs.get("dtype"))
         else:
-            made = own(*args, device="cpu", **kwargs).to(device)
-        return made.requires_grad_() if requires_grad else made
+            tensor = original(*args, device="cpu", **kwargs).to(device)
+        return tensor.requires_grad_() if requires_grad else tensor
 
-    return make
+    return construct
 
 
 def _is_cuda(tensor: Any) -> bool:
     return isinstance(tensor, FakeTensor) and fake_tensors.true_device(tensor).type == fake_tensors.BACKEND
 
 
-_OwnGenerator = torch.Generator
+_RealGenerator = torch.Generator
 
 
 class _GeneratorKind(type):
     def __instancecheck__(cls, value: object) -> bool:
-        return isinstance(value, _OwnGenerator)
+        return isinstance(value, _RealGenerator)
 
 
 class _generator(metaclass=_GeneratorKind):  # noqa: N801 - stands in for torch.Generator
-    """A random generator; one for the GPU is a host one, since its numbers have no values."""
+    """A random generator. One for the GPU is a host one, since its numbers have no values."""
 
     def __new__(cls, device: Any = "cpu") -> Any:
-        return _OwnGenerator("cpu" if str(device).startswith("cuda") else device)
+        return _RealGenerator("cpu" if str(device).startswith("cuda") else device)

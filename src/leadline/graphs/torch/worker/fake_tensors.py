@@ -1,4 +1,4 @@
-"""Tensors without data: which device they claim to be on, and how ops on them are carried out."""
+"""Tensors without data: the device they show, and the device that ops on them run on."""
 
 import sys
 from typing import Any, Dict, Optional
@@ -9,24 +9,24 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from leadline.graphs.torch.worker.loops import read_locals
 
 BACKEND = "fgpu"
-"""Name given to PyTorch's spare device slot (PrivateUse1), which plays the GPU inside the trace."""
+"""Name given to PyTorch's spare device slot (PrivateUse1), which stands for the GPU inside the trace."""
 
 FAKE_MODE = FakeTensorMode(allow_non_fake_inputs=True)
 FAKE_MODE.cache_enabled = False
 CUDA = torch.device("cuda", 0)
 NESTING = [0]
-"""Depth of Leadline's own handlers: inside them a fake tensor tells its true device, outside it says ``cuda``."""
+"""Depth of Leadline's own handlers. Inside them a fake tensor shows its true device, outside it shows ``cuda``."""
 
-_own_device = FakeTensor.device.fget
+_true_device = FakeTensor.device.fget
 _gpu: Optional[torch.device] = None
-_alike: Dict[torch.device, Dict[str, Any]] = {}
-_data = "warn_deprecated" if getattr(FAKE_MODE, "_allow_unsafe_data_ptr_access", False) else "throw"
-_guard_data: Any = getattr(torch._C, f"_set_{_data}_on_mutable_data_ptr", lambda _: None)
-"""What PyTorch's constructor does to a fake tensor, in case somebody asks for its data."""
+_attributes: Dict[torch.device, Dict[str, Any]] = {}
+_pointer_policy = "warn_deprecated" if getattr(FAKE_MODE, "_allow_unsafe_data_ptr_access", False) else "throw"
+_guard_data: Any = getattr(torch._C, f"_set_{_pointer_policy}_on_mutable_data_ptr", lambda _: None)
+"""The guard that PyTorch's constructor sets on a fake tensor against reading its data."""
 
 
 def claim_spare_device() -> bool:
-    """Turn the spare device slot into the pretended GPU; false where this torch is too old for it (before 2.10)."""
+    """Turn the spare device slot into the simulated GPU. False if this torch is too old (before 2.10)."""
     global _gpu  # noqa: PLW0603 - one device for one process
     from torch.utils import backend_registration
 
@@ -35,26 +35,26 @@ def claim_spare_device() -> bool:
         return False
     dummy: Any = backend_registration._DummyBackendModule
 
-    class Backend(dummy):
+    class _Backend(dummy):
         """The few calls PyTorch makes to a backend's Python module."""
 
         def get_amp_supported_dtype(self) -> Any:
             return [torch.float16, torch.bfloat16]
 
         def synchronize(self, device: Any = None) -> None:
-            """Return at once: nothing runs."""
+            """Return at once, as nothing runs."""
 
         def get_rng_state(self, device: Any = None) -> torch.Tensor:
             return torch.zeros(16, dtype=torch.uint8)
 
         def set_rng_state(self, state: Any, device: Any = None) -> None:
-            """Return at once: random numbers have no values here."""
+            """Ignore the state, as random numbers have no values here."""
 
         def __getattr__(self, name: str) -> Any:
-            """Answer as ``torch.cuda`` does: streams, events, memory."""
+            """Return the attribute of ``torch.cuda``: streams, events, memory."""
             return getattr(torch.cuda, name)
 
-    setup(rename=BACKEND, backend_module=Backend())
+    setup(rename=BACKEND, backend_module=_Backend())
     _gpu = torch.device(BACKEND, 0)
     FakeTensor.device = property(_shown_device)
     FakeTensorMode.avoid_device_init = property(lambda _: True)
@@ -62,17 +62,17 @@ def claim_spare_device() -> bool:
 
 
 def gpu_device() -> torch.device:
-    """Return the device that tensors of the pretended GPU are really on."""
+    """Return the device that tensors of the simulated GPU are really on."""
     return _gpu if _gpu is not None else torch.device("cpu")
 
 
 def _shown_device(tensor: Any) -> torch.device:
-    device = _own_device(tensor)
+    device = _true_device(tensor)
     return CUDA if device.type == BACKEND and not NESTING[0] else device
 
 
 def map_device(device: Any) -> Any:
-    """Return the true device behind what a script calls ``cuda``; other values unchanged."""
+    """Return the true device for a script's ``cuda``. Other values are unchanged."""
     if isinstance(device, torch.device):
         return gpu_device() if device.type == "cuda" else device
     if isinstance(device, str) and device.partition(":")[0] == "cuda":
@@ -81,17 +81,17 @@ def map_device(device: Any) -> Any:
 
 
 def is_fake(value: object) -> bool:
-    """Whether a tensor has no data."""
+    """Return whether a tensor has no data."""
     return isinstance(value, FakeTensor)
 
 
 def true_device(tensor: Any) -> torch.device:
     """Return the device a tensor is really on."""
-    return _own_device(tensor) if isinstance(tensor, FakeTensor) else tensor.device
+    return _true_device(tensor) if isinstance(tensor, FakeTensor) else tensor.device
 
 
 def empty_tensor(shape: Any, dtype: torch.dtype, device: torch.device, stride: Any = None) -> torch.Tensor:
-    """Return a new fake tensor; ``stride`` defaults to contiguous."""
+    """Return a new fake tensor. ``stride`` defaults to contiguous."""
     with torch._C._DisableTorchDispatch():
         if stride is None:
             meta = torch.empty(shape, dtype=dtype, device="meta")
@@ -103,18 +103,17 @@ def empty_tensor(shape: Any, dtype: torch.dtype, device: torch.device, stride: A
 def wrap_meta(meta: torch.Tensor, device: torch.device) -> torch.Tensor:
     """Return a fake tensor around a meta tensor.
 
-    PyTorch's constructor checks and fills in the same for every tensor of a device: what it made of the first is kept,
-    and the next ones are given it.
+    PyTorch's constructor computes the same attributes for every tensor of a device. Those of the first are reused.
     """
-    made = _alike.get(device)
-    if made is None or meta.requires_grad:
+    attributes = _attributes.get(device)
+    if attributes is None or meta.requires_grad:
         tensor = FakeTensor(FAKE_MODE, meta, device)
         if not meta.requires_grad:
-            _alike[device] = dict(vars(tensor))
+            _attributes[device] = dict(vars(tensor))
         return tensor
     tensor = torch.Tensor._make_subclass(FakeTensor, meta, False, dispatch_device=True, device_for_backend_keys=device)
     _guard_data(tensor)
-    vars(tensor).update(made)
+    vars(tensor).update(attributes)
     return tensor
 
 
@@ -126,12 +125,12 @@ def empty_like(
 
 
 def _dense_stride(tensor: torch.Tensor) -> Any:
-    """Keep channels-last and transposed layouts of dense tensors; everything else becomes contiguous."""
+    """Return the strides of a channels-last tensor, or ``None`` for contiguous ones."""
     return tensor.stride() if tensor.is_contiguous(memory_format=torch.channels_last) and tensor.dim() == 4 else None
 
 
 def in_module_constructor() -> bool:
-    """Whether the call comes from the construction of an ``nn.Module`` (its ``__init__`` is on the stack)."""
+    """Return whether the call comes from the construction of an ``nn.Module`` (its ``__init__`` is on the stack)."""
     frame: Any = sys._getframe(2)
     while frame is not None:
         code = frame.f_code

@@ -1,8 +1,7 @@
-"""Leave PyTorch's compiler unloaded until something of it is really used.
+"""Import PyTorch's compiler only when it is used, and torchvision without its extension.
 
-Fake tensors read a setting of ``torch._dynamo`` and optimizers tell it to stay away. That alone would load it: a second
-of every trace. In its place stands a package that answers those two, and gives way to the real one as soon as it is
-asked for anything else.
+Fake tensors read a setting of ``torch._dynamo``, and optimizers exclude themselves from compilation. That alone would
+load the compiler: a second of every trace. A placeholder answers these two, and loads the real package otherwise.
 """
 
 import importlib
@@ -11,17 +10,18 @@ import sys
 import types
 from importlib.abc import Loader
 from importlib.machinery import ModuleSpec
+from pathlib import Path
 from typing import Any, List, Optional
 
 import torch
 
 DYNAMO = "torch._dynamo"
 DYNAMO_LIGHT_PARTS = (f"{DYNAMO}.config",)
-"""Parts that load without the rest."""
+"""Parts that load without the whole package."""
 
 
-class _Stand(types.ModuleType):
-    """Stands for the package: nothing is compiled, so nothing needs to be kept from it."""
+class _Placeholder(types.ModuleType):
+    """Placeholder of the package. Nothing is compiled, so its functions change nothing."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -35,11 +35,11 @@ class _Stand(types.ModuleType):
 
     @staticmethod
     def graph_break(*_: Any, **__: Any) -> None:
-        """Do nothing: there is no graph to break."""
+        """Do nothing, as there is no graph to break."""
 
     @staticmethod
     def is_compiling() -> bool:
-        """Say that nothing is compiled."""
+        """Return false, as nothing is compiled."""
         return False
 
 
@@ -47,46 +47,46 @@ class _Finder:
     """Loads the whole package before any of its parts but the light ones."""
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Optional[ModuleSpec]:
-        """Return how to give out a part that the whole package has just loaded; ``None`` for all other modules."""
+        """Return the spec of a part that the whole package has just loaded, or ``None`` for all other modules."""
         if not name.startswith(DYNAMO + ".") or name in DYNAMO_LIGHT_PARTS:
             return None
         load_compiler()
-        return ModuleSpec(name, _Loaded()) if name in sys.modules else None
+        return ModuleSpec(name, _LoadedModules()) if name in sys.modules else None
 
 
-class _Loaded(Loader):
-    """Gives out a module that is there already."""
+class _LoadedModules(Loader):
+    """Loader of modules that are loaded already."""
 
     def create_module(self, spec: ModuleSpec) -> Any:
         """Return the module as it is."""
         return sys.modules[spec.name]
 
     def exec_module(self, module: Any) -> None:
-        """Do nothing: it has run."""
+        """Do nothing, as the module has run."""
 
 
 _finder = _Finder()
 
 
 def postpone_compiler() -> None:
-    """Put the stand in the package's place, unless the package is loaded already or this torch has none."""
+    """Put the placeholder in the package's place, unless it is loaded already or this torch has none."""
     spec = None if DYNAMO in sys.modules else importlib.util.find_spec(DYNAMO)
     if spec is None:
         return
-    stand = _Stand(DYNAMO)
-    stand.__path__ = list(spec.submodule_search_locations or ())
-    stand.__spec__ = spec
-    sys.modules[DYNAMO] = stand
-    torch._dynamo = stand
+    placeholder = _Placeholder(DYNAMO)
+    placeholder.__path__ = list(spec.submodule_search_locations or ())
+    placeholder.__spec__ = spec
+    sys.modules[DYNAMO] = placeholder
+    torch._dynamo = placeholder
     sys.meta_path.insert(0, _finder)
 
 
 def load_compiler() -> Any:
-    """Return the real package, loaded now if it is not yet."""
-    if not isinstance(sys.modules.get(DYNAMO), _Stand):
+    """Return the real package, and load it if it is not loaded."""
+    if not isinstance(sys.modules.get(DYNAMO), _Placeholder):
         return importlib.import_module(DYNAMO)
     del sys.modules[DYNAMO]
-    sys.meta_path[:] = [one for one in sys.meta_path if one is not _finder]
+    sys.meta_path[:] = [finder for finder in sys.meta_path if finder is not _finder]
     real = importlib.import_module(DYNAMO)
     torch._dynamo = real
     return real
@@ -144,15 +144,13 @@ _libraries: List[Any] = []
 
 
 def define_torchvision_ops() -> None:
-    """Define the signatures of torchvision's ops if its extension cannot be loaded; its Python needs no more."""
-    found = importlib.util.find_spec("torchvision")
-    if found is None or not found.submodule_search_locations:
+    """Define the signatures of torchvision's ops if its extension cannot be loaded. Its Python code needs no more."""
+    spec = importlib.util.find_spec("torchvision")
+    if spec is None or not spec.submodule_search_locations:
         return
-    import torch
-
-    for extension in _extensions(found.submodule_search_locations[0]):
+    for extension in sorted(Path(spec.submodule_search_locations[0]).glob("_C*.so")):
         try:
-            torch.ops.load_library(extension)
+            torch.ops.load_library(str(extension))
         except OSError:
             continue
         return
@@ -160,9 +158,3 @@ def define_torchvision_ops() -> None:
     _libraries.append(library)
     for schema in TORCHVISION_SCHEMAS:
         library.define(schema)
-
-
-def _extensions(folder: str) -> List[str]:
-    from pathlib import Path
-
-    return [str(path) for path in sorted(Path(folder).glob("_C*.so"))]

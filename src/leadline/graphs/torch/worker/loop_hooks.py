@@ -1,4 +1,4 @@
-"""Watch a training script's own loop: its batches, epochs, accumulation, evaluation, optimizer and precision."""
+"""Hooks on a training script's own loop: batches, epochs, accumulation, evaluation, optimizer and precision."""
 
 import argparse
 import collections
@@ -17,19 +17,19 @@ from leadline.graphs.torch.worker.loop_facts import LoopObservations, WatchedSte
 from leadline.graphs.torch.worker.loops import enclosing_loops, read_locals, user_frames
 
 WATCHED_STEPS = 4
-"""Steps whose surroundings are read; later ones are only counted."""
+"""Steps whose surrounding code is read. Later ones are only counted."""
 
-WORKERS_PLACE, PINNED_PLACE = 5, 7
+WORKERS_POSITION, PINNED_POSITION = 5, 7
 """Positions of ``num_workers`` and ``pin_memory`` among the arguments of ``DataLoader`` after ``self``."""
 
 _watch: Optional[LoopObservations] = None
 
 
-def install(script: Optional[str] = None) -> None:
-    """Start watching; call it before the user's script runs, and after anything else that replaces DataLoader parts.
+def watch_loop(script: Optional[str] = None) -> None:
+    """Start watching. Call it before the user's script runs, and after other code that replaces parts of DataLoader.
 
     Args:
-        script: path of the script, whose folder holds the user's own files; the program's name by default.
+        script: Path of the script, whose folder holds the user's own files. Defaults to the program's name.
     """
     global _watch  # noqa: PLW0603 - one process runs one script
     _watch = LoopObservations(script)
@@ -38,31 +38,33 @@ def install(script: Optional[str] = None) -> None:
     _watch_options(_watch)
     _watch_autocast(_watch)
     _watch_forward(_watch)
-    register_optimizer_step_post_hook(functools.partial(_stepped, _watch))
+    register_optimizer_step_post_hook(functools.partial(_record_step, _watch))
 
 
-def facts() -> Dict[str, Any]:
-    """Return the fields of ``LoopFacts`` as far as they are known, and ``notes`` that say where they came from."""
+def read_facts() -> Dict[str, Any]:
+    """Return the known fields of ``LoopFacts``, and ``notes`` that name their sources."""
     return {"notes": []} if _watch is None else infer_loop_facts(_watch)
 
 
-def counts() -> Dict[str, int]:
-    """Return how many backward passes and optimizer steps have run."""
+def count_steps() -> Dict[str, int]:
+    """Return the numbers of backward passes and optimizer steps so far."""
     return {"backward": _watch.backward_count, "steps": _watch.step_count} if _watch else {}
 
 
 def _watch_loaders(watch: LoopObservations) -> None:
-    make = DataLoader.__init__
+    original_init = DataLoader.__init__
 
-    @functools.wraps(make)
+    @functools.wraps(original_init)
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
-        if not any(one is self for one in watch.loaders):
+        if not any(earlier is self for earlier in watch.loaders):
             watch.loaders.append(self)
-        asked = args[WORKERS_PLACE] if len(args) > WORKERS_PLACE else kwargs.get("num_workers", 0)
-        watch.workers[id(self)] = int(asked)
+        workers = args[WORKERS_POSITION] if len(args) > WORKERS_POSITION else kwargs.get("num_workers", 0)
+        watch.workers[id(self)] = int(workers)
         watch.prefetch[id(self)] = kwargs.get("prefetch_factor")
-        watch.pinned[id(self)] = bool(args[PINNED_PLACE] if len(args) > PINNED_PLACE else kwargs.get("pin_memory"))
-        make(self, *args, **kwargs)
+        watch.pinned[id(self)] = bool(
+            args[PINNED_POSITION] if len(args) > PINNED_POSITION else kwargs.get("pin_memory")
+        )
+        original_init(self, *args, **kwargs)
 
     DataLoader.__init__ = init
     get_iterator = DataLoader._get_iterator
@@ -79,13 +81,13 @@ def _watch_loaders(watch: LoopObservations) -> None:
         batch = advance(self)
         loader = getattr(self, "_watched_loader", None)
         if loader is not None:
-            _drew(watch, loader, batch)
+            _record_batch(watch, loader, batch)
         return batch
 
     loader_module._BaseDataLoaderIter.__next__ = following
 
 
-def _drew(watch: LoopObservations, loader: Any, batch: Any) -> None:
+def _record_batch(watch: LoopObservations, loader: Any, batch: Any) -> None:
     key = id(loader)
     watch.drawn[key] += 1
     if key not in watch.first_batch:
@@ -97,14 +99,14 @@ def _drew(watch: LoopObservations, loader: Any, batch: Any) -> None:
 
 
 def _batch_size_and_bytes(batch: Any) -> Dict[str, Any]:
-    """Return the leading dimension most tensors of a collated batch share, and the bytes of all and of each of them."""
+    """Return the most common leading dimension of a batch's tensors, their total bytes and the bytes of each."""
     leaves = tree_leaves(dict(batch) if hasattr(batch, "keys") else batch)
     tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
-    sizes = collections.Counter(int(one.shape[0]) for one in tensors if one.dim())
+    sizes = collections.Counter(int(tensor.shape[0]) for tensor in tensors if tensor.dim())
     return {
         "batch": sizes.most_common(1)[0][0] if sizes else 0,
-        "bytes": sum(one.numel() * one.element_size() for one in tensors),
-        "tensors": [one.numel() * one.element_size() for one in tensors],
+        "bytes": sum(tensor.numel() * tensor.element_size() for tensor in tensors),
+        "tensors": [tensor.numel() * tensor.element_size() for tensor in tensors],
     }
 
 
@@ -117,7 +119,7 @@ def _watch_backward(watch: LoopObservations) -> None:
         depth[0] += 1
         try:
             if depth[0] == 1:
-                _backward_began(watch)
+                _record_backward(watch)
             return run(*args, **kwargs)
         finally:
             depth[0] -= 1
@@ -125,41 +127,41 @@ def _watch_backward(watch: LoopObservations) -> None:
     torch.autograd.backward = backward
 
 
-def _backward_began(watch: LoopObservations) -> None:
+def _record_backward(watch: LoopObservations) -> None:
     watch.backward_count += 1
     if len(watch.updates) < WATCHED_STEPS and not watch.step_count:
-        loops, where = enclosing_loops(watch.folder)
-        watch.updates.append(WatchedStep(loops, where, watch.current, None, 1))
-        watch.backward_lines[where or ""] += 1
-        _look_around(watch)
+        loops, location = enclosing_loops(watch.folder)
+        watch.updates.append(WatchedStep(loops, location, watch.current, None, 1))
+        watch.backward_lines[location or ""] += 1
+        _read_stack(watch)
     elif watch.step_count < WATCHED_STEPS:
         frame = next(user_frames(watch.folder), None)
         watch.backward_lines[f"{frame.f_code.co_filename}:{frame.f_lineno}" if frame else ""] += 1
 
 
-def _stepped(watch: LoopObservations, optimizer: Any, *_: Any) -> None:
+def _record_step(watch: LoopObservations, optimizer: Any, *_: Any) -> None:
     watch.step_count += 1
-    if not any(one is optimizer for one in watch.optimizers):
+    if not any(known_optimizer is optimizer for known_optimizer in watch.optimizers):
         watch.optimizers.append(optimizer)
     if len(watch.steps) < WATCHED_STEPS:
-        loops, where = enclosing_loops(watch.folder)
+        loops, location = enclosing_loops(watch.folder)
         repeated = max(watch.backward_lines.values(), default=0)
-        watch.steps.append(WatchedStep(loops, where, watch.current, optimizer, repeated))
-        _look_around(watch)
+        watch.steps.append(WatchedStep(loops, location, watch.current, optimizer, repeated))
+        _read_stack(watch)
     watch.backward_lines.clear()
 
 
-def _look_around(watch: LoopObservations) -> None:
-    """Read, where a step is made, what only the stack knows: a framework's settings and the names of the loaders."""
+def _read_stack(watch: LoopObservations) -> None:
+    """Read from the stack of a step the settings of a framework and the names of the loaders."""
     watch.framework.update(framework_settings(sys._getframe(1)))
     for frame in user_frames(watch.folder):
         for names in (read_locals(frame), frame.f_globals):
             for name, value in list(names.items()):
                 if isinstance(value, DataLoader):
                     watch.loader_names.setdefault(id(value), name)
-                for own, inner in list(getattr(value, "__dict__", {}).items()) if name == "self" else ():
-                    if isinstance(inner, DataLoader):
-                        watch.loader_names.setdefault(id(inner), own)
+                for attribute, member in list(getattr(value, "__dict__", {}).items()) if name == "self" else ():
+                    if isinstance(member, DataLoader):
+                        watch.loader_names.setdefault(id(member), attribute)
 
 
 def _watch_options(watch: LoopObservations) -> None:
@@ -188,9 +190,9 @@ def _watch_autocast(watch: LoopObservations) -> None:
 
 
 def _watch_forward(watch: LoopObservations) -> None:
-    """Look at the inputs of outermost modules, until the first step: the batch of scripts that have no loader.
+    """Read the batch from the inputs of outermost modules until the first step, for scripts without a loader.
 
-    A real ``torch.compile`` takes the hooks off, since it would compile them into the model.
+    A real ``torch.compile`` removes the hooks, since it would compile them into the model.
     """
 
     def remove() -> None:
@@ -203,7 +205,7 @@ def _watch_forward(watch: LoopObservations) -> None:
             remove()
         elif watch.root is None and torch.is_grad_enabled():
             watch.root = module
-            _seen_forward(watch, module, args)
+            _record_forward(watch, module, args)
 
     def after(module: Any, *_: Any) -> None:
         if watch.root is module:
@@ -214,24 +216,24 @@ def _watch_forward(watch: LoopObservations) -> None:
         modules.register_module_forward_pre_hook(before),
         modules.register_module_forward_hook(after, always_call=True),
     ]
-    make = torch.compile
-    if make.__module__ == "torch":
+    original_compile = torch.compile
+    if original_compile.__module__ == "torch":
 
-        @functools.wraps(make)
+        @functools.wraps(original_compile)
         def compiled(*args: Any, **kwargs: Any) -> Any:
             remove()
-            return make(*args, **kwargs)
+            return original_compile(*args, **kwargs)
 
         torch.compile = compiled
 
 
-def _seen_forward(watch: LoopObservations, module: Any, args: Any) -> None:
-    tensors = [one for one in tree_leaves(args) if isinstance(one, torch.Tensor)]
-    tensor = next((one for one in tensors if one.dim()), None)
-    parameters = sum(one.numel() for one in module.parameters())
+def _record_forward(watch: LoopObservations, module: Any, args: Any) -> None:
+    tensors = [element for element in tree_leaves(args) if isinstance(element, torch.Tensor)]
+    tensor = next((element for element in tensors if element.dim()), None)
+    parameters = sum(element.numel() for element in module.parameters())
     if tensor is None or (watch.forward is not None and watch.forward["parameters"] >= parameters):
         return
     layers = (torch.nn.RNNBase, torch.nn.MultiheadAttention)
-    firsts = [one.batch_first for one in module.modules() if isinstance(one, layers)]
-    place = 1 if firsts and not any(firsts) and tensor.dim() > 1 else 0
-    watch.forward = {"parameters": parameters, "batch": int(tensor.shape[place]), "module": type(module).__name__}
+    batch_first = [element.batch_first for element in module.modules() if isinstance(element, layers)]
+    batch_axis = 1 if batch_first and not any(batch_first) and tensor.dim() > 1 else 0
+    watch.forward = {"parameters": parameters, "batch": int(tensor.shape[batch_axis]), "module": type(module).__name__}

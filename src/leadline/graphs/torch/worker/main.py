@@ -1,4 +1,4 @@
-"""Run the user's script or model function under the pretended device, and write down what was seen."""
+"""Run the user's script or model function on the simulated device and write the recorded job."""
 
 import contextlib
 import gc
@@ -19,13 +19,16 @@ from typing import Any, Dict, Optional
 from leadline.graphs.torch.worker.session import StopTrace, TraceSession
 
 ORPHAN_S = 120
-"""How long beyond its time limit a worker lives that its parent can no longer end."""
+"""Seconds after its time limit that a worker ends itself, in case its parent is gone."""
 
 SOURCES = Path(__file__).resolve().parent
 
 
 def serve(request: Dict[str, Any]) -> None:
-    """Carry out one request and write its answer: a traced job, or a failure with the user's line."""
+    """Carry out one request and write its answer: a traced job, or a failure with the user's line.
+
+    Ends the process.
+    """
     signal.alarm(int(request["timeout_s"]) + ORPHAN_S)
     session = TraceSession(policy=request["device_type"], bare=request["bare"])
     session.world_size, session.local_size = request["world_size"], request["local_size"]
@@ -34,15 +37,17 @@ def serve(request: Dict[str, Any]) -> None:
         answer = trace_request(session, request)
     except Exception as error:  # noqa: BLE001 - whatever a user's script raises becomes an answer
         answer = {"failure": failure_document(error)}
+    # A whole answer appears at once: the parent may read as soon as the file exists.
     target = Path(request["answer"])
-    scratch = target.with_suffix(".part")
-    scratch.write_text(json.dumps(answer), encoding="utf-8")
-    scratch.replace(target)
+    part = target.with_suffix(".part")
+    part.write_text(json.dumps(answer), encoding="utf-8")
+    part.replace(target)
     sys.stdout.flush()
     os._exit(0)
 
 
 def trace_request(session: TraceSession, request: Dict[str, Any]) -> Dict[str, Any]:
+    """Trace the script or function of a request and return the answer document."""
     gc.disable()
     before_s = time.process_time()
     try:
@@ -52,24 +57,26 @@ def trace_request(session: TraceSession, request: Dict[str, Any]) -> Dict[str, A
     session.framework_s = time.process_time() - before_s
     from leadline.graphs.torch.worker import import_patches
 
-    import_patches.postpone_compiler()
-    from leadline.graphs.torch.worker import fake_tensors, import_patches, scratch
+    import_patches.postpone_compiler()  # before anything below loads the compiler
+    from leadline.graphs.torch.worker import fake_tensors, scratch
 
     if session.policy == "cuda" and not fake_tensors.claim_spare_device():
         session.policy, session.low_confidence = "cpu", True
-        session.note(f"torch {torch.__version__} cannot pretend a GPU (2.10 can): CPU kernels were traced instead")
+        session.note(f"torch {torch.__version__} cannot simulate a GPU (2.10 can): CPU kernels were traced instead")
     import_patches.define_torchvision_ops()
     scratch.redirect_writes(str(Path(request["answer"]).parent))
     recorder, steps = install_hooks(session)
     gc.enable()
-    gc.freeze()  # the framework's own objects stay: looking through them again and again is a twentieth of a trace
+    # Without freezing, collections that scan the framework's own objects take a twentieth of a trace.
+    gc.freeze()
     if request["function"]:
         from leadline.graphs.torch.worker import model_function
 
         run = model_function.model_runner(session, request)
     else:
-        run = _script(request)
-    importlib.import_module("torch.fx.experimental.symbolic_shapes")  # a fake op loads it: it is no part of the script
+        run = _script_runner(request)
+    # A fake op would load it later, and its time would count as the script's.
+    importlib.import_module("torch.fx.experimental.symbolic_shapes")
     session.begin()
     with recorder:
         _until_stopped(run, session, steps)
@@ -79,7 +86,7 @@ def trace_request(session: TraceSession, request: Dict[str, Any]) -> Dict[str, A
 
 
 def install_hooks(session: TraceSession) -> Any:
-    """Pretend the device, place all hooks, and return the recorder and the step watcher."""
+    """Set up the simulated device and all hooks, and return the recorder and the step watcher."""
     from leadline.graphs.torch.worker import (
         autocast,
         cuda_kernels,
@@ -109,35 +116,35 @@ def install_hooks(session: TraceSession) -> Any:
 
 
 def _until_stopped(run: Any, session: TraceSession, steps: Any) -> None:
-    """Run the script; what goes wrong once its training is known, with an epoch cut short, is only a note."""
+    """Run the script. An error after training, while evaluation is traced, only becomes a note."""
     try:
         run()
     except StopTrace:
         return
     except SystemExit as end:
         if end.code not in (None, 0) and not steps.evaluating:
-            raise ScriptEnded(f"the script ended itself with exit code {end.code!r}") from end
+            raise ScriptEnded(f"the script exited with code {end.code!r}") from end
     except Exception as error:
         if not steps.evaluating or steps.steady is None:
             raise
         steps.give_up_evaluation()
-        said = failure_document(error)
-        reason = said["reason"].rpartition(";")[0]
-        session.note(f"what comes after training is not traced: {said['location'] or 'the script'} raised {reason}")
+        failure = failure_document(error)
+        reason = failure["reason"].rpartition(";")[0]
+        session.note(f"code after training is not traced: {failure['location'] or 'the script'} raised {reason}")
 
 
 class ScriptEnded(Exception):
-    """The script called ``sys.exit`` with a code that is not success."""
+    """The script called ``sys.exit`` with a failure code."""
 
 
-def _script(request: Dict[str, Any]) -> Any:
+def _script_runner(request: Dict[str, Any]) -> Any:
     """Return a function that runs the script as Python would."""
-    loop = _loop()
+    from leadline.graphs.torch.worker import loop_hooks
+
     target, argv = request["target"], request["argv"]
 
     def run() -> None:
-        if loop is not None:
-            loop.install(None if request["module"] else target)
+        loop_hooks.watch_loop(None if request["module"] else target)
         sys.argv = [target, *argv]
         if request["module"]:
             sys.path.insert(0, str(Path.cwd()))
@@ -149,22 +156,16 @@ def _script(request: Dict[str, Any]) -> Any:
     return run
 
 
-def _loop() -> Any:
-    """Return the module that reads loop facts off the script, where it is installed."""
-    name = "leadline.graphs.torch.worker.loop_hooks"
-    return importlib.import_module(name) if importlib.util.find_spec(name) else None
-
-
 def _answer(session: TraceSession, recorder: Any, steps: Any, window: Optional[Any]) -> Dict[str, Any]:
     from leadline.graphs.torch.worker import report
 
     if session.bare:
         return {"bare": True, "steps": max(steps.counts.values(), default=0)}
     if window is None or not window.ops:
-        return {"failure": _nothing_seen(session, steps)}
+        return {"failure": _no_step_failure(session, steps)}
     job = {
         "step": report.graph_document(session, recorder, window),
-        "loop": _facts(session, steps),
+        "loop": _loop_document(session, steps),
         "notes": session.notes,
         "low_confidence": session.low_confidence,
         "compiled": session.compiled,
@@ -176,9 +177,10 @@ def _answer(session: TraceSession, recorder: Any, steps: Any, window: Optional[A
     return {"job": job}
 
 
-def _facts(session: TraceSession, steps: Any) -> Dict[str, Any]:
-    loop = _loop()
-    facts = {**(loop.facts() if loop is not None else {}), **session.facts, "load_s": steps.load_s()}
+def _loop_document(session: TraceSession, steps: Any) -> Dict[str, Any]:
+    from leadline.graphs.torch.worker import loop_hooks
+
+    facts = {**loop_hooks.read_facts(), **session.facts, "load_s": steps.load_s()}
     for sentence in facts.pop("notes", ()):
         session.note(sentence)
     if steps.evaluation_batches and not facts.get("evaluation_batches_per_epoch"):
@@ -190,7 +192,7 @@ def _facts(session: TraceSession, steps: Any) -> Dict[str, Any]:
     return facts
 
 
-def _nothing_seen(session: TraceSession, steps: Any) -> Dict[str, Any]:
+def _no_step_failure(session: TraceSession, steps: Any) -> Dict[str, Any]:
     if steps.backwards and session.policy == "cuda":
         return {"reason": "the script trains on the CPU: nothing was put on the GPU", "retry": "cpu"}
     if time.monotonic() > session.deadline:
@@ -201,28 +203,28 @@ def _nothing_seen(session: TraceSession, steps: Any) -> Dict[str, Any]:
 
 
 def failure_document(error: BaseException) -> Dict[str, Any]:
-    """Say why a script could not be traced, and at which line of the user's own code."""
+    """Return the reason of a failure, and the line of the user's own code where it happened."""
     frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if _is_users(frame.filename)]
-    place = f"{own[-1].filename}:{own[-1].lineno}" if own else None
+    user_frames = [frame for frame in frames if _is_user_file(frame.filename)]
+    location = f"{user_frames[-1].filename}:{user_frames[-1].lineno}" if user_frames else None
     if isinstance(error, SyntaxError) and error.filename:
-        place = f"{error.filename}:{error.lineno}"
+        location = f"{error.filename}:{error.lineno}"
     if isinstance(error, ScriptEnded):
-        return {"reason": str(error) + "; run it once by hand to see what it asks for", "location": place}
-    said = " ".join(str(error).split())[:300].rstrip(".")
-    if type(error).__name__ == "Unbuildable":
-        return {"reason": said, "location": place}
+        return {"reason": str(error) + "; run it once by hand to see why", "location": location}
+    message = " ".join(str(error).split())[:300].rstrip(".")
+    if type(error).__name__ == "ModelNotBuilt":  # its module imports torch, which may be missing here
+        return {"reason": message, "location": location}
     text = io.StringIO()
     with contextlib.redirect_stderr(text):
         traceback.print_exception(type(error), error, error.__traceback__, file=text)
     return {
-        "reason": f"{type(error).__name__}: {said or 'no message'}; the trace stopped here",
-        "location": place,
+        "reason": f"{type(error).__name__}: {message or 'no message'}; the trace stopped here",
+        "location": location,
         "traceback": text.getvalue()[-8000:],
     }
 
 
-def _is_users(filename: str) -> bool:
+def _is_user_file(filename: str) -> bool:
     if filename.startswith("<") or str(SOURCES) in filename:
         return False
     library = str(Path(inspect.getfile(os)).parent)

@@ -2,6 +2,7 @@
 
 import contextlib
 import runpy
+import sys
 from pathlib import Path
 from typing import Any, Dict, List
 
@@ -11,11 +12,11 @@ from leadline.graphs.torch.worker import fake_tensors
 from leadline.graphs.torch.worker.session import StopTrace, TraceSession
 
 MOST_STEPS = 3
-"""Steps after which a model that keeps taking memory is left."""
+"""Limit for a model that allocates more memory in each step."""
 
 
-class Unbuildable(Exception):
-    """The named function does not give a model."""
+class ModelNotBuilt(Exception):
+    """The named function does not return a model that can be run."""
 
 
 def model_runner(session: TraceSession, request: Dict[str, Any]) -> Any:
@@ -28,7 +29,7 @@ def model_runner(session: TraceSession, request: Dict[str, Any]) -> Any:
         if request["weights"] != "float32":
             model = model.to(getattr(torch, request["weights"]))
         if request["checkpointing"]:
-            _checkpoint(session, model)
+            _enable_checkpointing(session, model)
         if request["phase"] == "inference":
             _infer(model, request, device)
         else:
@@ -39,39 +40,38 @@ def model_runner(session: TraceSession, request: Dict[str, Any]) -> Any:
 
 def _build(request: Dict[str, Any]) -> torch.nn.Module:
     path, name = request["target"], request["function"]
-    import sys
 
     sys.path.insert(0, str(Path(path).resolve().parent))
     names = runpy.run_path(path, run_name="leadline_model")
     build = names.get(name)
     if build is None:
-        raise Unbuildable(f"{path} defines no {name!r}: name a function that returns the model")
+        raise ModelNotBuilt(f"{path} defines no {name!r}: name a function that returns the model")
     model = build if isinstance(build, torch.nn.Module) else build()
     if not isinstance(model, torch.nn.Module):
-        raise Unbuildable(f"{name}() returned {type(model).__name__}: return a torch.nn.Module")
+        raise ModelNotBuilt(f"{name}() returned {type(model).__name__}: return a torch.nn.Module")
     return model
 
 
-def _checkpoint(session: TraceSession, model: Any) -> None:
+def _enable_checkpointing(session: TraceSession, model: Any) -> None:
     enable = getattr(model, "gradient_checkpointing_enable", None)
     if enable is None:
         session.note(
-            "checkpointing was asked for, but the model has no gradient_checkpointing_enable(): traced without"
+            "checkpointing was requested, but the model has no gradient_checkpointing_enable(): traced without"
         )
     else:
         enable()
 
 
 def _inputs(request: Dict[str, Any], device: torch.device) -> List[torch.Tensor]:
-    """Return inputs, made on the host and copied to the device, as a loader's batch is; floats in the weights' type."""
-    found = []
-    for shape, named in request["inputs"]:
-        dtype = getattr(torch, named)
+    """Return inputs on the device, copied from the host as a loader's batch is. Floats have the weights' type."""
+    tensors = []
+    for shape, dtype_name in request["inputs"]:
+        dtype = getattr(torch, dtype_name)
         if dtype.is_floating_point and request["weights"] != "float32":
             dtype = getattr(torch, request["weights"])
         tensor = fake_tensors.empty_tensor(shape, dtype, torch.device("cpu"))
-        found.append(tensor.to(device))
-    return found
+        tensors.append(tensor.to(device))
+    return tensors
 
 
 def _autocast(request: Dict[str, Any], device: torch.device) -> Any:
@@ -89,13 +89,13 @@ def _infer(model: torch.nn.Module, request: Dict[str, Any], device: torch.device
 
 
 def _train(session: TraceSession, model: torch.nn.Module, request: Dict[str, Any], device: torch.device) -> None:
-    """Run optimizer steps until one leaves behind just the memory it found: usually the first."""
+    """Run optimizer steps until one leaves the held memory unchanged. That is usually the first."""
     model.train()
     optimizer = _optimizer(request["optimizer"], model)
     _make_state(optimizer)
     recorder: Any = session.recorder
     for _ in range(MOST_STEPS):
-        held = recorder.live_bytes
+        held_bytes = recorder.live_bytes
         for _ in range(request["accumulation"]):
             with _autocast(request, device):
                 loss = _loss(model(*_inputs(request, device)))
@@ -104,13 +104,13 @@ def _train(session: TraceSession, model: torch.nn.Module, request: Dict[str, Any
         _drop_unused_state(optimizer)
         optimizer.step()
         optimizer.zero_grad()
-        if recorder.live_bytes == held:
+        if recorder.live_bytes == held_bytes:
             break
     raise StopTrace
 
 
 def _make_state(optimizer: Any) -> None:
-    """Let the optimizer make its state from gradients of zero, which costs less than a step that is dropped."""
+    """Let the optimizer make its state from zero gradients, which costs less than a discarded step."""
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     if any(torch.nn.parameter.is_lazy(p) for p in parameters):
         return
@@ -121,7 +121,7 @@ def _make_state(optimizer: Any) -> None:
 
 
 def _drop_unused_state(optimizer: Any) -> None:
-    """Forget the state of parameters that the loss does not reach: a real optimizer never makes it."""
+    """Drop the state of parameters that the loss does not reach, as a real optimizer never makes it."""
     for group in optimizer.param_groups:
         for parameter in group["params"]:
             if parameter.grad is None:
@@ -129,37 +129,39 @@ def _drop_unused_state(optimizer: Any) -> None:
 
 
 def _loss(output: Any) -> torch.Tensor:
-    """Return a scalar to differentiate: the model's own loss, else the mean of each floating output, summed."""
-    own = getattr(output, "loss", None)
-    if isinstance(own, torch.Tensor):
-        return own
+    """Return a scalar to differentiate: the model's own loss, else the sum of the means of floating outputs."""
+    model_loss = getattr(output, "loss", None)
+    if isinstance(model_loss, torch.Tensor):
+        return model_loss
     if hasattr(output, "to_tuple"):
         output = output.to_tuple()
-    tensors = [t for t in _flat(output) if t.is_floating_point()]
+    tensors = [t for t in _output_tensors(output) if t.is_floating_point()]
     if not tensors:
-        raise Unbuildable("the model's output holds no floating-point tensor: return one that a loss can be made from")
+        raise ModelNotBuilt(
+            "the model's output holds no floating-point tensor: return one that a loss can be made from"
+        )
     total = tensors[0].float().mean()
     for tensor in tensors[1:]:
         total = total + tensor.float().mean()
     return total
 
 
-def _flat(tree: Any) -> List[torch.Tensor]:
+def _output_tensors(tree: Any) -> List[torch.Tensor]:
     if isinstance(tree, torch.Tensor):
         return [tree]
     if isinstance(tree, dict):
         tree = list(tree.values())
     if isinstance(tree, (list, tuple)):
-        return [tensor for one in tree for tensor in _flat(one)]
+        return [tensor for branch in tree for tensor in _output_tensors(branch)]
     return []
 
 
 def _optimizer(name: str, model: torch.nn.Module) -> Any:
-    """Return the update rule by its name; Lion is not in PyTorch, and one momentum costs the same memory."""
+    """Return the optimizer of a name. Lion is not in PyTorch; SGD with momentum has the same memory."""
     optim = torch.optim
     parameters = [p for p in model.parameters() if p.requires_grad]
     if not parameters:
-        raise Unbuildable("the model has no trainable parameter: use --phase inference")
+        raise ModelNotBuilt("the model has no trainable parameter: use --phase inference")
     if name == "sgd":
         return optim.SGD(parameters, lr=0.01)
     if name in ("momentum", "lion"):

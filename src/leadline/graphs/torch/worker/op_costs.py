@@ -1,4 +1,4 @@
-"""Say what kind of kernel an op is, how large, and how much arithmetic and traffic it needs."""
+"""Kind, sizes, arithmetic and memory traffic of a recorded op."""
 
 import math
 from typing import Any, Dict, List, Optional, Sequence, Tuple
@@ -51,7 +51,7 @@ KINDS = {
 }
 _KIND = {name: kind for kind, names in KINDS.items() for name in names.split()}
 
-ARITHMETIC = {
+FLOPS_PER_ELEMENT = {
     "native_batch_norm": 8, "_native_batch_norm_legit": 8, "native_layer_norm": 8, "native_group_norm": 8,
     "native_batch_norm_backward": 12, "native_layer_norm_backward": 12, "native_group_norm_backward": 12,
     "_softmax": 5, "_log_softmax": 5, "_softmax_backward_data": 4, "_log_softmax_backward_data": 4,
@@ -59,39 +59,39 @@ ARITHMETIC = {
     "pow": 4, "sqrt": 2, "rsqrt": 3, "native_dropout": 3, "addcmul_": 3, "addcdiv_": 3, "lerp_": 3,
     "_foreach_addcmul_": 3, "_foreach_addcdiv_": 3, "_foreach_lerp_": 3, "_fused_adam_": 14, "_fused_adamw_": 15,
 }  # fmt: skip
-"""Floating-point operations for one element, where it is not one; round figures, unlike the sizes."""
+"""Floating-point operations per element where it is not one. Round figures, unlike the sizes."""
 
 GATES = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1, "mkldnn_rnn_layer": 4}
 
 
-def describe_op(raw: RecordedOp) -> Dict[str, Any]:
-    """Return the op as the fields of ``leadline.core.graph.Op``, without stage and sources."""
-    packet = raw.func if isinstance(raw.func, str) else str(raw.func._overloadpacket)
+def describe_op(op: RecordedOp) -> Dict[str, Any]:
+    """Return the fields of ``leadline.core.graph.Op`` for a recorded op, without stage and sources."""
+    packet = op.func if isinstance(op.func, str) else str(op.func._overloadpacket)
     name = packet.rpartition(".")[2]
-    extra = raw.extra or {}
-    base = name[:-1] if name.endswith("_") and name not in _KIND else name
-    kind = extra.get("kind") or _kind(name, base)
-    shapes = [spec[0] for spec in raw.inputs]
-    dims = extra.get("dims") or _dims(kind, name, raw, shapes)
-    read, written = _traffic(name, raw)
-    dtype = _dtype(raw)
+    extra = op.extra or {}
+    base_name = name[:-1] if name.endswith("_") and name not in _KIND else name
+    kind = extra.get("kind") or _kind(name, base_name)
+    shapes = [spec[0] for spec in op.inputs]
+    dims = extra.get("dims") or _dims(kind, name, op, shapes)
+    read, written = _traffic(name, op)
+    dtype = _dtype(op)
     flops = extra.get("flops")
     return {
         "name": packet,
         "kind": kind,
         "dtype": dtype,
-        "flops": float(_flops(kind, name, base, dims, raw) if flops is None else flops),
+        "flops": float(_flops(kind, name, base_name, dims, op) if flops is None else flops),
         "bytes_read": float(extra.get("bytes_read", read)),
         "bytes_written": float(extra.get("bytes_written", written)),
         "dims": dims,
-        "kernels": extra.get("kernels") or _kernels(name, raw),
+        "kernels": extra.get("kernels") or _kernels(name, op),
     }
 
 
-def _kind(name: str, base: str) -> str:
-    known = _KIND.get(name) or _KIND.get(base)
-    if known:
-        return known
+def _kind(name: str, base_name: str) -> str:
+    kind = _KIND.get(name) or _KIND.get(base_name)
+    if kind:
+        return kind
     if name.startswith("_fused_"):
         return "optimizer"
     if name.startswith(("_fft", "linalg_", "_linalg", "cholesky", "triangular_solve")):
@@ -99,20 +99,20 @@ def _kind(name: str, base: str) -> str:
     return "elementwise"
 
 
-def _dtype(raw: RecordedOp) -> str:
+def _dtype(op: RecordedOp) -> str:
     """Return the dtype of the arithmetic: the widest-ranked floating input, else the first output."""
-    named = [str(spec[1]).rpartition(".")[2] for spec in (*raw.inputs, *raw.outputs)]
-    for dtype in named:
+    dtypes = [str(spec[1]).rpartition(".")[2] for spec in (*op.inputs, *op.outputs)]
+    for dtype in dtypes:
         if "float" in dtype or "complex" in dtype:
             return dtype
-    return named[0] if named else "float32"
+    return dtypes[0] if dtypes else "float32"
 
 
-def _dims(kind: str, name: str, raw: RecordedOp, shapes: List[Shape]) -> Dict[str, int]:
+def _dims(kind: str, name: str, op: RecordedOp, shapes: List[Shape]) -> Dict[str, int]:
     if kind == "gemm":
         return _gemm_dims(name, shapes)
     if kind == "conv":
-        return _conv_dims(name, raw, shapes)
+        return _conv_dims(name, op, shapes)
     if kind == "attention":
         return _attention_dims(name, shapes)
     return {}
@@ -134,20 +134,20 @@ def _gemm_dims(name: str, shapes: List[Shape]) -> Dict[str, int]:
 
 
 def _grouped_dims(left: Shape, right: Shape, groups: int) -> Dict[str, int]:
-    """Return the sizes of a product whose groups share the rows, or the terms of the sums, evenly."""
+    """Return the sizes of a grouped product. Groups share the rows, or the terms of the sums, evenly."""
     if len(right) == 3:
         return {"b": groups, "m": math.ceil(left[0] / groups), "n": right[2], "k": left[1]}
     return {"b": groups, "m": left[0], "n": right[1], "k": math.ceil(left[1] / groups)}
 
 
-def _conv_dims(name: str, raw: RecordedOp, shapes: List[Shape]) -> Dict[str, int]:
+def _conv_dims(name: str, op: RecordedOp, shapes: List[Shape]) -> Dict[str, int]:
     backward = "backward" in name
     if len(shapes) < (3 if backward else 2):
         return {}
-    grad_or_out = shapes[0] if backward else raw.outputs[0][0]
+    grad_or_out = shapes[0] if backward else op.outputs[0][0]
     source, weight = (shapes[1], shapes[2]) if backward else (shapes[0], shapes[1])
     first = 4 if backward else 3
-    stride, _, dilation, transposed, _, groups = (list(raw.args[first : first + 6]) + [None] * 6)[:6]
+    stride, _, dilation, transposed, _, groups = (list(op.args[first : first + 6]) + [None] * 6)[:6]
     small, large = (source, grad_or_out) if transposed else (grad_or_out, source)
     spatial = tuple(small[2:])
     taps = tuple(weight[2:])
@@ -167,10 +167,10 @@ def _conv_dims(name: str, raw: RecordedOp, shapes: List[Shape]) -> Dict[str, int
         dims["depth"] = spatial[0]
     if transposed:
         dims["transposed"] = 1
-    if raw.channels_last:
+    if op.channels_last:
         dims["channels_last"] = 1
     if backward:
-        mask = raw.args[-1] if isinstance(raw.args[-1], (list, tuple)) else (True, True, True)
+        mask = op.args[-1] if isinstance(op.args[-1], (list, tuple)) else (True, True, True)
         dims["gradients"] = int(bool(mask[0])) + int(bool(mask[1]))
     return dims
 
@@ -193,43 +193,45 @@ def _attention_dims(name: str, shapes: List[Shape]) -> Dict[str, int]:
     return {"b": b, "h": h, "q": q, "kv": key[2], "d": d}
 
 
-def _flops(kind: str, name: str, base: str, dims: Dict[str, int], raw: RecordedOp) -> float:
+def _flops(kind: str, name: str, base_name: str, dims: Dict[str, int], op: RecordedOp) -> float:
     if kind == "gemm" and dims:
         return 2.0 * dims["b"] * dims["m"] * dims["n"] * dims["k"]
     if kind == "conv" and dims:
-        one = 2.0 * dims["n"] * dims["h"] * dims["w"] * dims["r"] * dims["s"] * dims["c"] * dims["k"] / dims["groups"]
-        return one * dims.get("gradients", 1)
+        forward_flops = (
+            2.0 * dims["n"] * dims["h"] * dims["w"] * dims["r"] * dims["s"] * dims["c"] * dims["k"] / dims["groups"]
+        )
+        return forward_flops * dims.get("gradients", 1)
     if kind == "attention" and dims:
-        values = raw.inputs[3 if "backward" in name else 2][0][-1]
-        one = dims["b"] * dims["h"] * dims["q"] * dims["kv"] * (dims["d"] + values)
-        return float(one) * (5 if "backward" in name else 2) * (0.5 if _causal(name, raw) else 1.0)
+        values = op.inputs[3 if "backward" in name else 2][0][-1]
+        forward_flops = dims["b"] * dims["h"] * dims["q"] * dims["kv"] * (dims["d"] + values)
+        return float(forward_flops) * (5 if "backward" in name else 2) * (0.5 if _is_causal(name, op) else 1.0)
     if kind in ("copy", "index", "embedding", "communication"):
         return 0.0
-    elements = max((math.prod(spec[0]) for spec in (*raw.outputs, *raw.inputs)), default=0)
-    if len(raw.outputs) > 1 and (name.startswith("_foreach") or kind == "optimizer"):
-        per = len(raw.outputs) if name.startswith("_foreach") else _lists(raw)
-        elements = sum(math.prod(spec[0]) for spec in raw.outputs) // (1 if name.startswith("_foreach") else per)
-    return float(elements * ARITHMETIC.get(name, ARITHMETIC.get(base, 1)))
+    elements = max((math.prod(spec[0]) for spec in (*op.outputs, *op.inputs)), default=0)
+    if len(op.outputs) > 1 and (name.startswith("_foreach") or kind == "optimizer"):
+        lists = len(op.outputs) if name.startswith("_foreach") else _list_count(op)
+        elements = sum(math.prod(spec[0]) for spec in op.outputs) // (1 if name.startswith("_foreach") else lists)
+    return float(elements * FLOPS_PER_ELEMENT.get(name, FLOPS_PER_ELEMENT.get(base_name, 1)))
 
 
-def _lists(raw: RecordedOp) -> int:
-    """Return how many tensor lists a fused optimizer updates (parameters and their states)."""
-    return 3 if "adam" in str(raw.func) else 2
+def _list_count(op: RecordedOp) -> int:
+    """Return the number of tensor lists that a fused optimizer updates: parameters and their states."""
+    return 3 if "adam" in str(op.func) else 2
 
 
-def _causal(name: str, raw: RecordedOp) -> bool:
-    place = 4 if "efficient" not in name else 6
+def _is_causal(name: str, op: RecordedOp) -> bool:
+    position = 4 if "efficient" not in name else 6
     if "backward" in name:
-        return any(value is True for value in raw.args)
-    if len(raw.args) > place:
-        return raw.args[place] is True
+        return any(value is True for value in op.args)
+    if len(op.args) > position:
+        return op.args[position] is True
     return False
 
 
-def _traffic(name: str, raw: RecordedOp) -> Tuple[float, float]:
-    """Return bytes read and written if nothing is cached; a gather reads what it returns, not its whole table."""
-    written = float(sum(spec[3] for spec in raw.outputs))
-    sizes = [spec[3] for spec in raw.inputs]
+def _traffic(name: str, op: RecordedOp) -> Tuple[float, float]:
+    """Return bytes read and written without a cache. A gather reads the rows it returns, not its whole table."""
+    written = float(sum(spec[3] for spec in op.outputs))
+    sizes = [spec[3] for spec in op.inputs]
     if name in ("embedding", "index", "index_select", "gather", "_unsafe_index", "_embedding_bag") and sizes:
         return written + sum(sizes[1:]), written
     if name == "embedding_dense_backward":
@@ -244,16 +246,16 @@ def _traffic(name: str, raw: RecordedOp) -> Tuple[float, float]:
     return float(sum(sizes)), written
 
 
-def _kernels(name: str, raw: RecordedOp) -> int:
-    """Return the device kernels one call launches; a foreach op packs about 100 tensors in each."""
+def _kernels(name: str, op: RecordedOp) -> int:
+    """Return the device kernels that one call launches. A foreach op packs about 100 tensors in each."""
     if name.startswith(("_foreach", "_fused_adam", "_fused_sgd")):
-        tensors = max(len(raw.outputs), 1)
+        tensors = max(len(op.outputs), 1)
         return max(1, math.ceil(tensors / 100))
     if name == "convolution_backward":
         return 2
     return 1
 
 
-def tensor_specs(items: Sequence[Tuple[Any, ...]], limit: Optional[int] = 8) -> List[Dict[str, Any]]:
-    """Return tensors as ``TensorSpec`` fields; lists of hundreds of parameters are cut."""
-    return [{"shape": list(item[0]), "dtype": str(item[1]).rpartition(".")[2]} for item in items[:limit]]
+def tensor_specs(specs: Sequence[Tuple[Any, ...]], limit: Optional[int] = 8) -> List[Dict[str, Any]]:
+    """Return tensors as ``TensorSpec`` fields. Lists of hundreds of parameters are cut to ``limit``."""
+    return [{"shape": list(spec[0]), "dtype": str(spec[1]).rpartition(".")[2]} for spec in specs[:limit]]

@@ -1,4 +1,4 @@
-"""What the schema of an op and its arguments say: what it makes and changes, and which tensors it is given."""
+"""Read the schema of an op and the tensors among its arguments."""
 
 from typing import Any, Dict, List, NamedTuple, Sequence, Tuple
 
@@ -15,7 +15,15 @@ SILENT = {
 
 
 class OpTraits(NamedTuple):
-    """What the schema of an op says, read once."""
+    """Properties of an op from its schema, read once.
+
+    Attributes:
+        silent: The op launches no kernel.
+        fresh: It returns new memory.
+        mutated: Positions of the arguments it writes to.
+        mutated_names: Names of the arguments it writes to.
+        takes_device: It has an argument ``device``.
+    """
 
     name: str
     silent: bool
@@ -26,7 +34,7 @@ class OpTraits(NamedTuple):
 
 
 def read_traits(func: Any) -> OpTraits:
-    """Read off an op's schema what it makes, changes and asks for."""
+    """Return the properties of an op."""
     schema = func._schema
     name = schema.name.partition("::")[2]
     mutated = [i for i, a in enumerate(schema.arguments) if a.alias_info is not None and a.alias_info.is_write]
@@ -44,24 +52,23 @@ def read_traits(func: Any) -> OpTraits:
 
 def argument_tensors(args: Sequence[Any], kwargs: Dict[str, Any]) -> List[Tuple[Any, torch.Tensor]]:
     """Return every tensor with the position or name of the argument that holds it."""
-    found: List[Tuple[Any, torch.Tensor]] = []
-    for place, value in enumerate(args):
+    tensors: List[Tuple[Any, torch.Tensor]] = []
+    for argument, value in (*enumerate(args), *kwargs.items()):
         if isinstance(value, torch.Tensor):
-            found.append((place, value))
+            tensors.append((argument, value))
         elif isinstance(value, (list, tuple)):
-            found.extend((place, item) for item in value if isinstance(item, torch.Tensor))
-    for place_name, value in kwargs.items():
-        if isinstance(value, torch.Tensor):
-            found.append((place_name, value))
-        elif isinstance(value, (list, tuple)):
-            found.extend((place_name, item) for item in value if isinstance(item, torch.Tensor))
-    return found
+            tensors.extend((argument, element) for element in value if isinstance(element, torch.Tensor))
+    return tensors
 
 
 def channels_last(args: Sequence[Any]) -> bool:
-    """Tell whether an image or a filter lies in memory with its channels last, which makes the kernel do so."""
-    four = [one for one in args if isinstance(one, torch.Tensor) and one.dim() == 4 and not one.is_contiguous()]
-    return any(one.is_contiguous(memory_format=torch.channels_last) for one in four)
+    """Return whether an image or a filter is stored channels last, which selects another kernel."""
+    images = [
+        tensor
+        for tensor in args
+        if isinstance(tensor, torch.Tensor) and tensor.dim() == 4 and not tensor.is_contiguous()
+    ]
+    return any(tensor.is_contiguous(memory_format=torch.channels_last) for tensor in images)
 
 
 def result_tensors(out: Any) -> List[torch.Tensor]:
@@ -69,12 +76,12 @@ def result_tensors(out: Any) -> List[torch.Tensor]:
     if isinstance(out, torch.Tensor):
         return [out]
     if isinstance(out, (list, tuple)):
-        return [tensor for one in out for tensor in result_tensors(one)]
+        return [tensor for element in out for tensor in result_tensors(element)]
     return []
 
 
 def holds_tensors(value: Any) -> bool:
-    """Whether an argument is a tensor, or a list with one."""
+    """Return whether an argument is a tensor, or a list with one."""
     if isinstance(value, torch.Tensor):
         return True
-    return isinstance(value, (list, tuple)) and any(isinstance(one, torch.Tensor) for one in value)
+    return isinstance(value, (list, tuple)) and any(isinstance(element, torch.Tensor) for element in value)

@@ -1,4 +1,4 @@
-"""Parts of PyTorch that would leave the trace or harm the user's files: savers, compilers, helper processes."""
+"""Replacements for parts of PyTorch that would leave the trace or harm the user's files."""
 
 import contextlib
 import importlib
@@ -14,13 +14,13 @@ from leadline.graphs.torch.worker.session import TraceSession
 
 
 def install_patches(session: TraceSession) -> None:
-    """Replace what must not happen in a trace by what is harmless, with a note where the estimate is concerned."""
-    _stay_eager(session)
-    _save_aside(session)
-    _no_shell(session)
-    _recompute_whole()
-    _one_device(session)
-    _foreach_fakes()
+    """Replace what must not happen in a trace, with a note to the user where it changes the estimate."""
+    _disable_compilation(session)
+    _redirect_checkpoints(session)
+    _skip_shell_commands(session)
+    _recompute_whole_blocks()
+    _replace_data_parallel(session)
+    _allow_foreach()
     _dense_gradients(session)
     torch.inference_mode = torch.autograd.grad_mode.inference_mode = _inference_mode
     torch.autograd.set_multithreading_enabled(False)
@@ -31,7 +31,7 @@ def install_patches(session: TraceSession) -> None:
 
 
 def _inference_mode(mode: Any = True) -> Any:
-    """Do what ``no_grad`` does: without autograd's keys, ops would not break down into those of the device."""
+    """Return ``no_grad``: without autograd's keys, ops would not break down into those of the device."""
     if callable(mode):
         return torch.no_grad()(mode)
     return torch.no_grad() if mode else contextlib.nullcontext()
@@ -48,18 +48,18 @@ class _NoAnomaly:
         return None
 
 
-CAPTURING = ("reduce-overhead", "max-autotune")
+GRAPH_CAPTURING_MODES = ("reduce-overhead", "max-autotune")
 """Modes of ``torch.compile`` that capture CUDA graphs, whose memory is a pool of its own."""
 
 
-def _stay_eager(session: TraceSession) -> None:
+def _disable_compilation(session: TraceSession) -> None:
     def compile_(model: Any = None, **settings: Any) -> Any:
         session.compiled = True
         session.note(
-            "torch.compile is traced as eager code: fused kernels would be faster; what its backward pass would make "
-            "again is not held, as if the whole step were compiled"
+            "torch.compile is traced as eager code: fused kernels would be faster; tensors that a compiled backward "
+            "pass recomputes are not held, as if the whole step were compiled"
         )
-        if settings.get("mode") in CAPTURING:
+        if settings.get("mode") in GRAPH_CAPTURING_MODES:
             session.note(f"the memory that CUDA graphs keep for themselves (mode {settings['mode']}) is not counted")
         if model is None:
             return lambda function: function
@@ -74,35 +74,35 @@ def _stay_eager(session: TraceSession) -> None:
     torch.jit.trace = lambda func=None, *_, **__: func
 
 
-def _save_aside(session: TraceSession) -> None:
-    """Keep checkpoints among the scratch files, tensors without data by their shape alone."""
-    own = torch.save
+def _redirect_checkpoints(session: TraceSession) -> None:
+    """Write checkpoints among the scratch files, and tensors without data by their shape alone."""
+    original_save = torch.save
 
     def save(obj: Any = None, f: Any = None, *args: Any, **kwargs: Any) -> None:
         if hasattr(f, "write"):
-            own(obj, f, *args, **kwargs)
+            original_save(obj, f, *args, **kwargs)
             return
         session.note("checkpoints are not written during the trace, and their time is not counted")
-        with open(f, "wb") as aside:
-            own(obj, aside, *args, **kwargs)
+        with open(f, "wb") as file:
+            original_save(obj, file, *args, **kwargs)
 
     torch.save = torch.serialization.save = save
     try:
         safe: Any = importlib.import_module("safetensors.torch")
     except ImportError:
         return
-    own_load = safe.load_file
+    original_load = safe.load_file
 
     def load_file(filename: Any, *args: Any, **kwargs: Any) -> Any:
-        return torch.load(filename) if scratch.is_scratch(filename) else own_load(filename, *args, **kwargs)
+        return torch.load(filename) if scratch.is_scratch(filename) else original_load(filename, *args, **kwargs)
 
     safe.load_file = load_file
     safe.save_file = lambda tensors, filename, *_, **__: save(tensors, filename)
     safe.save_model = lambda model, filename, *_, **__: save(model.state_dict(), filename)
 
 
-def _no_shell(session: TraceSession) -> None:
-    """Leave out shell commands, which could write anywhere, but for the making of folders."""
+def _skip_shell_commands(session: TraceSession) -> None:
+    """Skip shell commands, which could write anywhere. Only ``mkdir`` is carried out."""
 
     def system(command: Any) -> int:
         words = shlex.split(os.fsdecode(command))
@@ -117,8 +117,8 @@ def _no_shell(session: TraceSession) -> None:
     os.system = system
 
 
-def _recompute_whole() -> None:
-    """Let checkpointing recompute the whole block: stopping early needs hooks that see true tensors."""
+def _recompute_whole_blocks() -> None:
+    """Let checkpointing recompute the whole block: an early stop needs hooks that see real tensors."""
     from torch.utils import checkpoint
 
     checkpoint._enable_checkpoint_early_stop = False
@@ -131,7 +131,7 @@ def _recompute_whole() -> None:
     }
 
 
-def _one_device(session: TraceSession) -> None:
+def _replace_data_parallel(session: TraceSession) -> None:
     class DataParallel(torch.nn.Module):
         """The wrapped module on one device."""
 
@@ -149,13 +149,15 @@ def _one_device(session: TraceSession) -> None:
 def _dense_gradients(session: TraceSession) -> None:
     """Give embeddings dense gradients: tensors without data cannot be sparse."""
 
-    def dense(own: Any, place: int) -> Any:
+    def dense(embed: Any, sparse_position: int) -> Any:
         def call(*args: Any, **kwargs: Any) -> Any:
-            if kwargs.get("sparse") or (len(args) > place and args[place]):
+            if kwargs.get("sparse") or (len(args) > sparse_position and args[sparse_position]):
                 session.note("sparse gradients of embeddings are traced as dense ones, which take more time and memory")
                 session.low_confidence = True
             kwargs.pop("sparse", None)
-            return own(*(value if at != place else False for at, value in enumerate(args)), **kwargs)
+            return embed(
+                *(value if position != sparse_position else False for position, value in enumerate(args)), **kwargs
+            )
 
         return call
 
@@ -169,8 +171,8 @@ def _dense_gradients(session: TraceSession) -> None:
     torch.optim.SparseAdam = SparseAdam
 
 
-def _foreach_fakes() -> None:
-    """Let optimizers take their multi-tensor route for tensors without data, as they do on CUDA."""
+def _allow_foreach() -> None:
+    """Let optimizers use their multi-tensor update on tensors without data, as on CUDA."""
     from torch._subclasses.fake_tensor import FakeTensor
 
     for name in ("torch.utils._foreach_utils", "torch.optim.optimizer"):

@@ -1,4 +1,4 @@
-"""How many weights lie on the traced device."""
+"""Run every op without data, and record the ops and the memory that they allocate and free."""
 
 import contextlib
 import time
@@ -25,13 +25,13 @@ from leadline.graphs.torch.worker.session import TraceSession
 
 
 def count_weights(tensors: Iterable[Any], live: Dict[int, Tuple[int, int, Any]]) -> Tuple[int, int]:
-    """Return count and bytes of the elements that parameters cover, those that several share once.
+    """Return count and bytes of the elements that parameters cover. Elements that several share count once.
 
-    A sharded parameter may be one flat tensor and many views of it, tied weights one tensor in two modules.
+    A sharded parameter may be one flat tensor and many views of it. Tied weights are one tensor in two modules.
 
     Args:
-        tensors: parameters, or ``None`` for one that is gone.
-        live: memory on the device, by the key of its storage: serial number, bytes, whatever else.
+        tensors: Parameters, or ``None`` for one that no longer exists.
+        live: Memory on the device by the key of its storage: serial number, bytes and a reference.
     """
     spans: Set[Tuple[int, int, int, int]] = set()
     for tensor in tensors:
@@ -41,34 +41,32 @@ def count_weights(tensors: Iterable[Any], live: Dict[int, Tuple[int, int, Any]])
         key, start = local.untyped_storage()._cdata, local.storage_offset()
         if key in live and live[key][1] > 0:
             spans.add((key, start, start + local.numel(), local.element_size()))
-    count = size = last = reached = 0
+    count = size = last = covered_end = 0
     for key, start, end, width in sorted(spans):
         if key != last:
-            last, reached = key, 0
-        fresh = max(0, end - max(start, reached))
-        reached = max(reached, end)
-        count, size = count + fresh, size + fresh * width
+            last, covered_end = key, 0
+        new_elements = max(0, end - max(start, covered_end))
+        covered_end = max(covered_end, end)
+        count, size = count + new_elements, size + new_elements * width
     return count, size
 
 
 aten = torch.ops.aten
 DEVICE = torch.ops.prim.device.default
-HOST = torch.device("cpu")
-BIG_CONSTANT = 1024
-"""Elements above which a constant made while a module is built needs no values (masks, initial weights)."""
+LARGE_CONSTANT = 1024
+"""Elements above which a constant of a module needs no values (masks, initial weights)."""
 
 WATCHED_OPS = 200
 """Ops over which the cost of watching one is measured."""
 
-UNINITIALISED = {"empty", "empty_strided"}
 FILLED = {"zeros", "ones", "full", "randn", "rand", "normal", "randint"}
 TRUTHFUL = {"all", "any", "logical_and", "bitwise_and", "logical_or", "bitwise_or"}
 """Ops whose result is true when their input is assumed true."""
-MADE_BY_MODULES = UNINITIALISED | FILLED
+MADE_BY_MODULES = {"empty", "empty_strided"} | FILLED
 
 
 class RecordedOp(NamedTuple):
-    """One op as it ran; tensors are (shape, dtype, storage key, bytes touched)."""
+    """One op as it ran. Tensors are tuples of shape, dtype, storage key and bytes touched."""
 
     func: Any
     stage: str
@@ -81,14 +79,14 @@ class RecordedOp(NamedTuple):
 
 
 class TraceWindow:
-    """Ops and memory events between two boundaries, and what was held at the first of them.
+    """Ops and memory events between two boundaries, and the memory held at the first of them.
 
     ``to_views`` are the ops whose first tensor is a view, into whose memory autograd adds nothing.
     """
 
-    def __init__(self, first: int, held: List[Tuple[int, int]]) -> None:
+    def __init__(self, first: int, live: List[Tuple[int, int]]) -> None:
         self.first = first
-        self.held = held
+        self.held = live
         self.ops: List[RecordedOp] = []
         self.events: List[Tuple[int, int, int]] = []
         self.to_views: Set[int] = set()
@@ -96,7 +94,7 @@ class TraceWindow:
 
 
 class Recorder(TorchDispatchMode):
-    """Runs ops on tensors without data, and keeps the current and the last complete window of what happened."""
+    """Runs ops on tensors without data, and keeps the current and the last complete window of ops."""
 
     def __init__(self, session: TraceSession) -> None:
         super().__init__()
@@ -114,10 +112,10 @@ class Recorder(TorchDispatchMode):
         self.parameters: List[Any] = []
         self.optimizers: List[Any] = []
         self._traits: Dict[Any, OpTraits] = {}
-        self._shortcuts = ResultCache()
+        self._result_cache = ResultCache()
 
-    def watching_s(self) -> float:
-        """Return what each op on tensors with data is slowed down by, measured here."""
+    def watching_cost_s(self) -> float:
+        """Return the measured seconds by which recording slows each op on tensors with data."""
         tensor, times = torch.zeros(8), []
         for mode in (contextlib.nullcontext(), self):
             with mode:
@@ -137,11 +135,11 @@ class Recorder(TorchDispatchMode):
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """Nothing is compiled during a trace: PyTorch need not guard each op against it."""
+        """Return false: nothing is compiled during a trace, so PyTorch need not guard each op against it."""
         return False
 
     def __torch_dispatch__(self, func: Any, types: Sequence[type], args: Any = (), kwargs: Any = None) -> Any:
-        if func is DEVICE and isinstance(args[0], FakeTensor):  # PyTorch itself asks: more often than it computes
+        if func is DEVICE and isinstance(args[0], FakeTensor):  # PyTorch asks for it more often than it computes
             return args[0].fake_device
         kwargs = kwargs or {}
         fake_tensors.NESTING[0] += 1
@@ -161,7 +159,7 @@ class Recorder(TorchDispatchMode):
             elif is_traceable_wrapper_subclass_type(kind):
                 return NotImplemented
         if traits.takes_device:
-            kwargs, fake = self._place(traits, args, kwargs, fake)
+            kwargs, fake = self._resolve_device(traits, args, kwargs, fake)
         if not fake:
             self.real_ops += 1
             out = func(*args, **kwargs)
@@ -170,10 +168,12 @@ class Recorder(TorchDispatchMode):
             return out
         if kwargs.get("generator") is not None:
             kwargs = {**kwargs, "generator": None}
-        return self._fake(func, traits, types, args, kwargs)
+        return self._run_fake(func, traits, types, args, kwargs)
 
-    def _place(self, traits: OpTraits, args: Any, kwargs: Dict[str, Any], fake: bool) -> Tuple[Dict[str, Any], bool]:
-        """Return the arguments with the true device, and whether the op must be carried out without data."""
+    def _resolve_device(
+        self, traits: OpTraits, args: Any, kwargs: Dict[str, Any], fake: bool
+    ) -> Tuple[Dict[str, Any], bool]:
+        """Return the arguments with the true device, and whether the op must run without data."""
         device = kwargs.get("device")
         if device is not None and device.type in ("cuda", fake_tensors.BACKEND):
             kwargs = {**kwargs, "device": fake_tensors.gpu_device()}
@@ -181,11 +181,11 @@ class Recorder(TorchDispatchMode):
         if kwargs.get("pin_memory"):
             kwargs = {**kwargs, "pin_memory": False}
         if not fake and traits.name in MADE_BY_MODULES and kwargs.get("dtype") is not torch.uint8:
-            fake = self._construction(traits.name, args)
+            fake = self._needs_no_values(traits.name, args)
         return kwargs, fake
 
-    def _construction(self, name: str, args: Any) -> bool:
-        """Whether a host tensor is made for a module under construction and needs no values."""
+    def _needs_no_values(self, name: str, args: Any) -> bool:
+        """Return whether a host tensor is a constant of a module under construction and needs no values."""
         shape = args[2] if name == "normal" else args[0]
         if isinstance(shape, (list, tuple)) and (not shape or 0 in shape):
             return False
@@ -193,11 +193,11 @@ class Recorder(TorchDispatchMode):
             elements = 1
             for size in shape if isinstance(shape, (list, tuple)) else ():
                 elements *= size
-            if elements < BIG_CONSTANT:
+            if elements < LARGE_CONSTANT:
                 return False
         return fake_tensors.in_module_constructor()
 
-    def _fake(self, func: Any, traits: OpTraits, types: Sequence[type], args: Any, kwargs: Dict[str, Any]) -> Any:
+    def _run_fake(self, func: Any, traits: OpTraits, types: Sequence[type], args: Any, kwargs: Dict[str, Any]) -> Any:
         if traits.name == "_to_copy":
             out = self._to_copy(func, types, args, kwargs)
         elif traits.name == "copy_" and not isinstance(args[0], FakeTensor):
@@ -213,7 +213,7 @@ class Recorder(TorchDispatchMode):
         return out
 
     def _carry_out(self, func: Any, types: Sequence[type], args: Any, kwargs: Dict[str, Any]) -> Any:
-        answer = fake_tensors.FAKE_MODE.dispatch if self.session.bare else self._shortcuts.carry_out
+        answer = fake_tensors.FAKE_MODE.dispatch if self.session.bare else self._result_cache.carry_out
         try:
             return answer(func, types, args, kwargs)
         except (DataDependentOutputException, DynamicOutputShapeException):
@@ -228,10 +228,10 @@ class Recorder(TorchDispatchMode):
 
     def _to_copy(self, func: Any, types: Sequence[type], args: Any, kwargs: Dict[str, Any]) -> Any:
         source = args[0]
-        here = fake_tensors.true_device(source)
-        target = kwargs.get("device") or here
+        device = fake_tensors.true_device(source)
+        target = kwargs.get("device") or device
         dtype = kwargs.get("dtype") or source.dtype
-        if target.type == here.type:
+        if target.type == device.type:
             if (
                 target.type != "cpu"
                 and dtype == source.dtype
@@ -249,24 +249,24 @@ class Recorder(TorchDispatchMode):
 
     def _record(self, func: Any, traits: OpTraits, args: Any, kwargs: Dict[str, Any], out: Any) -> None:
         if traits.fresh:
-            self._keep_outputs(traits, args, out)
+            self._track_outputs(traits, args, out)
         if traits.silent:
             return
         inputs: List[Tuple[Any, ...]] = []
         sources: List[int] = []
         written: List[Tuple[Any, ...]] = []
         device_seen = False
-        for place, tensor in argument_tensors(args, kwargs):
+        for argument, tensor in argument_tensors(args, kwargs):
             spec, on_device = self._spec(tensor)
             device_seen = device_seen or on_device
             inputs.append(spec)
-            if place in traits.mutated or place in traits.mutated_names:
+            if argument in traits.mutated or argument in traits.mutated_names:
                 written.append(spec)
                 if isinstance(tensor, FakeTensor) and "_known" in tensor.__dict__:
                     del tensor.__dict__["_known"]
-            made = self.producer.get(spec[2])
-            if made is not None and made not in sources:
-                sources.append(made)
+            producer = self.producer.get(spec[2])
+            if producer is not None and producer not in sources:
+                sources.append(producer)
         if traits.fresh:
             for tensor in result_tensors(out):
                 spec, on_device = self._spec(tensor)
@@ -276,48 +276,48 @@ class Recorder(TorchDispatchMode):
             return
         scalars = tuple(None if holds_tensors(a) else a for a in args)
         stage = self._stage(traits, args)
-        self._note_view(traits, stage, args)
+        self._record_view(traits, stage, args)
         last = traits.name in CONVOLUTIONS and channels_last(args)
         self.append(RecordedOp(func, stage, tuple(inputs), tuple(written), scalars, tuple(sources), None, last))
 
-    def _note_view(self, traits: OpTraits, stage: str, args: Any) -> None:
+    def _record_view(self, traits: OpTraits, stage: str, args: Any) -> None:
         if stage == "backward" and traits.name == "add" and args[0]._is_view():
             self.window.to_views.add(self.count)
 
     def _stage(self, traits: OpTraits, args: Any) -> str:
-        """Return the stage, seeing closures that an optimizer calls, and updates written by hand."""
+        """Return the stage. Closures that an optimizer calls run forward, and manual updates are the optimizer's."""
         if self.stage == "optimizer" and torch.is_grad_enabled():
             return "forward"
-        here = isinstance(args[0], FakeTensor) or self.session.real
-        if here and self.stage == "forward" and traits.mutated and not self.optimizers:
-            held = self.live.get(args[0].untyped_storage()._cdata)
-            if held is not None and (args[0].requires_grad or self.category.get(held[0]) == "parameter"):
-                self.own(args[0])
+        is_traced = isinstance(args[0], FakeTensor) or self.session.real
+        if is_traced and self.stage == "forward" and traits.mutated and not self.optimizers:
+            memory = self.live.get(args[0].untyped_storage()._cdata)
+            if memory is not None and (args[0].requires_grad or self.category.get(memory[0]) == "parameter"):
+                self.track_parameter(args[0])
                 return "optimizer"
         return self.stage
 
-    def own(self, tensor: Any) -> None:
-        """Count a tensor that is trained among the parameters, also one that no module made."""
-        held = self.live.get(getattr(tensor, "_local_tensor", tensor).untyped_storage()._cdata)
-        if held is not None and self.category.get(held[0]) != "parameter":
-            self.category[held[0]] = "parameter"
+    def track_parameter(self, tensor: Any) -> None:
+        """Count a trained tensor among the parameters, also one that no module made."""
+        memory = self.live.get(getattr(tensor, "_local_tensor", tensor).untyped_storage()._cdata)
+        if memory is not None and self.category.get(memory[0]) != "parameter":
+            self.category[memory[0]] = "parameter"
             self.parameters.append(weakref.ref(tensor))
 
     def mark_gradients(self) -> None:
-        """Say which memory holds gradients, where no optimizer tells."""
+        """Mark the gradients of all parameters, for scripts without an optimizer object."""
         for ref in self.parameters:
             parameter = ref()
             if parameter is not None and parameter.grad is not None:
                 self.mark(parameter.grad, "gradient")
 
-    def append(self, raw: RecordedOp) -> None:
-        """Write down one op."""
-        for spec in raw.outputs:
+    def append(self, op: RecordedOp) -> None:
+        """Record one op."""
+        for spec in op.outputs:
             self.producer[spec[2]] = self.count
-        self.window.ops.append(raw)
+        self.window.ops.append(op)
         self.count += 1
 
-    def _keep_outputs(self, traits: OpTraits, args: Any, out: Any) -> None:
+    def _track_outputs(self, traits: OpTraits, args: Any, out: Any) -> None:
         for tensor in result_tensors(out):
             fake = isinstance(tensor, FakeTensor)
             if fake or self.session.real:
@@ -327,14 +327,14 @@ class Recorder(TorchDispatchMode):
     def _spec(self, tensor: torch.Tensor) -> Tuple[Tuple[Any, ...], bool]:
         storage = tensor.untyped_storage()
         key = storage._cdata
-        here = fake_tensors.true_device(tensor).type == self.policy_type
-        if here and key not in self.live:
+        on_device = fake_tensors.true_device(tensor).type == self.policy_type
+        if on_device and key not in self.live:
             self.track(tensor, None if isinstance(tensor, FakeTensor) else "input")
         touched = min(tensor.numel() * tensor.element_size(), storage.nbytes())
-        return (tuple(tensor.shape), tensor.dtype, key, touched if here else 0), here
+        return (tuple(tensor.shape), tensor.dtype, key, touched if on_device else 0), on_device
 
     def track(self, tensor: torch.Tensor, category: Optional[str] = None) -> None:
-        """Count the memory behind a tensor from now until it is given back."""
+        """Count the memory of a tensor from now until it is freed."""
         if fake_tensors.true_device(tensor).type != self.policy_type:
             return
         storage = tensor.untyped_storage()
@@ -343,34 +343,34 @@ class Recorder(TorchDispatchMode):
             return
         size = storage.nbytes()
         self.serial += 1
-        self.live[key] = (self.serial, size, weakref.ref(storage, partial(self._freed, key)))
+        self.live[key] = (self.serial, size, weakref.ref(storage, partial(self._release, key)))
         self.made_in[self.serial] = self.stage
         if category:
             self.category[self.serial] = category
         self._event(self.serial, size)
 
-    def resized(self, key: int, size: int) -> None:
-        """Follow a storage that was resized in place (sharded parameters do this)."""
-        held = self.live.get(key)
-        if held is not None and held[1] != size:
-            self._event(held[0], -held[1])
+    def resize(self, key: int, size: int) -> None:
+        """Count a storage that was resized in place, as sharded parameters are."""
+        memory = self.live.get(key)
+        if memory is not None and memory[1] != size:
+            self._event(memory[0], -memory[1])
             self.serial += 1
-            self.live[key] = (self.serial, size, held[2])
+            self.live[key] = (self.serial, size, memory[2])
             self.made_in[self.serial] = self.stage
             self._event(self.serial, size)
 
     def mark(self, tensor: Any, category: str) -> None:
-        """Say what the memory behind a tensor holds."""
+        """Set the category of a tensor's memory."""
         tensor = getattr(tensor, "_local_tensor", tensor)
-        held = self.live.get(tensor.untyped_storage()._cdata)
-        if held is not None:
-            self.category[held[0]] = category
+        memory = self.live.get(tensor.untyped_storage()._cdata)
+        if memory is not None:
+            self.category[memory[0]] = category
 
-    def _freed(self, key: int, _: Any) -> None:
-        held = self.live.pop(key, None)
+    def _release(self, key: int, _: Any) -> None:
+        memory = self.live.pop(key, None)
         self.producer.pop(key, None)
-        if held is not None:
-            self._event(held[0], -held[1])
+        if memory is not None:
+            self._event(memory[0], -memory[1])
 
     def _event(self, serial: int, size: int) -> None:
         if size:

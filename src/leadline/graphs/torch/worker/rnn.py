@@ -1,4 +1,4 @@
-"""Recurrent layers as one op each way, as the vendors' libraries run them, instead of thousands of small ones."""
+"""Recurrent layers as one op in each direction, as vendor libraries run them, in place of thousands of small ones."""
 
 from typing import Any, Dict, List, Tuple
 
@@ -10,16 +10,17 @@ from leadline.graphs.torch.worker.recorder import RecordedOp
 from leadline.graphs.torch.worker.session import TraceSession
 
 GATES = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
-PAGE = 4096
-INTERNAL_SIZES = ("rows", "gates", "kept", "cast", "turned")
-"""What is known of a layer beside the sizes that its op is told by."""
+PAGE_BYTES = 4096
+INTERNAL_SIZES = ("rows", "gates", "kept", "cast", "batch_first_copy")
+"""Entries of a layer's sizes that are not dims of its op."""
 
 
 def install_recurrent_layers(session: TraceSession) -> None:
     """Replace the recurrent layers' entry points for tensors without data."""
     import torch.nn.modules.rnn as layers
 
-    layers.RNNBase.flatten_parameters = lambda _: None  # cuDNN would lay the weights' data side by side: there is none
+    # cuDNN would store the weights' data side by side, but there is no data.
+    layers.RNNBase.flatten_parameters = lambda _: None
     for name in GATES:
         replaced = _replacement(session, name, getattr(torch._VF, name))
         setattr(torch._VF, name, replaced)
@@ -32,28 +33,28 @@ def _replacement(session: TraceSession, name: str, original: Any) -> Any:
     def layer(*args: Any, **kwargs: Any) -> Any:
         packed = isinstance(args[3], (list, tuple))
         data, states, weights = (args[0], args[2], args[3]) if packed else (args[0], args[1], args[2])
-        if not any(isinstance(one, FakeTensor) for one in (data, *weights)):
+        if not any(isinstance(tensor, FakeTensor) for tensor in (data, *weights)):
             return original(*args, **kwargs)
-        _, layers, _, train, both = args[4:9] if packed else args[3:8]
+        _, layers, _, train, bidirectional = args[4:9] if packed else args[3:8]
         batch_first = False if packed else (len(args) > 8 and bool(args[8]))
         hidden, cell = (states[0], states[1]) if name == "lstm" else (states, None)
-        shape = _sizes(data, weights, hidden, layers, both, batch_first, args[1] if packed else None)
+        shape = _sizes(data, weights, hidden, layers, bidirectional, batch_first, args[1] if packed else None)
         shape["gates"] = GATES[name]
         if session.policy == "cpu" and name == "lstm" and not packed:
             shape["cast"] = int(torch.is_autocast_enabled("cpu") and data.dtype == torch.float32)
-            shape["turned"] = int(batch_first and data.dim() == 3)
-            shape["kept"] = _kept_by_onednn(shape, data, weights)
+            shape["batch_first_copy"] = int(batch_first and data.dim() == 3)
+            shape["kept"] = _onednn_saved_bytes(shape, data, weights)
         flat = [data, hidden] + ([cell] if cell is not None else []) + list(weights)
-        found = _RecurrentLayer.apply(session, name, shape, bool(train), cell is not None, *flat)
+        results = _RecurrentLayer.apply(session, name, shape, bool(train), cell is not None, *flat)
         if name == "lstm":
-            return found[0], found[1], found[2]
-        return found[0], found[1]
+            return results[0], results[1], results[2]
+        return results[0], results[1]
 
     return layer
 
 
 def _sizes(
-    data: Any, weights: Any, hidden: Any, layers: int, both: bool, batch_first: bool, batch_sizes: Any
+    data: Any, weights: Any, hidden: Any, layers: int, bidirectional: bool, batch_first: bool, batch_sizes: Any
 ) -> Dict[str, int]:
     if batch_sizes is not None:
         sequence, batch, total = len(batch_sizes), int(batch_sizes[0]), data.shape[0]
@@ -68,13 +69,13 @@ def _sizes(
         "input": data.shape[-1],
         "hidden": weights[1].shape[1] if hidden is None else hidden.shape[-1],
         "layers": int(layers),
-        "directions": 2 if both else 1,
+        "directions": 2 if bidirectional else 1,
         "rows": total,
     }
 
 
 def _flops(shape: Dict[str, int]) -> float:
-    """Return multiply-adds × 2 of all gates of all layers over the sequence."""
+    """Return the floating-point operations of all gates of all layers over the sequence."""
     width, total = shape["input"], 0.0
     for _ in range(shape["layers"]):
         total += (
@@ -84,48 +85,48 @@ def _flops(shape: Dict[str, int]) -> float:
     return total
 
 
-def _kept_by_onednn(shape: Dict[str, int], data: Any, weights: Any) -> int:
-    """Return the bytes that an LSTM's pass on a CPU keeps for the backward pass beside its arguments and results.
+def _onednn_saved_bytes(shape: Dict[str, int], data: Any, weights: Any) -> int:
+    """Return the bytes that an LSTM's forward pass on a CPU keeps for backward, beside arguments and results.
 
-    oneDNN carries out each layer and direction by itself: its results are kept, a workspace, and what autocast made.
+    oneDNN runs each layer and direction by itself. It keeps their results, a workspace, and the casts of autocast.
     """
-    rows, hidden, ways = shape["rows"], shape["hidden"], shape["directions"]
+    rows, hidden, directions = shape["rows"], shape["hidden"], shape["directions"]
     element = 2 if shape["cast"] else data.element_size()
     width, total = shape["input"], 0
     for _ in range(shape["layers"]):
-        joined = ways * rows * hidden * element * (ways > 1)
-        total += ways * (_workspace_bytes(shape, width, element) + rows * hidden * element) + joined
-        width = ways * hidden
+        joined_bytes = directions * rows * hidden * element * (directions > 1)
+        total += directions * (_workspace_bytes(shape, width, element) + rows * hidden * element) + joined_bytes
+        width = directions * hidden
     if shape["cast"]:
-        total += element * (rows * shape["input"] + sum(one.numel() for one in weights))
-    return total if shape["turned"] else total - rows * hidden * ways * element
+        total += element * (rows * shape["input"] + sum(weight.numel() for weight in weights))
+    return total if shape["batch_first_copy"] else total - rows * hidden * directions * element
 
 
 def _workspace(session: TraceSession, shape: Dict[str, int], result: Any, reserve: Any, *, keeps: bool) -> Any:
-    """Return what oneDNN keeps beyond the reserve; where nothing is kept, the result has a copy with time first.
+    """Return the memory that oneDNN keeps beyond the reserve, or track the copy with time first if nothing is kept.
 
-    PyTorch's own result is a view of that copy, and whoever reads it makes it contiguous.
+    PyTorch's own result is a view of that copy, which its readers make contiguous.
     """
     recorder = None if session.bare else session.recorder
     if recorder is None or "kept" not in shape:
         return None
     if keeps:
-        made = fake_tensors.empty_tensor(
+        kept_tensor = fake_tensors.empty_tensor(
             (max(shape["kept"] - reserve.untyped_storage().nbytes(), 0),), torch.uint8, result.device
         )
-    elif shape["turned"]:
-        made = result.__dict__["_turned"] = fake_tensors.empty_like(result, result.device)
+    elif shape["batch_first_copy"]:
+        kept_tensor = result.__dict__["_turned"] = fake_tensors.empty_like(result, result.device)
     else:
         return None
-    recorder.track(made)
-    return made if keeps else None
+    recorder.track(kept_tensor)
+    return kept_tensor if keeps else None
 
 
 def _workspace_bytes(shape: Dict[str, int], width: int, element: int) -> int:
     """Return oneDNN's workspace for one layer in one direction, as PyTorch 2.13 allocates it on x86-64.
 
-    Gates, hidden states, and the states of layer, step and cell with their gradients, each on pages of its own
-    (``rnn_utils`` in oneDNN). It is what 50 shapes in float32 and bfloat16 were given, to the byte.
+    Gates, hidden states, and the states of layer, step and cell with their gradients start on pages of their own
+    (``rnn_utils`` in oneDNN). This matches the allocations of 50 shapes in float32 and bfloat16 to the byte.
     """
     steps, batch, hidden = shape["seq"], shape["batch"], shape["hidden"]
     widest = max(width, hidden)
@@ -138,11 +139,11 @@ def _workspace_bytes(shape: Dict[str, int], width: int, element: int) -> int:
         2 * (steps + 1) * batch * _row(widest, 4),
         2 * (steps + 1) * batch * _row(widest, 4),
     ]
-    return sum(-(-part // PAGE) * PAGE for part in parts)
+    return sum(-(-part // PAGE_BYTES) * PAGE_BYTES for part in parts)
 
 
 def _row(width: int, element: int) -> int:
-    """Return the bytes of a row: whole lines of a cache, one more where rows would share their places in it."""
+    """Return the bytes of a row: whole cache lines, and one more where rows would compete for the same lines."""
     line = 64 // element
     width = -(-width // line) * line
     return element * (width + line if width % 256 == 0 else width)
@@ -171,7 +172,7 @@ class _RecurrentLayer(torch.autograd.Function):
         keeps = train and any(ctx.needs_input_grad)
         ctx.reserve = fake_tensors.empty_tensor((states if keeps else 0,), data.dtype, device)
         ctx.workspace = _workspace(session, shape, outs[0], ctx.reserve, keeps=keeps)
-        _write(session, name, shape, _flops(shape), tensors, [*outs, ctx.reserve], device)
+        _record(session, name, shape, _flops(shape), tensors, [*outs, ctx.reserve], device)
         return tuple(outs)
 
     @staticmethod
@@ -179,25 +180,31 @@ class _RecurrentLayer(torch.autograd.Function):
         tensors = ctx.saved_tensors
         needed = ctx.needs_input_grad[5:]
         outs = [fake_tensors.empty_like(t, ctx.device) if need else None for t, need in zip(tensors, needed)]  # noqa: B905 - Python 3.9 has no strict
-        given = [g for g in grads if g is not None] + list(tensors) + [ctx.reserve]
-        made = [t for t in outs if t is not None]
-        _write(ctx.session, ctx.name + "_backward", ctx.shape, 2 * _flops(ctx.shape), given, made, ctx.device)
+        inputs = [g for g in grads if g is not None] + list(tensors) + [ctx.reserve]
+        outputs = [t for t in outs if t is not None]
+        _record(ctx.session, ctx.name + "_backward", ctx.shape, 2 * _flops(ctx.shape), inputs, outputs, ctx.device)
         ctx.reserve = ctx.workspace = None
         return (None, None, None, None, None, *outs)
 
 
-def _write(
-    session: TraceSession, name: str, shape: Dict[str, int], flops: float, given: Any, made: List[Any], device: Any
+def _record(
+    session: TraceSession,
+    name: str,
+    shape: Dict[str, int],
+    flops: float,
+    input_tensors: Any,
+    output_tensors: List[Any],
+    device: Any,
 ) -> None:
     recorder = session.recorder
     if recorder is None or session.bare or device.type != recorder.policy_type:
         return
     fake_tensors.NESTING[0] += 1
     try:
-        for tensor in made:
+        for tensor in output_tensors:
             recorder.track(tensor)
-        inputs: Tuple[Any, ...] = tuple(recorder._spec(t)[0] for t in given)
-        outputs = tuple(recorder._spec(t)[0] for t in made)
+        inputs: Tuple[Any, ...] = tuple(recorder._spec(t)[0] for t in input_tensors)
+        outputs = tuple(recorder._spec(t)[0] for t in output_tensors)
         sources = tuple({recorder.producer[spec[2]] for spec in inputs if spec[2] in recorder.producer})
     finally:
         fake_tensors.NESTING[0] -= 1

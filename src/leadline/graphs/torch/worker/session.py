@@ -1,4 +1,4 @@
-"""How much memory this process holds."""
+"""State of one trace, shared by the worker's modules."""
 
 import collections
 import os
@@ -11,14 +11,14 @@ STATM = Path("/proc/self/statm")
 
 
 def resident_bytes() -> int:
-    """Return the resident bytes of this process; zero where the system does not say (no ``/proc``)."""
+    """Return the resident bytes of this process, or zero without ``/proc``."""
     if not STATM.exists():
         return 0
     return int(STATM.read_text(encoding="ascii").split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 class StopTrace(BaseException):
-    """Ends the user's script once enough was seen; not an ``Exception``, so that no handler of the script eats it."""
+    """Ends the user's script once enough is recorded; no ``Exception``, so that no handler of the script catches it."""
 
 
 @dataclass
@@ -26,15 +26,17 @@ class TraceSession:
     """One trace.
 
     Attributes:
-        policy: whose kernel choices are recorded, ``cuda`` or ``cpu``.
-        bare: run with the pretended device and record nothing (the baseline of the tracer's own overhead).
-        world_size, local_size: processes of the job, and those on this node.
-        real: ops on tensors with data are written down too: nothing else trains (bare tensors on the CPU).
-        compiled: the script hands something to PyTorch's compiler.
-        deadline: clock time at which the script is stopped whatever it does.
-        framework_s: processor seconds that importing torch took here.
-        began_s, began_bytes: processor time and resident memory when the user's own code began; zero where the memory
-            is not known.
+        policy: Device whose kernel choices are recorded, ``cuda`` or ``cpu``.
+        bare: Run on the simulated device and record nothing: the baseline of the tracer's own overhead.
+        real: Record ops on tensors with data too, as nothing else trains (bare tensors on the CPU).
+        world_size: Processes of the job.
+        local_size: Processes of the job on this node.
+        deadline: Monotonic clock time at which the script is stopped.
+        compiled: The script uses PyTorch's compiler.
+        after_backward: Functions to call when a backward pass ends.
+        framework_s: Processor seconds of importing torch here.
+        began_s: Processor time when the user's own code began.
+        began_bytes: Resident memory when the user's own code began, or zero if unknown.
     """
 
     policy: str = "cuda"
@@ -55,16 +57,16 @@ class TraceSession:
     began_bytes: int = 0
 
     def note(self, sentence: str) -> None:
-        """Keep a sentence for the user, once."""
+        """Add a sentence for the user, once."""
         if sentence not in self.notes:
             self.notes.append(sentence)
 
     def begin(self) -> None:
-        """Note where this process stands just before the user's own code runs."""
+        """Record processor time and memory just before the user's own code runs."""
         self.began_s, self.began_bytes = time.process_time(), resident_bytes()
 
-    def weigh(self) -> None:
-        """Keep what the script's own imports and data cost, when its first module is called; no tensor is real."""
+    def record_startup_cost(self) -> None:
+        """Record the cost of the script's own imports and data, when its first module is called."""
         if "script_s" in self.facts:
             return
         self.facts["script_s"] = time.process_time() - self.began_s
@@ -75,6 +77,6 @@ class TraceSession:
             self.facts["built_bytes"] = self.recorder.peak_bytes
 
     def check_time(self) -> None:
-        """End the script when its time is up."""
+        """End the script when its time limit is reached."""
         if time.monotonic() > self.deadline:
             raise StopTrace

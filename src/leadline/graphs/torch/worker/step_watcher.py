@@ -1,4 +1,4 @@
-"""Find the steps of a training loop nobody described, and stop the script once enough of them was seen."""
+"""Find the steps of a training loop, and stop the script once enough of them are recorded."""
 
 import statistics
 import sys
@@ -15,7 +15,7 @@ from leadline.graphs.torch.worker.session import StopTrace, TraceSession
 
 STEPS = 3
 MOST_STEPS = 18
-"""Steps of one optimizer after which others that never stepped are no longer waited for."""
+"""Steps of one optimizer after which the watcher no longer waits for others that never stepped."""
 LATE_STEPS = 2
 """Steps after the last batch was given: loaders that fetch ahead still hold one."""
 EVALUATION_BATCHES = 2
@@ -25,8 +25,8 @@ EVALUATION_S = 30.0
 class StepWatcher:
     """Watches optimizers, backward passes, outermost module calls and data loaders.
 
-    A step ends when the optimizer that steps most rarely has stepped; where there is no optimizer object it ends with
-    a backward pass, and where there is none of these, with a call of the outermost module.
+    A step ends when the optimizer that steps most rarely has stepped. Without an optimizer object it ends with a
+    backward pass, and without that, with a call of the outermost module.
     """
 
     def __init__(self, session: TraceSession, recorder: Recorder) -> None:
@@ -57,34 +57,34 @@ class StepWatcher:
         self._watch_loaders()
 
     def finish(self) -> Optional[TraceWindow]:
-        """Return the steady step, or ``None`` if none was seen whole."""
+        """Return the steady step, or ``None`` if no whole step was recorded."""
         if self.evaluating and self.evaluated and self.evaluation is None:
             self.evaluation = self.recorder.cut()
         return self.steady or self.called
 
     def load_s(self) -> Optional[float]:
-        """Return the seconds in which one process makes a batch of training data, free of what watching it costs.
+        """Return the seconds in which one process makes a batch of training data, without the cost of watching.
 
         The first batch is left out where there are others: it starts the iterator and opens files.
         """
         loads = self.loads[1:] or self.loads
         if not loads:
             return None
-        watching_s = self.recorder.watching_s()
+        watching_s = self.recorder.watching_cost_s()
         return max(statistics.median(took - ops * watching_s for took, ops in loads), 0.0)
 
     def give_up_evaluation(self) -> None:
-        """Forget an evaluation that did not come to its end."""
+        """Drop an evaluation that did not end."""
         if self.evaluation is None:
             self.evaluated = 0
 
     def _watch_optimizers(self) -> None:
-        own = torch.optim.Optimizer.__init__
-        steps = self
+        original = torch.optim.Optimizer.__init__
+        watcher = self
 
         def init(optimizer: Any, *args: Any, **kwargs: Any) -> None:
-            own(optimizer, *args, **kwargs)
-            steps.optimizers.append(optimizer)
+            original(optimizer, *args, **kwargs)
+            watcher.optimizers.append(optimizer)
 
         torch.optim.Optimizer.__init__ = init
 
@@ -95,7 +95,7 @@ class StepWatcher:
         if not self.session.bare:
             for group in optimizer.param_groups:
                 for parameter in group["params"]:
-                    self.recorder.own(parameter)
+                    self.recorder.track_parameter(parameter)
                     if parameter.grad is not None:
                         self.recorder.mark(parameter.grad, "gradient")
 
@@ -109,31 +109,31 @@ class StepWatcher:
         waiting = len(self.counts) < len(self.optimizers) and max(self.counts.values()) < MOST_STEPS
         if count != rarest or (waiting and len(self.counts) == 1 and count == 1):
             return
-        if not all(other >= count for other in self.counts.values()):
+        if not all(step_count >= count for step_count in self.counts.values()):
             return
         self._close(count, waiting)
 
     def _close(self, count: int, waiting: bool) -> None:
         window = self.recorder.cut()
-        if self.batches.asked and not self.late and not self.evaluating:
+        if self.batches.is_planning and not self.late and not self.evaluating:
             self._close_planned(window)
             return
         if count >= 2 and not self.late:
             self.steady = window
         if count >= STEPS and not waiting:
-            if self.batches.differ and not self.session.bare and not self.evaluating:
-                self.batches.ask(count)
+            if self.batches.sizes_differ and not self.session.bare and not self.evaluating:
+                self.batches.plan_after(count)
             else:
-                self._go_on_to_evaluation()
+                self._start_evaluation()
 
     def _close_planned(self, window: TraceWindow) -> None:
-        """Take a step on batches that were chosen: a mean one's is the step, and the largest's is kept beside it."""
+        """End a step on planned batches: one of mean batches is the step, the largest one is kept beside it."""
         if not self.batches.done(window):
             return
         if (chosen := self.batches.chosen()) is not None:
             self.steady, self.largest = chosen
             self.session.note(self.batches.sentence)
-        self._go_on_to_evaluation()
+        self._start_evaluation()
 
     def _mark_state(self, optimizer: Any) -> None:
         for state in optimizer.state.values():
@@ -142,28 +142,31 @@ class StepWatcher:
                     self.recorder.mark(value, "optimizer-state")
 
     def _watch_backward(self) -> None:
-        own = torch.autograd.graph._engine_run_backward
+        original = torch.autograd.graph._engine_run_backward
 
         def run(*args: Any, **kwargs: Any) -> Any:
             if self.evaluating:
-                self._was_training()
+                self._stop_if_training()
             self.session.check_time()
             if self.session.policy == "cpu" and not self.session.bare and not self.recorder.live:
                 self.session.real = True
-            before, self.recorder.stage = self.recorder.stage, "backward"
-            nested = before == "backward"
+            outer_stage, self.recorder.stage = self.recorder.stage, "backward"
+            nested = outer_stage == "backward"
             try:
-                return own(*args, **kwargs)
+                return original(*args, **kwargs)
             finally:
-                self.recorder.stage = before
+                self.recorder.stage = outer_stage
                 if not nested:
                     self._after_backward()
 
         torch.autograd.graph._engine_run_backward = run
         torch.autograd._engine_run_backward = run
 
-    def _was_training(self) -> None:
-        """Stop: what looked like evaluation was training by a loader made anew; but let batches fetched ahead pass."""
+    def _stop_if_training(self) -> None:
+        """Stop the trace if "evaluation" turns out to be training with a new loader.
+
+        Batches that were fetched ahead may still pass.
+        """
         if self.ended and not self.evaluated and self.late < LATE_STEPS:
             self.late += 1
             return
@@ -182,16 +185,16 @@ class StepWatcher:
         if self.backwards >= 2:
             self.steady = window
         if self.backwards > STEPS:
-            self._go_on_to_evaluation()
+            self._start_evaluation()
 
     def _watch_modules(self) -> None:
-        own = torch.nn.Module.__call__
+        original = torch.nn.Module.__call__
 
         def call(module: Any, *args: Any, **kwargs: Any) -> Any:
-            self.session.weigh()
+            self.session.record_startup_cost()
             self.depth += 1
             try:
-                return own(module, *args, **kwargs)
+                return original(module, *args, **kwargs)
             finally:
                 self.depth -= 1
                 if self.depth == 0 and not self.backwards and not self.optimizers:
@@ -200,7 +203,7 @@ class StepWatcher:
         torch.nn.Module.__call__ = call
 
     def _after_call(self, module: Any) -> None:
-        """Take the outermost call of a module with parameters as one step of inference."""
+        """Count the outermost call of a module with parameters as one step of inference."""
         if next(module.parameters(), None) is None or not self.recorder.window.ops:
             return
         self.calls += 1
@@ -213,8 +216,8 @@ class StepWatcher:
     def _watch_loaders(self) -> None:
         from torch.utils.data import DataLoader
 
-        own_init, own_iter = DataLoader.__init__, DataLoader.__iter__
-        steps = self
+        original_init, original_iter = DataLoader.__init__, DataLoader.__iter__
+        watcher = self
 
         def init(loader: Any, *args: Any, **kwargs: Any) -> None:
             arguments = list(args)
@@ -225,16 +228,16 @@ class StepWatcher:
                 kwargs.pop(name, None)
             kwargs.pop("pin_memory", None)
             kwargs.pop("pin_memory_device", None)
-            own_init(loader, *arguments[:7], **kwargs)
+            original_init(loader, *arguments[:7], **kwargs)
             loader.__dict__["_leadline_workers"] = workers
 
         def iterate(loader: Any) -> Any:
-            return _Batches(steps, loader, own_iter(loader))
+            return _LimitedIterator(watcher, loader, original_iter(loader))
 
         DataLoader.__init__ = init
         DataLoader.__iter__ = iterate
 
-    def before_batch(self, loader: Any, batches: "_Batches") -> None:
+    def before_batch(self, loader: Any, batches: "_LimitedIterator") -> None:
         """Decide whether an iterator may give another batch."""
         self.session.check_time()
         if not self.evaluating:
@@ -245,7 +248,7 @@ class StepWatcher:
         if id(loader) in self.training_loaders:
             raise StopTrace
         if self.evaluated:
-            self._keep_fuller(self.recorder.cut())
+            self._keep_largest_evaluation(self.recorder.cut())
         if self.evaluated >= EVALUATION_BATCHES:
             raise StopIteration
         if not self.evaluated:
@@ -254,20 +257,20 @@ class StepWatcher:
             self.evaluation_batches = _length(loader)
         self.evaluated += 1
 
-    def planned_batch(self, loader: Any, batches: "_Batches") -> Any:
-        """Return the batch that is wanted next, or end a loader that has no more to choose from, for evaluation."""
-        given = self.batches.next(batches.own)
-        if given is None:
-            self._go_on_to_evaluation()
+    def planned_batch(self, loader: Any, batches: "_LimitedIterator") -> Any:
+        """Return the next planned batch, or end a loader that has none left, for evaluation."""
+        batch = self.batches.next(batches.iterator)
+        if batch is None:
+            self._start_evaluation()
             self.before_batch(loader, batches)
-        return given
+        return batch
 
-    def _keep_fuller(self, window: TraceWindow) -> None:
+    def _keep_largest_evaluation(self, window: TraceWindow) -> None:
         """Keep the evaluation batch that moves most: the last one of a data set is seldom full."""
         if self.evaluation is None or moved_bytes(window) > moved_bytes(self.evaluation):
             self.evaluation = window
 
-    def _go_on_to_evaluation(self) -> None:
+    def _start_evaluation(self) -> None:
         self.evaluating = True
         self.session.deadline = min(self.session.deadline, time.monotonic() + EVALUATION_S)
         if not self.training_loaders:
@@ -275,33 +278,33 @@ class StepWatcher:
         frameworks.validate_after_step(sys._getframe())
 
 
-class _Batches:
-    """A data loader's iterator that ends once training was seen, so that the script goes on to evaluation."""
+class _LimitedIterator:
+    """A data loader's iterator that ends after the training steps, so that the script goes on to evaluation."""
 
-    def __init__(self, steps: StepWatcher, loader: Any, own: Any) -> None:
-        self.steps, self.loader, self.own = steps, loader, own
-        self.training = not steps.evaluating
+    def __init__(self, watcher: StepWatcher, loader: Any, iterator: Any) -> None:
+        self.steps, self.loader, self.iterator = watcher, loader, iterator
+        self.training = not watcher.evaluating
 
-    def __iter__(self) -> "_Batches":
+    def __iter__(self) -> "_LimitedIterator":
         return self
 
     def __len__(self) -> int:
-        return len(self.own)
+        return len(self.iterator)
 
     def __next__(self) -> Any:
         self.steps.before_batch(self.loader, self)
-        if self.training and torch.is_grad_enabled() and self.steps.batches.wants(self.loader):
+        if self.training and torch.is_grad_enabled() and self.steps.batches.plans_for(self.loader):
             return self.steps.planned_batch(self.loader, self)
         began, ops = time.perf_counter(), self.steps.recorder.real_ops
-        batch = next(self.own)
-        if self.training and torch.is_grad_enabled():  # not so where a framework tries its validation before training
+        batch = next(self.iterator)
+        if self.training and torch.is_grad_enabled():  # false where a framework tries validation before training
             self.steps.training_loaders.add(id(self.loader))
             self.steps.loads.append((time.perf_counter() - began, self.steps.recorder.real_ops - ops))
-            self.steps.batches.saw(self.loader, batch)
+            self.steps.batches.record(self.loader, batch)
         return batch
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self.own, name)
+        return getattr(self.iterator, name)
 
 
 def _length(loader: Any) -> int:
