@@ -22,29 +22,29 @@ def ask(cores=None, gpus=0, nodes=1, memory=None):
 
 @pytest.mark.parametrize(("dollars", "seconds", "cores"), [(0.0445, 685, 48), (0.0249, 516, 28), (0.0172, 516, 10)])
 def test_harps_table_of_costs_is_reproduced(dollars, seconds, cores):
-    assert dollars == round(compute_charge(OSC, ask(cores, gpus=1), seconds / 3600, NODE), 4)
+    assert round(compute_charge(OSC, ask(cores, gpus=1), seconds / 3600, NODE), 4) == dollars
 
 
 def test_memory_counts_as_the_cores_it_takes():
-    assert pytest.approx(16 * 0.003) == compute_charge(OSC, ask(2, memory=64 * GIB), 1.0, NODE)
+    assert 16 * 0.003 == pytest.approx(compute_charge(OSC, ask(2, memory=64 * GIB), 1.0, NODE))
 
 
 def test_a_job_over_two_nodes_pays_for_whole_nodes():
-    assert pytest.approx(2 * (48 * 0.003 + 2 * 0.09)) == compute_charge(OSC, ask(4, gpus=1, nodes=2), 1.0, NODE)
+    assert 2 * (48 * 0.003 + 2 * 0.09) == pytest.approx(compute_charge(OSC, ask(4, gpus=1, nodes=2), 1.0, NODE))
 
 
 def test_service_units_are_nodes_times_the_queues_factor():
     tacc = Billing(BillingRule.NODE_HOURS, "SU", node_hour=1.0, charge_factor=3.0)
-    assert pytest.approx(12.0) == compute_charge(tacc, ask(nodes=2), 2.0, NODE)
+    assert compute_charge(tacc, ask(nodes=2), 2.0, NODE) == pytest.approx(12.0)
 
 
 def test_the_largest_share_decides_in_gpu_hours():
     lumi = Billing(
         BillingRule.GPU_HOURS, "SU", gpu_hour=0.5, cores_per_gpu=8, memory_bytes_per_gpu=64 * GIB, whole_units=True
     )
-    assert pytest.approx(0.5) == compute_charge(lumi, ask(8, gpus=1, memory=60 * GIB), 1.0, NODE)
-    assert pytest.approx(1.5) == compute_charge(lumi, ask(17, gpus=1), 1.0, NODE)
-    assert pytest.approx(2.0) == compute_charge(lumi, ask(1, gpus=1, memory=200 * GIB), 1.0, NODE)
+    assert compute_charge(lumi, ask(8, gpus=1, memory=60 * GIB), 1.0, NODE) == pytest.approx(0.5)
+    assert compute_charge(lumi, ask(17, gpus=1), 1.0, NODE) == pytest.approx(1.5)
+    assert compute_charge(lumi, ask(1, gpus=1, memory=200 * GIB), 1.0, NODE) == pytest.approx(2.0)
 
 
 def test_a_minimum_charge_applies_once():
@@ -80,8 +80,8 @@ BOTH = replace(TRES, rule=BillingRule.TRES_MAX_AND_GPUS)
 def test_slurms_weights_are_summed_or_the_largest_is_taken(billing, units):
     """TRESBillingWeights of slurm.conf, on two nodes of 2 cores, 32 GiB and a GPU each."""
     asked = ask(2, gpus=1, nodes=2, memory=32 * GIB)
-    assert units == compute_charge(billing, asked, 1.0, NODE)
-    assert 3 * units == compute_charge(replace(billing, charge_factor=1.5), asked, 2.0, NODE)
+    assert compute_charge(billing, asked, 1.0, NODE) == units
+    assert compute_charge(replace(billing, charge_factor=1.5), asked, 2.0, NODE) == 3 * units
 
 
 def test_a_job_that_names_no_memory_is_billed_what_it_is_given():

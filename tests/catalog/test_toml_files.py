@@ -48,7 +48,7 @@ def test_every_field_of_a_row_has_its_place_in_a_noun(row, nouns):
     ],
 )
 def test_a_unit_that_people_write_becomes_thebase_unit(name, base, factor):
-    assert (base, factor) == toml_files.unit_conversion(name)
+    assert toml_files.unit_conversion(name) == (base, factor)
 
 
 def test_bytes_are_whole_and_rates_are_not():

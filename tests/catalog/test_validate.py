@@ -87,7 +87,7 @@ def test_a_system_is_found_as_people_type_it(catalog, name):
      ("NVIDIA GH200 480GB", "GH200 96GB (Hopper die)"), ("AMD Instinct MI300X", "MI300X"), ("nvidia l40s", "L40S")],
 )  # fmt: skip
 def test_a_device_is_found_as_its_driver_calls_it(catalog, driver, name):
-    assert name == catalog.device(driver).name
+    assert catalog.device(driver).name == name
 
 
 def test_an_unknown_name_is_answered_with_close_ones(catalog):
@@ -126,4 +126,4 @@ def test_a_users_device_wins_over_the_shipped_one(tmp_path):
 def test_a_device_survives_being_written_as_a_row(catalog):
     row = device_row(catalog.device("A100 SXM4 80GB"))
     assert row["name"] == "A100 SXM4 80GB"
-    assert pytest.approx(row["tflops"]["float16"]) == 312
+    assert row["tflops"]["float16"] == pytest.approx(312)

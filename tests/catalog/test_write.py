@@ -58,12 +58,12 @@ SYSTEMS = st.builds(
 
 @given(SYSTEMS)
 def test_a_system_reads_again_as_it_was_written(system):
-    assert [system] == read_site(format_site([system], site="S", name="S", heading=["a", "b"]), "s.toml")
+    assert read_site(format_site([system], site="S", name="S", heading=["a", "b"]), "s.toml") == [system]
 
 
 def test_every_shipped_system_reads_again_as_it_was_written():
     for system in TomlCatalog(None).systems():
-        assert [system] == read_site(format_site([system], site=system.site, name=system.site), system.name)
+        assert read_site(format_site([system], site=system.site, name=system.site), system.name) == [system]
 
 
 def test_partitions_that_share_a_node_type_share_its_table():

@@ -31,7 +31,7 @@ FEW = {"A100 SXM4 40GB", "A100 SXM4 80GB", "A100 PCIe 40GB", "A100 PCIe 80GB", "
     ],
 )
 def test_a_name_that_leaves_one_device_is_that_device(said, device):
-    assert [device] == [one.name for one in match_devices(said, DEVICES, (DeviceKind.GPU,))]
+    assert [one.name for one in match_devices(said, DEVICES, (DeviceKind.GPU,))] == [device]
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from dataclasses import replace
 from datetime import date
 
 import pytest
-import slurm_outputs as outputs
+from tests.catalog.slurm import slurm_outputs as outputs
 
 from leadline.catalog.billing import compute_charge
 from leadline.catalog.read import TomlCatalog
@@ -61,7 +61,7 @@ def test_the_fixtures_of_the_accounting_have_the_fields_that_are_asked_for():
 @pytest.mark.parametrize("cluster", [OLD, LAB, NEW, LATER, NEWEST], ids=["20.11", "22.05", "23.11", "24.05", "25.05"])
 def test_what_is_written_reads_again_as_what_was_probed_and_can_be_true(cluster):
     system = probe(*cluster).system
-    assert [system] == read_file(format_site([system], site="REEF", name="Reef"), "reef.toml")
+    assert read_file(format_site([system], site="REEF", name="Reef"), "reef.toml") == [system]
     assert not validate_catalog(DEVICES, [system], date(2026, 3, 2))
 
 
@@ -153,7 +153,7 @@ def test_the_name_of_a_row_is_never_that_of_another_partition():
     partitions = outputs.V20_11_PARTITIONS.replace("PartitionName=gpu", "PartitionName=batch-free")
     nodes = outputs.V20_11_NODES.replace("Partitions=gpu", "Partitions=batch-free")
     found = rows(partitions, nodes, "20.11.8")
-    assert {"batch", "batch-free-2", "batch-free", "batch-free-free"} == set(found)
+    assert set(found) == {"batch", "batch-free-2", "batch-free", "batch-free-free"}
     assert (found["batch-free-2"].rules.qos, found["batch-free"].rules.qos) == ("free", None)
 
 
@@ -334,7 +334,7 @@ def test_nodes_whose_memory_hardly_differs_are_of_one_type():
     assert rows(outputs.V20_11_PARTITIONS, nodes, OLD[2])["batch"].node.memory_bytes == 189500 * MIB
     nodes = outputs.V20_11_NODES.replace("RealMemory=190000", "RealMemory=380000", 1)
     found = rows(outputs.V20_11_PARTITIONS, nodes, OLD[2], enforce="none")
-    assert {"batch-48c-186g", "batch-48c-371g", "gpu"} == set(found)
+    assert set(found) == {"batch-48c-186g", "batch-48c-371g", "gpu"}
     assert "nothing asks for these nodes apart" in found["batch-48c-371g"].note
 
 

@@ -1,7 +1,7 @@
 """What Slurm's commands print is read as it was meant, whatever stands in a free text."""
 
 import pytest
-import slurm_outputs as outputs
+from tests.catalog.slurm import slurm_outputs as outputs
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -44,7 +44,7 @@ LIKE_KEYS = st.lists(
 def test_the_nodes_of_every_version_are_read(listing, cpus, memory):
     nodes = read_nodes(listing)
     assert memory == [node["RealMemory"] for node in nodes]
-    assert [value for _, value in cpus] == [node[key] for node, (key, _) in zip(nodes, cpus, strict=True)]
+    assert [node[key] for node, (key, _) in zip(nodes, cpus, strict=True)] == [value for _, value in cpus]
 
 
 def test_a_reason_and_a_comment_that_look_like_keys_tell_nothing():
@@ -113,7 +113,7 @@ def test_anything_at_all_is_read_without_an_error(said):
 )
 def test_the_partitions_of_every_version_are_read(listing, names, limit):
     partitions = read_partitions(listing)
-    assert (names, limit) == ([one["PartitionName"] for one in partitions], parse_seconds(partitions[0]["MaxTime"]))
+    assert ([one["PartitionName"] for one in partitions], parse_seconds(partitions[0]["MaxTime"])) == (names, limit)
 
 
 def test_weights_are_not_cut_at_their_equals_signs():
@@ -147,7 +147,7 @@ def test_settings_without_a_value_are_left_out():
     ],
 )  # fmt: skip
 def test_generic_resources_are_read_with_and_without_type_and_sockets(said, found):
-    assert found == read_gres(said)
+    assert read_gres(said) == found
 
 
 def test_tres_are_read_in_bytes_and_counts():
@@ -160,7 +160,7 @@ def test_tres_are_read_in_bytes_and_counts():
     [("2-00:00:00", 2 * DAY_S), ("30:00", 1800), ("UNLIMITED", None), ("infinite", None), ("??", None)],
 )
 def test_a_limit_of_time_is_read_as_sinfo_scontrol_and_sacctmgr_write_it(said, limit):
-    assert limit == parse_seconds(said)
+    assert parse_seconds(said) == limit
 
 
 def test_what_sinfo_tells_reads_like_what_scontrol_does():
