@@ -26,11 +26,11 @@ def test_harps_table_of_costs_is_reproduced(dollars, seconds, cores):
 
 
 def test_memory_counts_as_the_cores_it_takes():
-    assert 16 * 0.003 == pytest.approx(compute_charge(OSC, ask(2, memory=64 * GIB), 1.0, NODE))
+    assert compute_charge(OSC, ask(2, memory=64 * GIB), 1.0, NODE) == pytest.approx(16 * 0.003)
 
 
 def test_a_job_over_two_nodes_pays_for_whole_nodes():
-    assert 2 * (48 * 0.003 + 2 * 0.09) == pytest.approx(compute_charge(OSC, ask(4, gpus=1, nodes=2), 1.0, NODE))
+    assert compute_charge(OSC, ask(4, gpus=1, nodes=2), 1.0, NODE) == pytest.approx(2 * (48 * 0.003 + 2 * 0.09))
 
 
 def test_service_units_are_nodes_times_the_queues_factor():
@@ -96,11 +96,11 @@ def test_what_has_a_weight_and_is_not_known_leaves_the_price_unknown():
     assert compute_charge(replace(TRES, gib_hour=None), ask(2), 1.0, unknown) == 2.0
 
 
-def test_a_price_is_said_as_its_rule_joins_it():
-    assert TRES.in_words() == "1 a core + 0.25 a GiB + 15 a GPU (units)"
-    assert LARGEST.in_words() == "the most of 1 a core, 0.25 a GiB, 15 a GPU (units)"
-    assert BOTH.in_words() == "the most of 1 a core, 0.25 a GiB + 15 a GPU (units)"
+def test_a_price_text_follows_its_rule():
+    assert TRES.price_text() == "1 a core + 0.25 a GiB + 15 a GPU (units)"
+    assert LARGEST.price_text() == "the most of 1 a core, 0.25 a GiB, 15 a GPU (units)"
+    assert BOTH.price_text() == "the most of 1 a core, 0.25 a GiB + 15 a GPU (units)"
     assert (
-        replace(TRES, free=True).in_words(),
-        Billing(BillingRule.CORE_HOURS, "x").in_words(),
+        replace(TRES, free=True).price_text(),
+        Billing(BillingRule.CORE_HOURS, "x").price_text(),
     ) == ("free", "not known")

@@ -4,7 +4,6 @@ from dataclasses import replace
 from datetime import date
 
 import pytest
-from tests.catalog.slurm import slurm_outputs as outputs
 
 from leadline.catalog.billing import compute_charge
 from leadline.catalog.read import TomlCatalog
@@ -26,6 +25,7 @@ from leadline.core.hardware import Machine
 from leadline.core.jobs import ResourceSpec
 from leadline.core.systems import UNLISTED_NODES, BillingRule
 from leadline.core.units import DAY_S, GIB, HOUR_S, MIB
+from tests.catalog.slurm import slurm_outputs as outputs
 
 DEVICES = TomlCatalog(None).devices()
 NOBODY = frozenset()

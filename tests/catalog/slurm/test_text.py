@@ -1,7 +1,6 @@
 """What Slurm's commands print is read as it was meant, whatever stands in a free text."""
 
 import pytest
-from tests.catalog.slurm import slurm_outputs as outputs
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -20,6 +19,7 @@ from leadline.catalog.slurm.text import (
     read_weights,
 )
 from leadline.core.units import DAY_S, GIB, HOUR_S, MIB
+from tests.catalog.slurm import slurm_outputs as outputs
 
 TEXT = st.text(st.characters(blacklist_categories=("Cs", "Cc", "Zl", "Zp")), max_size=40)
 LIKE_KEYS = st.lists(
