@@ -21,11 +21,11 @@ def ask(cores=None, gpus=0, nodes=1, memory=None):
 
 
 @pytest.mark.parametrize(("dollars", "seconds", "cores"), [(0.0445, 685, 48), (0.0249, 516, 28), (0.0172, 516, 10)])
-def test_harps_table_of_costs_is_reproduced(dollars, seconds, cores):
+def test_harps_cost_table_is_reproduced(dollars, seconds, cores):
     assert round(compute_charge(OSC, ask(cores, gpus=1), seconds / 3600, NODE), 4) == dollars
 
 
-def test_memory_counts_as_the_cores_it_takes():
+def test_memory_counts_as_cores():
     assert compute_charge(OSC, ask(2, memory=64 * GIB), 1.0, NODE) == pytest.approx(16 * 0.003)
 
 
@@ -33,7 +33,7 @@ def test_a_job_over_two_nodes_pays_for_whole_nodes():
     assert compute_charge(OSC, ask(4, gpus=1, nodes=2), 1.0, NODE) == pytest.approx(2 * (48 * 0.003 + 2 * 0.09))
 
 
-def test_service_units_are_nodes_times_the_queues_factor():
+def test_service_units_are_nodes_times_the_queue_factor():
     tacc = Billing(BillingRule.NODE_HOURS, "SU", node_hour=1.0, charge_factor=3.0)
     assert compute_charge(tacc, ask(nodes=2), 2.0, NODE) == pytest.approx(12.0)
 
@@ -59,7 +59,7 @@ def test_a_free_queue_costs_nothing_and_an_unknown_rate_is_not_zero():
 
 
 @pytest.mark.parametrize("hours", [-1.0, float("nan")])
-def test_no_negative_time_is_charged(hours):
+def test_a_negative_time_is_refused(hours):
     with pytest.raises(InvalidInput, match="hours"):
         compute_charge(OSC, ask(1), hours, NODE)
 
@@ -77,20 +77,20 @@ BOTH = replace(TRES, rule=BillingRule.TRES_MAX_AND_GPUS)
 
 
 @pytest.mark.parametrize(("billing", "units"), [(TRES, 4 + 16 + 30), (LARGEST, 30), (BOTH, 16 + 30)])
-def test_slurms_weights_are_summed_or_the_largest_is_taken(billing, units):
+def test_slurm_weights_are_summed_or_maximized(billing, units):
     """TRESBillingWeights of slurm.conf, on two nodes of 2 cores, 32 GiB and a GPU each."""
     asked = ask(2, gpus=1, nodes=2, memory=32 * GIB)
     assert compute_charge(billing, asked, 1.0, NODE) == units
     assert compute_charge(replace(billing, charge_factor=1.5), asked, 2.0, NODE) == 3 * units
 
 
-def test_a_job_that_names_no_memory_is_billed_what_it_is_given():
+def test_a_job_without_a_memory_request_is_billed_the_default():
     assert compute_charge(replace(TRES, memory_bytes_per_core=4 * GIB), ask(2), 1.0, NODE) == 2 + 0.25 * 8
     assert compute_charge(TRES, ask(2), 1.0, NODE) == 2 + 0.25 * 384
     assert compute_charge(TRES, ask(), 1.0, NODE) == 48 + 0.25 * 384, "what is left open is the whole node"
 
 
-def test_what_has_a_weight_and_is_not_known_leaves_the_price_unknown():
+def test_an_unknown_weighted_amount_leaves_the_price_unknown():
     unknown = NodeType("n")
     assert compute_charge(TRES, ask(2), 1.0, unknown) is None
     assert compute_charge(replace(TRES, gib_hour=None), ask(2), 1.0, unknown) == 2.0
