@@ -78,14 +78,14 @@ def test_what_is_proposed_is_expected_to_fit_what_is_left_and_no_run_is_made_twi
     assert not {configuration_key(one.configuration) for one in found} & {
         configuration_key(run_configuration(run)) for run in runs
     }
-    assert found == propose_runs(solver.campaign, runs, 100 - seconds)
+    assert propose_runs(solver.campaign, runs, 100 - seconds) == found
     assert propose_runs(solver.campaign, runs, 100) == ()
 
 
 def test_the_numbers_of_configurations_that_a_campaign_names_are_kept(classifier):
     runs = made(classifier.with_(scaled_down_runs=14, full_scale_runs=3, repeats=2, budget=None))
     assert Counter(run.scale for run in runs) == {Scale.SCALED_DOWN: 28, Scale.FULL_SCALE: 6}
-    assert {2} == set(Counter(configuration_key(run_configuration(run)) for run in runs).values())
+    assert set(Counter(configuration_key(run_configuration(run)) for run in runs).values()) == {2}
 
 
 def test_what_fails_is_avoided(classifier):

@@ -19,7 +19,7 @@ from leadline.core.runs import Scale
 @pytest.mark.parametrize("scale", Scale)
 def test_a_design_has_distinct_configurations_within_their_ranges_and_is_the_same_again(classifier, kind, scale):
     found = choose_configurations(classifier.campaign, kind, scale, 30)
-    assert found == choose_configurations(classifier.campaign, kind, scale, 30)
+    assert choose_configurations(classifier.campaign, kind, scale, 30) == found
     assert len(found) == len({configuration_key(one) for one in found}) >= 24
     low, high = (1, 3) if scale is Scale.SCALED_DOWN else (10, 60)
     for one in found:
@@ -32,7 +32,7 @@ def test_a_design_has_distinct_configurations_within_their_ranges_and_is_the_sam
 def test_another_seed_makes_another_design_and_a_shorter_one_begins_a_longer(classifier, kind):
     found = choose_configurations(classifier.campaign, kind, Scale.SCALED_DOWN, 30)
     assert found != choose_configurations(replace(classifier.campaign, seed=1), kind, Scale.SCALED_DOWN, 30)
-    assert found[:10] == choose_configurations(classifier.campaign, kind, Scale.SCALED_DOWN, 10)
+    assert choose_configurations(classifier.campaign, kind, Scale.SCALED_DOWN, 10) == found[:10]
 
 
 def test_a_grid_has_every_combination_of_its_levels(classifier):
@@ -137,4 +137,4 @@ def test_a_budget_in_core_hours_or_dollars_counts_what_is_asked_for(classifier):
     two = replace(resources, cores_per_task=2, gpus_per_node=1)
     assert compute_cost(priced, two, 1800) == 1800
     assert compute_cost(replace(priced, budget=Budget(1, BudgetUnit.CORE_HOURS)), two, 1800) == 1.0
-    assert pytest.approx(0.048) == compute_cost(replace(priced, budget=Budget(1, BudgetUnit.USD)), two, 1800)
+    assert compute_cost(replace(priced, budget=Budget(1, BudgetUnit.USD)), two, 1800) == pytest.approx(0.048)

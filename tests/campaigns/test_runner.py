@@ -91,7 +91,7 @@ def test_every_planned_run_is_made_once_in_order_and_kept_in_the_history(tmp_pat
     assert (report.tally.planned, report.tally.completed, report.ended_here) == (3, 3, 3)
     assert (tmp_path / "ran").read_text() == "0\n1\n2\n"
     kept = {run.id: run for run in history(tmp_path)}
-    assert {one.id for one in runs} == set(kept)
+    assert set(kept) == {one.id for one in runs}
     first = kept[runs[0].id]
     assert Scale.SCALED_DOWN is first.scale
     assert first.parameters == {"number": 0, "pause": 0.0}
@@ -147,7 +147,7 @@ def test_a_run_has_its_cores_alone_and_its_threads_follow(tmp_path, file):
     if len(available) < 2:
         pytest.skip("two cores are needed")
     run_campaign(a_campaign(tmp_path, code), file, planned(2), room=CampaignLimits(cores=2))
-    assert {f"[{core}] 1 <>" for core in available[:2]} == {(tmp_path / name).read_text() for name in "01"}
+    assert {(tmp_path / name).read_text() for name in "01"} == {f"[{core}] 1 <>" for core in available[:2]}
 
 
 def test_more_than_the_machine_has_is_refused_before_anything_runs(tmp_path, file):

@@ -91,7 +91,7 @@ def test_a_campaign_is_stopped_with_a_runner_and_without_one(tmp_path):
         until(lambda: runs(tmp_path))
         assert f"process {process.pid} on" in stop_campaign(tmp_path / "campaign")
         assert process.wait(30) == 0
-    assert {JobState.PENDING} == {run.state for run in campaign_status(tmp_path / "campaign").runs}
+    assert {run.state for run in campaign_status(tmp_path / "campaign").runs} == {JobState.PENDING}
     with driven(tmp_path, 60.0) as process:
         until(lambda: any("-2" in one.name for one in runs(tmp_path)))
         process.kill()

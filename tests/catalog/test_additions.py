@@ -53,7 +53,7 @@ def catalog(tmp_path):
     return made
 
 
-def test_additions_fill_in_and_replace_what_the_file_says(catalog):
+def test_additions_extend_and_override_the_file(catalog):
     reef = catalog(OWN).system("Reef")
     batch, gpu, ours = reef.partitions
     assert (reef.site, batch.node.cores, batch.node.processor) == ("Our reef", 48, "AMD EPYC 7763")
@@ -62,21 +62,21 @@ def test_additions_fill_in_and_replace_what_the_file_says(catalog):
     assert (ours.name, ours.node.cores) == ("ours", 48)
 
 
-def test_additions_to_a_partition_that_is_gone_harm_nothing(catalog):
+def test_additions_to_a_removed_partition_are_ignored(catalog):
     reef = catalog(OWN.replace('name = "gpu", billing', 'name = "old", billing')).system("Reef")
     assert [one.name for one in reef.partitions] == ["batch", "gpu", "ours"]
 
 
-def test_a_mistake_in_the_additions_is_told_with_their_line(catalog):
+def test_an_error_in_the_additions_is_reported_with_its_line(catalog):
     with pytest.raises(InvalidInput, match=r"additions/reef.toml: line 7: there is no key 'procesor'"):
         catalog(OWN.replace("processor", "procesor")).systems()
 
 
-def test_additions_without_a_file_of_that_name_are_nothing(tmp_path):
+def test_additions_without_a_matching_file_are_ignored(tmp_path):
     (tmp_path / "additions").mkdir()
     (tmp_path / "additions" / "reef.toml").write_text(OWN)
     assert "Reef" not in [one.name for one in TomlCatalog(tmp_path).systems()]
 
 
-def test_lists_without_names_are_replaced_whole():
+def test_lists_without_names_are_replaced():
     assert merge_tables({"a": [1, 2], "b": 1}, {"a": [3]}) == {"a": [3], "b": 1}

@@ -21,30 +21,30 @@ def ask(cores=None, gpus=0, nodes=1, memory=None):
 
 
 @pytest.mark.parametrize(("dollars", "seconds", "cores"), [(0.0445, 685, 48), (0.0249, 516, 28), (0.0172, 516, 10)])
-def test_harps_table_of_costs_is_reproduced(dollars, seconds, cores):
-    assert dollars == round(compute_charge(OSC, ask(cores, gpus=1), seconds / 3600, NODE), 4)
+def test_harps_cost_table_is_reproduced(dollars, seconds, cores):
+    assert round(compute_charge(OSC, ask(cores, gpus=1), seconds / 3600, NODE), 4) == dollars
 
 
-def test_memory_counts_as_the_cores_it_takes():
-    assert pytest.approx(16 * 0.003) == compute_charge(OSC, ask(2, memory=64 * GIB), 1.0, NODE)
+def test_memory_counts_as_cores():
+    assert compute_charge(OSC, ask(2, memory=64 * GIB), 1.0, NODE) == pytest.approx(16 * 0.003)
 
 
 def test_a_job_over_two_nodes_pays_for_whole_nodes():
-    assert pytest.approx(2 * (48 * 0.003 + 2 * 0.09)) == compute_charge(OSC, ask(4, gpus=1, nodes=2), 1.0, NODE)
+    assert compute_charge(OSC, ask(4, gpus=1, nodes=2), 1.0, NODE) == pytest.approx(2 * (48 * 0.003 + 2 * 0.09))
 
 
-def test_service_units_are_nodes_times_the_queues_factor():
+def test_service_units_are_nodes_times_the_queue_factor():
     tacc = Billing(BillingRule.NODE_HOURS, "SU", node_hour=1.0, charge_factor=3.0)
-    assert pytest.approx(12.0) == compute_charge(tacc, ask(nodes=2), 2.0, NODE)
+    assert compute_charge(tacc, ask(nodes=2), 2.0, NODE) == pytest.approx(12.0)
 
 
 def test_the_largest_share_decides_in_gpu_hours():
     lumi = Billing(
         BillingRule.GPU_HOURS, "SU", gpu_hour=0.5, cores_per_gpu=8, memory_bytes_per_gpu=64 * GIB, whole_units=True
     )
-    assert pytest.approx(0.5) == compute_charge(lumi, ask(8, gpus=1, memory=60 * GIB), 1.0, NODE)
-    assert pytest.approx(1.5) == compute_charge(lumi, ask(17, gpus=1), 1.0, NODE)
-    assert pytest.approx(2.0) == compute_charge(lumi, ask(1, gpus=1, memory=200 * GIB), 1.0, NODE)
+    assert compute_charge(lumi, ask(8, gpus=1, memory=60 * GIB), 1.0, NODE) == pytest.approx(0.5)
+    assert compute_charge(lumi, ask(17, gpus=1), 1.0, NODE) == pytest.approx(1.5)
+    assert compute_charge(lumi, ask(1, gpus=1, memory=200 * GIB), 1.0, NODE) == pytest.approx(2.0)
 
 
 def test_a_minimum_charge_applies_once():
@@ -59,7 +59,7 @@ def test_a_free_queue_costs_nothing_and_an_unknown_rate_is_not_zero():
 
 
 @pytest.mark.parametrize("hours", [-1.0, float("nan")])
-def test_no_negative_time_is_charged(hours):
+def test_a_negative_time_is_refused(hours):
     with pytest.raises(InvalidInput, match="hours"):
         compute_charge(OSC, ask(1), hours, NODE)
 
@@ -77,30 +77,30 @@ BOTH = replace(TRES, rule=BillingRule.TRES_MAX_AND_GPUS)
 
 
 @pytest.mark.parametrize(("billing", "units"), [(TRES, 4 + 16 + 30), (LARGEST, 30), (BOTH, 16 + 30)])
-def test_slurms_weights_are_summed_or_the_largest_is_taken(billing, units):
+def test_slurm_weights_are_summed_or_maximized(billing, units):
     """TRESBillingWeights of slurm.conf, on two nodes of 2 cores, 32 GiB and a GPU each."""
     asked = ask(2, gpus=1, nodes=2, memory=32 * GIB)
-    assert units == compute_charge(billing, asked, 1.0, NODE)
-    assert 3 * units == compute_charge(replace(billing, charge_factor=1.5), asked, 2.0, NODE)
+    assert compute_charge(billing, asked, 1.0, NODE) == units
+    assert compute_charge(replace(billing, charge_factor=1.5), asked, 2.0, NODE) == 3 * units
 
 
-def test_a_job_that_names_no_memory_is_billed_what_it_is_given():
+def test_a_job_without_a_memory_request_is_billed_the_default():
     assert compute_charge(replace(TRES, memory_bytes_per_core=4 * GIB), ask(2), 1.0, NODE) == 2 + 0.25 * 8
     assert compute_charge(TRES, ask(2), 1.0, NODE) == 2 + 0.25 * 384
     assert compute_charge(TRES, ask(), 1.0, NODE) == 48 + 0.25 * 384, "what is left open is the whole node"
 
 
-def test_what_has_a_weight_and_is_not_known_leaves_the_price_unknown():
+def test_an_unknown_weighted_amount_leaves_the_price_unknown():
     unknown = NodeType("n")
     assert compute_charge(TRES, ask(2), 1.0, unknown) is None
     assert compute_charge(replace(TRES, gib_hour=None), ask(2), 1.0, unknown) == 2.0
 
 
-def test_a_price_is_said_as_its_rule_joins_it():
-    assert TRES.in_words() == "1 a core + 0.25 a GiB + 15 a GPU (units)"
-    assert LARGEST.in_words() == "the most of 1 a core, 0.25 a GiB, 15 a GPU (units)"
-    assert BOTH.in_words() == "the most of 1 a core, 0.25 a GiB + 15 a GPU (units)"
+def test_a_price_text_follows_its_rule():
+    assert TRES.price_text() == "1 a core + 0.25 a GiB + 15 a GPU (units)"
+    assert LARGEST.price_text() == "the most of 1 a core, 0.25 a GiB, 15 a GPU (units)"
+    assert BOTH.price_text() == "the most of 1 a core, 0.25 a GiB + 15 a GPU (units)"
     assert (
-        replace(TRES, free=True).in_words(),
-        Billing(BillingRule.CORE_HOURS, "x").in_words(),
+        replace(TRES, free=True).price_text(),
+        Billing(BillingRule.CORE_HOURS, "x").price_text(),
     ) == ("free", "not known")

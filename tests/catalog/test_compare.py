@@ -28,16 +28,16 @@ def sentences(*partitions, **changes):
     return [one.sentence for one in compare_systems(REEF, replace(REEF, partitions=partitions, **changes)).changes]
 
 
-def test_a_first_look_has_no_changes():
+def test_a_first_snapshot_has_no_changes():
     assert (compare_systems(None, REEF).before, compare_systems(None, REEF).changes) == (None, ())
 
 
-def test_nothing_is_said_of_a_system_that_is_as_it_was():
+def test_an_unchanged_system_has_no_changes():
     assert sentences(BATCH, GPU) == []
     assert sentences(GPU, BATCH) == [], "the order of partitions is no change"
 
 
-def test_limits_that_changed_are_said_with_both_values():
+def test_changed_limits_are_reported_with_both_values():
     shorter = replace(BATCH, limits=Limits(max_walltime_s=24 * HOUR_S))
     assert sentences(shorter, GPU) == [
         "batch: the limit of walltime was 2d 00h, and is 1d 00h",
@@ -45,12 +45,12 @@ def test_limits_that_changed_are_said_with_both_values():
     ]
 
 
-def test_partitions_that_came_and_went_are_said():
+def test_added_and_removed_partitions_are_reported():
     other = replace(GPU, name="gpu2")
     assert sentences(BATCH, other) == ["partition gpu is gone", "partition gpu2 is new"]
 
 
-def test_a_node_type_that_came_or_went_is_told_from_its_partition():
+def test_a_changed_node_type_is_not_a_changed_partition():
     new = replace(GPU, node=replace(FAT, name="8x-h100-96c-2048g", gpus=8, cores=96, memory_bytes=2048 * GIB))
     assert sentences(BATCH, new) == [
         "gpu has no nodes of type 4x-a100-64c-512g (4 × GPU, 64 cores, 512 GiB) any more",
@@ -58,12 +58,12 @@ def test_a_node_type_that_came_or_went_is_told_from_its_partition():
     ]
 
 
-def test_a_row_that_is_only_named_anew_is_no_change_of_nodes():
+def test_a_renamed_row_is_not_a_change_of_nodes():
     both = [replace(GPU, name="gpu-a100", queue="gpu"), replace(GPU, name="gpu-cpu", queue="gpu", node=THIN)]
     assert sentences(BATCH, *both) == ["gpu has nodes of type 48c-186g (48 cores, 186 GiB) now"]
 
 
-def test_counts_prices_and_devices_that_changed_are_said():
+def test_changed_counts_prices_and_devices_are_reported():
     more = replace(BATCH, node=replace(THIN, count=12), billing=replace(PRICE, core_hour=2.0))
     known = replace(GPU, node=replace(FAT, device="A100 SXM4 80GB"))
     assert sentences(more, known) == [
@@ -73,7 +73,7 @@ def test_counts_prices_and_devices_that_changed_are_said():
     ]
 
 
-def test_access_that_changed_is_said():
+def test_changed_access_is_reported():
     closed = replace(BATCH, restricted=True, rules=SubmitRules(whole_nodes=True))
     assert sentences(closed, GPU) == [
         "batch: closed to you was no, and is yes",
@@ -81,14 +81,14 @@ def test_access_that_changed_is_said():
     ]
 
 
-def test_a_qos_that_lets_more_through_comes_and_goes():
+def test_added_and_removed_qos_rows_are_reported():
     long = replace(BATCH, name="batch-long", queue="batch", rules=SubmitRules(qos="long"))
     assert sentences(BATCH, GPU, long) == ["batch lets more through with QOS long now"]
     back = compare_systems(replace(REEF, partitions=(BATCH, GPU, long)), REEF).changes
     assert [one.sentence for one in back] == ["batch lets no more through with QOS long"]
 
 
-def test_nodes_that_are_hidden_now_are_not_said_to_be_gone():
+def test_hidden_nodes_are_not_reported_as_removed():
     hidden = [replace(one, node=NodeType(UNLISTED_NODES)) for one in (BATCH, GPU)]
     assert sentences(*hidden) == [
         "batch: Slurm does not show its nodes any more",
@@ -96,11 +96,11 @@ def test_nodes_that_are_hidden_now_are_not_said_to_be_gone():
     ]
 
 
-def test_limits_are_not_compared_where_the_accounting_did_not_answer():
+def test_limits_are_not_compared_without_accounting():
     wider = replace(BATCH, limits=Limits(max_walltime_s=168 * HOUR_S))
     said = sentences(wider, GPU, scheduling=Scheduling("23.11.3", accounting_answered=False))
     assert said == []
 
 
-def test_a_new_version_is_said():
+def test_a_new_version_is_reported():
     assert sentences(BATCH, GPU, scheduling=Scheduling("25.05.1")) == ["Slurm's version was 23.11.3, and is 25.05.1"]

@@ -15,7 +15,7 @@ PLACES = [
 
 
 @pytest.mark.parametrize(("system", "partition"), PLACES)
-def test_a_script_names_nothing_that_its_site_rejects(system, partition):
+def test_a_script_uses_no_rejected_option(system, partition):
     nodes = partition.limits.min_nodes or 1
     gpus = 1 if partition.node.device else 0
     resources = ResourceSpec(
@@ -31,5 +31,5 @@ def test_a_script_names_nothing_that_its_site_rejects(system, partition):
     assert set(partition.rules.requires) <= set(options)
 
 
-def test_tacc_gives_its_gpus_by_the_partition_alone():
+def test_tacc_assigns_gpus_by_partition():
     assert TomlCatalog().system("Lonestar6").partition("gpu-a100").rules.gpu_option is None

@@ -29,7 +29,7 @@ WORKED_IN = {
         (toml_files.SystemRow, [System]),
     ],
 )
-def test_every_field_of_a_row_has_its_place_in_a_noun(row, nouns):
+def test_every_row_field_maps_to_a_noun(row, nouns):
     known = {field.name for noun in nouns for field in fields(noun)}
     lost = {name for name in row.__struct_fields__ if toml_files.unit_conversion(name)[0] not in known}
     assert WORKED_IN.get(row, set()) == lost
@@ -47,11 +47,11 @@ def test_every_field_of_a_row_has_its_place_in_a_noun(row, nouns):
         ("tdp_w", "tdp_w", None),
     ],
 )
-def test_a_unit_that_people_write_becomes_thebase_unit(name, base, factor):
-    assert (base, factor) == toml_files.unit_conversion(name)
+def test_practical_units_become_base_units(name, base, factor):
+    assert toml_files.unit_conversion(name) == (base, factor)
 
 
-def test_bytes_are_whole_and_rates_are_not():
+def test_bytes_are_integers_and_rates_are_not():
     (device,) = toml_files.read_devices(
         '[[devices]]\nname = "X"\nvendor = "Y"\nkind = "gpu"\nconfidence = "found"\nsource = "z"\n'
         "memory_gib = 0.3\nmemory_gb_per_s = 0.5\nbase_mhz = 1.5\ntflops = { float32 = 0.5 }\n",
@@ -62,7 +62,7 @@ def test_bytes_are_whole_and_rates_are_not():
     assert device.peak_flops_per_s == {"float32": 5e11}
 
 
-def test_a_shipped_device_survives_being_written_and_read():
+def test_a_shipped_device_round_trips():
     for device in TomlCatalog().devices():
         row = toml_files.device_row(device)
         assert not [name for name, value in row.items() if value in (None, "", [], {})]

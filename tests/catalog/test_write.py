@@ -57,13 +57,13 @@ SYSTEMS = st.builds(
 
 
 @given(SYSTEMS)
-def test_a_system_reads_again_as_it_was_written(system):
-    assert [system] == read_site(format_site([system], site="S", name="S", heading=["a", "b"]), "s.toml")
+def test_a_system_round_trips(system):
+    assert read_site(format_site([system], site="S", name="S", heading=["a", "b"]), "s.toml") == [system]
 
 
-def test_every_shipped_system_reads_again_as_it_was_written():
+def test_every_shipped_system_round_trips():
     for system in TomlCatalog(None).systems():
-        assert [system] == read_site(format_site([system], site=system.site, name=system.site), system.name)
+        assert read_site(format_site([system], site=system.site, name=system.site), system.name) == [system]
 
 
 def test_partitions_that_share_a_node_type_share_its_table():

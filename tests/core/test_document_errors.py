@@ -1,4 +1,4 @@
-"""What msgspec says of a document becomes a sentence with the line, the value, the reason and the fix."""
+"""Validation errors become sentences with the line, the value, the reason and the fix."""
 
 from enum import Enum
 
@@ -30,11 +30,11 @@ GOOD = "height = 2\nrows = [\n  { name = 'one', size = 1 },\n  { name = 'two', s
 
 
 def test_a_good_document_is_read():
-    assert Leaf(3) == from_toml(GOOD, Tree, what="tree.toml").leaves["a"]
+    assert Leaf(3) == from_toml(GOOD, Tree, label="tree.toml").leaves["a"]
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "says"),
+    ("old", "new", "message"),
     [
         ("height = 2", "hieght = 2", "line 1: there is no key 'hieght': did you mean 'height'?"),
         ("height = 2", "height = 'tall'", "line 1: height is 'tall', but it must be a number"),
@@ -46,13 +46,13 @@ def test_a_good_document_is_read():
         ("[leaves.a]\nsize = 3", "[leaves]\na = 3", "line 7: a is 3, but it must be a table"),
     ],
 )
-def test_a_mistake_is_said_with_its_line_value_reason_and_fix(old, new, says):
+def test_an_error_gives_the_line_the_value_the_reason_and_the_fix(old, new, message):
     with pytest.raises(InvalidInput) as caught:
-        from_toml(GOOD.replace(old, new), Tree, what="tree.toml")
-    assert f"tree.toml: {says}" == str(caught.value)
+        from_toml(GOOD.replace(old, new), Tree, label="tree.toml")
+    assert str(caught.value) == f"tree.toml: {message}"
 
 
-def test_a_line_that_cannot_be_told_is_not_guessed():
+def test_an_ambiguous_line_is_left_out():
     with pytest.raises(InvalidInput) as caught:
-        from_toml(GOOD.replace("size = 1", "size = 'x'").replace("size = 2", "size = 'x'"), Tree, what="tree.toml")
+        from_toml(GOOD.replace("size = 1", "size = 'x'").replace("size = 2", "size = 'x'"), Tree, label="tree.toml")
     assert str(caught.value) == "tree.toml: size is 'x' in 'one', but it must be a whole number"

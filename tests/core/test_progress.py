@@ -16,8 +16,8 @@ from leadline.core.progress import LoopProgress, Progress, ProgressLine, parse_p
         ("phase=evaluate", ProgressLine(phase="evaluate")),
     ],
 )
-def test_a_line_of_names_and_values_is_read(text, line):
-    assert line == parse_progress_line(text)
+def test_a_line_of_names_and_values_is_parsed(text, line):
+    assert parse_progress_line(text) == line
 
 
 @pytest.mark.parametrize("text", ["", "step", "step=", "step=-1", "step=two", "step=1.5", "step=nan", "t=inf", "=3",
@@ -33,6 +33,6 @@ def test_no_text_is_an_error(text):
 
 def test_the_innermost_level_is_the_unit():
     epoch, step = LoopProgress("epoch", 2, 20.0), LoopProgress("step", 10, 20.0, sampled_s=(1.0, 2.0, 9.0))
-    assert step is Progress("test", (epoch, step)).unit
+    assert Progress("test", (epoch, step)).unit is step
     assert step.median_s == 2.0
     assert Progress("test").unit is None

@@ -1,4 +1,4 @@
-"""Systems find their partitions as people name them."""
+"""Lookup of partitions by name."""
 
 import pytest
 
@@ -13,19 +13,19 @@ PSC = System(
 )  # fmt: skip
 
 
-def test_a_partition_is_found_by_its_name_whatever_its_case():
-    assert PSC.partitions[2] is PSC.partition("rm")
+def test_a_partition_name_ignores_case():
+    assert PSC.partition("rm") is PSC.partitions[2]
 
 
-def test_a_partition_is_found_by_its_queue_where_that_is_unique():
-    assert PSC.partitions[3] is PSC.partition("remote")
+def test_a_unique_queue_name_finds_its_partition():
+    assert PSC.partition("remote") is PSC.partitions[3]
 
 
-def test_a_queue_of_several_node_types_is_refused_with_the_names_to_choose_from():
+def test_a_queue_of_several_node_types_is_refused_with_their_names():
     with pytest.raises(InvalidInput, match="GPU-v100, GPU-h100"):
         PSC.partition("GPU")
 
 
-def test_an_unknown_partition_names_the_closest():
+def test_an_unknown_partition_suggests_the_closest():
     with pytest.raises(UnknownName, match="'GPU-h100'"):
         PSC.partition("GPU-h10")

@@ -19,11 +19,11 @@ def points():
 
 def test_no_point_comes_twice_and_every_key_names_its_point(points):
     assert len(points) == len({point.key for point in points}) > 3000
-    assert points == [MeasurementPoint(**point.document()) for point in points]
+    assert [MeasurementPoint(**point.document()) for point in points] == points
 
 
 def test_the_seed_decides_the_order_and_nothing_else_does(points):
-    assert points == design_points(GPU)
+    assert design_points(GPU) == points
     other = design_points(DesignSettings("cuda", RATES, ("timm", "transformers"), seed=1))
     assert points[:20] != other[:20]
 
@@ -42,7 +42,7 @@ def test_every_beginning_is_balanced_in_what_else_may_matter(points, count):
     assert abs(len(training) - 0.45 * count) <= 0.06 * count + 2  # a decoder's time goes to three phases
     for phase in ("training", "inference"):
         dealt = Counter(point.precision for point in begun if point.phase == phase)
-        assert {name for name in PRECISIONS if name != "fp16" or phase != "training"} == set(dealt)
+        assert set(dealt) == {name for name in PRECISIONS if name != "fp16" or phase != "training"}
         assert max(dealt.values()) - min(dealt.values()) <= 2 + 0.1 * max(dealt.values())
     rules = Counter((point.optimizer, point.fused) for point in training)
     assert set(OPTIMIZERS) == set(rules)

@@ -73,8 +73,8 @@ def test_another_machines_rows_are_not_mixed_with_this_ones(path, place, value, 
     other[place[0]][place[1]] = value
     with pytest.raises(KitError) as caught:
         reopened(path, other)
-    assert f"{path} holds rows of {words}: give --out another file" == str(caught.value)
-    assert before == path.read_bytes()
+    assert str(caught.value) == f"{path} holds rows of {words}: give --out another file"
+    assert path.read_bytes() == before
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,7 @@ def test_a_file_of_anything_else_is_refused_and_left_as_it_is(text, says, tmp_pa
     path.write_text(text)
     with pytest.raises(KitError, match=says):
         RowFile(str(path)).open()
-    assert text == path.read_text()
+    assert path.read_text() == text
 
 
 def test_a_broken_line_in_the_middle_is_named(path):

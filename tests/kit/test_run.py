@@ -123,7 +123,7 @@ def test_a_file_is_not_resumed_with_another_design(quick, change, word):
     with pytest.raises(KitError) as caught:
         run_measurements(replace(quick[0], **change))
     assert f"was begun with another {word}: leave it as it was" in str(caught.value)
-    assert before == Path(quick[0].out).read_bytes()
+    assert Path(quick[0].out).read_bytes() == before
 
 
 @pytest.mark.slow
@@ -144,14 +144,14 @@ def test_no_row_is_lost_or_doubled_by_kills_at_random_moments(tmp_path):
         assert not still, "a worker outlived its parent"
         whole = out.read_bytes().rpartition(b"\n")[0].decode().splitlines()
         rows = [json.loads(line) for line in whole[1:]]
-        assert kept == rows[: len(kept)], f"kill {kill} lost a row"
+        assert rows[: len(kept)] == kept, f"kill {kill} lost a row"
         assert len(rows) > len(kept)
         kept = rows
     done = subprocess.run(command(out, "--minutes", "0.3", "--json"), env=ENVIRONMENT, capture_output=True, check=False)
     assert done.returncode == 0, done.stderr
     header, rows = read(out)
     keys = [row["key"] for row in rows]
-    assert kept == rows[: len(kept)]
+    assert rows[: len(kept)] == kept
     assert [point.key for point in design_points(DesignSettings(**header["design"]))][: len(keys)] == keys
     assert json.loads(done.stdout)["in_file"] == len(keys)
 
@@ -169,7 +169,7 @@ def test_a_hang_is_ended_and_noted_and_larger_batches_are_passed_over(tmp_path):
         run_measurements(MeasureOptions(str(out), device="cpu", quick=True, point_s=0.01), stop_after_two)
     assert [row["outcome"] for row in rows] == ["timeout", "timeout"]
     assert rows[0]["reason"] == "it took longer than 0.01 s"
-    assert rows == read(out)[1]
+    assert read(out)[1] == rows
 
 
 def test_a_worker_that_crashes_is_told_apart_from_one_that_hangs():
@@ -202,7 +202,7 @@ def test_a_python_without_torch_is_refused_in_one_sentence(tmp_path):
         run_measurements(
             MeasureOptions(str(tmp_path / "rows.jsonl"), device="cpu", python=str(bare / "bin" / "python"))
         )
-    assert f"{bare}/bin/python has no torch: name the Python of an environment that has it" == str(caught.value)
+    assert str(caught.value) == f"{bare}/bin/python has no torch: name the Python of an environment that has it"
     assert not (tmp_path / "rows.jsonl").exists()
 
 
@@ -280,5 +280,5 @@ def test_an_interrupted_run_says_how_to_go_on(tmp_path):
     process.send_signal(signal.SIGTERM)
     _, said = process.communicate(timeout=20)
     assert process.returncode == 130
-    assert f"measure: interrupted; the same command goes on with {out}" == said.splitlines()[-1]
+    assert said.splitlines()[-1] == f"measure: interrupted; the same command goes on with {out}"
     assert read(out)[1]

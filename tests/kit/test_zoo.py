@@ -38,7 +38,7 @@ def test_the_work_in_the_table_is_what_torch_counts(spec):
 def test_a_model_has_the_parameters_of_the_one_it_resembles(name, parameters):
     with torch.device("meta"):
         model = build_model(name, 224)
-    assert parameters == sum(one.numel() for one in model.parameters())
+    assert sum(one.numel() for one in model.parameters()) == parameters
 
 
 @pytest.mark.parametrize("spec", [one for one in BUILT_IN if one.quick], ids=lambda one: one.name)
@@ -65,7 +65,7 @@ def test_sixteen_bits_are_used_where_the_precision_says_so(precision):
 
     job = MeasuredModel(MeasurementPoint("mlp-mini", 64, "inference", precision, 2), "cpu")
     assert (torch.bfloat16 if precision == "bf16" else torch.float32) == next(job.model.parameters()).dtype
-    assert torch.bfloat16 == job.ready()().dtype
+    assert job.ready()().dtype == torch.bfloat16
 
 
 def test_decoding_with_the_cache_agrees_with_the_whole_sequence():

@@ -1,4 +1,4 @@
-"""What a request costs under each site's charge rule; pure arithmetic on published formulas."""
+"""Cost of a request under each site's charge rule, from published formulas."""
 
 import math
 from collections.abc import Callable
@@ -10,11 +10,11 @@ from leadline.core.units import GIB
 
 
 def compute_charge(billing: Billing, request: ResourceSpec, hours: float, node: NodeType) -> float | None:
-    """Return what ``request`` costs for ``hours`` on nodes of that type, in ``billing.currency``.
+    """Return the cost of ``request`` for ``hours`` on nodes of that type, in ``billing.currency``.
 
-    ``None`` when a rate that the request needs is not known; 0.0 where the queue is free. What the request leaves to
-    the site (cores, memory) is charged as the rule does: a job over several nodes pays for whole nodes under
-    ``CORES_AND_GPUS``, and the minimum charge applies once.
+    The result is ``None`` if a required rate is unknown, and 0.0 where the queue is free. Cores and memory that the
+    request leaves open follow the rule's defaults. Under ``CORES_AND_GPUS``, a job over several nodes pays for whole
+    nodes. The minimum charge applies once.
 
     Raises:
         InvalidInput: ``hours`` is negative or not a number.
@@ -30,9 +30,9 @@ def compute_charge(billing: Billing, request: ResourceSpec, hours: float, node: 
 
 
 def effective_cores(request: ResourceSpec, node: NodeType, memory_bytes_per_core: int | None) -> float | None:
-    """Return cores, or the memory's worth of cores where that is more, over all nodes (OSC's effective cores).
+    """Return the cores over all nodes, or the memory's equivalent if larger (OSC's effective cores).
 
-    Without a core count in the request the whole node counts; ``None`` when the node's cores are not known either.
+    Without a core count in the request, the whole node counts; ``None`` if the node's cores are unknown.
     """
     cores = _cores_per_node(request, node)
     if cores is None:
@@ -61,7 +61,7 @@ def _core_hours(billing: Billing, request: ResourceSpec, node: NodeType) -> floa
 
 
 def _gpu_hours(billing: Billing, request: ResourceSpec, node: NodeType) -> float | None:
-    """Charge the largest of the GPUs, the cores' share and the memory's share, counted in GPUs."""
+    """Charge the largest of the GPUs, the cores' share and the memory's share, in GPUs."""
     shares = [float(request.gpus_per_node)]
     cores = None if request.cores_per_task is None else _cores_per_node(request, node)
     if billing.cores_per_gpu and cores:
@@ -94,9 +94,9 @@ def _gpu_weight(billing: Billing, request: ResourceSpec) -> float:
 
 
 def _largest_or_sum(
-    billing: Billing, request: ResourceSpec, node: NodeType, joined: Callable[[list[float]], float]
+    billing: Billing, request: ResourceSpec, node: NodeType, combine: Callable[[list[float]], float]
 ) -> float | None:
-    """Weigh cores, memory and nodes, and join them; ``None`` where something that has a weight is not known."""
+    """Weight cores, memory and nodes and combine them; ``None`` if a weighted amount is unknown."""
     cores = _cores_per_node(request, node)
     memory = request.memory_bytes_per_node or node.memory_bytes
     if not request.memory_bytes_per_node and billing.memory_bytes_per_core and cores is not None:
@@ -106,9 +106,9 @@ def _largest_or_sum(
         (None if memory is None else memory / GIB, billing.gib_hour),
         (1.0, billing.node_hour),
     )
-    weighed = [_times(amount, rate) for amount, rate in amounts if rate]
-    known = [one * request.nodes for one in weighed if one is not None]
-    return joined([0.0, *known]) if len(known) == len(weighed) else None
+    weighted = [_times(amount, rate) for amount, rate in amounts if rate]
+    costs = [cost * request.nodes for cost in weighted if cost is not None]
+    return combine([0.0, *costs]) if len(costs) == len(weighted) else None
 
 
 _RULES = {
@@ -134,7 +134,7 @@ def _whole(amount: float | None, billing: Billing) -> float | None:
 
 
 def _times(amount: float | None, rate: float | None) -> float | None:
-    """Multiply; nothing costs nothing even where the rate is not known."""
+    """Multiply; an amount of 0 costs 0 even at an unknown rate."""
     if amount == 0:
         return 0.0
     return None if amount is None or rate is None else amount * rate

@@ -1,4 +1,4 @@
-"""Say what differs between two looks at a system, in sentences and by field; pure values."""
+"""Differences between two snapshots of a system, by field and in sentences."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -7,68 +7,75 @@ from leadline.core.systems import UNLISTED_NODES, Billing, FieldChange, Partitio
 from leadline.core.units import format_bytes, format_duration
 
 Key = tuple[str, str, str]
-"""Queue, node type and QOS: what stays the same of a partition while its figures change."""
+"""Queue, node type and QOS: the identity of a partition while its values change."""
 
 
 def compare_systems(before: System | None, after: System) -> SystemChange:
-    """Return the changes of a system since ``before``, in the order of its partitions; none without a ``before``."""
+    """Return the changes of a system since ``before``, in partition order; none without a ``before``."""
     if before is None:
         return SystemChange(None, after)
     old, new = _by_key(before), _by_key(after)
-    changes = [*_gone(old, new), *_come(old, new)]
+    changes = [*_removed(old, new), *_added(old, new)]
     for key in new:
         if key in old:
             changes += _partition(old[key], new[key])
+    # A snapshot without accounting shows wider limits; reporting them would be a false alarm.
     if not _is_comparable(before, after):
-        changes = [one for one in changes if one.kind != "limit"]
-    changes += _scheduling(before.scheduling or Scheduling(), after.scheduling or Scheduling())
+        changes = [change for change in changes if change.kind != "limit"]
+    scheduling = (before.scheduling or Scheduling(), after.scheduling or Scheduling())
+    changes += _fields("scheduling", "", *scheduling, _SCHEDULING)
     return SystemChange(before, after, tuple(changes))
 
 
 def _by_key(system: System) -> dict[Key, Partition]:
-    return {(one.queue or one.name, one.node.name, one.rules.qos or ""): one for one in system.partitions}
+    return {
+        (partition.queue or partition.name, partition.node.name, partition.rules.qos or ""): partition
+        for partition in system.partitions
+    }
 
 
 def _is_comparable(before: System, after: System) -> bool:
-    """Whether the limits of QOS and accounts are in both, or in neither."""
-    first, second = (one.scheduling or Scheduling() for one in (before, after))
+    """True if both or neither snapshot includes the limits of QOS and accounts."""
+    first, second = (system.scheduling or Scheduling() for system in (before, after))
     return False not in (first.accounting_answered, second.accounting_answered)
 
 
-def _gone(old: dict[Key, Partition], new: dict[Key, Partition]) -> Iterator[FieldChange]:
-    queues, said = {key[0] for key in new}, set()
-    for (queue, node, qos), one in old.items():
+def _removed(old: dict[Key, Partition], new: dict[Key, Partition]) -> Iterator[FieldChange]:
+    queues, reported = {key[0] for key in new}, set()
+    for (queue, node, qos), partition in old.items():
         if (queue, node, qos) in new:
             continue
         if queue not in queues:
-            if queue not in said:
-                said.add(queue)
+            if queue not in reported:
+                reported.add(queue)
                 yield FieldChange("partition", queue, "partition", queue, None, f"partition {queue} is gone")
         elif UNLISTED_NODES in (nodes := {key[1] for key in new if key[0] == queue}):
-            if queue not in said:
-                said.add(queue)
+            if queue not in reported:
+                reported.add(queue)
                 yield FieldChange(
                     "nodes", queue, "node", node, None, f"{queue}: Slurm does not show its nodes any more"
                 )
         elif node not in nodes:
-            yield FieldChange("nodes", queue, "node", node, None, f"{queue} has no nodes {_described(one)} any more")
+            yield FieldChange(
+                "nodes", queue, "node", node, None, f"{queue} has no nodes {_described(partition)} any more"
+            )
         else:
             yield FieldChange("limit", queue, "qos", qos, None, f"{queue} lets no more through with QOS {qos}")
 
 
-def _come(old: dict[Key, Partition], new: dict[Key, Partition]) -> Iterator[FieldChange]:
-    queues, said = {key[0] for key in old}, set()
-    for (queue, node, qos), one in new.items():
+def _added(old: dict[Key, Partition], new: dict[Key, Partition]) -> Iterator[FieldChange]:
+    queues, reported = {key[0] for key in old}, set()
+    for (queue, node, qos), partition in new.items():
         if (queue, node, qos) in old:
             continue
         if queue not in queues:
-            if queue not in said:
-                said.add(queue)
+            if queue not in reported:
+                reported.add(queue)
                 yield FieldChange("partition", queue, "partition", None, queue, f"partition {queue} is new")
         elif node == UNLISTED_NODES:
             continue
         elif node not in {key[1] for key in old if key[0] == queue}:
-            yield FieldChange("nodes", queue, "node", None, node, f"{queue} has nodes {_described(one)} now")
+            yield FieldChange("nodes", queue, "node", None, node, f"{queue} has nodes {_described(partition)} now")
         else:
             yield FieldChange("limit", queue, "qos", None, qos, f"{queue} lets more through with QOS {qos} now")
 
@@ -81,42 +88,45 @@ def _described(partition: Partition) -> str:
     return f"of type {node.name} ({', '.join(parts)})" if parts else f"of type {node.name}"
 
 
-def _plain(value: Any) -> str:  # noqa: ANN401 - any field of a noun
-    return (
-        "yes" if value is True else "no" if value is False else f"{value:g}" if isinstance(value, float) else f"{value}"
-    )
+def _format_plain(value: Any) -> str:  # noqa: ANN401 - any field of a noun
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value:g}" if isinstance(value, float) else f"{value}"
 
 
-_LIMITS: tuple[tuple[str, str, Callable[[Any], str]], ...] = (
+Fields = tuple[tuple[str, str, Callable[[Any], str]], ...]
+"""(field, label, formatter) of the fields to compare."""
+
+_LIMITS: Fields = (
     ("max_walltime_s", "the limit of walltime", format_duration),
-    ("min_nodes", "the least number of nodes", _plain),
-    ("max_nodes", "the largest number of nodes", _plain),
-    ("min_cores", "the least number of cores", _plain),
-    ("max_cores", "the largest number of cores", _plain),
-    ("max_gpus", "the largest number of GPUs", _plain),
-    ("max_submitted_jobs", "the number of jobs a user may have", _plain),
+    ("min_nodes", "the least number of nodes", _format_plain),
+    ("max_nodes", "the largest number of nodes", _format_plain),
+    ("min_cores", "the least number of cores", _format_plain),
+    ("max_cores", "the largest number of cores", _format_plain),
+    ("max_gpus", "the largest number of GPUs", _format_plain),
+    ("max_submitted_jobs", "the number of jobs a user may have", _format_plain),
 )
-_NODE: tuple[tuple[str, str, Callable[[Any], str]], ...] = (
-    ("count", "the number of nodes", _plain),
+_NODE: Fields = (
+    ("count", "the number of nodes", _format_plain),
     ("memory_bytes", "the memory of a node", format_bytes),
-    ("cores", "the cores of a node", _plain),
+    ("cores", "the cores of a node", _format_plain),
     ("usable_memory_bytes", "the memory of a node that jobs may have", format_bytes),
-    ("device", "the GPU", _plain),
-    ("processor", "the processor", _plain),
-    ("gpus", "the GPUs of a node", _plain),
+    ("device", "the GPU", _format_plain),
+    ("processor", "the processor", _format_plain),
+    ("gpus", "the GPUs of a node", _format_plain),
 )
-_ACCESS: tuple[tuple[str, str, Callable[[Any], str]], ...] = (
-    ("restricted", "closed to you", _plain),
-    ("preemptible", "preemptible", _plain),
+_ACCESS: Fields = (
+    ("restricted", "closed to you", _format_plain),
+    ("preemptible", "preemptible", _format_plain),
     ("default_memory_bytes_per_core", "the memory a core has by default", format_bytes),
-    ("note", "its note", _plain),
+    ("note", "its note", _format_plain),
 )
-_SCHEDULING: tuple[tuple[str, str, Callable[[Any], str]], ...] = (
-    ("version", "Slurm's version", _plain),
-    ("rejects_beyond_limits", "jobs beyond a limit are refused when submitted", _plain),
-    ("max_array_size", "the largest job array", _plain),
+_SCHEDULING: Fields = (
+    ("version", "Slurm's version", _format_plain),
+    ("rejects_beyond_limits", "jobs beyond a limit are refused when submitted", _format_plain),
+    ("max_array_size", "the largest job array", _format_plain),
     ("sampling_interval_s", "the interval at which memory is sampled", format_duration),
-    ("preemption", "preemption", _plain),
+    ("preemption", "preemption", _format_plain),
 )
 
 
@@ -128,30 +138,24 @@ def _partition(old: Partition, new: Partition) -> Iterator[FieldChange]:
     before, after = _price(old.billing), _price(new.billing)
     if before != after:
         yield FieldChange("price", name, "billing", before, after, f"{name}: the price was {before}, and is {after}")
-    for word in ("constraint", "gpu_option", "whole_nodes"):
-        first, second = getattr(old.rules, word), getattr(new.rules, word)
+    for rule in ("constraint", "gpu_option", "whole_nodes"):
+        first, second = getattr(old.rules, rule), getattr(new.rules, rule)
         if first != second:
-            what = word.replace("_", " ")
-            yield FieldChange("access", name, word, first, second, _sentence(name, what, first, second, _plain))
+            label = rule.replace("_", " ")
+            yield FieldChange("access", name, rule, first, second, _sentence(name, label, first, second, _format_plain))
 
 
 def _price(billing: Billing | None) -> str:
     return "not known" if billing is None else billing.price_text()
 
 
-def _scheduling(old: Scheduling, new: Scheduling) -> Iterator[FieldChange]:
-    yield from _fields("scheduling", "", old, new, _SCHEDULING)
-
-
-def _fields(
-    kind: str, place: str, old: object, new: object, fields: tuple[tuple[str, str, Callable[[Any], str]], ...]
-) -> Iterator[FieldChange]:
-    for name, words, written in fields:
+def _fields(kind: str, place: str, old: object, new: object, fields: Fields) -> Iterator[FieldChange]:
+    for name, label, format_value in fields:
         before, after = getattr(old, name), getattr(new, name)
         if before != after:
-            yield FieldChange(kind, place, name, before, after, _sentence(place, words, before, after, written))
+            yield FieldChange(kind, place, name, before, after, _sentence(place, label, before, after, format_value))
 
 
-def _sentence(place: str, words: str, before: object, after: object, written: Callable[[Any], str]) -> str:
-    first, second = (("none" if one in (None, "") else written(one)) for one in (before, after))
-    return f"{place}: {words} was {first}, and is {second}" if place else f"{words} was {first}, and is {second}"
+def _sentence(place: str, label: str, before: object, after: object, format_value: Callable[[Any], str]) -> str:
+    first, second = (("none" if value in (None, "") else format_value(value)) for value in (before, after))
+    return f"{place}: {label} was {first}, and is {second}" if place else f"{label} was {first}, and is {second}"

@@ -1,4 +1,4 @@
-"""Read the catalog: the shipped files, and the user's own folder, whose entries win."""
+"""Read the catalog: the shipped files and the user's folder, whose entries win."""
 
 from collections.abc import Iterable, Sequence
 from functools import cached_property
@@ -17,12 +17,13 @@ T = TypeVar("T", Device, System)
 
 DEVICES = "devices"
 SITES = "sites"
-"""Sub-folders of a user's catalog folder: TOML files, and the JSON records that ``leadline calibrate`` writes."""
+"""Subfolder of a user's catalog folder, beside ``devices``; the latter also holds the JSON records of ``leadline
+calibrate``."""
 ADDITIONS = "additions"
-"""The sub-folder of what is laid over the site's file of the same name: a TOML file of any of its keys."""
+"""Subfolder of TOML files that override keys of the site file of the same name."""
 
 VENDOR_WORDS = frozenset({"nvidia", "amd", "instinct", "tesla", "geforce"})
-"""Words that drivers put before a device's name, as in ``NVIDIA A100-SXM4-40GB`` or ``Tesla T4``."""
+"""Words before the device name in driver names, as in ``NVIDIA A100-SXM4-40GB`` or ``Tesla T4``."""
 
 
 class TomlCatalog:
@@ -40,51 +41,53 @@ class TomlCatalog:
         return list(self._systems.values())
 
     def device(self, name: str) -> Device:
-        """Return the device of that name or alias, or of what a driver calls it; ``UnknownName`` if there is none."""
+        """Return the device of that name, alias or driver name; ``UnknownName`` if there is none."""
         if name in self._devices:
             return self._devices[name]
-        for form in (str.casefold, _plain):
+        for form in (str.casefold, _normalized):
             for device in self._devices.values():
                 if form(name) in map(form, (device.name, *device.aliases)):
                     return device
         raise UnknownName("device", name, [*self._devices, *(a for d in self._devices.values() for a in d.aliases)])
 
     def system(self, name: str) -> System:
-        """Return the system of that name, alias or ``SITE-NAME``, whatever its case; ``UnknownName`` if none."""
+        """Return the system of that name, alias or ``SITE-NAME``, ignoring case; ``UnknownName`` if none."""
         folded = name.casefold()
         for system in self._systems.values():
             names = (system.name, *system.aliases, f"{system.site}-{system.name}")
-            if folded in (known.casefold() for known in names):
+            if folded in (candidate.casefold() for candidate in names):
                 return system
         raise UnknownName("system", name, self._systems)
 
     @cached_property
     def _devices(self) -> dict[str, Device]:
         shipped = read_devices((_shipped() / "devices.toml").read_text(encoding="utf-8"), "the shipped devices.toml")
-        own = [device for path in self._own(DEVICES, "toml") for device in read_devices(_text(path), str(path))]
-        records = [from_json(_text(path), Device, label=str(path)) for path in self._own(DEVICES, "json")]
-        return _first_wins([*records, *own, *shipped])
+        user_devices = [
+            device for path in self._user_files(DEVICES, "toml") for device in read_devices(_text(path), str(path))
+        ]
+        records = [from_json(_text(path), Device, label=str(path)) for path in self._user_files(DEVICES, "json")]
+        return _first_wins([*records, *user_devices, *shipped])
 
     @cached_property
     def _systems(self) -> dict[str, System]:
         sites = sorted(_shipped_sites(), key=lambda entry: entry.name)
-        shipped = [one for entry in sites for one in read_site(entry.read_text(encoding="utf-8"), entry.name)]
-        own = [system for path in self._own(SITES, "toml") for system in self._site(path)]
-        return _first_wins([*own, *shipped])
+        shipped = [system for entry in sites for system in read_site(entry.read_text(encoding="utf-8"), entry.name)]
+        user_systems = [system for path in self._user_files(SITES, "toml") for system in self._site(path)]
+        return _first_wins([*user_systems, *shipped])
 
     def _site(self, path: Path) -> list[System]:
-        """Return the systems of a user's file, with what the file of that name among the additions lays over it."""
+        """Return the systems of a user's file, merged with the additions of the same file name."""
         additions = path.parent.parent / ADDITIONS / path.name
         if not additions.exists():
             return read_site(_text(path), str(path))
         return read_site(_text(path), str(path), additions=(_text(additions), str(additions)))
 
-    def _own(self, kind: str, form: str) -> list[Path]:
+    def _user_files(self, kind: str, form: str) -> list[Path]:
         return [] if self._folder is None else sorted((self._folder / kind).glob(f"*.{form}"))
 
 
-def _plain(name: str) -> str:
-    """Return a device's name without its maker, hyphens and case."""
+def _normalized(name: str) -> str:
+    """Return a device name without vendor, hyphens and case."""
     return " ".join(word for word in name.casefold().replace("-", " ").split() if word not in VENDOR_WORDS)
 
 
@@ -104,7 +107,7 @@ def _text(path: Path) -> str:
 
 
 def _first_wins(entries: Iterable[T]) -> dict[str, T]:
-    found: dict[str, T] = {}
+    by_name: dict[str, T] = {}
     for entry in entries:
-        found.setdefault(entry.name, entry)
-    return found
+        by_name.setdefault(entry.name, entry)
+    return by_name

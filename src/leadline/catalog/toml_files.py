@@ -1,4 +1,8 @@
-"""Lay what a user writes of a site over the file that describes it, so that either can be renewed by itself."""
+"""The TOML files of the catalog, and their conversion to devices and systems.
+
+A row class describes a table of a file. Its fields have the names of the noun's fields, or the same name with a
+practical unit (``memory_gib`` for ``memory_bytes``). Conversion matches them by name.
+"""
 
 from collections.abc import Mapping
 from dataclasses import fields
@@ -26,19 +30,18 @@ from leadline.core.units import GB, GIB, HOUR_S, MIB
 def merge_tables(file: Mapping[str, Any], additions: Mapping[str, Any]) -> dict[str, Any]:
     """Return ``file`` with the values of ``additions`` in place of its own.
 
-    Tables are laid over key by key, and lists of tables that have names (systems, partitions) by these names; what is
-    new is added at the end.
+    Tables merge key by key. Lists of named tables (systems, partitions) merge by name, with new entries at the end.
     """
     merged = dict(file)
     for key, value in additions.items():
-        merged[key] = _laid_over(merged[key], value) if key in merged else value
+        merged[key] = _merge_values(merged[key], value) if key in merged else value
     return merged
 
 
-def _laid_over(old: Any, new: Any) -> Any:  # noqa: ANN401 - plain values of TOML
+def _merge_values(old: Any, new: Any) -> Any:  # noqa: ANN401 - plain values of TOML
     if isinstance(old, Mapping) and isinstance(new, Mapping):
         return merge_tables(old, new)
-    if _are_named(old) and _are_named(new):
+    if _are_named_tables(old) and _are_named_tables(new):
         rows = {row["name"]: row for row in old}
         for row in new:
             rows[row["name"]] = merge_tables(rows.get(row["name"], {}), row)
@@ -46,7 +49,7 @@ def _laid_over(old: Any, new: Any) -> Any:  # noqa: ANN401 - plain values of TOM
     return new
 
 
-def _are_named(value: Any) -> bool:  # noqa: ANN401 - plain values of TOML
+def _are_named_tables(value: Any) -> bool:  # noqa: ANN401 - plain values of TOML
     return isinstance(value, list) and all(isinstance(row, Mapping) and "name" in row for row in value)
 
 
@@ -59,11 +62,11 @@ UNITS: dict[str, tuple[str, float]] = {
     "_mhz": ("_hz", 1e6),
     "_walltime_h": ("_walltime_s", HOUR_S),
 }
-"""A unit in the name of a row's field → the base unit in the noun's name, and how many of it one is."""
+"""Unit in the name of a row's field → base unit in the noun's name, and the factor between them."""
 
 
 class DeviceRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One ``[[devices]]`` block; units stand in the names."""
+    """One ``[[devices]]`` block; the names hold the units."""
 
     name: str
     vendor: str
@@ -91,10 +94,10 @@ class DeviceRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     calibration: Calibration | None = None
 
     def device(self) -> Device:
-        """Return the row as a device, in base units."""
+        """Convert the row to a device in base units."""
         peaks = {dtype: rate * 1e12 for dtype, rate in self.tflops.items()}
         clock_mhz = self.boost_mhz or self.base_mhz
-        return _made(Device, self, peak_flops_per_s=peaks, boost_hz=clock_mhz and clock_mhz * 1e6)
+        return _convert(Device, self, peak_flops_per_s=peaks, boost_hz=clock_mhz and clock_mhz * 1e6)
 
 
 class DevicesFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -141,7 +144,7 @@ class NodeRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class RulesRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One ``[systems.rules.NAME]`` table; without ``gpu_option`` the partition alone gives the GPUs."""
+    """One ``[systems.rules.NAME]`` table; without ``gpu_option`` the partition alone assigns the GPUs."""
 
     rejects: tuple[str, ...] = ()
     requires: tuple[str, ...] = ()
@@ -154,7 +157,7 @@ class RulesRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class PartitionRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One row of ``partitions``; ``node``, ``billing`` and ``rules`` name tables of the same system.
 
-    ``price`` is an instance's price an hour, for the clouds.
+    ``price`` is the hourly price of a cloud instance.
     """
 
     name: str
@@ -185,7 +188,7 @@ class PartitionRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class SchedulingRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The ``[systems.scheduling]`` table, of a system whose scheduler was asked."""
+    """The ``[systems.scheduling]`` table of a probed system."""
 
     version: str = ""
     rejects_beyond_limits: bool | None = None
@@ -213,23 +216,23 @@ class SystemRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     as_of: str = ""
     note: str = ""
 
-    def system(self, site: str, what: str) -> System:
-        """Return the block as a system; ``what`` names the file in errors."""
-        partitions = tuple(self._partition(row, what) for row in self.partitions)
-        scheduling = None if self.scheduling is None else _made(Scheduling, self.scheduling)
-        return _made(System, self, site=site, partitions=partitions, scheduling=scheduling)
+    def system(self, site: str, label: str) -> System:
+        """Convert the block to a system; ``label`` names the file in errors."""
+        partitions = tuple(self._partition(row, label) for row in self.partitions)
+        scheduling = None if self.scheduling is None else _convert(Scheduling, self.scheduling)
+        return _convert(System, self, site=site, partitions=partitions, scheduling=scheduling)
 
-    def _partition(self, row: PartitionRow, what: str) -> Partition:
-        """Return a row of ``partitions`` with the tables that it names; what it leaves open is the system's."""
-        where = f"{what}: {self.name}:{row.name}"
-        node = _entry(self.nodes, row.node, where, "nodes")
-        billing = None if row.billing is None else _entry(self.billing, row.billing, where, "billing")
-        rules = None if row.rules is None else _entry(self.rules, row.rules, where, "rules")
-        return _made(
+    def _partition(self, row: PartitionRow, label: str) -> Partition:
+        """Convert a row of ``partitions`` with its tables; the system supplies missing provenance."""
+        place = f"{label}: {self.name}:{row.name}"
+        node = _entry(self.nodes, row.node, place, "nodes")
+        billing = None if row.billing is None else _entry(self.billing, row.billing, place, "billing")
+        rules = None if row.rules is None else _entry(self.rules, row.rules, place, "rules")
+        return _convert(
             Partition,
             row,
-            node=_made(NodeType, node, name=node.name or row.node),
-            limits=_made(Limits, row),
+            node=_convert(NodeType, node, name=node.name or row.node),
+            limits=_convert(Limits, row),
             billing=None if billing is None else _billing(billing, row),
             rules=_rules(rules, row),
             confidence=row.confidence or self.confidence,
@@ -246,33 +249,37 @@ class SiteFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     systems: tuple[SystemRow, ...]
 
 
-def read_devices(text: str, what: str) -> list[Device]:
-    """Return the devices of a file; ``what`` names it in errors.
+def read_devices(text: str, label: str) -> list[Device]:
+    """Parse the devices of a file; ``label`` names it in errors.
 
     Raises:
         InvalidInput: broken TOML (with its line), an unknown field, or a value of the wrong type.
     """
-    return [row.device() for row in from_toml(text, DevicesFile, label=what).devices]
+    return [row.device() for row in from_toml(text, DevicesFile, label=label).devices]
 
 
-def read_site(text: str, what: str, additions: tuple[str, str] | None = None) -> list[System]:
-    """Return the systems of a site's file; errors as in ``read_devices``, and for a table that is not there.
+def read_site(text: str, label: str, additions: tuple[str, str] | None = None) -> list[System]:
+    """Parse the systems of a site's file; ``label`` names it in errors.
 
-    ``additions`` are the text and the name of a file of any of its keys, which is laid over it; what it says of a
-    partition that the file does not have, and that it does not describe whole, is passed over.
+    ``additions`` are the text and name of a second file that overrides any keys. Its incomplete partitions that the
+    first file lacks are ignored.
+
+    Raises:
+        InvalidInput: as in ``read_devices``, or a partition names a missing table.
     """
-    site = from_toml(text, SiteFile, label=what)
+    site = from_toml(text, SiteFile, label=label)
     if additions is not None:
-        added, what = additions
-        merged = merge_tables(parse_toml(text, label=what), parse_toml(added, label=what))
+        added_text, label = additions
+        merged = merge_tables(parse_toml(text, label=label), parse_toml(added_text, label=label))
+        # The probe of a later day may drop a partition that the user has annotated.
         for system in merged["systems"]:
             system["partitions"] = [row for row in system.get("partitions", ()) if "node" in row]
-        site = convert_toml(merged, SiteFile, text=added, label=what)
-    return [row.system(site.site, what) for row in site.systems]
+        site = convert_toml(merged, SiteFile, text=added_text, label=label)
+    return [row.system(site.site, label) for row in site.systems]
 
 
 def device_row(device: Device) -> dict[str, Any]:
-    """Return a device as the plain values of a ``[[devices]]`` block, absent figures left out."""
+    """Return a device as the plain values of a ``[[devices]]`` block, without absent numbers."""
     values = {"tflops": {dtype: rate / 1e12 for dtype, rate in device.peak_flops_per_s.items()}}
     for name in DeviceRow.__struct_fields__:
         noun_name, factor = unit_conversion(name)
@@ -282,54 +289,56 @@ def device_row(device: Device) -> dict[str, Any]:
     return {name: value for name, value in msgspec.to_builtins(values).items() if value not in (None, "", [], {}, ())}
 
 
-def _entry(table: dict[str, Any], name: str, where: str, kind: str) -> Any:  # noqa: ANN401 - the type is the table's
+def _entry(table: dict[str, Any], name: str, place: str, kind: str) -> Any:  # noqa: ANN401 - the type is the table's
     if name not in table:
-        known = ", ".join(table) or "none"
-        raise InvalidInput(f"{where} names the {kind} table {name!r}, which the system does not have (it has {known})")
+        names = ", ".join(table) or "none"
+        raise InvalidInput(f"{place} names the {kind} table {name!r}, which the system does not have (it has {names})")
     return table[name]
 
 
 def _billing(row: BillingRow, partition: PartitionRow) -> Billing:
-    """Return the charge of one partition: an instance's own price is its node's."""
+    """Return the billing of one partition; an instance's price becomes the node rate."""
     node_hour = row.node_hour if partition.price is None else partition.price
-    return _made(Billing, row, node_hour=node_hour, charge_factor=partition.charge_factor)
+    return _convert(Billing, row, node_hour=node_hour, charge_factor=partition.charge_factor)
 
 
 def _rules(rules: RulesRow | None, row: PartitionRow) -> SubmitRules:
-    """Return the site's rules with the row's own QOS and constraint; without rules, Slurm's usual ones."""
+    """Return the site's rules with the row's QOS and constraint; without rules, Slurm's usual ones."""
     if rules is None:
         return SubmitRules(constraint=row.constraint, qos=row.qos)
-    return _made(SubmitRules, rules, constraint=row.constraint, qos=row.qos)
+    return _convert(SubmitRules, rules, constraint=row.constraint, qos=row.qos)
 
 
-def _made(noun: type[Noun], row: msgspec.Struct, **given: object) -> Noun:
-    """Return the noun with the fields that a row shares with it, in base units; those ``given`` win."""
+def _convert(noun: type[Noun], row: msgspec.Struct, **overrides: object) -> Noun:
+    """Convert a row to a noun by shared fields, in base units; ``overrides`` win."""
     shared: dict[str, Any] = {}
-    kind: Any = noun  # for mypy, to which a dataclass's type is not hashable
-    for name, noun_name, factor in _shared(type(row), kind):
+    kind: Any = noun  # mypy does not accept a dataclass type as hashable
+    for name, noun_name, factor in _shared_fields(type(row), kind):
         value = getattr(row, name)
-        shared[noun_name] = value if factor is None or value is None else _scaled(value, factor, noun_name)
-    return noun(**{**shared, **given})
+        shared[noun_name] = value if factor is None or value is None else _to_base_unit(value, factor, noun_name)
+    return noun(**{**shared, **overrides})
 
 
 @cache
-def _shared(row: type[msgspec.Struct], noun: type[Any]) -> list[tuple[str, str, float | None]]:
-    """Return (the row's name, the noun's name, base units in one of the row's) for each field that both have."""
+def _shared_fields(row: type[msgspec.Struct], noun: type[Any]) -> list[tuple[str, str, float | None]]:
+    """Return (row field, noun field, factor to base units) for each field that both have."""
     names = {field.name for field in fields(noun)}
-    both = [(name, *unit_conversion(name)) for name in row.__struct_fields__]
-    return [(name, noun_name, factor) for name, noun_name, factor in both if noun_name in names]
+    conversions = [(name, *unit_conversion(name)) for name in row.__struct_fields__]
+    return [(name, noun_name, factor) for name, noun_name, factor in conversions if noun_name in names]
 
 
 def unit_conversion(name: str) -> tuple[str, float | None]:
-    """Return a noun's name for a row's field, and what one of the row's units is in base units; ``None`` as it is."""
+    """Return the noun field for a row field, and the factor to base units; ``None`` if the unit is the same."""
+    # The first match wins: _gb_per_s comes before its parts.
     for unit, (base, factor) in UNITS.items():
         if unit in name:
             return name.replace(unit, base), factor
     return name, None
 
 
-def _scaled(value: float, factor: float, noun_name: str) -> float:
-    """Return a value in base units; bytes are whole, and a limit of whole minutes stays one though written in hours."""
+def _to_base_unit(value: float, factor: float, noun_name: str) -> float:
+    """Convert a value to base units; bytes are integers, and walltimes in hours keep whole minutes."""
+    # 0.0833 h is meant as 5 minutes; rounding removes the noise of the binary fraction.
     if noun_name.endswith("_walltime_s"):
         return round(value * factor, 6)
     return value * factor if noun_name.endswith(("_per_s", "_s", "_hz")) else round(value * factor)

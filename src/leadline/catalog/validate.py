@@ -1,4 +1,4 @@
-"""Refuse catalog entries that cannot be true: zero prices, sparse peaks, unknown devices, stale or sourceless rows."""
+"""Catalog validation: zero prices, sparse peaks, unknown devices, stale or unsourced rows."""
 
 import re
 from collections import Counter
@@ -10,17 +10,17 @@ from leadline.core.hardware import Device, DeviceKind
 from leadline.core.systems import Billing, Partition, System
 
 HALF_TO_SINGLE = {"Volta": 8.2, "Turing": 8.2, "Ampere": 16.2, "Ada": 4.2, "Hopper": 15.0, "Blackwell": 32.0}
-"""Largest dense 16-bit matrix rate ÷ float32 rate among an architecture's products, by their data sheets."""
+"""Largest dense 16-bit matrix rate ÷ float32 rate among an architecture's products, from data sheets."""
 
 PRICE_YEARS = 3
-"""A price older than this is stale."""
+"""Age in years at which a price is stale."""
 
 _YEAR = re.compile(r"\b(19|20)\d{2}\b")
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that is wrong with an entry; an error makes the catalog unusable, a warning is for its keeper."""
+    """A problem of one entry; an error makes the catalog unusable, a warning is for its maintainer."""
 
     entry: str
     problem: str
@@ -29,38 +29,38 @@ class Finding:
 
 
 def validate_catalog(devices: Sequence[Device], systems: Sequence[System], today: date) -> list[Finding]:
-    """Return what is wrong with the catalog, errors first."""
+    """Return the problems of the catalog, errors first."""
     names = {name.casefold() for device in devices for name in (device.name, *device.aliases)}
-    found = [
+    findings = [
         *_duplicates("device", (device.name for device in devices)),
         *_duplicates("system", (system.name for system in systems)),
     ]
     for device in devices:
-        found.extend(_device(device))
+        findings.extend(_device(device))
     for system in systems:
-        found.extend(_duplicates(f"partition of {system.name}", (one.name for one in system.partitions)))
+        findings.extend(_duplicates(f"partition of {system.name}", (row.name for row in system.partitions)))
         if not system.source:
-            found.append(Finding(system.name, "has no source", "say where its figures were found"))
+            findings.append(Finding(system.name, "has no source", "add its source"))
         for partition in system.partitions:
-            found.extend(_partition(system, partition, names, today))
-    return sorted(found, key=lambda finding: not finding.error)
+            findings.extend(_partition(system, partition, names, today))
+    return sorted(findings, key=lambda finding: not finding.error)
 
 
 def _device(device: Device) -> Iterator[Finding]:
     if not device.source:
-        yield Finding(device.name, "has no source", "say where its figures were found")
-    for figure in fields(device):
-        value = getattr(device, figure.name)
+        yield Finding(device.name, "has no source", "add its source")
+    for spec in fields(device):
+        value = getattr(device, spec.name)
         if isinstance(value, int | float) and not isinstance(value, bool) and value <= 0:
-            yield Finding(device.name, f"{figure.name} is {value:g}", "leave out what is not known; it is never zero")
+            yield Finding(device.name, f"{spec.name} is {value:g}", "leave out an unknown value instead of 0")
     for dtype, peak in device.peak_flops_per_s.items():
         if peak <= 0:
-            yield Finding(device.name, f"its {dtype} peak is {peak:g}", "leave out what is not known; it is never zero")
+            yield Finding(device.name, f"its {dtype} peak is {peak:g}", "leave out an unknown value instead of 0")
     yield from _peaks(device)
 
 
 def _peaks(device: Device) -> Iterator[Finding]:
-    """Find peaks that break the ratios every dense part keeps: a sparse figure is twice its dense one."""
+    """Find peaks outside the ratios of dense hardware: a sparse peak is twice the dense one."""
     peaks = device.peak_flops_per_s
     half = peaks.get("float16") or peaks.get("bfloat16")
     for narrow in ("float8", "int8"):
@@ -73,8 +73,8 @@ def _peaks(device: Device) -> Iterator[Finding]:
     tf32 = peaks.get("tf32")
     if half and tf32 and half > 2.1 * tf32 and device.kind is DeviceKind.GPU:
         yield Finding(device.name, f"its 16-bit peak is {half / tf32:.1f} × its tf32 peak", "give the dense figure")
-    single, most = peaks.get("float32"), HALF_TO_SINGLE.get((device.architecture or "-").split()[0])
-    if half and single and most and half > most * single:
+    single, max_ratio = peaks.get("float32"), HALF_TO_SINGLE.get((device.architecture or "-").split()[0])
+    if half and single and max_ratio and half > max_ratio * single:
         yield Finding(
             device.name, f"its 16-bit peak is {half / single:.0f} × its float32 peak", "give the dense figure"
         )
@@ -82,12 +82,12 @@ def _peaks(device: Device) -> Iterator[Finding]:
 
 
 def _clock(device: Device) -> Iterator[Finding]:
-    """Compare the float32 peak with units × lanes × 2 × clock, where all are given."""
+    """Compare the float32 peak with units × lanes × 2 × clock, if all are known."""
     peak = device.peak_flops_per_s.get("float32")
     if device.kind is DeviceKind.GPU and peak and device.compute_units and device.lanes_per_unit and device.boost_hz:
         possible = 2 * device.compute_units * device.lanes_per_unit * device.boost_hz
         if peak > 2.1 * possible:
-            yield Finding(device.name, f"its float32 peak is {peak / possible:.1f} × what its units and clock allow",
+            yield Finding(device.name, f"its float32 peak is {peak / possible:.1f} × the peak of its units and clock",
                           "check the peak, the units and the clock")  # fmt: skip
 
 
@@ -98,11 +98,11 @@ def _partition(system: System, partition: Partition, devices: set[str], today: d
             yield Finding(
                 name,
                 f"names the device {device!r}, which the catalog does not have",
-                "add the device, or mend the name",
+                "add the device, or correct the name",
             )
     limit = partition.limits.max_walltime_s
     if limit is not None and limit <= 0:
-        yield Finding(name, f"its walltime limit is {limit:g} s", "leave out what is not known")
+        yield Finding(name, f"its walltime limit is {limit:g} s", "leave out an unknown value")
     if partition.billing is not None:
         yield from _price(name, partition.billing, partition.as_of or system.as_of, today)
 
@@ -110,11 +110,11 @@ def _partition(system: System, partition: Partition, devices: set[str], today: d
 def _price(name: str, billing: Billing, as_of: str, today: date) -> Iterator[Finding]:
     rates = (billing.core_hour, billing.gpu_hour, billing.node_hour, billing.gib_hour)
     if not billing.free and any(rate is not None and rate <= 0 for rate in rates):
-        yield Finding(name, "has a price of zero", "leave the price out, or say free = true where it is")
+        yield Finding(name, "has a price of zero", "leave the price out, or set free = true")
     if billing.free and any(rate for rate in rates):
-        yield Finding(name, "is free and has a price", "say one of the two")
+        yield Finding(name, "is free and has a price", "keep one of the two")
     if billing.charge_factor <= 0 and not billing.free:
-        yield Finding(name, f"its charge factor is {billing.charge_factor:g}", "say free = true where it is")
+        yield Finding(name, f"its charge factor is {billing.charge_factor:g}", "set free = true")
     dated = billing.as_of or as_of
     years = [int(match.group()) for match in _YEAR.finditer(dated)]
     if billing.currency == "USD" and not billing.free and years and today.year - max(years) >= PRICE_YEARS:
@@ -124,4 +124,4 @@ def _price(name: str, billing: Billing, as_of: str, today: date) -> Iterator[Fin
 def _duplicates(kind: str, names: Iterable[str]) -> Iterator[Finding]:
     for name, count in Counter(names).items():
         if count > 1:
-            yield Finding(name, f"stands {count} times as a {kind}", "keep one of them, or name them apart")
+            yield Finding(name, f"occurs {count} times as a {kind}", "keep one of them, or rename one")

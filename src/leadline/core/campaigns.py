@@ -1,4 +1,4 @@
-"""A campaign: which runs of an application to make, at which scale, under which budget."""
+"""Campaigns: which runs of an application to make, at which scale, under which budget."""
 
 import hashlib
 from dataclasses import dataclass, field
@@ -10,7 +10,7 @@ from leadline.core.runs import Scale, Value
 
 
 class ParameterKind(StrEnum):
-    """How a parameter's values are spread; the ``LOG`` kinds evenly over the logarithm."""
+    """Type and spacing of a parameter's values; the ``LOG`` kinds are evenly spaced in the logarithm."""
 
     INTEGER = "integer"
     LOG_INTEGER = "log-integer"
@@ -20,12 +20,12 @@ class ParameterKind(StrEnum):
 
     @property
     def whole(self) -> bool:
-        """Whether the values are whole numbers."""
+        """True if the values are integers."""
         return self in (ParameterKind.INTEGER, ParameterKind.LOG_INTEGER)
 
     @property
     def logarithmic(self) -> bool:
-        """Whether equal ratios are equal steps."""
+        """True if equal ratios are equal steps."""
         return self in (ParameterKind.LOG, ParameterKind.LOG_INTEGER)
 
 
@@ -41,9 +41,9 @@ class Range:
 class Parameter:
     """One ``{name}`` of the command.
 
-    A numeric parameter has a range at each scale, and carries scale where the two differ; where it has ``values``, only
-    those within the range are used. A categorical one has ``choices``, the same at both scales, as
-    texts also where they look like numbers: what is learned from them takes them for names.
+    A numeric parameter has a range at each scale and carries scale if the ranges differ. Its explicit ``values``, if
+    any, apply within each range. A categorical parameter has the same ``choices`` at both scales. They stay text even
+    if they look like numbers, because models treat them as names.
     """
 
     name: str
@@ -55,7 +55,7 @@ class Parameter:
 
     @property
     def carries_scale(self) -> bool:
-        """Whether its full-scale values lie elsewhere than the scaled-down ones."""
+        """True if the full-scale values differ from the scaled-down ones."""
         return self.scaled_down != self.full_scale
 
     def range_at(self, scale: Scale) -> Range | None:
@@ -64,7 +64,7 @@ class Parameter:
 
 
 class BudgetUnit(StrEnum):
-    """What a campaign's budget counts."""
+    """Unit of a campaign's budget."""
 
     SECONDS = "s"
     CORE_HOURS = "core-hours"
@@ -73,17 +73,18 @@ class BudgetUnit(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """The most that all runs of a campaign together may take."""
+    """Limit on the total consumption of a campaign."""
 
     amount: float
     unit: BudgetUnit
 
 
 class Design(StrEnum):
-    """How the runs are chosen."""
+    """Strategy that chooses the runs."""
 
     ADAPTIVE = "adaptive"
-    """A space-filling start weighted by cost, then the runs that most reduce the full-scale error per second."""
+    """A space-filling start weighted by cost, then the runs with the largest reduction of full-scale error per second.
+    """
     SPACE_FILLING = "space-filling"
     RANDOM = "random"
     GRID = "grid"
@@ -91,35 +92,36 @@ class Design(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Campaign:
-    """Everything a campaign's file says.
-
-    ``command`` holds the words of the command line with ``{parameters}`` and ``{resources}``. ``cores``, ``gpus``,
-    ``memory_bytes`` and ``partitions`` are the values to vary over. ``scaled_down_runs`` and ``full_scale_runs`` bound
-    the number of configurations (``None``: as the budget allows), each run ``repeats`` times, none longer than
-    ``walltime_s``. ``core_hour`` and ``gpu_hour`` are US dollars. ``first_run_s`` is the user's guess of the cheapest
-    run, from which costs are forecast before anything ran. With ``watch`` the loops of Python scripts are timed.
-    """
+    """The contents of a campaign file."""
 
     name: str
     command: tuple[str, ...]
+    """Words of the command line, with ``{parameters}`` and ``{resources}``."""
     parameters: tuple[Parameter, ...]
     cores: tuple[int, ...] = (1,)
     gpus: tuple[int, ...] = (0,)
     memory_bytes: tuple[int, ...] = ()
     partitions: tuple[str, ...] = ()
+    """Values to vary."""
     budget: Budget | None = None
     scaled_down_runs: int | None = None
     full_scale_runs: int | None = None
+    """Limits on the number of configurations; ``None`` leaves it to the budget."""
     repeats: int = 1
+    """Runs of each configuration."""
     walltime_s: float | None = None
+    """Limit of each run."""
     design: Design = Design.ADAPTIVE
     seed: int = 0
     core_hour: float | None = None
     gpu_hour: float | None = None
+    """Prices in US dollars."""
     first_run_s: float | None = None
+    """The user's guess for the cheapest run, used for forecasts before the first run."""
     workdir: str | None = None
     setup: tuple[str, ...] = ()
     watch: bool = True
+    """True if to time the loops of Python scripts."""
     environment: dict[str, str] = field(default_factory=dict)
     system: str | None = None
     account: str | None = None
@@ -127,7 +129,7 @@ class Campaign:
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """One point of a campaign: the parameters' values, and the resources they run with."""
+    """One point of a campaign: parameter values and resources."""
 
     parameters: dict[str, Value]
     resources: ResourceSpec
@@ -136,7 +138,7 @@ class Configuration:
 
 @dataclass(frozen=True, slots=True)
 class PlannedRun:
-    """One run to be made; ``forecast_s`` is ``None`` where nothing is known yet to forecast it from."""
+    """A run to make; ``forecast_s`` is ``None`` while there is nothing to forecast from."""
 
     campaign: str
     configuration: Configuration
@@ -146,8 +148,9 @@ class PlannedRun:
 
     @property
     def id(self) -> str:
-        """Return an id that is the same whenever the same run is planned, so that none is made twice."""
-        one = self.configuration
-        said = [self.campaign, *sorted(f"{name}={value!r}" for name, value in one.parameters.items())]
-        said += [repr(one.resources), str(one.partition), str(self.repeat)]
-        return hashlib.sha256("\n".join(said).encode()).hexdigest()[:12]
+        """A stable hash of the run, so that no run is made twice."""
+        configuration = self.configuration
+        parts = [self.campaign, *sorted(f"{name}={value!r}" for name, value in configuration.parameters.items())]
+        # The journals of running campaigns store this hash: a change of its text repeats all their runs.
+        parts += [repr(configuration.resources), str(configuration.partition), str(self.repeat)]
+        return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:12]

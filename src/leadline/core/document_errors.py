@@ -1,4 +1,4 @@
-"""Say what is wrong with a document that does not have the form it should: where, which value, why, what instead."""
+"""Messages for invalid documents: the place, the value, the reason and the fix."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -9,7 +9,7 @@ from typing import Any, get_args
 
 import msgspec
 
-_PLACE = re.compile(r"(?P<reason>.*?)(?: - at `\$(?P<path>.*)`)?", re.DOTALL)
+_MESSAGE = re.compile(r"(?P<reason>.*?)(?: - at `\$(?P<path>.*)`)?", re.DOTALL)
 _STEP = re.compile(r"\.(?P<key>[^.\[\]]+)|\[(?P<index>\d+)\]|\[\.\.\.\]")
 _QUOTED = re.compile(r"`([^`]*)`")
 _FORMS = {
@@ -21,14 +21,14 @@ _FORMS = {
     "object": "a table",
     "datetime": "a date",
 }
-"""msgspec's name of a type → ours."""
+"""msgspec's name of a type → the name in messages."""
 _KINDS = {str: "str", int: "int", float: "float", bool: "bool", list: "array", dict: "object"}
-"""Type in a document → msgspec's name of it."""
+"""Python type → msgspec's name of it."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
-    """A value that a path may lead to, and the innermost name on the way: an entry's own, or a table's key."""
+class _Place:
+    """A value that a path may lead to, and the name of the innermost entry on the way."""
 
     value: Any
     entry: str = ""
@@ -39,72 +39,77 @@ class _Found:
 
 
 def explain_validation_error(message: str, document: object, kind: type[Any], text: str = "") -> str:
-    """Return a sentence for msgspec's ``message`` about ``document``, which should have been a ``kind``.
+    """Turn msgspec's ``message`` about ``document``, which is no valid ``kind``, into a sentence for the user.
 
-    With the document's ``text`` the sentence begins with the line of the mistake, where it can be told.
+    The sentence starts with the line of the mistake if exactly one line of ``text`` matches.
     """
-    match = _PLACE.fullmatch(message)
+    match = _MESSAGE.fullmatch(message)
     reason, path = (match["reason"], match["path"] or "") if match else (message, "")
     steps = [(step["key"], step["index"]) for step in _STEP.finditer(path)]
-    found, quoted = list(_walk(_Found(document), steps)), _QUOTED.findall(reason)
+    places, quoted = list(_walk(_Place(document), steps)), _QUOTED.findall(reason)
     key = next((name for name, _ in reversed(steps) if name), "")
     if reason.startswith("Object contains unknown field"):
-        at = _first(found, lambda value: isinstance(value, dict) and quoted[0] in value)
-        return f"{_at(text, quoted[0])}there is no key {quoted[0]!r}{at.inside}: {_near(quoted[0], _names(kind))}"
+        place = _first_wrong(places, lambda value: isinstance(value, dict) and quoted[0] in value)
+        hint = _suggest(quoted[0], _field_names(kind))
+        return f"{_line_prefix(text, quoted[0])}there is no key {quoted[0]!r}{place.inside}: {hint}"
     if reason.startswith("Object missing required field"):
-        at = _first(found, lambda value: isinstance(value, dict) and quoted[0] not in value)
-        return f"the key {quoted[0]!r} is missing{at.inside}: add it"
+        place = _first_wrong(places, lambda value: isinstance(value, dict) and quoted[0] not in value)
+        return f"the key {quoted[0]!r} is missing{place.inside}: add it"
     if reason.startswith("Invalid enum value") and key:
-        allowed = [member.value for member in _enum(kind, key)]
-        at = _first(found, lambda value: value not in allowed)
-        return f"{_at(text, key, at.value)}{key} is {at.value!r}{at.inside}: {_near(str(at.value), allowed)}"
+        allowed = [member.value for member in _enum_members(kind, key)]
+        place = _first_wrong(places, lambda value: value not in allowed)
+        hint = _suggest(str(place.value), allowed)
+        return f"{_line_prefix(text, key, place.value)}{key} is {place.value!r}{place.inside}: {hint}"
     if reason.startswith("Expected") and key and len(quoted) > 1:
-        wanted = " or ".join(_FORMS.get(name, name) for name in quoted[0].split(" | ") if name != "null")
-        at = _first(found, lambda value: _KINDS.get(type(value)) == quoted[1])
-        if steps[-1] == (None, None):  # the table's own key is what is wrong
-            key, at = at.entry, _Found(at.value)
-        return f"{_at(text, key, at.value)}{key} is {at.value!r}{at.inside}, but it must be {wanted}"
+        expected = " or ".join(_FORMS.get(name, name) for name in quoted[0].split(" | ") if name != "null")
+        place = _first_wrong(places, lambda value: _KINDS.get(type(value)) == quoted[1])
+        if steps[-1] == (None, None):  # the error is in the table's key
+            key, place = place.entry, _Place(place.value)
+        return (
+            f"{_line_prefix(text, key, place.value)}{key} is {place.value!r}{place.inside}, but it must be {expected}"
+        )
     return f"{reason} at {path.lstrip('.')}" if path else reason
 
 
-def _near(name: str, known: list[str]) -> str:
-    close = get_close_matches(name, known, n=2, cutoff=0.6)
-    return f"did you mean {' or '.join(map(repr, close))}?" if close else f"known are {', '.join(known)}"
+def _suggest(name: str, candidates: list[str]) -> str:
+    close = get_close_matches(name, candidates, n=2, cutoff=0.6)
+    return f"did you mean {' or '.join(map(repr, close))}?" if close else f"known are {', '.join(candidates)}"
 
 
-def _at(text: str, key: str, value: object = None) -> str:
-    """Return ``line 3: `` for the only line that gives ``key`` (that value); nothing where there are several."""
-    said = re.compile(rf"(?:^|[{{,.\[])\s*\"?{re.escape(key)}\"?\s*(?:=|\]|:)")
-    lines = [(number, line) for number, line in enumerate(text.splitlines(), 1) if said.search(line)]
+def _line_prefix(text: str, key: str, value: object = None) -> str:
+    """Return ``line 3: `` if exactly one line assigns ``key`` (that value), else an empty string."""
+    assignment = re.compile(rf"(?:^|[{{,.\[])\s*\"?{re.escape(key)}\"?\s*(?:=|\]|:)")
+    lines = [(number, line) for number, line in enumerate(text.splitlines(), 1) if assignment.search(line)]
+    # Several tables may assign the same key; a guess at the line would send the user to the wrong one.
     if len(lines) > 1 and value is not None:
         lines = [(number, line) for number, line in lines if str(value) in line]
     return f"line {lines[0][0]}: " if len(lines) == 1 else ""
 
 
-def _walk(at: _Found, steps: list[tuple[str | None, str | None]]) -> Iterator[_Found]:
-    """Yield what a path may lead to: msgspec does not say under which key of a table (``[...]``), so under each."""
-    if isinstance(at.value, dict) and isinstance(at.value.get("name"), str):
-        at = _Found(at.value, at.value["name"])
+def _walk(place: _Place, steps: list[tuple[str | None, str | None]]) -> Iterator[_Place]:
+    """Yield each value that a path may lead to; msgspec writes ``[...]`` for any key of a table."""
+    if isinstance(place.value, dict) and isinstance(place.value.get("name"), str):
+        place = _Place(place.value, place.value["name"])
     if not steps:
-        yield at
+        yield place
         return
-    (key, index), rest = steps[0], steps[1:]
-    if key is None and index is None and isinstance(at.value, dict):
-        for name, value in at.value.items():
-            yield from _walk(_Found(value, name), rest)
-    elif key is not None and isinstance(at.value, dict) and key in at.value:
-        yield from _walk(_Found(at.value[key], at.entry), rest)
-    elif index is not None and isinstance(at.value, list) and int(index) < len(at.value):
-        yield from _walk(_Found(at.value[int(index)], at.entry), rest)
+    (key, index), remaining = steps[0], steps[1:]
+    if key is None and index is None and isinstance(place.value, dict):
+        for name, value in place.value.items():
+            yield from _walk(_Place(value, name), remaining)
+    elif key is not None and isinstance(place.value, dict) and key in place.value:
+        yield from _walk(_Place(place.value[key], place.entry), remaining)
+    elif index is not None and isinstance(place.value, list) and int(index) < len(place.value):
+        yield from _walk(_Place(place.value[int(index)], place.entry), remaining)
 
 
-def _first(found: list[_Found], wrong: Callable[[Any], bool]) -> _Found:
-    """Return the first value that is wrong, else an empty one."""
-    return next((one for one in found if wrong(one.value)), _Found(None))
+def _first_wrong(places: list[_Place], is_wrong: Callable[[Any], bool]) -> _Place:
+    """Return the first place with a wrong value, else an empty one."""
+    return next((place for place in places if is_wrong(place.value)), _Place(None))
 
 
 def _structs(kind: Any) -> Iterator[Any]:  # noqa: ANN401 - a type, or a union of them
-    """Yield a struct and those within it."""
+    """Yield a struct and the structs within it."""
     if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
         yield kind
         for field in msgspec.structs.fields(kind):
@@ -113,14 +118,13 @@ def _structs(kind: Any) -> Iterator[Any]:  # noqa: ANN401 - a type, or a union o
         yield from _structs(inside)
 
 
-def _names(kind: type[Any]) -> list[str]:
-    return list(dict.fromkeys(field.name for one in _structs(kind) for field in msgspec.structs.fields(one)))
+def _field_names(kind: type[Any]) -> list[str]:
+    return list(dict.fromkeys(field.name for struct in _structs(kind) for field in msgspec.structs.fields(struct)))
 
 
-def _enum(kind: type[Any], key: str) -> list[Any]:
+def _enum_members(kind: type[Any], key: str) -> list[Any]:
     """Return the members that a field of that name may have."""
-    types = [field.type for one in _structs(kind) for field in msgspec.structs.fields(one) if field.name == key]
-    found = [
-        one for each in types for one in (each, *get_args(each)) if isinstance(one, type) and issubclass(one, Enum)
-    ]
-    return list(found[0]) if found else []
+    types = [field.type for struct in _structs(kind) for field in msgspec.structs.fields(struct) if field.name == key]
+    choices = [choice for field_type in types for choice in (field_type, *get_args(field_type))]
+    enums = (choice for choice in choices if isinstance(choice, type) and issubclass(choice, Enum))
+    return list(next(enums, ()))

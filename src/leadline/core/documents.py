@@ -1,4 +1,4 @@
-"""The one JSON form of every noun, versioned by its ``schema`` field."""
+"""Versioned JSON documents and TOML input."""
 
 from typing import Any, TypeVar
 
@@ -10,24 +10,24 @@ T = TypeVar("T")
 
 
 def to_document(noun: object, schema: str) -> dict[str, Any]:
-    """Return ``{"schema": schema, …fields}`` of a dataclass or mapping; enums become values, tuples become lists."""
-    built = msgspec.to_builtins(noun, str_keys=True)
-    if not isinstance(built, dict):
-        raise TypeError(f"only a dataclass or a mapping has a document, not {type(noun).__name__}")
-    return {"schema": schema, **built}
+    """Return ``{"schema": schema, …fields}`` of a dataclass or mapping; enums become values and tuples become lists."""
+    fields = msgspec.to_builtins(noun, str_keys=True)
+    if not isinstance(fields, dict):
+        raise TypeError(f"expected a dataclass or a mapping, not {type(noun).__name__}")
+    return {"schema": schema, **fields}
 
 
 def to_json(document: object, *, indent: int = 2) -> str:
-    """Write a document (or a dataclass) as JSON text."""
+    """Encode a document or dataclass as JSON text."""
     encoded = msgspec.json.encode(document)
     return msgspec.json.format(encoded, indent=indent).decode() if indent else encoded.decode()
 
 
 def from_json(text: str | bytes, kind: type[T], *, label: str) -> T:
-    """Read a dataclass from JSON text; ``label`` names the text in the error.
+    """Decode a dataclass from JSON text; ``label`` names the text in the error.
 
     Raises:
-        InvalidInput: the text is no JSON, or a field is missing, unknown or of the wrong type.
+        InvalidInput: the text is not JSON, or a field is missing, unknown or of the wrong type.
     """
     try:
         return msgspec.json.decode(text, type=kind)
@@ -36,30 +36,30 @@ def from_json(text: str | bytes, kind: type[T], *, label: str) -> T:
 
 
 def from_toml(text: str, kind: type[T], *, label: str) -> T:
-    """Read a struct from TOML text; ``label`` names the text in the error.
+    """Decode a struct from TOML text; ``label`` names the text in the error.
 
     Raises:
-        InvalidInput: the text is no TOML, or a key is missing, unknown or of the wrong type; with its line.
+        InvalidInput: the text is not TOML, or a key is missing, unknown or of the wrong type; gives the line.
     """
     return convert_toml(parse_toml(text, label=label), kind, text=text, label=label)
 
 
 def convert_toml(document: dict[str, Any], kind: type[T], *, text: str, label: str) -> T:
-    """Read a struct from what was parsed of TOML; a mistake is looked up in ``text``, which ``label`` names.
+    """Convert parsed TOML to a struct; an error quotes the line of ``text``, which ``label`` names.
 
     Raises:
-        InvalidInput: a key is missing, unknown or of the wrong type; with its line.
+        InvalidInput: a key is missing, unknown or of the wrong type.
     """
     try:
         return msgspec.convert(document, kind)
     except msgspec.ValidationError as error:
-        from leadline.core.document_errors import explain_validation_error  # noqa: PLC0415 - only for a document that is wrong
+        from leadline.core.document_errors import explain_validation_error  # noqa: PLC0415 - invalid documents only
 
         raise InvalidInput(f"{label}: {explain_validation_error(str(error), document, kind, text)}") from error
 
 
 def explain_read_error(error: OSError | UnicodeDecodeError) -> str:
-    """Return why a text file could not be read, and what to do: ``Permission denied; make it readable``."""
+    """Return the reason why a text file could not be read, and the fix: ``Permission denied; make it readable``."""
     if isinstance(error, UnicodeDecodeError):
         return "it is not text in UTF-8; save it in that encoding"
     fix = {IsADirectoryError: "name a file in it", FileNotFoundError: "check the path"}.get(
@@ -69,12 +69,12 @@ def explain_read_error(error: OSError | UnicodeDecodeError) -> str:
 
 
 def parse_toml(text: str, *, label: str) -> dict[str, Any]:
-    """Read TOML text; ``label`` names the text in the error, which gives the line.
+    """Parse TOML text; ``label`` names the text in the error.
 
     Raises:
-        InvalidInput: the text is not TOML.
+        InvalidInput: the text is not TOML; gives the line.
     """
-    import tomllib  # noqa: PLC0415 - the wrapper starts with every job, reads no TOML, and would wait for it
+    import tomllib  # noqa: PLC0415 - slows down the start of the job wrapper, which reads no TOML
 
     try:
         return tomllib.loads(text)

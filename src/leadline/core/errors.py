@@ -1,15 +1,15 @@
-"""Every error Leadline raises on purpose, and the exit code each one ends a command with.
+"""The errors that Leadline raises on purpose, with the exit code of the command.
 
-LeadlineError                 1   something went wrong, and the message says what to do
-├── InvalidInput              2   a value the user gave is not usable
+LeadlineError                 1   base class; the message says what to do
+├── InvalidInput              2   a value from the user is not usable
 │   ├── MissingExtra          2   an optional part of Leadline is not installed
 │   └── UnknownName           2   no such device, system, partition, model or run
-├── Untraceable               1   the user's model or script could not be traced; carries the line
+├── Untraceable               1   the user's model or script cannot be traced
 ├── NothingFits               3   no candidate satisfies the limits
 ├── SchedulerUnreachable      4   the scheduler did not answer
-└── JobFailed                 5   the job ran and failed
+└── JobFailed                 5   the job failed
 
-A message is one sentence that names the value, the reason and the fix.
+A message is one sentence with the value, the reason and the fix.
 """
 
 from collections.abc import Iterable
@@ -17,13 +17,13 @@ from difflib import get_close_matches
 
 
 class LeadlineError(Exception):
-    """Base of all errors that a user can act on."""
+    """Base class of errors that a user can act on."""
 
     exit_code = 1
 
 
 class InvalidInput(LeadlineError):
-    """A value the user gave is not usable."""
+    """A value from the user is not usable."""
 
     exit_code = 2
 
@@ -38,25 +38,26 @@ class MissingExtra(InvalidInput):
 
 
 class UnknownName(InvalidInput):
-    """No such device, system, partition, model or run; names the closest ones."""
+    """No such device, system, partition, model or run; suggests the closest names."""
 
-    def __init__(self, what: str, name: str, known: Iterable[str], *, fix: str = "") -> None:
-        names = sorted(set(known))
-        folded = {known_name.casefold(): known_name for known_name in names}
+    def __init__(self, kind: str, name: str, candidates: Iterable[str], *, fix: str = "") -> None:
+        # The candidates are usually few; beyond a dozen a full list would bury the message.
+        names = sorted(set(candidates))
+        folded = {candidate.casefold(): candidate for candidate in names}
         close = [folded[match] for match in get_close_matches(name.casefold(), folded, n=3, cutoff=0.5)]
         if close:
             hint = f"did you mean {' or '.join(repr(match) for match in close)}?"
         else:
             hint = fix or f"known are {', '.join(names[:12])}{' …' if len(names) > 12 else ''}"
-        super().__init__(f"unknown {what} {name!r}: {hint}")
+        super().__init__(f"unknown {kind} {name!r}: {hint}")
 
 
 class Untraceable(LeadlineError):
-    """The user's model or script could not be traced.
+    """The user's model or script cannot be traced.
 
     Args:
         reason: one sentence.
-        location: ``file:line`` in the user's own code where the trace stopped, if there is one.
+        location: ``file:line`` in the user's code where tracing stopped, if known.
     """
 
     def __init__(self, reason: str, location: str | None = None) -> None:
@@ -66,7 +67,7 @@ class Untraceable(LeadlineError):
 
 
 class NothingFits(LeadlineError):
-    """No candidate satisfies the limits the user set."""
+    """No candidate satisfies the user's limits."""
 
     exit_code = 3
 
@@ -78,6 +79,6 @@ class SchedulerUnreachable(LeadlineError):
 
 
 class JobFailed(LeadlineError):
-    """The job ran and ended with a failure."""
+    """The job ran and failed."""
 
     exit_code = 5

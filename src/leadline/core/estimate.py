@@ -1,19 +1,19 @@
-"""A figure with its interval, and what it rests on."""
+"""Estimates: a predicted value, its interval, and the evidence behind it."""
 
 from dataclasses import dataclass, field
 from enum import StrEnum
 
 NORMAL_90 = 1.645
-"""Standard deviations that hold 90 % of a normal distribution on both sides."""
+"""Standard deviations on each side of the mean that hold 90 % of a normal distribution."""
 
 
 class Tier(StrEnum):
-    """What an estimate rests on, weakest first."""
+    """Evidence behind an estimate, weakest first."""
 
     BLACK_BOX = "black-box"
-    """Boosting on a table of features, learned from whole steps."""
+    """Gradient boosting on a feature table, trained on measured steps."""
     SPECS = "specs"
-    """The maker's figures only: wide intervals."""
+    """Vendor specifications only: wide intervals."""
     CALIBRATED = "calibrated"
     """A micro-benchmark sweep on that device."""
     LEARNED = "learned"
@@ -21,23 +21,23 @@ class Tier(StrEnum):
 
 
 class EstimatorChoice(StrEnum):
-    """The estimators that a user may choose among, in place of the one that was least off."""
+    """Step-time estimators that a user can select instead of the most accurate one."""
 
     OP_UTILIZATION = "law"
-    """The op law, learned from whole steps."""
+    """The model of op utilization, trained on measured steps."""
     KERNELS = "kernels"
-    """Kernels one by one, learned from other devices and from the sweep of this one, if it was calibrated."""
+    """One prediction per kernel, trained on other devices and on this device's calibration sweep if there is one."""
     NETWORK = "network"
-    """The graph neural network, learned from whole steps."""
+    """The graph neural network, trained on measured steps."""
     BLACK_BOX = "black-box"
-    """Boosting on a table of features, learned from whole steps."""
+    """Gradient boosting on a feature table, trained on measured steps."""
     SPECS = "specs"
-    """The maker's figures."""
+    """Vendor specifications."""
 
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """A point and the range that holds the truth with probability ``level``; ``low ≤ point ≤ high``."""
+    """A point estimate and the range that holds the true value with probability ``level``; ``low ≤ point ≤ high``."""
 
     point: float
     low: float
@@ -51,7 +51,7 @@ class Interval:
 
 @dataclass(frozen=True, slots=True)
 class Basis:
-    """Why an estimate says what it says: its tier, and sentences a user can check."""
+    """The evidence for an estimate: its tier, and reasons that a user can check."""
 
     tier: Tier
     reasons: tuple[str, ...] = ()
@@ -61,7 +61,7 @@ class Basis:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where an estimate holds: a device, alone or as ``gpus`` of a partition of a system."""
+    """The device of an estimate, alone or as ``gpus`` of a partition of a system."""
 
     device: str
     system: str | None = None
@@ -73,47 +73,51 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class TokenTimes:
-    """How fast a language model answers one batch of prompts: prefill, then one decode step for each further token.
+    """Latency and throughput of a language model on one batch of prompts: a prefill, then one decode step a token.
 
-    ``time_per_output_token_s`` is the mean decode step, ``first_decode_step_s`` and ``last_decode_step_s`` its ends as
-    the KV cache grows; all three are ``None`` where the prefill makes the only token. ``output_tokens_per_s`` counts
-    the tokens of all sequences on all GPUs over the whole answer, prefill included. ``kv_cache_bytes`` is what one
-    GPU's cache holds at the end. ``replayed_answer_s`` and ``replayed_per_output_token_s`` are the whole answer and the
-    mean decode step were captured kernels replayed (CUDA graphs), so that no launch is waited for; ``None`` on a CPU.
+    The decode fields are ``None`` where the prefill makes the only token.
     """
 
     prompt_tokens: int
     generated_tokens: int
     time_to_first_token_s: Interval
     time_per_output_token_s: Interval | None
+    """The mean decode step."""
     first_decode_step_s: Interval | None
+    """The decode step with the shortest KV cache."""
     last_decode_step_s: Interval | None
+    """The decode step with the longest KV cache."""
     output_tokens_per_s: Interval
+    """Tokens of all sequences on all GPUs over the whole answer, prefill included."""
     kv_cache_bytes: int
+    """The final size of one GPU's cache."""
     replayed_answer_s: Interval | None
+    """The whole answer with CUDA graphs, without launch overhead; ``None`` on a CPU."""
     replayed_per_output_token_s: Interval | None
+    """The mean decode step with CUDA graphs; ``None`` on a CPU."""
 
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """What a workload takes on one target.
+    """Predicted time, memory and cost of a workload on one target.
 
-    ``elapsed_s`` is the whole job, ``step_s`` one optimizer step (one forward pass in inference, one batch of whole
-    answers where tokens are generated, of which ``token_times`` tells the parts);
-    ``device_memory_bytes`` is what the device has for it, to hold ``gpu_memory_bytes`` against. A quantity that is
-    not known is ``None``, and ``unknown`` says why.
+    A quantity that could not be predicted is ``None``, and ``unknown`` gives the reason.
     """
 
     target: Target
     estimator: str
     basis: Basis
     elapsed_s: Interval | None = None
+    """The whole job."""
     step_s: Interval | None = None
+    """One optimizer step, one forward pass in inference, or one batch of whole answers in generation."""
     gpu_memory_bytes: Interval | None = None
     host_memory_bytes: Interval | None = None
     device_memory_bytes: int | None = None
+    """The capacity of the device, to compare ``gpu_memory_bytes`` with."""
     cost: Interval | None = None
     currency: str | None = None
     unknown: dict[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     token_times: TokenTimes | None = None
+    """The parts of ``step_s`` in generation."""

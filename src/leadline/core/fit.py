@@ -1,4 +1,4 @@
-"""Whether a job fits into memory, by how much, and what would make it fit."""
+"""Memory fit: whether a job fits, by what margin, and which changes would make it fit."""
 
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -8,105 +8,103 @@ from leadline.core.units import format_bytes
 
 
 class ChangeCost(StrEnum):
-    """What a change asks of the user beside time, the least first."""
+    """The cost of a change other than time, cheapest first."""
 
     NOTHING = "nothing"
-    """The same numbers come out, in the order of rounding."""
+    """The results stay the same up to rounding order."""
     HARDWARE = "hardware"
-    """More devices, or another one."""
+    """More devices, or a different one."""
     RESULTS = "results"
-    """Other numbers come out: another update rule, weights in another format, or fewer of them trained."""
+    """The results change: another optimizer, another weight format, or fewer trained weights."""
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryCheck:
-    """One memory that a job needs: of the device or of the host.
-
-    ``needed_bytes`` is exceeded with the accepted risk, ``there_bytes`` is what is there (``None`` where it is not
-    known), and ``risk`` the probability that the job needs more than that.
-    """
+    """A job's need for device or host memory, compared with the capacity."""
 
     kind: str
     needed_bytes: float
+    """The memory that the job exceeds only with the accepted risk."""
     there_bytes: float | None
+    """The capacity, or ``None`` if unknown."""
     risk: float | None
+    """The probability that the job needs more than the capacity."""
 
     @property
     def fits(self) -> bool | None:
-        """Tell whether the job fits at the accepted risk; ``None`` where that is not known."""
+        """True if the job fits at the accepted risk; ``None`` if the capacity is unknown."""
         return None if self.there_bytes is None else self.needed_bytes <= self.there_bytes
 
     @property
     def describe(self) -> str:
-        """Return what is needed and what is there."""
+        """Return the need, the capacity and the margin in one sentence."""
         needed = f"{self.kind} memory: needs {format_bytes(self.needed_bytes)}"
         if self.there_bytes is None or self.risk is None:
-            return f"{needed}, and how much is there is not known"
+            return f"{needed}; the capacity is unknown"
         margin = self.there_bytes - self.needed_bytes
-        left = f"{format_bytes(margin)} to spare" if margin >= 0 else f"{format_bytes(-margin)} too little"
+        spare = f"{format_bytes(margin)} to spare" if margin >= 0 else f"{format_bytes(-margin)} too little"
         return (
-            f"{needed} of {format_bytes(self.there_bytes)}, {left}; {format_probability(self.risk)} likely to run out"
+            f"{needed} of {format_bytes(self.there_bytes)}, {spare}; {format_probability(self.risk)} likely to run out"
         )
 
 
 @dataclass(frozen=True, slots=True)
 class FitChange:
-    """Something that the user could change, and what comes of it.
-
-    ``options`` are those of the command line, empty where Leadline has none for it. ``slower`` is the time for the same
-    samples over that without the change, and ``dearer`` the GPU hours likewise; ``None`` where they are not known.
-    """
+    """A change that the user could make, and its effect."""
 
     what: str
     options: tuple[str, ...]
+    """The command-line options for it; empty if Leadline has none."""
     asks: ChangeCost
+    """The cost of the change other than time."""
     check: MemoryCheck
     step_s: Interval | None = None
     slower: float | None = None
+    """Time for the same samples relative to no change; ``None`` if unknown."""
     dearer: float | None = None
+    """GPU hours relative to no change; ``None`` if unknown."""
 
     @property
     def fits(self) -> bool:
-        """Tell whether the job fits with the change."""
+        """True if the job fits with the change."""
         return self.check.fits is True
 
 
 @dataclass(frozen=True, slots=True)
 class MemorySnapshot:
-    """What a device holds at one point of a step, in ``stage`` of it.
-
-    ``share`` says how far the step has come, from 0 to 1 of the times that memory is taken or given back.
-    ``held_bytes`` is what tensors hold, by category; ``reserved_bytes`` is what the allocator has taken for them.
-    """
+    """The contents of device memory at one point of a step, in ``stage`` of it."""
 
     share: float
+    """Progress through the step's allocations and releases, from 0 to 1."""
     stage: str
     held_bytes: dict[str, int]
+    """Bytes of tensors by category."""
     reserved_bytes: int
+    """Bytes that the allocator has reserved for them."""
 
     @property
     def total_bytes(self) -> int:
-        """Return the bytes of all tensors."""
+        """Bytes of all tensors."""
         return sum(self.held_bytes.values())
 
 
 @dataclass(frozen=True, slots=True)
 class ServingCapacity:
-    """How many sequences a device answers at once where a paged KV cache fills it.
-
-    An engine takes ``share`` of the device; ``cache_bytes`` of that are left for blocks of ``block`` tokens, and each
-    sequence has ``tokens`` at its end.
-    """
+    """Number of sequences that a device serves at once when a paged KV cache fills it."""
 
     share: float
+    """Fraction of the device that the engine uses."""
     block: int
+    """Tokens in a cache block."""
     cache_bytes: float
+    """Bytes left for cache blocks."""
     tokens: int
+    """Final length of each sequence."""
     sequences: int
 
     @property
     def describe(self) -> str:
-        """Return what fits."""
+        """Return the capacity in one sentence."""
         return (
             f"paged attention in {self.share:.0%} of the device: {format_bytes(self.cache_bytes)} of blocks of "
             f"{self.block} tokens, {self.sequences:,} sequences of {self.tokens:,} tokens at once"
@@ -115,12 +113,7 @@ class ServingCapacity:
 
 @dataclass(frozen=True, slots=True)
 class FitReport:
-    """The answer for one place: its checks, the largest batch that fits, and the changes that were asked about.
-
-    ``largest_batch`` is 0 where not even one sample fits, and ``None`` where it was not asked (``why_no_batch``).
-    ``moments`` are those of the step, evenly over it, where they were asked for. ``host_parts_bytes`` is what the host
-    holds for each process at its peak, by name. ``serving`` is told of a paged KV cache.
-    """
+    """The memory fit on one target: its checks, the largest batch, and possible changes."""
 
     place: str
     device: str
@@ -129,24 +122,28 @@ class FitReport:
     checks: tuple[MemoryCheck, ...]
     batch: int | None = None
     largest_batch: int | None = None
+    """0 if not even one sample fits; ``None`` if not computed (see ``why_no_batch``)."""
     why_no_batch: str = ""
     changes: tuple[FitChange, ...] = ()
     notes: tuple[str, ...] = ()
     moments: tuple[MemorySnapshot, ...] = ()
+    """Snapshots evenly spaced over the step, if requested."""
     host_parts_bytes: dict[str, float] = field(default_factory=dict)
+    """Peak host memory of each process, by name."""
     serving: ServingCapacity | None = None
+    """Set for a paged KV cache."""
 
     @property
     def fits(self) -> bool | None:
-        """Tell whether all memories suffice; ``None`` where that of one is not known and the others suffice."""
-        told = [check.fits for check in self.checks]
-        if False in told:
+        """True if all memories suffice; ``None`` if one capacity is unknown and the others suffice."""
+        answers = [check.fits for check in self.checks]
+        if False in answers:
             return False
-        return None if None in told or not told else True
+        return None if None in answers or not answers else True
 
 
 def format_probability(risk: float) -> str:
-    """Write a probability for people, without a false certainty at the ends."""
+    """Format a probability for people, without false certainty near 0 or 1."""
     if risk < 0.001:
         return "less than 0.1%"
     if risk > 0.999:

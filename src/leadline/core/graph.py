@@ -1,4 +1,4 @@
-"""One optimizer step (or one forward pass) as a list of ops with their sizes, and the memory they hold."""
+"""The op graph: one optimizer step or forward pass as a list of ops, with its memory timeline."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -8,11 +8,11 @@ BYTES_PER_ELEMENT = {
     "complex128": 16, "float64": 8, "int64": 8, "complex64": 8, "float32": 4, "int32": 4, "tf32": 4,
     "float16": 2, "bfloat16": 2, "int16": 2, "float8_e4m3fn": 1, "float8_e5m2": 1, "int8": 1, "uint8": 1, "bool": 1,
 }  # fmt: skip
-"""Bytes of one element, by dtype name as PyTorch writes it (``tf32`` is float32 in memory)."""
+"""Bytes per element by PyTorch dtype name (``tf32`` is float32 in memory)."""
 
 
 class OpKind(StrEnum):
-    """Classes of kernels whose cost follows the same law."""
+    """Classes of kernels that share a cost model."""
 
     GEMM = "gemm"
     CONV = "conv"
@@ -32,7 +32,7 @@ class OpKind(StrEnum):
 
 
 class Stage(StrEnum):
-    """When in a step an op runs."""
+    """Part of a step in which an op runs."""
 
     FORWARD = "forward"
     BACKWARD = "backward"
@@ -41,7 +41,7 @@ class Stage(StrEnum):
 
 
 class StorageCategory(StrEnum):
-    """What a piece of device memory holds."""
+    """Contents of a piece of device memory."""
 
     PARAMETER = "parameter"
     GRADIENT = "gradient"
@@ -64,41 +64,38 @@ class TensorSpec:
 
 @dataclass(frozen=True, slots=True)
 class Op:
-    """One kernel launch as the framework sees it.
-
-    Attributes:
-        name: the framework's own name, such as ``aten.convolution``.
-        flops: floating-point operations, a multiply-add counted as two.
-        bytes_read, bytes_written: traffic to device memory if nothing is cached; zero for a view.
-        dtype: the dtype the arithmetic runs in.
-        dims: sizes that decide the speed, by kind. GEMM: ``b, m, n, k``. CONV: ``n, c, k`` (channels in, out),
-            ``h, w`` (output), ``r, s`` (filter), ``groups, stride, dilation``; ATTENTION: ``b, h, q, kv, d``.
-            COMMUNICATION: ``bytes`` (the larger of what goes in and what comes out) and ``ranks`` of the group.
-        sources: positions in the graph of the ops whose outputs this op reads.
-        count: how often the op is repeated with the same sizes (identical layers of an expanded config).
-        kernels: device kernels one call launches (a foreach optimizer launches several).
-    """
+    """One kernel launch as the framework sees it."""
 
     name: str
+    """The framework's own name, such as ``aten.convolution``."""
     kind: OpKind
     stage: Stage
     dtype: str
+    """The dtype the arithmetic runs in."""
     flops: float
+    """Floating-point operations, a multiply-add counted as two."""
     bytes_read: float
     bytes_written: float
+    """Traffic to device memory if nothing is cached; zero for a view."""
     inputs: tuple[TensorSpec, ...] = ()
     outputs: tuple[TensorSpec, ...] = ()
     dims: dict[str, int] = field(default_factory=dict)
+    """Sizes that decide the speed, by kind. GEMM: ``b, m, n, k``. CONV: ``n, c, k`` (channels in, out), ``h, w``
+    (output), ``r, s`` (filter), ``groups, stride, dilation``; ATTENTION: ``b, h, q, kv, d``. COMMUNICATION:
+    ``bytes`` (the larger of what goes in and what comes out) and ``ranks`` of the group."""
     sources: tuple[int, ...] = ()
+    """Positions in the graph of the ops whose outputs this op reads."""
     count: int = 1
+    """How often the op is repeated with the same sizes (identical layers of an expanded config)."""
     kernels: int = 1
+    """Device kernels one call launches (a foreach optimizer launches several)."""
 
 
 @dataclass(frozen=True, slots=True)
 class StorageEvent:
-    """Device memory taken (``size_bytes > 0``) or given back (``< 0``) just before op number ``op`` runs.
+    """Device memory allocated (``size_bytes > 0``) or freed (``< 0``) just before op number ``op`` runs.
 
-    ``storage`` names the piece of memory; the same name is given back once.
+    ``storage`` identifies the allocation, which is freed at most once.
     """
 
     op: int
@@ -109,54 +106,49 @@ class StorageEvent:
 
 @dataclass(frozen=True, slots=True)
 class OpGraph:
-    """The ops of one step in execution order, and the memory timeline of the same step.
+    """The ops of one step in execution order, and the step's memory timeline.
 
-    ``events`` begins with what is already held when the step starts (parameters, optimizer state), all at op 0.
-    One step is one optimizer step, accumulation micro-steps included; in inference one forward pass.
-    ``parameters`` counts weights, ``device_type`` is the policy the ops were chosen by (``cuda`` or ``cpu``),
-    ``source`` the front-end, and ``fallbacks`` counts data-dependent ops whose result had to be assumed.
-    ``trained_bytes`` is how much of ``parameter_bytes`` has gradients (``None``: all of it).
-    ``cache_heads`` is how many heads of keys and values the KV cache holds (the fewest of any layer; 0: no cache).
-    ``planned_bytes`` is what a compiler that assigns all memory before the step planned for it (``None``: none did).
+    A training step is one optimizer step with all its accumulation micro-steps. An inference step is one forward pass.
     """
 
     ops: tuple[Op, ...]
     events: tuple[StorageEvent, ...] = ()
+    """The timeline; allocations that exist before the step (parameters, optimizer state) come first, at op 0."""
     parameters: int = 0
+    """Number of weights."""
     parameter_bytes: int = 0
     device_type: str = "cuda"
+    """Kernel policy under which the ops were chosen, ``cuda`` or ``cpu``."""
     source: str = ""
+    """The front-end."""
     fallbacks: dict[str, int] = field(default_factory=dict)
+    """Count of data-dependent ops whose result was assumed, by op."""
     cache_heads: int = 0
+    """KV heads of the layer with the fewest; 0 without a cache."""
     trained_bytes: int | None = None
+    """The part of ``parameter_bytes`` that has gradients; ``None`` for all of it."""
     planned_bytes: int | None = None
+    """Memory that a compiler planned ahead of the step; ``None`` if none did."""
 
     @property
     def is_training(self) -> bool:
-        """Tell whether the step has a backward pass."""
+        """True if the step has a backward pass."""
         return any(op.stage is Stage.BACKWARD for op in self.ops)
 
     @property
     def flops(self) -> float:
-        """Return the floating-point operations of the whole step."""
+        """Floating-point operations of the whole step."""
         return float(sum(op.flops * op.count for op in self.ops))
 
     @property
     def bytes_moved(self) -> float:
-        """Return the traffic of the whole step to and from device memory if nothing is cached."""
+        """Traffic of the whole step to and from device memory if nothing is cached."""
         return float(sum((op.bytes_read + op.bytes_written) * op.count for op in self.ops))
 
 
 @dataclass(frozen=True, slots=True)
 class LoopFacts:
-    """What a traced script says about its own loop; ``None`` where it does not say.
-
-    ``script_bytes`` is what its own imports and data held when its first step began, the framework's left out, and
-    ``script_s`` the processor seconds they took where importing the framework took ``framework_s``. ``built_bytes`` is
-    the most that tensors on a CPU held before: weights that are tied are first made apart. ``load_s`` is how long its
-    loader was seen to take for one batch, in one process. The loader keeps ``prefetch`` batches ahead for each worker,
-    ``pinned`` or not, of tensors of ``batch_tensor_bytes``; its data set is ``object_bytes`` of Python objects.
-    """
+    """Facts about the training loop of a traced script; ``None`` if the script does not reveal them."""
 
     batch: int | None = None
     steps_per_epoch: int | None = None
@@ -170,19 +162,28 @@ class LoopFacts:
     precision: str | None = None
     optimizer: str | None = None
     script_bytes: int | None = None
+    """Memory of the script's imports and data before the first step, without the framework."""
     built_bytes: int | None = None
+    """Peak CPU tensor memory before the first step; tied weights exist twice for a while."""
     script_s: float | None = None
+    """Processor seconds of the script's own imports and data."""
     framework_s: float | None = None
+    """Processor seconds of the framework import, measured in the same process."""
     load_s: float | None = None
+    """Seconds to load one batch in one process."""
     pinned: bool | None = None
+    """True if the loader pins its batches."""
     prefetch: int | None = None
+    """Batches that each loader worker keeps ready."""
     batch_tensor_bytes: tuple[int, ...] = ()
+    """Size of each tensor of a batch."""
     object_bytes: int | None = None
+    """Size of the data set as Python objects."""
 
 
 @dataclass(frozen=True, slots=True)
 class DecodeStep:
-    """One decode step: the pass that adds one token to each sequence, when the last token is number ``length``."""
+    """The pass that adds one token to each sequence when the last token is number ``length``."""
 
     length: int
     graph: OpGraph
@@ -190,11 +191,11 @@ class DecodeStep:
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """The decode steps after a prompt was read, which made the first token: one for each further token.
+    """The decode steps after the prefill: one for each token but the first.
 
-    Each stretch is one to three steps in order of length: its first, its last, and one between. Within a stretch the
-    work of a step is linear in its length; a new one begins where a sliding window is full. ``cache_bytes`` is what the
-    keys and values take after the last step.
+    A stretch holds one to three steps by increasing length: first, middle, last. Within a stretch, the work of a step
+    is linear in its length. A new stretch begins where a sliding window is full. ``cache_bytes`` is the final size of
+    the KV cache.
     """
 
     prompt: int
@@ -204,44 +205,46 @@ class Generation:
 
     @property
     def last(self) -> OpGraph | None:
-        """The longest step; ``None`` where the prompt's own pass makes the only token."""
+        """The longest step; ``None`` if the prefill makes the only token."""
         return self.stretches[-1][-1].graph if self.stretches else None
 
     def total(self, value: Callable[[OpGraph], float]) -> float:
-        """Return the sum over all decode steps of a ``value`` of a step's graph, which is asked of few of them.
+        """Return the sum of ``value`` over all decode steps, evaluating few of them.
 
-        Between the steps of a stretch the value is read off the polynomial through them (Newton's form) and summed in
-        closed form: exact for what is linear or quadratic in the length.
+        The steps of a stretch define a polynomial (Newton's form), which is summed in closed form. The sum is exact
+        where the value is linear or quadratic in the length.
         """
         return sum(_summed([(step.length, value(step.graph)) for step in steps]) for steps in self.stretches)
 
 
 def _summed(points: list[tuple[int, float]]) -> float:
-    """Return the sum over every length from the first point to the last of the polynomial through up to three."""
-    (begin, first), *rest = points
+    """Sum the polynomial through up to three points over every length from the first point to the last."""
+    (begin, first), *later = points
     count = points[-1][0] - begin + 1
     total = count * first
-    if not rest:
+    if not later:
         return total
-    inner = rest[0][0] - begin
-    slope = (rest[0][1] - first) / inner
-    ones = count * (count - 1) / 2
-    total += slope * ones
-    if len(rest) > 1:
-        (middle, between), (end, last) = rest
-        bend = ((last - between) / (end - middle) - slope) / (end - begin)
-        total += bend * (ones * (2 * count - 1) / 3 - inner * ones)
+    inner = later[0][0] - begin
+    slope = (later[0][1] - first) / inner
+    index_sum = count * (count - 1) / 2
+    total += slope * index_sum
+    if len(later) > 1:
+        (middle, between), (end, last) = later
+        curvature = ((last - between) / (end - middle) - slope) / (end - begin)
+        total += curvature * (index_sum * (2 * count - 1) / 3 - inner * index_sum)
     return total
 
 
 @dataclass(frozen=True, slots=True)
 class TracedJob:
-    """A front-end's whole answer: the step, an evaluation pass if there is one, and the loop around them.
+    """Output of a front-end: the step, an evaluation pass if there is one, and facts about the loop.
 
-    ``notes`` are sentences for the user (what was assumed, what was left out); ``low_confidence`` is set when the
-    route taken is known to differ from what the device would run. Where tokens are generated, ``step`` is the pass over
-    the prompt alone, and ``generation`` what follows it. Where batches differ in size, ``step`` is that of a mean one,
-    which decides the time, and ``longer`` are steps of larger ones up to the largest, which decides the memory.
+    In generation, ``step`` is the prefill and ``generation`` follows it. With batches of different sizes, ``step`` is a
+    mean batch, which decides the time. ``longer`` holds larger batches up to the largest, which decides the memory.
+
+    Attributes:
+        notes: assumptions and omissions, in sentences for the user.
+        low_confidence: set if the traced route is known to differ from the device's.
     """
 
     step: OpGraph

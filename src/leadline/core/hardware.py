@@ -1,11 +1,11 @@
-"""One device: what its maker says of it, and what a micro-benchmark sweep measured on it."""
+"""Devices and machines: vendor specifications and measured calibration."""
 
 from dataclasses import dataclass, field
 from enum import StrEnum
 
 
 class DeviceKind(StrEnum):
-    """What sort of processor a device is."""
+    """Kinds of processors."""
 
     GPU = "gpu"
     CPU = "cpu"
@@ -14,7 +14,7 @@ class DeviceKind(StrEnum):
 
 
 class Confidence(StrEnum):
-    """How far a catalog row can be trusted: found in a source, partly recalled, or recalled only."""
+    """Provenance of a catalog row: found in a source, partly recalled, recalled, or measured."""
 
     FOUND = "found"
     MIXED = "mixed"
@@ -24,7 +24,7 @@ class Confidence(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class KernelTiming:
-    """One measured kernel: the median of several timed calls, in seconds, with the sizes it ran at."""
+    """One measured kernel: the median seconds of several calls, and the sizes it ran at."""
 
     kind: str
     dtype: str
@@ -35,15 +35,16 @@ class KernelTiming:
 
 
 MAX_BUSY_SHARE = 0.1
-"""Share of the processors that others may use during a sweep without a doubt on it. With more of them at work, kernels
-of several threads wait for one another: at 100 % those of a two-core CPU took 3 to 500 times as long."""
+"""Highest processor share used by other processes during a trusted sweep.
+
+Above it, multi-threaded kernels wait for one another: at 100 %, those of a two-core CPU took 3 to 500 times as long."""
 
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """What ``leadline calibrate`` measured on a device at hand.
+    """Measurements of a local device by ``leadline calibrate``.
 
-    ``figures`` are scalars by name, with their unit in the name: ``launch_s``, ``copy_bytes_per_s``,
+    ``figures`` holds scalars by name, with the unit in the name: ``launch_s``, ``copy_bytes_per_s``,
     ``interpreter_bytes``, ``framework_import_s`` and so on.
     """
 
@@ -55,16 +56,16 @@ class Calibration:
 
     @property
     def busy_share(self) -> float:
-        """Return the share of the processors that others used when the sweep began, or 0 where it was not told."""
+        """Share of the processors in use by others when the sweep began; 0 if not recorded."""
         return self.figures.get("busy_share", 0.0)
 
     @property
     def is_doubtful(self) -> bool:
-        """Tell whether others used so much of the machine that the times are worth little."""
+        """True if other processes used too much of the machine to trust the times."""
         return self.busy_share > MAX_BUSY_SHARE
 
     def best_flops_per_s(self) -> dict[str, float]:
-        """Return the best rate that any matrix product or convolution reached, by dtype."""
+        """Return the highest rate of any matrix product or convolution, by dtype."""
         best: dict[str, float] = {}
         for timing in self.timings:
             if timing.flops and timing.dims.get("k"):
@@ -76,19 +77,12 @@ RESIDENT_THREADS = {
     "6.0": 2048, "6.1": 2048, "7.0": 2048, "7.5": 1024, "8.0": 2048, "8.6": 1536, "8.7": 1536, "8.9": 1536, "9.0": 2048,
     "10.0": 2048, "10.3": 2048, "12.0": 1536,
 }  # fmt: skip
-"""Threads that a multiprocessor holds at once, by compute capability (CUDA C++ Programming Guide, technical
-specifications)."""
+"""Resident threads per multiprocessor by compute capability (CUDA C++ Programming Guide, technical specifications)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """A GPU, CPU or other accelerator.
-
-    ``peak_flops_per_s`` maps a dtype (``float64``, ``float32``, ``tf32``, ``float16``, ``bfloat16``, ``float8``,
-    ``int8``) to its dense peak; a dtype that is absent is not known, never zero. ``link_bytes_per_s`` is the
-    bidirectional bandwidth of the device's own interconnect (NVLink, Infinity Fabric). ``compute_units`` are SMs, CUs
-    or CPU cores, and ``lanes_per_unit`` the float32 multiply-adds each of them starts in one cycle.
-    """
+    """A GPU, CPU or other accelerator."""
 
     name: str
     vendor: str
@@ -96,16 +90,21 @@ class Device:
     memory_bytes: int | None = None
     memory_bytes_per_s: float | None = None
     peak_flops_per_s: dict[str, float] = field(default_factory=dict)
+    """Dense peak by dtype (``float64``, ``float32``, ``tf32``, ``float16``, ``bfloat16``, ``float8``, ``int8``); an
+    unknown peak is absent, never zero."""
     architecture: str | None = None
     compute_capability: str | None = None
     form_factor: str | None = None
     memory_type: str | None = None
     compute_units: int | None = None
+    """SMs, CUs or CPU cores."""
     lanes_per_unit: int | None = None
+    """Float32 multiply-adds that a compute unit starts in a cycle."""
     boost_hz: float | None = None
     l2_bytes: int | None = None
     tdp_w: float | None = None
     link_bytes_per_s: float | None = None
+    """Bidirectional bandwidth of the device's own interconnect (NVLink, Infinity Fabric)."""
     pcie_generation: int | None = None
     aliases: tuple[str, ...] = ()
     confidence: Confidence = Confidence.KNOWN
@@ -116,25 +115,25 @@ class Device:
 
     @property
     def is_calibrated(self) -> bool:
-        """Tell whether kernels were timed on the device."""
+        """True if kernels were timed on the device."""
         return self.calibration is not None and bool(self.calibration.timings)
 
     @property
     def threads_per_unit(self) -> int | None:
-        """Return how many threads a compute unit holds at once, where that is known."""
+        """Resident threads per compute unit; ``None`` if unknown."""
         return RESIDENT_THREADS.get(self.compute_capability or "")
 
     @property
     def file_stem(self) -> str:
-        """Return the name of a file about the device, without its ending."""
+        """Name of a file about the device, without its extension."""
         return "".join(c if c.isalnum() else "-" for c in self.name.lower()).strip("-")
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """One machine that Leadline runs on: host name, processor, logical CPUs, memory, and GPUs by their driver's names.
+    """A machine that runs Leadline: host name, processor, logical CPUs, memory, and GPUs by driver name.
 
-    ``processor`` is the name of its calibrated record in the catalog, empty where it was not calibrated.
+    ``processor`` names its calibrated record in the catalog; empty if there is none.
     """
 
     host: str

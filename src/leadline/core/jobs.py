@@ -1,11 +1,14 @@
-"""A job as a scheduler sees it: what is asked for, and the states it passes through."""
+"""Jobs as a scheduler sees them: the request, and the states of a job."""
 
 from dataclasses import dataclass, field
 from enum import StrEnum
 
 
 class JobState(StrEnum):
-    """Slurm's names; TIMEOUT and OUT_OF_MEMORY stay apart, because the cause decides the next step."""
+    """Job states by Slurm's names.
+
+    TIMEOUT and OUT_OF_MEMORY differ from FAILED because the cause decides the next step.
+    """
 
     PENDING = "PENDING"
     RUNNING = "RUNNING"
@@ -20,23 +23,23 @@ class JobState(StrEnum):
 
     @property
     def final(self) -> bool:
-        """Whether no other state can follow."""
+        """True if no other state can follow."""
         return self not in (JobState.PENDING, JobState.RUNNING, JobState.UNKNOWN)
 
     @property
     def censored(self) -> bool:
-        """Whether the job was cut off, so that what was measured is a lower bound."""
+        """True if the job was cut off, which makes its measurements lower bounds."""
         return self in (JobState.TIMEOUT, JobState.OUT_OF_MEMORY, JobState.CANCELLED, JobState.PREEMPTED,
                         JobState.NODE_FAIL)  # fmt: skip
 
     @classmethod
-    def from_slurm(cls, said: str) -> "JobState":
-        """Read the state that Slurm writes, in any of its words: ``CANCELLED by 1000``, ``NODE_FAIL+``."""
-        word, _, _ = said.strip().partition(" ")
-        return _OF_SLURM.get(word.rstrip("+"), cls.UNKNOWN)
+    def from_slurm(cls, text: str) -> "JobState":
+        """Parse a state that Slurm prints, such as ``CANCELLED by 1000`` or ``NODE_FAIL+``."""
+        word, _, _ = text.strip().partition(" ")
+        return _SLURM_STATES.get(word.rstrip("+"), cls.UNKNOWN)
 
 
-_OF_SLURM = {
+_SLURM_STATES = {
     "PENDING": JobState.PENDING, "CONFIGURING": JobState.PENDING, "REQUEUED": JobState.PENDING,
     "REQUEUE_HOLD": JobState.PENDING, "REQUEUE_FED": JobState.PENDING, "SPECIAL_EXIT": JobState.PENDING,
     "RESV_DEL_HOLD": JobState.PENDING, "POWER_UP_NODE": JobState.PENDING, "EXPEDITING": JobState.PENDING,
@@ -47,15 +50,16 @@ _OF_SLURM = {
     "CANCELLED": JobState.CANCELLED, "REVOKED": JobState.CANCELLED, "TIMEOUT": JobState.TIMEOUT,
     "DEADLINE": JobState.TIMEOUT, "OUT_OF_MEMORY": JobState.OUT_OF_MEMORY, "PREEMPTED": JobState.PREEMPTED,
 }  # fmt: skip
-"""https://slurm.schedmd.com/job_state_codes.html; a flag that says neither (LAUNCH_FAILED, UPDATE_DB) is not known."""
+"""Slurm state codes (https://slurm.schedmd.com/job_state_codes.html). Flags such as LAUNCH_FAILED or UPDATE_DB are
+unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class ResourceSpec:
-    """What a job asks for; ``None`` leaves the choice to the site.
+    """Resources of a job; ``None`` leaves the choice to the site.
 
-    ``least_walltime_s`` is the shortest limit that the scheduler may give it in place of ``walltime_s``, where it then
-    starts sooner.
+    ``least_walltime_s`` is the shortest limit that the scheduler may grant instead of ``walltime_s`` to start the job
+    sooner.
     """
 
     nodes: int = 1
@@ -69,7 +73,7 @@ class ResourceSpec:
 
 @dataclass(frozen=True, slots=True)
 class JobSpec:
-    """A command with its resources and its place; of a ``watched`` one the loops of its Python scripts are timed."""
+    """A command with its resources and target; Leadline times the Python loops of a ``watched`` job."""
 
     name: str
     command: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""The Intelligence Plane's nouns: a job that is followed to its end, its attempts, and what was decided of it."""
+"""Nouns of the Intelligence Plane, the process that manages jobs: jobs, attempts and decisions."""
 
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -9,7 +9,7 @@ from leadline.core.jobs import JobSpec, JobState, ResourceSpec
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a job may run: a system that the plane has a scheduler for, and one of its partitions."""
+    """A system that the plane has a scheduler for, and one of its partitions."""
 
     system: str
     partition: str | None = None
@@ -20,38 +20,41 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """What the plane may do for a job.
-
-    ``places`` are where it may go, the preferred one first; ``copies`` of it may wait at once, each elsewhere, until
-    one starts. ``attempts`` bounds how often it is submitted, ``segments`` how often it goes on from a checkpoint, and
-    ``node_s`` (node-seconds) and ``cost`` (in the unit
-    of its places) what all attempts may take together. ``resumes`` says that the command goes on from its own
-    checkpoint when it is started again; ``checkpoint_signal`` is sent ``checkpoint_s`` before a limit so that it
-    writes one. ``deadline_at`` is when its result is wanted, and ``risk`` the accepted probability of a limit that is
-    too low. ``resizes`` says whether requests may be changed at all, and ``measured`` whether the command runs under
-    the measuring wrapper, without which nothing is known of its progress.
-    """
+    """Permissions and limits of the plane for one job."""
 
     places: tuple[Place, ...]
+    """Where the job may run, preferred first."""
     copies: int = 1
+    """Replicas that may wait at once, each elsewhere, until one starts."""
     attempts: int = 4
+    """Limit on submissions."""
     segments: int = 50
+    """Limit on continuations from a checkpoint."""
     node_s: float | None = None
+    """Limit on node-seconds of all attempts."""
     cost: float | None = None
+    """Limit on the cost of all attempts, in the unit of its places."""
     resumes: bool = False
+    """True if the restarted command continues from its own checkpoint."""
     checkpoint_signal: str | None = None
+    """Signal that makes the command write a checkpoint."""
     checkpoint_s: float = 120.0
+    """Seconds before a limit at which the signal is sent."""
     checkpoint_folder: str | None = None
-    """Where its checkpoints lie in the folder that it runs in; it goes along when the job moves to another system."""
+    """Checkpoint folder, relative to the working directory; it is copied when the job moves to another system."""
     deadline_at: str | None = None
+    """When the user needs the result."""
     risk: float = 0.05
+    """Accepted probability that a limit is too low."""
     resizes: bool = True
+    """True if requests may be changed."""
     measured: bool = True
+    """True if the command runs under the measuring wrapper, the source of its progress."""
 
 
 @dataclass(frozen=True, slots=True)
 class AttemptPlan:
-    """The next attempt of a job: where, with which request, not before when, and why."""
+    """The next attempt of a job: place, request, earliest time, and reason."""
 
     place: Place
     resources: ResourceSpec
@@ -60,7 +63,7 @@ class AttemptPlan:
 
 
 class DependencyKind(StrEnum):
-    """What must have become of the jobs before, Slurm's words."""
+    """Required outcome of the jobs that a job depends on, in Slurm's terms."""
 
     OK = "afterok"
     ANY = "afterany"
@@ -69,14 +72,7 @@ class DependencyKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One submission of a job to one scheduler.
-
-    ``key`` is unique; ``batch`` is that of the submission it is part of (its own, or that of its array), was stored
-    before anything was submitted, and stands in the job's name and comment at the scheduler.
-    ``scheduler_id`` is ``None`` until the scheduler's answer is known; ``state`` then is that of the scheduler, and
-    ``reason`` why it waits or how it ended. ``withdrawn`` says that the plane itself took it back.
-    Times are ISO 8601 in UTC. ``node_s`` is what it took, nodes times seconds.
-    """
+    """One submission of a job to one scheduler. Times are ISO 8601 in UTC."""
 
     key: str
     job: str
@@ -84,47 +80,49 @@ class Attempt:
     place: Place
     resources: ResourceSpec
     batch: str = ""
+    """Key of the submission, the attempt's own or that of its array, stored before the scheduler is called.
+
+    It is part of the job's name and comment at the scheduler, which makes a lost answer recoverable.
+    """
     state: JobState = JobState.PENDING
     scheduler_id: str | None = None
+    """None until the scheduler's answer is known."""
     noted_at: str = ""
     submitted_at: str | None = None
     started_at: str | None = None
     ended_at: str | None = None
     reason: str = ""
+    """Why the attempt waits, or how it ended."""
     node: str | None = None
     exit_code: int | None = None
     withdrawn: bool = False
+    """True if the plane itself cancelled it."""
     held: bool = False
-    """Whether it is one of several copies, whose command waits for the plane's word before it begins."""
+    """True if it is one of several replicas, whose command waits for the plane's release."""
     begins: bool = False
-    """Whether a held one is to have that word; of copies that are there at once, one alone ever is."""
+    """True if a held attempt is to be released; at most one of concurrent replicas is."""
     walltime_s: float | None = None
-    """The limit as it is now at the scheduler; it may have been shortened since it was submitted."""
+    """Current limit at the scheduler; it may be shorter than the submitted one."""
     refused_extensions: int = 0
     segment: bool = False
-    """Whether it ended with a checkpoint from which the next one goes on: a part of the job, and no failed try."""
+    """True if it ended with a checkpoint for the next attempt: a part of the job, not a failure."""
     recorded: bool = False
-    """Whether its end entered the history."""
+    """True if its end is in the history."""
 
     @property
     def began(self) -> bool:
-        """Whether its command may have begun."""
+        """True if its command may have begun."""
         return self.started_at is not None and (self.begins or not self.held)
 
     @property
     def live(self) -> bool:
-        """Whether it is, or may be, at the scheduler; what nothing names any more ended with state UNKNOWN."""
+        """True if it is, or may be, at the scheduler; an untraceable attempt ended with state UNKNOWN."""
         return not self.state.final and self.ended_at is None
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What a user handed over. Its ``state`` is PENDING until it is ``closed``; ``current_state`` says how it stands.
-
-    ``group`` is shared by the elements of an array and ``index`` tells them apart; ``after`` are keys of jobs that
-    must have ended so. ``plan`` is there while another attempt is to follow. ``cancelled`` says that the user took it
-    back, and ``recorded`` that nothing is left to do.
-    """
+    """A submitted job. Its ``state`` is PENDING until it is ``closed``; ``current_state`` follows its attempts."""
 
     key: str
     spec: JobSpec
@@ -132,105 +130,111 @@ class Job:
     state: JobState = JobState.PENDING
     created_at: str = ""
     group: str | None = None
+    """Key shared by the elements of an array."""
     index: int | None = None
+    """Number of the element in its array."""
     after: tuple[str, ...] = ()
+    """Keys of the jobs it depends on, which must end as ``after_kind`` requires."""
     after_kind: DependencyKind = DependencyKind.OK
     attempts: tuple[Attempt, ...] = ()
     reason: str = ""
     predicted: Estimate | None = None
     parameters: dict[str, int | float | str] = field(default_factory=dict)
     tags: dict[str, str] = field(default_factory=dict)
-    """What its runs carry into the history."""
+    """Tags of its runs in the history."""
     plan: AttemptPlan | None = None
+    """The next attempt, if one is to follow."""
     cancelled: bool = False
+    """True if the user cancelled it."""
     recorded: bool = False
+    """True if no work is left."""
 
     @property
     def closed(self) -> bool:
-        """Whether the plane will do nothing more for it; UNKNOWN is the end of what nothing names any more."""
+        """True if the plane is finished with it; UNKNOWN closes an untraceable job."""
         return self.state.final or self.state is JobState.UNKNOWN
 
     @property
     def current_state(self) -> JobState:
-        """How it stands: its end, or RUNNING while an attempt runs, or PENDING."""
+        """The final state if closed, RUNNING while an attempt runs, else PENDING."""
         if self.closed:
             return self.state
-        runs = any(one.state is JobState.RUNNING for one in self.attempts)
+        runs = any(attempt.state is JobState.RUNNING for attempt in self.attempts)
         return JobState.RUNNING if runs else JobState.PENDING
 
     @property
     def live_attempts(self) -> tuple[Attempt, ...]:
         """The attempts that are, or may be, at a scheduler."""
-        return tuple(one for one in self.attempts if one.live)
+        return tuple(attempt for attempt in self.attempts if attempt.live)
 
     def checkpoint_source(self, system: str) -> Attempt | None:
-        """Return the attempt whose checkpoint has to be brought to a system before it goes on there."""
-        began = [one for one in self.attempts if one.began]
-        last = max(began, key=lambda one: one.number, default=None)
+        """Return the attempt whose checkpoint must be copied to a system before the job continues there."""
+        began = [attempt for attempt in self.attempts if attempt.began]
+        last = max(began, key=lambda attempt: attempt.number, default=None)
         return None if last is None or self.policy.checkpoint_folder is None or last.place.system == system else last
 
 
 class Action(StrEnum):
-    """What the plane does with a job."""
+    """Actions of the plane on a job."""
 
     KEEP = "keep"
-    """Leave it alone."""
+    """No action."""
     SHRINK = "shrink"
-    """Lower the limit of a job that will need less, so that others are backfilled and it is itself if it waits."""
+    """Lower the limit of a job that needs less, which lets this and other jobs backfill."""
     EXTEND = "extend"
-    """Ask the scheduler for a longer limit; most refuse a running job's owner."""
+    """Request a longer limit; most schedulers refuse this to the owner of a running job."""
     CHECKPOINT = "checkpoint"
-    """Let it write a checkpoint before its limit and go on in another attempt."""
+    """Write a checkpoint before the limit and continue in another attempt."""
     RESUBMIT = "resubmit"
-    """Submit it anew, with the request that its end calls for."""
+    """Submit it again with a request adapted to how it ended."""
     MOVE = "move"
-    """Withdraw it here and submit it at another place, where it would end sooner."""
+    """Withdraw it and submit it at another place, where it would end sooner."""
     BEGIN = "begin"
-    """Let the command of this copy begin: it is the first of several that runs; the others never will."""
+    """Release the command of this replica, the first to run; the others never begin."""
     WITHDRAW = "withdraw"
-    """Cancel this copy: another one started, or it can no longer be of use."""
+    """Cancel this replica: another one started, or it is no longer useful."""
     GIVE_UP = "give-up"
-    """Let the job end as it ended; ``reason`` tells why nothing more is tried."""
+    """Accept the end of the job; ``reason`` explains why no further attempt is made."""
     FINISH = "finish"
-    """It is done."""
+    """The job is done."""
 
 
 class FailureCause(StrEnum):
-    """What ended an attempt; it decides what is tried next, where the state alone does not."""
+    """Cause of an attempt's end, which decides the next attempt where the state alone does not."""
 
     WALLTIME = "walltime"
     """It reached its limit."""
     HOST_MEMORY = "host-memory"
-    """It needed more memory than it had asked for, or than its node has."""
+    """It needed more memory than requested, or than its node has."""
     GPU_MEMORY = "gpu-memory"
-    """It needed more than a GPU has; no larger request cures that, only another GPU or a smaller batch."""
+    """It needed more memory than a GPU has, which only another GPU or a smaller batch can fix."""
     NODE = "node"
-    """Its node, or a device of it, failed under it."""
+    """Its node, or a device of the node, failed."""
     PREEMPTION = "preemption"
-    """Another job of higher priority took its place."""
+    """A job of higher priority took its place."""
     TRANSIENT = "transient"
-    """Something that may be gone the next time: a network, a file server, a port."""
+    """A possibly temporary fault: a network, a file server, a port."""
     STORAGE = "storage"
-    """No room was left for its files; the same again would end the same until its user makes room."""
+    """The file system was full; a retry fails until the user frees space."""
     PROGRAM = "program"
-    """Its own fault; the same again would end the same."""
+    """An error in the program; a retry would fail the same way."""
     DEPENDENCY = "dependency"
-    """A job that it depends on did not end as it had to."""
+    """A job that it depends on did not end as required."""
     USER = "user"
-    """Its user cancelled it."""
+    """Cancelled by its user."""
     ADMINISTRATOR = "administrator"
-    """Somebody else cancelled it: the site's staff."""
+    """Cancelled by the site's staff."""
     PLANE = "plane"
-    """The plane itself took it back."""
+    """Cancelled by the plane."""
     UNKNOWN = "unknown"
-    """Nothing tells; it is not tried again blindly."""
+    """No evidence; it is not retried blindly."""
 
 
 @dataclass(frozen=True, slots=True)
 class Alternative:
-    """Another place for a job: what waiting and running there are expected to take, and at which request.
+    """Another place for a job: expected wait, run time and cost there, and the request.
 
-    ``cost`` is of the whole run there; ``gpu_memory_bytes`` is what one GPU there has.
+    ``cost`` covers the whole run; ``gpu_memory_bytes`` is the capacity of one GPU there.
     """
 
     place: Place
@@ -245,43 +249,48 @@ class Alternative:
 
 @dataclass(frozen=True, slots=True)
 class Situation:
-    """All that a decision about one attempt rests on; what is not known is ``None``.
-
-    ``elapsed_s`` is how long the attempt has run (0 while it waits), ``total_s`` what it is expected to take in all
-    and ``remaining_wait_s`` how long it still waits; ``memory_bytes`` is the expected peak on one node, and
-    ``memory_now_bytes`` what was seen. ``allowed_s`` is the partition's longest limit, ``node_memory_bytes`` what its
-    largest node has. ``spent_node_s`` and ``spent_cost`` are of all attempts up to now; ``cost_per_s`` is the price of
-    the attempt's request. ``asked_to_extend`` counts refused requests for a longer limit. ``cause`` is what ended it
-    and ``evidence`` are sentences on how. ``gpu_memory_bytes`` is what one of its GPUs has.
-    """
+    """The inputs of a decision about one attempt; unknown values are ``None``."""
 
     job: Job
     attempt: Attempt
     now_s: float
     elapsed_s: float = 0.0
+    """Run time so far; 0 while it waits."""
     total_s: Interval | None = None
+    """Expected total run time."""
     memory_bytes: Interval | None = None
+    """Expected peak on one node."""
     memory_now_bytes: float | None = None
+    """Measured memory."""
     remaining_wait_s: Interval | None = None
+    """Expected remaining wait."""
     allowed_s: float | None = None
+    """The partition's longest limit."""
     node_memory_bytes: int | None = None
+    """Memory of its largest node."""
     spent_node_s: float = 0.0
     spent_cost: float | None = None
+    """Consumption of all attempts so far."""
     cost_per_s: float | None = None
+    """Price of the attempt's request."""
     asked_to_extend: int = 0
+    """Number of refused requests for a longer limit."""
     checkpointed: bool = False
     alternatives: tuple[Alternative, ...] = ()
     evidence: tuple[str, ...] = ()
+    """Sentences on how it ended."""
     cause: FailureCause | None = None
+    """Cause of its end."""
     gpu_memory_bytes: int | None = None
+    """Capacity of one of its GPUs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What to do with an attempt, why in one sentence, and the figures that the sentence rests on.
+    """The action on an attempt, the reason in one sentence, and the numbers behind the reason.
 
-    ``resources`` and ``place`` are those of the next attempt, or of the changed one (``SHRINK``, ``EXTEND``);
-    ``delay_s`` is how long to wait before it is submitted.
+    ``resources`` and ``place`` belong to the next attempt, or to the changed one (``SHRINK``, ``EXTEND``). ``delay_s``
+    is the wait before its submission.
     """
 
     action: Action
@@ -293,29 +302,29 @@ class Decision:
 
 
 class EventKind(StrEnum):
-    """What an event of the journal tells."""
+    """Kinds of journal events."""
 
     HANDED_OVER = "handed over"
     NOTED = "noted"
     """An attempt is about to be submitted under its key."""
     STAGED = "staged"
-    """The checkpoint of an attempt was brought to another system."""
+    """The checkpoint of an attempt was copied to another system."""
     SUBMITTED = "submitted"
     STATE = "state"
     PROGRESS = "progress"
     POLL = "poll"
     DECISION = "decision"
     FAULT = "fault"
-    """Something did not answer or was refused."""
+    """A request failed or was refused."""
     CANCEL = "cancel"
-    """The user took a job back."""
+    """The user cancelled a job."""
     SETTLED = "settled"
     LEARNED = "learned"
 
 
 @dataclass(frozen=True, slots=True)
 class JournalEvent:
-    """One row of the journal: when, of which job and attempt (empty: of none), what, and its figures."""
+    """One row of the journal; ``job`` and ``attempt`` are empty for events that concern neither."""
 
     number: int
     at: str

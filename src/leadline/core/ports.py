@@ -1,4 +1,4 @@
-"""Every plug point, as a small protocol with its contract in the docstring."""
+"""Ports: small protocols for each kind of plug-in."""
 
 from collections.abc import Iterable, Sequence
 from typing import Protocol
@@ -12,20 +12,22 @@ from leadline.core.workload import Workload
 
 
 class GraphSource(Protocol):
-    """A front-end: turns one way of naming a model into ops."""
+    """A front-end that traces models of one format."""
 
     def __call__(self, workload: Workload, *, device_type: str = "cuda") -> TracedJob:
         """Trace the workload under the kernel policies of ``device_type`` (``cuda`` or ``cpu``).
 
-        Raises ``InvalidInput`` or ``Untraceable``; never returns a graph it does not believe in.
+        Raises:
+            InvalidInput: the workload is not usable.
+            Untraceable: no reliable graph can be built.
         """
 
 
 class KernelModel(Protocol):
-    """Prices the ops of graphs on one device; what it is built from decides its tier.
+    """Predicts the time of ops on one device; its training data determines its tier.
 
-    ``name`` is that of the method, and ``reasons`` are sentences on why it was taken and how far off it was found.
-    ``host_spread`` is the standard deviation of ln(true ÷ predicted) of launching: 0 where it was measured on the host.
+    ``reasons`` explain why the model was selected and give its measured error. ``host_spread`` is the standard
+    deviation of ln(true ÷ predicted) of launch time, 0 if measured on the host.
     """
 
     @property
@@ -41,20 +43,20 @@ class KernelModel(Protocol):
     def reasons(self) -> tuple[str, ...]: ...  # noqa: D102 - a field
 
     def spread_of(self, graph: OpGraph) -> float:
-        """Return the standard deviation of ln(true ÷ predicted) of a whole step, measured where it could be."""
+        """Return the standard deviation of ln(true ÷ predicted) of a whole step, measured where possible."""
 
     def ops_s(self, ops: Sequence[Op]) -> Sequence[float]:
-        """Return the seconds one call of each op takes once it runs, launch excluded; counts are not applied."""
+        """Return the seconds of one call of each op, without launch; counts are not applied."""
 
     def launch_s(self, op: Op) -> float:
-        """Return the seconds the host needs to launch one call of ``op`` (dispatch, autograd, kernel launch)."""
+        """Return the host's seconds to launch one call of ``op`` (dispatch, autograd, kernel launch)."""
 
     def step_s(self, graph: OpGraph) -> float:
-        """Return the seconds of the whole graph: kernels and launches, overlapped as the device overlaps them."""
+        """Return the seconds of the whole graph, with kernels and launches overlapped as on the device."""
 
 
 class Estimator(Protocol):
-    """Predicts time and memory of a traced job on a device; knows no prices and no schedulers."""
+    """Predicts time and memory of a traced job on a device, independent of prices and schedulers."""
 
     @property
     def name(self) -> str: ...  # noqa: D102 - a field
@@ -78,17 +80,17 @@ class Catalog(Protocol):
         """Return all systems."""
 
     def device(self, name: str) -> Device:
-        """Return the device of that name or alias, whatever its case; ``UnknownName`` if there is none."""
+        """Return the device of that name or alias, ignoring case; ``UnknownName`` if there is none."""
 
     def system(self, name: str) -> System:
-        """Return the system of that name, whatever its case; ``UnknownName`` if there is none."""
+        """Return the system of that name, ignoring case; ``UnknownName`` if there is none."""
 
 
 class HistoryStore(Protocol):
     """The durable store of runs."""
 
     def add(self, run: Run) -> None:
-        """Write the run whole or not at all; a run of the same id is replaced."""
+        """Store the run atomically; a run of the same id is replaced."""
 
     def runs(self, *, limit: int | None = None) -> Iterable[Run]:
         """Yield runs, newest first."""

@@ -1,4 +1,4 @@
-"""A process that ended, and the port of what runs one; apart from the other ports, for these start with every job."""
+"""The process-runner port, separate from the other ports because it loads at the start of every job."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from typing import Protocol
 
 @dataclass(frozen=True, slots=True)
 class CompletedProcess:
-    """A process that ended: its exit code (negative: the signal) and its captured output."""
+    """An ended process: its exit code (negative: the signal) and its captured output."""
 
     returncode: int
     stdout: str
@@ -17,7 +17,7 @@ class CompletedProcess:
 
 
 class ProcessRunner(Protocol):
-    """Runs a command to its end. One module implements it, so that one module starts processes."""
+    """Runs a command to its end; only its one implementation starts processes."""
 
     def __call__(
         self,
@@ -30,6 +30,9 @@ class ProcessRunner(Protocol):
     ) -> CompletedProcess:
         """Run ``argv`` without a shell and capture its output.
 
-        ``env`` is added to the current environment, and ``stdin`` is what it reads. After ``timeout_s`` the whole
-        process group is ended, and ``timed_out`` is set. Raises ``InvalidInput`` when the program does not exist.
+        ``env`` is added to the current environment. After ``timeout_s`` the whole process group is killed and
+        ``timed_out`` is set.
+
+        Raises:
+            InvalidInput: the program does not exist.
         """

@@ -1,4 +1,4 @@
-"""What a job has shown of its own progress: its start-up, the loops it runs in, and the time of each iteration."""
+"""Progress of a running job: start-up, loops, iteration times, and the forecast of the whole job."""
 
 from dataclasses import dataclass, field
 from statistics import median
@@ -8,59 +8,60 @@ from leadline.core.jobs import JobState
 from leadline.core.runs import Measurement
 
 MAX_SAMPLED_ITERATIONS = 1000
-"""The most durations that are kept of one loop."""
+"""Most durations stored for one loop."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoopProgress:
-    """One loop of a job, by its finished iterations.
-
-    ``length`` is how many iterations one pass of it has and ``None`` where that is not known; ``passes`` is how many
-    passes were seen whole. ``total_s`` is the time in all ``count`` finished iterations, ``inside_s`` the part of it
-    that passed in the next level. ``first_s`` holds the first durations in order, ``sampled_s`` durations evenly
-    spread over all of them.
-    """
+    """Finished iterations of one loop of a job."""
 
     name: str
     count: int
     total_s: float
+    """Seconds in all ``count`` finished iterations."""
     length: int | None = None
+    """Iterations in one pass; ``None`` if unknown."""
     passes: int = 0
+    """Complete passes observed."""
     inside_s: float = 0.0
+    """The part of ``total_s`` spent in the next level."""
     first_s: tuple[float, ...] = ()
+    """The first durations, in order."""
     sampled_s: tuple[float, ...] = ()
+    """Durations evenly spread over all iterations."""
     where: str = ""
+    """Location of the loop in the source."""
 
     @property
     def median_s(self) -> float | None:
-        """The median time of one iteration."""
+        """Median seconds of one iteration."""
         return median(self.sampled_s) if self.sampled_s else None
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """All that a job has shown, from whichever ``source`` says most.
-
-    ``levels`` stand outermost first, and the last one's iteration is the unit of work. ``startup_s`` is the time from
-    the start of the job to its first unit. ``total`` is the number of units in the whole job where the job itself
-    says it; ``phases`` the seconds of each phase that the job named. ``stopped`` tells that the probe ended the job.
-    """
+    """All observed progress of a job, from its most detailed ``source``."""
 
     source: str
     levels: tuple[LoopProgress, ...] = ()
+    """Loops, outermost first; an iteration of the last one is the unit of work."""
     startup_s: float | None = None
+    """Seconds from the start of the job to its first unit."""
     last_s: float | None = None
     steps: int | None = None
     epochs: int | None = None
     total: int | None = None
+    """Number of units in the whole job, if the job reports it."""
     phases: dict[str, float] = field(default_factory=dict)
+    """Seconds of each phase that the job named."""
     stopped: bool = False
+    """True if the probe ended the job."""
     method: str = ""
     remarks: tuple[str, ...] = ()
 
     @property
     def unit(self) -> LoopProgress | None:
-        """The innermost level, where any was seen."""
+        """The innermost level, if any."""
         return self.levels[-1] if self.levels else None
 
 
@@ -78,27 +79,28 @@ class ProgressLine:
 
 
 def parse_progress_line(text: str) -> ProgressLine | None:
-    """Read ``epoch=3 step=120 loss=0.41`` (or with commas); ``None`` for a line that is not of that form."""
+    """Parse ``epoch=3 step=120 loss=0.41`` (or with commas); ``None`` for a line of another form."""
     words = text.replace(",", " ").split()
     pairs = [word.partition("=") for word in words]
     if not pairs or not all(name.isidentifier() and joined and value for name, joined, value in pairs):
         return None
-    said = {name: value for name, _, value in pairs}
-    whole: dict[str, int | None] = {}
+    fields = {name: value for name, _, value in pairs}
+    counts: dict[str, int | None] = {}
     try:
         for name in ("step", "epoch", "total_steps", "total_epochs"):
-            whole[name] = _whole(said.pop(name)) if name in said else None
-        t = float(said.pop("t")) if "t" in said else None
+            counts[name] = _parse_count(fields.pop(name)) if name in fields else None
+        t = float(fields.pop("t")) if "t" in fields else None
     except ValueError:
         return None
-    phase = said.pop("phase", None)
+    phase = fields.pop("phase", None)
+    # Jobs in any language write this file: a time that is not finite must not reach the arithmetic.
     if t is not None and not 0 <= t < float("inf"):
         return None
-    return ProgressLine(**whole, phase=phase, t=t, more=said)
+    return ProgressLine(**counts, phase=phase, t=t, more=fields)
 
 
-def _whole(text: str) -> int:
-    """Read a count, which some languages write as ``1e3`` or ``120.0``; ``ValueError`` if it is none."""
+def _parse_count(text: str) -> int:
+    """Parse a count, which some languages write as ``1e3`` or ``120.0``; ``ValueError`` if it is not one."""
     value = float(text)
     if value != value or not 0 <= value < 2**63 or value != int(value):  # noqa: PLR0124 - NaN alone differs from itself
         raise ValueError(text)
@@ -107,29 +109,32 @@ def _whole(text: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class ProbeForecast:
-    """The whole job, scaled from its first units of work.
+    """The whole job, extrapolated from its first units of work.
 
-    ``unit_s`` is the steady time of one ``unit``; ``warmup_s`` what the first ones took beyond that. ``pass_s`` is one
-    iteration of the outermost loop, and ``between_s`` the part of it outside the units (evaluation, checkpoints).
-    ``units`` and ``passes`` are those of the whole job. What is not known is ``None``, and ``unknown`` says why.
+    Unknown values are ``None``, and ``unknown`` gives the reason.
     """
 
     elapsed_s: Interval | None = None
     startup_s: float | None = None
     unit: str = ""
     unit_s: Interval | None = None
+    """Steady seconds of one ``unit``."""
     warmup_s: float | None = None
+    """Extra seconds of the first units."""
     pass_s: float | None = None
+    """Seconds of one iteration of the outermost loop."""
     between_s: float | None = None
+    """The part of ``pass_s`` outside the units (evaluation, checkpoints)."""
     units: int | None = None
     passes: int | None = None
+    """Counts in the whole job."""
     unknown: dict[str, str] = field(default_factory=dict)
     assumptions: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """One probe of a command; ``finished`` tells that the job came to its own end before the probe had to stop it."""
+    """One probe of a command; ``finished`` is true if the job ended by itself."""
 
     command: tuple[str, ...]
     state: JobState

@@ -1,4 +1,4 @@
-"""What to ask for, why, and why the others lost."""
+"""Recommendations: the request to make, the reason, and the rejected candidates."""
 
 from dataclasses import dataclass, field
 
@@ -9,24 +9,24 @@ from leadline.core.runs import Value
 
 @dataclass(frozen=True, slots=True)
 class RiskWeights:
-    """What a request that misses costs, measured by what the same amount costs when it is used.
+    """Cost of a wrong request relative to the same amount used.
 
-    ``kill`` is what is lost when a run is killed at its limit: an hour lost counts as so many hours used. ``waste`` is
-    what is asked for and not used: most systems charge what is used, but a longer request waits longer, and what one
-    job holds idle nobody else has. At 1 and 1 an hour counts the same in every way, and a prediction whose logarithm is
-    spread by 0.14 is cheapest at a risk of 5 %, which is what people take by habit.
+    With both weights 1, a prediction with a log spread of 0.14 is cheapest at a risk of 5 %, the customary choice.
     """
 
     kill: float = 1.0
+    """Weight of an hour lost when a run is killed at its limit."""
     waste: float = 1.0
+    """Weight of an hour requested but unused. Most systems charge only used time, but a longer request waits longer
+    and blocks other jobs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Constraints:
-    """The user's bounds: seconds until the end, an amount of ``currency``, and the accepted risk of a kill.
+    """The user's limits: deadline in seconds, budget in ``currency``, and accepted risk of a kill.
 
-    The end is counted from submission where the wait in the queue is known, and from the start where it is not. Within
-    that risk the request is the one that ``weights`` make cheapest.
+    The deadline counts from submission if the queue wait is known, else from the start. Within the risk, the request
+    minimizes the cost under ``weights``.
     """
 
     deadline_s: float | None = None
@@ -38,40 +38,40 @@ class Constraints:
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """A configuration that satisfies the constraints, with the request to make and the reason for it.
-
-    ``resources.walltime_s`` and ``resources.memory_bytes_per_node`` are exceeded with at most the accepted risk, and
-    ``request_reason`` says whether that risk or the expected cost decided them; ``gpu_memory_bytes`` is the quantile of
-    the memory of one GPU at that risk. ``on_front`` marks the options that no other option of the same currency beats
-    in both time and cost. ``parameters`` are the application's own, where they were chosen too, and ``command`` the
-    command line with them, where it is known. ``wait_s`` is how long the request waits in the queue, and ``result_s``
-    how long it is from submission until the result is there; both are ``None`` where nothing is known of the wait.
-    """
+    """A configuration that satisfies the constraints, its request, and the reason."""
 
     system: str
     partition: str
     node: str
     resources: ResourceSpec
+    """Its walltime and memory per node are exceeded with at most the accepted risk."""
     estimate: Estimate
     reason: str
     on_front: bool = False
+    """True if no other option of the same currency is better in both time and cost."""
     site: str = ""
     device: str | None = None
     gpu_memory_bytes: float | None = None
+    """Quantile of one GPU's memory at that risk."""
     notes: tuple[str, ...] = ()
     request_reason: str = ""
+    """True if that risk or the expected cost decided walltime and memory."""
     parameters: dict[str, Value] = field(default_factory=dict)
+    """The application's parameters, if they were chosen too."""
     command: tuple[str, ...] = ()
+    """The command line with the parameters, if known."""
     wait_s: Interval | None = None
+    """Queue wait; ``None`` if unknown."""
     result_s: Interval | None = None
+    """Time from submission to the result; ``None`` if the wait is unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rejection:
-    """A candidate that lost, and why.
+    """A rejected candidate, and the reason.
 
-    ``kind`` is the class of the reason (``gpu-memory``, ``device-unknown``, ``over-budget`` …), by which many
-    rejections are counted together; ``gpus`` is how many the candidate would have used.
+    ``kind`` is the class of the reason (``gpu-memory``, ``device-unknown``, ``over-budget`` …), used to group
+    rejections. ``gpus`` is the candidate's number of GPUs.
     """
 
     system: str
@@ -84,7 +84,7 @@ class Rejection:
 
 @dataclass(frozen=True, slots=True)
 class Recommendation:
-    """Options best first, the rejected ones, and, when nothing fits, the smallest change that would make it fit.
+    """Options best first, rejections, and the smallest change that would help if nothing fits.
 
     ``notes`` are sentences that hold for every option.
     """

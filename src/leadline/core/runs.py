@@ -1,4 +1,4 @@
-"""A finished run: what was predicted, what was asked, what was measured, and how it ended."""
+"""Finished runs, and the training samples made from them."""
 
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -16,7 +16,7 @@ class Scale(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """One measured figure with its method and, where it was sampled, the sampling interval."""
+    """A measured value with its method and, if sampled, the sampling interval."""
 
     value: float
     unit: str
@@ -26,9 +26,9 @@ class Measurement:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One execution. ``measured`` maps a quantity (``elapsed_s``, ``host_memory_bytes``, ``cpu_s`` …) to its figure.
+    """One execution; ``measured`` maps a metric (``elapsed_s``, ``host_memory_bytes``, ``cpu_s`` …) to its measurement.
 
-    A run whose ``state`` is censored is a lower bound, not a measurement.
+    The measurements of a run with a censored ``state`` are lower bounds.
     """
 
     id: str
@@ -47,34 +47,34 @@ class Run:
 
 
 Value = int | float | str
-"""Of a parameter or another feature: a number, or the name of a category."""
+"""A parameter or feature value: a number, or the name of a category."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One run, as an estimator sees it.
-
-    ``features`` are its parameters, resources (``cores``, ``gpus`` …), the node's hardware figures and white-box
-    figures; a feature that is not known is absent. ``value`` is the target, above zero, in the dataset's unit; of a
-    censored run it is a lower bound. ``startup_s`` is the time before the first unit of work and ``work_s`` that of
-    all ``units``, one of which took ``unit_s`` (the median), where they were reported or watched and the target is the
-    walltime. ``cost_s`` is what the run took to make.
-    """
+    """One run as training data."""
 
     features: dict[str, Value]
+    """Parameters, resources (``cores``, ``gpus`` …), hardware numbers of the node and op-graph numbers; an unknown
+    feature is absent."""
     value: float
+    """The target, positive, in the unit of the training set; a lower bound for a censored run."""
     scale: Scale
     censored: bool = False
     startup_s: float | None = None
+    """Seconds before the first unit of work, if observed and the target is the walltime."""
     work_s: float | None = None
+    """Seconds of all ``units``, under the same condition."""
     units: float | None = None
     unit_s: float | None = None
+    """Median seconds of a unit."""
     cost_s: float = 0.0
+    """Seconds that the run took."""
     run_id: str = ""
 
     @property
     def configuration(self) -> str:
-        """Return a name that repeats of one configuration share, so that no split parts them."""
+        """A key shared by repeats of one configuration, so that no split separates them."""
         return "\n".join(f"{name}={value}" for name, value in sorted(self.features.items()))
 
 
@@ -82,8 +82,8 @@ class Sample:
 class TrainingSet:
     """The samples of one application and one target (``elapsed_s``, ``host_memory_bytes`` …).
 
-    ``scale_features`` name the features that carry scale: those whose full-scale values lie beyond the scaled-down
-    ones (epochs, samples, grid size).
+    ``scale_features`` name the features whose full-scale values exceed the scaled-down ones (epochs, samples, grid
+    size).
     """
 
     application: str

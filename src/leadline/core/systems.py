@@ -1,4 +1,4 @@
-"""A computing system as its users meet it: partitions, node types, limits, prices and what its scheduler takes."""
+"""Computing systems: partitions, node types, limits, prices and submit rules."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -7,11 +7,11 @@ from leadline.core.errors import InvalidInput, UnknownName
 from leadline.core.hardware import Confidence
 
 UNLISTED_NODES = "not-shown"
-"""The name of the node type of a partition whose nodes the scheduler does not show."""
+"""Name of the node type of a partition whose nodes the scheduler hides."""
 
 
 class BillingRule(StrEnum):
-    """How a site turns a request into a charge; the formulas are in ``leadline.catalog.billing``."""
+    """A site's rule for charging a request; ``leadline.catalog.billing`` holds the formulas."""
 
     CORES_AND_GPUS = "cores-and-gpus"
     """Hours × (effective cores × core rate + GPUs × GPU rate), effective cores = max(cores, memory ÷ memory per core)
@@ -25,86 +25,86 @@ class BillingRule(StrEnum):
     INSTANCE_HOURS = "instance-hours"
     """Hours × instances × the instance's price (clouds)."""
     TRES_SUM = "tres-sum"
-    """Hours × (cores × core rate + memory in GiB × its rate + GPUs × GPU rate + nodes × node rate), the billing weights
-    of a Slurm partition (slurm.conf, TRESBillingWeights); what has no rate is not billed."""
+    """Hours × (cores × core rate + memory in GiB × its rate + GPUs × GPU rate + nodes × node rate).
+
+    These are the billing weights of a Slurm partition (slurm.conf, TRESBillingWeights); a resource without a rate is
+    free."""
     TRES_MAX = "tres-max"
-    """The largest of those four in place of their sum (slurm.conf, PriorityFlags=MAX_TRES)."""
+    """The largest of those four instead of their sum (slurm.conf, PriorityFlags=MAX_TRES)."""
     TRES_MAX_AND_GPUS = "tres-max-and-gpus"
     """The largest of cores, memory and nodes, plus the GPUs (slurm.conf from 24.05, PriorityFlags=MAX_TRES_GRES)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Billing:
-    """A charge rule with its rates an hour; an absent rate is not known.
+    """A charge rule with its hourly rates; an absent rate is unknown.
 
-    ``currency`` is ``USD`` or the allocation's own unit (``Lonestar6 SU``): amounts in different currencies are never
-    compared. ``charge_factor`` multiplies every rate (a queue's price within one allocation). ``whole_units`` rounds
-    the shares of cores and memory up to whole cores or GPUs before the largest is taken. Under the billing weights of
-    Slurm (``TRES_…``) an absent rate weighs nothing, ``gib_hour`` is the rate of a GiB of memory, and a job that names
-    no memory has ``memory_bytes_per_core``, or the node's where that is not known.
+    Under Slurm's billing weights (``TRES_…``), an absent rate is zero. A job without a memory request then counts
+    ``memory_bytes_per_core``, or the node's memory if that is unknown.
     """
 
     rule: BillingRule
     currency: str
+    """``USD`` or the allocation's own unit (``Lonestar6 SU``); amounts in different currencies are never compared."""
     core_hour: float | None = None
     gpu_hour: float | None = None
     node_hour: float | None = None
     gib_hour: float | None = None
+    """Rate of a GiB of memory."""
     memory_bytes_per_core: int | None = None
     memory_bytes_per_gpu: int | None = None
     cores_per_gpu: int | None = None
     charge_factor: float = 1.0
+    """Multiplier of every rate (a queue's price within one allocation)."""
     minimum: float = 0.0
     whole_units: bool = False
+    """True if shares of cores and memory are rounded up to whole cores or GPUs."""
     free: bool = False
     source: str = ""
     as_of: str = ""
     note: str = ""
 
     def price_text(self) -> str:
-        """Return the price an hour as people write it, such as ``1 a core + 15 a GPU (USD)``."""
+        """Format the hourly price for people, such as ``1 a core + 15 a GPU (USD)``."""
         if self.free:
             return "free"
         rates = (("core", self.core_hour), ("GiB", self.gib_hour), ("GPU", self.gpu_hour), ("node", self.node_hour))
-        known = {unit: f"{rate * self.charge_factor:g} a {unit}" for unit, rate in rates if rate is not None}
-        if not known:
+        prices = {unit: f"{rate * self.charge_factor:g} a {unit}" for unit, rate in rates if rate is not None}
+        if not prices:
             return "not known"
-        gpu = known.pop("GPU", None) if self.rule is BillingRule.TRES_MAX_AND_GPUS else None
-        joined = " + ".join(known.values())
-        if len(known) > 1 and self.rule in (BillingRule.TRES_MAX, BillingRule.TRES_MAX_AND_GPUS):
-            joined = f"the most of {', '.join(known.values())}"
-        return f"{' + '.join(part for part in (joined, gpu) if part)} ({self.currency})"
+        gpu = prices.pop("GPU", None) if self.rule is BillingRule.TRES_MAX_AND_GPUS else None
+        text = " + ".join(prices.values())
+        if len(prices) > 1 and self.rule in (BillingRule.TRES_MAX, BillingRule.TRES_MAX_AND_GPUS):
+            text = f"the most of {', '.join(prices.values())}"
+        return f"{' + '.join(part for part in (text, gpu) if part)} ({self.currency})"
 
 
 @dataclass(frozen=True, slots=True)
 class NodeType:
-    """One kind of node.
-
-    ``device`` names an accelerator of the catalog, ``None`` on a CPU node; ``gpus`` counts them as the scheduler does,
-    and 0 beside a ``device`` means that the number is not known. GPUs without a ``device`` are of a model that the
-    scheduler does not tell. ``processor`` names the CPU in the catalog of devices
-    (one of ``sockets``), ``None`` when its figures are not there.
-    """
+    """One kind of node."""
 
     name: str
     count: int | None = None
     cpu_model: str | None = None
     processor: str | None = None
+    """The CPU in the catalog of devices (one of ``sockets``); ``None`` if it is not there."""
     sockets: int = 1
     cores: int | None = None
     memory_bytes: int | None = None
     usable_memory_bytes: int | None = None
     device: str | None = None
+    """Accelerator in the catalog; ``None`` on a CPU node or if the scheduler hides the model."""
     gpus: int = 0
+    """Number of GPUs by the scheduler's count; 0 with a ``device`` means unknown."""
     interconnect: str | None = None
     note: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What the scheduler will not go beyond, for one job; ``None`` is not known, or no limit.
+    """The scheduler's limits for one job; ``None`` means unknown or unlimited.
 
-    ``max_submitted_jobs`` is how many jobs one user may have queued and running there.
+    ``max_submitted_jobs`` is how many jobs one user may have queued and running.
     """
 
     max_walltime_s: float | None = None
@@ -119,10 +119,10 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class SubmitRules:
-    """Which batch options a site rejects or demands.
+    """Batch options that a site rejects or requires.
 
-    ``rejects`` and ``requires`` are long option names such as ``--mem`` and ``--account``; ``gpu_option`` is how GPUs
-    are asked for, with ``{gpus}`` per node and ``{total}``, ``None`` when the partition alone gives them.
+    ``rejects`` and ``requires`` are long option names such as ``--mem`` and ``--account``. ``gpu_option`` requests
+    GPUs, with ``{gpus}`` per node and ``{total}``; ``None`` if the partition alone assigns them.
     """
 
     rejects: tuple[str, ...] = ()
@@ -133,21 +133,19 @@ class SubmitRules:
     qos: str | None = None
     notes: tuple[str, ...] = ()
     launcher: str = "srun"
-    """What starts a command once for each task of a job (TACC: ``ibrun``)."""
+    """Program that starts a command once for each task of a job (TACC: ``ibrun``)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """A queue of one node type with its limits, price and rules.
-
-    ``name`` is unique in its system; ``queue`` is what the scheduler calls it where that differs, and empty where no
-    partition is given at all (the QOS and the constraint choose, or the site routes the job by what it asks for).
-    ``default_memory_bytes_per_core`` is what a job gets that names no memory.
-    """
+    """A queue of one node type with its limits, price and rules."""
 
     name: str
+    """Unique name in the system."""
     node: NodeType
     queue: str | None = None
+    """The scheduler's name if it differs; empty if jobs name no partition, because QOS and constraint choose it or
+    the site routes jobs."""
     limits: Limits = Limits()
     billing: Billing | None = None
     rules: SubmitRules = SubmitRules()
@@ -155,6 +153,7 @@ class Partition:
     restricted: bool = False
     interactive: bool = False
     default_memory_bytes_per_core: int | None = None
+    """Memory of a job that requests none."""
     note: str = ""
     confidence: Confidence = Confidence.KNOWN
     source: str = ""
@@ -163,26 +162,23 @@ class Partition:
 
 @dataclass(frozen=True, slots=True)
 class Scheduling:
-    """How a system's scheduler is set, where it was asked; ``None`` is not known.
-
-    ``rejects_beyond_limits`` tells whether a job beyond a partition's limits is refused when it is submitted rather
-    than left pending (EnforcePartLimits). ``max_array_size`` counts the elements of a job array.
-    ``sampling_interval_s`` is how often the memory of running jobs is looked at (JobAcctGatherFrequency), 0 where only
-    their end is. ``accounting_answered`` tells whether the limits of QOS and accounts are among those of the
-    partitions, ``None`` where no such limits hold.
-    """
+    """Scheduler settings of a probed system; ``None`` is unknown."""
 
     version: str = ""
     rejects_beyond_limits: bool | None = None
+    """True if a job beyond a partition's limits is refused rather than left pending (EnforcePartLimits)."""
     max_array_size: int | None = None
+    """Most elements of a job array."""
     sampling_interval_s: float | None = None
+    """Seconds between memory samples of running jobs (JobAcctGatherFrequency); 0 if only their end is sampled."""
     preemption: str = ""
     accounting_answered: bool | None = None
+    """True if the partitions' limits include those of QOS and accounts; ``None`` if no such limits hold."""
 
 
 @dataclass(frozen=True, slots=True)
 class System:
-    """One machine of a site, a cloud region, or a family of edge boards."""
+    """A machine of a site, a cloud region, or a family of edge boards."""
 
     name: str
     site: str
@@ -197,31 +193,36 @@ class System:
     note: str = ""
 
     def partition(self, name: str) -> Partition:
-        """Return the partition of that name, whatever its case; a queue's own name will do where it is unique.
+        """Return the partition of that name, ignoring case; a queue name works where it is unique.
 
         Raises:
-            UnknownName: there is none.
+            InvalidInput: the queue has several node types.
+            UnknownName: there is no such partition.
         """
         folded = name.casefold()
-        exact = [one for one in self.partitions if one.name.casefold() == folded]
-        queued = [one for one in self.partitions if (one.queue or "").casefold() == folded]
-        found = exact or queued
-        if len(found) == 1:
-            return found[0]
-        if found:
+        # A partition's own name wins: a site may call a queue by the name of another partition.
+        exact = [partition for partition in self.partitions if partition.name.casefold() == folded]
+        queued = [partition for partition in self.partitions if (partition.queue or "").casefold() == folded]
+        matches = exact or queued
+        if len(matches) == 1:
+            return matches[0]
+        if matches:
             raise InvalidInput(
                 f"partition {name!r} of {self.name} has several node types: "
-                f"write one of {', '.join(one.name for one in found)}"
+                f"write one of {', '.join(partition.name for partition in matches)}"
             )
-        raise UnknownName(f"partition of {self.name}", name, [one.name for one in self.partitions])
+        raise UnknownName(f"partition of {self.name}", name, [partition.name for partition in self.partitions])
 
 
 @dataclass(frozen=True, slots=True)
 class FieldChange:
-    """One thing that differs between two looks at a system.
+    """One difference between two snapshots of a system.
 
-    ``kind`` is ``partition``, ``nodes``, ``limit``, ``price``, ``access`` or ``scheduling``; ``place`` is the partition
-    (empty for the whole system), ``field`` what differs by its name in the noun, and ``sentence`` says it to people.
+    Attributes:
+        kind: ``partition``, ``nodes``, ``limit``, ``price``, ``access`` or ``scheduling``.
+        place: the partition; empty for the whole system.
+        field: name of the changed field.
+        sentence: description for people.
     """
 
     kind: str
@@ -234,7 +235,7 @@ class FieldChange:
 
 @dataclass(frozen=True, slots=True)
 class SystemChange:
-    """A system as it was, ``None`` where nothing was known of it, and as it is now."""
+    """A system before (``None`` if unknown) and after, with the differences."""
 
     before: System | None
     after: System

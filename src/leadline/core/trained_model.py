@@ -1,4 +1,4 @@
-"""A trained model of one application: what it may be asked about, and what it answers."""
+"""The trained model of one application: its features, targets and predictions."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -9,50 +9,49 @@ from leadline.core.runs import Value
 
 
 class FeatureRole(StrEnum):
-    """Where the value of a feature comes from."""
+    """Source of a feature's value."""
 
     PARAMETER = "parameter"
-    """The user's own choice: a ``{name}`` of the command."""
+    """A user's choice: a ``{name}`` of the command."""
     RESOURCE = "resource"
-    """What the job asks for: ``nodes``, ``cores``, ``gpus``, ``memory_bytes``, ``partition``; counts are of the whole
-    job."""
+    """A job resource: ``nodes``, ``cores``, ``gpus``, ``memory_bytes``, ``partition``; counts cover the whole job."""
     NODE = "node"
-    """What the node is made of: ``node_cores``, ``node_hz``, ``node_gpu_bytes_per_s`` …"""
+    """A hardware number of the node: ``node_cores``, ``node_hz``, ``node_gpu_bytes_per_s`` …"""
     GRAPH = "graph"
-    """A white-box figure of the op graph."""
+    """A number of the op graph."""
 
 
 @dataclass(frozen=True, slots=True)
 class Feature:
-    """One thing a model was fitted on, and what it has seen of it.
-
-    A numeric feature was seen from ``low`` to ``high`` and takes whole numbers alone where ``whole`` is set; a
-    categorical one has the ``choices`` that were seen. ``values`` are the distinct values of a numeric feature where
-    there were few. ``used`` is false of a feature that was the same, or told nothing, in every run.
-    """
+    """A feature of a model, with its range in the training data."""
 
     name: str
     role: FeatureRole
     low: float | None = None
     high: float | None = None
+    """Range of a numeric feature."""
     whole: bool = False
+    """True if a numeric feature takes integers only."""
     choices: tuple[Value, ...] = ()
+    """Values of a categorical feature."""
     values: tuple[float, ...] = ()
+    """Distinct values of a numeric feature, if there were few."""
     unit: str = ""
     used: bool = True
+    """False for a feature that was constant or uninformative."""
 
     @property
     def categorical(self) -> bool:
-        """Whether the feature names a category."""
+        """True if the feature names a category."""
         return bool(self.choices)
 
 
 @dataclass(frozen=True, slots=True)
 class ModelPredictions:
-    """What a model says of n rows: sequences of n figures each, in the target's unit.
+    """Predictions for n rows, in the target's unit.
 
-    ``low`` to ``high`` holds the truth with probability ``level``. ``beyond`` is how far a row lies outside what was
-    fitted, as ``Predicted.beyond`` of a tabular estimator: 0 within, infinity for a category never seen.
+    ``low`` to ``high`` holds the true value with probability ``level``. ``beyond`` is the extrapolation distance of a
+    row: 0 within the training data, infinity for an unseen category.
     """
 
     point: Sequence[float]
@@ -63,7 +62,7 @@ class ModelPredictions:
 
 
 class TrainedModel(Protocol):
-    """A model that ``leadline train`` wrote; asking it needs numpy alone."""
+    """A model that ``leadline train`` wrote; prediction needs only numpy."""
 
     @property
     def application(self) -> str: ...  # noqa: D102 - a field
@@ -73,18 +72,18 @@ class TrainedModel(Protocol):
 
     @property
     def targets(self) -> Sequence[str]:
-        """Return what it predicts: ``elapsed_s``, ``host_memory_bytes``, ``gpu_memory_bytes``."""
+        """Predicted metrics: ``elapsed_s``, ``host_memory_bytes``, ``gpu_memory_bytes``."""
 
     @property
     def command(self) -> Sequence[str]:
-        """Return the words of the application's command with ``{parameters}``; none where the campaign is not known."""
+        """Words of the application's command with ``{parameters}``; empty if the campaign is unknown."""
 
     @property
     def basis(self) -> Sequence[str]:
-        """Return sentences on what the predictions rest on: the estimator, the runs, the error on runs not seen."""
+        """Evidence for the predictions, in sentences: estimator, runs, held-out error."""
 
     def beyond(self, row: Mapping[str, Value]) -> Sequence[str]:
-        """Return a sentence for each feature of a row that lies outside what was run, farthest first."""
+        """Return a sentence for each feature of a row outside the training data, farthest first."""
 
     def predict(self, target: str, rows: Sequence[Mapping[str, Value]]) -> ModelPredictions:
-        """Predict ``target`` for each row; a feature that is missing or unknown widens the interval."""
+        """Predict ``target`` for each row; a missing feature widens the interval."""

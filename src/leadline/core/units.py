@@ -1,4 +1,4 @@
-"""Read and write durations, sizes and counts as people do; inside, seconds and bytes are plain numbers."""
+"""Parse and format durations, sizes and counts; internally, seconds and bytes are plain numbers."""
 
 import math
 import re
@@ -16,7 +16,7 @@ _CLOCK = re.compile(r"(?:(?P<days>\d+)-)?(?P<clock>\d+(?::\d{1,2}){1,2})")
 
 
 def parse_bytes(text: str) -> int:
-    """Read a size such as ``16GiB``, ``16GB``, ``512M`` (binary) or ``1073741824``.
+    """Parse a size such as ``16GiB``, ``16GB``, ``512M`` (binary) or ``1073741824``.
 
     ``K``, ``M``, ``G`` alone are binary, as in Slurm; ``KB``, ``MB``, ``GB`` are decimal.
 
@@ -27,16 +27,17 @@ def parse_bytes(text: str) -> int:
     if match is None:
         raise InvalidInput(f"{text!r} is not a size: write for example 16GiB, 16GB or 512M")
     exponent = " KMGTP".index(match["unit"].upper() or " ")
+    # Slurm's own suffixes are binary, but people write GB for 10^9 bytes, as vendors do.
     decimal = text.strip().upper().endswith("B") and not match["binary"]
     base = 1000.0 if decimal else 1024.0
     return round(float(match["number"]) * base**exponent)
 
 
 def parse_duration_s(text: str) -> float:
-    """Read a duration: ``90``, ``90s``, ``15m``, ``2h30m``, ``1d``, or Slurm's ``[D-]HH:MM[:SS]``.
+    """Parse a duration: ``90``, ``90s``, ``15m``, ``2h30m``, ``1d``, or Slurm's ``[D-]HH:MM[:SS]``.
 
-    A bare number is seconds. Two clock fields are hours and minutes with days (``1-12:30``), and minutes
-    and seconds without (``12:30``), as Slurm reads them.
+    A bare number is seconds. As in Slurm, two clock fields are hours and minutes with days (``1-12:30``), and minutes
+    and seconds without (``12:30``).
 
     Raises:
         InvalidInput: the text is not a duration.
@@ -57,7 +58,7 @@ def parse_duration_s(text: str) -> float:
 
 
 def format_bytes(size_bytes: float) -> str:
-    """Write a size in the largest binary unit that keeps three digits: ``1.50 GiB``."""
+    """Format a size with three digits in a binary unit: ``1.50 GiB``."""
     value = float(size_bytes)
     for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
         if abs(value) < 1024 or unit == "TiB":
@@ -67,7 +68,7 @@ def format_bytes(size_bytes: float) -> str:
 
 
 def format_duration(duration_s: float) -> str:
-    """Write a duration for people: ``1.25 ms``, ``12.4 s``, ``3m 20s``, ``2h 05m``, ``3d 04h``."""
+    """Format a duration for people: ``1.25 ms``, ``12.4 s``, ``3m 20s``, ``2h 05m``, ``3d 04h``."""
     if duration_s < 1:
         return f"{_three_digits(duration_s * 1e3)} ms" if duration_s >= 1e-3 else f"{duration_s * 1e6:.3g} µs"
     if duration_s < MINUTE_S:
@@ -81,13 +82,13 @@ def format_duration(duration_s: float) -> str:
 
 
 def format_clock(duration_s: float) -> str:
-    """Write a walltime as batch schedulers take it, rounded up to a second: ``HH:MM:SS``."""
+    """Format a walltime for batch schedulers, rounded up to a second: ``HH:MM:SS``."""
     whole = math.ceil(duration_s)
     return f"{whole // HOUR_S:02d}:{whole % HOUR_S // MINUTE_S:02d}:{whole % MINUTE_S:02d}"
 
 
 def format_count(count: float) -> str:
-    """Write a count with a decimal prefix: ``6.74 G``."""
+    """Format a count with a decimal prefix: ``6.74 G``."""
     value = float(count)
     for prefix in ("", "k", "M", "G", "T", "P", "E"):
         if abs(value) < 1000 or prefix == "E":

@@ -1,4 +1,4 @@
-"""What the user wants to run: the model, how it is fed, how it is trained, and for how long."""
+"""Workloads: the model, its inputs, how it is trained, and for how long."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -7,7 +7,7 @@ from leadline.core.errors import InvalidInput
 
 
 class Phase(StrEnum):
-    """What the job does with the model (MLPerf's two divisions)."""
+    """Use of the model (MLPerf's two divisions)."""
 
     TRAINING = "training"
     INFERENCE = "inference"
@@ -25,27 +25,27 @@ class Precision(StrEnum):
 
     @property
     def compute(self) -> str:
-        """The dtype in which matrix products run: ``float32``, ``tf32``, ``float16`` or ``bfloat16``."""
+        """Dtype of matrix products: ``float32``, ``tf32``, ``float16`` or ``bfloat16``."""
         return {"fp32": "float32", "tf32": "tf32", "fp16": "float16", "bf16": "bfloat16"}[
             self.value.removeprefix("amp-")
         ]
 
     @property
     def weights(self) -> str:
-        """The dtype in which parameters are stored."""
+        """Dtype of stored parameters."""
         return self.compute if self in (Precision.FP16, Precision.BF16) else "float32"
 
     @property
     def autocast(self) -> bool:
-        """Whether weights stay in float32 and are cast op by op."""
+        """True if weights stay in float32 and are cast for each op."""
         return self.value.startswith("amp-")
 
 
 class Optimizer(StrEnum):
-    """Update rule, as named in ``torch.optim`` or bitsandbytes; what matters before the run is its state per parameter.
+    """Update rule, as named in ``torch.optim`` or bitsandbytes; it decides the state per parameter.
 
-    The last three are bitsandbytes': ``8bit`` keeps each number of the state in one byte, ``paged`` keeps the state in
-    unified memory, out of which it moves to the host where the device is short.
+    The last three are bitsandbytes'. ``8bit`` stores each state number in one byte. ``paged`` stores the state in
+    unified memory, which moves to the host when the device is short.
     """
 
     SGD = "sgd"
@@ -66,28 +66,28 @@ class Optimizer(StrEnum):
 
     @property
     def paged(self) -> bool:
-        """Whether the state may leave the device."""
+        """True if the state may leave the device."""
         return self.value.startswith("paged-")
 
     @property
     def quantized(self) -> bool:
-        """Whether a number of the state takes one byte."""
+        """True if a state number takes one byte."""
         return self.value.endswith("8bit")
 
     @property
     def from_bitsandbytes(self) -> bool:
-        """Whether the rule is bitsandbytes': one kernel for each tensor, and a state of its own type."""
+        """True if the rule is bitsandbytes': one kernel per tensor, and its own state type."""
         return self.paged or self.quantized
 
     def state_bytes(self, weight_bytes: int) -> float:
-        """Return the bytes of state on the device for a parameter of ``weight_bytes``, what it takes to scale aside."""
+        """Return device bytes of state for a parameter of ``weight_bytes``, without quantization scales."""
         return 0.0 if self.paged else float(self.states * (1 if self.quantized else weight_bytes))
 
 
 class Quantization(StrEnum):
-    """How the frozen weights beside adapters are stored, as bitsandbytes does (Dettmers et al. 2022, 2023).
+    """Storage of the frozen weights under adapters, as in bitsandbytes (Dettmers et al. 2022, 2023).
 
-    ``4bit`` is NF4 with double quantization: a scale of one byte for 64 weights, and a float32 one for 256 of these.
+    ``4bit`` is NF4 with double quantization: a one-byte scale for 64 weights, and a float32 one for 256 of these.
     """
 
     INT8 = "8bit"
@@ -96,9 +96,9 @@ class Quantization(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Adapters:
-    """Low-rank adapters beside frozen weights (LoRA, Hu et al. 2021), on all linear layers but the output layer.
+    """Low-rank adapters on frozen weights (LoRA, Hu et al. 2021), on all linear layers but the output layer.
 
-    With ``embeddings`` the embedding and the output layer are trained as well, whole (peft's ``modules_to_save``).
+    ``embeddings`` trains the embedding and output layers in full (peft's ``modules_to_save``).
     """
 
     rank: int
@@ -106,12 +106,12 @@ class Adapters:
 
 
 class Sharding(StrEnum):
-    """What the copies of a model share out among themselves (ZeRO's stages, FSDP's strategies)."""
+    """Tensors that the replicas of a model shard among themselves (ZeRO's stages, FSDP's strategies)."""
 
     NONE = "none"
-    """Each GPU holds everything and gradients are reduced (DDP)."""
+    """DDP: each GPU holds everything, and gradients are reduced."""
     OPTIMIZER = "optimizer"
-    """ZeRO-1: the optimizer's state."""
+    """ZeRO-1: the optimizer state."""
     GRADIENTS = "gradients"
     """ZeRO-2, FSDP's SHARD_GRAD_OP: gradients as well."""
     FULL = "full"
@@ -119,13 +119,13 @@ class Sharding(StrEnum):
 
     @property
     def gathers(self) -> bool:
-        """Whether something is exchanged for every microbatch."""
+        """True if every microbatch needs communication."""
         return self in (Sharding.GRADIENTS, Sharding.FULL)
 
 
 @dataclass(frozen=True, slots=True)
 class Parallelism:
-    """How one model is divided over the GPUs of a job; what is left of them holds copies fed with other data.
+    """Partitioning of one model over the GPUs of a job; the remaining factor is data parallelism.
 
     ``tensor`` GPUs share each layer (Megatron's tensor parallelism) and ``pipeline`` stages share the layers.
     """
@@ -135,22 +135,22 @@ class Parallelism:
     sharding: Sharding = Sharding.NONE
 
     def copies(self, gpus: int) -> int:
-        """Return how many copies of the model ``gpus`` hold.
+        """Return the number of model replicas on ``gpus``.
 
         Raises:
-            InvalidInput: the GPUs cannot be divided so.
+            InvalidInput: the GPUs are not divisible that way.
         """
-        whole = self.tensor * self.pipeline
-        if gpus % whole:
+        shards = self.tensor * self.pipeline
+        if gpus % shards:
             raise InvalidInput(
                 f"{gpus} GPUs cannot be divided into tensor × pipeline = {self.tensor} × {self.pipeline}: "
-                f"ask for a multiple of {whole}"
+                f"ask for a multiple of {shards}"
             )
-        return gpus // whole
+        return gpus // shards
 
 
 class ModelKind(StrEnum):
-    """How the user named the model."""
+    """How the user specified the model."""
 
     FUNCTION = "function"
     HF_CONFIG = "hf-config"
@@ -162,22 +162,21 @@ class ModelKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ModelSource:
-    """Where the model comes from.
-
-    ``reference`` is ``file.py:function``, the path of a ``config.json``, ``.onnx``, StableHLO or HLO file, or the
-    command as typed; ``argv`` is the command split into words, empty for the other kinds; ``workdir`` is where it runs,
-    if not here.
-    """
+    """Location of the model."""
 
     kind: ModelKind
     reference: str
+    """``file.py:function``, the path of a ``config.json``, ``.onnx``, StableHLO or HLO file, or the command as
+    typed."""
     argv: tuple[str, ...] = ()
+    """The command split into words; empty for the other kinds."""
     workdir: str | None = None
+    """Its working directory, if not the current one."""
 
 
 @dataclass(frozen=True, slots=True)
 class InputShape:
-    """One input of the model, batch dimension included: ``64x3x224x224`` of ``float32``."""
+    """One model input, batch dimension included: ``64x3x224x224`` of ``float32``."""
 
     shape: tuple[int, ...]
     dtype: str = "float32"
@@ -185,7 +184,7 @@ class InputShape:
 
 @dataclass(frozen=True, slots=True)
 class Dataset:
-    """The data one epoch reads: number of samples, their stored size, and the loader's worker processes."""
+    """Data of one epoch: number of samples, their stored size, and the loader's worker processes."""
 
     samples: int | None = None
     bytes_per_sample: int | None = None
@@ -195,43 +194,39 @@ class Dataset:
 
 @dataclass(frozen=True, slots=True)
 class Lengths:
-    """How many tokens the samples of a data set have: ``quantiles`` in order, each for as many samples as any other.
+    """Token counts of the samples of a data set, as equally weighted ``quantiles`` in order.
 
-    ``longest`` is the longest sample's, which is in one batch of each epoch.
+    ``longest`` is the length of the longest sample, which occurs in one batch of each epoch.
     """
 
     quantiles: tuple[int, ...]
     longest: int
 
     def padded_mean(self, batch: int) -> float:
-        """Return the mean over batches of what the longest of ``batch`` samples has: the mean of an order statistic."""
+        """Return the mean over batches of the longest of ``batch`` samples, the mean of an order statistic."""
         count = len(self.quantiles)
         shares = [(rank / count) ** batch for rank in range(count + 1)]
         return sum(length * (up - low) for length, low, up in zip(self.quantiles, shares[:-1], shares[1:], strict=True))
 
     def truncated(self, tokens: int) -> "Lengths":
-        """Return the lengths of the samples cut off at ``tokens``."""
-        return Lengths(tuple(min(one, tokens) for one in self.quantiles), min(self.longest, tokens))
+        """Return the lengths with samples truncated to ``tokens``."""
+        return Lengths(tuple(min(length, tokens) for length in self.quantiles), min(self.longest, tokens))
 
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """One training or inference job, before anything is known about where it will run.
+    """A training or inference job, independent of where it runs.
 
-    ``batch`` is per GPU and per accumulation micro-step. ``None`` means that the user did not say and the front-end
-    decides; ``compiled`` asks for the graph that the framework's compiler makes for each device; ``defaulted`` names
-    the fields that a default filled, so that the output can say so. ``generated`` tokens follow each prompt of
-    ``sequence`` tokens where a language model answers. With ``adapters`` they alone are trained, beside weights that
-    are frozen and may be stored in fewer bits (``quantization``). Where batches are padded to their longest sample,
-    ``longest`` is the tokens of the longest batch, and ``sequence`` those of a mean one unless ``lengths`` tell both.
-    A ``paged`` KV cache lies in blocks of few tokens, where others are one tensor a layer.
+    ``None`` means that the user made no choice and the front-end decides.
     """
 
     model: ModelSource
     phase: Phase = Phase.TRAINING
     batch: int | None = None
+    """Samples per GPU and accumulation micro-step."""
     inputs: tuple[InputShape, ...] = ()
     sequence: int | None = None
+    """Prompt tokens in generation; tokens of a mean batch if batches are padded and ``lengths`` is absent."""
     precision: Precision | None = None
     optimizer: Optimizer | None = None
     accumulation: int = 1
@@ -242,11 +237,17 @@ class Workload:
     gpus: int = 1
     name: str = ""
     compiled: bool = False
+    """Use the graph that the framework's compiler makes for each device."""
     defaulted: tuple[str, ...] = ()
+    """Fields that a default filled, for the output."""
     parallelism: Parallelism = Parallelism()
     generated: int | None = None
+    """Tokens after each prompt of a language model."""
     adapters: Adapters | None = None
+    """The only trained weights; the others are frozen and may be quantized (``quantization``)."""
     quantization: Quantization | None = None
     longest: int | None = None
+    """Tokens of the longest batch, if batches are padded to their longest sample."""
     lengths: Lengths | None = None
     paged: bool = False
+    """True if the KV cache consists of small blocks instead of one tensor per layer."""

@@ -30,14 +30,14 @@ FEW = {"A100 SXM4 40GB", "A100 SXM4 80GB", "A100 PCIe 40GB", "A100 PCIe 80GB", "
         ("mi300x", "MI300X"),
     ],
 )
-def test_a_name_that_leaves_one_device_is_that_device(said, device):
-    assert [device] == [one.name for one in match_devices(said, DEVICES, (DeviceKind.GPU,))]
+def test_an_unambiguous_name_identifies_its_device(said, device):
+    assert [one.name for one in match_devices(said, DEVICES, (DeviceKind.GPU,))] == [device]
 
 
 @pytest.mark.parametrize(
     "said", ["a100", "h100", "h100_80gb", "v100", "p100", "h200", "rtx6000", "a100_40gb", "mi250x"]
 )
-def test_a_name_that_leaves_several_is_none_and_says_which(said):
+def test_an_ambiguous_name_lists_its_candidates(said):
     (gpus,) = node_gpus([Gres("gpu", said, 4)], (), DEVICES)
     assert (gpus.device, gpus.count) == (None, 4)
     assert " or " in gpus.why
@@ -48,12 +48,12 @@ def test_a100_may_be_any_of_its_boards():
     assert f"a100 may be {' or '.join(sorted(FEW))}" == gpus.why
 
 
-def test_the_features_of_a_node_may_tell_which_of_them_it_is():
+def test_node_features_can_resolve_an_ambiguous_name():
     (gpus,) = node_gpus([Gres("gpu", "a100", 4)], ["icelake", "a100_80gb_sxm4", "rack1"], DEVICES)
     assert gpus.device == "A100 SXM4 80GB"
 
 
-def test_features_of_another_device_do_not_count_where_a_type_is_named():
+def test_features_of_another_device_are_ignored_if_a_type_is_named():
     (gpus,) = node_gpus([Gres("gpu", "a100", 4)], ["l40s"], DEVICES)
     assert gpus.device is None
 
@@ -66,23 +66,23 @@ def test_without_a_type_only_a_feature_that_names_one_device_counts():
 
 
 @pytest.mark.parametrize("kind", ["1g.10gb", "a100_3g.20gb", "nvidia_a100_1g.5gb"])
-def test_a_slice_of_a_gpu_is_no_device(kind):
+def test_a_mig_slice_is_not_a_device(kind):
     (gpus,) = node_gpus([Gres("gpu", kind, 7)], (), DEVICES)
     assert gpus.device is None
     assert "MIG" in gpus.why
 
 
-def test_whole_gpus_come_before_slices_and_other_resources_are_none():
+def test_whole_gpus_precede_slices_and_other_resources_are_ignored():
     found = node_gpus(read_gres("gpu:1g.10gb:7,gpu:l40s:2,shard:16,mps:400"), (), DEVICES)
     assert [(one.kind, one.count) for one in found] == [("l40s", 2), ("1g.10gb", 7)]
 
 
-def test_what_the_driver_says_tells_which_board_it_is():
-    (gpus,) = node_gpus([Gres("gpu", "a100", 4)], (), DEVICES, seen="NVIDIA A100-SXM4-40GB")
+def test_the_driver_name_identifies_the_board():
+    (gpus,) = node_gpus([Gres("gpu", "a100", 4)], (), DEVICES, driver_name="NVIDIA A100-SXM4-40GB")
     assert gpus.device == "A100 SXM4 40GB"
 
 
-def test_a_device_that_the_catalog_lacks_is_said():
+def test_a_device_missing_from_the_catalog_is_noted():
     (gpus,) = node_gpus([Gres("gpu", "titan_v", 1)], (), DEVICES)
     assert gpus.why == "the catalog has no device called titan_v"
 

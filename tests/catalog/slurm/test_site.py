@@ -4,7 +4,6 @@ from dataclasses import replace
 from datetime import date
 
 import pytest
-import slurm_outputs as outputs
 
 from leadline.catalog.billing import compute_charge
 from leadline.catalog.read import TomlCatalog
@@ -26,6 +25,7 @@ from leadline.core.hardware import Machine
 from leadline.core.jobs import ResourceSpec
 from leadline.core.systems import UNLISTED_NODES, BillingRule
 from leadline.core.units import DAY_S, GIB, HOUR_S, MIB
+from tests.catalog.slurm import slurm_outputs as outputs
 
 DEVICES = TomlCatalog(None).devices()
 NOBODY = frozenset()
@@ -54,18 +54,18 @@ LATER = (outputs.V24_05_H100, outputs.V24_05_NODES, "24.05.6")
 NEWEST = (outputs.V25_05_PARTITIONS, outputs.V25_05_NODES, "25.05.2")
 
 
-def test_the_fixtures_of_the_accounting_have_the_fields_that_are_asked_for():
+def test_the_accounting_fixtures_have_the_requested_fields():
     assert (len(read_rows(outputs.QOS, QOS)), len(read_rows(outputs.ASSOCIATIONS, ASSOCIATION))) == (5, 2)
 
 
 @pytest.mark.parametrize("cluster", [OLD, LAB, NEW, LATER, NEWEST], ids=["20.11", "22.05", "23.11", "24.05", "25.05"])
-def test_what_is_written_reads_again_as_what_was_probed_and_can_be_true(cluster):
+def test_a_written_system_reads_back_equal_and_valid(cluster):
     system = probe(*cluster).system
-    assert [system] == read_file(format_site([system], site="REEF", name="Reef"), "reef.toml")
+    assert read_file(format_site([system], site="REEF", name="Reef"), "reef.toml") == [system]
     assert not validate_catalog(DEVICES, [system], date(2026, 3, 2))
 
 
-def test_an_old_cluster_is_read_whole():
+def test_an_old_cluster_is_read_completely():
     batch, gpu = probe(*OLD, enforce="associations").system.partitions
     assert (batch.name, batch.node.count, batch.node.cores, batch.node.memory_bytes) == ("batch", 2, 48, 190000 * MIB)
     assert (batch.limits.max_walltime_s, batch.default_memory_bytes_per_core) == (2 * DAY_S, 3800 * MIB)
@@ -81,13 +81,13 @@ def test_a_partition_of_two_node_types_becomes_a_row_of_each():
     assert [one.node.count for one in system.partitions] == [1, 1, 1]
 
 
-def test_gpus_of_several_boards_are_left_open_and_said():
+def test_ambiguous_gpus_stay_unknown_with_a_note():
     found = probe(*LAB, enforce="none")
     assert (found.system.partitions[1].node.device, found.system.partitions[1].node.gpus) == (None, 2)
     assert any("a100 may be" in note for note in found.notes)
 
 
-def test_what_the_system_keeps_for_itself_is_not_for_jobs():
+def test_reserved_memory_is_not_usable_by_jobs():
     (h100,) = probe(*NEW, enforce="none").system.partitions
     assert (h100.node.cores, h100.node.memory_bytes) == (124, 1547000 * MIB)
     assert h100.node.usable_memory_bytes == 124 * 12000 * MIB, "MaxMemPerCPU gives less than the node has"
@@ -97,7 +97,7 @@ def test_what_the_system_keeps_for_itself_is_not_for_jobs():
     assert h100.node.device == "H100 SXM5 80GB"
 
 
-def test_a_type_of_gpu_is_asked_for_by_name_where_a_node_has_several():
+def test_a_gpu_type_is_requested_by_name_if_a_node_has_several():
     found = probe(*NEWEST, enforce="none")
     (h100,) = found.system.partitions
     assert h100.rules.gpu_option == "--gpus-per-node=nvidia_h100_80gb_hbm3:{gpus}"
@@ -105,7 +105,7 @@ def test_a_type_of_gpu_is_asked_for_by_name_where_a_node_has_several():
     assert any("hardware threads" in note for note in found.notes)
 
 
-def test_how_the_scheduler_is_set_is_kept():
+def test_scheduler_settings_are_stored():
     setting = probe(*LAB, array="4001", frequency="task=15,energy=60", part_limits="NO", preempt_type="preempt/qos",
                     preempt_mode="REQUEUE").system.scheduling  # fmt: skip
     assert (
@@ -122,7 +122,7 @@ def rows(*cluster, **options):
     return {one.name: one for one in probe(*cluster, **options).system.partitions}
 
 
-def test_limits_of_the_accounting_hold_only_where_they_are_enforced():
+def test_accounting_limits_apply_only_if_enforced():
     found = probe(*OLD, enforce="associations")
     assert found.system.partitions[0].limits.max_walltime_s == 2 * DAY_S
     assert not ENFORCED & {"associations"}
@@ -130,17 +130,17 @@ def test_limits_of_the_accounting_hold_only_where_they_are_enforced():
     assert found.system.scheduling.accounting_answered is None
 
 
-def test_the_partition_bounds_time_and_nodes_of_a_wider_account():
+def test_the_partition_limits_time_and_nodes_of_a_wider_account():
     assert (rows(*OLD)["batch"].limits.max_walltime_s, rows(*OLD)["batch"].limits.max_nodes) == (2 * DAY_S, 2)
 
 
-def test_the_first_limit_in_slurms_order_holds():
+def test_the_first_limit_in_slurms_order_applies():
     batch = rows(*OLD)["batch"]
     assert (batch.limits.max_cores, batch.limits.max_submitted_jobs) == (512, 1000), "the QOS before the account's 50"
     assert rows(*OLD)["gpu"].limits.max_gpus == 6, "what the account may hold at once bounds each job"
 
 
-def test_a_qos_that_lets_more_through_is_a_row_of_its_own():
+def test_a_qos_with_wider_limits_has_its_own_row():
     found = rows(*OLD)
     assert "batch-free" in found, "QOS free has no limit of cores"
     assert (found["batch-free"].queue, found["batch-free"].rules.qos) == ("batch", "free")
@@ -149,11 +149,11 @@ def test_a_qos_that_lets_more_through_is_a_row_of_its_own():
     assert "batch-long" not in found, "the partition's two days bound it, and it has fewer cores"
 
 
-def test_the_name_of_a_row_is_never_that_of_another_partition():
+def test_a_row_never_has_the_name_of_another_partition():
     partitions = outputs.V20_11_PARTITIONS.replace("PartitionName=gpu", "PartitionName=batch-free")
     nodes = outputs.V20_11_NODES.replace("Partitions=gpu", "Partitions=batch-free")
     found = rows(partitions, nodes, "20.11.8")
-    assert {"batch", "batch-free-2", "batch-free", "batch-free-free"} == set(found)
+    assert set(found) == {"batch", "batch-free-2", "batch-free", "batch-free-free"}
     assert (found["batch-free-2"].rules.qos, found["batch-free"].rules.qos) == ("free", None)
 
 
@@ -179,13 +179,13 @@ def test_the_widest_of_several_accounts_counts():
     assert rows(*OLD, associations=two)["gpu"].limits.max_gpus is None
 
 
-def test_what_a_parent_of_the_account_may_hold_bounds_a_job_too():
+def test_group_limits_of_a_parent_account_limit_a_job():
     parents = "science|||||||gres/gpu=4,cpu=300||root\nroot|||||||||root\n"
     limits = rows(*OLD, associations=outputs.ASSOCIATIONS + parents)["gpu"].limits
     assert (limits.max_gpus, limits.max_cores) == (4, 300)
 
 
-def test_what_a_qos_demands_is_said():
+def test_requirements_of_a_qos_are_noted():
     standard = "standard|ada||long|long|||||\n"
     partition = rows(*OLD, associations=standard)["batch"]
     assert "jobs of QOS long ask for at least 1 gres/gpu" in partition.note
@@ -219,7 +219,7 @@ def test_jobs_of_a_qos_that_another_preempts_may_be_preempted():
     assert (found["batch"].preemptible, found["batch-free"].preemptible) == (False, True)
 
 
-def test_a_partition_that_is_not_up_says_so():
+def test_a_partition_that_is_not_up_has_a_note():
     found = probe(outputs.V20_11_PARTITIONS.replace("State=UP", "State=DRAIN", 1), *OLD[1:])
     assert "batch is DRAIN: it takes no new jobs" in found.notes
 
@@ -245,7 +245,7 @@ def test_without_weights_slurm_bills_the_cpus():
     assert (units(batch, hours=2.0, cores_per_task=4), batch.billing.currency) == (8.0, "reef billing units")
 
 
-def test_slurms_own_billing_of_whole_partitions_is_what_its_weights_give():
+def test_the_weights_reproduce_slurms_billing_of_whole_partitions():
     """Published: 49504000 MiB at 0.0833 a GiB are the most (4027); CPUs and memory bill 248175 together."""
     assert not [note for note in probe(*NEW, enforce="none", flags="MAX_TRES").notes if "doubtful" in note]
     assert any("billed 8251, and Slurm says 4027" in note for note in probe(*NEW, enforce="none").notes)
@@ -255,13 +255,13 @@ def test_slurms_own_billing_of_whole_partitions_is_what_its_weights_give():
     assert any("doubtful" in note for note in largest)
 
 
-def test_a_weight_of_what_is_not_tracked_is_not_billed():
+def test_an_untracked_weight_is_not_billed():
     found = probe(*OLD, tres="cpu,mem,energy,node,billing")
     assert found.system.partitions[-1].billing.gpu_hour is None
     assert any("gres/gpu has a weight but is not tracked" in note for note in found.notes)
 
 
-def test_the_weight_of_a_type_of_gpu_is_that_of_its_nodes_alone():
+def test_a_gpu_type_weight_applies_to_its_nodes_only():
     partitions = outputs.V22_05_PARTITIONS.replace("GRES/gpu=15.0", "GRES/gpu:a100=20,GRES/gpu:t4=5,license/x=3")
     tracked = "cpu,mem,node,billing,gres/gpu,gres/gpu:a100,gres/gpu:t4"
     found = probe(partitions, *LAB[1:], enforce="none", tres=tracked)
@@ -282,7 +282,7 @@ def test_the_factor_of_a_qos_multiplies_the_price():
     )
 
 
-def test_a_rule_is_named_by_what_slurm_does():
+def test_the_rule_follows_slurms_priority_flags():
     rules = [rows(*OLD, flags=flags)["gpu"].billing.rule for flags in ("", "MAX_TRES", "MAX_TRES_GRES")]
     assert rules == [BillingRule.TRES_SUM, BillingRule.TRES_MAX, BillingRule.TRES_MAX_AND_GPUS]
 
@@ -298,18 +298,18 @@ def test_a_cluster_that_hides_its_nodes_leaves_them_unknown():
     assert any("does not show its nodes" in note for note in found.notes)
 
 
-def test_an_accounting_that_does_not_answer_is_said():
+def test_an_unanswered_accounting_query_is_noted():
     found = probe(*OLD, qos=None, associations=None)
     assert {"the limits of your accounts are not known, and hold here"} <= set(found.notes)
     assert found.system.scheduling.accounting_answered is False
     assert found.system.partitions[0].limits.max_walltime_s == 2 * DAY_S
 
 
-def test_a_user_without_an_account_is_told():
+def test_a_user_without_an_account_gets_a_note():
     assert any("you have no account" in note for note in probe(*OLD, associations="").notes)
 
 
-def test_what_sinfo_alone_tells_is_a_system_too():
+def test_sinfo_alone_gives_a_system():
     partitions, nodes = from_sinfo("short|1:00:00|1-infinite|2|4|4000|gpu:l40s:2|l40s|two,three\n")
     told = replace(said(*OLD, enforce="none"), partitions=partitions, nodes=nodes)
     (short,) = build_system(told, DEVICES, name="Reef", site="REEF", as_of="2026").system.partitions
@@ -318,7 +318,7 @@ def test_what_sinfo_alone_tells_is_a_system_too():
     ) == (HOUR_S, 2, 4, "L40S", 2)  # fmt: skip
 
 
-def test_the_machine_at_hand_tells_processor_and_gpus_of_the_nodes_like_it():
+def test_the_local_machine_identifies_processor_and_gpus_of_similar_nodes():
     here = Machine("c001", "AMD EPYC 7763 64-Core Processor", 48, 190 * GIB)
     assert rows(*OLD, here=here)["batch"].node.processor == "AMD EPYC 7763"
     assert rows(*OLD, here=replace(here, host="login1"))["batch"].node.processor is None
@@ -334,11 +334,11 @@ def test_nodes_whose_memory_hardly_differs_are_of_one_type():
     assert rows(outputs.V20_11_PARTITIONS, nodes, OLD[2])["batch"].node.memory_bytes == 189500 * MIB
     nodes = outputs.V20_11_NODES.replace("RealMemory=190000", "RealMemory=380000", 1)
     found = rows(outputs.V20_11_PARTITIONS, nodes, OLD[2], enforce="none")
-    assert {"batch-48c-186g", "batch-48c-371g", "gpu"} == set(found)
-    assert "nothing asks for these nodes apart" in found["batch-48c-371g"].note
+    assert set(found) == {"batch-48c-186g", "batch-48c-371g", "gpu"}
+    assert "no option selects these nodes" in found["batch-48c-371g"].note
 
 
-def test_a_feature_of_one_node_type_alone_asks_for_it():
+def test_a_feature_unique_to_a_node_type_selects_it():
     nodes = outputs.V20_11_NODES.replace("RealMemory=190000", "RealMemory=380000", 1).replace(
         "cascade", "cascade,fat", 2
     )

@@ -1,7 +1,6 @@
 """What Slurm's commands print is read as it was meant, whatever stands in a free text."""
 
 import pytest
-import slurm_outputs as outputs
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -20,6 +19,7 @@ from leadline.catalog.slurm.text import (
     read_weights,
 )
 from leadline.core.units import DAY_S, GIB, HOUR_S, MIB
+from tests.catalog.slurm import slurm_outputs as outputs
 
 TEXT = st.text(st.characters(blacklist_categories=("Cs", "Cc", "Zl", "Zp")), max_size=40)
 LIKE_KEYS = st.lists(
@@ -44,10 +44,10 @@ LIKE_KEYS = st.lists(
 def test_the_nodes_of_every_version_are_read(listing, cpus, memory):
     nodes = read_nodes(listing)
     assert memory == [node["RealMemory"] for node in nodes]
-    assert [value for _, value in cpus] == [node[key] for node, (key, _) in zip(nodes, cpus, strict=True)]
+    assert [node[key] for node, (key, _) in zip(nodes, cpus, strict=True)] == [value for _, value in cpus]
 
 
-def test_a_reason_and_a_comment_that_look_like_keys_tell_nothing():
+def test_keys_inside_a_reason_or_comment_are_ignored():
     one, two = read_nodes(outputs.V22_05_NODES)
     assert (one["RealMemory"], one["State"], one["CPUTot"]) == ("4000", "IDLE+DRAIN", "4")
     assert (two["Gres"], two["Partitions"]) == ("gpu:a100:2", "short,gpu")
@@ -60,7 +60,7 @@ def test_a_value_with_spaces_ends_where_the_next_key_begins():
 
 
 @given(system=TEXT, reason=TEXT | LIKE_KEYS, comment=TEXT | LIKE_KEYS)
-def test_no_free_text_changes_what_is_read_of_a_node(system, reason, comment):
+def test_free_text_does_not_change_the_parsed_node(system, reason, comment):
     """The name of the operating system comes from the kernel, and names no key of Slurm's."""
     line = (
         f"NodeName=n1 Arch=x86_64 CPUTot=64 Gres=gpu:h100:4(S:0,2-3) OS=Linux {system.replace('=', '-')}  "
@@ -84,7 +84,7 @@ def test_a_line_end_in_a_comment_neither_adds_nor_loses_a_node(comment):
 
 
 @given(st.text(max_size=300))
-def test_anything_at_all_is_read_without_an_error(said):
+def test_arbitrary_text_never_raises(said):
     readers = (
         read_nodes,
         read_partitions,
@@ -113,7 +113,7 @@ def test_anything_at_all_is_read_without_an_error(said):
 )
 def test_the_partitions_of_every_version_are_read(listing, names, limit):
     partitions = read_partitions(listing)
-    assert (names, limit) == ([one["PartitionName"] for one in partitions], parse_seconds(partitions[0]["MaxTime"]))
+    assert ([one["PartitionName"] for one in partitions], parse_seconds(partitions[0]["MaxTime"])) == (names, limit)
 
 
 def test_weights_are_not_cut_at_their_equals_signs():
@@ -146,8 +146,8 @@ def test_settings_without_a_value_are_left_out():
         ("(null)", []), ("", []), ("N/A", []),
     ],
 )  # fmt: skip
-def test_generic_resources_are_read_with_and_without_type_and_sockets(said, found):
-    assert found == read_gres(said)
+def test_generic_resources_parse_with_and_without_type_and_sockets(said, found):
+    assert read_gres(said) == found
 
 
 def test_tres_are_read_in_bytes_and_counts():
@@ -159,11 +159,11 @@ def test_tres_are_read_in_bytes_and_counts():
     ("said", "limit"),
     [("2-00:00:00", 2 * DAY_S), ("30:00", 1800), ("UNLIMITED", None), ("infinite", None), ("??", None)],
 )
-def test_a_limit_of_time_is_read_as_sinfo_scontrol_and_sacctmgr_write_it(said, limit):
-    assert limit == parse_seconds(said)
+def test_time_limits_of_sinfo_scontrol_and_sacctmgr_parse(said, limit):
+    assert parse_seconds(said) == limit
 
 
-def test_what_sinfo_tells_reads_like_what_scontrol_does():
+def test_sinfo_records_look_like_scontrol_records():
     short = "short|1:00:00|1-infinite|2|4+|4000+|gpu:a100:2|a100,big|two,three\n"
     partitions, nodes = from_sinfo(f"{short}big|infinite|2-8|9|64|500000|(null)|(null)|c[1-9]\n")
     assert [(one["PartitionName"], one["MinNodes"], one["MaxNodes"]) for one in partitions] == [
@@ -176,5 +176,5 @@ def test_what_sinfo_tells_reads_like_what_scontrol_does():
     ]
 
 
-def test_a_row_of_another_length_is_no_row():
+def test_rows_of_another_length_are_ignored():
     assert read_rows("1|\nerror: no\n1|2|3\n", ("a", "b")) == [{"a": "1", "b": ""}]

@@ -1,6 +1,6 @@
-"""Micro-benchmarks of the device at hand, from which estimates for it are made."""
+"""Micro-benchmarks of the local device, from which its estimates are calibrated."""
 
 from collections.abc import Callable
 
 Progress = Callable[[str, int, int], None]
-"""Told what is measured now, its number, and how many there are."""
+"""Callback with the current measurement, its number, and the total count."""

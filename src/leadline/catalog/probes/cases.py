@@ -1,4 +1,4 @@
-"""Sizes to measure: spread evenly over the logarithms of what models use."""
+"""Kernel cases of the sweep, and sizes evenly spread over the logarithms of common sizes."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -12,9 +12,9 @@ SEED = 2026
 
 
 def log_spread_sizes(count: int, *bounds: tuple[int, int]) -> Iterator[tuple[int, ...]]:
-    """Yield ``count`` tuples of whole numbers, each within its inclusive bounds and even in its logarithm.
+    """Yield ``count`` integer tuples within inclusive bounds, uniform in the logarithm.
 
-    A scrambled Sobol sequence fills the space with any number of its first points.
+    Any prefix of a scrambled Sobol sequence covers the space.
     """
     for point in SobolEngine(len(bounds), scramble=True, seed=SEED).draw(count).tolist():
         yield tuple(
@@ -24,44 +24,43 @@ def log_spread_sizes(count: int, *bounds: tuple[int, int]) -> Iterator[tuple[int
 
 
 OPERANDS_BYTES = 48e6
-"""What the operands of a streaming kernel, rotated, hold together: more than the caches that a step has to itself."""
+"""Total bytes of the rotated operands of a streaming kernel, more than the caches available to a step."""
 
 
 @dataclass(frozen=True, slots=True)
 class KernelCase:
-    """One kernel to time.
-
-    ``kind`` is the name of the aten operator without its namespace, ``prepare`` allocates the operands and returns
-    the call. ``elements`` in ``dims`` is the largest operand or result, the size that pointwise kernels follow. A
-    kernel that ``streams`` is bound by memory: it is timed on operands that the one before did not leave in a cache.
-    """
+    """One kernel to time."""
 
     kind: str
+    """Name of the aten operator without its namespace."""
     dims: dict[str, int]
+    """Sizes; ``elements`` is the largest operand or result, which determines pointwise kernels."""
     prepare: Callable[[], Callable[[], object]]
+    """Allocates the operands and returns the call."""
     dtype: str = "float32"
     flops: float = 0.0
     bytes_moved: float = 0.0
     streams: bool = False
+    """True if memory bandwidth limits the kernel, which is then timed on operands outside the caches."""
 
     def call(self) -> Callable[[], object]:
-        """Return the call to time; a streaming kernel takes other operands at every call."""
-        copies = int(min(OPERANDS_BYTES // max(self.bytes_moved, 1), 16)) if self.streams else 1
-        if copies < 2:
+        """Return the call to time; a streaming kernel rotates its operands."""
+        operand_sets = int(min(OPERANDS_BYTES // max(self.bytes_moved, 1), 16)) if self.streams else 1
+        if operand_sets < 2:
             return self.prepare()
-        calls = [self.prepare() for _ in range(copies)]
-        turn = 0
+        calls = [self.prepare() for _ in range(operand_sets)]
+        index = 0
 
         def next_call() -> object:
-            nonlocal turn
-            turn = (turn + 1) % copies
-            return calls[turn]()
+            nonlocal index
+            index = (index + 1) % operand_sets
+            return calls[index]()
 
         return next_call
 
 
 def tensor(device: str, *shape: int, dtype: str = "float32") -> torch.Tensor:
-    """Return random values in ``shape``; small enough that no kernel overflows."""
+    """Return random values in ``shape``, small enough that no kernel overflows."""
     count = torch.Size(shape).numel()
     values = _values(device)
     if count > values.numel():

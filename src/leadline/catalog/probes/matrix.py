@@ -13,25 +13,25 @@ aten = torch.ops.aten
 
 MOST_FLOPS = {"cpu": 1.5e9, "cuda": 1.5e12}
 MOST_ELEMENTS = {"cpu": 2**23, "cuda": 2**27}
-"""What one kernel of the sweep may compute and hold, so that the whole sweep stays within its time."""
+"""Bounds on one kernel's arithmetic and operands, which keep the sweep within its time."""
 
 PRODUCTS = {"cpu": 200, "cuda": 700}
 BATCHED = {"cpu": 90, "cuda": 400}
-"""Products of the sweep. A GPU's library chooses among many kernels by size, and most are done in a millisecond."""
-BESIDE = 200
-"""Products whose backward and half-precision forms are measured, too."""
+"""Number of products in the sweep; a GPU library selects among many kernels by size, and most take a millisecond."""
+ALSO_BACKWARD = 200
+"""Products that are also measured backward and in half precision."""
 
 FILTERS = (1, 1, 3, 3, 3, 5, 7)
-"""Sides of filters, as often as models use them."""
+"""Filter sides, as frequent as in models."""
 
 
 def gemms(device: str) -> Iterator[KernelCase]:
-    """Yield products of two matrices as a linear layer and its backward run them, and batched ones."""
+    """Yield matrix products as in a linear layer and its backward pass, and batched ones."""
     for number, (m, n, k) in enumerate(log_spread_sizes(PRODUCTS[device], (2, 16384), (4, 4096), (4, 4096))):
         if 2 * m * n * k > MOST_FLOPS[device] or max(m * k, n * k, m * n) > MOST_ELEMENTS[device]:
             continue
         yield _gemm(device, "addmm", "float32", sizes=(m, n, k))
-        if number >= BESIDE:
+        if number >= ALSO_BACKWARD:
             continue
         yield _gemm(device, "mm", "float32", sizes=(m, n, k))
         if (device == "cuda" or number % 4 == 0) and m * n * k < MOST_FLOPS[device] / 8:
@@ -76,7 +76,7 @@ def _bmm(device: str, b: int, m: int, n: int, k: int) -> Callable[[], object]:
 def convolutions(device: str) -> Iterator[KernelCase]:
     """Yield convolutions forward and backward (gradients of input, weight and bias).
 
-    Of every ten, two are depthwise, one runs over one dimension, one is transposed and three read an image's channels.
+    Of every ten, two are depthwise, one is one-dimensional, one is transposed and three read an image's channels.
     """
     bounds = ((1, 64), (2, 120), (4, 512), (4, 512), (1, len(FILTERS)))
     for number, (n, side, c, k, filter_) in enumerate(log_spread_sizes(440, *bounds)):
@@ -175,7 +175,7 @@ def _convolve(device: str, size: _Convolution, *, backward: bool) -> Callable[[]
 
 
 def attentions(device: str) -> Iterator[KernelCase]:
-    """Yield fused attention forward and backward, as scaled_dot_product_attention picks it on this device."""
+    """Yield fused attention forward and backward, as scaled_dot_product_attention selects it on this device."""
     for b, h, length, d in log_spread_sizes(48, (1, 32), (1, 16), (16, 1024), (8, 128)):
         if 10.0 * b * h * length * length * d > MOST_FLOPS[device]:
             continue
@@ -202,7 +202,7 @@ GATES = {"lstm": 4, "gru": 3, "rnn": 1}
 
 
 def recurrences(device: str) -> Iterator[KernelCase]:
-    """Yield one recurrent layer of each make over a sequence, forward and backward, as the device runs it."""
+    """Yield one recurrent layer of each type over a sequence, forward and backward, as the device runs it."""
     for number, (b, steps, c, h) in enumerate(log_spread_sizes(60, (2, 64), (8, 128), (8, 512), (16, 512))):
         for name, gates in GATES.items():
             if name != "lstm" and number % 2:

@@ -1,4 +1,4 @@
-"""What a framework costs beside its kernels: dispatch, autograd, optimizer, fresh memory, loading data, start-up."""
+"""Overheads of a framework: dispatch, autograd, optimizer, fresh memory, data loading, start-up."""
 
 import sys
 import time
@@ -13,20 +13,20 @@ from leadline.catalog.probes.stopwatch import Stopwatch
 from leadline.core.processes import ProcessRunner
 
 SMALL = 8
-"""Side of tensors so small that only overhead is left."""
+"""Side of tensors so small that only overhead remains."""
 
 
 def processor_figures() -> dict[str, float]:
-    """Return the threads PyTorch uses, and the bytes of the vector registers, where they are those of x86."""
-    known = {"AVX512": 64.0, "AVX2": 32.0}
-    bytes_ = known.get(torch.backends.cpu.get_cpu_capability())
+    """Return PyTorch's thread count, and the bytes of an x86 vector register if there is one."""
+    register_bytes = {"AVX512": 64.0, "AVX2": 32.0}
+    bytes_ = register_bytes.get(torch.backends.cpu.get_cpu_capability())
     return {"threads": float(torch.get_num_threads()), **({"vector_bytes": bytes_} if bytes_ else {})}
 
 
 def overhead_figures(watch: Stopwatch) -> dict[str, float]:
-    """Return seconds per operator of a step that does almost no arithmetic, by stage, and of a bare call.
+    """Return seconds per operator of a step with almost no arithmetic, by stage, and of a bare call.
 
-    Operators are counted as the dispatcher sees them, views left out, which is how a traced graph counts them.
+    Operators count as in a traced graph: as the dispatcher sees them, without views.
     """
     device = watch.device_type
     model = torch.nn.Sequential(
@@ -64,7 +64,7 @@ def overhead_figures(watch: Stopwatch) -> dict[str, float]:
 
 
 def _host_s(watch: Stopwatch, call: Callable[[], object]) -> float:
-    """Return the lower quartile of a call's wall seconds; the device is drained after each block."""
+    """Return the lower quartile of a call's wall seconds; the device is synchronized after each block."""
     blocks = []
     for _ in range(7):
         watch.synchronize()
@@ -103,7 +103,7 @@ def product_flops_per_s(watch: Stopwatch) -> float:
 
 
 def memory_figures(watch: Stopwatch) -> dict[str, float]:
-    """Return copy bandwidth and, on a CPU, the seconds that a byte of memory fresh from the kernel costs."""
+    """Return copy bandwidth and, on a CPU, the seconds per byte of freshly mapped memory."""
     device, size = watch.device_type, 2**24
     source, target = torch.randn(size, device=device), torch.empty(size, device=device)
     figures = {"copy_bytes_per_s": 8.0 * size / watch.call_s(lambda: target.copy_(source))}
@@ -116,7 +116,7 @@ def memory_figures(watch: Stopwatch) -> dict[str, float]:
 
 
 def _fresh_s_per_byte(watch: Stopwatch) -> float:
-    """Return what a new page costs, as a mean of pages written by all threads and by one, as small kernels do."""
+    """Return the cost of a new page, the mean of pages written by all threads and by one, as in small kernels."""
     source, threads, costs = torch.randn(2**19), torch.get_num_threads(), []
     for count in (threads, 1):
         torch.set_num_threads(count)
@@ -128,7 +128,7 @@ def _fresh_s_per_byte(watch: Stopwatch) -> float:
 
 
 def loader_figures(*, samples: int = 512, batch: int = 32) -> dict[str, float]:
-    """Return what DataLoader costs without workers, per sample (indexing, collate) and per batch."""
+    """Return DataLoader's seconds without workers, per sample (indexing, collate) and per batch."""
     data = torch.utils.data.TensorDataset(torch.randn(samples, 256), torch.zeros(samples, dtype=torch.long))
 
     def epoch_s(size: int) -> float:
@@ -166,10 +166,10 @@ print(bare, imported, inferred, resident(), took)
 
 
 def start_up_figures(runner: ProcessRunner) -> dict[str, float]:
-    """Return what a fresh interpreter holds and how long it takes, before and after torch and a first small step.
+    """Return memory and time of a fresh interpreter, before and after torch and a first small step.
 
-    ``first_step_s`` is the rest of such a process: the interpreter's start and end, and the first steps of training.
-    Figures are missing where the system has no ``/proc``.
+    ``first_step_s`` is the remaining time of the process: the interpreter's start and end, and the first training
+    steps. Without ``/proc``, the result is empty.
     """
     begun = time.perf_counter()
     done = runner([sys.executable, "-c", START_UP], timeout_s=60)
@@ -189,10 +189,10 @@ def start_up_figures(runner: ProcessRunner) -> dict[str, float]:
 
 @contextmanager
 def warm_memory() -> Iterator[None]:
-    """Keep freed memory in the process while kernels are timed, so that no page faults are mixed into them.
+    """Keep freed memory in the process, so that kernel times contain no page faults.
 
-    glibc gives large blocks back to the kernel when they are freed (``man 3 mallopt``); what that costs is measured
-    apart, and charged by the estimate to the blocks it concerns.
+    glibc returns large freed blocks to the kernel (``man 3 mallopt``). That cost is measured separately, and the
+    estimate charges it to the blocks concerned.
     """
     import ctypes  # noqa: PLC0415 - only a calibration needs the C library
 

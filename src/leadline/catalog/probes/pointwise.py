@@ -11,10 +11,10 @@ aten = torch.ops.aten
 Make = Callable[[torch.Tensor, torch.Tensor], Callable[[], object]]
 
 SIZES = (2**8, 2**12, 2**15, 2**17, 2**19, 2**21, 2**23)
-"""Elements: from one cache line's worth of work to what no cache holds; parallel loops start at 2**15."""
+"""Element counts, from one cache line to beyond all caches; parallel loops start at 2**15."""
 
 MOST_ELEMENTS = 2**22
-"""Elements of the largest matrix whose rows are moved."""
+"""Elements of the largest matrix in the row movements."""
 
 KERNELS: dict[str, tuple[int, Make]] = {
     "add": (3, lambda x, y: lambda: torch.add(x, y)),
@@ -70,7 +70,7 @@ def movements(device: str) -> Iterator[KernelCase]:
 
 
 def _permuted(device: str, rows: int, columns: int) -> Callable[[], object]:
-    """Return the copy that attention makes of its heads: the last axis stays whole."""
+    """Return attention's permuting copy of its heads, which leaves the last axis whole."""
     x = tensor(device, max(rows // 32, 1), 8, 4, columns).transpose(1, 2)
     return partial(torch.clone, x, memory_format=torch.contiguous_format)
 
@@ -81,7 +81,7 @@ def _concatenated(device: str, rows: int, columns: int) -> Callable[[], object]:
 
 
 def _table(device: str, rows: int, columns: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return a table of a quarter of the rows, and one random row of it for each of the rows."""
+    """Return a table of a quarter of the rows, and a random row index of it for each row."""
     height = max(rows // 4, 1)
     return tensor(device, height, columns), torch.randint(0, height, (rows,), device=device)
 
@@ -123,7 +123,7 @@ def _scattered(device: str, rows: int, columns: int) -> Callable[[], object]:
 
 
 def _picked(device: str, rows: int, columns: int) -> Callable[[], object]:
-    """Return the gather that is the backward of a scatter: an index for every element."""
+    """Return the gather of a scatter's backward pass: an index for every element."""
     table, index = _table(device, rows, columns)
     return partial(torch.gather, table, 0, index[:, None].expand(-1, columns))
 

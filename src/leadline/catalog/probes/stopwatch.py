@@ -1,4 +1,4 @@
-"""Time one call on any torch device: warmed up, synchronised, in short blocks, by the lower quartile."""
+"""Timing of one call on any torch device: warm-up, synchronization, short blocks, lower quartile."""
 
 import time
 from collections.abc import Callable
@@ -6,7 +6,7 @@ from collections.abc import Callable
 import torch
 
 MINIMUM_BLOCK_S = 1e-3
-"""Calls shorter than this are timed several at once, so that the clock's own cost vanishes."""
+"""Shorter calls are timed several at once to amortize the cost of the clock."""
 
 
 class Stopwatch:
@@ -14,7 +14,7 @@ class Stopwatch:
 
     Args:
         device_type: ``cpu`` or ``cuda``.
-        call_budget_s: the time one kernel may take, warm-up included; at least three blocks are timed all the same.
+        call_budget_s: time for one kernel including warm-up; at least three blocks are timed regardless.
     """
 
     def __init__(self, device_type: str, *, call_budget_s: float) -> None:
@@ -24,7 +24,7 @@ class Stopwatch:
     def call_s(self, call: Callable[[], object]) -> float:
         """Return the lower quartile of the seconds of one ``call``.
 
-        What disturbs a block only ever slows it; on a shared machine a median is the neighbour's figure.
+        Interference only slows a block. On a shared machine, the median would measure the neighbors.
         """
         call()
         self.synchronize()
@@ -39,12 +39,12 @@ class Stopwatch:
         return sorted(blocks)[len(blocks) // 4]
 
     def synchronize(self) -> None:
-        """Wait until the device has nothing left to do."""
+        """Wait until the device is idle."""
         if self.device_type == "cuda":
             torch.cuda.synchronize()
 
     def _block_s(self, call: Callable[[], object], repeats: int) -> float:
-        """Return the mean seconds of ``repeats`` calls in a row; a GPU is timed by its own events."""
+        """Return the mean seconds of ``repeats`` consecutive calls, by device events on a GPU."""
         if self.device_type == "cuda":
             start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
             start.record()

@@ -1,4 +1,4 @@
-"""All kernels of the sweep."""
+"""The calibration sweep of one device."""
 
 import time
 from dataclasses import replace
@@ -29,9 +29,9 @@ from leadline.core.processes import ProcessRunner
 
 
 def sweep_cases(device: str) -> list[KernelCase]:
-    """Return the whole sweep for ``cpu`` or ``cuda``.
+    """Return all kernels of the sweep for ``cpu`` or ``cuda``.
 
-    All kernels alternate, so that what a short budget leaves out is missed evenly.
+    Kinds alternate, so that a short budget skips all of them evenly.
     """
     families = (
         matrix.gemms(device),
@@ -51,17 +51,16 @@ def sweep_cases(device: str) -> list[KernelCase]:
 
 
 OVERHEAD_SHARE = 0.15
-"""Share of the budget left for what is not a kernel."""
+"""Share of the budget for measurements other than kernels."""
 
 
 def sweep(device_type: str, *, budget_s: float, runner: ProcessRunner, progress: Progress) -> Device:
-    """Measure the device at hand within about ``budget_s`` and return it with its calibration.
+    """Measure the local device within about ``budget_s`` and return it with its calibration.
 
-    A kernel that this device or this version of torch does not run is left out. ``progress`` is told the kernel, its
-    number and how many there are.
+    Kernels that this device or torch version does not support are left out.
 
     Raises:
-        InvalidInput: there is no such device here.
+        InvalidInput: there is no such local device.
     """
     device = describe_local_device(device_type)
     cases = sweep_cases(device_type)
@@ -97,20 +96,22 @@ def sweep(device_type: str, *, budget_s: float, runner: ProcessRunner, progress:
 
 
 def _worth_timing(cases: list[KernelCase], watch: Stopwatch, bytes_per_s: float) -> list[KernelCase]:
-    """Return the kernels that are worth their time on a device whose memory is so fast, in their order."""
+    """Return the kernels worth their measuring time at this memory bandwidth, in their order."""
     flops_per_s = product_flops_per_s(watch)
     kinds: dict[tuple[str, str], list[int]] = {}
     for number, case in enumerate(cases):
         kinds.setdefault((case.kind, case.dtype), []).append(number)
-    worth = np.zeros(len(cases), bool)
-    for own in kinds.values():
-        expected_s = [max(cases[one].flops / flops_per_s, cases[one].bytes_moved / bytes_per_s) for one in own]
-        worth[own] = worth_timing(np.array(expected_s))
-    return [case for case, keep in zip(cases, worth.tolist(), strict=True) if keep]
+    selected = np.zeros(len(cases), bool)
+    for members in kinds.values():
+        expected_s = [
+            max(cases[member].flops / flops_per_s, cases[member].bytes_moved / bytes_per_s) for member in members
+        ]
+        selected[members] = worth_timing(np.array(expected_s))
+    return [case for case, keep in zip(cases, selected.tolist(), strict=True) if keep]
 
 
 def _timings(cases: list[KernelCase], watch: Stopwatch, budget_s: float, progress: Progress) -> list[KernelTiming]:
-    """Time the cases until the budget is spent; what slow ones take above their share, later ones miss."""
+    """Time the cases until the budget is spent; slow cases take time from later ones."""
     until = time.perf_counter() + budget_s
     timings = []
     for number, case in enumerate(cases):

@@ -1,4 +1,4 @@
-"""What timing a kernel costs, and which kernels of a list are worth it."""
+"""Cost of timing a kernel, and the choice of kernels that are worth it."""
 
 import numpy as np
 import numpy.typing as npt
@@ -6,29 +6,29 @@ import numpy.typing as npt
 Array = npt.NDArray[np.float64]
 
 CALLS, BLOCK_S, PREPARED_S = 5, 2e-3, 5e-3
-"""A kernel with its operands made is timed in so many blocks, warm-up included, each of one call or about so long."""
+"""Blocks of a kernel's timing with warm-up, the length of a block of short calls, and the time to make operands."""
 TURN = (5**0.5 - 1) / 2
-"""The golden ratio: its multiples fill the unit interval evenly, however many of them there are."""
+"""Golden ratio, whose multiples fill the unit interval evenly at any count."""
 
 
 def timing_cost_s(elapsed_s: Array) -> Array:
-    """Return what timing kernels of so many seconds takes, of shape (n,)."""
-    found: Array = CALLS * np.maximum(elapsed_s, BLOCK_S) + PREPARED_S
-    return found
+    """Return the seconds spent to time kernels of these durations, of shape (n,)."""
+    cost_s: Array = CALLS * np.maximum(elapsed_s, BLOCK_S) + PREPARED_S
+    return cost_s
 
 
 def timing_probability(elapsed_s: Array) -> Array:
-    """Return how likely each kernel should be timed, of shape (n,): 1 for the shortest.
+    """Return the probability with which each kernel should be timed, of shape (n,): 1 for the shortest.
 
-    One whose timing takes c times as long is worth 1 ÷ √c, which is best for a given total where all say as much
-    (Neyman 1934).
+    A kernel whose timing takes c times as long gets 1 ÷ √c, the optimum for a given total if all are equally
+    informative (Neyman 1934).
     """
-    found: Array = np.sqrt(timing_cost_s(np.zeros(1)) / timing_cost_s(elapsed_s))
-    return found
+    probability: Array = np.sqrt(timing_cost_s(np.zeros(1)) / timing_cost_s(elapsed_s))
+    return probability
 
 
 def worth_timing(elapsed_s: Array) -> npt.NDArray[np.bool_]:
-    """Tell which of n kernels to time, given what each is expected to take; the same ones every time."""
+    """Return which of n kernels to time, given their expected seconds; deterministic."""
     chance = (0.5 + TURN * np.arange(len(elapsed_s))) % 1.0
-    found: npt.NDArray[np.bool_] = chance < timing_probability(elapsed_s)
-    return found
+    selected: npt.NDArray[np.bool_] = chance < timing_probability(elapsed_s)
+    return selected

@@ -1,4 +1,4 @@
-"""Turn a partition's billing weights into a charge rule, and hold it against Slurm's own sum; pure arithmetic."""
+"""Convert a partition's billing weights to a charge rule, and compare it with Slurm's own total."""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -7,13 +7,13 @@ from leadline.catalog.slurm.text import Record, parse_names, read_tres, read_wei
 from leadline.core.systems import Billing, BillingRule
 from leadline.core.units import GIB, MIB
 
-AGREES = 0.02
-"""Share by which Slurm's own billing of a whole partition may differ: it is cut to whole units."""
+BILLING_TOLERANCE = 0.02
+"""Tolerated relative difference from Slurm's billing of a whole partition, which is truncated to whole units."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChargeRule:
-    """A charge rule, and what of the weights it leaves out."""
+    """A charge rule, and the weights that it omits."""
 
     billing: Billing
     notes: tuple[str, ...] = ()
@@ -22,26 +22,28 @@ class ChargeRule:
 def partition_charge(
     partition: Record, config: Record, gpu_kind: str | None, memory_bytes_per_core: int | None, factor: float = 1.0
 ) -> ChargeRule:
-    """Return how a partition's jobs on nodes with GPUs of ``gpu_kind`` are charged, in the cluster's billing units.
+    """Return the charge rule of a partition's jobs on nodes with GPUs of ``gpu_kind``, in the cluster's billing units.
 
-    Weights of TRES that the cluster does not track weigh nothing (slurm.conf, AccountingStorageTRES); ``factor`` is the
+    A TRES that the cluster does not track has no weight (slurm.conf, AccountingStorageTRES). ``factor`` is the
     UsageFactor of the job's QOS.
     """
-    name, said = partition["PartitionName"], partition.get("TRESBillingWeights", "")
-    weights = read_weights(said) if said else {"cpu": 1.0}
-    rule = _rule(config) if said else BillingRule.TRES_SUM
-    kept, notes = _billed(weights, parse_names(config.get("AccountingStorageTRES", "").casefold()))
-    gpus = [weight for tres, weight in kept.items() if tres in ("gres/gpu", f"gres/gpu:{(gpu_kind or '').casefold()}")]
+    name, weights_text = partition["PartitionName"], partition.get("TRESBillingWeights", "")
+    weights = read_weights(weights_text) if weights_text else {"cpu": 1.0}
+    rule = _rule(config) if weights_text else BillingRule.TRES_SUM
+    billed, notes = _billed(weights, parse_names(config.get("AccountingStorageTRES", "").casefold()))
+    gpus = [
+        weight for tres, weight in billed.items() if tres in ("gres/gpu", f"gres/gpu:{(gpu_kind or '').casefold()}")
+    ]
     rates = {
-        "core_hour": kept.get("cpu", 0.0),
-        "gib_hour": kept.get("mem", 0.0) * GIB / MIB,
+        "core_hour": billed.get("cpu", 0.0),
+        "gib_hour": billed.get("mem", 0.0) * GIB / MIB,
         "gpu_hour": max(gpus, default=0.0) if rule is BillingRule.TRES_MAX else sum(gpus),
-        "node_hour": kept.get("node", 0.0),
+        "node_hour": billed.get("node", 0.0),
     }
     billing = Billing(
         rule,
         f"{config.get('ClusterName', 'slurm')} billing units",
-        source="TRESBillingWeights" if said else "no TRESBillingWeights are set: Slurm bills the CPUs",
+        source="TRESBillingWeights" if weights_text else "no TRESBillingWeights are set: Slurm bills the CPUs",
     )
     if any(rates.values()) and factor > 0:
         weighing: dict[str, Any] = {rate: weight for rate, weight in rates.items() if weight}
@@ -53,9 +55,9 @@ def partition_charge(
 
 
 def disagreement(partition: Record, billing: Billing) -> str:
-    """Return the sentence for a rule that does not give Slurm's own billing of the whole partition; empty if it does.
+    """Return a sentence if a rule contradicts Slurm's own billing of the whole partition, else an empty string.
 
-    Slurm prints what a job on all of a partition would be billed in its TRES (``cpu=64,mem=500G,billing=64``).
+    Slurm prints the billing of a job on the whole partition in its TRES (``cpu=64,mem=500G,billing=64``).
     """
     whole = read_tres(partition.get("TRES", ""))
     if "billing" not in whole:
@@ -66,31 +68,31 @@ def disagreement(partition: Record, billing: Billing) -> str:
         whole.get("node", 0.0) * (billing.node_hour or 0.0),
     ]
     gpus = whole.get("gres/gpu", 0.0) * (billing.gpu_hour or 0.0)
-    ours = {
+    expected = {
         BillingRule.TRES_MAX: max(*parts, gpus),
         BillingRule.TRES_MAX_AND_GPUS: max(parts) + gpus,
     }.get(billing.rule, sum(parts) + gpus)
-    if abs(ours - whole["billing"]) <= max(1.0, AGREES * ours):
+    if abs(expected - whole["billing"]) <= max(1.0, BILLING_TOLERANCE * expected):
         return ""
     return (
-        f"{partition['PartitionName']}: by its weights all of it would be billed {ours:.0f}, and Slurm says "
+        f"{partition['PartitionName']}: by its weights all of it would be billed {expected:.0f}, and Slurm says "
         f"{whole['billing']:.0f}: its prices are doubtful"
     )
 
 
 def _billed(weights: dict[str, float], tracked: frozenset[str] | None) -> tuple[dict[str, float], list[str]]:
-    """Return the weights that are billed and can be counted, and what is to be said of the others."""
-    kept, notes = {}, []
+    """Return the weights that can be charged, and notes on the others."""
+    billed, notes = {}, []
     for name, weight in weights.items():
         if weight < 0:
             notes.append(f"the weight of {name} is negative, and is left out")
         elif name.startswith("gres/") and tracked is not None and name not in tracked:
             notes.append(f"{name} has a weight but is not tracked, so that Slurm does not bill it")
         elif name in ("cpu", "mem", "node", "gres/gpu") or name.startswith("gres/gpu:"):
-            kept[name] = weight
+            billed[name] = weight
         elif weight:
             notes.append(f"{name} is billed too, which is not counted")
-    return kept, notes
+    return billed, notes
 
 
 def _rule(config: Record) -> BillingRule:

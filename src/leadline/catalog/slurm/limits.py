@@ -1,8 +1,8 @@
-"""Work out which limits hold for one job in a partition: those of QOS, associations and the partition itself.
+"""The effective limits of a job in a partition, from the partition, its QOS, the job's QOS and the association.
 
-The order is Slurm's own (resource_limits.html): the limit that is defined first of the partition's QOS, the job's QOS
-and the association holds, and the partition's bounds time and nodes besides. A limit on what a user or a group holds at
-once bounds a job too, for one that is larger never starts.
+Slurm applies the first limit defined by the partition's QOS, the job's QOS and the association (resource_limits.html).
+The partition also limits time and nodes. Limits on the total of a user or group also bound a job, because a larger one
+never starts.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,14 +13,14 @@ from leadline.catalog.slurm.text import Record, parse_count, parse_names, parse_
 from leadline.core.systems import Limits
 
 ENFORCED = frozenset({"limits", "safe", "all"})
-"""Values of AccountingStorageEnforce with which the limits of QOS and associations hold."""
+"""Values of AccountingStorageEnforce that enforce the limits of QOS and associations."""
 
 Tres = Mapping[str, float]
 
 
 @dataclass(frozen=True, slots=True)
 class LimitPolicy:
-    """What a QOS or an association says of a job; amounts by the name of the TRES, memory in bytes."""
+    """Limits of a QOS or association; amounts by TRES name, memory in bytes."""
 
     name: str = ""
     flags: frozenset[str] = frozenset()
@@ -36,7 +36,7 @@ class LimitPolicy:
 
 @dataclass(frozen=True, slots=True)
 class Association:
-    """One account that the user may charge, with its limits; ``partition`` is empty where it holds in all of them."""
+    """An account that the user may charge, with its limits; an empty ``partition`` means all."""
 
     account: str
     partition: str
@@ -47,14 +47,14 @@ class Association:
 
 @dataclass(frozen=True, slots=True)
 class JobLimits:
-    """The limits of one job, and the memory that it may have over all its nodes."""
+    """The limits of one job, and its maximum memory over all nodes."""
 
     limits: Limits
     max_memory_bytes: float | None = None
 
 
 def read_qos(rows: Iterable[Record]) -> dict[str, LimitPolicy]:
-    """Return the QOS of rows of the fields ``slurm_text.QOS``, by name."""
+    """Return the QOS of rows with the fields ``text.QOS``, by name."""
     return {
         row["Name"]: LimitPolicy(
             row["Name"],
@@ -74,10 +74,10 @@ def read_qos(rows: Iterable[Record]) -> dict[str, LimitPolicy]:
 
 
 def read_associations(rows: Iterable[Record]) -> list[Association]:
-    """Return the user's associations among rows of the fields ``slurm_text.ASSOCIATION``; the others are accounts'.
+    """Return the user's associations among rows with the fields ``text.ASSOCIATION``.
 
-    sacctmgr passes an account's limits on to its users, but for those on what the whole group holds: of these the least
-    holds of the user's own, the account's and its parents'.
+    sacctmgr passes an account's limits on to its users, except group limits. For these, the minimum of the user, the
+    account and its parents applies.
     """
     listed = list(rows)
     accounts = {row["Account"]: (row["ParentName"], read_tres(row["GrpTRES"])) for row in listed if not row["User"]}
@@ -91,7 +91,7 @@ def read_associations(rows: Iterable[Record]) -> list[Association]:
                 row["Account"],
                 max_walltime_s=parse_seconds(row["MaxWall"]),
                 per_job=read_tres(row["MaxTRES"]),
-                per_group=_shared(row["Account"], read_tres(row["GrpTRES"]), accounts),
+                per_group=_group_limits(row["Account"], read_tres(row["GrpTRES"]), accounts),
                 max_submitted_jobs=parse_count(row["MaxSubmit"]),
             ),
         )
@@ -100,119 +100,124 @@ def read_associations(rows: Iterable[Record]) -> list[Association]:
     ]
 
 
-def _shared(account: str, own: Tres, accounts: Mapping[str, tuple[str, Tres]]) -> Tres:
-    """Return the least of each TRES that an association, its account and the parents of that may hold at once."""
-    found, seen = dict(own), {""}
-    while account not in seen and account in accounts:
-        seen.add(account)
+def _group_limits(account: str, direct: Tres, accounts: Mapping[str, tuple[str, Tres]]) -> Tres:
+    """Return the minimum of each TRES limit of an association, its account and the account's parents."""
+    amounts, visited = dict(direct), {""}
+    while account not in visited and account in accounts:
+        visited.add(account)
         account, limits = accounts[account]
-        found |= {name: min(amount, found.get(name, amount)) for name, amount in limits.items()}
-    return found
+        amounts |= {name: min(amount, amounts.get(name, amount)) for name, amount in limits.items()}
+    return amounts
 
 
 def job_limits(
     partition: Record,
-    own: LimitPolicy | None,
+    partition_qos: LimitPolicy | None,
     qos: LimitPolicy | None,
     associations: Sequence[Association],
     gpu_kind: str | None,
 ) -> JobLimits:
-    """Return what bounds one job of the user's in a partition, under a QOS of the job's.
+    """Return the limits of a user's job in a partition, under one of the job's QOS.
 
-    ``own`` is the partition's QOS. Of several accounts the widest limit counts, for the user may choose the account.
+    ``partition_qos`` is the partition's QOS. The widest limit of several accounts counts, because the user can choose
+    the account.
     """
-    accounts = [one.policy for one in associations] or [LimitPolicy()]
-    return _widest([_bound(partition, own, qos, account, gpu_kind) for account in accounts])
+    accounts = [association.policy for association in associations] or [LimitPolicy()]
+    return _widest([_bound(partition, partition_qos, qos, account, gpu_kind) for account in accounts])
 
 
 def default_qos(associations: Sequence[Association]) -> str | None:
-    """Return the QOS of a job that asks for none, where all accounts agree; ``None`` where that is not known."""
-    found = {one.default_qos or ("normal" if "normal" in one.qos else _only(one.qos)) for one in associations}
-    return _only(found) or None
+    """Return the QOS of a job that requests none, if all accounts agree; ``None`` if unknown."""
+    candidates = {
+        association.default_qos or ("normal" if "normal" in association.qos else _only(association.qos))
+        for association in associations
+    }
+    return _only(candidates) or None
 
 
-def is_wider(one: Limits, other: Limits) -> bool:
-    """Whether ``one`` lets a longer or larger job through than ``other``."""
-    pairs = [(getattr(one, name), getattr(other, name)) for name in _MOST]
-    return any(most is not None and (allowed is None or allowed > most) for allowed, most in pairs)
+def is_wider(limits: Limits, base: Limits) -> bool:
+    """True if ``limits`` allow a longer or larger job than ``base``."""
+    pairs = [(getattr(limits, name), getattr(base, name)) for name in _UPPER_LIMITS]
+    return any(base_limit is not None and (limit is None or limit > base_limit) for limit, base_limit in pairs)
 
 
-_MOST = ("max_walltime_s", "max_nodes", "max_cores", "max_gpus")
+_UPPER_LIMITS = ("max_walltime_s", "max_nodes", "max_cores", "max_gpus")
 
 
 def _bound(
     partition: Record,
-    own: LimitPolicy | None,
+    partition_qos: LimitPolicy | None,
     qos: LimitPolicy | None,
     account: LimitPolicy | None,
     gpu_kind: str | None,
 ) -> JobLimits:
-    order = [own, qos, account]
+    order = [partition_qos, qos, account]
+    # OverPartQOS reverses the precedence of the two QOS (sacctmgr, Flags).
     if qos is not None and "OverPartQOS" in qos.flags:
-        order = [qos, own, account]
-    policies = [one for one in order if one is not None]
-    flags = {flag for one in policies for flag in one.flags}
-    walltime_s = _first(one.max_walltime_s for one in policies)
+        order = [qos, partition_qos, account]
+    policies = [policy for policy in order if policy is not None]
+    flags = {flag for policy in policies for flag in policy.flags}
+    walltime_s = _first(policy.max_walltime_s for policy in policies)
     nodes = _amount(policies, "node")
     if "PartitionTimeLimit" not in flags:
-        walltime_s = _least(walltime_s, parse_seconds(partition.get("MaxTime", "")))
+        walltime_s = _minimum(walltime_s, parse_seconds(partition.get("MaxTime", "")))
     if "PartitionMaxNodes" not in flags:
-        nodes = _least(nodes, parse_count(partition.get("MaxNodes", "")))
+        nodes = _minimum(nodes, parse_count(partition.get("MaxNodes", "")))
     gpus = _amount(policies, "gres/gpu")
     if gpu_kind:
-        gpus = _least(gpus, _amount(policies, f"gres/gpu:{gpu_kind.casefold()}"))
-    least_nodes = max(parse_count(partition.get("MinNodes", "")) or 0, _required(policies, "node") or 0)
+        gpus = _minimum(gpus, _amount(policies, f"gres/gpu:{gpu_kind.casefold()}"))
+    min_nodes = max(parse_count(partition.get("MinNodes", "")) or 0, _required(policies, "node") or 0)
     limits = Limits(
         max_walltime_s=walltime_s,
-        min_nodes=least_nodes if least_nodes > 1 else None,
+        min_nodes=min_nodes if min_nodes > 1 else None,
         max_nodes=_whole(nodes),
         min_cores=_required(policies, "cpu"),
         max_cores=_whole(_amount(policies, "cpu")),
         max_gpus=_whole(gpus),
-        max_submitted_jobs=_whole(_first(one.max_submitted_jobs for one in policies)),
+        max_submitted_jobs=_whole(_first(policy.max_submitted_jobs for policy in policies)),
     )
     return JobLimits(limits, _amount(policies, "mem"))
 
 
 def _amount(policies: Sequence[LimitPolicy], tres: str) -> float | None:
-    """Return the most of a TRES that a job may have: the least of what it, its user and its group may."""
+    """Return the maximum of a TRES for a job: the minimum of its own, its user's and its group's limit."""
     kinds = (
-        _first(one.per_job.get(tres) for one in policies),
-        _first(one.per_user.get(tres) for one in policies),
-        _least(*(one.per_group.get(tres) for one in policies)),
+        _first(policy.per_job.get(tres) for policy in policies),
+        _first(policy.per_user.get(tres) for policy in policies),
+        _minimum(*(policy.per_group.get(tres) for policy in policies)),
     )
-    return _least(*kinds)
+    return _minimum(*kinds)
 
 
 def _required(policies: Sequence[LimitPolicy], tres: str) -> int | None:
-    return _whole(_first(one.least.get(tres) for one in policies))
+    return _whole(_first(policy.least.get(tres) for policy in policies))
 
 
 def _widest(bounds: Sequence[JobLimits]) -> JobLimits:
-    """Return the bound with the widest of each limit."""
+    """Return the widest of each limit."""
 
     def widest(values: Iterable[float | None]) -> float | None:
-        known = list(values)
-        return None if None in known else max(one for one in known if one is not None)
+        limits = list(values)
+        return None if None in limits else max(limit for limit in limits if limit is not None)
 
-    names_of = (*_MOST, "max_submitted_jobs")
-    limits: dict[str, Any] = {name: widest(getattr(one.limits, name) for one in bounds) for name in names_of}
-    return JobLimits(replace(bounds[0].limits, **limits), widest(one.max_memory_bytes for one in bounds))
+    fields = (*_UPPER_LIMITS, "max_submitted_jobs")
+    limits: dict[str, Any] = {name: widest(getattr(bound.limits, name) for bound in bounds) for name in fields}
+    return JobLimits(replace(bounds[0].limits, **limits), widest(bound.max_memory_bytes for bound in bounds))
 
 
 def _first(values: Iterable[float | None]) -> float | None:
-    return next((one for one in values if one is not None), None)
+    return next((value for value in values if value is not None), None)
 
 
-def _least(*values: float | None) -> float | None:
-    return min((one for one in values if one is not None), default=None)
+def _minimum(*values: float | None) -> float | None:
+    return min((value for value in values if value is not None), default=None)
 
 
 def _whole(value: float | None) -> int | None:
     return None if value is None else int(value)
 
 
-def _only(found: Iterable[str]) -> str:
-    """Return the one name there is, or nothing."""
-    listed = list(found)
+def _only(names: Iterable[str]) -> str:
+    """Return the single name, or an empty string."""
+    listed = list(names)
     return listed[0] if len(listed) == 1 else ""

@@ -1,4 +1,4 @@
-"""Tell which device of the catalog a scheduler's GPUs are, where their names leave only one; pure text."""
+"""Identify the node types of a cluster and the catalog devices of their GPUs, from Slurm's descriptions."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -11,32 +11,23 @@ from leadline.core.systems import NodeType
 from leadline.core.units import GIB, MIB
 
 SLICE = re.compile(r"(?:^|[^0-9a-z])\d+g\.\d+gb", re.IGNORECASE)
-"""A part of a GPU, as MIG names them: ``1g.10gb``, ``a100_3g.20gb``."""
-BOARDS = (DeviceKind.GPU, DeviceKind.ACCELERATOR)
-LEAST = 4
-"""Characters of a feature that may name a GPU by itself: ``l4`` may as well be a rack."""
+"""Name of a MIG slice of a GPU: ``1g.10gb``, ``a100_3g.20gb``."""
+GPU_KINDS = (DeviceKind.GPU, DeviceKind.ACCELERATOR)
+MIN_FEATURE_LENGTH = 4
+"""Shortest node feature that may name a GPU by itself: ``l4`` could be a rack."""
+
+SAME_TYPE_MEMORY_RATIO = 1.05
+"""Largest memory ratio between nodes of one type; the type has the smallest memory."""
 
 _WORD = re.compile(r"[0-9a-z.+]+")
-_FILLERS = VENDOR_WORDS | {
-    "gpu",
-    "graphics",
-    "accelerator",
-    "hbm2",
-    "hbm2e",
-    "hbm3",
-    "hbm3e",
-    "gddr6",
-    "rev",
-    "c",
-    "r",
-    "tm",
-}
-_CPU_FILLERS = frozenset({"cpu", "processor", "core", "r", "tm"})
+_GENERIC_WORDS = VENDOR_WORDS | frozenset({"gpu", "graphics", "accelerator", "rev", "c", "r", "tm"})
+_GENERIC_WORDS |= {"hbm2", "hbm2e", "hbm3", "hbm3e", "gddr6"}
+_GENERIC_CPU_WORDS = frozenset({"cpu", "processor", "core", "r", "tm"})
 
 
 @dataclass(frozen=True, slots=True)
 class NodeGpus:
-    """The GPUs of one type on a node; ``device`` is ``None`` where it is not sure, and ``why`` says what is known."""
+    """The GPUs of one type on a node; ``device`` is ``None`` if ambiguous, and ``why`` explains it."""
 
     kind: str | None
     count: int
@@ -45,73 +36,82 @@ class NodeGpus:
 
     @property
     def label(self) -> str:
-        """Return the type in letters, digits and hyphens, ``gpu`` where the site names none."""
+        """The type in letters, digits and hyphens; ``gpu`` if the site names none."""
         return re.sub(r"[^0-9a-z]+", "-", (self.kind or "gpu").casefold()).strip("-") or "gpu"
 
 
 def node_gpus(
-    gres: Sequence[Gres], features: Iterable[str], devices: Sequence[Device], seen: str = ""
+    gres: Sequence[Gres], features: Iterable[str], devices: Sequence[Device], driver_name: str = ""
 ) -> list[NodeGpus]:
-    """Return the GPUs of a node, largest number first; ``seen`` is what a driver calls the one GPU model there.
+    """Return the GPUs of a node, most numerous first; ``driver_name`` is the driver's name if there is one model.
 
-    A type of a GRES counts before the node's features, which count only where exactly one device has such a name. A
-    slice of a GPU is no device of the catalog.
+    The GRES type takes precedence over the node's features, which count only if exactly one device matches. A MIG slice
+    is not a device of the catalog.
     """
-    found = [one for one in gres if one.name == "gpu" and one.count]
-    made = [_gpus(one, tuple(features), devices, seen if len(found) == 1 else "") for one in found]
-    return sorted(made, key=lambda one: (SLICE.search(one.kind or "") is not None, -one.count, one.label))
+    gpus = [resource for resource in gres if resource.name == "gpu" and resource.count]
+    identified = [
+        _identify_gpus(resource, tuple(features), devices, driver_name if len(gpus) == 1 else "") for resource in gpus
+    ]
+    return sorted(
+        identified,
+        key=lambda resource: (SLICE.search(resource.kind or "") is not None, -resource.count, resource.label),
+    )
 
 
 def match_devices(name: str, devices: Sequence[Device], kinds: Iterable[DeviceKind]) -> list[Device]:
-    """Return the devices that a name may mean: the driver's own name for one, else those whose names hold its words.
+    """Return the devices that a name may mean: an exact driver name, else devices that contain its words.
 
-    ``h100`` may be four boards, ``a100-sxm4-80gb`` and ``rtx3090`` are one each; case, makers and punctuation aside.
+    Case, vendor and punctuation do not matter. ``h100`` matches four boards; ``a100-sxm4-80gb`` and ``rtx3090`` match
+    one each.
     """
-    wanted, among = _words(name), [one for one in devices if one.kind in kinds]
-    if not wanted:
+    words, candidates = _words(name), [device for device in devices if device.kind in kinds]
+    if not words:
         return []
     exact = [
-        one for one in among if any(_driver(alias) and _squashed(alias) == _squashed(name) for alias in one.aliases)
+        device
+        for device in candidates
+        if any(_is_driver_name(alias) and _joined(alias) == _joined(name) for alias in device.aliases)
     ]
-    return exact or [one for one in among if _holds(_words(one.name), wanted)]
+    return exact or [device for device in candidates if _contains_words(_words(device.name), words)]
 
 
 def match_processor(model: str, devices: Sequence[Device]) -> Device | None:
-    """Return the CPU whose words all stand in a processor's full name, as Linux gives it; ``None`` unless it is one."""
-    said = {word for word in _split(model) if word not in _CPU_FILLERS}
-    cpus = [one for one in devices if one.kind is DeviceKind.CPU and one.calibration is None]
-    named = [one for one in cpus if set(_split(one.name)) <= said]
-    most = [one for one in named if len(_split(one.name)) == max(len(_split(other.name)) for other in named)]
-    return most[0] if len(most) == 1 else None
+    """Return the one CPU whose words all occur in Linux's processor name; ``None`` if there is no single one."""
+    words = {word for word in _split(model) if word not in _GENERIC_CPU_WORDS}
+    cpus = [cpu for cpu in devices if cpu.kind is DeviceKind.CPU and cpu.calibration is None]
+    matches = [cpu for cpu in cpus if set(_split(cpu.name)) <= words]
+    # "EPYC 7763" and "EPYC 7763 64-Core" both match the same text: the more specific name wins.
+    longest = [cpu for cpu in matches if len(_split(cpu.name)) == max(len(_split(match.name)) for match in matches)]
+    return longest[0] if len(longest) == 1 else None
 
 
-def _gpus(one: Gres, features: tuple[str, ...], devices: Sequence[Device], seen: str) -> NodeGpus:
-    if one.kind and SLICE.search(one.kind):
+def _identify_gpus(gpu: Gres, features: tuple[str, ...], devices: Sequence[Device], driver_name: str) -> NodeGpus:
+    if gpu.kind and SLICE.search(gpu.kind):
         return NodeGpus(
-            one.kind, one.count, why=f"{one.kind} is a part of a GPU (MIG), which the catalog has no figures of"
+            gpu.kind, gpu.count, why=f"{gpu.kind} is a part of a GPU (MIG), which the catalog has no figures of"
         )
-    for said in filter(None, (seen, one.kind)):
-        named = match_devices(said, devices, BOARDS)
-        if len(named) == 1:
-            return NodeGpus(one.kind, one.count, named[0].name)
-    candidates = match_devices(one.kind, devices, BOARDS) if one.kind else list(devices)
-    telling = [word for word in features if one.kind or len(_squashed(word)) >= LEAST]
-    by_feature = {match.name for word in telling for match in _only(match_devices(word, candidates, BOARDS))}
+    for name in filter(None, (driver_name, gpu.kind)):
+        matches = match_devices(name, devices, GPU_KINDS)
+        if len(matches) == 1:
+            return NodeGpus(gpu.kind, gpu.count, matches[0].name)
+    candidates = match_devices(gpu.kind, devices, GPU_KINDS) if gpu.kind else list(devices)
+    informative = [word for word in features if gpu.kind or len(_joined(word)) >= MIN_FEATURE_LENGTH]
+    by_feature = {match.name for word in informative for match in _single(match_devices(word, candidates, GPU_KINDS))}
     if len(by_feature) == 1:
-        return NodeGpus(one.kind, one.count, by_feature.pop())
-    if one.kind is None:
-        return NodeGpus(None, one.count, why="the site names no type of its GPUs")
+        return NodeGpus(gpu.kind, gpu.count, by_feature.pop())
+    if gpu.kind is None:
+        return NodeGpus(None, gpu.count, why="the site names no type of its GPUs")
     if not candidates:
-        return NodeGpus(one.kind, one.count, why=f"the catalog has no device called {one.kind}")
+        return NodeGpus(gpu.kind, gpu.count, why=f"the catalog has no device called {gpu.kind}")
     names = " or ".join(sorted(match.name for match in candidates))
-    return NodeGpus(one.kind, one.count, why=f"{one.kind} may be {names}")
+    return NodeGpus(gpu.kind, gpu.count, why=f"{gpu.kind} may be {names}")
 
 
-def _only(found: list[Device]) -> list[Device]:
-    return found if len(found) == 1 else []
+def _single(devices: list[Device]) -> list[Device]:
+    return devices if len(devices) == 1 else []
 
 
-def _driver(alias: str) -> bool:
+def _is_driver_name(alias: str) -> bool:
     return bool(VENDOR_WORDS & set(_split(alias)))
 
 
@@ -120,26 +120,22 @@ def _split(name: str) -> list[str]:
 
 
 def _words(name: str) -> list[str]:
-    return [word for word in _split(name) if word not in _FILLERS]
+    return [word for word in _split(name) if word not in _GENERIC_WORDS]
 
 
-def _squashed(name: str) -> str:
+def _joined(name: str) -> str:
     return "".join(_split(name))
 
 
-def _holds(has: Sequence[str], wanted: Sequence[str]) -> bool:
-    """Whether each wanted word is one of ``has``, or several of them in a row without the gap between (``rtx3090``)."""
-    runs = {"".join(has[at:end]) for at in range(len(has)) for end in range(at + 1, len(has) + 1)}
-    return all(word in runs for word in wanted)
-
-
-ALIKE = 1.05
-"""Nodes whose memory differs by no more are of one type, which has what the least of them has."""
+def _contains_words(words: Sequence[str], required: Sequence[str]) -> bool:
+    """True if each required word is one of ``words`` or a run of them without spaces (``rtx3090``)."""
+    runs = {"".join(words[at:end]) for at in range(len(words)) for end in range(at + 1, len(words) + 1)}
+    return all(word in runs for word in required)
 
 
 @dataclass(frozen=True, slots=True)
 class NodeGroup:
-    """Nodes of one type: how many of them each partition has, and the features that all of them have."""
+    """Nodes of one type: their number in each partition, and their common features."""
 
     node: NodeType
     gpus: tuple[NodeGpus, ...]
@@ -160,73 +156,81 @@ class _Node:
     partitions: frozenset[str]
     features: frozenset[str]
     count: int
-    is_here: bool
+    is_local: bool
 
 
-def group_nodes(records: Iterable[Record], devices: Sequence[Device], here: Machine | None = None) -> list[NodeGroup]:
-    """Return the node types of scontrol's records; nodes that may exist one day (FUTURE) are left out.
+def group_nodes(
+    records: Iterable[Record], devices: Sequence[Device], local_machine: Machine | None = None
+) -> list[NodeGroup]:
+    """Return the node types of scontrol's records, without nodes that do not exist yet (FUTURE).
 
-    ``here`` tells the models of processor and GPUs of the node that it is, and of those that Slurm describes alike.
+    ``local_machine`` identifies the processor and GPUs of its own node and of nodes that Slurm describes identically.
     """
-    nodes = [_node(record, devices, here) for record in records if "FUTURE" not in record.get("State", "")]
-    nodes.sort(key=lambda one: (one.cpus or 0, (one.gpus and one.gpus[0].label) or "", one.memory_bytes or 0))
+    nodes = [_node(record, devices, local_machine) for record in records if "FUTURE" not in record.get("State", "")]
+    nodes.sort(key=lambda node: (node.cpus or 0, (node.gpus and node.gpus[0].label) or "", node.memory_bytes or 0))
     groups: list[list[_Node]] = []
     for node in nodes:
-        alike = next((group for group in groups if _alike(group[0], node)), None)
+        alike = next((group for group in groups if _same_type(group[0], node)), None)
         if alike is None:
             groups.append([node])
         else:
             alike.append(node)
-    return _named([_group(group, devices, here) for group in groups])
+    return _number_duplicates([_group(group, devices, local_machine) for group in groups])
 
 
-def _node(record: Record, devices: Sequence[Device], here: Machine | None) -> _Node:
+def _node(record: Record, devices: Sequence[Device], local_machine: Machine | None) -> _Node:
     memory = parse_memory(record.get("RealMemory", ""))
-    kept = parse_memory(record.get("MemSpecLimit", "")) or 0
+    reserved = parse_memory(record.get("MemSpecLimit", "")) or 0
     features = parse_names(record.get("ActiveFeatures", record.get("AvailableFeatures", ""))) or frozenset()
     hosts = {record.get(key, "").partition(".")[0] for key in ("NodeHostName", "NodeName")}
-    is_here = here is not None and here.host in hosts
-    seen = here.gpus[0] if here is not None and is_here and len(set(here.gpus)) == 1 else ""
+    is_local = local_machine is not None and local_machine.host in hosts
+    driver_name = (
+        local_machine.gpus[0] if local_machine is not None and is_local and len(set(local_machine.gpus)) == 1 else ""
+    )
     return _Node(
         record["NodeName"],
         parse_count(record.get("CPUEfctv", "")) or parse_count(record.get("CPUTot", "")),
         memory,
-        None if memory is None else memory - kept,
+        None if memory is None else memory - reserved,
         parse_count(record.get("Sockets", "")) or 1,
         parse_count(record.get("ThreadsPerCore", "")) or 1,
-        tuple(node_gpus(read_gres(record.get("Gres", "")), sorted(features), devices, seen)),
+        tuple(node_gpus(read_gres(record.get("Gres", "")), sorted(features), devices, driver_name)),
         parse_names(record.get("Partitions", "")) or frozenset(),
         features,
         parse_count(record.get("Nodes", "")) or 1,
-        is_here,
+        is_local,
     )
 
 
-def _alike(one: _Node, other: _Node) -> bool:
-    first, second = one.memory_bytes, other.memory_bytes
-    near = first == second if first is None or second is None else second <= ALIKE * first
-    return near and (one.cpus, one.threads, _kinds(one)) == (other.cpus, other.threads, _kinds(other))
+def _same_type(first_node: _Node, second_node: _Node) -> bool:
+    first, second = first_node.memory_bytes, second_node.memory_bytes
+    near = first == second if first is None or second is None else second <= SAME_TYPE_MEMORY_RATIO * first
+    return near and (first_node.cpus, first_node.threads, _gpu_types(first_node)) == (
+        second_node.cpus,
+        second_node.threads,
+        _gpu_types(second_node),
+    )
 
 
-def _kinds(node: _Node) -> tuple[tuple[str | None, int, str | None], ...]:
-    return tuple((one.kind, one.count, one.device) for one in node.gpus)
+def _gpu_types(node: _Node) -> tuple[tuple[str | None, int, str | None], ...]:
+    return tuple((gpu.kind, gpu.count, gpu.device) for gpu in node.gpus)
 
 
-def _group(nodes: Sequence[_Node], devices: Sequence[Device], here: Machine | None) -> NodeGroup:
+def _group(nodes: Sequence[_Node], devices: Sequence[Device], local_machine: Machine | None) -> NodeGroup:
     first, partitions = nodes[0], sorted({name for node in nodes for name in node.partitions})
     features = frozenset.intersection(*(node.features for node in nodes))
     memory = [node.memory_bytes for node in nodes if node.memory_bytes is not None]
     usable = [node.usable_bytes for node in nodes if node.usable_bytes is not None]
     main = first.gpus[0] if first.gpus else None
-    model, processor, notes = _processor(nodes, devices, here)
+    model, processor, notes = _processor(nodes, devices, local_machine)
     if first.threads > 1:
         notes.append(f"a core here is one of the {first.threads} hardware threads of a core")
-    notes += [f"its {one.count} GPUs: {one.why}" for one in first.gpus if one.why]
+    notes += [f"its {gpu.count} GPUs: {gpu.why}" for gpu in first.gpus if gpu.why]
     if len(first.gpus) > 1:
-        rest = ", ".join(f"{one.count} × {one.kind or 'gpu'}" for one in first.gpus[1:])
-        notes.append(f"it has {rest} besides, which are not listed")
+        extra_gpus = ", ".join(f"{gpu.count} × {gpu.kind or 'gpu'}" for gpu in first.gpus[1:])
+        notes.append(f"it also has {extra_gpus}, which are not listed")
     node = NodeType(
-        _name(first, min(memory, default=None)),
+        _node_type_name(first, min(memory, default=None)),
         cpu_model=model or None,
         processor=processor or None,
         sockets=first.sockets,
@@ -237,30 +241,34 @@ def _group(nodes: Sequence[_Node], devices: Sequence[Device], here: Machine | No
         gpus=main.count if main else 0,
         note="; ".join(notes),
     )
-    counts = {name: sum(one.count for one in nodes if name in one.partitions) for name in partitions}
+    counts = {name: sum(gpu.count for gpu in nodes if name in gpu.partitions) for name in partitions}
     return NodeGroup(node, first.gpus, counts, features, tuple(f"{node.name}: {note}" for note in notes))
 
 
-def _processor(nodes: Sequence[_Node], devices: Sequence[Device], here: Machine | None) -> tuple[str, str, list[str]]:
-    """Return the model, the catalog's name and what to say, where one of the nodes is the machine at hand."""
-    mine = next((node for node in nodes if node.is_here), None)
-    if here is None or mine is None or not here.cpu_model:
+def _processor(
+    nodes: Sequence[_Node], devices: Sequence[Device], local_machine: Machine | None
+) -> tuple[str, str, list[str]]:
+    """Return the model, the catalog name and notes, if one of the nodes is the local machine."""
+    local_node = next((node for node in nodes if node.is_local), None)
+    if local_machine is None or local_node is None or not local_machine.cpu_model:
         return "", "", []
-    if mine.cpus != here.cpus:
-        return (
-            "",
-            "",
-            [f"Slurm gives {mine.name} {mine.cpus} CPUs, and the machine has {here.cpus}: its processor is left out"],
-        )
-    if any(node.features != mine.features for node in nodes):
-        return "", "", [f"{mine.name} has a {here.cpu_model}; the others have other features, so theirs is not known"]
-    known = match_processor(here.cpu_model, devices)
-    note = f"the processor is that of {mine.name}; the others look alike to Slurm"
-    return here.cpu_model, here.processor or (known.name if known else ""), [note] if len(nodes) > 1 else []
+    if local_node.cpus != local_machine.cpus:
+        note = f"Slurm gives {local_node.name} {local_node.cpus} CPUs, and the machine has {local_machine.cpus}"
+        return "", "", [f"{note}: its processor is left out"]
+    if any(node.features != local_node.features for node in nodes):
+        note = f"{local_node.name} has a {local_machine.cpu_model}"
+        return "", "", [f"{note}; the others have other features, so theirs is not known"]
+    match = match_processor(local_machine.cpu_model, devices)
+    note = f"the processor is that of {local_node.name}; the others look alike to Slurm"
+    return (
+        local_machine.cpu_model,
+        local_machine.processor or (match.name if match else ""),
+        [note] if len(nodes) > 1 else [],
+    )
 
 
-def _name(node: _Node, least_bytes: int | None) -> str:
-    """Return a name made of the figures, so that it stays from one look to the next: ``4x-a100-64c-512g``."""
+def _node_type_name(node: _Node, least_bytes: int | None) -> str:
+    """Return a name made of the specs, stable between probes: ``4x-a100-64c-512g``."""
     parts = []
     if node.gpus:
         parts += [f"{node.gpus[0].count}x", node.gpus[0].label]
@@ -270,13 +278,13 @@ def _name(node: _Node, least_bytes: int | None) -> str:
     return "-".join(parts) or "node"
 
 
-def _named(groups: list[NodeGroup]) -> list[NodeGroup]:
-    """Tell groups of the same name apart by a number."""
+def _number_duplicates(groups: list[NodeGroup]) -> list[NodeGroup]:
+    """Append a number to repeated names."""
     times: dict[str, int] = {}
-    found = []
+    renamed = []
     for group in groups:
         name = group.node.name
         times[name] = times.get(name, 0) + 1
-        named = replace(group.node, name=f"{name}-{times[name]}") if times[name] > 1 else group.node
-        found.append(replace(group, node=named))
-    return found
+        node = replace(group.node, name=f"{name}-{times[name]}") if times[name] > 1 else group.node
+        renamed.append(replace(group, node=node))
+    return renamed

@@ -1,4 +1,4 @@
-"""Turn what a live Slurm says of itself into a system of the catalog; pure values, so that any Slurm can be tried."""
+"""Convert the records of a live Slurm cluster to a system of the catalog."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -24,9 +24,9 @@ from leadline.core.units import format_bytes
 
 @dataclass(frozen=True, slots=True)
 class ClusterRecords:
-    """What a cluster said, as records; ``None`` is a question that it did not answer.
+    """Records of a cluster's answers; ``None`` marks a query without an answer.
 
-    ``groups`` are the user's groups, and ``here`` the machine that asked.
+    ``groups`` are the user's groups, and ``here`` is the local machine.
     """
 
     config: Record
@@ -40,7 +40,7 @@ class ClusterRecords:
 
 @dataclass(frozen=True, slots=True)
 class ProbedSystem:
-    """The system, and a sentence for each thing that is not known of it or that its keeper should look at."""
+    """The system, with a note on each unknown or doubtful part."""
 
     system: System
     notes: tuple[str, ...] = ()
@@ -48,9 +48,9 @@ class ProbedSystem:
 
 @dataclass(frozen=True, slots=True)
 class _Site:
-    """What holds for all partitions while they are read."""
+    """Context shared by all partitions during the conversion."""
 
-    said: ClusterRecords
+    records: ClusterRecords
     groups: Sequence[NodeGroup]
     qos: dict[str, LimitPolicy]
     associations: Sequence[Association]
@@ -60,66 +60,71 @@ class _Site:
     notes: list[str] = field(default_factory=list)
 
 
-def build_system(said: ClusterRecords, devices: Sequence[Device], *, name: str, site: str, as_of: str) -> ProbedSystem:
-    """Return the system of that name, with the partitions in the order in which Slurm lists them."""
-    config = said.config
+def build_system(
+    records: ClusterRecords, devices: Sequence[Device], *, name: str, site: str, as_of: str
+) -> ProbedSystem:
+    """Convert a cluster's records to a system, with the partitions in Slurm's order."""
+    config = records.config
     enforced = bool(ENFORCED & (parse_names(config.get("AccountingStorageEnforce", "")) or frozenset()))
-    found = _Site(
-        said,
-        group_nodes(said.nodes, devices, said.here),
-        read_qos(said.qos or ()),
-        read_associations(said.associations or ()),
+    context = _Site(
+        records,
+        group_nodes(records.nodes, devices, records.here),
+        read_qos(records.qos or ()),
+        read_associations(records.associations or ()),
         enforced,
         f"scontrol, sinfo and sacctmgr of Slurm {config.get('SLURM_VERSION', '')} on {config.get('ClusterName', name)}",
         as_of,
     )
-    found.notes.extend(note for group in found.groups for note in group.notes)
-    partitions = _told_apart([one for record in said.partitions for one in _partitions(found, record)])
-    found.notes.extend(_unknown(found))
+    context.notes.extend(note for group in context.groups for note in group.notes)
+    partitions = _unique_names([row for record in records.partitions for row in _partitions(context, record)])
+    context.notes.extend(_accounting_notes(context))
     system = System(
         name,
         site,
-        "cluster",
-        "production",
-        "slurm",
+        kind="cluster",
+        status="production",
+        scheduler="slurm",
         partitions=partitions,
         scheduling=replace(
             _scheduling(config),
-            accounting_answered=said.qos is not None and said.associations is not None if enforced else None,
+            accounting_answered=records.qos is not None and records.associations is not None if enforced else None,
         ),
-        source=found.source,
+        source=context.source,
         as_of=as_of,
     )
-    return ProbedSystem(system, tuple(dict.fromkeys(found.notes)))
+    return ProbedSystem(system, tuple(dict.fromkeys(context.notes)))
 
 
-def _told_apart(rows: Sequence[Partition]) -> tuple[Partition, ...]:
-    """Return the rows under names of their own: what the cluster itself calls a partition keeps its name."""
-    taken = {one.name.casefold() for one in rows if one.queue is None}
-    found = []
-    for one in rows:
-        name = one.name
-        if one.queue is not None:
-            name = next(each for n in range(1, len(rows) + 2) if (each := _numbered(name, n)).casefold() not in taken)
-            taken.add(name.casefold())
-        found.append(replace(one, name=name))
-    return tuple(found)
+def _unique_names(rows: Sequence[Partition]) -> tuple[Partition, ...]:
+    """Make the names of rows unique; a partition under the cluster's own name keeps it."""
+    names = {row.name.casefold() for row in rows if row.queue is None}
+    renamed = []
+    for row in rows:
+        name = row.name
+        if row.queue is not None:
+            name = next(
+                candidate for n in range(1, len(rows) + 2) if (candidate := _numbered(name, n)).casefold() not in names
+            )
+            names.add(name.casefold())
+        renamed.append(replace(row, name=name))
+    return tuple(renamed)
 
 
 def _numbered(name: str, number: int) -> str:
     return name if number == 1 else f"{name}-{number}"
 
 
-def _unknown(site: _Site) -> list[str]:
-    """Return what the accounting was not asked for, or did not say."""
+def _accounting_notes(site: _Site) -> list[str]:
+    """Return notes on missing answers of the accounting."""
     if not site.enforced:
-        if any(_limits_something(one) for one in (*site.qos.values(), *(one.policy for one in site.associations))):
+        policies = (*site.qos.values(), *(association.policy for association in site.associations))
+        if any(_limits_something(policy) for policy in policies):
             return ["the accounting has limits that the cluster does not enforce (AccountingStorageEnforce)"]
         return []
     notes = []
-    if site.said.qos is None:
+    if site.records.qos is None:
         notes.append("the limits of QOS are not known, and hold here: those shown are the partitions' own")
-    if site.said.associations is None:
+    if site.records.associations is None:
         notes.append("the limits of your accounts are not known, and hold here")
     elif not site.associations:
         notes.append("you have no account in the accounting of this cluster, so that it may take no job of yours")
@@ -150,7 +155,7 @@ def _scheduling(config: Record) -> Scheduling:
 
 
 def _partitions(site: _Site, record: Record) -> list[Partition]:
-    """Return a partition as rows of one node type each, and of each QOS that lets more through than the usual one."""
+    """Convert a partition to one row per node type, and one per QOS with wider limits than the default."""
     name = record["PartitionName"]
     groups = [group for group in site.groups if name in group.counts]
     if not groups:
@@ -161,33 +166,37 @@ def _partitions(site: _Site, record: Record) -> list[Partition]:
         site.notes.append(f"{name}: Slurm does not show its nodes, so that their cores, memory and GPUs are not known")
         groups = [NodeGroup(NodeType(UNLISTED_NODES), (), {name: total} if total else {})]
     labels = _labels(groups)
-    found = []
+    rows = []
     for group in groups:
         row = name if len(groups) == 1 else f"{name}-{labels[group.node.name]}"
-        found += _rows(site, record, group, groups, row)
-    return found
+        rows += _rows(site, record, group, groups, row)
+    return rows
 
 
 def _labels(groups: Sequence[NodeGroup]) -> dict[str, str]:
-    """Return a short name of each node type in a partition: its GPU's where no other has it, else the whole name."""
+    """Return a short label of each node type: its GPU if unique in the partition, else the whole name."""
     short = {group.node.name: group.gpus[0].label if group.gpus else "cpu" for group in groups}
-    said = list(short.values())
-    return {name: label if said.count(label) == 1 else name for name, label in short.items()}
+    labels = list(short.values())
+    return {name: label if labels.count(label) == 1 else name for name, label in short.items()}
 
 
 def _rows(site: _Site, record: Record, group: NodeGroup, groups: Sequence[NodeGroup], row: str) -> list[Partition]:
     name, kind = record["PartitionName"], group.gpus[0].kind if group.gpus else None
-    associations = [one for one in site.associations if one.partition in ("", name) and _may_charge(one, record)]
-    own = site.qos.get(record.get("QoS", "")) if site.enforced else None
+    associations = [
+        association
+        for association in site.associations
+        if association.partition in ("", name) and _may_charge(association, record)
+    ]
+    partition_qos = site.qos.get(record.get("QoS", "")) if site.enforced else None
     usual = default_qos(associations) if associations else None
 
     def bound(qos: str | None) -> JobLimits:
         policy = site.qos.get(qos or "") if site.enforced else None
-        return job_limits(record, own, policy, associations if site.enforced else (), kind)
+        return job_limits(record, partition_qos, policy, associations if site.enforced else (), kind)
 
     base = bound(usual)
     rows = [_row(site, record, group, groups, row=row, bound=base, usual=usual, qos=None)]
-    chosen = sorted({qos for one in associations for qos in one.qos if _allows(record, qos)} - {usual})
+    chosen = sorted({qos for association in associations for qos in association.qos if _allows(record, qos)} - {usual})
     for qos in chosen:
         wider = bound(qos)
         if is_wider(wider.limits, base.limits):
@@ -200,16 +209,16 @@ def _row(
     usual: str | None, qos: str | None,
 ) -> Partition:  # fmt: skip
     name, kind = record["PartitionName"], group.gpus[0].kind if group.gpus else None
-    per_core = _memory_per_core(record, site.said.config)
+    per_core = _memory_per_core(record, site.records.config)
     node = _node(record, group, bound)
     policy = site.qos.get(qos or usual or "")
-    charge = partition_charge(record, site.said.config, kind, per_core, policy.usage_factor if policy else 1.0)
+    charge = partition_charge(record, site.records.config, kind, per_core, policy.usage_factor if policy else 1.0)
     site.notes.extend(charge.notes)
     if len(groups) == 1 and not group.gpus[1:]:
-        plain = partition_charge(record, site.said.config, kind, per_core).billing
+        plain = partition_charge(record, site.records.config, kind, per_core).billing
         site.notes.extend(filter(None, [disagreement(record, plain)]))
     notes = _row_notes(record, site, policy, bound)
-    rules, said = _rules(site.said.config, record, group, groups)
+    rules, rule_notes = _rules(site.records.config, record, group, groups)
     return Partition(
         row,
         node,
@@ -220,7 +229,7 @@ def _row(
         preemptible=_preemptible(site, record, policy),
         restricted=_restricted(site, record),
         default_memory_bytes_per_core=per_core,
-        note="; ".join([*notes, *said]),
+        note="; ".join([*notes, *rule_notes]),
         confidence=Confidence.FOUND,
         source=site.source,
         as_of=site.as_of,
@@ -228,20 +237,20 @@ def _row(
 
 
 def _node(record: Record, group: NodeGroup, bound: JobLimits) -> NodeType:
-    """Return the node as a job of the partition may use it: no more CPUs and memory than the partition gives."""
+    """Return the node within the partition's limits on CPUs and memory."""
     node = group.node
-    cores = min((one for one in (node.cores, parse_count(record.get("MaxCPUsPerNode", ""))) if one), default=None)
+    cores = min((limit for limit in (node.cores, parse_count(record.get("MaxCPUsPerNode", ""))) if limit), default=None)
     most = [node.usable_memory_bytes, parse_memory(record.get("MaxMemPerNode", "")), bound.max_memory_bytes]
     by_core = parse_memory(record.get("MaxMemPerCPU", ""))
     if by_core and cores:
         most.append(by_core * cores)
-    usable = min((int(one) for one in most if one), default=None)
+    usable = min((int(limit) for limit in most if limit), default=None)
     usable = None if usable == node.memory_bytes else usable
     return replace(node, count=group.counts.get(record["PartitionName"]), cores=cores, usable_memory_bytes=usable)
 
 
 def _memory_per_core(record: Record, config: Record) -> int | None:
-    """Return what a job has for each CPU that names no memory: the partition's own, else the cluster's."""
+    """Return the default memory per CPU, of the partition or else the cluster."""
     for source in (record, config):
         if (per_core := parse_memory(source.get("DefMemPerCPU", ""))) is not None:
             return per_core
@@ -253,7 +262,8 @@ def _memory_per_core(record: Record, config: Record) -> int | None:
 def _rules(
     config: Record, record: Record, group: NodeGroup, groups: Sequence[NodeGroup]
 ) -> tuple[SubmitRules, list[str]]:
-    """Return how a job asks for these nodes, and what to say where it cannot ask for them apart from the others."""
+    """Return how a job requests these nodes, with a note if it cannot select them."""
+    # select/linear always allocates whole nodes, whatever the job requests.
     linear = config.get("SelectType", "").endswith("linear")
     whole = linear or record.get("OverSubscribe", "") == "EXCLUSIVE"
     option = (
@@ -261,32 +271,32 @@ def _rules(
         if config.get("SelectType", "select/cons_tres").endswith("tres")
         else "--gres=gpu:{gpus}"
     )
-    kinds = [other.gpus[0].kind for other in groups if other.gpus]
-    mixed = len({one.kind for one in group.gpus}) > 1
+    kinds = [member.gpus[0].kind for member in groups if member.gpus]
+    mixed = len({gpus.kind for gpus in group.gpus}) > 1
     kind = group.gpus[0].kind if group.gpus else None
     if kind and (len(set(kinds)) > 1 or mixed):
         option = option.replace("{gpus}", f"{kind}:{{gpus}}")
     constraint, notes = None, []
-    others = [other for other in groups if other is not group]
-    if others and not (group.gpus and (not kinds[1:] or (kind and kinds.count(kind) == 1))):
-        apart = sorted(group.features - frozenset().union(*(other.features for other in others)))
-        constraint = apart[0] if apart else None
+    other_groups = [member for member in groups if member is not group]
+    if other_groups and not (group.gpus and (not kinds[1:] or (kind and kinds.count(kind) == 1))):
+        distinguishing = sorted(group.features - frozenset().union(*(member.features for member in other_groups)))
+        constraint = distinguishing[0] if distinguishing else None
         if constraint is None:
-            notes.append("nothing asks for these nodes apart from the others of the partition")
+            notes.append("no option selects these nodes among those of the partition")
     return SubmitRules(gpu_option=option, whole_nodes=whole, constraint=constraint), notes
 
 
 def _row_notes(record: Record, site: _Site, policy: LimitPolicy | None, bound: JobLimits) -> list[str]:
     notes = [] if bound.limits.max_walltime_s is not None else ["no limit of walltime"]
     if (state := record.get("State", "UP")) != "UP":
-        what = {"DOWN": "queues jobs and starts none", "DRAIN": "takes no new jobs"}.get(
+        effect = {"DOWN": "queues jobs and starts none", "DRAIN": "takes no new jobs"}.get(
             state, "neither takes nor starts jobs"
         )
-        notes.append(f"is {state}: it {what}")
-        site.notes.append(f"{record['PartitionName']} is {state}: it {what}")
+        notes.append(f"is {state}: it {effect}")
+        site.notes.append(f"{record['PartitionName']} is {state}: it {effect}")
     if site.enforced and policy and (least := {k: v for k, v in policy.least.items() if k not in ("cpu", "node")}):
-        wanted = ", ".join(f"{format_bytes(v) if k == 'mem' else f'{v:g}'} {k}" for k, v in least.items())
-        notes.append(f"jobs of QOS {policy.name} ask for at least {wanted}")
+        minimum = ", ".join(f"{format_bytes(v) if k == 'mem' else f'{v:g}'} {k}" for k, v in least.items())
+        notes.append(f"jobs of QOS {policy.name} ask for at least {minimum}")
     return notes
 
 
@@ -301,26 +311,26 @@ def _allows(record: Record, qos: str) -> bool:
 
 
 def _restricted(site: _Site, record: Record) -> bool:
-    """Whether the user cannot use a partition: for root or in reservations only, or for other groups or accounts."""
+    """True if the user cannot use a partition: for root, reservations, or other groups or accounts only."""
     groups = parse_names(record.get("AllowGroups", "ALL"))
     if record.get("RootOnly") == "YES" or record.get("ReqResv") == "YES":
         return True
-    if groups is not None and not groups & site.said.groups:
+    if groups is not None and not groups & site.records.groups:
         return True
-    return bool(site.associations) and not any(_may_charge(one, record) for one in site.associations)
+    return bool(site.associations) and not any(_may_charge(association, record) for association in site.associations)
 
 
 def _preemptible(site: _Site, record: Record, policy: LimitPolicy | None) -> bool:
-    """Whether other jobs may end one here: those of a higher tier's partition on the same nodes, or of another QOS."""
-    kind = site.said.config.get("PreemptType", "")
+    """True if jobs of a higher-tier partition on the same nodes, or of another QOS, can preempt jobs here."""
+    kind = site.records.config.get("PreemptType", "")
     if kind.endswith("/qos"):
-        mine = {one for one in (policy.name if policy else "", record.get("QoS", "")) if one}
-        return any(mine & other.preempts for other in site.qos.values())
+        own_qos = {policy.name if policy else "", record.get("QoS", "")} - {""}
+        return any(own_qos & preemptor.preempts for preemptor in site.qos.values())
     if not kind.endswith("/partition_prio") or record.get("PreemptMode", "OFF") == "OFF":
         return False
     tier = parse_count(record.get("PriorityTier", "")) or 1
     shared = {name for group in site.groups if record["PartitionName"] in group.counts for name in group.counts}
     return any(
-        other["PartitionName"] in shared and (parse_count(other.get("PriorityTier", "")) or 1) > tier
-        for other in site.said.partitions
+        preemptor["PartitionName"] in shared and (parse_count(preemptor.get("PriorityTier", "")) or 1) > tier
+        for preemptor in site.records.partitions
     )

@@ -1,9 +1,9 @@
-"""Read what scontrol, sinfo and sacctmgr print: pure text, in forms that hold from Slurm 20.11 to 25.05.
+"""Parsers for the output of scontrol, sinfo and sacctmgr, in forms that hold from Slurm 20.11 to 25.05.
 
-JSON is never asked for: it changes from one Slurm to the next. ``scontrol -o`` prints ``Key=value`` pairs on one line
-without quoting, and the values of ``OS``, ``Reason``, ``Comment`` and ``Extra`` are free text. So a value ends where a
-key begins that Slurm prints there (``slurm_sprint_node_table``, ``slurm_sprint_partition_info``), the first of a name
-counts, and behind the first of ``Reason``, ``Comment`` and ``Extra``, which come last, nothing is read.
+JSON output changes between Slurm versions, so it is not used. ``scontrol -o`` prints unquoted ``Key=value`` pairs on
+one line, and ``OS``, ``Reason``, ``Comment`` and ``Extra`` are free text. So a value ends only before a key that Slurm
+prints (``slurm_sprint_node_table``, ``slurm_sprint_partition_info``), and the first value of a key counts. Parsing
+stops at the first ``Reason``, ``Comment`` or ``Extra``, which come last.
 """
 
 import re
@@ -14,7 +14,7 @@ from leadline.core.errors import InvalidInput
 from leadline.core.units import MIB, parse_bytes, parse_duration_s
 
 SINFO = "%R|%l|%s|%D|%c|%m|%G|%f|%N"
-"""Partition, time limit, sizes of jobs, nodes, CPUs, MiB, GRES, features, names; none has a width that would cut it."""
+"""Partition, time limit, job sizes, nodes, CPUs, MiB, GRES, features, names; without widths, which would truncate."""
 QOS = (
     "Name", "Flags", "UsageFactor", "Preempt", "MaxWall", "MaxTRES", "MaxTRESPU", "GrpTRES", "MinTRES",
     "MaxSubmitPU",
@@ -23,7 +23,7 @@ ASSOCIATION = (
     "Account", "User", "Partition", "QOS", "DefaultQOS", "MaxWall", "MaxTRES", "GrpTRES", "MaxSubmit",
     "ParentName",
 )  # fmt: skip
-"""Fields that are asked of sacctmgr, by names that are also those of its header."""
+"""Fields requested from sacctmgr, by the names in its header."""
 
 _NODE = frozenset({
     "NodeName", "Arch", "CpuBind", "CoresPerSocket", "CPUAlloc", "CPUEfctv", "CPUErr", "CPUTot", "CPULoad",
@@ -54,7 +54,7 @@ Record = dict[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Gres:
-    """Generic resources of one name and type on a node; ``kind`` is ``None`` where the site names no type."""
+    """Generic resources of one name and type on a node; ``kind`` is ``None`` if the site names no type."""
 
     name: str
     kind: str | None
@@ -62,33 +62,33 @@ class Gres:
 
 
 def read_nodes(listing: str) -> list[Record]:
-    """Return the nodes of ``scontrol -o show node``."""
+    """Parse the nodes of ``scontrol -o show node``."""
     return _records(listing, "NodeName", _NODE)
 
 
 def read_partitions(listing: str) -> list[Record]:
-    """Return the partitions of ``scontrol -o show partition``."""
+    """Parse the partitions of ``scontrol -o show partition``."""
     return _records(listing, "PartitionName", _PARTITION)
 
 
 def read_slurm_config(listing: str) -> Record:
-    """Return the settings of ``scontrol show config``, lines of ``Name = value``; one without a value is left out."""
+    """Parse ``scontrol show config``, lines of ``Name = value``; settings without a value are left out."""
     pairs = (line.partition("=") for line in listing.splitlines())
     return {name.strip(): value.strip() for name, is_pair, value in pairs if is_pair and value.strip() != "(null)"}
 
 
 def read_rows(listing: str, fields: Iterable[str]) -> list[Record]:
-    """Return the rows of ``sacctmgr -n -P`` or of sinfo by the fields asked for; rows of another length are no rows."""
+    """Parse rows of ``sacctmgr -n -P`` or sinfo with these fields; rows of another length are ignored."""
     names = tuple(fields)
     rows = (line.split("|") for line in listing.splitlines())
     return [dict(zip(names, row, strict=True)) for row in rows if len(row) == len(names)]
 
 
 def from_sinfo(listing: str) -> tuple[list[Record], list[Record]]:
-    """Return (partitions, nodes) of sinfo in the format ``SINFO``, in the words of scontrol.
+    """Return (partitions, nodes) of sinfo in the format ``SINFO``, with scontrol's keys.
 
-    One record stands for all nodes of a line, and ``Nodes`` counts them. A figure that differs between them ends with a
-    ``+`` and is its least.
+    One record covers all nodes of a line, and ``Nodes`` counts them. A number that differs between them ends with ``+``
+    and is the minimum.
     """
     partitions: dict[str, Record] = {}
     nodes = []
@@ -106,90 +106,90 @@ def from_sinfo(listing: str) -> tuple[list[Record], list[Record]]:
     return list(partitions.values()), nodes
 
 
-def read_gres(said: str) -> list[Gres]:
-    """Read ``gpu:a100:4(S:0-1),gpu:1g.10gb:7``, ``gpu:4`` or ``gpu:tesla:no_consume:2``; nothing of ``(null)``."""
-    found = []
-    for part in _GRES.sub("", said).split(","):
+def read_gres(text: str) -> list[Gres]:
+    """Parse ``gpu:a100:4(S:0-1),gpu:1g.10gb:7``, ``gpu:4`` or ``gpu:tesla:no_consume:2``; empty for ``(null)``."""
+    resources = []
+    for part in _GRES.sub("", text).split(","):
         words = [word for word in part.strip().split(":") if word and word != "no_consume"]
         if not words or words[0] in _NOTHING:
             continue
         count = _count(words[-1]) if len(words) > 1 else None
         kinds = words[1:] if count is None else words[1:-1]
-        found.append(Gres(words[0].casefold(), ":".join(kinds) or None, 1 if count is None else count))
-    return found
+        resources.append(Gres(words[0].casefold(), ":".join(kinds) or None, 1 if count is None else count))
+    return resources
 
 
-def read_tres(said: str) -> dict[str, float]:
-    """Read ``cpu=64,mem=100G,gres/gpu:a100=8`` by names in lower case; memory in bytes, counts as they are."""
-    found = {}
-    for part in said.split(","):
+def read_tres(text: str) -> dict[str, float]:
+    """Parse ``cpu=64,mem=100G,gres/gpu:a100=8`` by lower-case name; memory in bytes, counts unchanged."""
+    amounts = {}
+    for part in text.split(","):
         name, is_pair, value = part.strip().rpartition("=")
         if is_pair and name:
             folded = name.casefold()
             amount = parse_memory(value) if folded == "mem" else parse_number(value)
             if amount is not None:
-                found[folded] = float(amount)
-    return found
+                amounts[folded] = float(amount)
+    return amounts
 
 
-def read_weights(said: str) -> dict[str, float]:
-    """Read TRESBillingWeights by names in lower case: the weight of one, and of a MiB for memory and burst buffers.
+def read_weights(text: str) -> dict[str, float]:
+    """Parse TRESBillingWeights by lower-case name: the weight of one, or of a MiB for memory and burst buffers.
 
-    With a suffix it is that of so many, so that ``Mem=0.25G`` weighs a GiB (slurm.conf, TRESBillingWeights).
+    A suffix gives the weight of a larger unit: ``Mem=0.25G`` is the weight of a GiB (slurm.conf, TRESBillingWeights).
     """
-    found = {}
-    for part in said.split(","):
+    weights = {}
+    for part in text.split(","):
         name, _, value = part.strip().rpartition("=")
         match = re.fullmatch(r"(-?\d*\.?\d+(?:[eE][-+]?\d+)?)([KMGTP]?)", value.strip(), re.IGNORECASE)
         if not name or match is None:
             continue
         folded = name.casefold()
         base = _UNIT["M"] if folded == "mem" or folded.startswith("bb/") else 1
-        found[folded] = float(match[1]) / max(1, _UNIT[match[2].upper()] // base)
-    return found
+        weights[folded] = float(match[1]) / max(1, _UNIT[match[2].upper()] // base)
+    return weights
 
 
-def parse_seconds(said: str) -> float | None:
-    """Read a limit such as ``2-00:00:00`` or ``30:00``; ``None`` where there is none, or none that can be read."""
-    if said in _NOTHING:
+def parse_seconds(text: str) -> float | None:
+    """Parse a limit such as ``2-00:00:00`` or ``30:00``; ``None`` if unlimited or unreadable."""
+    if text in _NOTHING:
         return None
     try:
-        return parse_duration_s(said)
+        return parse_duration_s(text)
     except InvalidInput:
         return None
 
 
-def parse_memory(said: str) -> int | None:
-    """Read an amount of memory, of which Slurm prints MiB where it names no unit; ``None`` where there is no limit."""
-    if said in _NOTHING:
+def parse_memory(text: str) -> int | None:
+    """Parse an amount of memory, in MiB without a unit; ``None`` if unlimited."""
+    if text in _NOTHING:
         return None
     try:
-        return parse_bytes(said) * (MIB if said.strip()[-1:].isdigit() else 1)
+        return parse_bytes(text) * (MIB if text.strip()[-1:].isdigit() else 1)
     except InvalidInput:
         return None
 
 
-def parse_count(said: str) -> int | None:
-    """Read a number; ``None`` where there is no limit."""
-    return None if said in _NOTHING else _count(said)
+def parse_count(text: str) -> int | None:
+    """Parse an integer; ``None`` if unlimited."""
+    return None if text in _NOTHING else _count(text)
 
 
-def parse_number(said: str) -> float | None:
-    """Read a figure that may be a fraction; ``None`` where it is none."""
+def parse_number(text: str) -> float | None:
+    """Parse a number that may be a fraction; ``None`` if unreadable."""
     try:
-        return float(said)
+        return float(text)
     except ValueError:
-        whole = _count(said)
+        whole = _count(text)
         return None if whole is None else float(whole)
 
 
-def parse_names(said: str) -> frozenset[str] | None:
-    """Read a list such as ``normal,long``; ``None`` of ``ALL``, and where nothing is listed."""
-    return None if said in _NOTHING or said == "ALL" else frozenset(part for part in said.split(",") if part)
+def parse_names(text: str) -> frozenset[str] | None:
+    """Parse a list such as ``normal,long``; ``None`` for ``ALL`` and for an empty list."""
+    return None if text in _NOTHING or text == "ALL" else frozenset(part for part in text.split(",") if part)
 
 
 def _records(listing: str, first: str, keys: frozenset[str]) -> list[Record]:
-    """Return the records that begin with ``first=``; a line that begins otherwise belongs to the one before it."""
+    """Return the records that begin with ``first=``; any other line continues the previous record."""
     texts: list[str] = []
     for line in listing.splitlines():
         if line.startswith(f"{first}="):
@@ -200,16 +200,16 @@ def _records(listing: str, first: str, keys: frozenset[str]) -> list[Record]:
 
 
 def _record(text: str, keys: frozenset[str]) -> Record:
-    found: Record = {}
+    record: Record = {}
     marks = [match for match in _KEY.finditer(text) if match[1] in keys]
     for mark, following in zip(marks, [*marks[1:], None], strict=True):
         if mark[1] in _FREE:
             break
         end = len(text) if following is None else following.start()
-        found.setdefault(mark[1], text[mark.end() : end].strip())
-    return found
+        record.setdefault(mark[1], text[mark.end() : end].strip())
+    return record
 
 
-def _count(said: str) -> int | None:
-    match = re.fullmatch(r"(\d+)([KMGTP]?)", said.strip(), re.IGNORECASE)
+def _count(text: str) -> int | None:
+    match = re.fullmatch(r"(\d+)([KMGTP]?)", text.strip(), re.IGNORECASE)
     return None if match is None else int(match[1]) * _UNIT[match[2].upper()]
