@@ -61,9 +61,7 @@ class AdaptedCard(msgspec.Struct, frozen=True, kw_only=True):
 
     def find(self, group: StepGroup, *, channels_last: bool) -> AdaptedRecord | None:
         """Return the record of a group, or the one of all jobs on the device."""
-        exact = (
-            record for record in self.records if record.group == group and record.channels_last is channels_last
-        )
+        exact = (record for record in self.records if record.group == group and record.channels_last is channels_last)
         return next(exact, next((record for record in self.records if record.group is None), None))
 
 

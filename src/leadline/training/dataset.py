@@ -75,9 +75,7 @@ def complete_rows(rows: Iterable[Mapping[str, Value]], features: Sequence[Featur
 
 def describe_extrapolation(row: Mapping[str, Value], features: Sequence[Feature]) -> tuple[str, ...]:
     """Return a sentence for each feature of a row outside the range of the runs, farthest first."""
-    outside = [
-        distance for feature in features if (distance := _outside(feature, row.get(feature.name))) is not None
-    ]
+    outside = [distance for feature in features if (distance := _outside(feature, row.get(feature.name))) is not None]
     return tuple(sentence for _, sentence in sorted(outside, key=lambda pair: -pair[0]))
 
 

@@ -148,8 +148,8 @@ def _basis(card: TargetCard) -> list[str]:
     for scale, errors in card.errors.items():
         kind = "test runs" if scale in card.tested else "held-out runs"
         basis.append(
-            f"{card.target}: mean error {errors.mape:.1f} % on {errors.runs} {scale} {kind}; {errors.coverage:.0f} % of "
-            f"them were within the {100 * card.level:.0f} % interval"
+            f"{card.target}: mean error {errors.mape:.1f} % on {errors.runs} {scale} {kind}; {errors.coverage:.0f} % "
+            f"of them were within the {100 * card.level:.0f} % interval"
         )
     return basis + [f"{card.target}: {note}" for note in card.notes]
 

@@ -120,9 +120,7 @@ def refit_model(
     return model, tuple(decisions)
 
 
-def prediction_outcomes(
-    model: ApplicationModel, target: str, records: Sequence[RunRecord]
-) -> list[PredictionOutcome]:
+def prediction_outcomes(model: ApplicationModel, target: str, records: Sequence[RunRecord]) -> list[PredictionOutcome]:
     """Return a model's predictions of runs with the measured values, which are lower bounds of runs cut off."""
     if not records:
         return []
