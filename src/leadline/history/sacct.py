@@ -1,7 +1,7 @@
 """Read Slurm's job accounting, as text of ``sacct`` in an explicitly requested format.
 
-Fields are separated by a character that nobody types, and the job name is last, because it may contain anything, even
-line breaks. A line that does not begin like a job continues the name above it.
+A control character separates the fields. The job name is last, because it may contain anything, even line breaks. A
+line that does not begin like a job continues the name above it.
 """
 
 import math

@@ -107,7 +107,7 @@ def _number(value: Value) -> Value:
 
 
 def _outside(feature: Feature, value: Value | None) -> tuple[float, str] | None:
-    """Return how many ranges a value lies outside the runs, with a sentence; ``None`` within."""
+    """Return how many ranges a value is outside the runs, with a sentence; ``None`` within."""
     name = feature.name
     if value is None:
         return math.inf, f"{name} is not given"
@@ -171,7 +171,7 @@ def make_dataset(
     Args:
         records: of one application.
         target: metric to predict.
-        scale_features: features that carry scale. By default, those whose full-scale values lie outside the
+        scale_features: features that carry scale. By default, those whose full-scale values are outside the
             scaled-down ones.
         without: features to leave out.
         categories: features whose numbers are only names, such as 2 and 3 of dimensions.
@@ -364,7 +364,7 @@ def _scale_features(samples: Sequence[Sample], features: Sequence[Feature], name
 
 
 def _differs_by_scale(samples: Sequence[Sample], name: str) -> bool:
-    """Return whether the median of a feature's full-scale values lies outside the scaled-down ones."""
+    """Return whether the median of a feature's full-scale values is outside the scaled-down ones."""
     values: dict[Scale, list[float]] = {Scale.SCALED_DOWN: [], Scale.FULL_SCALE: []}
     for sample in samples:
         value = sample.features.get(name)

@@ -243,14 +243,14 @@ def _with_interval(predictions: OutOfFoldPredictions, calibration: IntervalCalib
     return IntervalPredictions(predictions, np.minimum(low, point), np.maximum(high, point))
 
 
-def _cross_intervals(predictions: OutOfFoldPredictions, others: Sequence[Residuals]) -> IntervalPredictions:
+def _cross_intervals(predictions: OutOfFoldPredictions, extrapolated: Sequence[Residuals]) -> IntervalPredictions:
     """Return the out-of-fold predictions with intervals; each fold's interval is calibrated on the other folds."""
     low, high = np.array(predictions.point), np.array(predictions.point)
     residuals = predictions.residuals()
     for fold in np.unique(predictions.fold):
         in_fold = predictions.fold == fold
         if (~in_fold).any():
-            calibration = calibrate(Residuals.joined(residuals.at(~in_fold), *others))
+            calibration = calibrate(Residuals.joined(residuals.at(~in_fold), *extrapolated))
             part = _with_interval(predictions.at(in_fold), calibration)
             low[in_fold], high[in_fold] = part.low, part.high
     return IntervalPredictions(predictions, low, high)

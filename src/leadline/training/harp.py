@@ -2,7 +2,7 @@
 
 HARP fits three regressors on four training sets: the scaled-down runs with none, 25, 50 or 75 % of the full-scale ones.
 It keeps each fit raw and adjusted, and a policy chooses one of these 24 models. ``faithful`` reproduces the faults of
-the release too; without it, the same models are fitted on clean data and chosen on runs outside the test.
+the release too. Without it, the same models are fitted on clean data and chosen on runs outside the test.
 """
 
 import math
@@ -92,8 +92,8 @@ def build_harp(
     held_out = _validation(samples, rng, by_row=faithful)
     kept = _without_outliers(samples, test) if faithful else list(range(len(samples)))
     small = [row for row in kept if samples[row].scale is Scale.SCALED_DOWN]
-    both = [*samples, *test]
-    features = _features(both, len(both) if faithful else len(samples), rng, integers=faithful)
+    everything = [*samples, *test]
+    features = _features(everything, len(everything) if faithful else len(samples), rng, integers=faithful)
     trained, tested = features[: len(samples)], features[len(samples) :]
     validation = [row for row in kept if row in held_out.first]
     judges = test if faithful or not validation else [samples[row] for row in validation]
@@ -118,7 +118,7 @@ def build_harp(
 
 @dataclass(frozen=True, slots=True)
 class _HeldOut:
-    """Rows of the full-scale runs: those for validation, and the others, which are dealt out last first."""
+    """Rows of the full-scale runs: those for validation, and the others, which are used last first."""
 
     first: frozenset[int]
     remaining: tuple[int, ...]

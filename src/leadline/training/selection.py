@@ -88,11 +88,11 @@ class Selection:
     @property
     def reason(self) -> str:
         """Return the reason why the winner won, as a sentence."""
-        best, *others = [score for score in self.scores if not score.why_not]
+        best, *worse = [score for score in self.scores if not score.why_not]
         sentence = f"{best.candidate.name} has {_SCORE_TEXTS[self.policy](best)} on {self.judged_on}"
-        if others:
-            name, text = others[0].candidate.name, _SCORE_TEXTS[self.policy](others[0])
-            better = others[0].policy < best.policy
+        if worse:
+            name, text = worse[0].candidate.name, _SCORE_TEXTS[self.policy](worse[0])
+            better = worse[0].policy < best.policy
             sentence += f"; {name} is hardly better, with {text}" if better else f"; the next, {name}, has {text}"
         return sentence
 

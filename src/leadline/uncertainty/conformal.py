@@ -52,8 +52,8 @@ class ConformalGroup:
         """Return the value that an error exceeds with probability ``tail`` at most (``below``: falls short of).
 
         With n configurations, the conformal quantile has rank (1 - tail)·(n + 1) (Vovk et al. 2005), and repeats share
-        the weight of one (Lee, Barber and Willett 2023). Where that rank exceeds n, it is Student's t or the largest
-        error, whichever is larger.
+        the weight of one (Lee, Barber and Willett 2023). Where that rank exceeds n, it is the larger of Student's t
+        and the largest error.
         """
         sign = -1.0 if below else 1.0
         rank = (1 - tail) * (self.configurations + 1)

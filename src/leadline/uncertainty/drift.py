@@ -178,7 +178,7 @@ def find_drift(
         ValueError: ``alpha`` is not in (0, 1), or a value is not above zero.
     """
     if not 0 < alpha < 1:
-        raise ValueError(f"a probability of false alarms lies between 0 and 1: {alpha} does not")
+        raise ValueError(f"a probability of false alarms must be between 0 and 1, not {alpha}")
     random, ranks = Random(seed), _Ranks()  # noqa: S311 - to part ties, not to keep secrets
     for outcome in reference:
         ranks.add(outcome.score, censored=outcome.censored)

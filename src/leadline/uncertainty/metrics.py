@@ -58,8 +58,8 @@ def coverage(measured: Sequence[float], low: Sequence[float], high: Sequence[flo
 def best_constant(measured: Sequence[float], predicted: Sequence[float]) -> float:
     """Return the factor on ``predicted`` (positive) that minimises the MAPE.
 
-    The error is a sum of absolute values, linear between its kinks, so the best factor is one of them: the median of
-    measured ÷ predicted, weighted by predicted ÷ measured.
+    The error is a sum of absolute values, linear between its kinks. So the best factor is one of the kinks: the median
+    of measured ÷ predicted, weighted by predicted ÷ measured.
     """
     ratios = sorted((y / p, p / y) for y, p in zip(measured, predicted, strict=True))
     half = sum(weight for _, weight in ratios) / 2
