@@ -21,7 +21,7 @@ def line(delimiter: str = DELIMITER, **changed: str) -> str:
     return delimiter.join({**ROW, **changed}.values())
 
 
-def test_a_job_is_read_with_what_it_asked_for_and_when_it_ran():
+def test_a_job_is_read_with_its_request_and_times():
     (job,) = read_sacct(line() + "\n")
     assert (
         job.id, job.user, job.account, job.partition, job.qos, job.name,
@@ -46,23 +46,23 @@ def test_a_job_that_was_cancelled_while_it_waited_ended_without_a_start():
     assert (job.state, job.started_s, job.ended_s) == (JobState.CANCELLED, None, 1700003690.0)
 
 
-def test_elements_of_an_array_that_pend_together_are_jobs_each():
+def test_pending_array_elements_become_separate_jobs():
     jobs = read_sacct(line(JobID="8_[1-3,7%2]", State="PENDING", Start="Unknown", End="Unknown"))
     assert [job.id for job in jobs] == ["8_1", "8_2", "8_3", "8_7"]
 
 
-def test_moments_that_are_written_out_are_read_in_their_zone():
+def test_written_out_times_are_read_in_their_zone():
     text = line("|", Submit="2023-11-14T23:13:20", Eligible="2023-11-14T23:13:20", Start="2023-11-14T23:14:20")
     (job,) = read_sacct(text, timezone(timedelta(hours=1)))
     assert (job.submitted_s, job.wait_s) == (1700000000.0, 60.0)
 
 
-def test_limits_and_sizes_that_are_not_told_are_not_invented():
+def test_missing_limits_and_sizes_stay_unknown():
     (job,) = read_sacct(line(TimelimitRaw="UNLIMITED", ReqTRES="", ReqNodes="", ReqCPUS=""))
     assert (job.walltime_s, job.memory_bytes, job.gpus, job.nodes, job.cores) == (None, None, 0, 1, 1)
 
 
-def test_gpus_that_are_told_by_type_alone_are_added_up():
+def test_gpus_listed_by_type_are_added_up():
     (job,) = read_sacct(line(ReqTRES="cpu=4,gres/gpu:a100=2,gres/gpu:v100=1,node=1"))
     assert job.gpus == 3
 
@@ -73,13 +73,13 @@ def test_a_job_may_be_called_anything(names):
     assert names == [job.name for job in read_sacct("\n".join(rows) + "\n")]
 
 
-def test_a_name_that_holds_the_delimiter_or_looks_like_a_job_of_fewer_fields_stays_a_name():
+def test_a_job_name_may_contain_the_delimiter_or_look_like_a_job():
     name = f"a{DELIMITER}b\n99{DELIMITER}1700000000{DELIMITER}x"
     (job,) = read_sacct(line(JobName=name))
     assert name == job.name
 
 
-def test_what_is_no_accounting_is_refused_with_the_command_that_gives_it():
+def test_other_text_is_refused_with_the_sacct_command():
     with pytest.raises(InvalidInput, match="SLURM_TIME_FORMAT=%s sacct --allusers"):
         read_sacct("JobID State\n1 COMPLETED\n")
 
@@ -88,5 +88,5 @@ def test_an_empty_accounting_has_no_jobs():
     assert read_sacct("") == []
 
 
-def test_the_command_asks_for_the_fields_that_are_read():
-    assert f"--format={','.join(SACCT_FIELDS)}" == sacct_command(30)[-1]
+def test_the_command_requests_the_fields_that_are_read():
+    assert sacct_command(30)[-1] == f"--format={','.join(SACCT_FIELDS)}"

@@ -1,4 +1,4 @@
-"""What a real Slurm says of jobs that waited, read by the reader."""
+"""The accounting of a real Slurm with jobs that waited."""
 
 import os
 import subprocess

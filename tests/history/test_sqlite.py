@@ -1,4 +1,4 @@
-"""The history file: whole runs, several writers, and clear words about a file that is not one."""
+"""The history file: whole runs, several writers, and errors for other files."""
 
 import sqlite3
 from concurrent.futures import ThreadPoolExecutor
@@ -37,7 +37,7 @@ def test_a_run_comes_back_as_it_went_in(history):
     assert list(history.runs()) == [RUN]
 
 
-def test_runs_come_newest_first_and_as_many_as_asked(history):
+def test_runs_come_newest_first_up_to_the_limit(history):
     for day in (3, 1, 2):
         history.add(replace(RUN, id=f"r{day}", started_at=f"2026-01-0{day}T00:00:00+00:00"))
     assert [run.id for run in history.runs()] == ["r3", "r2", "r1"]
@@ -107,7 +107,7 @@ FINITE = st.floats(allow_nan=False, allow_infinity=False)
 
 @settings(max_examples=25, deadline=None)
 @given(value=FINITE, name=st.text(), words=st.lists(st.text()))
-def test_any_values_come_back(tmp_path_factory, value, name, words):
+def test_any_values_survive_storage(tmp_path_factory, value, name, words):
     run = replace(
         RUN, job=replace(RUN.job, name=name, command=tuple(words)), measured={name: Measurement(value, "s", name)}
     )
@@ -116,7 +116,7 @@ def test_any_values_come_back(tmp_path_factory, value, name, words):
     assert history.get(RUN.id) == run
 
 
-def test_the_table_has_a_line_a_run_and_no_zero_for_the_unknown():
+def test_the_table_has_a_line_per_run_and_empty_unknowns():
     bare = replace(RUN, id="bare", state=JobState.TIMEOUT, predicted=None, measured={})
     header, first, second = runs_to_csv([RUN, bare]).splitlines()
     columns = header.split(",")

@@ -19,13 +19,13 @@ def wait(*quantiles_s):
     )
 
 
-def test_of_a_wait_that_is_known_the_result_is_the_run_later_by_it():
+def test_an_exact_wait_shifts_the_run():
     run = Interval(100.0, 80.0, 130.0)
     found = time_to_result(wait(50.0), run).interval(0.9)
     assert pytest.approx((found.point, found.low, found.high), rel=0.02) == (150.0, 130.0, 180.0)
 
 
-def test_of_a_run_that_is_known_the_result_is_the_wait_later_by_it():
+def test_an_exact_run_shifts_the_wait():
     found = time_to_result(wait(0.0, 10.0, 1000.0, 5000.0), Interval(60.0, 60.0, 60.0))
     assert [found.quantile(p) for p in (0.2, 0.5, 0.75, 0.99)] == [60.0, 70.0, 1060.0, 5060.0]
 
@@ -57,6 +57,6 @@ def test_a_result_takes_longer_than_its_run_and_quantiles_ascend(waits, run_s, o
 
 
 @pytest.mark.parametrize("probability", [0.0, 1.0, 2.0])
-def test_a_risk_that_is_none_is_refused(probability):
+def test_a_risk_outside_zero_to_one_is_refused(probability):
     with pytest.raises(InvalidInput, match="choose one between 0 and 1"):
         time_to_result(wait(1.0), Interval(1.0, 1.0, 1.0)).quantile(probability)

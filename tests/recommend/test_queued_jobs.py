@@ -1,4 +1,4 @@
-"""Queued jobs that a change of the system breaks are named with the reason; those that still can run are not."""
+"""Queued jobs that a change of the system breaks, and those that can still run."""
 
 from dataclasses import replace
 
@@ -28,12 +28,15 @@ def reasons(after, *jobs):
 
 def changed(old, new):
     return replace(
-        REEF, partitions=tuple(new if one is old else one for one in REEF.partitions if one is not new or new)
+        REEF,
+        partitions=tuple(
+            new if partition is old else partition for partition in REEF.partitions if partition is not new or new
+        ),
     )
 
 
 def without(old):
-    return replace(REEF, partitions=tuple(one for one in REEF.partitions if one is not old))
+    return replace(REEF, partitions=tuple(partition for partition in REEF.partitions if partition is not old))
 
 
 @pytest.mark.parametrize(
@@ -49,10 +52,10 @@ def without(old):
         ({"max_cores": 24}, {"cores_per_task": 48}, "gives at most 24 cores, and the job asks for 48"),
     ],
 )
-def test_a_limit_that_was_lowered_breaks_the_jobs_beyond_it(limits, asked, reason):
+def test_a_lowered_limit_breaks_the_jobs_above_it(limits, asked, reason):
     after = changed(BATCH, replace(BATCH, limits=Limits(**limits)))
     fits = job("batch", name="other", nodes=limits.get("min_nodes", 1), cores_per_task=8, walltime_s=HOUR_S)
-    assert [f"train cannot run in batch any more: {reason}"] == reasons(after, job("batch", **asked), fits)
+    assert reasons(after, job("batch", **asked), fits) == [f"train cannot run in batch any more: {reason}"]
 
 
 def test_a_job_exactly_at_the_limit_still_runs():
@@ -69,17 +72,17 @@ def test_a_job_exactly_at_the_limit_still_runs():
         ({"cores": 32}, {"cores_per_task": 12, "tasks_per_node": 4}, "has 32 cores a node, and the job asks for 48"),
     ],
 )  # fmt: skip
-def test_nodes_that_shrank_break_the_jobs_that_filled_them(node, asked, reason):
+def test_smaller_nodes_break_the_jobs_that_filled_them(node, asked, reason):
     after = changed(BATCH, replace(BATCH, node=replace(THIN, **node)))
-    assert [f"train cannot run in batch any more: {reason}"] == reasons(after, job("batch", **asked))
+    assert reasons(after, job("batch", **asked)) == [f"train cannot run in batch any more: {reason}"]
 
 
-def test_a_partition_that_is_gone_breaks_all_of_its_jobs():
+def test_a_removed_partition_breaks_all_its_jobs():
     after = without(BATCH)
     assert reasons(after, job("batch")) == ["train cannot run in batch any more: Reef has no partition batch any more"]
 
 
-def test_a_node_type_that_is_gone_is_told_from_its_partition():
+def test_a_removed_node_type_differs_from_a_removed_partition():
     after = without(GPU_FAT)
     expected = "train cannot run in gpu-fat any more: gpu has no nodes of type fat any more"
     assert [expected] == reasons(after, job("gpu-fat", gpus_per_node=1))
@@ -93,7 +96,7 @@ def test_a_job_of_a_queue_runs_while_one_of_its_node_types_takes_it():
     ]
 
 
-def test_gpus_that_are_gone_break_the_jobs_that_ask_for_them():
+def test_removed_gpus_break_the_jobs_that_request_them():
     expected = "train cannot run in gpu any more: has no GPUs, and the job asks for 2"
     assert [expected] == reasons(without(GPU_FAT), job("gpu", gpus_per_node=2))
 
@@ -103,24 +106,24 @@ def test_a_job_that_could_not_run_before_is_not_broken_by_the_change():
     assert reasons(after, job("batch", walltime_s=100 * HOUR_S)) == []
 
 
-def test_without_an_earlier_look_all_that_cannot_run_are_named():
+def test_without_an_earlier_state_all_unrunnable_jobs_are_listed():
     assert (
         len(find_unrunnable_jobs(compare_systems(None, REEF), [job("batch", walltime_s=100 * HOUR_S), job("batch")]))
         == 1
     )
 
 
-def test_jobs_of_other_systems_are_none_of_its_business():
+def test_jobs_of_other_systems_are_ignored():
     assert reasons(without(BATCH), job("batch", system="Other")) == []
 
 
-def test_a_job_that_names_no_partition_breaks_when_none_takes_it():
+def test_a_job_without_a_partition_breaks_when_no_partition_takes_it():
     anywhere = job(None, memory_bytes_per_node=400 * GIB)
     assert reasons(without(BATCH), anywhere) == []
     assert len(reasons(without(GPU_FAT), anywhere)) == 1
 
 
-def test_nodes_that_are_only_hidden_break_nothing():
+def test_hidden_nodes_break_nothing():
     hidden = Partition("gpu", NodeType(UNLISTED_NODES), limits=Limits(max_walltime_s=24 * HOUR_S))
     after = replace(REEF, partitions=(BATCH, hidden))
     assert reasons(after, job("gpu-fat", gpus_per_node=4, memory_bytes_per_node=300 * GIB)) == []
@@ -128,12 +131,12 @@ def test_nodes_that_are_only_hidden_break_nothing():
                             job("gpu-fat", walltime_s=HOUR_S))) == 1  # fmt: skip
 
 
-def test_what_is_not_known_refuses_nothing():
+def test_unknown_limits_refuse_nothing():
     nothing = Partition("x", NodeType("n"))
     assert check_request(nothing, ResourceSpec(64, 8, 12, 0, 400 * GIB, 1e9)) == ()
 
 
-def test_every_limit_that_is_broken_is_named():
+def test_every_broken_limit_is_listed():
     asked = ResourceSpec(nodes=9, cores_per_task=64, memory_bytes_per_node=400 * GIB, walltime_s=100 * HOUR_S)
     kinds = [one.kind for one in check_request(BATCH, asked)]
     assert kinds == ["walltime", "too-many-nodes", "too-few-cores", "host-memory"]

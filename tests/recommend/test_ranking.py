@@ -1,4 +1,4 @@
-"""The choice under a deadline, a budget, or neither; and the reasons of those that lost."""
+"""Ranking under a deadline, a budget, or neither, and the reasons of rejected options."""
 
 from dataclasses import replace
 
@@ -62,7 +62,7 @@ def test_harps_predicted_costs_are_reproduced():
 def test_without_limits_the_front_comes_first_and_holds_no_dominated_option():
     answer = rank_candidates(HARP, Constraints())
     assert [option.on_front for option in answer.options] == [True, True, False]
-    assert {28, 10} == {option.resources.cores_per_task for option in answer.options if option.on_front}
+    assert {option.resources.cores_per_task for option in answer.options if option.on_front} == {28, 10}
 
 
 def test_when_nothing_fits_the_smallest_change_is_named():
@@ -80,14 +80,16 @@ def test_amounts_in_different_currencies_are_never_compared():
     assert [one.kind for one in rejected] == ["currency"]
 
 
-def test_a_place_without_a_price_is_kept_last_and_refused_under_a_budget():
+def test_an_unpriced_place_is_last_and_refused_under_a_budget():
     unpriced = candidate(10, 50, billing=None)
     answer = rank_candidates([unpriced, candidate(48, 400)], Constraints())
     assert [option.resources.cores_per_task for option in answer.options] == [48, 10]
-    assert [one.kind for one in rank_candidates([unpriced], Constraints(budget=1.0)).rejections] == ["price-unknown"]
+    assert [rejection.kind for rejection in rank_candidates([unpriced], Constraints(budget=1.0)).rejections] == [
+        "price-unknown"
+    ]
 
 
-def test_a_job_too_large_for_the_device_is_refused_with_both_figures():
+def test_a_job_too_large_for_the_device_is_refused_with_both_sizes():
     answer = rank_candidates([candidate(10, 50, memory=20 * GIB)], Constraints())
     assert "20.0 GiB" in answer.rejections[0].reason
     assert "16.0 GiB" in answer.rejections[0].reason
@@ -121,7 +123,7 @@ def test_a_place_that_cannot_take_the_job_is_refused_before_any_estimate(change,
 @given(st.lists(st.tuples(st.integers(1, 48), st.integers(1, 5000)), min_size=1, max_size=30))
 def test_no_option_of_the_front_is_dominated(rows):
     candidates = [candidate(cores, seconds) for cores, seconds in rows]
-    points = [(one.estimate.elapsed_s.point, one.cost(0.5)) for one in candidates]
+    points = [(candidate.estimate.elapsed_s.point, candidate.cost(0.5)) for candidate in candidates]
     for one in pareto_front(candidates):
         time, cost = one.estimate.elapsed_s.point, one.cost(0.5)
         assert not any(t <= time and c < cost * (1 - 1e-9) for t, c in points)
@@ -131,8 +133,8 @@ def test_no_option_of_the_front_is_dominated(rows):
 def test_a_quantile_is_above_the_point_and_at_its_level_is_the_end_of_the_interval(point, factor, risk):
     interval = Interval(point, point / factor, point * factor, 0.9)
     assert quantile(interval, 1 - risk) >= point
-    assert pytest.approx(interval.high) == quantile(interval, 0.95)
-    assert pytest.approx(interval.low) == quantile(interval, 0.05)
+    assert quantile(interval, 0.95) == pytest.approx(interval.high)
+    assert quantile(interval, 0.05) == pytest.approx(interval.low)
 
 
 @pytest.mark.parametrize("risk", [0.0, 1.0, -0.2])
@@ -141,7 +143,7 @@ def test_a_risk_outside_its_range_is_refused(risk):
         quantile(Interval(1, 1, 1), 1 - risk)
 
 
-def test_a_gpu_job_asks_for_the_cores_that_go_with_its_gpus():
+def test_a_gpu_job_requests_the_share_of_cores_of_its_gpus():
     one = HARP[0]
     assert resources_for_estimate(one.estimate, one.partition, 0.05).cores_per_task == 24
 
@@ -162,29 +164,29 @@ def test_under_a_deadline_the_wait_counts_where_it_is_known():
 def test_the_first_result_is_the_fastest_once_all_waits_are_known():
     quick, slow = waiting(candidate(28, 95), 600.0), waiting(candidate(10, 110), 5.0)
     assert [
-        one.resources.cores_per_task for one in rank_candidates([quick, slow], Constraints(budget=1.0)).options
+        option.resources.cores_per_task for option in rank_candidates([quick, slow], Constraints(budget=1.0)).options
     ] == [10, 28]
     best = rank_candidates([quick, slow], Constraints(budget=1.0)).options[0]
     assert (best.wait_s.point, best.result_s.point) == (5.0, 115.0)
 
 
-def test_a_wait_that_is_not_known_is_not_taken_for_none():
+def test_an_unknown_wait_is_not_zero():
     quick, slow = waiting(candidate(28, 95), 600.0), candidate(10, 110)
     options = rank_candidates([quick, slow], Constraints(budget=1.0)).options
-    assert [one.resources.cores_per_task for one in options] == [28, 10]
-    assert [one.wait_s is not None for one in options] == [True, False]
-    assert [one.result_s is not None for one in options] == [True, False]
+    assert [option.resources.cores_per_task for option in options] == [28, 10]
+    assert [option.wait_s is not None for option in options] == [True, False]
+    assert [option.result_s is not None for option in options] == [True, False]
 
 
 def test_the_front_is_of_results_where_all_waits_are_known():
     # alone the quicker one is dearer and stays; behind its queue it is beaten in both
     quick, slow = candidate(48, 90), candidate(10, 103)
-    assert [one.on_front for one in rank_candidates([quick, slow], Constraints()).options] == [True, True]
+    assert [option.on_front for option in rank_candidates([quick, slow], Constraints()).options] == [True, True]
     known = rank_candidates([waiting(quick, 3600.0), waiting(slow, 0.0)], Constraints()).options
-    assert [(one.resources.cores_per_task, one.on_front) for one in known] == [(10, True), (48, False)]
+    assert [(option.resources.cores_per_task, option.on_front) for option in known] == [(10, True), (48, False)]
 
 
-def test_gpus_of_a_model_that_is_not_known_are_not_said_to_be_missing():
+def test_gpus_of_an_unknown_model_are_not_reported_as_missing():
     unknown = Partition("gpu", NodeType("n", cores=8, gpus=4))
     assert "has GPUs of a model that is not known" in check_configuration(unknown, 4, 1, 1).reason
     assert "has no GPUs" in check_configuration(Partition("cpu", NodeType("n", cores=8)), 4, 1, 1).reason

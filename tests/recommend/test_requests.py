@@ -1,4 +1,4 @@
-"""The limit of least expected loss: what decides it, what moves it, and that the risk is never exceeded."""
+"""The limit of least expected loss: what decides it, and that it never exceeds the risk."""
 
 import math
 from dataclasses import replace
@@ -39,30 +39,30 @@ def spread_by(spread, point=100.0):
 
 
 def test_the_spread_of_an_interval_is_read_back():
-    assert pytest.approx((0.3, 0.3)) == log_spreads(spread_by(0.3))
+    assert log_spreads(spread_by(0.3)) == pytest.approx((0.3, 0.3))
     assert log_spreads(Interval(5.0, 5.0, 5.0)) == (0.0, 0.0)
 
 
 @pytest.mark.parametrize(
     ("spread", "risk", "decided"),
-    [(0.02, 0.05, LimitReason.COST), (0.1, 0.05, LimitReason.COST), (0.2, 0.05, LimitReason.RISK), (0.2, 0.2, LimitReason.COST),
-     (0.5, 0.05, LimitReason.RISK), (0.5, 0.01, LimitReason.RISK)],
+    [(0.02, 0.05, LimitReason.COST), (0.1, 0.05, LimitReason.COST), (0.2, 0.05, LimitReason.RISK),
+     (0.2, 0.2, LimitReason.COST), (0.5, 0.05, LimitReason.RISK), (0.5, 0.01, LimitReason.RISK)],
 )  # fmt: skip
-def test_a_narrow_prediction_is_decided_by_cost_and_a_wide_one_by_the_risk(spread, risk, decided):
+def test_cost_decides_narrow_intervals_and_risk_wide_ones(spread, risk, decided):
     assert decided is limit_from_interval(spread_by(spread), risk, EVEN).decided
 
 
 @pytest.mark.parametrize(("spread", "cheapest"), [(0.05, 0.013), (0.14, 0.05), (0.3, 0.13), (1.0, 0.26)])
 def test_the_cheapest_risk_of_a_log_normal_is_that_of_the_table(spread, cheapest):
-    assert pytest.approx(cheapest, rel=0.15) == limit_from_interval(spread_by(spread), 0.5, EVEN).risk
+    assert limit_from_interval(spread_by(spread), 0.5, EVEN).risk == pytest.approx(cheapest, rel=0.15)
 
 
 def test_where_the_risk_decides_the_limit_is_the_quantile_that_it_leaves():
     interval = spread_by(0.5)
-    assert pytest.approx(quantile(interval, 0.95)) == limit_from_interval(interval, 0.05, EVEN).value
+    assert limit_from_interval(interval, 0.05, EVEN).value == pytest.approx(quantile(interval, 0.95))
 
 
-def test_a_distribution_has_the_limit_of_the_interval_that_it_stands_for():
+def test_a_distribution_gets_the_same_limit_as_its_interval():
     interval = spread_by(0.5)
     assert pytest.approx(limit_from_interval(interval, 0.05, EVEN).value) == limit_from_distribution(
         HalfLogNormals.of(interval), 0.05, EVEN, KillLoss.LIMIT
@@ -71,7 +71,7 @@ def test_a_distribution_has_the_limit_of_the_interval_that_it_stands_for():
         limit_from_distribution(HalfLogNormals.of(interval), 0.05, RiskWeights(-1, 1), KillLoss.LIMIT)
 
 
-def test_an_interval_without_width_is_asked_for_as_it_is():
+def test_an_interval_without_width_is_its_own_limit():
     assert limit_from_interval(Interval(60, 60, 60), 0.05, EVEN).value == 60.0
 
 
@@ -98,7 +98,7 @@ def test_no_other_limit_within_the_risk_loses_noticeably_less():
         assert chosen <= 1.01 * min(others)
 
 
-def test_a_cap_between_the_two_is_asked_for_and_one_below_the_risk_is_overstepped():
+def test_a_cap_between_the_two_decides_and_one_below_the_risk_is_exceeded():
     interval = spread_by(0.05)
     free, least = limit_from_interval(interval, 0.05, EVEN).value, quantile(interval, 0.95)
     cap = (free + least) / 2
@@ -117,7 +117,7 @@ def test_the_accepted_risk_is_never_exceeded(spread, risk, kill, waste, loss):
 
 
 @given(SPREAD, RISK, WEIGHT, WEIGHT, WEIGHT, LOSS)
-def test_a_dearer_kill_never_asks_for_less(spread, risk, kill, more, waste, loss):
+def test_a_higher_price_of_kills_never_lowers_the_limit(spread, risk, kill, more, waste, loss):
     cheap, dear = (
         limit_from_interval(spread_by(spread), risk, RiskWeights(one, waste), loss).value for one in (kill, kill + more)
     )
@@ -125,7 +125,7 @@ def test_a_dearer_kill_never_asks_for_less(spread, risk, kill, more, waste, loss
 
 
 @given(SPREAD, RISK, WEIGHT, WEIGHT, WEIGHT)
-def test_dearer_waste_never_asks_for_more(spread, risk, kill, waste, more):
+def test_a_higher_price_of_waste_never_raises_the_limit(spread, risk, kill, waste, more):
     cheap, dear = (
         limit_from_interval(spread_by(spread), risk, RiskWeights(kill, one)).value for one in (waste, waste + more)
     )
@@ -133,7 +133,7 @@ def test_dearer_waste_never_asks_for_more(spread, risk, kill, waste, more):
 
 
 @given(SPREAD, RISK, RISK, LOSS)
-def test_a_smaller_risk_never_asks_for_less(spread, one, other, loss):
+def test_a_smaller_risk_never_lowers_the_limit(spread, one, other, loss):
     limits = [
         limit_from_interval(spread_by(spread), risk, EVEN, loss).value for risk in sorted((one, other), reverse=True)
     ]
@@ -143,7 +143,7 @@ def test_a_smaller_risk_never_asks_for_less(spread, one, other, loss):
 @given(SPREAD, RISK, st.floats(0.001, 1e9))
 def test_the_limit_grows_in_proportion_to_the_quantity(spread, risk, point):
     one, many = (limit_from_interval(spread_by(spread, median), risk, EVEN).value for median in (1.0, point))
-    assert pytest.approx(point) == many / one
+    assert many / one == pytest.approx(point)
 
 
 @pytest.mark.parametrize(
@@ -170,7 +170,7 @@ def test_where_cost_decides_the_sentence_says_which_risk_is_cheapest():
     assert asked.reason == "cost decides the walltime (killing 0.45 % of runs costs least; 5 % are accepted)"
 
 
-def test_memory_has_its_own_half_of_the_sentence():
+def test_memory_has_its_own_part_of_the_reason():
     asked = build_request(Interval(3000, 1500, 6000), Interval(8 * GIB, 4 * GIB, 15.5 * GIB), ONE, CPU, 0.05)
     assert asked.resources.memory_bytes_per_node == 16 * GIB
     assert "decides the walltime and the memory (cost alone would take 19 % and " in asked.reason
@@ -181,12 +181,12 @@ def test_rounding_up_does_not_pass_the_partitions_limit():
     assert build_request(Interval(3400, 3350, 3450), None, ONE, partition, 0.05).resources.walltime_s == 3500
 
 
-def test_a_limit_that_cannot_hold_the_risk_is_overstepped_so_that_it_is_refused():
+def test_a_limit_that_cannot_meet_the_risk_is_exceeded_and_so_refused():
     partition = replace(CPU, limits=Limits(max_walltime_s=HOUR_S))
     assert build_request(Interval(3500, 1500, 8000), None, ONE, partition, 0.05).resources.walltime_s > HOUR_S
 
 
-def test_memory_that_is_charged_is_asked_for_more_sparingly():
+def test_charged_memory_is_requested_more_sparingly():
     billing = Billing(BillingRule.CORE_HOURS, "SU", core_hour=1.0, memory_bytes_per_core=2 * GIB)
     memory = Interval(50 * GIB, 45 * GIB, 55 * GIB)
     charged = build_request(None, memory, ONE, replace(CPU, billing=billing), 0.2).resources
@@ -196,16 +196,16 @@ def test_memory_that_is_charged_is_asked_for_more_sparingly():
     assert charged.memory_bytes_per_node < paid_for.memory_bytes_per_node
 
 
-def test_a_dearer_kill_asks_for_more_and_what_is_not_known_is_left_to_the_site():
+def test_a_higher_price_of_kills_raises_the_request_and_unknown_limits_stay_unset():
     wide = Interval(30000, 27000, 33000)
     limits = [
         build_request(wide, None, ONE, CPU, 0.3, RiskWeights(kill, 1.0)).resources.walltime_s for kill in (0.2, 10.0)
     ]
     assert limits[0] < limits[1]
-    assert None is build_request(wide, None, ONE, CPU, 0.05).resources.memory_bytes_per_node
+    assert build_request(wide, None, ONE, CPU, 0.05).resources.memory_bytes_per_node is None
     assert build_request(None, None, ONE, CPU, 0.05).reason == ""
 
 
 @pytest.mark.parametrize(("asked", "rounded"), [(1, 300), (301, 600), (3601, 4500), (43201, 46800)])
-def test_walltimes_are_rounded_up_as_schedulers_like_them(asked, rounded):
+def test_walltimes_are_rounded_up_to_round_durations(asked, rounded):
     assert rounded == round_walltime_s(asked)

@@ -1,4 +1,4 @@
-"""A factor on what an estimator says of an application, learned from its own runs."""
+"""A factor on the predictions of one application, learned from its own runs."""
 
 import math
 import random
@@ -24,45 +24,45 @@ def finished(count, factor, *, noise=0.1, seed=1, first=0, limit=math.inf):
     return found
 
 
-def test_an_estimator_that_is_low_by_half_is_doubled_and_its_range_measured():
+def test_an_estimate_low_by_half_is_doubled_with_a_calibrated_interval():
     found, decided = fit_correction(finished(40, 2.0), ABOUT, AT)
     assert decided.replaced
     assert pytest.approx(found.card.factor, rel=0.06) == 2.0
-    told = found.applied(Interval(100.0, 50.0, 200.0))
+    told = found.apply(Interval(100.0, 50.0, 200.0))
     assert 100 * found.card.factor == told.point
     assert math.log(told.high / told.low) < math.log(4) / 2
     fresh = finished(200, 2.0, seed=2)
-    within = [found.applied(one.outcome.predicted) for one in fresh]
+    within = [found.apply(run.outcome.predicted) for run in fresh]
     assert sum(a.low <= one.outcome.measured <= a.high for a, one in zip(within, fresh, strict=True)) / 200 >= 0.82
 
 
-def test_an_estimator_that_is_right_is_left_alone():
+def test_an_accurate_estimator_gets_no_correction():
     replaced = [fit_correction(finished(30, 1.0, seed=seed), ABOUT, AT)[0] for seed in range(40)]
     assert sum(one is not None for one in replaced) <= 6  # of 40 at a risk of 5 %: seven or more once in 300
 
 
-def test_a_correction_follows_a_drift_and_is_counted_from_the_estimator_itself():
+def test_a_correction_follows_a_drift_and_applies_to_the_uncorrected_estimate():
     first, _ = fit_correction(finished(40, 2.0), ABOUT, AT)
     later = [*finished(40, 2.0), *finished(40, 2.0, first=50, seed=7), *finished(40, 3.0, first=100, seed=8)]
     second, decided = fit_correction(later, ABOUT, AT, older=first)
-    assert decided.drift.found
+    assert decided.drift.detected
     assert pytest.approx(second.card.factor, rel=0.08) == 3.0
     assert first.card.factor == second.card.factor_before
-    assert decided.new == 80
+    assert decided.new_runs == 80
 
 
-def test_runs_that_were_all_cut_off_teach_no_factor():
+def test_censored_runs_alone_give_no_factor():
     found, decided = fit_correction(finished(30, 3.0, limit=1.5), ABOUT, AT)
     assert found is None
     assert "ended by themselves" in decided.reason
 
 
-def test_a_correction_read_back_says_the_same(tmp_path):
+def test_a_saved_correction_gives_the_same_intervals(tmp_path):
     found, _ = fit_correction(finished(40, 2.0), ABOUT, AT)
     save_correction(found, tmp_path / "net.npz")
     again = read_correction(tmp_path / "net.npz")
     assert found.card == again.card
-    assert found.applied(Interval(10.0, 5.0, 20.0)) == again.applied(Interval(10.0, 5.0, 20.0))
+    assert found.apply(Interval(10.0, 5.0, 20.0)) == again.apply(Interval(10.0, 5.0, 20.0))
     (tmp_path / "net.npz").write_bytes((tmp_path / "net.npz").read_bytes()[:200])
     with pytest.raises(InvalidInput, match="delete it"):
         read_correction(tmp_path / "net.npz")

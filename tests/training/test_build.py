@@ -1,4 +1,4 @@
-"""The command with its parameters, found again from runs."""
+"""The command of an application with its parameters, inferred from runs."""
 
 from dataclasses import replace
 
@@ -12,13 +12,13 @@ def run(number, command, **parameters):
     return replace(made, job=replace(made.job, command=tuple(command.split())), parameters=parameters)
 
 
-def test_words_that_follow_a_parameter_become_its_placeholder():
+def test_words_that_vary_with_a_parameter_become_its_placeholder():
     runs = [run(n, f"python t.py --epochs {e} --lr=0.1 --width={w}", epochs=e, width=w)
             for n, (e, w) in enumerate([(1, 64), (2, 128), (30, 64)])]  # fmt: skip
     assert infer_command(runs) == ("python", "t.py", "--epochs", "{epochs}", "--lr=0.1", "--width={width}")
 
 
-def test_a_parameter_that_never_varied_has_its_place_too():
+def test_a_constant_parameter_becomes_a_placeholder_too():
     runs = [run(n, f"solve --grid {g} --method cg", grid=g, method="cg") for n, g in enumerate((64, 128))]
     assert infer_command(runs) == ("solve", "--grid", "{grid}", "--method", "{method}")
 

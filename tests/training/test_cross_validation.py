@@ -1,4 +1,4 @@
-"""No configuration is ever on both sides."""
+"""Splits keep every configuration on one side."""
 
 from itertools import pairwise
 
@@ -24,21 +24,23 @@ def dataset(*arguments, **more):
 
 
 def names(samples):
-    return {one.configuration for one in samples}
+    return {sample.configuration for sample in samples}
 
 
-def test_repeats_are_never_parted_and_every_fold_is_held_out_once():
+def test_repeats_stay_together_and_every_fold_is_held_out_once():
     samples = dataset(60, 20, repeats=3).samples
     parts = cross_validation_folds(samples, 5, seed=1)
     assert all(not names(part.fitted) & names(part.held_out) for part in parts)
-    assert sorted(one.run_id for one in samples) == sorted(one.run_id for part in parts for one in part.held_out)
-    assert all({Scale.SCALED_DOWN, Scale.FULL_SCALE} == {one.scale for one in part.held_out} for part in parts)
+    assert sorted(sample.run_id for sample in samples) == sorted(
+        sample.run_id for part in parts for sample in part.held_out
+    )
+    assert all({Scale.SCALED_DOWN, Scale.FULL_SCALE} == {sample.scale for sample in part.held_out} for part in parts)
 
 
-def test_the_test_takes_a_share_of_each_scale_that_has_enough_configurations():
+def test_the_test_set_takes_a_share_of_each_scale_with_enough_configurations():
     samples = dataset(60, 8).samples
     part = hold_out_test_set(samples, 0.2, seed=0)
-    assert {Scale.SCALED_DOWN} == {one.scale for one in part.held_out}
+    assert {Scale.SCALED_DOWN} == {sample.scale for sample in part.held_out}
     assert round(0.2 * len(names(s for s in samples if s.scale is Scale.SCALED_DOWN))) == len(names(part.held_out))
     assert not names(part.fitted) & names(part.held_out)
 
@@ -50,26 +52,26 @@ def test_a_split_depends_on_the_seed_and_not_on_the_order_of_the_runs():
     assert held != names(hold_out_test_set(samples, 0.2, seed=1).held_out)
 
 
-def test_a_bound_is_learned_from_and_never_scored():
+def test_censored_runs_are_fitted_on_and_never_scored():
     runs = [*campaign(20, 0), *(make_run(100 + n, epochs=9 + n, state=JobState.TIMEOUT) for n in range(20))]
     samples = make_dataset(run_records(runs)).dataset.samples
     parts = cross_validation_folds(samples, 4, seed=0)
-    assert not any(one.censored for part in parts for one in part.held_out)
-    assert any(one.censored for one in parts[0].fitted)
-    assert not any(one.censored for one in hold_out_test_set(samples, 0.2, seed=0).held_out)
+    assert not any(sample.censored for part in parts for sample in part.held_out)
+    assert any(sample.censored for sample in parts[0].fitted)
+    assert not any(sample.censored for sample in hold_out_test_set(samples, 0.2, seed=0).held_out)
 
 
-def test_blocked_by_scale_everything_held_out_is_larger_than_all_that_is_fitted():
+def test_extrapolation_splits_hold_out_the_largest_configurations():
     found = dataset(60, 0)
     parts = extrapolation_splits(found.samples, ("epochs", "samples"), (0.5, 0.75))
     assert [part.blocked for part in parts] == [True, True]
     for part in parts:
-        largest = max(log_size(one, ("epochs", "samples")) for one in part.fitted)
-        assert largest < min(log_size(one, ("epochs", "samples")) for one in part.held_out)
+        largest = max(log_size(sample, ("epochs", "samples")) for sample in part.fitted)
+        assert largest < min(log_size(sample, ("epochs", "samples")) for sample in part.held_out)
     assert len(parts[0].fitted) < len(parts[1].fitted)
 
 
-def test_without_a_scale_nothing_can_be_blocked():
+def test_without_scale_features_there_are_no_extrapolation_splits():
     samples = dataset(60, 0).samples
     assert extrapolation_splits(samples, (), (0.5,)) == ()
     assert extrapolation_splits(samples, ("nodes",), (0.5,)) == ()
@@ -81,12 +83,12 @@ def test_thinning_keeps_whole_configurations_and_full_scale_runs_first(most):
     samples = dataset(100, 20, repeats=2).samples
     kept = thin_samples(samples, most, seed=0)
     assert len(kept) <= most + 8
-    assert sum(one.configuration in names(kept) for one in samples) == len(kept)
+    assert sum(sample.configuration in names(kept) for sample in samples) == len(kept)
     full = sum(one.scale is Scale.FULL_SCALE for one in kept)
     assert min(40, most // 2) <= full <= 40
 
 
-def test_a_larger_share_holds_all_of_a_smaller_one_of_both_scales():
+def test_a_larger_share_contains_every_smaller_one_at_both_scales():
     samples = dataset(40, 12).samples
     shares = [names(training_share(samples, share, seed=0)) for share in (0.05, 0.2, 0.5, 1.0)]
     assert all(smaller < larger for smaller, larger in pairwise(shares))

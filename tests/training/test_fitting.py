@@ -17,7 +17,7 @@ def train(runs, quick, **more):
     return train_target(make_dataset(run_records(runs), **more), quick)
 
 
-def test_a_law_learned_from_both_scales_is_within_a_few_percent_on_runs_it_never_saw(built):
+def test_a_scaling_law_fitted_on_both_scales_is_accurate_on_held_out_runs(built):
     _, (elapsed, memory) = built
     assert elapsed.tested["FS"].mape < 5
     assert memory.tested["SD"].mape < 5
@@ -25,14 +25,14 @@ def test_a_law_learned_from_both_scales_is_within_a_few_percent_on_runs_it_never
     assert elapsed.selection.winner.estimator == "scaling_law"
 
 
-def test_the_test_runs_took_part_in_nothing_before(built):
+def test_test_runs_are_not_among_the_validation_runs(built):
     _, (elapsed, _) = built
-    tested = {one.configuration for one in elapsed.test.predicted.samples}
+    tested = {sample.configuration for sample in elapsed.test.predicted.samples}
     assert tested
-    assert not tested & {one.configuration for one in elapsed.validation.predicted.samples}
+    assert not tested & {sample.configuration for sample in elapsed.validation.predicted.samples}
 
 
-def test_intervals_hold_their_points_and_about_nine_of_ten_runs(quick):
+def test_intervals_contain_their_points_and_about_nine_of_ten_runs(quick):
     covered = []
     for seed in range(12):
         done = train(campaign(60, 20, seed=seed, noise=0.03), {"linear": quick["linear"]})
@@ -43,13 +43,13 @@ def test_intervals_hold_their_points_and_about_nine_of_ten_runs(quick):
     assert 0.85 <= np.mean(covered) <= 0.97
 
 
-def test_scaled_down_runs_alone_are_judged_by_extrapolation_and_say_so(quick):
+def test_scaled_down_runs_alone_are_judged_by_extrapolation_with_a_note(quick):
     done = train(campaign(60, 0), quick, scale_features=["epochs", "samples"])
     assert "largest runs" in done.selection.judged_on
     assert any("no full-scale run was made" in note for note in done.notes)
 
 
-def test_a_small_history_says_so_and_has_no_test(quick):
+def test_a_small_history_has_a_note_and_no_test_set(quick):
     done = train([make_run(n, epochs=n + 1, scale=Scale.FULL_SCALE) for n in range(8)], quick)
     assert done.tested == {}
     assert any("the history is small (8 configurations)" in note for note in done.notes)
@@ -66,7 +66,7 @@ def test_a_small_history_has_wider_intervals_than_a_large_one(quick, built):
     assert many.high[0] / many.low[0] < 1.2
 
 
-def test_the_default_targets_are_those_that_every_completed_run_has(quick):
+def test_the_default_targets_are_those_of_every_completed_run(quick):
     assert measured_targets(run_records(campaign(5, 5))) == ("elapsed_s", "host_memory_bytes")
 
 
@@ -77,8 +77,8 @@ def test_the_same_seed_makes_the_same_model(quick, built):
 
 
 @pytest.mark.parametrize("policy", ["mae", "wtm", "pinball", "cost"])
-def test_every_policy_chooses_and_says_why(quick, policy):
+def test_every_policy_chooses_and_gives_its_reason(quick, policy):
     done = train_target(make_dataset(run_records(campaign(40, 12))), {"linear": quick["linear"]}, policy=policy)
     assert done.selection.reason.startswith(done.selection.winner.name)
     if policy == "wtm":
-        assert done.selection.scores[0].upp == min(one.upp for one in done.selection.scores)
+        assert done.selection.scores[0].upp == min(score.upp for score in done.selection.scores)

@@ -1,4 +1,4 @@
-"""HARP is rebuilt as it was published, faults included, so that what is claimed against it is claimed against it."""
+"""HARP is rebuilt as published, with its faults, so that comparisons are fair."""
 
 import numpy as np
 import pytest
@@ -31,7 +31,7 @@ def history(seed=0, small=60, full=16):
 
 
 def values(samples):
-    return [one.value for one in samples]
+    return [sample.value for sample in samples]
 
 
 def test_the_adjustment_is_the_mean_shortfall_to_two_digits():
@@ -42,18 +42,18 @@ def test_the_adjustment_is_the_mean_shortfall_to_two_digits():
 
 def test_three_regressors_four_training_sets_and_two_adjustments_make_24_models():
     small, full = history()
-    names = [one.name for one in build_harp(small + full[:8], full[8:]).models]
+    names = [model.name for model in build_harp(small + full[:8], full[8:]).models]
     assert len(set(names)) == 24
     assert "net SD+75%FS adjusted" in names
 
 
 def named(build, name):
-    return next(one for one in build.models if one.name == name)
+    return next(model for model in build.models if model.name == name)
 
 
-def test_trees_on_scaled_down_runs_alone_know_nothing_longer_than_those():
+def test_trees_fitted_on_scaled_down_runs_predict_nothing_longer():
     small, full = history()
-    full = [one for one in full if one.value > max(values(small))]
+    full = [sample for sample in full if sample.value > max(values(small))]
     tree = named(build_harp(small, full), "tree SD raw")
     assert underprediction(values(full), list(tree.predicted)) == 100.0
 
@@ -62,7 +62,7 @@ def test_without_full_scale_runs_there_is_one_training_set_and_nothing_to_adjust
     small, full = history()
     models = build_harp(small, full).models
     assert len(models) == 6
-    assert {1.0} == {one.adjustment for one in models}
+    assert {1.0} == {model.adjustment for model in models}
 
 
 def test_the_published_policy_is_scored_on_the_test_itself_and_the_clean_one_is_not():
@@ -73,21 +73,23 @@ def test_the_published_policy_is_scored_on_the_test_itself_and_the_clean_one_is_
     assert set(judged_by) <= set(values(full[:8]))
 
 
-def test_the_published_one_drops_long_runs_as_outliers_and_the_clean_one_learns_from_them():
+def test_the_published_build_drops_long_runs_as_outliers_and_the_clean_one_keeps_them():
     small, _ = history(small=40, full=0)
     long = [run(1000, width) for width in (58, 59, 61, 62)]
     asked = [run(1000, 60)]
 
     def tree(*, faithful):
         models = build_harp(small + long, [*asked, *small], faithful=faithful).models
-        found = [one.predicted[0] for one in models if one.name.startswith("tree SD+") and one.name.endswith("raw")]
+        found = [
+            model.predicted[0] for model in models if model.name.startswith("tree SD+") and model.name.endswith("raw")
+        ]
         return max(found, default=0.0)
 
     assert 0.5 * asked[0].value > tree(faithful=True)
     assert asked[0].value == pytest.approx(tree(faithful=False), rel=0.05)
 
 
-def test_what_the_published_one_predicts_for_a_row_depends_on_the_other_rows_of_the_test():
+def test_published_predictions_depend_on_the_other_test_rows():
     small, full = history()
     alone = build_harp(small, full[:1])
     together = build_harp(small, [*full[:1], run(5000, 64, "b")])
@@ -111,7 +113,7 @@ def test_the_same_seed_builds_the_same_models():
     assert all(np.array_equal(a.predicted, b.predicted) for a, b in zip(first.models, again.models, strict=True))
 
 
-def test_runs_that_were_cut_off_are_left_out():
+def test_censored_runs_are_left_out():
     small, full = history()
     cut = [run(5, 5, censored=True, noise=100.0)]
     with_cut, without = (build_harp(rows, full).models[0].predicted for rows in (small + cut, small))

@@ -1,4 +1,4 @@
-"""Read what the measuring kit wrote, here and now, and say what is wrong with a file that it did not write."""
+"""Reading the files of the measuring kit, and errors for other files."""
 
 import json
 
@@ -51,24 +51,24 @@ def test_a_file_is_read_with_its_device_points_and_ops(tmp_path):
         fine.ops[0].op, fine.ops[0].shapes, fine.ops[0].count, fine.ops[0].device_s,
     ) == ("aten::mm", [[4, 8], [8, 2]], 2, 1e-4)  # fmt: skip
     assert (failed.outcome, failed.step_s, failed.memory.censored) == (MeasurementOutcome.OOM, None, True)
-    assert not found.cut
+    assert not found.truncated
 
 
-def test_a_line_cut_by_a_kill_is_left_out_and_said(tmp_path):
+def test_a_line_cut_off_by_a_kill_is_skipped_and_reported(tmp_path):
     found = read_measurements(written(tmp_path, OK, end='\n{"kind": "poi'))
-    assert (len(found.points), found.cut) == (1, True)
+    assert (len(found.points), found.truncated) == (1, True)
 
 
 def test_out_of_memory_is_a_lower_bound_and_not_a_time(tmp_path):
     fine, failed = measured_records(read_measurements(written(tmp_path, OK, OOM)))
     assert (fine.state, failed.state) == (JobState.COMPLETED, JobState.OUT_OF_MEMORY)
-    assert fine.figures == {
+    assert fine.metrics == {
         "step_s": 0.02,
         "gpu_memory_bytes": 2**30,
         "gpu_reserved_bytes": 2**31,
         "step_energy_j": 6.0,
     }
-    assert failed.figures == {"gpu_memory_bytes": 39 * 2**30, "gpu_reserved_bytes": 2**31}
+    assert failed.metrics == {"gpu_memory_bytes": 39 * 2**30, "gpu_reserved_bytes": 2**31}
     assert tuple(failed.features[name] for name in ("model", "batch", "node_device")) == (
         "resnet18",
         512,
@@ -90,7 +90,7 @@ def test_out_of_memory_is_a_lower_bound_and_not_a_time(tmp_path):
         ([{"kind": "point"}], "line 2 of {path} cannot be read: Object missing required field `key`"),
     ],
 )
-def test_a_wrong_line_is_named(rows, says, tmp_path):
+def test_a_wrong_line_is_an_error_naming_it(rows, says, tmp_path):
     path = written(tmp_path, *rows)
     with pytest.raises(InvalidInput) as caught:
         read_measurements(path)
@@ -106,7 +106,7 @@ def test_a_wrong_line_is_named(rows, says, tmp_path):
         ('{"schema": "leadline.measure/1"}\n', "Object missing required field `device`"),
     ],
 )
-def test_a_file_of_anything_else_is_refused(text, says, tmp_path):
+def test_another_kind_of_file_is_refused(text, says, tmp_path):
     path = tmp_path / "other.jsonl"
     path.write_text(text)
     with pytest.raises(InvalidInput) as caught:
@@ -114,13 +114,13 @@ def test_a_file_of_anything_else_is_refused(text, says, tmp_path):
     assert says.format(path=path) in str(caught.value)
 
 
-def test_a_file_that_is_not_there_is_refused(tmp_path):
+def test_a_missing_file_is_refused(tmp_path):
     with pytest.raises(InvalidInput, match="cannot be read: No such file or directory; check the path"):
         read_measurements(tmp_path / "none.jsonl")
 
 
 @pytest.mark.slow
-def test_what_the_kit_writes_here_is_read_whole(tmp_path):
+def test_a_file_that_the_kit_writes_now_is_read_whole(tmp_path):
     pytest.importorskip("torch")
     from leadline.kit.run import MeasureOptions, run_measurements
 

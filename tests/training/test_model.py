@@ -1,4 +1,4 @@
-"""The file of a model: written whole, read back the same, and every damage a sentence."""
+"""The file of a model: written whole, read back the same, and checked for damage."""
 
 import os
 import resource
@@ -32,7 +32,7 @@ def rewrite(path, change):
             archive.writestr(name, content)
 
 
-def test_a_model_read_back_answers_the_same_and_has_the_same_card(path, built):
+def test_a_loaded_model_predicts_the_same_and_has_the_same_card(path, built):
     model = load_model(path)
     assert built[0].card == model.card
     for target in ("elapsed_s", "host_memory_bytes"):
@@ -40,20 +40,20 @@ def test_a_model_read_back_answers_the_same_and_has_the_same_card(path, built):
     assert [one.name for one in path.parent.iterdir()] == ["net.npz"]
 
 
-def test_an_answer_holds_the_truth_between_its_ends(path):
+def test_predicted_intervals_contain_the_truth(path):
     said = load_model(path).predict("elapsed_s", [ROW])
     assert said.low[0] <= walltime_s(30, 50000, 2, "b") <= said.high[0]
     assert said.low[0] < said.point[0] < said.high[0]
     assert said.beyond == [0.0]
 
 
-def test_a_question_far_beyond_what_was_run_has_a_wide_interval_and_a_sentence(path):
+def test_extrapolation_gives_a_wide_interval_and_a_sentence(path):
     model = load_model(path)
     far = {**ROW, "samples": 500_000_000}
     near, wide = model.predict("elapsed_s", [ROW]), model.predict("elapsed_s", [far])
     assert wide.high[0] / wide.low[0] > 1.05 * near.high[0] / near.low[0]
     assert wide.beyond[0] > 1
-    largest = next(one.high for one in model.features if one.name == "samples")
+    largest = next(feature.high for feature in model.features if feature.name == "samples")
     assert (
         f"samples = 5e+08 is {5e8 / largest:.3g} times the largest that was run (1000 to {largest:g})",
     ) == model.beyond(far)
@@ -67,7 +67,7 @@ def test_the_upper_bound_of_a_risk_rises_as_the_risk_falls(path):
     assert sorted(bounds) == bounds
 
 
-def test_another_target_is_unknown(path):
+def test_an_untrained_target_is_an_error(path):
     with pytest.raises(UnknownName, match="this model predicts elapsed_s, host_memory_bytes"):
         load_model(path).predict("unit_s", [ROW])
 
@@ -81,14 +81,14 @@ def test_no_array_of_the_file_needs_pickle(path):
 
 
 @pytest.mark.parametrize("share", [0.001, 0.3, 0.9, 0.999])
-def test_a_file_that_is_cut_short_says_so(path, share):
+def test_a_truncated_file_is_an_error(path, share):
     held = path.read_bytes()
     path.write_bytes(held[: int(share * len(held)) + 2])
     with pytest.raises(InvalidInput, match="cut short or damaged"):
         load_model(path)
 
 
-def test_a_byte_that_changed_is_seen_wherever_it_matters(path, built):
+def test_a_changed_byte_is_detected(path, built):
     held, seen = path.read_bytes(), 0
     for at in range(200, len(held) - 400, len(held) // 12):
         path.write_bytes(held[:at] + bytes([held[at] ^ 0x55]) + held[at + 1 :])
@@ -102,7 +102,7 @@ def test_a_byte_that_changed_is_seen_wherever_it_matters(path, built):
     assert seen >= 8
 
 
-def test_a_figure_changed_on_purpose_is_seen(path):
+def test_a_manipulated_array_is_detected(path):
     def change(members):
         members["card.json"] = members["card.json"].replace(b'"seed": 0', b'"seed": 1')
 
@@ -111,7 +111,7 @@ def test_a_figure_changed_on_purpose_is_seen(path):
         load_model(path)
 
 
-def test_a_model_of_another_version_says_which_and_what_to_do(path):
+def test_a_model_of_another_version_is_an_error_with_a_fix(path):
     def change(members):
         card = msgspec.json.decode(members["card.json"])
         members["card.json"] = msgspec.json.encode(card | {"schema": "leadline.model/9", "leadline": "7.0"})
@@ -121,7 +121,7 @@ def test_a_model_of_another_version_says_which_and_what_to_do(path):
         load_model(path)
 
 
-def test_other_files_are_no_models(path, tmp_path):
+def test_other_files_are_not_models(path, tmp_path):
     np.savez(tmp_path / "other.npz", x=np.zeros(3))
     with pytest.raises(InvalidInput, match=r"other.npz is no model of Leadline"):
         load_model(tmp_path / "other.npz")
@@ -134,7 +134,7 @@ def test_other_files_are_no_models(path, tmp_path):
         load_model(tmp_path)
 
 
-def test_a_model_that_cannot_be_written_leaves_the_old_one_whole(path, built, monkeypatch):
+def test_a_failed_write_keeps_the_old_model(path, built, monkeypatch):
     held = path.read_bytes()
 
     def full(descriptor):
@@ -147,7 +147,7 @@ def test_a_model_that_cannot_be_written_leaves_the_old_one_whole(path, built, mo
     assert [one.name for one in path.parent.iterdir()] == ["net.npz"]
 
 
-def test_asking_needs_neither_scipy_nor_scikit_learn_and_starts_fast(path):
+def test_predicting_needs_neither_scipy_nor_scikit_learn_and_starts_fast(path):
     code = (
         "import sys, time; from pathlib import Path; from leadline.training.model import load_model\n"
         f"rows = [{ROW!r} | {{'samples': 1000 * n + 1000}} for n in range(1000)]\n"

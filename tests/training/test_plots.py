@@ -32,12 +32,12 @@ def test_every_plot_of_every_target_is_written_in_both_formats(straight, tmp_pat
     model, trained = straight
     files = draw_all(model.card, trained, tmp_path / "plots")
     kinds = [f"net-{target}-{kind}" for target in model.targets for kind in ("predicted", "error", "learning")]
-    assert sorted(f"{kind}.{form}" for kind in kinds for form in FORMATS) == sorted(one.name for one in files)
-    assert all(one.stat().st_size > 10_000 for one in files)
+    assert sorted(f"{kind}.{form}" for kind in kinds for form in FORMATS) == sorted(file.name for file in files)
+    assert all(file.stat().st_size > 10_000 for file in files)
     assert files[0].read_bytes().startswith(b"\x89PNG")
 
 
-def test_a_folder_that_cannot_be_written_to_is_a_sentence(straight, tmp_path):
+def test_an_unwritable_folder_is_an_error_with_a_fix(straight, tmp_path):
     (tmp_path / "plots").write_text("a file")
     model, trained = straight
     with pytest.raises(LeadlineError, match="name another with --plots"):

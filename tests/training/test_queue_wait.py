@@ -1,4 +1,4 @@
-"""Waits learned from accountings that a queue with EASY backfilling made."""
+"""Waits learned from the job accounting of a simulated queue with EASY backfilling."""
 
 import heapq
 import math
@@ -76,15 +76,15 @@ def learned(count=600):
 def later(count=600):
     jobs = accounting()
     rows = queue_rows(jobs, range(count, len(jobs)))
-    return learned(count).waits(rows, 0.0), np.array([one.wait_s for one in jobs[count:]])
+    return learned(count).predict_rows(rows, 0.0), np.array([job.wait_s for job in jobs[count:]])
 
 
-def test_waits_of_later_jobs_are_told_better_than_by_the_last_one_and_by_the_median():
+def test_waits_are_predicted_better_than_by_the_last_wait_or_the_median():
     told, true = later()
     jobs = accounting()
-    point = np.array([one.wait_s.point for one in told])
-    last = np.array([one.wait_s for one in jobs[599:-1]])
-    median = np.median([one.wait_s for one in jobs[:600]])
+    point = np.array([sentence.wait_s.point for sentence in told])
+    last = np.array([job.wait_s for job in jobs[599:-1]])
+    median = np.median([job.wait_s for job in jobs[:600]])
 
     def off(guess):
         return np.mean(np.abs(np.log((guess + IMMEDIATE_START_S) / (true + IMMEDIATE_START_S))))
@@ -94,15 +94,15 @@ def test_waits_of_later_jobs_are_told_better_than_by_the_last_one_and_by_the_med
     assert off(point) < 0.5 * off(median)
 
 
-def test_intervals_hold_about_as_many_as_they_say():
+def test_intervals_have_about_their_nominal_coverage():
     told, true = later()
     held = np.mean([one.wait_s.low <= wait <= one.wait_s.high for one, wait in zip(told, true, strict=True)])
     assert 0.85 <= held <= 0.98
 
 
-def test_where_a_wait_may_be_none_all_doubt_is_above_it():
+def test_an_interval_that_begins_at_zero_is_one_sided():
     told, _ = later()
-    ends = {low: [one for one in told if (one.wait_s.low == 0.0) is low] for low in (True, False)}
+    ends = {low: [sentence for sentence in told if (sentence.wait_s.low == 0.0) is low] for low in (True, False)}
     assert min(map(len, ends.values())) > 10
     for without, (before, after) in {True: (35, 36), False: (37, 38)}.items():  # quantiles at (i + ½) ÷ 40
         for one in ends[without]:
@@ -110,22 +110,22 @@ def test_where_a_wait_may_be_none_all_doubt_is_above_it():
             assert least <= one.wait_s.high <= max(most, IMMEDIATE_START_S, one.wait_s.point)
 
 
-def test_a_job_is_said_to_start_at_once_as_often_as_it_does():
+def test_the_probability_of_an_immediate_start_is_calibrated():
     told, true = later()
-    once = np.array([one.at_once for one in told])
+    once = np.array([sentence.at_once for sentence in told])
     assert np.mean(true <= IMMEDIATE_START_S) == pytest.approx(np.mean(once), abs=0.1)
     assert np.mean(true[once > 0.8] <= IMMEDIATE_START_S) > 0.8
     assert np.mean(true[once < 0.2] <= IMMEDIATE_START_S) < 0.2
 
 
-def test_quantiles_ascend_and_the_point_lies_in_its_interval():
+def test_quantiles_ascend_and_the_point_is_in_its_interval():
     told, _ = later()
-    for one in told:
-        assert list(one.quantiles_s) == sorted(one.quantiles_s)
-        assert 0 <= one.wait_s.low <= one.wait_s.point <= one.wait_s.high
+    for sentence in told:
+        assert list(sentence.quantiles_s) == sorted(sentence.quantiles_s)
+        assert 0 <= sentence.wait_s.low <= sentence.wait_s.point <= sentence.wait_s.high
 
 
-def test_what_happened_after_the_accounting_was_read_teaches_nothing():
+def test_later_events_do_not_change_the_model():
     jobs = accounting()
     now_s = jobs[300].submitted_s
     one, other = fit_queue_wait_model(jobs, now_s), fit_queue_wait_model(accounting_at(jobs, now_s), now_s)
@@ -133,31 +133,31 @@ def test_what_happened_after_the_accounting_was_read_teaches_nothing():
         np.testing.assert_array_equal(array, other.dump()[name])
 
 
-def test_a_job_that_is_asked_about_now_is_answered_as_one_that_came_now():
+def test_a_job_submitted_now_is_predicted_like_one_that_arrived_now():
     jobs, model = accounting(), learned()
     asked = jobs[700]
-    told = model.ask(jobs[:700], [asked, jobs[701]], asked.submitted_s)
-    assert model.waits(queue_rows(jobs, [700]), asked.submitted_s)[0] == told[0]
+    told = model.predict(jobs[:700], [asked, jobs[701]], asked.submitted_s)
+    assert model.predict_rows(queue_rows(jobs, [700]), asked.submitted_s)[0] == told[0]
 
 
-def test_waits_are_kept_as_arrays():
+def test_a_restored_model_predicts_the_same_waits():
     model = learned()
     rows = queue_rows(accounting(), range(600, 620))
     same = load_queue_wait_model(model.dump())
-    assert [one.wait_s for one in model.waits(rows, 0.0)] == pytest.approx(
-        [one.wait_s for one in same.waits(rows, 0.0)]
+    assert [one.wait_s for one in model.predict_rows(rows, 0.0)] == pytest.approx(
+        [one.wait_s for one in same.predict_rows(rows, 0.0)]
     )
 
 
-def test_what_the_scheduler_foretold_is_learned_and_believed_as_far_as_it_was_right():
+def test_scheduler_forecasts_are_used_as_far_as_they_were_right():
     jobs = accounting()
     # it knows the wait, but tells three times as much
-    forecasts = {one.id: 3.0 * one.wait_s for one in jobs}
+    forecasts = {job.id: 3.0 * job.wait_s for job in jobs}
     model = fit_queue_wait_model(jobs, jobs[600].submitted_s, forecasts=forecasts)
-    true = np.array([one.wait_s for one in jobs[600:]])
+    true = np.array([job.wait_s for job in jobs[600:]])
 
     def off(rows):
-        point = np.array([one.wait_s.point for one in model.waits(rows, 0.0)])
+        point = np.array([one.wait_s.point for one in model.predict_rows(rows, 0.0)])
         return np.mean(np.abs(np.log((point + IMMEDIATE_START_S) / (true + IMMEDIATE_START_S))))
 
     asked = off(queue_rows(jobs, range(600, len(jobs)), forecasts))
@@ -167,7 +167,7 @@ def test_what_the_scheduler_foretold_is_learned_and_believed_as_far_as_it_was_ri
     assert asked < 0.7 * biased
 
 
-def test_too_few_jobs_teach_nothing():
+def test_too_few_jobs_are_an_error():
     jobs = accounting()
     with pytest.raises(InvalidInput, match="200 jobs that started or more, and this accounting has"):
         fit_queue_wait_model(jobs, jobs[100].submitted_s)
@@ -179,7 +179,7 @@ def test_waits_of_another_version_are_refused():
         load_queue_wait_model(state)
 
 
-def test_the_rest_of_a_wait_is_held_by_its_interval_too():
+def test_intervals_hold_for_jobs_that_already_wait():
     told, true = later()
     held = []
     for one, wait_s in zip(told, true, strict=True):

@@ -11,7 +11,7 @@ from leadline.estimators.tabular.registry import ESTIMATORS, Ensemble
 from leadline.training.candidate_race import task_runner
 from leadline.training.cross_validation import (
     ModelCandidate,
-    TrainingSet,
+    TrainingRuns,
     cross_validation_folds,
     extrapolation_splits,
     fitting_samples,
@@ -59,101 +59,101 @@ def dataset():
 
 
 def recipes(dataset, **factors):
-    truth = {one.configuration: one.value for one in dataset.samples}
+    truth = {sample.configuration: sample.value for sample in dataset.samples}
     return {name: Constant(name, factor, truth) for name, factor in factors.items()}
 
 
 def test_the_training_sets_are_those_that_the_scales_allow(dataset):
-    assert training_sets(dataset.samples) == (TrainingSet.SCALED_DOWN, TrainingSet.BOTH, TrainingSet.UP_SAMPLED)
-    assert training_sets(dataset.at(Scale.FULL_SCALE)) == (TrainingSet.ALL,)
+    assert training_sets(dataset.samples) == (TrainingRuns.SCALED_DOWN, TrainingRuns.BOTH, TrainingRuns.UP_SAMPLED)
+    assert training_sets(dataset.at(Scale.FULL_SCALE)) == (TrainingRuns.ALL,)
     as_many = (*dataset.at(Scale.FULL_SCALE), *dataset.at(Scale.SCALED_DOWN)[:12])
-    assert training_sets(as_many) == (TrainingSet.SCALED_DOWN, TrainingSet.BOTH)
+    assert training_sets(as_many) == (TrainingRuns.SCALED_DOWN, TrainingRuns.BOTH)
 
 
 def test_an_up_sampled_set_has_as_many_full_scale_runs_as_scaled_down_ones_and_all_of_them(dataset):
-    chosen = fitting_samples(dataset.samples, TrainingSet.UP_SAMPLED, seed=3)
+    chosen = fitting_samples(dataset.samples, TrainingRuns.UP_SAMPLED, seed=3)
     full = [one for one in chosen if one.scale is Scale.FULL_SCALE]
     assert 40 == len(full) == len(chosen) - len(full)
-    assert {one.run_id for one in dataset.at(Scale.FULL_SCALE)} == {one.run_id for one in full}
-    assert chosen == fitting_samples(dataset.samples, TrainingSet.UP_SAMPLED, seed=3)
-    only = fitting_samples(dataset.samples, TrainingSet.SCALED_DOWN, seed=3)
+    assert {one.run_id for one in dataset.at(Scale.FULL_SCALE)} == {sample.run_id for sample in full}
+    assert chosen == fitting_samples(dataset.samples, TrainingRuns.UP_SAMPLED, seed=3)
+    only = fitting_samples(dataset.samples, TrainingRuns.SCALED_DOWN, seed=3)
     assert {Scale.SCALED_DOWN} == {one.scale for one in only}
 
 
-def test_the_adjustment_is_the_mean_relative_error_of_what_was_under_predicted():
+def test_the_adjustment_is_the_mean_relative_error_of_under_predicted_runs():
     assert harp_adjustment(np.array([10.0, 10.0, 10.0]), np.array([8.0, 6.0, 20.0])) == 1.3
     assert harp_adjustment(np.array([10.0]), np.array([10.0])) == 1.0
 
 
-def test_mae_takes_the_closest_and_wtm_the_one_that_is_never_short(dataset):
+def test_mae_chooses_the_closest_and_wtm_the_one_never_too_short(dataset):
     tried = recipes(dataset, short=0.99, long=1.10)
     parts = cross_validation_folds(dataset.samples, 4, seed=0)
     chosen = select_candidate(parts, tried, "mape")
     # adjusted, the short one is 1.01 times as long: as close, to a hundredth
     assert chosen.winner.estimator == "short"
     chosen = select_candidate(parts, recipes(dataset, short=0.8, long=1.1), "wtm")
-    assert ModelCandidate("short", TrainingSet.SCALED_DOWN) != chosen.winner
+    assert ModelCandidate("short", TrainingRuns.SCALED_DOWN) != chosen.winner
     assert chosen.scores[0].upp == 0
     assert "0 % under-predicted" in chosen.reason
     assert "the next" in chosen.reason
 
 
-def test_judged_are_the_full_scale_runs_where_there_are_any(dataset):
+def test_full_scale_runs_decide_where_there_are_any(dataset):
     chosen = select_candidate(cross_validation_folds(dataset.samples, 4, seed=0), recipes(dataset, one=1.2), "mape")
-    assert chosen.judged_on == "12 full-scale runs that its fits did not see"
-    assert [pytest.approx(one.mape) for one in chosen.scores if not one.candidate.adjusted] == [20.0] * 3
+    assert chosen.judged_on == "12 held-out full-scale runs"
+    assert [pytest.approx(score.mape) for score in chosen.scores if not score.candidate.adjusted] == [20.0] * 3
     down = dataset.at(Scale.SCALED_DOWN)
     parts = extrapolation_splits(down, dataset.scale_features, (0.5, 0.75))
     chosen = select_candidate(parts, recipes(dataset, one=1.2), "mape")
-    assert f"the {sum(len(part.held_out) for part in parts)} largest runs, by fits on smaller ones" == chosen.judged_on
+    assert chosen.judged_on == f"the {sum(len(part.held_out) for part in parts)} largest runs, by fits on smaller ones"
 
 
-def test_no_fit_ever_sees_a_configuration_that_it_predicts(dataset):
+def test_no_fit_contains_a_configuration_that_it_predicts(dataset):
     tried = recipes(dataset, one=1.0)
     parts = cross_validation_folds(dataset.samples, 4, seed=0)
     select_candidate(parts, tried, "mae")
     for number, seen in enumerate(tried["one"].seen):
-        held = {one.configuration for one in parts[number // 3].held_out}
+        held = {sample.configuration for sample in parts[number // 3].held_out}
         assert not held & {one.configuration for one in seen}
 
 
-def test_what_cannot_be_fitted_is_listed_with_its_reason_and_never_wins(dataset):
+def test_an_unfittable_candidate_is_listed_with_its_reason_and_never_wins(dataset):
     tried = {"refusing": Refusing(), "singular": Singular(), **recipes(dataset, one=1.5)}
     chosen = select_candidate(cross_validation_folds(dataset.samples, 4, seed=0), tried, "cost")
     assert chosen.winner.estimator == "one"
     assert {"refusing needs 1000 samples", "Matrix is not positive definite"} == {
-        one.why_not for one in chosen.scores if one.why_not
+        score.why_not for score in chosen.scores if score.why_not
     }
     with pytest.raises(InvalidInput, match=r"no estimator can be fitted .* needs 1000"):
         select_candidate(cross_validation_folds(dataset.samples, 4, seed=0), {"refusing": Refusing()}, "mae")
 
 
-def test_one_that_is_far_worse_than_the_best_is_given_up_once_enough_runs_were_judged(dataset):
+def test_a_candidate_far_behind_is_dropped_once_enough_runs_were_judged(dataset):
     tried = recipes(dataset, good=1.05, bad=3.0)
     chosen = select_candidate(cross_validation_folds(dataset.samples, 4, seed=0), tried, "mape")
     assert chosen.winner.estimator == "good"
     assert (len(tried["good"].seen), len(tried["bad"].seen)) == (12, 9)
-    why = {one.candidate.estimator: one.why_not for one in chosen.scores if one.why_not}
-    assert why == {"bad": "given up: 23 times as far off as the best"}
+    why = {score.candidate.estimator: score.why_not for score in chosen.scores if score.why_not}
+    assert why == {"bad": "dropped: its error is 23 times the best one's"}
     assert pytest.approx(chosen.scores[-1].mape) == 200
 
 
-def test_the_upper_bound_and_not_the_point_is_judged_by_cost_and_pinball(dataset):
+def test_cost_and_pinball_score_the_upper_bound_instead_of_the_point(dataset):
     """A constant factor is taken out of the bound, so that all candidates ask for the same."""
     for policy in ("pinball", "cost"):
         chosen = select_candidate(
             cross_validation_folds(dataset.samples, 4, seed=0), recipes(dataset, half=0.8, twice=1.3), policy
         )
-        figures = [one.policy[0] for one in chosen.scores if not one.candidate.adjusted]
+        figures = [score.policy[0] for score in chosen.scores if not score.candidate.adjusted]
         assert max(figures) == pytest.approx(min(figures), abs=1e-9)
 
 
-def test_a_policy_that_is_not_known_names_those_that_are(dataset):
+def test_an_unknown_policy_error_suggests_a_known_one(dataset):
     with pytest.raises(UnknownName, match="did you mean 'mae'"):
         select_candidate(cross_validation_folds(dataset.samples, 4, seed=0), recipes(dataset, one=1.0), "mea")
 
 
-def test_by_few_full_scale_runs_extrapolations_are_judged_too_and_fewer_candidates(dataset):
+def test_with_few_full_scale_runs_extrapolations_count_and_fewer_candidates_compete(dataset):
     down = dataset.at(Scale.SCALED_DOWN)
     beyond = extrapolation_splits(down, dataset.scale_features, (0.5, 0.75))
     tried = recipes(dataset, good=1.05, fair=1.2, bad=3.0)
@@ -161,19 +161,19 @@ def test_by_few_full_scale_runs_extrapolations_are_judged_too_and_fewer_candidat
         cross_validation_folds(dataset.samples, 4, seed=0), tried, "mape", few=True, extrapolations=beyond
     )
     assert chosen.winner.estimator == "good"
-    assert {TrainingSet.BOTH} == {one.candidate.training_set for one in chosen.scores}
-    assert not any(one.candidate.adjusted for one in chosen.scores)
+    assert {TrainingRuns.BOTH} == {score.candidate.training_set for score in chosen.scores}
+    assert not any(score.candidate.adjusted for score in chosen.scores)
     assert len(tried["bad"].seen) == len(beyond)  # given up before the folds
     assert len(tried["good"].seen) == len(beyond) + 4
     held = sum(len(part.held_out) for part in beyond)
     assert f"and {held} predictions of larger runs from smaller ones" in chosen.judged_on
 
 
-def test_the_errors_that_intervals_are_made_of_are_of_candidates_chosen_without_them(dataset):
+def test_each_fold_is_predicted_by_the_candidate_chosen_without_it(dataset):
     """Each of two is right on half of the folds: whichever wins, what it says of the other half counts."""
     parts = cross_validation_folds(dataset.samples, 4, seed=0)
-    truth = {one.configuration: one.value for one in dataset.samples}
-    off = {one.configuration: number for number, part in enumerate(parts) for one in part.held_out}
+    truth = {sample.configuration: sample.value for sample in dataset.samples}
+    off = {sample.configuration: number for number, part in enumerate(parts) for sample in part.held_out}
     tried = {}
     for name, mine in (("first", (0, 1)), ("second", (2, 3))):
         wrong = {key: value * (1.0 if off[key] in mine else 1.3) for key, value in truth.items()}
@@ -183,17 +183,17 @@ def test_the_errors_that_intervals_are_made_of_are_of_candidates_chosen_without_
     assert ratio == pytest.approx(np.full(len(ratio), 1.3), rel=0.01)
 
 
-def test_an_ensemble_says_what_its_members_said_and_is_not_fitted_again(dataset):
+def test_an_ensemble_takes_the_median_of_its_members_without_a_fit(dataset):
     recipe = Ensemble("both", tuple(recipes(dataset, low=0.95, high=1.06, middle=1.0).values()))
-    tried = {one.name: one for one in recipe.members} | {"both": recipe}
+    tried = {member.name: member for member in recipe.members} | {"both": recipe}
     parts = cross_validation_folds(dataset.samples, 4, seed=0)
     chosen = select_candidate(parts, tried, "mape")
-    both = [one for one in chosen.scores if one.candidate.estimator == "both" and not one.candidate.adjusted]
+    both = [score for score in chosen.scores if score.candidate.estimator == "both" and not score.candidate.adjusted]
     assert [0.0] * len(both) == [pytest.approx(one.mape, abs=1e-9) for one in both]
     assert len(recipe.members[0].seen) == 3 * len(parts)
 
 
-def test_where_only_smaller_runs_judge_an_ensemble_that_is_hardly_worse_is_taken():
+def test_an_ensemble_is_preferred_where_only_extrapolations_decide():
     small = make_dataset(run_records(campaign(40, 0)), scale_features=("epochs",)).dataset
     members = recipes(small, low=0.9, high=1.105, higher=1.12)
     tried = members | {"both": Ensemble("both", tuple(members.values()))}
@@ -208,7 +208,7 @@ def test_where_only_smaller_runs_judge_an_ensemble_that_is_hardly_worse_is_taken
     assert select_candidate(cross_validation_folds(small.samples, 4, seed=0), tried, "mape").winner.estimator == "low"
 
 
-def test_where_few_full_scale_runs_judge_an_ensemble_that_is_hardly_worse_is_taken_too():
+def test_an_ensemble_is_preferred_where_few_full_scale_runs_decide():
     dataset = make_dataset(run_records(campaign(40, 6)), scale_features=("epochs",)).dataset
     beyond = extrapolation_splits(dataset.at(Scale.SCALED_DOWN), ("epochs",), (0.5, 0.75))
     members = recipes(dataset, low=0.9, high=1.105, higher=1.12)
@@ -222,19 +222,23 @@ def test_several_processes_choose_as_one_does(dataset):
     few = {name: ESTIMATORS[name] for name in ("linear", "tree")}
     parts = cross_validation_folds(dataset.samples, 3, seed=0)
     alone, together = select_candidate(parts, few, "mape"), select_candidate(parts, few, "mape", run=task_runner(2))
-    assert [(one.candidate, one.mape) for one in alone.scores] == [(one.candidate, one.mape) for one in together.scores]
+    assert [(score.candidate, score.mape) for score in alone.scores] == [
+        (score.candidate, score.mape) for score in together.scores
+    ]
 
 
-def test_none_is_given_up_for_the_few_runs_of_one_fold():
+def test_no_candidate_is_dropped_for_a_few_runs_of_one_fold():
     few = make_dataset(run_records(campaign(40, 5))).dataset
     chosen = select_candidate(cross_validation_folds(few.samples, 5, seed=0), recipes(few, good=1.05, bad=3.0), "mape")
-    assert not [one for one in chosen.scores if one.why_not]
+    assert not [score for score in chosen.scores if score.why_not]
 
 
-def test_an_ensemble_of_which_a_member_is_not_compared_is_that_of_the_others(dataset):
+def test_an_ensemble_ignores_members_outside_the_comparison(dataset):
     members = recipes(dataset, low=0.95, high=1.06, middle=1.0)
     recipe = Ensemble("all", (*members.values(), *recipes(dataset, absent=9.0).values()))
     parts = cross_validation_folds(dataset.samples, 4, seed=0)
     chosen = select_candidate(parts, {**members, "all": recipe}, "mape")
     assert recipe.members[-1].seen == []
-    assert pytest.approx(min(one.mape for one in chosen.scores if one.candidate.estimator == "all"), abs=1e-9) == 0.0
+    assert (
+        pytest.approx(min(score.mape for score in chosen.scores if score.candidate.estimator == "all"), abs=1e-9) == 0.0
+    )

@@ -1,4 +1,4 @@
-"""What Leadline ships is whole, small, quick to load, and chosen by what its card says."""
+"""The shipped models are complete, small, fast to load, and chosen by the errors on their card."""
 
 import json
 import re
@@ -62,19 +62,19 @@ def device(name):
     return TomlCatalog().device(name)
 
 
-def test_the_card_says_what_was_learned_and_how_far_off_it_was():
+def test_the_card_lists_the_training_data_and_errors():
     card = shipped_estimators_card()
     assert card.schema == "leadline.shipped/1"
-    assert {*NAMES, SweptKernels.name} == set(card.learned_from) == {one.estimator for one in card.records}
-    for one in card.records:
-        assert 0 < one.error < one.within * 1.2
-        assert one.steps >= 8
-        assert one.devices
-        assert one.source
+    assert {*NAMES, SweptKernels.name} == set(card.learned_from) == {record.estimator for record in card.records}
+    for record in card.records:
+        assert 0 < record.error < record.within * 1.2
+        assert record.steps >= 8
+        assert record.devices
+        assert record.source
 
 
 def test_no_group_has_two_records_of_one_estimator():
-    keys = [(one.estimator, one.group, one.known) for one in shipped_estimators_card().records]
+    keys = [(record.estimator, record.group, record.known) for record in shipped_estimators_card().records]
     assert len(keys) == len(set(keys))
 
 
@@ -88,11 +88,11 @@ def test_no_group_has_two_records_of_one_estimator():
     ],
     ids=str,
 )
-def test_each_group_has_the_estimator_that_was_least_off(group, knowing, first):
+def test_each_group_gets_the_most_accurate_estimator(group, knowing, first):
     assert first == rank_estimators(shipped_estimators_card().records, group, NAMES, knowing)[0].estimator
 
 
-def test_a_transformer_in_single_precision_is_priced_by_learned_kernels(job):
+def test_a_transformer_in_single_precision_uses_learned_kernels(job):
     model = select_kernels(device("A100 PCIe 40GB"), job())
     assert (LearnedKernels.name, Tier.LEARNED) == (model.name, model.tier)
     assert "priced by the learned kernels: " in model.reasons[0]
@@ -102,7 +102,7 @@ def test_a_transformer_in_single_precision_is_priced_by_learned_kernels(job):
     )
 
 
-def test_what_no_step_was_measured_of_has_an_assumed_range(job):
+def test_a_group_without_measured_steps_has_an_assumed_interval(job):
     traced = job()
     plain = replace(traced.step, ops=tuple(op for op in traced.step.ops if op.kind.value == "gemm"))
     model = select_kernels(device("A100 PCIe 40GB"), TracedJob(plain))
@@ -113,12 +113,14 @@ def test_what_no_step_was_measured_of_has_an_assumed_range(job):
     assert RooflineKernels.spread == model.spread_of(plain)
 
 
-def test_what_is_no_gpu_is_priced_by_its_figures(job):
-    cpu = next(one for one in TomlCatalog().devices() if one.kind is DeviceKind.CPU and one.memory_bytes_per_s)
+def test_a_cpu_is_estimated_from_its_specifications(job):
+    cpu = next(
+        device for device in TomlCatalog().devices() if device.kind is DeviceKind.CPU and device.memory_bytes_per_s
+    )
     assert select_kernels(cpu, job()).reasons == ()
 
 
-def test_an_estimator_that_refuses_is_passed_over_and_the_reason_is_told():
+def test_an_estimator_that_does_not_apply_is_skipped_with_the_reason():
     spec = TensorSpec((8, 64, 32, 32), "float16")
     sizes = {"n": 8, "c": 64, "k": 64, "h": 32, "w": 32, "r": 3, "s": 3, "groups": 1, "stride": 1}
     conv = Op("aten.convolution", OpKind.CONV, Stage.FORWARD, "float16", 6e8, 1e6, 1e6, (spec,), (spec,), sizes)
@@ -129,7 +131,7 @@ def test_an_estimator_that_refuses_is_passed_over_and_the_reason_is_told():
     assert "kernels of which no step was learned (embedding)" in model.reasons[1]
 
 
-def test_states_are_loaded_once_and_small():
+def test_states_are_small_and_loaded_once():
     assert shipped_op_utilization() is shipped_op_utilization()
     assert len(shipped_op_utilization().laws) >= 8
     assert len(shipped_kernels().laws) >= 5
@@ -165,7 +167,7 @@ def relu(size, sources=()):
               (spec,), sources=sources)  # fmt: skip
 
 
-def test_the_shipped_network_prices_a_graph_near_its_bandwidth():
+def test_the_shipped_network_estimates_a_graph_near_its_bandwidth():
     pytest.importorskip("onnxruntime")
     graph = [relu(64), relu(128, (0,)), relu(256, (1,))]
     moved = sum(op.bytes_read + op.bytes_written for op in graph)
@@ -176,25 +178,25 @@ def test_the_shipped_network_prices_a_graph_near_its_bandwidth():
 def test_a_step_twice_as_wide_takes_about_twice_as_long():
     pytest.importorskip("onnxruntime")
     told = shipped_network().price([[relu(256)], [relu(512)]], DEVICE, NetworkSetting("infer", "nchw", 240))
-    assert pytest.approx(2.0, rel=0.25) == told[1] / told[0]
+    assert told[1] / told[0] == pytest.approx(2.0, rel=0.25)
 
 
-def test_the_card_says_how_far_off_the_network_is_on_families_it_had_not_seen():
+def test_the_network_card_has_the_errors_on_held_out_families():
     card = shipped_network_card()
-    assert {"RTX 3090", "RTX 4090"} == set(card.devices)
+    assert set(card.devices) == {"RTX 3090", "RTX 4090"}
     assert set(card.errors) == set(card.law)
-    assert all(0 < one["median"] < one["mape"] < one["p90"] for one in card.errors.values())
-    assert sum(one["n"] for one in card.errors.values()) == card.rows
+    assert all(0 < value["median"] < value["mape"] < value["p90"] for value in card.errors.values())
+    assert sum(value["n"] for value in card.errors.values()) == card.rows
 
 
-def test_a_file_that_is_no_onnx_model_is_refused(tmp_path):
+def test_a_file_that_is_not_onnx_is_refused(tmp_path):
     pytest.importorskip("onnxruntime")
     (tmp_path / "x.onnx").write_bytes(b"not a network")
     with pytest.raises(InvalidInput, match=r"x\.onnx is not an ONNX model"):
         read_network(tmp_path / "x.onnx")
 
 
-def test_a_file_that_is_not_there_is_named(tmp_path):
+def test_a_missing_network_file_is_an_error(tmp_path):
     with pytest.raises(InvalidInput, match="No such file or directory"):
         read_network(tmp_path / "absent.onnx")
 

@@ -1,4 +1,4 @@
-"""Intervals of training steps: those within what was learned, and those beyond it."""
+"""Training steps of transformers: intervals inside and outside the training data."""
 
 import json
 from dataclasses import replace
@@ -73,24 +73,24 @@ def half(model, one):
     return float(np.log(high[0] / point[0])) / float(model.law.predict([one]).spread[0])
 
 
-def test_errors_of_extrapolations_speak_for_steps_beyond_and_no_others(law):
+def test_errors_of_extrapolations_apply_to_extrapolated_steps_only(law):
     model = StepModel(law, {ALL: scores(2.0), ALL + BEYOND: scores(0.5)})
-    assert pytest.approx(2.0) == half(model, WITHIN)
-    assert pytest.approx(0.5) == half(model, OUTSIDE)
+    assert half(model, WITHIN) == pytest.approx(2.0)
+    assert half(model, OUTSIDE) == pytest.approx(0.5)
 
 
-def test_scores_of_the_own_generation_come_before_those_of_all(law):
+def test_scores_of_the_same_generation_come_first(law):
     own = gpu_generation(A100)
     model = StepModel(law, {ALL: scores(2.0), ALL + BEYOND: scores(0.5), own: scores(3.0), own + BEYOND: scores(4.0)})
-    assert pytest.approx(3.0) == half(model, WITHIN)
-    assert pytest.approx(4.0) == half(model, OUTSIDE)
+    assert half(model, WITHIN) == pytest.approx(3.0)
+    assert half(model, OUTSIDE) == pytest.approx(4.0)
 
 
-def test_a_model_without_extrapolations_answers_beyond_by_all_its_scores(law):
-    assert pytest.approx(2.0) == half(StepModel(law, {ALL: scores(2.0)}), OUTSIDE)
+def test_without_extrapolations_all_scores_apply_outside_the_range(law):
+    assert half(StepModel(law, {ALL: scores(2.0)}), OUTSIDE) == pytest.approx(2.0)
 
 
-def test_extrapolations_that_were_tried_are_kept_apart_and_come_back_as_they_were():
+def test_scores_of_extrapolations_are_separate_and_survive_saving():
     gpus, length = (np.array([getattr(one, name) for one in STEPS]) for name in ("gpus", "sequence"))
     tries = [(gpus <= 8, gpus > 8), (length <= 512, length > 512)]
     seconds = SECONDS * np.exp(np.random.default_rng(0).normal(0, 0.02, len(STEPS)))
@@ -99,7 +99,7 @@ def test_extrapolations_that_were_tried_are_kept_apart_and_come_back_as_they_wer
     assert len(model.scores[ALL + BEYOND].scores) >= 36
     again = load_step_model(model.dump())
     for one in (WITHIN, OUTSIDE):
-        assert pytest.approx(half(model, one)) == half(again, one)
+        assert half(again, one) == pytest.approx(half(model, one))
 
 
 CATALOG = TomlCatalog()
@@ -149,17 +149,17 @@ def llama(width, inner, heads, layers, kv_heads):
     ],
     ids=["7B", "13B", "34B", "70B"],
 )
-def test_llamas_train_as_fast_as_another_team_published(asked, config, batch, again, published, within):
+def test_llama_steps_match_published_times(asked, config, batch, again, published, within):
     """Tokens a second and GPU on 128 A100s, 400 Gb/s a node, 4,096 tokens (fms-fsdp, its README).
 
     The two smaller ones were sharded within nodes alone, which hides more. None of these was learned from.
     """
     told = asked(config, gpus=128, batch=batch, checkpointing=again, network="1x 400 Gb/s").step_s
-    assert pytest.approx(published, rel=within) == batch * 4096 / told.point
+    assert batch * 4096 / told.point == pytest.approx(published, rel=within)
     assert batch * 4096 / told.high < published < batch * 4096 / told.low
 
 
-def test_half_of_the_peak_is_reached_where_the_table_has_it(asked):
+def test_utilization_matches_the_published_table(asked):
     """The sizes of MPT-7B on 8 A100s, which llm-foundry's table has at about half of the peak."""
     told = asked(NEOX_7B, A100_80GB, 8, batch=8, sequence=2048, checkpointing=True, precision=Precision.AMP_BF16)
     utilisation = 6 * 6.6e9 * 8 * 2048 * (1 + 2048 / (6 * 4096)) / told.step_s.point / 312e12
@@ -180,16 +180,16 @@ def test_a_trace_of_recomputation_has_as_many_layers_as_one_without(asked):
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
-        ({"gpus": 10**6}, "GPUs (1e+06) lie 1.95e+03 times beyond the largest learned from (512), and the interval is"),
-        ({"device": "RTX 4090"}, "no step on Ada 8.9 was learned from"),
-        ({"config": {**LLAMA_7B, "num_key_value_heads": 8}}, "the blocks' sizes are not those"),
+        ({"gpus": 10**6}, "extrapolating: GPUs (1e+06), 1.95e+03 times above the largest in the training data (512)"),
+        ({"device": "RTX 4090"}, "extrapolating: no step on Ada 8.9 is in the training data"),
+        ({"config": {**LLAMA_7B, "num_key_value_heads": 8}}, "the block sizes differ from those"),
     ],
 )
-def test_what_was_not_learned_from_widens_the_interval_and_is_said(asked, changes, told):
+def test_extrapolation_widens_the_interval_with_a_sentence(asked, changes, told):
     near, far = asked(), asked(**changes)
     assert far.step_s.high / far.step_s.low > 1.05 * near.step_s.high / near.step_s.low
-    assert any(told in one for one in far.sentences)
-    assert not any(told in one for one in near.sentences)
+    assert any(told in sentence for sentence in far.sentences)
+    assert not any(told in sentence for sentence in near.sentences)
 
 
 @pytest.mark.parametrize(
@@ -208,32 +208,32 @@ def test_what_was_not_learned_from_widens_the_interval_and_is_said(asked, change
         ({"phase": Phase.INFERENCE}, "nothing of inference"),
     ],
 )
-def test_what_the_law_cannot_tell_is_refused_with_the_reason(asked, changes, reason):
+def test_unsupported_models_are_refused_with_the_reason(asked, changes, reason):
     with pytest.raises(InvalidInput, match=reason):
         asked(**changes)
 
 
-def test_a_network_that_nobody_named_is_taken_and_said(asked):
+def test_an_assumed_network_is_reported(asked):
     named, unnamed = asked(), asked(network=None)
     assert named.step_s.point < unnamed.step_s.point
     assert "64 GPUs are taken to be 8 nodes on a network of 100 Gb/s each, as none was named" in unnamed.sentences
 
 
-def test_what_is_left_open_is_as_the_loop_of_the_job_has_it(asked):
+def test_unset_options_follow_the_training_loop(asked):
     """Where nobody says, a configuration is trained in bf16."""
     assert asked().step_s == asked(precision=None).step_s
 
 
-def test_the_optimizer_of_a_trace_does_not_change_what_is_read_off_it(asked):
+def test_the_optimizer_of_a_trace_does_not_change_the_step(asked):
     adam, lion = (asked(optimizer=one).step_s.point for one in (Optimizer.ADAMW, Optimizer.LION))
     assert adam == lion
 
 
-def test_the_card_says_how_far_off_it_was_and_what_is_out_of_range():
+def test_the_step_model_card_has_errors_and_limits():
     card, model = shipped_step_model_card(), shipped_step_model()
     assert card.rows == 216
     assert {"64 and more GPUs from fewer", "H100 from A100", "random by configuration"} <= set(card.errors)
-    assert all(0 < one["median"] <= one["mape"] < 5 for one in card.errors.values())
+    assert all(0 < value["median"] <= value["mape"] < 5 for value in card.errors.values())
     assert set(card.errors) == set(card.coverage)
     assert card.ranges["GPUs"] == (8.0, 512.0)
     assert set(model.law.generations) == {"Ampere 8.0", "Hopper 9.0"}
@@ -242,7 +242,7 @@ def test_the_card_says_how_far_off_it_was_and_what_is_out_of_range():
     assert card.limits
 
 
-def test_the_state_comes_back_as_it_was_written(tmp_path):
+def test_a_written_step_model_is_read_back_the_same(tmp_path):
     write_step_model(tmp_path, shipped_step_model(), shipped_step_model_card())
     again = read_step_model((tmp_path / "llm_training.npz").read_bytes(), "again")
     assert shipped_step_model().law.theta.tolist() == again.law.theta.tolist()
@@ -252,6 +252,6 @@ def test_the_state_comes_back_as_it_was_written(tmp_path):
 
 
 @pytest.mark.parametrize("content", [b"", b"not a state", b"PK\x03\x04 cut off"])
-def test_what_is_no_state_is_refused(content):
+def test_another_file_is_not_a_step_model(content):
     with pytest.raises(InvalidInput, match="x holds no model of training steps"):
         read_step_model(content, "x")

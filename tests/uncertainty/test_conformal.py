@@ -1,4 +1,4 @@
-"""Bounds are checked against what theory promises of them, not against what they once were."""
+"""Conformal bounds have the coverage that theory promises."""
 
 import numpy as np
 import pytest
@@ -31,7 +31,7 @@ def share_within(draw, n_calibration, n_test, bound):
 
 @pytest.mark.parametrize("draw", [normal, skewed])
 @pytest.mark.parametrize("n", [19, 60])
-def test_exchangeable_errors_are_covered_as_often_as_promised(draw, n):
+def test_exchangeable_errors_have_the_nominal_coverage(draw, n):
     def within(calibration, measured):
         low, high = calibration.interval(np.ones(1), [np.nan], [0.0], "", 0.8)
         return (low <= measured) & (measured <= high)
@@ -79,7 +79,7 @@ def test_the_rank_is_that_of_a_finite_sample():
     assert pytest.approx(np.log(calibration.interval(np.ones(1), [np.nan], [0.0], "", 0.9)[0][0])) == 0.01
 
 
-def test_where_the_rank_is_beyond_the_sample_students_t_stands_in():
+def test_students_t_is_used_where_the_rank_exceeds_the_sample():
     errors = np.asarray([-0.1, 0.1, -0.1, 0.1])
     calibration = calibrate(Residuals.of(np.exp(errors), np.ones(4)))
     expected = 0.1 * t.ppf(0.95, 4)
@@ -88,7 +88,7 @@ def test_where_the_rank_is_beyond_the_sample_students_t_stands_in():
     assert pytest.approx(low[0] * high[0]) == 1.0
 
 
-def test_each_scale_has_errors_of_its_own():
+def test_each_scale_has_its_own_errors():
     errors = np.concatenate([normal(100, 0, 0.5), normal(100, 1, 0.05)])
     calibration = calibrate(Residuals.of(errors, np.ones(200), scale=["SD"] * 100 + ["FS"] * 100))
     small, large = calibration.upper(np.ones(2), [np.nan] * 2, [0.0] * 2, ["SD", "FS"], 0.05)
@@ -106,12 +106,12 @@ def few_at_full_scale(errors, *, held_out=0.3):
     return calibrate(Residuals.joined(*parts)).upper(np.ones(1), [np.nan], [0.0], "FS", 0.05)[0]
 
 
-def test_small_runs_alone_do_not_speak_for_large_ones():
+def test_errors_of_small_runs_do_not_apply_to_large_ones():
     assert few_at_full_scale([]) > np.exp(0.3 * t.ppf(0.95, 4) * 0.99)
     assert few_at_full_scale([], held_out=0.05) < few_at_full_scale([], held_out=0.3)
 
 
-def test_each_full_scale_run_weighs_against_what_was_thought_before():
+def test_each_full_scale_run_outweighs_part_of_the_prior():
     widths = [few_at_full_scale(np.asarray([-0.03, 0.03, -0.03, 0.03, 0.03, -0.03][:n])) for n in (0, 2, 4, 6)]
     assert sorted(widths, reverse=True) == widths
     assert few_at_full_scale(np.asarray([0.6, 0.5])) > few_at_full_scale([])
@@ -132,7 +132,7 @@ def test_a_row_far_outside_what_was_fitted_has_a_wider_interval():
     assert np.isfinite(bounds).all()
 
 
-def test_errors_that_grow_beyond_the_fitted_range_widen_what_lies_beyond():
+def test_errors_that_grow_outside_the_range_widen_extrapolations():
     def bound(sigma):
         near = Residuals.of(normal(60, 0, 0.05), np.ones(60))
         far = Residuals.of(normal(40, 1, sigma), np.ones(40), beyond=np.full(40, 0.5), blocked=True)
@@ -141,7 +141,7 @@ def test_errors_that_grow_beyond_the_fitted_range_widen_what_lies_beyond():
     assert bound(0.05) < bound(0.15) < bound(0.45)
 
 
-def test_a_spread_that_tells_sure_from_unsure_is_believed_and_noise_is_not():
+def test_an_informative_spread_is_used_and_a_noisy_one_ignored():
     rng = np.random.default_rng(3)
     spread = np.where(np.arange(200) % 2, 0.02, 0.2)
     informed = calibrate(Residuals.of(np.exp(rng.normal(0, spread)), np.ones(200), spread=spread))
@@ -153,7 +153,7 @@ def test_a_spread_that_tells_sure_from_unsure_is_believed_and_noise_is_not():
     assert sure == pytest.approx(unsure)
 
 
-def test_a_calibration_is_the_same_after_it_was_kept(tmp_path):
+def test_a_restored_calibration_is_the_same(tmp_path):
     rng = np.random.default_rng(4)
     parts = Residuals.of(
         np.exp(rng.normal(0, 0.1, 60)),
@@ -174,7 +174,7 @@ def test_a_calibration_is_the_same_after_it_was_kept(tmp_path):
 
 
 @pytest.mark.parametrize("n", [5, 60])
-def test_a_widened_calibration_lies_as_much_farther_from_its_points(n):
+def test_a_widened_calibration_has_wider_intervals_by_that_factor(n):
     narrow = calibrate(Residuals.of(np.exp(normal(n, 1)), np.ones(n)))
     wide = narrow.widened(2.0)
     for far in (0.0, 0.3):
@@ -182,7 +182,7 @@ def test_a_widened_calibration_lies_as_much_farther_from_its_points(n):
         assert 2 * ends == pytest.approx(np.log(np.ravel(wide.interval([1.0], [np.nan], [far], "", 0.9))))
 
 
-def test_nothing_can_be_learnt_from_no_errors():
+def test_calibration_needs_errors():
     with pytest.raises(ValueError, match="at least one"):
         calibrate(Residuals.of([], []))
     with pytest.raises(ValueError, match="all finite"):
@@ -198,13 +198,13 @@ def test_a_risk_is_a_probability(risk):
 
 @settings(max_examples=50, deadline=None)
 @given(st.lists(st.floats(-1, 1), min_size=1, max_size=50), st.floats(0.01, 0.5), st.floats(0.01, 0.5))
-def test_less_risk_never_asks_for_less(errors, one, other):
+def test_less_risk_never_lowers_the_bound(errors, one, other):
     calibration = calibrate(Residuals.of(np.exp(errors), np.ones(len(errors))))
     low, high = sorted((one, other))
     cautious, bold = (calibration.upper(np.ones(1), [np.nan], [0.0], "", risk)[0] for risk in (low, high))
     assert cautious >= bold * (1 - 1e-9)
 
 
-def test_less_risk_never_asks_for_less_where_one_run_was_far_off():
+def test_less_risk_never_lowers_the_bound_where_one_run_was_far_off():
     calibration = calibrate(Residuals.of(np.exp([0.0] * 19 + [1.0]), np.ones(20)))
     assert np.log(calibration.upper(np.ones(1), [np.nan], [0.0], "", 0.01)[0]) >= 1.0

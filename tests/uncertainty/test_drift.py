@@ -1,4 +1,4 @@
-"""The drift test against its theory: false alarms by Ville's bound, and how soon a change is found."""
+"""The drift test against theory: false alarms by Ville's bound, and the delay of detection."""
 
 import math
 import random
@@ -32,7 +32,7 @@ ERRORS = {
 def test_false_alarms_stay_below_alpha_whatever_the_errors_are(kind, limit):
     alpha, streams, source = 0.05, 100, random.Random(f"{kind} {limit}")  # noqa: S311
     alarms = sum(
-        find_drift([outcome(ERRORS[kind](source), limit) for _ in range(200)], alpha=alpha, seed=stream).found
+        find_drift([outcome(ERRORS[kind](source), limit) for _ in range(200)], alpha=alpha, seed=stream).detected
         for stream in range(streams)
     )
     # what a true rate of alpha exceeds once in a thousand
@@ -40,28 +40,28 @@ def test_false_alarms_stay_below_alpha_whatever_the_errors_are(kind, limit):
 
 
 @pytest.mark.parametrize(("spread", "soon"), [(0.05, 14), (0.1, 25)])
-def test_a_shift_of_a_fifth_is_found_within_some_runs(spread, soon):
+def test_a_shift_of_a_fifth_is_detected_within_some_runs(spread, soon):
     delays, ratios = [], []
     for seed in range(40):
         source = random.Random(seed)  # noqa: S311
         errors = [source.gauss(0, spread) for _ in range(50)]
         errors += [source.gauss(math.log(1.2), spread) for _ in range(100)]
         found = find_drift([outcome(error) for error in errors], seed=seed)
-        assert (found.found, found.change) == (True, DriftKind.MORE)
-        delays.append(found.noticed - 49)
+        assert (found.detected, found.change) == (True, DriftKind.MORE)
+        delays.append(found.detected_at - 49)
         ratios.append(found.ratio)
     assert 0 < median(delays) <= soon
     assert pytest.approx(median(ratios), abs=0.03) == 1.2
 
 
-def test_a_reference_lets_a_wrong_predictor_be_found_from_its_first_runs():
+def test_a_reference_lets_drift_be_detected_from_the_first_runs():
     source = random.Random(5)  # noqa: S311
     reference = [outcome(source.gauss(0, 0.05)) for _ in range(100)]
     shifted = [outcome(source.gauss(-0.3, 0.05)) for _ in range(30)]
-    assert not find_drift(shifted).found
+    assert not find_drift(shifted).detected
     found = find_drift(shifted, reference=reference)
     assert (found.change, found.since) == (DriftKind.LESS, 0)
-    assert found.noticed < 10
+    assert found.detected_at < 10
 
 
 def test_jobs_that_all_reach_their_limit_are_a_drift_and_their_ratio_a_lower_bound():
@@ -80,12 +80,12 @@ def test_errors_that_grow_both_ways_are_less_predictable():
     assert find_drift([outcome(error) for error in errors]).change == DriftKind.WIDER
 
 
-def test_without_a_change_the_sentence_says_how_much_there_was_to_see():
+def test_without_drift_the_sentence_gives_the_number_of_runs():
     assert "no drift of elapsed_s over 3 runs" in find_drift([outcome(0.0)] * 3).sentence()
 
 
 @given(st.floats(0.01, 0.99), st.floats(-3, 3))
-def test_what_is_paid_has_the_mean_one_also_where_runs_are_cut_off(bound, shift):
+def test_the_payment_has_mean_one_with_censored_runs_too(bound, shift):
     """Integrate the payment over uniform ranks, as normal quantiles, those above the bound as one censored outcome."""
     normal, step = NormalDist(), 0.01
     end = normal.inv_cdf(bound)
@@ -94,28 +94,28 @@ def test_what_is_paid_has_the_mean_one_also_where_runs_are_cut_off(bound, shift)
     assert pytest.approx(seen + (1 - bound) * _payment(bound, shift, censored=True), rel=0.01) == 1.0
 
 
-def test_the_median_of_runs_counts_those_cut_off_as_longer():
+def test_the_median_counts_censored_runs_as_longer():
     assert (math.exp(0.1), False) == pytest.approx(median_ratio([outcome(e, 0.2) for e in (0.0, 0.1, 0.9)]))
 
 
-def test_an_interval_of_no_width_is_not_believed():
+def test_an_interval_without_width_has_a_finite_score():
     assert math.isfinite(PredictionOutcome(Interval(10.0, 10.0, 10.0), 11.0).score)
 
 
 @pytest.mark.parametrize(("shift", "spread"), [(1.0, 0.2), (0.0, 1.5)])
-def test_the_point_of_a_change_of_place_or_spread_is_found(shift, spread):
+def test_the_change_point_of_a_shift_or_spread_is_found(shift, spread):
     source = random.Random(4)  # noqa: S311
     scores = [source.gauss(0, 0.2) for _ in range(60)] + [source.gauss(shift, spread) for _ in range(20)]
     assert abs(change_point(scores) - 60) <= 3
 
 
-def test_scores_that_are_alike_have_no_point_of_change():
+def test_similar_scores_have_no_change_point():
     source = random.Random(4)  # noqa: S311
     found = [change_point([source.gauss(0, 1) for _ in range(60)]) for _ in range(20)]
     assert found.count(0) > 10  # it is asked only of streams in which a change was found
 
 
 @pytest.mark.parametrize("alpha", [0.0, 1.0])
-def test_a_probability_of_nothing_or_of_certainty_is_refused(alpha):
+def test_an_alpha_of_zero_or_one_is_refused(alpha):
     with pytest.raises(ValueError, match="between 0 and 1"):
         find_drift([], alpha=alpha)

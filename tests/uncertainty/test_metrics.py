@@ -1,4 +1,4 @@
-""""""
+"""Error metrics, selection policies and the paired comparison of predictors."""
 
 import random
 
@@ -27,13 +27,13 @@ from leadline.uncertainty.metrics import (
 PAIRS = st.lists(st.tuples(st.floats(0.1, 100), st.floats(0.1, 100)), min_size=1, max_size=20)
 
 
-def test_the_error_is_a_share_of_what_was_measured():
+def test_the_percentage_error_is_relative_to_the_measurement():
     assert pytest.approx(mape([1.0, 4.0], [2.0, 2.0])) == 75.0
     assert underprediction([1.0, 4.0], [2.0, 2.0]) == 50.0
     assert mae([1.0, 4.0], [2.0, 2.0]) == 1.5
 
 
-def test_under_and_over_predictions_have_errors_of_their_own():
+def test_under_and_over_predictions_have_separate_errors():
     measured, predicted = [10.0, 10.0, 10.0, 10.0], [5.0, 9.0, 10.0, 14.0]
     assert pytest.approx(up_mape(measured, predicted)) == 30.0
     assert pytest.approx(ov_mape(measured, predicted)) == 40.0
@@ -41,7 +41,7 @@ def test_under_and_over_predictions_have_errors_of_their_own():
     assert ov_mape([2.0], [1.0]) == 0.0
 
 
-def test_a_request_is_judged_by_what_it_asks_for_beyond_the_need():
+def test_over_request_is_the_median_of_requested_to_needed():
     assert over_request([10.0, 10.0, 10.0], [11.0, 15.0, 100.0]) == 1.5
 
 
@@ -56,7 +56,7 @@ def test_coverage_counts_the_ends_of_an_interval():
 
 @pytest.mark.parametrize(("measured", "predicted"), [([], []), ([1.0], [1.0, 2.0]), ([0.0], [1.0]), ([-1.0], [1.0])])
 @pytest.mark.parametrize("metric", [mae, mape, underprediction, up_mape, ov_mape, over_request])
-def test_nothing_measured_has_no_error_to_speak_of(metric, measured, predicted):
+def test_metrics_refuse_empty_or_nonpositive_measurements(metric, measured, predicted):
     with pytest.raises(ValueError, match="at least one"):
         metric(measured, predicted)
 
@@ -106,7 +106,7 @@ MODELS = {
         ("never short, near", "cost"),
     ],
 )
-def test_each_policy_keeps_what_it_says(kept, policy):
+def test_each_policy_chooses_by_its_own_metric(kept, policy):
     assert kept == choose_model(policy, MEASURED, MODELS)
 
 
@@ -117,7 +117,7 @@ def test_the_published_walltime_metric_is_right_where_nothing_ties():
     )
 
 
-def test_of_equals_the_first_is_kept():
+def test_the_first_of_equal_models_is_chosen():
     assert choose_model("mae", MEASURED, {"a": MEASURED, "b": MEASURED}) == "a"
 
 
@@ -135,20 +135,20 @@ def test_a_far_short_prediction_costs_more_than_one_as_far_too_long_by_pinball()
         (0.5 + 0.75 + 0.2 * 0.125 + 2 * 0.25, 5.0),  # 5, then 7.5, then 11.25
     ],
 )
-def test_a_kill_costs_what_was_asked_for_and_waste_a_share_of_it(cost, requested):
+def test_a_kill_costs_the_request_and_waste_a_share_of_it(cost, requested):
     assert cost == pytest.approx(expected_cost([10.0], [requested]))
 
 
-def test_a_request_for_nothing_is_very_dear_and_ends():
+def test_a_request_of_nearly_nothing_is_expensive_and_terminates():
     assert 10 < expected_cost([10.0], [0.0]) == expected_cost([10.0], [-5.0])
 
 
-def test_a_rerun_that_asks_for_no_more_would_never_end():
+def test_a_rerun_must_request_more():
     with pytest.raises(ValueError, match="growth is 1"):
         expected_cost([1.0], [1.0], growth=1.0)
 
 
-def test_an_unknown_policy_is_answered_with_what_was_meant():
+def test_an_unknown_policy_suggests_the_closest_one():
     with pytest.raises(UnknownName, match="did you mean 'wtm'"):
         choose_model("wmt", MEASURED, MODELS)
 
@@ -158,12 +158,12 @@ def test_no_policy_prefers_another_model_to_a_perfect_one(policy):
     assert choose_model(policy, MEASURED, {**MODELS, "perfect": MEASURED}) == "perfect"
 
 
-def test_a_gain_on_every_run_has_the_probability_of_all_signs_alike():
+def test_a_gain_on_every_run_has_the_p_value_of_equal_signs():
     assert compare_errors([0.2] * 6, [0.1] * 6).p_value == 1 / 2**6
 
 
 @pytest.mark.parametrize("n", [EXACT, EXACT + 1, 60])
-def test_predictors_that_are_equally_good_are_told_apart_as_often_as_the_risk_says(n):
+def test_equally_good_predictors_differ_as_often_as_the_risk_allows(n):
     source = random.Random(n)  # noqa: S311
     replaced = 0
     for seed in range(60):

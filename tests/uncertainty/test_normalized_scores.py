@@ -1,15 +1,15 @@
-"""Intervals of extrapolations: what theory promises of their coverage, and how they widen with doubt."""
+"""Intervals of extrapolations: their coverage, and how they widen with the spread."""
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from leadline.uncertainty.normalized_scores import BEYOND_SEEN, NormalizedScores
+from leadline.uncertainty.normalized_scores import BEYOND_LARGEST, NormalizedScores
 
 
 @pytest.mark.parametrize("n", [19, 60])
-def test_nine_in_ten_errors_of_the_same_kind_are_held(n):
+def test_intervals_of_nine_in_ten_have_that_coverage(n):
     """Errors of heavy tails, each as large as its doubt says; 90 % of new ones, at most 1/(n + 1) more."""
     held = []
     for seed in range(600):
@@ -24,42 +24,42 @@ def test_nine_in_ten_errors_of_the_same_kind_are_held(n):
 def test_the_side_of_an_error_does_not_matter():
     one, other = (NormalizedScores.of(sign * np.linspace(0.01, 0.4, 40), np.ones(40)) for sign in (1, -1))
     low, high = one.interval([2.0], [1.0], 0.9)
-    assert pytest.approx(4.0) == low[0] * high[0]
+    assert low[0] * high[0] == pytest.approx(4.0)
     assert one.factor(0.9) == other.factor(0.9)
 
 
-def test_more_doubt_is_a_wider_interval_in_proportion():
+def test_the_interval_grows_in_proportion_to_the_spread():
     scores = NormalizedScores.of(np.linspace(-0.3, 0.3, 50), np.full(50, 0.1))
     widths = [np.log(high[0]) for _, high in (scores.interval([1.0], [doubt], 0.9) for doubt in (0.1, 0.2))]
-    assert pytest.approx(2.0) == widths[1] / widths[0]
+    assert widths[1] / widths[0] == pytest.approx(2.0)
 
 
-def test_what_no_try_can_tell_comes_on_top_as_a_normal_deviation():
+def test_untested_spread_is_added_as_a_normal_deviation():
     scores = NormalizedScores.of(np.zeros(50), np.ones(50))
-    _, high = scores.interval([1.0], [1.0], 0.9, believed=0.1)
-    assert pytest.approx(0.1645, rel=1e-3) == np.log(high[0])
+    _, high = scores.interval([1.0], [1.0], 0.9, untested=0.1)
+    assert np.log(high[0]) == pytest.approx(0.1645, rel=1e-3)
 
 
-def test_each_unit_weighs_alike_however_many_errors_it_has():
+def test_all_units_weigh_the_same_whatever_their_number_of_errors():
     """A thousand small errors of one curve and ten large ones of two more: two of three curves were far off."""
     errors = np.concatenate([np.full(1000, 0.01), np.full(20, 0.5)])
     units = ["a"] * 1000 + ["b"] * 10 + ["c"] * 10
-    assert pytest.approx(0.01) == NormalizedScores.of(errors, np.ones(1020)).factor(0.9)
-    assert pytest.approx(0.5) == NormalizedScores.of(errors, np.ones(1020), units).factor(0.9)
+    assert NormalizedScores.of(errors, np.ones(1020)).factor(0.9) == pytest.approx(0.01)
+    assert NormalizedScores.of(errors, np.ones(1020), units).factor(0.9) == pytest.approx(0.5)
 
 
-def test_a_level_that_few_errors_cannot_show_lies_beyond_them_all():
-    assert pytest.approx(BEYOND_SEEN * 0.4) == NormalizedScores.of([0.1, -0.4, 0.2], np.ones(3)).factor(0.9)
+def test_a_level_too_high_for_few_errors_exceeds_them_all():
+    assert NormalizedScores.of([0.1, -0.4, 0.2], np.ones(3)).factor(0.9) == pytest.approx(BEYOND_LARGEST * 0.4)
 
 
 @settings(max_examples=50, deadline=None)
 @given(st.lists(st.floats(-2, 2), min_size=1, max_size=60), st.floats(0.5, 0.99))
-def test_the_state_makes_the_same_intervals(errors, level):
+def test_restored_scores_make_the_same_intervals(errors, level):
     scores = NormalizedScores.of(errors, np.full(len(errors), 0.1))
     assert scores.factor(level) == NormalizedScores.load(scores.dump()).factor(level)
 
 
 @pytest.mark.parametrize("errors", [[], [np.inf], [np.nan, 0.1]])
-def test_no_error_or_one_without_bounds_is_refused(errors):
+def test_missing_or_infinite_errors_are_refused(errors):
     with pytest.raises(ValueError, match="scores need errors of held-out runs"):
         NormalizedScores.of(errors, np.ones(len(errors)))

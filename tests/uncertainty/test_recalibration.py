@@ -4,13 +4,13 @@ import pytest
 from leadline.uncertainty.recalibration import Recalibration
 
 
-def test_levels_of_a_model_that_was_right_stay_about_as_they_are():
+def test_levels_of_a_calibrated_model_hardly_change():
     right = Recalibration.of(np.linspace(0.0005, 0.9995, 1000))
     assert pytest.approx(right.upper(0.95), abs=0.002) == 0.95
     assert pytest.approx(right.lower(0.05), abs=0.002) == 0.05
 
 
-def test_a_new_measurement_stays_below_as_often_as_was_asked_for_however_wrong_the_model_is():
+def test_new_measurements_have_the_nominal_coverage_however_wrong_the_model():
     draw = np.random.default_rng(1)
     below, above = [], []
     for _ in range(2000):
@@ -23,7 +23,7 @@ def test_a_new_measurement_stays_below_as_often_as_was_asked_for_however_wrong_t
     assert np.mean(above) <= 0.1 + 0.02
 
 
-def test_where_too_few_were_seen_the_ends_are_those_of_the_distribution():
+def test_with_too_few_transforms_the_levels_are_zero_and_one():
     few = Recalibration.of([0.4, 0.6])
     assert (few.upper(0.95), few.lower(0.05)) == (1.0, 0.0)
 
@@ -34,13 +34,13 @@ def test_a_transform_that_weighs_more_counts_as_more():
     assert Recalibration.of([0.1, 0.9], [1.0, 3.0]).upper(0.5) == 0.9
 
 
-def test_a_recalibration_is_kept_as_arrays():
+def test_a_restored_recalibration_is_the_same():
     one = Recalibration.of([0.3, 0.1, 0.7], [1.0, 2.0, 3.0])
     same = Recalibration.load(one.dump())
     assert [one.upper(p) for p in (0.2, 0.5, 0.7)] == [same.upper(p) for p in (0.2, 0.5, 0.7)]
 
 
 @pytest.mark.parametrize("wrong", [[], [1.5], [float("nan")]])
-def test_what_is_no_transform_is_refused(wrong):
+def test_values_outside_zero_to_one_are_refused(wrong):
     with pytest.raises(ValueError, match="between 0 and 1"):
         Recalibration.of(wrong)

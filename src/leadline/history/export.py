@@ -1,4 +1,4 @@
-"""Write runs as a table for spreadsheets and data frames."""
+"""Export runs as a table for spreadsheets and data frames."""
 
 import csv
 import io
@@ -10,9 +10,9 @@ PREDICTED = ("elapsed_s", "step_s", "host_memory_bytes", "gpu_memory_bytes", "co
 
 
 def runs_to_csv(runs: Iterable[Run]) -> str:
-    """Return one line a run: what was asked, what was predicted and measured, and whether it was cut off.
+    """Return a CSV table with one line per run: the request, the predictions and the measurements.
 
-    Columns of figures are the union over all runs; a figure that is not known is empty, never zero.
+    Its columns are the union over all runs. An unknown value is empty, never zero.
     """
     rows = [_row(run) for run in runs]
     columns = list(dict.fromkeys(column for row in rows for column in row))
@@ -52,6 +52,6 @@ def _row(run: Run) -> dict[str, object]:
             row[f"predicted_{quantity}"] = interval.point
             row[f"predicted_{quantity}_low"] = interval.low
             row[f"predicted_{quantity}_high"] = interval.high
-    row |= {f"measured_{quantity}": figure.value for quantity, figure in sorted(run.measured.items())}
+    row |= {f"measured_{quantity}": measurement.value for quantity, measurement in sorted(run.measured.items())}
     row |= {name: value for name, value in sorted(run.tags.items()) if name.startswith("node_")}
     return row | {f"parameter_{name}": value for name, value in sorted(run.parameters.items())}

@@ -1,4 +1,4 @@
-"""Keep runs in one SQLite file: safe for several writers, and never silently wrong."""
+"""Store runs in one SQLite file, safe for several writers; damage is reported, never ignored."""
 
 import os
 import sqlite3
@@ -13,9 +13,9 @@ from leadline.core.runs import Run
 
 SCHEMA = "leadline.run/1"
 VERSION = 1
-"""Of the table; kept in the file's ``user_version``."""
+"""Version of the table, in the file's ``user_version``."""
 APPLICATION_ID = 0x4C45_4144
-"""``LEAD`` in the file's header: another program's database is never written to."""
+"""``LEAD`` in the file's header, so that another program's database is never written to."""
 BUSY_S = 30.0
 
 _TABLE = """
@@ -33,17 +33,17 @@ CREATE INDEX run_name ON run (name);
 
 
 class SqliteHistory:
-    """The history in the file ``path`` (implements ``HistoryStore``); made at the first ``add``."""
+    """The history in a file (implements ``HistoryStore``), which the first ``add`` creates."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     def add(self, run: Run) -> None:
-        """Write the run whole or not at all; a run of the same id is replaced."""
+        """Add a run, in place of one with the same id."""
         self.add_all([run])
 
     def add_all(self, runs: Iterable[Run]) -> None:
-        """Write all of the runs or none; a run of the same id is replaced."""
+        """Add all of the runs or none, in place of those with the same ids."""
         rows = [
             (run.id, run.started_at, run.state.value, run.job.name, run.host, to_json(_document(run), indent=0))
             for run in runs
@@ -61,14 +61,18 @@ class SqliteHistory:
         yield from (self._read(*row) for row in self._rows(query, -1 if limit is None else limit))
 
     def get(self, run_id: str) -> Run:
-        """Return the run of that id, or of the only id that begins so; ``UnknownName`` if there is none."""
+        """Return the run of an id, or of the only id with this beginning.
+
+        Raises:
+            UnknownName: no or several runs match.
+        """
         exact = self._rows("SELECT id, document FROM run WHERE id = ?", run_id)
-        begun = "SELECT id, document FROM run WHERE substr(id, 1, length(?1)) = ?1"
-        rows = exact or (self._rows(begun, run_id) if run_id else [])
+        prefixed = "SELECT id, document FROM run WHERE substr(id, 1, length(?1)) = ?1"
+        rows = exact or (self._rows(prefixed, run_id) if run_id else [])
         if len(rows) == 1:
             return self._read(*rows[0])
-        known = [name for name, _ in rows or self._rows("SELECT id, document FROM run ORDER BY rowid DESC LIMIT ?", 50)]
-        raise UnknownName("run", run_id, known, fix="the history is empty" if not known else "")
+        ids = [name for name, _ in rows or self._rows("SELECT id, document FROM run ORDER BY rowid DESC LIMIT ?", 50)]
+        raise UnknownName("run", run_id, ids, fix="the history is empty" if not ids else "")
 
     def _rows(self, query: str, parameter: int | str) -> list[tuple[str, str]]:
         if not self.path.exists():
@@ -81,7 +85,7 @@ class SqliteHistory:
 
     @contextmanager
     def _open(self, *, create: bool) -> Iterator[sqlite3.Connection]:
-        """Connect, check whose file it is, and turn the database's errors into sentences."""
+        """Connect to the file, and turn the errors of the database into messages."""
         connection = None
         try:
             if create and not self.path.exists():
@@ -106,11 +110,11 @@ class SqliteHistory:
                 connection.close()
 
     def _make(self) -> None:
-        """Make the file beside its place and put it there whole, unless another writer was first."""
+        """Create the file whole, unless another writer is first."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=self.path.parent, prefix=".history-") as folder:
-            made = Path(folder) / "new.sqlite"
-            connection = sqlite3.connect(made)
+            new = Path(folder) / "new.sqlite"
+            connection = sqlite3.connect(new)
             try:
                 connection.execute("PRAGMA journal_mode = WAL")
                 connection.executescript(_TABLE)
@@ -119,11 +123,11 @@ class SqliteHistory:
                 connection.commit()
             finally:
                 connection.close()
-            with suppress(FileExistsError):
-                os.link(made, self.path)
+            with suppress(FileExistsError):  # unlike a rename, a link never replaces the file of another writer
+                os.link(new, self.path)
 
     def _check_owner(self, connection: sqlite3.Connection) -> None:
-        """Refuse a file of another version or another program."""
+        """Refuse a file of another version or program."""
         (application,) = connection.execute("PRAGMA application_id").fetchone()
         (version,) = connection.execute("PRAGMA user_version").fetchone()
         if application != APPLICATION_ID:
@@ -138,5 +142,5 @@ class SqliteHistory:
 
 
 def _document(run: Run) -> dict[str, object]:
-    """Return the document without its ``schema``, which the file's version stands for."""
+    """Return the document without its ``schema``, which the version of the file implies."""
     return {name: value for name, value in to_document(run, SCHEMA).items() if name != "schema"}

@@ -1,4 +1,4 @@
-"""When a result is there, counted from submission: the wait in the queue and the run after it."""
+"""Check whether a candidate can run, and if not, why, and by how much it fails."""
 
 import math
 from dataclasses import dataclass, field, replace
@@ -16,48 +16,50 @@ from leadline.core.units import HOUR_S, format_bytes, format_duration
 from leadline.uncertainty.distributions import quantile
 
 RUNS = 40
-"""Quantiles that a run is taken apart into."""
+"""Quantiles that represent the time of a run."""
 
 
 @dataclass(frozen=True, slots=True)
 class TimeToResult:
-    """Wait + run as ``sums_s``, equally likely values in ascending order."""
+    """Wait + run, as equally likely values in ascending order."""
 
     sums_s: tuple[float, ...]
 
     def quantile(self, probability: float) -> float:
-        """Return the time that is exceeded with probability 1 − ``probability`` at most.
+        """Return the time exceeded with probability 1 − ``probability`` at most.
 
         Raises:
-            InvalidInput: the probability does not lie between 0 and 1.
+            InvalidInput: the probability is not between 0 and 1.
         """
         if not 0 < probability < 1:
             raise InvalidInput(f"a risk of {1 - probability:g} is not usable: choose one between 0 and 1, such as 0.05")
         return self.sums_s[max(0, math.ceil(probability * len(self.sums_s) - 1e-9) - 1)]
 
     def interval(self, level: float) -> Interval:
-        """Return the median and the range that holds the time with probability ``level``."""
+        """Return the median and the central interval of this level."""
         tail = (1 - level) / 2
         return Interval(self.quantile(0.5), self.quantile(tail), self.quantile(1 - tail), level)
 
 
 @lru_cache(maxsize=256)
 def time_to_result(wait: QueueWait, run_s: Interval) -> TimeToResult:
-    """Return the distribution of wait + run, taken as independent: each quantile of one with each of the other.
+    """Return the distribution of wait + run: each quantile of one with each of the other.
 
-    They are: how long a queue is does not depend on how far the estimate of this job's run is off.
+    They are independent: the length of the queue does not depend on the error of this job's estimate.
     """
     runs = [quantile(run_s, (number + 0.5) / RUNS) for number in range(RUNS)]
-    return TimeToResult(tuple(sorted(wait_s + one for wait_s in wait.quantiles_s for one in runs)))
+    return TimeToResult(tuple(sorted(wait_s + elapsed_s for wait_s in wait.quantiles_s for elapsed_s in runs)))
 
 
 @dataclass(frozen=True, slots=True)
 class PlacementCandidate:
-    """A place with the estimate of the workload there, the request to make, and what the request costs an hour.
+    """A place to run, with the estimate, the request and the hourly price there.
 
-    ``request_reason`` says what decided the request. ``unseen`` marks a place whose hardware no run had.
-    ``parameters``, ``command`` and ``notes`` are those of the option that it may become. ``wait`` is how long the
-    request waits in the queue there; ``None`` where that is not known.
+    Attributes:
+        request_reason: what decided the request.
+        unseen: no measured run had the hardware of the place.
+        parameters: of the option that the candidate may become, as ``command`` and ``notes``.
+        wait: time of the request in the queue; ``None`` where it is unknown.
     """
 
     system: System
@@ -75,44 +77,46 @@ class PlacementCandidate:
 
     @property
     def name(self) -> str:
-        """How the user would write this place after ``--on``."""
+        """Return the name of the place as in ``--on``."""
         return f"{self.system.name}:{self.partition.name}" if self.partition.name else self.system.name
 
     @property
     def currency(self) -> str | None:
-        """What the place charges in; ``None`` when that is not known."""
+        """Return the currency of the place; ``None`` where it is unknown."""
         return self.partition.billing.currency if self.partition.billing else None
 
     def elapsed_s(self, risk: float) -> float | None:
-        """Return the elapsed time that is exceeded with probability ``risk``."""
+        """Return the elapsed time exceeded with probability ``risk``."""
         return None if self.estimate.elapsed_s is None else quantile(self.estimate.elapsed_s, 1 - risk)
 
     def result(self) -> TimeToResult | None:
-        """Return when the result is there, counted from submission; ``None`` where wait or run is not known."""
+        """Return the time from submission to the result; ``None`` where the wait or the run is unknown."""
         elapsed_s = self.estimate.elapsed_s
         return None if self.wait is None or elapsed_s is None else time_to_result(self.wait, elapsed_s)
 
     def priced_estimate(self) -> Estimate:
-        """Return the estimate with the cost of its time here; as it is where either is not known."""
-        one = self.estimate
-        if one.elapsed_s is None or self.hourly is None:
-            return replace(one, cost=None, currency=self.currency)
-        if one.cost is not None and one.currency == self.currency:
-            return one
-        return replace(one, cost=one.elapsed_s.scaled(self.hourly / HOUR_S), currency=self.currency)
+        """Return the estimate with its cost at this place, where time and price are known."""
+        estimate = self.estimate
+        if estimate.elapsed_s is None or self.hourly is None:
+            return replace(estimate, cost=None, currency=self.currency)
+        if estimate.cost is not None and estimate.currency == self.currency:
+            return estimate
+        return replace(estimate, cost=estimate.elapsed_s.scaled(self.hourly / HOUR_S), currency=self.currency)
 
     def cost(self, risk: float) -> float | None:
-        """Return the cost that is exceeded with probability ``risk``."""
+        """Return the cost exceeded with probability ``risk``."""
         elapsed_s = self.elapsed_s(risk)
         return None if elapsed_s is None or self.hourly is None else elapsed_s / HOUR_S * self.hourly
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why a candidate cannot be taken: the class of the reason, and the reason.
+    """The reason why a candidate cannot run.
 
-    ``shortfall`` is needed ÷ allowed where a limit is numeric, and ``change`` the sentence of the change that would
-    lift it; both are absent where nothing the user does would help.
+    Attributes:
+        kind: class of the reason.
+        shortfall: needed ÷ allowed, for a numeric limit.
+        change: sentence about the change that would lift the limit, if the user can make one.
     """
 
     kind: str
@@ -122,7 +126,7 @@ class Refusal:
 
 
 def check_place(system: System, partition: Partition, gpus: int, nodes: int) -> Refusal | None:
-    """Return why the place cannot take a job of this size, before anything is estimated; ``None`` if it can."""
+    """Return why a place cannot take a job of this size; ``None`` if it can. Needs no estimate."""
     if system.status.startswith("decommissioned"):
         return Refusal("not-in-production", f"{system.name} is {system.status}")
     if partition.restricted:
@@ -133,7 +137,7 @@ def check_place(system: System, partition: Partition, gpus: int, nodes: int) -> 
 
 
 def check_configuration(partition: Partition, cores: int | None, gpus: int, nodes: int) -> Refusal | None:
-    """Return why the partition cannot give a job so many cores and GPUs, each over all nodes; ``None`` if it can."""
+    """Return why a partition cannot give a job these cores and GPUs over all nodes; ``None`` if it can."""
     has, job = partition.node, f"and the job uses {gpus} on {f'{nodes} nodes' if nodes > 1 else 'one node'}"
     if gpus and has.gpus and has.device is None:
         return Refusal("device-unknown", f"has GPUs of a model that is not known, {job}")
@@ -181,17 +185,17 @@ def _refuse_size(partition: Partition, gpus: int, nodes: int) -> Refusal | None:
 
 
 def check_estimate(candidate: PlacementCandidate, constraints: Constraints) -> list[Refusal]:
-    """Return every limit that the candidate breaks, its own and the user's; none if it can be taken."""
+    """Return every limit that the candidate breaks, of the place and of the user."""
     unknown = _refuse_unknown(candidate)
     if unknown is not None:
         return [unknown]
-    found = (
+    refusals = (
         _refuse_memory(candidate, constraints.risk),
         _refuse_walltime(candidate),
         _refuse_deadline(candidate, constraints),
         _refuse_budget(candidate, constraints),
     )
-    return [refusal for refusal in found if refusal is not None]
+    return [refusal for refusal in refusals if refusal is not None]
 
 
 def _refuse_unknown(candidate: PlacementCandidate) -> Refusal | None:
@@ -204,15 +208,15 @@ def _refuse_unknown(candidate: PlacementCandidate) -> Refusal | None:
 
 
 def _refuse_memory(candidate: PlacementCandidate, risk: float) -> Refusal | None:
-    gpu, there = candidate.estimate.gpu_memory_bytes, candidate.device.memory_bytes
+    gpu, available = candidate.estimate.gpu_memory_bytes, candidate.device.memory_bytes
     needed = None if gpu is None else quantile(gpu, 1 - risk)
-    if needed is not None and there is not None and needed > there:
+    if needed is not None and available is not None and needed > available:
         return Refusal(
             "gpu-memory",
             f"GPU memory: needs {format_bytes(needed)} at {risk:.0%} risk, the {candidate.device.name} has "
-            f"{format_bytes(there)}",
-            needed / there,
-            f"a step that fits into {format_bytes(there)} of GPU memory (a smaller --batch with --accumulate, "
+            f"{format_bytes(available)}",
+            needed / available,
+            f"a step that fits into {format_bytes(available)} of GPU memory (a smaller --batch with --accumulate, "
             "--checkpointing, a lower --precision)",
         )
     node, host = candidate.partition.node, candidate.estimate.host_memory_bytes
@@ -225,22 +229,24 @@ def _refuse_memory(candidate: PlacementCandidate, risk: float) -> Refusal | None
             least / fixed,
             f"{format_bytes(least)} of memory",
         )
-    asked, has = candidate.request.memory_bytes_per_node, node.usable_memory_bytes or node.memory_bytes
-    if asked and has and asked > has:
+    requested, has = candidate.request.memory_bytes_per_node, node.usable_memory_bytes or node.memory_bytes
+    if requested and has and requested > has:
         return Refusal(
-            "host-memory", f"host memory: needs {format_bytes(asked)} a node, has {format_bytes(has)}", asked / has
+            "host-memory",
+            f"host memory: needs {format_bytes(requested)} a node, has {format_bytes(has)}",
+            requested / has,
         )
     return None
 
 
 def _refuse_walltime(candidate: PlacementCandidate) -> Refusal | None:
-    limit, asked = candidate.partition.limits.max_walltime_s, candidate.request.walltime_s
-    if limit is None or asked is None or asked <= limit:
+    limit, requested = candidate.partition.limits.max_walltime_s, candidate.request.walltime_s
+    if limit is None or requested is None or requested <= limit:
         return None
     return Refusal(
         "walltime",
-        f"walltime: needs {format_duration(asked)}, the limit is {format_duration(limit)}",
-        asked / limit,
+        f"walltime: needs {format_duration(requested)}, the limit is {format_duration(limit)}",
+        requested / limit,
         f"a job of at most {format_duration(limit)} (fewer epochs, or segments from a checkpoint)",
     )
 

@@ -1,4 +1,4 @@
-"""How likely a job runs out of memory, and the largest batch that does not."""
+"""Fit a job into memory: the risk of running out, the largest batch, and changes that need less memory."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -21,256 +21,247 @@ from leadline.core.workload import (
 from leadline.uncertainty.distributions import HalfLogNormals, quantile
 
 LARGEST = 2**20
-"""No larger batch is asked about."""
+"""Largest batch that is tried."""
+RANK = 16
+"""Rank of the proposed adapters: larger ones hardly train better (Hu et al. 2021)."""
+MOST_GPUS = 8
+"""GPUs at most that a job of one GPU is spread over, as many as a node usually has."""
 
 
-def check_memory(kind: str, memory: Interval, there_bytes: float | None, risk: float) -> MemoryCheck:
-    """Return the check of a memory of ``there_bytes``, of which the job needs ``memory``.
+def check_memory(kind: str, memory: Interval, available_bytes: float | None, risk: float) -> MemoryCheck:
+    """Compare the memory that a job needs with the available bytes.
 
     Raises:
         InvalidInput: the risk is not between 0 and 1.
     """
     needed = quantile(memory, 1 - risk)
-    over = None if there_bytes is None else HalfLogNormals.of(memory).above(there_bytes)
-    return MemoryCheck(kind, needed, there_bytes, over)
+    over = None if available_bytes is None else HalfLogNormals.of(memory).above(available_bytes)
+    return MemoryCheck(kind, needed, available_bytes, over)
 
 
-def largest_batch(needed_bytes: Callable[[int], float], there_bytes: float, batch: int) -> int:
-    """Return the largest batch whose ``needed_bytes`` are there; 0 if that of one sample are not.
+def largest_batch(needed_bytes: Callable[[int], float], available_bytes: float, batch: int) -> int:
+    """Return the largest batch that fits; 0 if not even one sample does.
 
-    Memory grows nearly in a straight line with the batch, so each batch is guessed by the line through the two nearest
-    known ones, and bisected where the guess does not help. ``batch`` is where to begin.
+    Memory grows almost linearly with the batch. So each guess is on the line through the two tried batches nearest to
+    the limit, and every second step bisects. The search begins at ``batch``.
     """
-    known: dict[int, float] = {}
+    tried: dict[int, float] = {}
 
     def fits(size: int) -> bool:
-        if size not in known:
-            known[size] = needed_bytes(size)
-        return known[size] <= there_bytes
+        if size not in tried:
+            tried[size] = needed_bytes(size)
+        return tried[size] <= available_bytes
 
     low, high = (batch, None) if fits(batch) else (0, batch)
     while high is None:
-        more = min(max(_guess(known, there_bytes), 2 * low), LARGEST)
-        if not fits(more):
-            high = more
-        elif more == LARGEST:
+        larger = min(max(_guess(tried, available_bytes), 2 * low), LARGEST)
+        if not fits(larger):
+            high = larger
+        elif larger == LARGEST:
             return LARGEST
         else:
-            low = more
+            low = larger
     guessing = True
     while high is not None and high - low > 1:
-        guess = min(max(_guess(known, there_bytes), low + 1), high - 1) if guessing else (low + high) // 2
+        guess = min(max(_guess(tried, available_bytes), low + 1), high - 1) if guessing else (low + high) // 2
         low, high = (guess, high) if fits(guess) else (low, guess)
-        guessing = not guessing  # every second step halves what is left, whatever the guesses are
+        guessing = not guessing  # bisecting in between bounds the number of steps, however wrong the guesses are
     return low
 
 
-def _guess(known: dict[int, float], there_bytes: float) -> int:
-    """Return the batch at which the line through the two known batches nearest to the limit meets it."""
-    if len(known) < 2:
-        return max(known) // 2 if min(known.values()) > there_bytes else 2 * max(known)
-    (one, at_one), (other, at_other) = sorted(known.items(), key=lambda item: abs(item[1] - there_bytes))[:2]
-    slope = (at_other - at_one) / (other - one)
-    return int(one + (there_bytes - at_one) / slope) if slope > 0 else max(known) * 2
-
-
-RANK = 16
-"""The rank of the adapters that are proposed: large ones train little better (Hu et al. 2021)."""
-MOST_GPUS = 8
-"""A job of one GPU is shared out over at most so many, as a node usually has."""
+def _guess(tried: dict[int, float], available_bytes: float) -> int:
+    """Return the batch where the line through the two tried batches nearest to the limit meets it."""
+    if len(tried) < 2:
+        return max(tried) // 2 if min(tried.values()) > available_bytes else 2 * max(tried)
+    nearest = sorted(tried.items(), key=lambda pair: abs(pair[1] - available_bytes))
+    (batch, needed), (second, second_needed) = nearest[:2]
+    slope = (second_needed - needed) / (second - batch)
+    return int(batch + (available_bytes - needed) / slope) if slope > 0 else max(tried) * 2
 
 
 @dataclass(frozen=True, slots=True)
 class WorkloadVariant:
-    """A workload with changes, the options that make them, what they are, and what they ask of the user."""
+    """A changed workload: the description and the options of the changes, and what they cost the user."""
 
     workload: Workload
     description: str
     options: tuple[str, ...]
     cost: ChangeCost = ChangeCost.NOTHING
 
+    def changed(
+        self, description: str, *options: str, cost: ChangeCost = ChangeCost.NOTHING, **fields: object
+    ) -> "WorkloadVariant":
+        """Return the variant with one more change of the workload's ``fields``."""
+        return WorkloadVariant(
+            replace(self.workload, **fields),  # type: ignore[arg-type]
+            f"{self.description}, and {description}" if self.description else description,
+            (*self.options, *options),
+            max(self.cost, cost, key=list(ChangeCost).index),
+        )
 
-Move = Callable[[WorkloadVariant], WorkloadVariant | None]
-"""Returns a variant with one more change; ``None`` where it does not apply."""
+
+Change = Callable[[WorkloadVariant], WorkloadVariant]
+"""Function that adds one change to a variant."""
 
 
 def can_change(workload: Workload) -> bool:
-    """Tell whether options change the workload: a script, an ONNX file or a saved module is as it stands."""
+    """Return whether options can change the workload; a script, an ONNX file or a saved module is fixed."""
     return workload.model.kind in (ModelKind.HF_CONFIG, ModelKind.FUNCTION, ModelKind.JAX_FUNCTION)
 
 
 def with_batch(workload: Workload, batch: int) -> Workload:
-    """Return the workload with another batch, its inputs with it."""
-    inputs = tuple(InputShape((batch, *one.shape[1:]), one.dtype) for one in workload.inputs)
+    """Return the workload with another batch, also in the shapes of its inputs."""
+    inputs = tuple(InputShape((batch, *shape.shape[1:]), shape.dtype) for shape in workload.inputs)
     return replace(workload, batch=batch, inputs=inputs)
 
 
 def memory_saving_ladders(workload: Workload, batch: int, dtypes: frozenset[str]) -> Iterator[list[WorkloadVariant]]:
-    """Yield lists of variants, in each of which every variant needs less memory than the one before.
+    """Yield lists of variants; in each list, every variant needs less memory than the one before.
 
-    The first that fits is enough of each list. ``batch`` is that of ``workload``, ``dtypes`` those that the device
-    computes in.
+    So the first variant that fits is enough of each list.
+
+    Args:
+        workload: to change.
+        batch: of the workload.
+        dtypes: that the device computes in.
     """
     if not can_change(workload):
         return
     start = WorkloadVariant(workload, "", ())
-    singles = list(_free(workload, dtypes))
-    for move in singles:
-        if (one := move(start)) is not None:
-            yield [one, *_split(one, batch)]
-    if (both := _joined(start, singles)) is not None:
-        yield [both, *_split(both, batch)]
-    yield list(_split(start, batch))
-    for move in _costly(workload, dtypes):
-        if (one := move(start)) is not None:
-            yield [one]
-    for base in (start, both):
+    changes = list(_equivalent_changes(workload, dtypes))
+    for change in changes:
+        variant = change(start)
+        yield [variant, *_smaller_passes(variant, batch)]
+    combined = None
+    if len(changes) > 1:
+        combined = start
+        for change in changes:
+            combined = change(combined)
+        yield [combined, *_smaller_passes(combined, batch)]
+    yield list(_smaller_passes(start, batch))
+    for change in _costly_changes(workload, dtypes):
+        yield [change(start)]
+    for base in (start, combined):
         if base is not None:
-            yield list(_adapted(base, dtypes))
-            yield list(_shared_out(base, batch))
+            yield list(_adapters(base, dtypes))
+            yield list(_more_gpus(base, batch))
 
 
-def _free(workload: Workload, dtypes: frozenset[str]) -> Iterator[Move]:
-    """Yield changes after which the same numbers come out, but for rounding."""
+def _equivalent_changes(workload: Workload, dtypes: frozenset[str]) -> Iterator[Change]:
+    """Yield changes that keep the results, except for rounding."""
     recomputes = workload.model.kind in (ModelKind.HF_CONFIG, ModelKind.FUNCTION)
     if workload.phase is Phase.TRAINING and not workload.checkpointing and recomputes:
-        yield lambda one: _with(one, "recompute activations", ("--checkpointing",), checkpointing=True)
-    if (half := _half(workload, dtypes)) is None:
+        yield lambda variant: variant.changed("recompute activations", "--checkpointing", checkpointing=True)
+    if (half := _half_precision(workload, dtypes)) is None:
         return
     if workload.phase is Phase.TRAINING:
         amp = Precision.AMP_BF16 if half is Precision.BF16 else Precision.AMP_FP16
-        words = f"compute in {half.value} beside float32 weights"
-        yield lambda one: _with(one, words, ("--precision", amp.value), precision=amp)
+        description = f"compute in {half.value} with float32 weights"
+        yield lambda variant: variant.changed(description, "--precision", amp.value, precision=amp)
     else:
-        yield lambda one: _with(one, f"answer in {half.value}", ("--precision", half.value), precision=half)
+        yield lambda variant: variant.changed(f"compute in {half.value}", "--precision", half.value, precision=half)
 
 
-def _costly(workload: Workload, dtypes: frozenset[str]) -> Iterator[Move]:
-    """Yield changes after which other numbers come out."""
+def _costly_changes(workload: Workload, dtypes: frozenset[str]) -> Iterator[Change]:
+    """Yield changes that change the results."""
     if workload.phase is not Phase.TRAINING:
         return
     precision = _precision(workload)
     if "bfloat16" in dtypes and precision.weights == "float32" and workload.quantization is None:
-        yield lambda one: _with(
-            one, "keep weights in bf16, too", ("--precision", "bf16"), asks=ChangeCost.RESULTS, precision=Precision.BF16
+        yield lambda variant: variant.changed(
+            "keep weights in bf16 too", "--precision", "bf16", cost=ChangeCost.RESULTS, precision=Precision.BF16
         )
-    rule = workload.optimizer or Optimizer.ADAMW
+    current = workload.optimizer or Optimizer.ADAMW
     width = BYTES_PER_ELEMENT["float32" if workload.adapters else precision.weights]
-    if rule in (Optimizer.ADAM, Optimizer.ADAMW) and workload.model.kind is ModelKind.HF_CONFIG:
-        yield _other_rule(Optimizer.ADAMW_8BIT, "its state in 8 bits")
+    if current in (Optimizer.ADAM, Optimizer.ADAMW) and workload.model.kind is ModelKind.HF_CONFIG:
+        yield _optimizer_change(Optimizer.ADAMW_8BIT, "its state in 8 bits")
     for optimizer in (Optimizer.LION, Optimizer.SGD):
-        if optimizer.state_bytes(width) < rule.state_bytes(width):
-            fewer = rule.states - optimizer.states
-            yield _other_rule(optimizer, f"{fewer} {'copy' if fewer == 1 else 'copies'} of the weights less")
+        if optimizer.state_bytes(width) < current.state_bytes(width):
+            fewer = current.states - optimizer.states
+            yield _optimizer_change(optimizer, f"{fewer} {'copy' if fewer == 1 else 'copies'} of the weights less")
 
 
-def _other_rule(optimizer: Optimizer, saved: str) -> Move:
-    what = f"another update rule, {optimizer.value}: {saved}"
-    return lambda one: _with(one, what, ("--optimizer", optimizer.value), asks=ChangeCost.RESULTS, optimizer=optimizer)
+def _optimizer_change(optimizer: Optimizer, saving: str) -> Change:
+    description = f"another optimizer, {optimizer.value}: {saving}"
+    return lambda variant: variant.changed(
+        description, "--optimizer", optimizer.value, cost=ChangeCost.RESULTS, optimizer=optimizer
+    )
 
 
-def _adapted(one: WorkloadVariant, dtypes: frozenset[str]) -> Iterator[WorkloadVariant]:
-    """Yield adapters in place of all weights, then beside weights in eight and in four bits."""
-    work = one.workload
-    if work.model.kind is not ModelKind.HF_CONFIG or work.phase is not Phase.TRAINING:
+def _adapters(variant: WorkloadVariant, dtypes: frozenset[str]) -> Iterator[WorkloadVariant]:
+    """Yield adapters instead of training all weights, then with frozen weights in eight and in four bits."""
+    workload = variant.workload
+    if workload.model.kind is not ModelKind.HF_CONFIG or workload.phase is not Phase.TRAINING:
         return
-    if work.parallelism.tensor * work.parallelism.pipeline > 1:
+    if workload.parallelism.tensor * workload.parallelism.pipeline > 1:
         return
-    if work.adapters is None:
-        words = f"train adapters of rank {RANK} beside frozen weights"
-        one = _with(one, words, ("--lora", str(RANK)), asks=ChangeCost.RESULTS, adapters=Adapters(RANK))
-        yield one
-    half = next((form for form in (Precision.BF16, Precision.FP16) if form.compute in dtypes), None)
-    if work.quantization is not None or half is None:
+    if workload.adapters is None:
+        description = f"train adapters of rank {RANK} on frozen weights"
+        variant = variant.changed(description, "--lora", str(RANK), cost=ChangeCost.RESULTS, adapters=Adapters(RANK))
+        yield variant
+    half = next((precision for precision in (Precision.BF16, Precision.FP16) if precision.compute in dtypes), None)
+    if workload.quantization is not None or half is None:
         return
-    if _half(one.workload, dtypes) is not None:
-        one = _with(one, f"compute in {half.value}", ("--precision", half.value), precision=half)
+    if _half_precision(variant.workload, dtypes) is not None:
+        variant = variant.changed(f"compute in {half.value}", "--precision", half.value, precision=half)
     for form in (Quantization.INT8, Quantization.NF4):
-        words, options = f"keep the frozen weights in {form.value.replace('bit', ' bits')}", ("--quantize", form.value)
-        yield _with(one, words, options, asks=ChangeCost.RESULTS, quantization=form)
+        description = f"keep the frozen weights in {form.value.replace('bit', ' bits')}"
+        yield variant.changed(description, "--quantize", form.value, cost=ChangeCost.RESULTS, quantization=form)
 
 
-def _half(workload: Workload, dtypes: frozenset[str]) -> Precision | None:
-    """Return the 16-bit format that the device computes in; ``None`` where it is used already, or there is none."""
+def _half_precision(workload: Workload, dtypes: frozenset[str]) -> Precision | None:
+    """Return the 16-bit format of the device; ``None`` without one, or where it is used already."""
     if _precision(workload).compute not in ("float32", "tf32"):
         return None
-    return next((one for one in (Precision.BF16, Precision.FP16) if one.compute in dtypes), None)
+    return next((precision for precision in (Precision.BF16, Precision.FP16) if precision.compute in dtypes), None)
 
 
 def _precision(workload: Workload) -> Precision:
-    """Return the number format of a workload; a configuration is read in bfloat16 where none is given."""
-    usual = Precision.BF16 if workload.model.kind is ModelKind.HF_CONFIG else Precision.FP32
-    return workload.precision or usual
+    # A configuration without a precision is read in bfloat16.
+    default = Precision.BF16 if workload.model.kind is ModelKind.HF_CONFIG else Precision.FP32
+    return workload.precision or default
 
 
-def _split(one: WorkloadVariant, batch: int) -> Iterator[WorkloadVariant]:
-    """Yield the same samples in more, smaller passes: halves, quarters and so on, down to one sample."""
-    work, parts = one.workload, 2
+def _smaller_passes(variant: WorkloadVariant, batch: int) -> Iterator[WorkloadVariant]:
+    """Yield the same samples in more and smaller passes: halves, quarters, and so on down to one sample."""
+    workload, parts = variant.workload, 2
     while batch % parts == 0:
-        smaller = with_batch(work, batch // parts)
-        if work.phase is Phase.TRAINING:
-            passes = work.accumulation * parts
-            what = f"{passes} passes of {_samples(batch // parts)}"
-            options: tuple[str, ...] = ("--batch", str(batch // parts), "--accumulate", str(passes))
-            smaller = replace(smaller, accumulation=passes)
+        size = batch // parts
+        inputs = with_batch(workload, size).inputs
+        samples = f"{size} sample{'s' if size > 1 else ''}"
+        if workload.phase is Phase.TRAINING:
+            passes = workload.accumulation * parts
+            options = ("--batch", str(size), "--accumulate", str(passes))
+            yield variant.changed(
+                f"{passes} passes of {samples}", *options, batch=size, inputs=inputs, accumulation=passes
+            )
         else:
-            what, options = f"{parts} batches of {_samples(batch // parts)}", ("--batch", str(batch // parts))
-        yield _and(one, smaller, what, options)
+            yield variant.changed(f"{parts} batches of {samples}", "--batch", str(size), batch=size, inputs=inputs)
         parts *= 2
 
 
-def _shared_out(one: WorkloadVariant, batch: int) -> Iterator[WorkloadVariant]:
-    """Yield the same samples on more GPUs, which share out the weights, too."""
-    work = one.workload
-    if work.gpus != 1 or work.parallelism != Parallelism():
+def _more_gpus(variant: WorkloadVariant, batch: int) -> Iterator[WorkloadVariant]:
+    """Yield the same samples on more GPUs, which also share the weights."""
+    workload = variant.workload
+    if workload.gpus != 1 or workload.parallelism != Parallelism():
         return
     gpus = 2
-    options: tuple[str, ...]
     while gpus <= MOST_GPUS:
-        if work.phase is Phase.INFERENCE:
-            options = ("--gpus", str(gpus), "--tensor-parallel", str(gpus))
-            spread = replace(work, gpus=gpus, parallelism=Parallelism(tensor=gpus))
-            yield _and(one, spread, f"each layer shared by {gpus} GPUs", options, ChangeCost.HARDWARE)
-        elif (whole := batch * work.accumulation) % gpus == 0:
-            each = min(batch, whole // gpus)
-            spread = replace(
-                with_batch(work, each), gpus=gpus, accumulation=whole // gpus // each,
+        options: tuple[str, ...] = ("--gpus", str(gpus))
+        if workload.phase is Phase.INFERENCE:
+            yield variant.changed(
+                f"each layer shared by {gpus} GPUs", *options, "--tensor-parallel", str(gpus),
+                cost=ChangeCost.HARDWARE, gpus=gpus, parallelism=Parallelism(tensor=gpus),
+            )  # fmt: skip
+        elif (samples := batch * workload.accumulation) % gpus == 0:
+            size = min(batch, samples // gpus)
+            accumulation = samples // gpus // size
+            options += ("--sharding", "full", "--batch", str(size))
+            if workload.accumulation > 1:
+                options += ("--accumulate", str(accumulation))
+            yield variant.changed(
+                f"weights and batch shared by {gpus} GPUs", *options, cost=ChangeCost.HARDWARE, batch=size,
+                inputs=with_batch(workload, size).inputs, gpus=gpus, accumulation=accumulation,
                 parallelism=Parallelism(sharding=Sharding.FULL),
             )  # fmt: skip
-            options = ("--gpus", str(gpus), "--sharding", "full", "--batch", str(each))
-            if work.accumulation > 1:
-                options += ("--accumulate", str(spread.accumulation))
-            yield _and(one, spread, f"weights and batch shared by {gpus} GPUs", options, ChangeCost.HARDWARE)
         gpus *= 2
-
-
-def _joined(start: WorkloadVariant, moves: list[Move]) -> WorkloadVariant | None:
-    """Return all of several changes together; ``None`` where there are not several."""
-    found: WorkloadVariant | None = start
-    for move in moves:
-        found = found and move(found)
-    return found if len(moves) > 1 else None
-
-
-def _with(
-    one: WorkloadVariant,
-    what: str,
-    options: tuple[str, ...],
-    *,
-    asks: ChangeCost = ChangeCost.NOTHING,
-    **fields: object,
-) -> WorkloadVariant:
-    changed: Workload = replace(one.workload, **fields)  # type: ignore[arg-type]
-    return _and(one, changed, what, options, asks)
-
-
-def _and(
-    one: WorkloadVariant, workload: Workload, what: str, options: tuple[str, ...], asks: ChangeCost = ChangeCost.NOTHING
-) -> WorkloadVariant:
-    more = f"{one.description}, and {what}" if one.description else what
-    most = max(one.cost, asks, key=list(ChangeCost).index)
-    return WorkloadVariant(workload, more, (*one.options, *options), most)
-
-
-def _samples(count: int) -> str:
-    return f"{count} sample{'s' if count > 1 else ''}"

@@ -1,4 +1,4 @@
-"""Which queued jobs no longer can run after a system changed, and why; pure."""
+"""Find queued jobs that can no longer run after a system changed, and the reasons."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -11,134 +11,135 @@ from leadline.recommendation.feasibility import Refusal
 
 @dataclass(frozen=True, slots=True)
 class UnrunnableJob:
-    """A queued job that can never start where it waits; ``refusals`` are those of the place that came nearest."""
+    """A queued job that can never start, with the refusals of the nearest partition."""
 
     spec: JobSpec
     refusals: tuple[Refusal, ...]
 
     @property
     def sentence(self) -> str:
-        """Say which job and why."""
+        """Return a sentence about the job and the reasons."""
         where = self.spec.partition or "any partition"
-        return f"{self.spec.name} cannot run in {where} any more: {'; '.join(one.reason for one in self.refusals)}"
+        return (
+            f"{self.spec.name} cannot run in {where} any more: {'; '.join(refusal.reason for refusal in self.refusals)}"
+        )
 
 
 def find_unrunnable_jobs(change: SystemChange, queued: Iterable[JobSpec]) -> list[UnrunnableJob]:
-    """Return the jobs of ``queued`` on that system that could run before the change, and cannot now.
+    """Return the queued jobs on that system that could run before the change, and cannot now.
 
-    Where nothing was known before, those that cannot run now. A job that names no partition is broken when none would
-    take it; one that names a queue of several node types, when none of them would.
+    Where the state before is unknown, all jobs that cannot run now. A job without a partition is listed if no partition
+    would take it. A job in a queue of several node types is listed if none of them would.
     """
-    found = []
+    unrunnable = []
     for spec in queued:
         if spec.system is not None and spec.system.casefold() != change.after.name.casefold():
             continue
-        now = job_refusals(change.after, spec, change.before)
-        if now and (change.before is None or not job_refusals(change.before, spec)):
-            found.append(UnrunnableJob(spec, now))
-    return found
+        refusals = job_refusals(change.after, spec, change.before)
+        if refusals and (change.before is None or not job_refusals(change.before, spec)):
+            unrunnable.append(UnrunnableJob(spec, refusals))
+    return unrunnable
 
 
 def job_refusals(system: System, spec: JobSpec, before: System | None = None) -> tuple[Refusal, ...]:
-    """Return why a job can never start on a system, at the place that comes nearest; nothing if it can.
+    """Return why a job can never start on a system, in the nearest partition; empty if it can.
 
-    ``before`` tells a partition that is gone from a node type of it that is.
+    ``before`` distinguishes a removed partition from a removed node type of a partition.
     """
     places = _places(system, spec.partition) or _hidden(system, spec.partition or "", before)
     if not places:
         return (_gone(system, spec.partition or "", before),)
-    each = [check_request(place, spec.resources) for place in places]
-    return min(each, key=len)
+    return min((check_request(place, spec.resources) for place in places), key=len)
 
 
-def check_request(partition: Partition, asked: ResourceSpec) -> tuple[Refusal, ...]:
-    """Return every limit of a partition that a request is beyond, by which the scheduler would never start it."""
-    found = (
-        _walltime(partition, asked),
-        _nodes(partition, asked),
-        _cores(partition, asked),
-        _gpus(partition, asked),
-        _memory(partition, asked),
+def check_request(partition: Partition, request: ResourceSpec) -> tuple[Refusal, ...]:
+    """Return every limit of a partition that a request exceeds, so that it would never start."""
+    refusals = (
+        _walltime(partition, request),
+        _nodes(partition, request),
+        _cores(partition, request),
+        _gpus(partition, request),
+        _memory(partition, request),
     )
-    return tuple(refusal for refusal in found if refusal is not None)
+    return tuple(refusal for refusal in refusals if refusal is not None)
 
 
 def _places(system: System, name: str | None) -> Sequence[Partition]:
-    """Return the rows that a job's partition may mean: the row of that name, else all of the queue's."""
+    """Return the partitions that a name may mean: the one of that name, or all node types of the queue."""
     if name is None:
         return system.partitions
     folded = name.casefold()
-    exact = [one for one in system.partitions if one.name.casefold() == folded and one.queue in (None, one.name)]
-    rows = [one for one in system.partitions if one.name.casefold() == folded]
-    queued = [one for one in system.partitions if (one.queue or "").casefold() == folded]
-    return [*exact, *queued] or rows
+    named = [row for row in system.partitions if row.name.casefold() == folded]
+    exact = [row for row in named if row.queue in (None, row.name)]
+    queued = [row for row in system.partitions if (row.queue or "").casefold() == folded]
+    return [*exact, *queued] or named
 
 
 def _hidden(system: System, name: str, before: System | None) -> Sequence[Partition]:
-    """Return a queue whose nodes are not shown any more, where a job names one of the types that it had."""
-    queues = {one.queue or one.name for one in (before.partitions if before else ()) if one.name == name}
+    """Return a queue whose nodes are no longer listed, for a job that names a node type that it had."""
+    queues = {row.queue or row.name for row in (before.partitions if before else ()) if row.name == name}
     rows = [place for queue in queues for place in _places(system, queue)]
-    return [one for one in rows if one.node.name == UNLISTED_NODES]
+    return [row for row in rows if row.node.name == UNLISTED_NODES]
 
 
 def _gone(system: System, name: str, before: System | None) -> Refusal:
     if before is not None:
-        for one in before.partitions:
-            queue = one.queue or one.name
-            if one.name.casefold() == name.casefold() and _places(system, queue):
-                return Refusal("nodes-gone", f"{queue} has no nodes of type {one.node.name} any more")
+        for row in before.partitions:
+            queue = row.queue or row.name
+            if row.name.casefold() == name.casefold() and _places(system, queue):
+                return Refusal("nodes-gone", f"{queue} has no nodes of type {row.node.name} any more")
     return Refusal("partition-gone", f"{system.name} has no partition {name} any more")
 
 
-def _walltime(partition: Partition, asked: ResourceSpec) -> Refusal | None:
-    limit, wanted = partition.limits.max_walltime_s, asked.walltime_s
-    if limit is None or wanted is None or wanted <= limit:
+def _walltime(partition: Partition, request: ResourceSpec) -> Refusal | None:
+    limit, walltime_s = partition.limits.max_walltime_s, request.walltime_s
+    if limit is None or walltime_s is None or walltime_s <= limit:
         return None
     return Refusal(
         "walltime",
-        f"walltime: asks for {format_duration(wanted)}, the limit is {format_duration(limit)}",
-        wanted / limit,
+        f"walltime: asks for {format_duration(walltime_s)}, the limit is {format_duration(limit)}",
+        walltime_s / limit,
         f"a job of at most {format_duration(limit)}",
     )
 
 
-def _nodes(partition: Partition, asked: ResourceSpec) -> Refusal | None:
+def _nodes(partition: Partition, request: ResourceSpec) -> Refusal | None:
     limits, count = partition.limits, partition.node.count
-    most = min((one for one in (limits.max_nodes, count) if one is not None), default=None)
-    if most is not None and asked.nodes > most:
-        return Refusal("too-many-nodes", f"takes jobs of at most {most} nodes, not {asked.nodes}",
-                       asked.nodes / most if most else None, f"at most {most} nodes")  # fmt: skip
-    if limits.min_nodes and asked.nodes < limits.min_nodes:
-        return Refusal("too-few-nodes", f"takes jobs of at least {limits.min_nodes} nodes, not {asked.nodes}")
+    most = min((number for number in (limits.max_nodes, count) if number is not None), default=None)
+    if most is not None and request.nodes > most:
+        return Refusal("too-many-nodes", f"takes jobs of at most {most} nodes, not {request.nodes}",
+                       request.nodes / most if most else None, f"at most {most} nodes")  # fmt: skip
+    if limits.min_nodes and request.nodes < limits.min_nodes:
+        return Refusal("too-few-nodes", f"takes jobs of at least {limits.min_nodes} nodes, not {request.nodes}")
     return None
 
 
-def _cores(partition: Partition, asked: ResourceSpec) -> Refusal | None:
-    a_node = (asked.cores_per_task or 1) * asked.tasks_per_node
+def _cores(partition: Partition, request: ResourceSpec) -> Refusal | None:
+    a_node = (request.cores_per_task or 1) * request.tasks_per_node
     has, most = partition.node.cores, partition.limits.max_cores
     if has is not None and a_node > has:
         return Refusal("too-few-cores", f"has {has} cores a node, and the job asks for {a_node}", a_node / has)
-    if most is not None and a_node * asked.nodes > most:
-        return Refusal("too-many-cores", f"gives at most {most} cores, and the job asks for {a_node * asked.nodes}")
+    if most is not None and a_node * request.nodes > most:
+        return Refusal("too-many-cores", f"gives at most {most} cores, and the job asks for {a_node * request.nodes}")
     return None
 
 
-def _gpus(partition: Partition, asked: ResourceSpec) -> Refusal | None:
+def _gpus(partition: Partition, request: ResourceSpec) -> Refusal | None:
     node, most = partition.node, partition.limits.max_gpus
-    total = asked.gpus_per_node * asked.nodes
+    total = request.gpus_per_node * request.nodes
     is_counted = node.name != UNLISTED_NODES and (bool(node.gpus) or node.device is None)
-    if is_counted and asked.gpus_per_node > node.gpus:
+    if is_counted and request.gpus_per_node > node.gpus:
         has = f"has {node.gpus} GPUs a node" if node.gpus else "has no GPUs"
-        return Refusal("too-few-gpus", f"{has}, and the job asks for {asked.gpus_per_node}")
+        return Refusal("too-few-gpus", f"{has}, and the job asks for {request.gpus_per_node}")
     if most is not None and total > most:
         return Refusal("too-many-gpus", f"takes at most {most} GPUs, not {total}", total / most if most else None)
     return None
 
 
-def _memory(partition: Partition, asked: ResourceSpec) -> Refusal | None:
-    has, wanted = partition.node.usable_memory_bytes or partition.node.memory_bytes, asked.memory_bytes_per_node
-    if not has or not wanted or wanted <= has:
+def _memory(partition: Partition, request: ResourceSpec) -> Refusal | None:
+    has = partition.node.usable_memory_bytes or partition.node.memory_bytes
+    requested = request.memory_bytes_per_node
+    if not has or not requested or requested <= has:
         return None
-    return Refusal(
-        "host-memory", f"memory: asks for {format_bytes(wanted)} a node, has {format_bytes(has)}", wanted / has
-    )
+    reason = f"memory: asks for {format_bytes(requested)} a node, has {format_bytes(has)}"
+    return Refusal("host-memory", reason, requested / has)

@@ -1,4 +1,4 @@
-"""Order the candidates: least cost under a deadline, least time under a budget, the Pareto front otherwise."""
+"""Rank candidates: by cost under a deadline, by time under a budget, otherwise the Pareto front first."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -12,13 +12,16 @@ from leadline.uncertainty.distributions import quantile
 def rank_candidates(
     candidates: Sequence[PlacementCandidate], constraints: Constraints, rejections: Sequence[Rejection] = ()
 ) -> Recommendation:
-    """Return the options best first, with the reason of each, and every rejected candidate with its own.
+    """Return the options best first, and every rejected candidate, each with its reason.
 
-    What rests on hardware that was measured comes before what does not. Amounts in different currencies are never
-    compared: options are ordered within a currency, US dollars first. Times are those until the result is there where
-    the wait of every candidate that fits is known, and those of the runs where it is not, as a wait that is not known
-    is not none.
-    ``rejections`` are candidates that were refused before an estimate was made.
+    Options on measured hardware come first. Currencies are never compared: options are ordered within a currency, US
+    dollars first. Times include the wait only where the wait of every fitting candidate is known, because an unknown
+    wait is not zero.
+
+    Args:
+        candidates: to rank.
+        constraints: of the user.
+        rejections: candidates that were refused before an estimate was made.
     """
     kept: list[PlacementCandidate] = []
     refused: list[tuple[PlacementCandidate, list[Refusal]]] = []
@@ -28,13 +31,16 @@ def rank_candidates(
             refused.append((candidate, refusals))
         else:
             kept.append(candidate)
-    time = _until_result if all(one.wait is not None for one in kept) else _time
-    front = {id(one) for one in pareto_front([one for one in kept if not one.unseen], time)}
-    front |= {id(one) for one in pareto_front(kept, time) if one.unseen}
+    time = _until_result if all(candidate.wait is not None for candidate in kept) else _time
+    measured = [candidate for candidate in kept if not candidate.unseen]
+    front = {id(candidate) for candidate in pareto_front(measured, time)}
+    front |= {id(candidate) for candidate in pareto_front(kept, time) if candidate.unseen}
     ordered = sorted(kept, key=lambda candidate: _rank(candidate, constraints, id(candidate) in front, time))
     return Recommendation(
         constraints=constraints,
-        options=tuple(_option(one, place, constraints, id(one) in front) for place, one in enumerate(ordered)),
+        options=tuple(
+            _option(candidate, place, constraints, id(candidate) in front) for place, candidate in enumerate(ordered)
+        ),
         rejections=(*rejections, *(_rejection(candidate, refusals[0]) for candidate, refusals in refused)),
         smallest_change=None if kept else _smallest_change(refused),
     )
@@ -43,14 +49,14 @@ def rank_candidates(
 def pareto_front(
     candidates: Sequence[PlacementCandidate], time: Callable[[PlacementCandidate], float] | None = None
 ) -> list[PlacementCandidate]:
-    """Return the candidates that no other one of the same currency beats in both time and cost; n·log n.
+    """Return the candidates that no other one of the same currency beats in both time and cost.
 
-    ``time`` is that of the run, where no other is named.
+    ``time`` returns the time to compare, by default that of the run.
     """
     time = time or _time
     front: list[PlacementCandidate] = []
     least: dict[str | None, float] = {}
-    for candidate in sorted(candidates, key=lambda one: (time(one), _cost(one))):
+    for candidate in sorted(candidates, key=lambda candidate: (time(candidate), _cost(candidate))):
         currency, cost = candidate.currency, _cost(candidate)
         if currency is not None and cost < least.get(currency, float("inf")):
             least[currency] = cost
@@ -123,12 +129,13 @@ def _rejection(candidate: PlacementCandidate, refusal: Refusal) -> Rejection:
 
 
 def _smallest_change(refused: Sequence[tuple[PlacementCandidate, list[Refusal]]]) -> str | None:
-    """Return what would make the nearest candidate fit: all its limits lifted, least in proportion altogether."""
+    """Return the change that would make the nearest candidate fit: the one with the smallest shortfall."""
     changes: list[tuple[float, str, str]] = []
     for candidate, refusals in refused:
-        if all(one.change is not None and one.shortfall is not None for one in refusals):
-            shortfall = math.prod(one.shortfall or 1.0 for one in refusals)
-            changes.append((shortfall, candidate.name, " and ".join(one.change or "" for one in refusals)))
+        if all(refusal.change is not None and refusal.shortfall is not None for refusal in refusals):
+            shortfall = math.prod(refusal.shortfall or 1.0 for refusal in refusals)
+            change = " and ".join(refusal.change or "" for refusal in refusals)
+            changes.append((shortfall, candidate.name, change))
     if not changes:
         return None
     _, name, change = min(changes)

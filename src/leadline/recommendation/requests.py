@@ -1,4 +1,4 @@
-"""The limit to ask for on a quantity that is known by a distribution: the cheapest, kills and reruns included."""
+"""Resource requests: limits that cost least within the accepted risk, including kills and reruns."""
 
 import math
 from dataclasses import dataclass, replace
@@ -15,40 +15,40 @@ from leadline.core.units import GIB, HOUR_S, MINUTE_S
 from leadline.uncertainty.distributions import Distribution, HalfLogNormals, log_spreads, quantile
 
 RERUN_GROWTH = 1.5
-"""How much more a rerun asks for than the run that was killed, as people and batch tools do."""
+"""Factor between the request of a killed run and that of its rerun, as people and batch tools choose it."""
 
 _TAILS = tuple(0.5 * 0.85**step for step in range(80))
-"""Probabilities of a kill among which the cheapest is looked for: from a half to one in a million.
+"""Probabilities of a kill to choose from, from a half to one in a million.
 
-A limit below the median is never asked for: most runs would be killed.
+A limit below the median makes no sense: most runs would be killed.
 """
 _NEVER = 1e-9
-"""A probability of a kill that no longer counts."""
+"""Probability of a kill that no longer counts."""
 
 
 class KillLoss(StrEnum):
-    """What a kill at a limit loses."""
+    """Loss of a kill at a limit."""
 
     LIMIT = "limit"
     """As much as the limit: a run killed for its time has used all of it."""
     RUN = "run"
-    """The whole run, whatever the limit: one killed for its memory."""
+    """The whole run, whatever the limit, as when memory runs out."""
 
 
 class LimitReason(StrEnum):
-    """What set a limit."""
+    """The constraint that set a limit."""
 
     RISK = "risk"
     """The accepted probability of a kill; more kills would have been cheaper."""
     COST = "cost"
     """The least expected cost; more kills were accepted."""
     CAP = "cap"
-    """The most that may be asked for; it lies between the two."""
+    """The largest allowed request, which is between the two."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """A limit, the probability ``risk`` of exceeding it, that which would cost least, and which of them decided."""
+    """A limit, the risk of exceeding it, the risk of least cost, and the constraint that decided."""
 
     value: float
     risk: float
@@ -56,31 +56,36 @@ class Limit:
     decided: LimitReason
 
 
-def expected_loss(known: Distribution, limit: float, weights: RiskWeights, loss: KillLoss) -> float:
-    """Return what asking for ``limit`` is expected to lose, in the unit of the quantity.
+def expected_loss(base: Distribution, limit: float, weights: RiskWeights, loss: KillLoss) -> float:
+    """Return the expected loss of requesting ``limit``, in the unit of the quantity.
 
-    A run that needs more than its limit is killed and run again with ``RERUN_GROWTH`` times as much, until it is through.
-    With the limits l₀ < l₁ < …, the loss is Σ kill × lost(lᵢ) × P(X > lᵢ) + Σ waste × E[lᵢ - X; lᵢ₋₁ < X ≤ lᵢ], where
-    lost(l) is l itself or, for ``KillLoss.RUN``, the median. What the last run uses is the same for every limit and left
-    out, and so is the price of an hour, which multiplies the whole.
+    A run that exceeds its limit is killed and run again with ``RERUN_GROWTH`` times as much, until it succeeds. With
+    the limits l₀ < l₁ < …, the loss is Σ kill × lost(lᵢ) × P(X > lᵢ) + Σ waste × E[lᵢ - X; lᵢ₋₁ < X ≤ lᵢ]. Here lost(l)
+    is l itself or, for ``KillLoss.RUN``, the median. Two terms are left out because they do not change the best limit:
+    the use of the last run, and the price of an hour.
     """
     total, below, mean = 0.0, 0.0, 0.0
     while True:
-        above, mean_here = known.above(limit), known.mean_below(limit)
-        total += weights.waste * (limit * (1 - above - below) - (mean_here - mean))
+        above, mean_below = base.above(limit), base.mean_below(limit)
+        total += weights.waste * (limit * (1 - above - below) - (mean_below - mean))
         if above < _NEVER:
             return total
-        total += weights.kill * above * (limit if loss is KillLoss.LIMIT else known.median)
-        limit, below, mean = limit * RERUN_GROWTH, 1 - above, mean_here
+        total += weights.kill * above * (limit if loss is KillLoss.LIMIT else base.median)
+        limit, below, mean = limit * RERUN_GROWTH, 1 - above, mean_below
 
 
 def limit_from_interval(
     interval: Interval, risk: float, weights: RiskWeights, loss: KillLoss = KillLoss.LIMIT, *, cap: float | None = None
 ) -> Limit:
-    """Return the limit of least expected loss that the quantity exceeds with a probability of at most ``risk``.
+    """Return the limit of least expected loss that the quantity exceeds with probability ``risk`` at most.
 
-    ``cap`` is the most that may be asked for; it is overstepped only where the risk cannot be held below it, so that
-    the caller sees what would be needed. An interval without width gives its point.
+    Args:
+        interval: of the quantity. Without width, its point is the limit.
+        risk: accepted probability of a kill.
+        weights: of kills and waste.
+        loss: of a kill.
+        cap: largest allowed request. It is exceeded only where the risk cannot be met below it, so that the caller sees
+            the need.
 
     Raises:
         InvalidInput: ``risk`` is not between 0 and 1, or a weight is negative or not a number.
@@ -88,20 +93,20 @@ def limit_from_interval(
     below, above = log_spreads(interval)
     if not above:
         return Limit(interval.point, 0.0, 0.0, LimitReason.RISK)
-    known = HalfLogNormals(interval.point, below, above)
-    return _within(known, risk, _cheapest_risk(_stepped(above), weights.kill, weights.waste, loss), cap)
+    base = HalfLogNormals(interval.point, below, above)
+    return _within(base, risk, _cheapest_risk(_stepped(above), weights.kill, weights.waste, loss), cap)
 
 
 def limit_from_distribution(
-    known: Distribution, risk: float, weights: RiskWeights, loss: KillLoss, *, cap: float | None = None
+    base: Distribution, risk: float, weights: RiskWeights, loss: KillLoss, *, cap: float | None = None
 ) -> Limit:
-    """Return what ``limit_from_interval`` does, of a quantity whose distribution is known.
+    """Return the limit of ``limit_from_interval`` for a quantity with another distribution.
 
     Raises:
-        InvalidInput: as ``limit_from_interval``.
+        InvalidInput: as for ``limit_from_interval``.
     """
     _check_weights(weights)
-    return _within(known, risk, _cheapest(known, weights, loss), cap)
+    return _within(base, risk, _cheapest(base, weights, loss), cap)
 
 
 def _check_weights(weights: RiskWeights) -> None:
@@ -110,62 +115,62 @@ def _check_weights(weights: RiskWeights) -> None:
             raise InvalidInput(f"a weight of {value:g} for {name} is not usable: choose 0 or more, such as 1")
 
 
-def _within(known: Distribution, risk: float, cheapest: float, cap: float | None) -> Limit:
+def _within(base: Distribution, risk: float, cheapest: float, cap: float | None) -> Limit:
     if not 0 < risk < 1:
         raise InvalidInput(f"a risk of {risk:g} is not usable: choose one between 0 and 1, such as 0.05")
     chosen = min(risk, cheapest)
-    value = known.quantile(1 - chosen)
-    if cap is not None and cap < value and known.quantile(1 - risk) <= cap:
-        return Limit(cap, known.above(cap), cheapest, LimitReason.CAP)
+    value = base.quantile(1 - chosen)
+    if cap is not None and cap < value and base.quantile(1 - risk) <= cap:
+        return Limit(cap, base.above(cap), cheapest, LimitReason.CAP)
     return Limit(value, chosen, cheapest, LimitReason.RISK if risk <= cheapest else LimitReason.COST)
 
 
 def _stepped(spread: float) -> float:
-    """Round a spread to steps of 5 %, so that the search is made once for many alike."""
+    """Round a spread to steps of 5 %, so that one cached search serves many similar ones."""
     return math.exp(round(math.log(max(spread, 1e-4)) / 0.05) * 0.05)
 
 
 @lru_cache(maxsize=4096)
 def _cheapest_risk(spread: float, kill: float, waste: float, loss: KillLoss) -> float:
-    """Return the probability of a kill at which a log-normal with that spread is cheapest, whatever its median."""
+    """Return the kill probability of least cost for a log-normal; it does not depend on the median."""
     _check_weights(RiskWeights(kill, waste))
     return _cheapest(HalfLogNormals(1.0, spread, spread), RiskWeights(kill, waste), loss)
 
 
-def _cheapest(known: Distribution, weights: RiskWeights, loss: KillLoss) -> float:
-    return min(_TAILS, key=lambda tail: expected_loss(known, known.quantile(1 - tail), weights, loss))
+def _cheapest(base: Distribution, weights: RiskWeights, loss: KillLoss) -> float:
+    return min(_TAILS, key=lambda tail: expected_loss(base, base.quantile(1 - tail), weights, loss))
 
 
 SHORTEST_WALLTIME_S = 5 * MINUTE_S
-"""No scheduler is asked for less."""
+"""Shortest walltime that is requested."""
 
 EVEN = RiskWeights()
 
 
 @dataclass(frozen=True, slots=True)
 class ResourceRequest:
-    """A request, and the sentence that says what decided its limits (empty where there are none)."""
+    """A request, and a sentence about its limits; empty without limits."""
 
     resources: ResourceSpec
     reason: str = ""
 
 
 def resources_for_estimate(estimate: Estimate, partition: Partition, risk: float) -> ResourceSpec:
-    """Return the request of ``request_for_estimate`` where an hour counts the same in every way."""
+    """Return the request of ``request_for_estimate`` with equal weights."""
     return request_for_estimate(estimate, partition, risk).resources
 
 
 def request_for_estimate(
     estimate: Estimate, partition: Partition, risk: float, weights: RiskWeights = EVEN
 ) -> ResourceRequest:
-    """Return the request of a workload: the share of the nodes that goes with its GPUs, and the limits of ``build_request``."""
+    """Return the request of a workload: its share of the nodes, and the limits of least cost."""
     share = node_share(partition, estimate.target)
     memory = estimate.host_memory_bytes and estimate.host_memory_bytes.scaled(max(1, share.gpus_per_node))
     return build_request(estimate.elapsed_s, memory, share, partition, risk, weights)
 
 
 def node_share(partition: Partition, target: Target) -> ResourceSpec:
-    """Return what a job asks for beside its limits: whole nodes on CPUs, and the cores that go with its GPUs else."""
+    """Return the share of the nodes without limits: whole CPU nodes, or the GPUs with their share of the cores."""
     node = partition.node
     gpus = math.ceil(target.gpus / target.nodes) if node.device else 0
     whole = partition.rules.whole_nodes or not gpus
@@ -185,11 +190,11 @@ def build_request(
     risk: float,
     weights: RiskWeights = EVEN,
 ) -> ResourceRequest:
-    """Return ``share`` with the walltime and the memory a node that cost least, kills and reruns included.
+    """Add the walltime and the memory per node of least cost to a share of the nodes.
 
-    Each is exceeded with a probability of at most ``risk``. A walltime is the whole loss of a run killed for it, and
-    what is not used of it counts ``weights.waste``. Memory costs the run that is killed for it, and the bill too where
-    the site counts memory beyond the share of the cores. What is not known is left to the site.
+    Each limit is exceeded with probability ``risk`` at most. A run killed for its walltime has lost all of it, and
+    unused walltime counts ``weights.waste``. A run killed for its memory has lost the run. Memory also counts in the
+    bill, where the site charges for memory above the share of the cores. Unknown quantities get no limit.
 
     Raises:
         InvalidInput: the risk or a weight is out of range.
@@ -206,10 +211,10 @@ def build_request(
             weights = RiskWeights(weights.kill, weights.waste + charged)
         memory = limit_from_interval(memory_bytes, risk, weights, KillLoss.RUN, cap=most)
         memory_bytes_per_node = math.ceil(_capped(memory, math.ceil(memory.value / GIB) * GIB, most))
-    asked = ResourceSpec(
+    request = ResourceSpec(
         share.nodes, share.tasks_per_node, share.cores_per_task, share.gpus_per_node, memory_bytes_per_node, walltime_s
     )
-    return ResourceRequest(asked, _reason(time and _said(time), memory and _said(memory), risk))
+    return ResourceRequest(request, _reason(time and _decision(time), memory and _decision(memory), risk))
 
 
 def round_walltime_s(walltime_s: float) -> float:
@@ -219,12 +224,12 @@ def round_walltime_s(walltime_s: float) -> float:
 
 
 def _capped(limit: Limit, rounded: float, cap: float | None) -> float:
-    """Take back what rounding up put above the cap; a limit that is above it by itself stays, and will be refused."""
+    """Undo rounding above the cap; a limit that was above it before stays, and will be refused."""
     return cap if cap is not None and limit.value <= cap < rounded else rounded
 
 
 def _charged(partition: Partition, share: ResourceSpec, memory_bytes: float) -> float:
-    """Return the growth of the bill where the memory grows, in shares of each: 0 where memory is not counted."""
+    """Return the relative growth of the bill when the memory doubles; 0 where memory is not charged."""
     billing = partition.billing
     if billing is None or not (billing.memory_bytes_per_core or billing.memory_bytes_per_gpu or billing.gib_hour):
         return 0.0
@@ -236,7 +241,7 @@ def _hourly(billing: Billing, share: ResourceSpec, partition: Partition, memory_
     return compute_charge(billing, replace(share, memory_bytes_per_node=memory_bytes), 1.0, partition.node) or 0.0
 
 
-def _said(limit: Limit) -> tuple[LimitReason, float, float]:
+def _decision(limit: Limit) -> tuple[LimitReason, float, float]:
     return limit.decided, limit.risk, limit.cheapest_risk
 
 
@@ -244,22 +249,22 @@ def _said(limit: Limit) -> tuple[LimitReason, float, float]:
 def _reason(
     time: tuple[LimitReason, float, float] | None, memory: tuple[LimitReason, float, float] | None, risk: float
 ) -> str:
-    """Return the sentence that says which of risk and cost decided each limit."""
-    said = {name: one for name, one in (("walltime", time), ("memory", memory)) if one and one[1]}
-    deciding = {one[0] for one in said.values()}
+    """Return a sentence about whether risk or cost decided each limit."""
+    limits = {name: limit for name, limit in (("walltime", time), ("memory", memory)) if limit and limit[1]}
+    deciding = {decided for decided, _, _ in limits.values()}
     if len(deciding) == 1 and LimitReason.CAP not in deciding:
-        return _part(" and the ".join(said), list(said.values()), risk)
-    return "; ".join(_part(name, [one], risk) for name, one in said.items())
+        return _limit_text(" and the ".join(limits), list(limits.values()), risk)
+    return "; ".join(_limit_text(name, [limit], risk) for name, limit in limits.items())
 
 
-def _part(names: str, said: list[tuple[LimitReason, float, float]], risk: float) -> str:
-    accepted, each = _percent(risk), " and ".join(_percent(taken) for _, taken, _ in said)
-    if said[0][0] is LimitReason.RISK:
-        cheapest = " and ".join(_percent(one) for _, _, one in said)
+def _limit_text(names: str, limits: list[tuple[LimitReason, float, float]], risk: float) -> str:
+    accepted, risks = _percent(risk), " and ".join(_percent(kill) for _, kill, _ in limits)
+    if limits[0][0] is LimitReason.RISK:
+        cheapest = " and ".join(_percent(kill) for _, _, kill in limits)
         return f"the accepted risk of {accepted} decides the {names} (cost alone would take {cheapest})"
-    if said[0][0] is LimitReason.CAP:
-        return f"the most that may be asked for decides the {names}, which {each} of runs exceed"
-    return f"cost decides the {names} (killing {each} of runs costs least; {accepted} are accepted)"
+    if limits[0][0] is LimitReason.CAP:
+        return f"the largest allowed request decides the {names}, which {risks} of runs exceed"
+    return f"cost decides the {names} (killing {risks} of runs costs least; {accepted} are accepted)"
 
 
 def _percent(share: float) -> str:

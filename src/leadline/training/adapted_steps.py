@@ -1,4 +1,4 @@
-"""What a user's own measured steps made of the shipped estimators, kept in one file for each device."""
+"""The shipped step estimators as adapted to a user's measured steps, one file for each device."""
 
 import math
 from dataclasses import dataclass
@@ -15,17 +15,23 @@ from leadline.core.hardware import Device
 from leadline.estimators.ports import nest, unnest
 from leadline.estimators.step_time.op_utilization_kernels import OpUtilizationModels
 from leadline.estimators.step_time.selection import StepGroup
+from leadline.training.atomic_write import write_atomically
 
 ADAPTED_SCHEMA = "leadline.adapted/1"
 
 
 class AdaptedRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """Which estimator answers for a group of jobs on the device, its factor, and how far off it was on models left out.
+    """The adapted estimator of one group of jobs on the device, and its errors on left-out models.
 
-    A ``group`` of ``None`` is that of all jobs that have no record of their own.
-    ``error`` and ``before`` are means of |predicted ÷ measured − 1|, with the runs and without; ``spread`` is a
-    standard deviation of ln(measured ÷ predicted). ``channels_last`` marks images in that layout, and ``by_law`` that
-    the device's own law answers instead of a factor on the shipped estimator.
+    Attributes:
+        group: of jobs; ``None`` for all jobs without a record of their own.
+        channels_last: images in that layout.
+        by_law: a model fitted to the device predicts, instead of a factor on the shipped estimator.
+        factor: on the shipped estimator's predictions.
+        error: mean of |predicted ÷ measured − 1| with the user's runs.
+        before: the same without them.
+        spread: standard deviation of ln(measured ÷ predicted).
+        runs: number of measured steps.
     """
 
     group: StepGroup | None
@@ -42,59 +48,56 @@ class AdaptedRecord(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def longest(self) -> float:
-        """Return by what share the upper end of the 90 % range lies above the prediction."""
+        """Return how far the upper bound at 90 % is above the prediction, as a share of it."""
         return math.expm1(NORMAL_90 * self.spread)
 
 
 class AdaptedCard(msgspec.Struct, frozen=True, kw_only=True):
-    """What was learned of one device, but for the laws."""
+    """Everything adapted for one device, except the fitted models."""
 
     schema: str
     device: str
     records: tuple[AdaptedRecord, ...]
 
     def find(self, group: StepGroup, *, channels_last: bool) -> AdaptedRecord | None:
-        """Return what answers for a group: its own record, or else that of all jobs on the device."""
-        own = (one for one in self.records if one.group == group and one.channels_last is channels_last)
-        return next(own, next((one for one in self.records if one.group is None), None))
+        """Return the record of a group, or the one of all jobs on the device."""
+        exact = (record for record in self.records if record.group == group and record.channels_last is channels_last)
+        return next(exact, next((record for record in self.records if record.group is None), None))
 
 
 @dataclass(frozen=True, slots=True)
 class AdaptedSteps:
-    """Everything that was learned of one device, and the laws of those groups that the op law answers for."""
+    """The card of one device, and the operator models of the groups that have one."""
 
     card: AdaptedCard
     laws: OpUtilizationModels | None = None
 
 
 def adapted_steps_path(folder: Path, device: Device) -> Path:
-    """Return the file of a device in the folder of adapted estimators."""
+    """Return the path of a device's file."""
     return folder / f"{device.file_stem}.npz"
 
 
-def save_adapted_steps(own: AdaptedSteps, path: Path) -> None:
+def save_adapted_steps(adapted: AdaptedSteps, path: Path) -> None:
     """Write the file whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    text = msgspec.json.encode(own.card)
-    state = {"card": np.frombuffer(text, np.uint8), **(nest("laws", own.laws.dump()) if own.laws else {})}
-    partial = path.with_suffix(".partial")
-    with partial.open("wb") as file:
-        np.savez_compressed(file, **state)  # type: ignore[arg-type]
-    partial.replace(path)
+    card = np.frombuffer(msgspec.json.encode(adapted.card), np.uint8)
+    content = BytesIO()
+    np.savez_compressed(content, card=card, **(nest("laws", adapted.laws.dump()) if adapted.laws else {}))  # type: ignore[arg-type]
+    write_atomically(path, content.getvalue())
 
 
 def read_adapted_steps(path: Path) -> AdaptedSteps:
-    """Return what ``save_adapted_steps`` wrote.
+    """Read a file that ``save_adapted_steps`` wrote.
 
     Raises:
-        InvalidInput: the file is cut short, of another version, or something else.
+        InvalidInput: the file is damaged, of another version, or something else.
     """
     try:
         with np.load(BytesIO(path.read_bytes()), allow_pickle=False) as arrays:
             state = dict(arrays)
         card = msgspec.json.decode(state["card"].tobytes(), type=AdaptedCard)
         laws = (
-            OpUtilizationModels.load(unnest("laws", state)) if any(one.startswith("laws.") for one in state) else None
+            OpUtilizationModels.load(unnest("laws", state)) if any(name.startswith("laws.") for name in state) else None
         )
     except (OSError, ValueError, KeyError, EOFError, BadZipFile, msgspec.MsgspecError) as error:
         raise InvalidInput(f"{path} cannot be read ({error}): delete it, and run leadline adapt again") from error

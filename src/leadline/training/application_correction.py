@@ -1,7 +1,7 @@
-"""What an estimator says of one application, corrected by its finished runs: a factor, and the range around it.
+"""Correct an estimator's predictions of one application by a factor learned from its finished runs.
 
-An application differs from what the estimator knows in the same way each time it runs (its input pipeline, its
-library), so that one factor takes most of the error away where there is no model of it.
+An application deviates from the estimator in the same way each time it runs, because of its input pipeline or library.
+So one factor removes most of the error where no model of the application exists.
 """
 
 import math
@@ -25,20 +25,27 @@ from leadline.training.refit import (
     MORE,
     RefitDecision,
     is_improvement,
+    no_improvement,
     outcome_log_error,
 )
 from leadline.uncertainty.conformal import IntervalCalibration, Residuals, calibrate
 from leadline.uncertainty.drift import Drift, PredictionOutcome, find_drift, median_ratio
-from leadline.uncertainty.metrics import PairedComparison, compare_errors
+from leadline.uncertainty.metrics import compare_errors
 
 CORRECTION_SCHEMA = "leadline.correction/1"
 
 
 class CorrectionCard(msgspec.Struct, frozen=True, kw_only=True):
-    """What was learned of an estimator's figures of an application, from how many ``runs``, when and why.
+    """Origin and accuracy of a correction of one quantity.
 
-    ``before`` and ``after`` are mean absolute errors of logarithms on ``judged`` runs that the factor was not learned
-    from, with the ``factor_before`` (1 at first) and with this one. ``until`` is the start of the last run it knew.
+    Attributes:
+        factor: multiplies the estimator's predictions.
+        factor_before: the factor before this one, 1 at first.
+        runs: number of runs that the factor was learned from.
+        until: start of the last of them.
+        judged: number of runs that the two factors were compared on.
+        before: mean absolute log error with ``factor_before``.
+        after: mean absolute log error with ``factor``.
     """
 
     schema: str
@@ -59,21 +66,21 @@ class CorrectionCard(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class ApplicationCorrection:
-    """A factor on what an estimator says of an application, and its errors with it."""
+    """A factor on an estimator's predictions of an application, and the calibration of its errors."""
 
     card: CorrectionCard
     calibration: IntervalCalibration
 
-    def apply(self, told: Interval) -> Interval:
-        """Return the interval that own runs make of an estimator's; wider where the estimator doubts itself more."""
-        point = told.point * self.card.factor
-        low, high = self.calibration.interval([point], [_doubt(told)], [0.0], "", told.level)
-        return Interval(point, min(float(low[0]), point), max(float(high[0]), point), told.level)
+    def apply(self, predicted: Interval) -> Interval:
+        """Return the corrected interval; it is wider where the estimator's own interval is wider."""
+        point = predicted.point * self.card.factor
+        low, high = self.calibration.interval([point], [_log_half_width(predicted)], [0.0], "", predicted.level)
+        return Interval(point, min(float(low[0]), point), max(float(high[0]), point), predicted.level)
 
 
 @dataclass(frozen=True, slots=True)
 class FinishedRun:
-    """What an estimator said of a run before any correction, what came of it, and when the run began."""
+    """A run's uncorrected prediction with its measurement, and its start."""
 
     outcome: PredictionOutcome
     started_at: str
@@ -87,56 +94,66 @@ def fit_correction(
     older: ApplicationCorrection | None = None,
     previous_runs: int = 0,
 ) -> tuple[ApplicationCorrection | None, RefitDecision]:
-    """Return a new correction, if it is better than the ``older`` one (or none) on runs it was not learned from.
+    """Return a new correction if it is better than the older one on runs that it was not learned from.
 
-    ``about`` names the application, the quantity and the estimator; ``previous_runs`` is for how many new runs this was asked
-    before, and it is answered anew when there are a quarter more.
+    Args:
+        runs: finished runs of the application.
+        about: the application, the quantity and the estimator.
+        at: the present time, for the card.
+        older: the correction in use, if any.
+        previous_runs: number of new runs at the last attempt. The next attempt waits for a quarter more.
     """
     application, quantity, estimator = about
     factor = older.card.factor if older else 1.0
-    new = sorted((one for one in runs if older is None or one.started_at > older.card.until), key=_start)
-    drift = find_drift([_times(one.outcome, factor) for one in new])
-    recent = [one.outcome for one in new[drift.since or 0 :]]
-    why_not = _too_early(drift, recent, len(new), previous_runs, older)
-    if why_not:
-        return None, RefitDecision(quantity, len(new), drift, replaced=False, reason=why_not)
-    held = max(LEAST_JUDGED, round(JUDGED * len(recent)))
-    part, newest = recent[:-held], recent[-held:]
-    judged = compare_errors(
-        [outcome_log_error(_times(one, factor)) for one in newest],
-        [outcome_log_error(_times(one, median_ratio(part)[0])) for one in newest],
+    new = sorted(
+        (run for run in runs if older is None or run.started_at > older.card.until), key=lambda run: run.started_at
     )
-    if not is_improvement(judged):
-        return None, RefitDecision(
-            quantity, len(new), drift, replaced=False, reason=_no_better(judged), comparison=judged
-        )
+    drift = find_drift([_times(run.outcome, factor) for run in new])
+    recent = [run.outcome for run in new[drift.since or 0 :]]
+    reason = _too_early(drift, recent, len(new), previous_runs, older)
+    if reason:
+        return None, RefitDecision(quantity, len(new), drift, replaced=False, reason=reason)
+    count = max(LEAST_JUDGED, round(JUDGED * len(recent)))
+    part, newest = recent[:-count], recent[-count:]
+    part_ratio, _ = median_ratio(part)
+    comparison = compare_errors(
+        [outcome_log_error(_times(outcome, factor)) for outcome in newest],
+        [outcome_log_error(_times(outcome, part_ratio)) for outcome in newest],
+    )
+    if not is_improvement(comparison):
+        reason = no_improvement("a factor learned from the runs before", comparison)
+        return None, RefitDecision(quantity, len(new), drift, replaced=False, reason=reason, comparison=comparison)
     why = drift.sentence(quantity) if drift.detected else f"{len(new)} runs have ended since"
     ratio, _ = median_ratio(recent)
     card = CorrectionCard(
         schema=CORRECTION_SCHEMA, application=application, quantity=quantity, estimator=estimator, factor=ratio,
-        factor_before=factor, runs=len(recent), made_at=at, until=new[-1].started_at, why=why, judged=judged.runs,
-        before=judged.before, after=judged.after, p_value=judged.p_value,
+        factor_before=factor, runs=len(recent), made_at=at, until=new[-1].started_at, why=why, judged=comparison.runs,
+        before=comparison.before, after=comparison.after, p_value=comparison.p_value,
     )  # fmt: skip
-    said = RefitDecision(quantity, len(new), drift, replaced=True, reason=why, comparison=judged)
-    return ApplicationCorrection(card, _calibrated(recent, ratio)), said
+    decision = RefitDecision(quantity, len(new), drift, replaced=True, reason=why, comparison=comparison)
+    return ApplicationCorrection(card, _calibrate(recent, ratio)), decision
 
 
 def save_correction(correction: ApplicationCorrection, path: Path) -> None:
-    """Write the file whole or not at all; ``LeadlineError`` where it cannot be."""
-    text = np.frombuffer(msgspec.json.encode(correction.card), np.uint8)
-    held = BytesIO()
-    np.savez_compressed(held, card=text, **nest("calibration", dict(correction.calibration.dump())))  # type: ignore[arg-type]
+    """Write a correction whole or not at all.
+
+    Raises:
+        LeadlineError: the file cannot be written.
+    """
+    card = np.frombuffer(msgspec.json.encode(correction.card), np.uint8)
+    content = BytesIO()
+    np.savez_compressed(content, card=card, **nest("calibration", dict(correction.calibration.dump())))  # type: ignore[arg-type]
     try:
-        write_atomically(path, held.getvalue())
+        write_atomically(path, content.getvalue())
     except OSError as error:
         raise LeadlineError(f"{path} cannot be written ({error.strerror}): make its folder writable") from error
 
 
 def read_correction(path: Path) -> ApplicationCorrection:
-    """Return what ``save_correction`` wrote.
+    """Read a correction that ``save_correction`` wrote.
 
     Raises:
-        InvalidInput: the file is cut short, of another version, or something else.
+        InvalidInput: the file is damaged, of another version, or something else.
     """
     try:
         with np.load(BytesIO(path.read_bytes()), allow_pickle=False) as arrays:
@@ -151,48 +168,39 @@ def read_correction(path: Path) -> ApplicationCorrection:
         raise InvalidInput(f"{path} cannot be read ({error}): delete it, and it is learned again") from error
 
 
-def _start(one: FinishedRun) -> str:
-    return one.started_at
-
-
-def _times(one: PredictionOutcome, factor: float) -> PredictionOutcome:
-    """Return an outcome as if ``factor`` times as much had been predicted."""
-    return PredictionOutcome(one.predicted.scaled(factor), one.measured, one.censored)
+def _times(outcome: PredictionOutcome, factor: float) -> PredictionOutcome:
+    return PredictionOutcome(outcome.predicted.scaled(factor), outcome.measured, outcome.censored)
 
 
 def _too_early(
-    drift: Drift, recent: Sequence[PredictionOutcome], new: int, tried: int, older: ApplicationCorrection | None
+    drift: Drift,
+    recent: Sequence[PredictionOutcome],
+    new: int,
+    previous_runs: int,
+    older: ApplicationCorrection | None,
 ) -> str:
-    """Return why nothing is learned for now, or nothing."""
-    whole = sum(not one.censored for one in recent)
+    """Return why nothing is learned for now; empty if the runs suffice."""
+    uncensored = sum(not outcome.censored for outcome in recent)
     if len(recent) < LEAST_NEW:
         return f"{len(recent)} runs since are too few to judge by: {LEAST_NEW} are needed"
-    if whole < LEAST_JUDGED:
-        return f"only {whole} of {len(recent)} runs ended by themselves: what they take is not known"
+    if uncensored < LEAST_JUDGED:
+        return f"only {uncensored} of {len(recent)} runs ended by themselves: the need of the others is unknown"
     if older is not None and not drift.detected and new < MORE * older.card.runs:
-        return f"it does not drift, and {new} runs are few beside the {older.card.runs} that it was learned from"
-    return f"it was reconsidered with {tried} of these {new} runs" if new < (1 + MORE) * tried else ""
+        return f"it does not drift, and {new} runs are few compared with the {older.card.runs} that it was learned from"
+    return f"it was reconsidered with {previous_runs} of these {new} runs" if new < (1 + MORE) * previous_runs else ""
 
 
-def _no_better(judged: PairedComparison) -> str:
-    return (
-        f"with a factor it would be off by {judged.after:.1%} on the newest {judged.runs} runs, and it is off by "
-        f"{judged.before:.1%}: no better by more than chance and noise (p = {judged.p_value:.2g})"
-    )
-
-
-def _calibrated(outcomes: Sequence[PredictionOutcome], factor: float) -> IntervalCalibration:
-    """Return the errors with the factor, in terms of the estimator's own doubt as far as that tells of them."""
-    whole = [one for one in outcomes if not one.censored]
+def _calibrate(outcomes: Sequence[PredictionOutcome], factor: float) -> IntervalCalibration:
+    uncensored = [outcome for outcome in outcomes if not outcome.censored]
     return calibrate(
         Residuals.of(
-            [one.measured for one in whole],
-            [one.predicted.point * factor for one in whole],
-            spread=[_doubt(one.predicted) for one in whole],
+            [outcome.measured for outcome in uncensored],
+            [outcome.predicted.point * factor for outcome in uncensored],
+            spread=[_log_half_width(outcome.predicted) for outcome in uncensored],
         )
     )
 
 
-def _doubt(told: Interval) -> float:
+def _log_half_width(interval: Interval) -> float:
     """Return the logarithmic half-width of an interval; NaN where it has none."""
-    return math.log(told.high / told.low) / 2 if 0 < told.low < told.high else math.nan
+    return math.log(interval.high / interval.low) / 2 if 0 < interval.low < interval.high else math.nan

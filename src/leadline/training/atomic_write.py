@@ -1,4 +1,4 @@
-"""Write a file whole or not at all, whatever dies meanwhile."""
+"""Write a file whole or not at all."""
 
 import os
 import tempfile
@@ -6,10 +6,10 @@ from pathlib import Path
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Put ``content`` in place of what the file held, safely on the disk before it takes the name.
+    """Replace the content of a file; a crash leaves the old content or the new one.
 
     Raises:
-        OSError: it cannot be written there; the older file is as it was.
+        OSError: the file cannot be written; the old content is unchanged.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
@@ -17,7 +17,8 @@ def write_atomically(path: Path, content: bytes) -> None:
         with os.fdopen(descriptor, "wb") as stream:
             stream.write(content)
             stream.flush()
-            os.fsync(stream.fileno())
+            os.fsync(stream.fileno())  # without it, a power cut may leave the new name with no content
+        # mkstemp makes private files; others may read this one as far as the umask allows.
         Path(temporary).chmod(0o666 & ~_umask())
         Path(temporary).replace(path)
     except BaseException:

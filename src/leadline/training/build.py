@@ -1,4 +1,4 @@
-"""Train a model of an application: every target that is asked for, and the card of the whole."""
+"""Train the model of an application: every target, and the card."""
 
 import math
 import platform
@@ -23,7 +23,7 @@ PACKAGES = ("numpy", "scipy", "scikit-learn")
 
 @dataclass(frozen=True, slots=True)
 class TrainingOrigin:
-    """Where the records come from, when they are learned from, and how: what the card says besides the figures."""
+    """Source of the records, time of training, and the commands to repeat it and to run the application."""
 
     source: str
     trained_at: str
@@ -33,7 +33,7 @@ class TrainingOrigin:
 
 @dataclass(frozen=True, slots=True)
 class TrainingOptions:
-    """How to train; ``targets`` empty: the walltime, and each kind of memory that was measured."""
+    """How to train; without ``targets``, the walltime and each kind of memory that was measured."""
 
     targets: tuple[str, ...] = ()
     policy: str = "mape"
@@ -52,11 +52,11 @@ def build_model(
     *,
     progress: Progress = lambda *_: None,
 ) -> tuple[ApplicationModel, tuple[TrainedTarget, ...]]:
-    """Return the model, and of each target what the plots and the table show.
+    """Train a model; also return its targets, which the plots and tables show.
 
     Raises:
-        InvalidInput: the records cannot be learned from; a sentence that names the run and the fix.
-        UnknownName: there is no such policy.
+        InvalidInput: the records cannot be trained on; the message names the run and the fix.
+        UnknownName: no such policy or category.
     """
     targets = tuple(dict.fromkeys(options.targets or measured_targets(records)))
     trained = []
@@ -69,30 +69,29 @@ def build_model(
             categories=options.categories,
         )
 
-        def say(what: str, number: int, count: int, target: str = target) -> None:
-            progress(f"{target}: {what}", number, count)
+        def report(task: str, number: int, count: int, target: str = target) -> None:
+            progress(f"{target}: {task}", number, count)
 
         trained.append(
-            train_target(data, estimators, policy=options.policy, seed=options.seed, jobs=options.jobs, progress=say)
+            train_target(data, estimators, policy=options.policy, seed=options.seed, jobs=options.jobs, progress=report)
         )
-    return make_model(trained, origin, options.seed), tuple(trained)
+    return _make_model(trained, origin, options.seed), tuple(trained)
 
 
 def measured_targets(records: Sequence[RunRecord]) -> tuple[str, ...]:
-    """Return what to learn by default: the walltime, and the memory that every completed run has measured."""
-    completed = [one for one in records if one.state.value == "COMPLETED"]
+    """Return the default targets: the walltime, and each kind of memory that every completed run has measured."""
+    completed = [record for record in records if record.state.value == "COMPLETED"]
     memory = [
         name
         for name in ("host_memory_bytes", "gpu_memory_bytes")
-        if completed and all(one.metrics.get(name, 0) > 0 for one in completed)
+        if completed and all(record.metrics.get(name, 0) > 0 for record in completed)
     ]
     return ("elapsed_s", *memory)
 
 
-def make_model(trained: Sequence[TrainedTarget], origin: TrainingOrigin, seed: int) -> ApplicationModel:
-    """Return the model of all targets; each is of the same application."""
+def _make_model(trained: Sequence[TrainedTarget], origin: TrainingOrigin, seed: int) -> ApplicationModel:
     first = trained[0].data
-    started = sorted(one for one in first.started if one)
+    started = sorted(start for start in first.started if start)
     card = ModelCard(
         application=first.dataset.application,
         runs=first.runs,
@@ -105,76 +104,79 @@ def make_model(trained: Sequence[TrainedTarget], origin: TrainingOrigin, seed: i
         seed=seed,
         reproduce=origin.reproduce,
         features=_all_features(trained),
-        targets=tuple(_target_card(one) for one in trained),
+        targets=tuple(_target_card(target) for target in trained),
         command=origin.command,
         units=dict(first.dataset.units),
     )
     return ApplicationModel(
         card,
-        {one.data.dataset.target: one.fitted for one in trained},
-        {one.data.dataset.target: one.calibration for one in trained},
+        {target.data.dataset.target: target.fitted for target in trained},
+        {target.data.dataset.target: target.calibration for target in trained},
     )
 
 
 def _all_features(trained: Sequence[TrainedTarget]) -> tuple[Feature, ...]:
-    """Return the features of all targets; runs that count for one only may have gone farther."""
-    found: dict[str, Feature] = {}
-    for one in (feature for each in trained for feature in each.data.features):
-        known = found.setdefault(one.name, one)
-        if known.low is not None and known.high is not None and one.low is not None and one.high is not None:
-            low, high = max(known.low, one.low), min(known.high, one.high)
-            found[one.name] = replace(known, low=low, high=max(low, high))
-    return tuple(found.values())
+    """Return the features of all targets, each with the range that all of them cover."""
+    features: dict[str, Feature] = {}
+    for feature in (feature for target in trained for feature in target.data.features):
+        first = features.setdefault(feature.name, feature)
+        if first.low is None or first.high is None or feature.low is None or feature.high is None:
+            continue
+        # Targets count different runs as samples, so their ranges may differ.
+        low, high = max(first.low, feature.low), min(first.high, feature.high)
+        features[feature.name] = replace(first, low=low, high=max(low, high))
+    return tuple(features.values())
 
 
-def _target_card(one: TrainedTarget) -> TargetCard:
-    dataset, selection = one.data.dataset, one.selection
+def _target_card(trained: TrainedTarget) -> TargetCard:
+    dataset, selection = trained.data.dataset, trained.selection
     return TargetCard(
         target=dataset.target,
         estimator=selection.winner.name,
-        factor=one.factor,
+        factor=trained.factor,
         policy=selection.policy,
         reason=selection.reason,
         judged_on=selection.judged_on,
         level=LEVEL,
         scales=_scales(dataset),
-        censored=one.data.censored,
-        unmeasured=one.data.unmeasured,
-        failures=one.data.failures,
+        censored=trained.data.censored,
+        unmeasured=trained.data.unmeasured,
+        failures=trained.data.failures,
         scale_features=dataset.scale_features,
-        within=_within(dataset),
+        within=_scaled_down_ranges(dataset),
         candidates=tuple(_candidate(score) for score in selection.scores),
-        tested=one.tested,
-        validated=one.validated,
-        notes=one.notes,
+        tested=trained.tested,
+        validated=trained.validated,
+        notes=trained.notes,
     )
 
 
 def _scales(dataset: TrainingSet) -> dict[str, ScaleCard]:
-    found = {}
+    cards = {}
     for scale in Scale:
         if samples := dataset.at(scale):
-            names = {one.configuration for one in samples}
-            found[scale.value] = ScaleCard(len(names), len(samples), sum(one.cost_s for one in samples))
-    return found
+            names = {sample.configuration for sample in samples}
+            cards[scale.value] = ScaleCard(len(names), len(samples), sum(sample.cost_s for sample in samples))
+    return cards
 
 
-def _within(dataset: TrainingSet) -> dict[str, tuple[float, float]]:
-    """Return the range that the scaled-down runs have of each feature that carries scale."""
-    found = {}
+def _scaled_down_ranges(dataset: TrainingSet) -> dict[str, tuple[float, float]]:
+    """Return the range of each scale feature over the scaled-down runs."""
+    ranges = {}
     for name in dataset.scale_features:
-        values = [one.features[name] for one in dataset.at(Scale.SCALED_DOWN) if name in one.features]
+        values = [sample.features.get(name) for sample in dataset.at(Scale.SCALED_DOWN)]
         numbers = [float(value) for value in values if isinstance(value, int | float)]
         if numbers:
-            found[name] = (min(numbers), max(numbers))
-    return found
+            ranges[name] = (min(numbers), max(numbers))
+    return ranges
 
 
 def _candidate(score: CandidateScore) -> CandidateErrors:
     if score.why_not:
-        known = score.mape if math.isfinite(score.mape) else None
-        return CandidateErrors(score.candidate.name, known, why_not=score.why_not)
-    policy = tuple(one if math.isfinite(one) else 1e300 for one in score.policy)
+        mape = score.mape if math.isfinite(score.mape) else None
+        return CandidateErrors(score.candidate.name, mape, why_not=score.why_not)
+    # JSON has no infinity.
+    policy = tuple(value if math.isfinite(value) else 1e300 for value in score.policy)
     return CandidateErrors(score.candidate.name, score.mape, score.mae, score.upp, score.ov_mape, policy)
 
 
@@ -186,50 +188,51 @@ def _version(package: str) -> str:
 
 
 def infer_command(runs: Sequence[Run]) -> tuple[str, ...]:
-    """Return the words with ``{name}`` where a parameter's value, or the cores or GPUs, stood in every run.
+    """Return the command of an application with ``{parameters}``, inferred from the commands of its runs.
 
-    Nothing where the runs' commands differ in more than that, or a parameter stands in no word.
+    A parameter replaces each word that was its value in every run; so do the cores and GPUs. Empty where the commands
+    differ otherwise, or a parameter appears in no word.
     """
     if not runs or len({len(run.job.command) for run in runs}) != 1:
         return ()
-    values = [_values(run) for run in runs]
-    words = []
+    values = [_parameter_values(run) for run in runs]
+    command = []
     for place in range(len(runs[0].job.command)):
-        said = [run.job.command[place] for run in runs]
-        word = said[0] if len(set(said)) == 1 and not _stands(said[0], values) else _template(said, values)
+        words = [run.job.command[place] for run in runs]
+        constant = len(set(words)) == 1 and not _is_constant_parameter(words[0], values)
+        word = words[0] if constant else _template(words, values)
         if word is None:
             return ()
-        words.append(word)
-    missing = [name for name in runs[0].parameters if not any(f"{{{name}}}" in word for word in words)]
-    return () if missing else tuple(words)
+        command.append(word)
+    missing = [name for name in runs[0].parameters if not any(f"{{{name}}}" in word for word in command)]
+    return () if missing else tuple(command)
 
 
-def _values(run: Run) -> Mapping[str, Value]:
-    asked = run.job.resources
-    resources: dict[str, Value] = {"gpus": asked.gpus_per_node}
-    if asked.cores_per_task is not None:
-        resources["cores"] = asked.cores_per_task
+def _parameter_values(run: Run) -> Mapping[str, Value]:
+    request = run.job.resources
+    resources: dict[str, Value] = {"gpus": request.gpus_per_node}
+    if request.cores_per_task is not None:
+        resources["cores"] = request.cores_per_task
     return {**run.parameters, **resources}
 
 
-def _stands(word: str, values: Sequence[Mapping[str, Value]]) -> bool:
-    """Whether a word that is the same in all runs is the value of a parameter that never varied."""
-    constant = [name for name, value in values[0].items() if all(each.get(name) == value for each in values)]
+def _is_constant_parameter(word: str, values: Sequence[Mapping[str, Value]]) -> bool:
+    """Return whether a word that is the same in all runs is the value of a parameter that never varied."""
+    constant = [name for name, value in values[0].items() if all(run.get(name) == value for run in values)]
+    # A word equal to the number of cores or GPUs is more often a coincidence.
     return any(word == str(values[0][name]) for name in constant if name not in ("gpus", "cores"))
 
 
-def _template(said: Sequence[str], values: Sequence[Mapping[str, Value]]) -> str | None:
+def _template(words: Sequence[str], values: Sequence[Mapping[str, Value]]) -> str | None:
     """Return a word with one parameter in it, such as ``--epochs={epochs}``; ``None`` where none explains it."""
     for name in values[0]:
-        if not all(name in each for each in values):
+        if not all(name in run for run in values):
             continue
-        for head, tail in _around(said[0], str(values[0][name])):
-            if all(word == f"{head}{each[name]}{tail}" for word, each in zip(said, values, strict=True)):
+        value = str(values[0][name])
+        for place in range(len(words[0])):
+            if not words[0].startswith(value, place):
+                continue
+            head, tail = words[0][:place], words[0][place + len(value) :]
+            if all(word == f"{head}{run[name]}{tail}" for word, run in zip(words, values, strict=True)):
                 return f"{head}{{{name}}}{tail}"
     return None
-
-
-def _around(word: str, value: str) -> list[tuple[str, str]]:
-    """Return what stands before and after each place of ``value`` in ``word``."""
-    places = [at for at in range(len(word)) if word.startswith(value, at)]
-    return [(word[:at], word[at + len(value) :]) for at in places]

@@ -1,4 +1,4 @@
-"""Fit every candidate on one parting after another, in one process or several, and give up those without hope."""
+"""Fit all candidates on one split after another, and drop those far behind the best."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -24,31 +24,31 @@ from leadline.uncertainty.metrics import mape
 
 T = TypeVar("T")
 Progress = Callable[[str, int, int], None]
-"""Told what is done now, its number, and how many there are."""
+"""Called with the current task, its number, and the number of tasks."""
 TaskRunner = Callable[[Sequence[Callable[[], Any]]], Iterable[Any]]
-"""Does tasks, in this process or in several, and returns their answers in order."""
+"""Runs tasks, in this process or in several, and returns their results in order."""
 HOPELESS = 4.0
-"""A candidate whose mean error is so many times that of the best, on the folds so far, is given up."""
+"""A candidate is dropped when its mean error on the folds so far is this many times the best one's."""
 LEAST_JUDGED = 8
-"""Runs below which none is given up: on one or two, a bad estimator may be right by chance and a good one not."""
+"""Predicted runs before any candidate is dropped: on one or two runs, luck decides."""
 TINY = 0.03
-"""Mean errors of logarithms below this are told apart by more folds only."""
+"""Mean log errors below this count as equal when candidates are dropped."""
 
 
 @dataclass(frozen=True, slots=True)
 class CandidatePredictions:
-    """What a candidate predicted out of fold, and of the largest runs from smaller ones where that was tried."""
+    """A candidate's out-of-fold predictions, and its extrapolations to the largest runs where these were made."""
 
     folds: OutOfFoldPredictions
     extrapolated: OutOfFoldPredictions | None = None
 
     def times(self, factors: Array) -> "CandidatePredictions":
-        """Return the predictions times HARP's adjustment, one for each fold's rows; extrapolations have none."""
+        """Return the out-of-fold predictions times HARP's adjustments; extrapolations stay as they are."""
         return CandidatePredictions(self.folds.times(factors), self.extrapolated)
 
 
 class CandidateRace:
-    """Candidates fitted on one parting after another; ``why_not`` says of those that were given up why."""
+    """Candidates fitted on one split after another; ``why_not`` maps each dropped candidate to the reason."""
 
     def __init__(
         self,
@@ -63,123 +63,132 @@ class CandidateRace:
         self.estimators, self.scale_features, self.seed = estimators, scale_features, seed
         self.run, self.progress, self.fits, self.done = run, progress, fits, 0
         self.why_not: dict[ModelCandidate, str] = {}
-        self.inside: dict[ModelCandidate, list[OutOfFoldPredictions]] = {one: [] for one in candidates}
-        self.beyond: dict[ModelCandidate, list[OutOfFoldPredictions]] = {one: [] for one in candidates}
+        self.inside: dict[ModelCandidate, list[OutOfFoldPredictions]] = {candidate: [] for candidate in candidates}
+        self.beyond: dict[ModelCandidate, list[OutOfFoldPredictions]] = {candidate: [] for candidate in candidates}
 
-    def fold(self, partings: Sequence[SampleSplit]) -> None:
-        """Predict what each parting holds out, and give up those that are far worse than the best."""
-        for number, parting in enumerate(partings):
-            self._try_all(parting, number, self.inside)
-            self._give_up(self.inside)
+    def fold(self, splits: Sequence[SampleSplit]) -> None:
+        """Predict the held-out samples of each split, and drop candidates far behind the best."""
+        for number, split in enumerate(splits):
+            self._fit_all(split, number, self.inside)
+            self._drop_hopeless(self.inside)
 
-    def extrapolate(self, partings: Sequence[SampleSplit]) -> None:
+    def extrapolate(self, splits: Sequence[SampleSplit]) -> None:
         """Predict the largest scaled-down runs from smaller ones."""
-        for number, parting in enumerate(partings):
+        for number, split in enumerate(splits):
             before = dict(self.why_not)
-            if not self._try_all(parting, number, self.beyond):
-                self.why_not = before  # too few smaller runs for any
-        self._give_up(self.beyond)
+            if not self._fit_all(split, number, self.beyond):
+                self.why_not = before  # no candidate could be fitted on so few small runs: a fault of the split
+        self._drop_hopeless(self.beyond)
 
-    def tried(self) -> dict[ModelCandidate, CandidatePredictions]:
-        """Return what every candidate predicted that was not given up."""
+    def finishers(self) -> dict[ModelCandidate, CandidatePredictions]:
+        """Return the predictions of every candidate that was not dropped."""
         return {
-            one: CandidatePredictions(
-                join_predictions(parts), join_predictions(self.beyond[one]) if self.beyond.get(one) else None
+            candidate: CandidatePredictions(
+                join_predictions(parts),
+                join_predictions(self.beyond[candidate]) if self.beyond.get(candidate) else None,
             )
-            for one, parts in self.inside.items()
-            if self._counts(one)
+            for candidate, parts in self.inside.items()
+            if candidate not in self.why_not and parts
         }
 
-    def recipe(self, one: ModelCandidate) -> TabularEstimator:
-        """Return how a candidate is fitted: an ensemble of the members that were not given up."""
-        plain = replace(one, adjusted=False)
-        left = {each.estimator for each in self._members(plain) if each not in self.why_not}
-        recipe = self.estimators[one.estimator]
-        if not left or not isinstance(recipe, Ensemble):
+    def recipe(self, candidate: ModelCandidate) -> TabularEstimator:
+        """Return the estimator to fit for a candidate; an ensemble keeps the members that were not dropped."""
+        members = self._members(replace(candidate, adjusted=False))
+        remaining = {member.estimator for member in members if member not in self.why_not}
+        recipe = self.estimators[candidate.estimator]
+        if not remaining or not isinstance(recipe, Ensemble):
             return recipe
-        return Ensemble(recipe.name, tuple(each for each in recipe.members if each.name in left))
+        return Ensemble(recipe.name, tuple(member for member in recipe.members if member.name in remaining))
 
-    def error_of(self, one: ModelCandidate) -> float:
-        """Return the mean error (percent) of one that was given up, on what was judged so far; NaN of nothing."""
-        parts = self.inside[one] or self.beyond[one]
+    def error_of(self, candidate: ModelCandidate) -> float:
+        """Return a dropped candidate's mean error (percent) on the runs judged so far; NaN without any."""
+        parts = self.inside[candidate] or self.beyond[candidate]
         if not parts:
             return math.nan
-        said = join_predictions(parts)
-        judged = judged_rows(said)
-        return mape(said.measured[judged].tolist(), said.point[judged].tolist())
+        predictions = join_predictions(parts)
+        judged = judged_rows(predictions)
+        return mape(predictions.measured[judged].tolist(), predictions.point[judged].tolist())
 
-    def _counts(self, one: ModelCandidate) -> bool:
-        return one not in self.why_not and bool(self.inside[one])
+    def _drop_hopeless(self, parts: Mapping[ModelCandidate, list[OutOfFoldPredictions]]) -> None:
+        self.why_not |= _hopeless(
+            {
+                candidate: join_predictions(predictions)
+                for candidate, predictions in parts.items()
+                if predictions and candidate not in self.why_not
+            }
+        )
 
-    def _give_up(self, parts: Mapping[ModelCandidate, list[OutOfFoldPredictions]]) -> None:
-        left = {one: join_predictions(said) for one, said in parts.items() if said and one not in self.why_not}
-        self.why_not |= _hopeless(left)
-
-    def _try_all(
-        self, parting: SampleSplit, number: int, parts: Mapping[ModelCandidate, list[OutOfFoldPredictions]]
+    def _fit_all(
+        self, split: SampleSplit, number: int, parts: Mapping[ModelCandidate, list[OutOfFoldPredictions]]
     ) -> bool:
-        """Predict what a parting holds out by every candidate that was not given up; whether any could."""
-        tried = [one for one in parts if one not in self.why_not] if parting.held_out else []
-        fitted = [one for one in tried if not self._members(one)]
+        """Predict the held-out samples by every remaining candidate; return False if none could be fitted."""
+        running = [candidate for candidate in parts if candidate not in self.why_not] if split.held_out else []
+        fitted = [candidate for candidate in running if not self._members(candidate)]
         tasks = [
-            _Fit(one, self.estimators[one.estimator], parting, number, self.scale_features, self.seed) for one in fitted
+            _Fit(candidate, self.estimators[candidate.estimator], split, number, self.scale_features, self.seed)
+            for candidate in fitted
         ]
-        found = 0
-        for one, said in zip(fitted, self.run(tasks), strict=True):
+        successes = 0
+        for candidate, outcome in zip(fitted, self.run(tasks), strict=True):
             self.done += 1
-            self.progress(one.name, min(self.done, self.fits), self.fits)
-            if isinstance(said, str):
-                self.why_not[one] = said
+            self.progress(candidate.name, min(self.done, self.fits), self.fits)
+            if isinstance(outcome, str):
+                self.why_not[candidate] = outcome
             else:
-                parts[one].append(said)
-                found += 1
-        for one in tried:
-            members = [each for each in self._members(one) if each not in self.why_not]
+                parts[candidate].append(outcome)
+                successes += 1
+        for candidate in running:
+            members = [member for member in self._members(candidate) if member not in self.why_not]
             if len(members) >= LEAST_MEMBERS:
-                parts[one].append(median_out_of_fold([parts[each][-1] for each in members]))
-            elif self._members(one):
-                self.why_not[one] = "fewer than two of its members are left"
-        return found > 0
+                parts[candidate].append(median_out_of_fold([parts[member][-1] for member in members]))
+            elif self._members(candidate):
+                self.why_not[candidate] = "fewer than two of its members remain"
+        return successes > 0
 
-    def _members(self, one: ModelCandidate) -> list[ModelCandidate]:
-        """Return the compared candidates that make up an ensemble on the same runs; none of another estimator.
+    def _members(self, candidate: ModelCandidate) -> list[ModelCandidate]:
+        """Return the compared candidates that make up an ensemble on the same runs; none for another estimator.
 
-        A member that is not compared has no voice; nor is there an ensemble of fewer than two, which is fitted itself.
+        An ensemble takes the predictions of its members from their own fits. With fewer than two of them in the race,
+        it is fitted itself.
         """
-        recipe = self.estimators[one.estimator]
-        mine = [replace(one, estimator=each.name) for each in recipe.members] if isinstance(recipe, Ensemble) else []
-        compared = [each for each in mine if each in self.inside]
+        recipe = self.estimators[candidate.estimator]
+        if not isinstance(recipe, Ensemble):
+            return []
+        members = [replace(candidate, estimator=member.name) for member in recipe.members]
+        compared = [member for member in members if member in self.inside]
         return compared if len(compared) >= LEAST_MEMBERS else []
 
 
 @dataclass(frozen=True, slots=True)
 class _Fit:
-    """A candidate to be fitted on a parting, and asked about what it holds out."""
+    """A task that other processes can run: fit a candidate on a split and predict its held-out samples."""
 
     candidate: ModelCandidate
     recipe: TabularEstimator
-    parting: SampleSplit
+    split: SampleSplit
     number: int
     scale_features: Sequence[str]
     seed: int
 
     def __call__(self) -> OutOfFoldPredictions | str:
-        """Return what is predicted, or why the candidate cannot be fitted."""
-        parting, carries = self.parting, self.scale_features
+        """Return the predictions, or the reason why the candidate cannot be fitted."""
+        split = self.split
         try:
-            fitted = fit_candidate(self.candidate, self.recipe, parting.fitted, scale_features=carries, seed=self.seed)
+            fitted = fit_candidate(
+                self.candidate, self.recipe, split.fitted, scale_features=self.scale_features, seed=self.seed
+            )
         except (InvalidInput, np.linalg.LinAlgError) as error:
             return str(error)
-        return predict_held_out(fitted, parting.held_out, fold=self.number, blocked=parting.blocked)
+        return predict_held_out(fitted, split.held_out, fold=self.number, blocked=split.blocked)
 
 
 def run_serially(tasks: Sequence[Callable[[], T]]) -> Iterable[T]:
-    """Do tasks in this process."""
+    """Run tasks in this process."""
     return (task() for task in tasks)
 
 
 def task_runner(jobs: int | None) -> TaskRunner:
-    """Return what does tasks in ``jobs`` processes, by default in one for each core that may be used."""
+    """Return a runner of tasks in ``jobs`` processes, by default one for each usable core."""
     if jobs == 1:
         return run_serially
     from joblib import Parallel, cpu_count, delayed  # noqa: PLC0415 - comes with scikit-learn; one process needs none
@@ -189,23 +198,23 @@ def task_runner(jobs: int | None) -> TaskRunner:
     return lambda tasks: workers(delayed(task)() for task in tasks)
 
 
-def _hopeless(so_far: Mapping[ModelCandidate, OutOfFoldPredictions]) -> dict[ModelCandidate, str]:
-    """Return the candidates that are far worse than the best so far, with a sentence; they are not fitted again."""
+def _hopeless(predictions: Mapping[ModelCandidate, OutOfFoldPredictions]) -> dict[ModelCandidate, str]:
+    """Return the candidates far behind the best so far, each with the reason to drop it."""
     errors = {}
-    for one, said in so_far.items():
-        judged = judged_rows(said)
+    for candidate, folds in predictions.items():
+        judged = judged_rows(folds)
         if judged.sum() < LEAST_JUDGED:
             return {}
-        errors[one] = float(np.mean(np.abs(np.log(said.point[judged] / said.measured[judged]))))
-    best = min(errors.values(), default=0.0)
+        errors[candidate] = float(np.mean(np.abs(np.log(folds.point[judged] / folds.measured[judged]))))
+    best = max(min(errors.values(), default=0.0), TINY)
     return {
-        one: f"given up: {error / max(best, TINY):.0f} times as far off as the best"
-        for one, error in errors.items()
-        if error > HOPELESS * max(best, TINY)
+        candidate: f"dropped: its error is {error / best:.0f} times the best one's"
+        for candidate, error in errors.items()
+        if error > HOPELESS * best
     }
 
 
-def judged_rows(said: OutOfFoldPredictions) -> Array:
-    """Return which predictions count: those of full-scale runs where there are any."""
-    full = np.array([one.scale is Scale.FULL_SCALE for one in said.samples])
+def judged_rows(predictions: OutOfFoldPredictions) -> Array:
+    """Return a mask of the predictions to score: those of full-scale runs, or all where there are none."""
+    full = np.array([sample.scale is Scale.FULL_SCALE for sample in predictions.samples])
     return full if full.any() else np.ones(len(full), bool)

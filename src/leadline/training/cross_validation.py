@@ -1,4 +1,7 @@
-"""Part samples by configuration, so that no repeat of what was learned from is ever predicted."""
+"""Split samples by configuration, fit candidates on one part and predict the other part.
+
+All repeats of a configuration fall into the same part, so no prediction is scored on a repeat of its training data.
+"""
 
 import hashlib
 import math
@@ -16,14 +19,14 @@ from leadline.uncertainty.conformal import Residuals
 from leadline.uncertainty.metrics import up_mape
 
 LEAST_TO_TEST = 10
-"""Configurations of a scale below which none of them is held out for the test."""
+"""Configurations of a scale that a test set needs; a scale with fewer has none."""
 LEAST_TO_EXTRAPOLATE = 8
-"""Configurations from which larger ones are predicted, to see how well that does."""
+"""Configurations that must remain for fitting when the largest ones are held out."""
 
 
 @dataclass(frozen=True, slots=True)
 class SampleSplit:
-    """Two parts of samples, and what was done; ``held_out`` was not learned from."""
+    """Samples to fit on and samples to predict; ``blocked`` marks a split by size, which imitates extrapolation."""
 
     fitted: tuple[Sample, ...]
     held_out: tuple[Sample, ...]
@@ -31,102 +34,102 @@ class SampleSplit:
 
 
 def hold_out_test_set(samples: Sequence[Sample], share: float, seed: int) -> SampleSplit:
-    """Hold out a share of the configurations of each scale, for the test; none of a scale that has few.
-
-    Configurations with a censored run are never held out: nothing can be scored against a bound.
-    """
-    held: set[str] = set()
+    """Hold out a share of the configurations of each scale; none of a scale below ``LEAST_TO_TEST``."""
+    test: set[str] = set()
+    # A censored run is only a lower bound: no prediction can be scored against it.
+    censored = {sample.configuration for sample in samples if sample.censored}
     for scale in Scale:
-        names = _shuffled([one for one in samples if one.scale is scale], seed)
-        cut = {one.configuration for one in samples if one.censored}
+        names = _shuffled_configurations([sample for sample in samples if sample.scale is scale], seed)
         if len(names) >= LEAST_TO_TEST:
-            held |= set([name for name in names if name not in cut][: max(2, round(share * len(names)))])
-    return _part(samples, held)
+            test |= set([name for name in names if name not in censored][: max(2, round(share * len(names)))])
+    return _split(samples, test)
 
 
 def cross_validation_folds(samples: Sequence[Sample], count: int, seed: int) -> tuple[SampleSplit, ...]:
-    """Part the configurations of each scale into ``count`` folds, each held out once; fewer where there are fewer."""
-    dealt: list[set[str]] = [set() for _ in range(count)]
+    """Deal the configurations of each scale into ``count`` folds, each held out once; empty folds are dropped."""
+    folds: list[set[str]] = [set() for _ in range(count)]
     for scale in Scale:
-        for place, name in enumerate(_shuffled([one for one in samples if one.scale is scale], seed)):
-            dealt[place % count].add(name)
-    return tuple(_part(samples, held) for held in dealt if held)
+        names = _shuffled_configurations([sample for sample in samples if sample.scale is scale], seed)
+        for place, name in enumerate(names):
+            folds[place % count].add(name)
+    return tuple(_split(samples, fold) for fold in folds if fold)
 
 
 def extrapolation_splits(
     samples: Sequence[Sample], scale_features: Sequence[str], shares: Sequence[float]
 ) -> tuple[SampleSplit, ...]:
-    """Hold out the largest configurations, to imitate extrapolation; for each share that is left to fit.
+    """Hold out the largest configurations, once for each share of configurations that remains for fitting.
 
-    Nothing where no feature carries scale, and no parting that leaves fewer than ``LEAST_TO_EXTRAPOLATE`` to fit.
+    Returns:
+        One split for each share. Splits that leave fewer than ``LEAST_TO_EXTRAPOLATE`` configurations are dropped, and
+        there are none without ``scale_features``.
     """
-    sizes = {one.configuration: log_size(one, scale_features) for one in samples}
-    ordered = sorted(set(sizes.values()))
     if not scale_features:
         return ()
-    found = []
+    sizes = {sample.configuration: log_size(sample, scale_features) for sample in samples}
+    ranked = sorted(sizes.values())
+    splits = []
     for share in shares:
-        ranked = sorted(sizes.values())
         limit = ranked[min(len(ranked) - 1, math.floor(share * len(ranked)))]
-        held = {name for name, size in sizes.items() if size >= limit and size > ordered[0]}
-        if held and len(sizes) - len(held) >= LEAST_TO_EXTRAPOLATE:
-            found.append(_part(samples, held, blocked=True))
-    return tuple(found)
+        largest = {name for name, size in sizes.items() if size >= limit and size > ranked[0]}
+        if largest and len(sizes) - len(largest) >= LEAST_TO_EXTRAPOLATE:
+            splits.append(_split(samples, largest, blocked=True))
+    return tuple(splits)
 
 
 def training_share(samples: Sequence[Sample], share: float, seed: int) -> tuple[Sample, ...]:
-    """Return a share of the configurations of each scale, one at least; a larger share holds all of a smaller one."""
+    """Return a share of the configurations of each scale, at least one; a larger share contains every smaller one."""
     kept: set[str] = set()
     for scale in Scale:
-        names = _shuffled([one for one in samples if one.scale is scale], seed)
+        names = _shuffled_configurations([sample for sample in samples if sample.scale is scale], seed)
         kept |= set(names[: max(1, round(share * len(names)))])
-    return tuple(one for one in samples if one.configuration in kept)
+    return tuple(sample for sample in samples if sample.configuration in kept)
 
 
 def log_size(sample: Sample, scale_features: Sequence[str]) -> float:
-    """Return the logarithm of the product of what carries scale, by which runs are ordered."""
+    """Return the logarithm of the product of the scale features, the size by which runs are ordered."""
     values = [sample.features.get(name, 0.0) for name in scale_features]
     return sum(math.log(max(value, 1e-12)) for value in values if isinstance(value, int | float))
 
 
 def thin_samples(samples: Sequence[Sample], most: int, seed: int) -> tuple[Sample, ...]:
-    """Return at most about ``most`` samples, whole configurations, as many full-scale ones as may be up to a half."""
+    """Return about ``most`` samples in whole configurations; up to half of them are full-scale."""
     if len(samples) <= most:
         return tuple(samples)
     kept: set[str] = set()
-    left = most
-    full = [one for one in samples if one.scale is Scale.FULL_SCALE]
-    down = [one for one in samples if one.scale is Scale.SCALED_DOWN]
-    for part, room in ((full, max(most // 2, most - len(down))), (down, most)):
+    room = most
+    full = [sample for sample in samples if sample.scale is Scale.FULL_SCALE]
+    down = [sample for sample in samples if sample.scale is Scale.SCALED_DOWN]
+    for part, part_room in ((full, max(most // 2, most - len(down))), (down, most)):
         counts: dict[str, int] = {}
-        for one in part:
-            counts[one.configuration] = counts.get(one.configuration, 0) + 1
-        taken = 0
-        for name in _shuffled(part, seed):
-            if taken >= min(room, left):
+        for sample in part:
+            counts[sample.configuration] = counts.get(sample.configuration, 0) + 1
+        used = 0
+        for name in _shuffled_configurations(part, seed):
+            if used >= min(part_room, room):
                 break
             kept.add(name)
-            taken += counts[name]
-        left -= taken
-    return tuple(one for one in samples if one.configuration in kept)
+            used += counts[name]
+        room -= used
+    return tuple(sample for sample in samples if sample.configuration in kept)
 
 
-def _part(samples: Sequence[Sample], held: set[str], *, blocked: bool = False) -> SampleSplit:
+def _split(samples: Sequence[Sample], held_out: set[str], *, blocked: bool = False) -> SampleSplit:
     return SampleSplit(
-        tuple(one for one in samples if one.configuration not in held),
-        tuple(one for one in samples if one.configuration in held and not one.censored),
+        tuple(sample for sample in samples if sample.configuration not in held_out),
+        tuple(sample for sample in samples if sample.configuration in held_out and not sample.censored),
         blocked,
     )
 
 
-def _shuffled(samples: Sequence[Sample], seed: int) -> list[str]:
-    """Return the configurations in an order that depends on their names and the seed alone."""
-    names = {one.configuration for one in samples}
+def _shuffled_configurations(samples: Sequence[Sample], seed: int) -> list[str]:
+    # A hash orders each name by itself: adding a run leaves the order of the others as it was.
+    names = {sample.configuration for sample in samples}
     return sorted(names, key=lambda name: hashlib.sha256(f"{seed}\n{name}".encode()).digest())
 
 
-class TrainingSet(StrEnum):
-    """Which runs an estimator is fitted on; ``ALL`` where there is one scale only."""
+class TrainingRuns(StrEnum):
+    """Runs that an estimator is fitted on; ``ALL`` where the history has a single scale."""
 
     ALL = "all"
     SCALED_DOWN = "SD"
@@ -136,51 +139,50 @@ class TrainingSet(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ModelCandidate:
-    """One of the models that selection compares."""
+    """An estimator fitted on one training set; ``adjusted`` multiplies its predictions by HARP's factor."""
 
     estimator: str
-    training_set: TrainingSet
+    training_set: TrainingRuns
     adjusted: bool = False
 
     @property
     def name(self) -> str:
-        """Return what a table shows: ``boosting on SD + FS, adjusted``."""
+        """Return the name in tables: ``boosting on SD + FS, adjusted``."""
         return f"{self.estimator} on {self.training_set}" + ", adjusted" * self.adjusted
 
 
-def training_sets(samples: Sequence[Sample], *, all_runs: bool = False) -> tuple[TrainingSet, ...]:
-    """Return the training sets that the samples allow; up-sampled where that would add a fifth or more.
-
-    With ``all_runs`` none is left out nor up-sampled: of few full-scale runs the noise would be taken for the law.
-    """
-    scales = [one.scale for one in samples if not one.censored]
+def training_sets(samples: Sequence[Sample], *, all_runs: bool = False) -> tuple[TrainingRuns, ...]:
+    """Return the training sets that the samples allow; only the largest one with ``all_runs``."""
+    scales = [sample.scale for sample in samples if not sample.censored]
     down, full = scales.count(Scale.SCALED_DOWN), scales.count(Scale.FULL_SCALE)
     if not down or not full:
-        return (TrainingSet.ALL,)
+        return (TrainingRuns.ALL,)
     if all_runs:
-        return (TrainingSet.BOTH,)
-    both = (TrainingSet.SCALED_DOWN, TrainingSet.BOTH)
-    return (*both, TrainingSet.UP_SAMPLED) if full < 0.8 * down else both
+        return (TrainingRuns.BOTH,)
+    standard = (TrainingRuns.SCALED_DOWN, TrainingRuns.BOTH)
+    # Drawing fewer than a fifth of the full-scale runs again would hardly change the fit.
+    return (*standard, TrainingRuns.UP_SAMPLED) if full < 0.8 * down else standard
 
 
-def fitting_samples(samples: Sequence[Sample], which: TrainingSet, seed: int) -> tuple[Sample, ...]:
-    """Return the samples of a training set; up-sampled, full-scale runs are drawn again to as many as scaled-down ones.
+def fitting_samples(samples: Sequence[Sample], training_set: TrainingRuns, seed: int) -> tuple[Sample, ...]:
+    """Return the samples of a training set.
 
-    The draw is with replacement, as HARP's, and every full-scale run is there at least once.
+    Up-sampling draws full-scale runs with replacement, as HARP does, until both scales are equally many. Every
+    full-scale run stays in the set at least once.
     """
-    down = [one for one in samples if one.scale is Scale.SCALED_DOWN]
-    full = [one for one in samples if one.scale is Scale.FULL_SCALE]
-    if which is TrainingSet.SCALED_DOWN:
+    down = [sample for sample in samples if sample.scale is Scale.SCALED_DOWN]
+    full = [sample for sample in samples if sample.scale is Scale.FULL_SCALE]
+    if training_set is TrainingRuns.SCALED_DOWN:
         return tuple(down)
-    more = len(down) - len(full)
-    if which is not TrainingSet.UP_SAMPLED or more <= 0 or not full:
+    missing = len(down) - len(full)
+    if training_set is not TrainingRuns.UP_SAMPLED or missing <= 0 or not full:
         return tuple(samples)
     draw = random.Random(seed)  # noqa: S311 - a training set must repeat, not be secret
-    return (*down, *full, *draw.choices(full, k=more))
+    return (*down, *full, *draw.choices(full, k=missing))
 
 
 def harp_adjustment(measured: Array, predicted: Array) -> float:
-    """Return HARP's factor: 1 + the mean relative error of what was under-predicted, to two digits; 1 without any.
+    """Return HARP's factor: 1 + the mean relative error of the under-predicted runs, rounded to two digits.
 
     Source: HARP 1.0 (Vallabhajosyula and Ramnath, PEARC 2023).
     """
@@ -189,9 +191,13 @@ def harp_adjustment(measured: Array, predicted: Array) -> float:
 
 @dataclass(frozen=True, slots=True)
 class OutOfFoldPredictions:
-    """What a candidate predicted for samples that its fits did not see; arrays of shape (n,) in the order of them.
+    """A candidate's predictions for samples that its fits did not see; arrays of shape (n,) in their order.
 
-    ``fold`` numbers the parting in which a sample was held out.
+    Attributes:
+        spread: the estimator's own standard deviation of the logarithm.
+        beyond: distance outside the fitted ranges.
+        fold: number of the split in which the sample was held out.
+        blocked: the splits were by size.
     """
 
     samples: tuple[Sample, ...]
@@ -203,56 +209,59 @@ class OutOfFoldPredictions:
 
     @property
     def measured(self) -> Array:
-        """Return what was measured."""
-        return np.array([one.value for one in self.samples])
+        """Return the measured values."""
+        return np.array([sample.value for sample in self.samples])
+
+    @property
+    def scales(self) -> list[str]:
+        """Return the scale of each sample."""
+        return [sample.scale.value for sample in self.samples]
 
     def residuals(self) -> Residuals:
-        """Return the errors, apart for each scale."""
+        """Return the errors, grouped by scale."""
         return Residuals.of(
             self.measured,
             self.point,
             spread=self.spread,
             beyond=self.beyond,
-            scale=[one.scale.value for one in self.samples],
+            scale=self.scales,
             blocked=self.blocked,
-            configuration=[one.configuration for one in self.samples],
+            configuration=[sample.configuration for sample in self.samples],
         )
 
-    def times(self, factors: Array) -> "OutOfFoldPredictions":
-        """Return the predictions times a factor each."""
-        return OutOfFoldPredictions(
-            self.samples, self.point * factors, self.spread, self.beyond, self.fold, self.blocked
-        )
+    def times(self, factors: Array | float) -> "OutOfFoldPredictions":
+        """Return the predictions multiplied by their factors."""
+        return replace(self, point=self.point * factors)
 
-    def at(self, chosen: Array) -> "OutOfFoldPredictions":
-        """Return the predictions where ``chosen`` is true."""
-        kept = tuple(one for one, keep in zip(self.samples, chosen, strict=True) if keep)
+    def at(self, rows: Array) -> "OutOfFoldPredictions":
+        """Return the predictions where the mask ``rows`` is true."""
+        samples = tuple(sample for sample, keep in zip(self.samples, rows, strict=True) if keep)
         return OutOfFoldPredictions(
-            kept, self.point[chosen], self.spread[chosen], self.beyond[chosen], self.fold[chosen], self.blocked
+            samples, self.point[rows], self.spread[rows], self.beyond[rows], self.fold[rows], self.blocked
         )
 
 
 def predict_out_of_fold(
     candidate: ModelCandidate,
     recipe: TabularEstimator,
-    partings: Sequence[SampleSplit],
+    splits: Sequence[SampleSplit],
     *,
     scale_features: Sequence[str] = (),
     seed: int = 0,
 ) -> OutOfFoldPredictions:
-    """Fit on each parting and predict what it holds out."""
+    """Fit on each split and predict its held-out samples."""
     parts = []
-    for number, parting in enumerate(partings):
-        if parting.held_out:
-            fitted = fit_candidate(candidate, recipe, parting.fitted, scale_features=scale_features, seed=seed)
-            parts.append(predict_held_out(fitted, parting.held_out, fold=number, blocked=parting.blocked))
+    for number, split in enumerate(splits):
+        if split.held_out:
+            fitted = fit_candidate(candidate, recipe, split.fitted, scale_features=scale_features, seed=seed)
+            parts.append(predict_held_out(fitted, split.held_out, fold=number, blocked=split.blocked))
     return join_predictions(parts)
 
 
 def join_predictions(parts: Sequence[OutOfFoldPredictions]) -> OutOfFoldPredictions:
-    """Return the predictions of several folds as one."""
+    """Concatenate the predictions of several folds."""
     return OutOfFoldPredictions(
-        tuple(one for part in parts for one in part.samples),
+        tuple(sample for part in parts for sample in part.samples),
         np.concatenate([part.point for part in parts]),
         np.concatenate([part.spread for part in parts]),
         np.concatenate([part.beyond for part in parts]),
@@ -269,33 +278,34 @@ def fit_candidate(
     scale_features: Sequence[str] = (),
     seed: int = 0,
 ) -> FittedEstimator:
-    """Fit a candidate's estimator on its training set, made of ``samples``."""
-    chosen = fitting_samples(samples, candidate.training_set, seed)
-    return recipe.fit(chosen, scale_features=scale_features, seed=seed)
+    """Fit a candidate's estimator on its training set, taken from ``samples``."""
+    training = fitting_samples(samples, candidate.training_set, seed)
+    return recipe.fit(training, scale_features=scale_features, seed=seed)
 
 
 def predict_held_out(
     fitted: FittedEstimator, samples: Sequence[Sample], *, fold: int = 0, blocked: bool = False
 ) -> OutOfFoldPredictions:
-    """Predict samples that were not learned from."""
-    said = fitted.predict([one.features for one in samples])
+    """Predict held-out samples."""
+    predicted = fitted.predict([sample.features for sample in samples])
+    folds = np.full(len(samples), fold)
     return OutOfFoldPredictions(
-        tuple(samples), said.point, said.spread, said.extrapolation, np.full(len(samples), fold), blocked
+        tuple(samples), predicted.point, predicted.spread, predicted.extrapolation, folds, blocked
     )
 
 
 def median_out_of_fold(members: Sequence[OutOfFoldPredictions]) -> OutOfFoldPredictions:
-    """Return what an ensemble says whose members said this of the same samples."""
-    said = median_prediction([Predictions(one.point, one.spread, one.beyond) for one in members])
-    return replace(members[0], point=said.point, spread=said.spread, beyond=said.extrapolation)
+    """Return an ensemble's predictions from those of its members for the same samples."""
+    median = median_prediction([Predictions(member.point, member.spread, member.beyond) for member in members])
+    return replace(members[0], point=median.point, spread=median.spread, beyond=median.extrapolation)
 
 
-def cross_adjustments(plain: OutOfFoldPredictions) -> Array:
+def cross_adjustments(predictions: OutOfFoldPredictions) -> Array:
     """Return HARP's adjustment for each prediction, computed from the other folds alone."""
-    factors = np.ones(len(plain.samples))
-    measured = plain.measured
-    for fold in np.unique(plain.fold):
-        mine = plain.fold == fold
-        others = ~mine if (~mine).any() else mine
-        factors[mine] = harp_adjustment(measured[others], plain.point[others])
+    factors = np.ones(len(predictions.samples))
+    measured = predictions.measured
+    for fold in np.unique(predictions.fold):
+        in_fold = predictions.fold == fold
+        basis = ~in_fold if (~in_fold).any() else in_fold
+        factors[in_fold] = harp_adjustment(measured[basis], predictions.point[basis])
     return factors

@@ -1,4 +1,4 @@
-"""From the samples of one target to a fitted estimator with its interval: split, select, calibrate, test, refit."""
+"""Fit one target: split the samples, select a candidate, calibrate its interval, test it, and fit it on all runs."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -29,27 +29,30 @@ from leadline.uncertainty.conformal import IntervalCalibration, Residuals, calib
 from leadline.uncertainty.metrics import coverage, mae, mape, ov_mape, underprediction
 
 FOLDS, FEWER_FOLDS = 5, 3
-"""Of few samples and of many."""
+"""Cross-validation folds, of up to ``MANY`` samples and of more."""
 MANY = 400
 TEST_SHARE = 0.2
 LEVEL = 0.9
 CUTS = (0.5, 0.75)
-"""Shares of the configurations, by size, below which one fits and above which one predicts: an extrapolation."""
+"""Shares of the configurations, by size, to fit on when the larger ones are predicted."""
 FEW_TO_JUDGE = 15
-"""Full-scale configurations below which candidates are judged by extrapolations of the scaled-down runs besides."""
+"""With fewer full-scale configurations, extrapolations of the scaled-down runs are judged too."""
 MOST_TO_SELECT, OF_LARGE = 500, 250
-"""Samples on which candidates are compared, fewer where there are many; the chosen one is fitted on all."""
+"""Samples on which candidates are compared, of normal and of large data sets; the winner is fitted on all."""
 LARGE, SLOW = 3000, ("network",)
-"""Above so many samples, these estimators are left out: they take longest to fit and gain least over the others."""
+"""Above so many samples these estimators are left out: they take longest to fit and gain least over the others."""
 OF_UNITS = ("unit_law", "fixed_unit_law")
-"""Where no units of work were watched, these estimators are left out: they learn nothing else."""
+"""Estimators left out where no run reported units of work: they learn from nothing else."""
 FEW_CONFIGURATIONS = 30
-"""Below so many, the history is called small."""
+"""Below so many configurations, a note on the card calls the history small."""
+LEARNING_CURVE_SHARES = (0.05, 0.1, 0.2, 0.35, 0.6, 1.0)
+"""Shares of the training runs of each scale, one for each point of a learning curve."""
+LEARNING_CURVE_FOLDS = 3
 
 
 @dataclass(frozen=True, slots=True)
 class IntervalPredictions:
-    """What was predicted for runs that were not learned from, with its interval; the arrays of a plot."""
+    """Predictions of held-out runs with their interval; ``low`` and ``high`` have shape (n,)."""
 
     predicted: OutOfFoldPredictions
     low: Array
@@ -58,10 +61,15 @@ class IntervalPredictions:
 
 @dataclass(frozen=True, slots=True)
 class TrainedTarget:
-    """A fitted target, and everything its card says of it.
+    """A fitted target, and everything its card says about it.
 
-    ``tested`` maps a scale to the errors on the test runs, ``validated`` to those out of fold. ``factor`` is HARP's
-    adjustment, 1 where the chosen candidate has none. ``validation`` and ``test`` are what the plots show.
+    Attributes:
+        factor: HARP's adjustment, 1 where the chosen candidate has none.
+        tested: scale to errors on the test runs.
+        validated: scale to out-of-fold errors.
+        validation: the out-of-fold predictions, for the plots.
+        test: the predictions of the test runs, for the plots.
+        notes: sentences that a user should read before relying on the model.
     """
 
     data: TrainingData
@@ -87,167 +95,168 @@ def train_target(
 ) -> TrainedTarget:
     """Choose, calibrate and test an estimator for a target, then fit it again on all runs.
 
-    It takes ``jobs`` processes; ``None`` is one for each core.
-
-    The test runs take part in nothing before they are scored, once. Afterwards the recipe is fitted on them too, and
-    their errors join those that the interval is made of.
+    The test runs are scored once, and take part in nothing before that. Afterwards the estimator is fitted on them too,
+    and their errors join those that the interval is made of. ``jobs`` is the number of processes, ``None`` for one per
+    core.
 
     Raises:
         InvalidInput: no estimator can be fitted on so few runs.
-        UnknownName: there is no such policy.
+        UnknownName: no such policy.
     """
-    dataset, carries = data.dataset, data.dataset.scale_features
-    parts, run = _parted(dataset, seed), task_runner(jobs)
-    without = (*(SLOW if parts.many else ()),
-               *(() if any(one.units for one in dataset.samples) else OF_UNITS))  # fmt: skip
-    compared = {name: one for name, one in estimators.items() if name not in without} or estimators
+    dataset, scale_features = data.dataset, data.dataset.scale_features
+    splits, run = _split_all(dataset, seed), task_runner(jobs)
+    left_out = (*(SLOW if splits.many else ()),
+                *(() if any(sample.units for sample in dataset.samples) else OF_UNITS))  # fmt: skip
     selection = select_candidate(
-        parts.beyond if parts.extrapolates else parts.inside,
-        compared,
+        splits.by_size if splits.extrapolates else splits.folds,
+        {name: recipe for name, recipe in estimators.items() if name not in left_out} or estimators,
         policy,
-        few=parts.few,
-        many=parts.many,
-        extrapolations=parts.extrapolations,
-        scale_features=carries,
+        few=splits.few,
+        many=splits.many,
+        extrapolations=splits.extrapolations,
+        scale_features=scale_features,
         seed=seed,
         run=run,
         progress=progress,
     )
-    recipe = selection.recipe
-    progress(f"calibrating {selection.winner.name}", 1, 1)
+    winner, recipe, factor = selection.winner, selection.recipe, selection.factor
+    progress(f"calibrating {winner.name}", 1, 1)
 
-    def predict(partings: Sequence[SampleSplit]) -> OutOfFoldPredictions:
-        return predict_out_of_fold(selection.winner, recipe, partings, scale_features=carries, seed=seed)
+    def predict(parts: Sequence[SampleSplit]) -> OutOfFoldPredictions:
+        return predict_out_of_fold(winner, recipe, parts, scale_features=scale_features, seed=seed)
 
-    factor = selection.factor
-    inside_said = predict(parts.inside) if parts.extrapolates else selection.predicted
-    errors = [inside_said.residuals()]
-    if largest := _where_it_can_be_fitted(predict, parts.beyond):
-        errors.append(largest.times(np.full(len(largest.samples), factor)).residuals())
-    validation = _cross_intervals(inside_said, errors[1:])
+    folds = predict(splits.folds) if splits.extrapolates else selection.predicted
+    errors = [folds.residuals()]
+    if largest := _predict_largest(predict, splits.by_size):
+        errors.append(largest.times(factor).residuals())
+    validation = _cross_intervals(folds, errors[1:])
     test = None
-    without_test = [parts.kept.fitted] if parts.kept.held_out else []
-    fits = [partial(fit_candidate, selection.winner, recipe, samples, scale_features=carries, seed=seed)
+    without_test = [splits.test.fitted] if splits.test.held_out else []
+    fits = [partial(fit_candidate, winner, recipe, samples, scale_features=scale_features, seed=seed)
             for samples in (*without_test, dataset.samples)]  # fmt: skip
-    *fitted, whole = run(fits)
+    *fitted, final = run(fits)
     if fitted:
-        said = predict_held_out(fitted[0], parts.kept.held_out)
-        said = said.times(np.full(len(said.samples), factor))
-        test = _with_interval(said, calibrate(Residuals.joined(*errors)))
-        errors.append(said.residuals())
+        tested = predict_held_out(fitted[0], splits.test.held_out).times(factor)
+        # The test's own errors join only after its interval is made.
+        test = _with_interval(tested, calibrate(Residuals.joined(*errors)))
+        errors.append(tested.residuals())
+    compared = len(splits.compared) if len(splits.compared) < len(splits.test.fitted) else None
     return TrainedTarget(
         data,
         selection,
-        whole,
+        final,
         factor,
         calibrate(Residuals.joined(*errors)),
         errors_by_scale(test) if test else {},
         errors_by_scale(validation),
         validation,
         test,
-        _notes(data, extrapolates=parts.extrapolates, tested=test is not None, thinned_to=_fewer(parts)),
+        _notes(data, extrapolates=splits.extrapolates, tested=test is not None, compared=compared),
     )
 
 
 @dataclass(frozen=True, slots=True)
-class _Parted:
-    """The test and the rest; of the rest the samples on which candidates are ``compared``, and how these are parted.
+class _Splits:
+    """All splits of a data set.
 
-    ``extrapolates`` says that there is no full-scale run to judge by; where there are ``few``, ``extrapolations`` of
-    the scaled-down runs are judged besides. ``many`` says that fewer are compared than there are.
+    Attributes:
+        test: the test set, and the samples that remain.
+        compared: of the remaining ones, those on which candidates are compared.
+        folds: of the compared samples.
+        by_size: of the compared samples.
+        extrapolates: there is no full-scale run to judge by.
+        few: there are few full-scale runs to judge by.
+        many: candidates are compared on a small part of a large data set.
+        extrapolations: of the scaled-down runs by size, judged too where full-scale runs are few.
     """
 
-    kept: SampleSplit
+    test: SampleSplit
     compared: tuple[Sample, ...]
-    inside: tuple[SampleSplit, ...]
-    beyond: tuple[SampleSplit, ...]
+    folds: tuple[SampleSplit, ...]
+    by_size: tuple[SampleSplit, ...]
     extrapolates: bool
     few: bool
     many: bool
     extrapolations: tuple[SampleSplit, ...]
 
 
-def _parted(dataset: TrainingSet, seed: int) -> _Parted:
-    carries = dataset.scale_features
-    kept = hold_out_test_set(dataset.samples, TEST_SHARE, seed)
+def _split_all(dataset: TrainingSet, seed: int) -> _Splits:
+    scale_features = dataset.scale_features
+    test = hold_out_test_set(dataset.samples, TEST_SHARE, seed)
     many = len(dataset.samples) > LARGE
-    compared = thin_samples(kept.fitted, OF_LARGE if many else MOST_TO_SELECT, seed)
-    inside = cross_validation_folds(compared, FEWER_FOLDS if many or len(compared) > MANY else FOLDS, seed)
-    beyond = extrapolation_splits(compared, carries, CUTS)
-    small = [one for one in compared if one.scale is Scale.SCALED_DOWN]
+    compared = thin_samples(test.fitted, OF_LARGE if many else MOST_TO_SELECT, seed)
+    folds = cross_validation_folds(compared, FEWER_FOLDS if many or len(compared) > MANY else FOLDS, seed)
+    by_size = extrapolation_splits(compared, scale_features, CUTS)
+    small = [sample for sample in compared if sample.scale is Scale.SCALED_DOWN]
     few = 0 < _configurations(compared) - _configurations(small) < FEW_TO_JUDGE
-    return _Parted(
-        kept,
+    return _Splits(
+        test,
         compared,
-        inside,
-        beyond,
-        bool(beyond) and not dataset.at(Scale.FULL_SCALE),
+        folds,
+        by_size,
+        bool(by_size) and not dataset.at(Scale.FULL_SCALE),
         few,
         many,
-        extrapolation_splits(small, carries, CUTS) if few else (),
+        extrapolation_splits(small, scale_features, CUTS) if few else (),
     )
 
 
-def errors_by_scale(said: IntervalPredictions) -> dict[str, ErrorMetrics]:
-    """Return the errors of each scale that was predicted."""
-    found = {}
-    scales = np.array([one.scale.value for one in said.predicted.samples])
+def errors_by_scale(predictions: IntervalPredictions) -> dict[str, ErrorMetrics]:
+    """Return the errors of each predicted scale."""
+    errors = {}
+    scales = np.array(predictions.predicted.scales)
     for scale in Scale:
-        mine = scales == scale.value
-        if not mine.any():
+        rows = scales == scale.value
+        if not rows.any():
             continue
-        part = said.predicted.at(mine)
+        part = predictions.predicted.at(rows)
         measured, points = part.measured.tolist(), part.point.tolist()
-        low, high = said.low[mine].tolist(), said.high[mine].tolist()
-        found[scale.value] = ErrorMetrics(
+        low, high = predictions.low[rows].tolist(), predictions.high[rows].tolist()
+        errors[scale.value] = ErrorMetrics(
             len(measured),
-            len({one.configuration for one in part.samples}),
+            _configurations(part.samples),
             mape(measured, points),
             mae(measured, points),
             underprediction(measured, points),
             ov_mape(measured, points),
             coverage(measured, low, high),
-            float(np.median(said.high[mine] / part.measured)),
+            float(np.median(predictions.high[rows] / part.measured)),
         )
-    return found
+    return errors
 
 
-def _where_it_can_be_fitted(
-    predict: Callable[[Sequence[SampleSplit]], OutOfFoldPredictions], partings: Sequence[SampleSplit]
+def _predict_largest(
+    predict: Callable[[Sequence[SampleSplit]], OutOfFoldPredictions], splits: Sequence[SampleSplit]
 ) -> OutOfFoldPredictions | None:
-    """Return what is predicted of the largest runs, from as few smaller ones as the estimator can be fitted on."""
-    for start in range(len(partings)):
+    """Predict the largest runs, from as few smaller ones as the estimator can be fitted on."""
+    for start in range(len(splits)):
         try:
-            return predict(partings[start:])
+            return predict(splits[start:])
         except InvalidInput:  # too few runs below this cut
             continue
     return None
 
 
-def _with_interval(said: OutOfFoldPredictions, calibration: IntervalCalibration) -> IntervalPredictions:
-    scales = [one.scale.value for one in said.samples]
-    low, high = calibration.interval(said.point, said.spread, said.beyond, scales, LEVEL)
-    return IntervalPredictions(said, np.minimum(low, said.point), np.maximum(high, said.point))
+def _with_interval(predictions: OutOfFoldPredictions, calibration: IntervalCalibration) -> IntervalPredictions:
+    point = predictions.point
+    low, high = calibration.interval(point, predictions.spread, predictions.beyond, predictions.scales, LEVEL)
+    return IntervalPredictions(predictions, np.minimum(low, point), np.maximum(high, point))
 
 
-def _cross_intervals(said: OutOfFoldPredictions, others: Sequence[Residuals]) -> IntervalPredictions:
-    """Return the intervals of predictions out of fold, each learned from the other folds."""
-    low, high = np.array(said.point), np.array(said.point)
-    residuals = said.residuals()
-    for fold in np.unique(said.fold):
-        mine = said.fold == fold
-        if (~mine).any():
-            found = _with_interval(said.at(mine), calibrate(Residuals.joined(residuals.at(~mine), *others)))
-            low[mine], high[mine] = found.low, found.high
-    return IntervalPredictions(said, low, high)
+def _cross_intervals(predictions: OutOfFoldPredictions, extrapolated: Sequence[Residuals]) -> IntervalPredictions:
+    """Return the out-of-fold predictions with intervals; each fold's interval is calibrated on the other folds."""
+    low, high = np.array(predictions.point), np.array(predictions.point)
+    residuals = predictions.residuals()
+    for fold in np.unique(predictions.fold):
+        in_fold = predictions.fold == fold
+        if (~in_fold).any():
+            calibration = calibrate(Residuals.joined(residuals.at(~in_fold), *extrapolated))
+            part = _with_interval(predictions.at(in_fold), calibration)
+            low[in_fold], high[in_fold] = part.low, part.high
+    return IntervalPredictions(predictions, low, high)
 
 
-def _fewer(parts: _Parted) -> int | None:
-    """Return on how many samples candidates were compared, where not on all but the test's."""
-    return len(parts.compared) if len(parts.compared) < len(parts.kept.fitted) else None
-
-
-def _notes(data: TrainingData, *, extrapolates: bool, tested: bool, thinned_to: int | None) -> tuple[str, ...]:
+def _notes(data: TrainingData, *, extrapolates: bool, tested: bool, compared: int | None) -> tuple[str, ...]:
     """Return what a user should know before relying on the model, a sentence each."""
     samples = data.dataset.samples
     notes = []
@@ -261,70 +270,61 @@ def _notes(data: TrainingData, *, extrapolates: bool, tested: bool, thinned_to: 
         )
     if extrapolates:
         notes.append(
-            "no full-scale run was made: what is said beyond the scaled-down runs rests on how the largest of them "
-            "were predicted from smaller ones; a few full-scale runs make it far surer"
+            "no full-scale run was made: larger runs are predicted as well as smaller runs predicted the largest "
+            "scaled-down ones; a few full-scale runs make this far surer"
         )
     elif down and full and full < 10:
         notes.append(f"only {full} full-scale configurations were run: a few more make full-scale predictions surer")
     if down and not full and not data.dataset.scale_features:
-        notes.append("no feature is known to carry scale: name it with --scale, and larger runs are told from smaller")
+        notes.append("no feature is known to carry scale: name it with --scale to predict larger runs from smaller")
     if not tested:
-        notes.append("there are too few configurations to hold any out for a test: the errors are those out of fold")
-    if thinned_to is not None:
-        notes.append(f"candidates were compared on {thinned_to} of {len(samples)} samples; the chosen one has all")
+        notes.append("there are too few configurations to hold any out for a test: the errors are out of fold")
+    if compared is not None:
+        notes.append(f"candidates were compared on {compared} of {len(samples)} samples; the winner is fitted on all")
     if len(samples) > LARGE:
-        notes.append(f"of so many runs {', '.join(SLOW)} was not compared: it takes longest to fit")
+        notes.append(f"{', '.join(SLOW)} was not compared on so many runs: it takes longest to fit")
     return tuple(notes)
 
 
 def _configurations(samples: Sequence[Sample]) -> int:
-    return len({one.configuration for one in samples})
-
-
-LEARNING_CURVE_SHARES = (0.05, 0.1, 0.2, 0.35, 0.6, 1.0)
-"""Shares of the runs of each scale that are learned from."""
-LEARNING_CURVE_FOLDS = 3
+    return len({sample.configuration for sample in samples})
 
 
 @dataclass(frozen=True, slots=True)
 class LearningCurvePoint:
-    """Learned from runs that took ``cost_s`` seconds to make: the error in percent on those held out, and how many."""
+    """The error on held-out runs, in percent, after training on ``runs`` runs that took ``cost_s`` seconds."""
 
     cost_s: float
     runs: int
     mape: float
 
 
-def learning_curve(one: TrainedTarget, seed: int = 0) -> tuple[LearningCurvePoint, ...]:
-    """Return the steps of growing cost that the chosen estimator can be fitted on.
+def learning_curve(trained: TrainedTarget, seed: int = 0) -> tuple[LearningCurvePoint, ...]:
+    """Return the error of the chosen estimator after training on growing shares of the runs.
 
-    Each learns from a share of the configurations of each scale, and is scored on the full-scale runs (all, where there
-    are none) of folds held out.
+    Each point is scored on the held-out full-scale runs, or on all held-out runs where none is full-scale. The curve
+    begins at the smallest share on which the estimator can be fitted.
     """
-    data = one.data.dataset
-    partings = cross_validation_folds(data.samples, LEARNING_CURVE_FOLDS, seed)
-    found: list[LearningCurvePoint] = []
+    data, selection = trained.data.dataset, trained.selection
+    splits = cross_validation_folds(data.samples, LEARNING_CURVE_FOLDS, seed)
+    curve: list[LearningCurvePoint] = []
     for share in LEARNING_CURVE_SHARES:
         costs, runs, errors = [], [], []
-        for parting in partings:
-            part = training_share(parting.fitted, share, seed)
-            held = [each for each in parting.held_out if each.scale is Scale.FULL_SCALE] or list(parting.held_out)
+        for split in splits:
+            part = training_share(split.fitted, share, seed)
+            scored = [sample for sample in split.held_out if sample.scale is Scale.FULL_SCALE] or list(split.held_out)
             try:
                 fitted = fit_candidate(
-                    one.selection.winner,
-                    one.selection.recipe,
-                    part,
-                    scale_features=data.scale_features,
-                    seed=seed,
+                    selection.winner, selection.recipe, part, scale_features=data.scale_features, seed=seed
                 )
             except InvalidInput:  # too few runs for this estimator: the curve begins later
                 continue
-            said = predict_held_out(fitted, held)
-            errors.append(mape(said.measured.tolist(), (said.point * one.factor).tolist()))
-            costs.append(sum(each.cost_s for each in part))
+            predicted = predict_held_out(fitted, scored)
+            errors.append(mape(predicted.measured.tolist(), (predicted.point * trained.factor).tolist()))
+            costs.append(sum(sample.cost_s for sample in part))
             runs.append(len(part))
-        if len(errors) == len(partings) and (not found or sum(runs) > found[-1].runs * len(runs)):
-            found.append(
+        if len(errors) == len(splits) and (not curve or sum(runs) > curve[-1].runs * len(runs)):
+            curve.append(
                 LearningCurvePoint(sum(costs) / len(costs), round(sum(runs) / len(runs)), sum(errors) / len(errors))
             )
-    return tuple(found)
+    return tuple(curve)

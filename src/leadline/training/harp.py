@@ -1,8 +1,8 @@
-"""HARP 1.0 (Vallabhajoyula and Ramnath 2023), as published: the incumbent that predictions are measured against.
+"""HARP 1.0 (Vallabhajosyula and Ramnath 2023) as published, the incumbent that predictions are compared with.
 
-Three regressors are each fitted on four training sets, scaled-down runs with none, 25, 50 or 75 % of the full-scale
-ones, and each is kept raw and adjusted: 24 models, of which a policy keeps one. ``faithful`` also does what the release
-does wrong; without it the same models are fitted on clean data and chosen on runs that are not the test.
+HARP fits three regressors on four training sets: the scaled-down runs with none, 25, 50 or 75 % of the full-scale ones.
+It keeps each fit raw and adjusted, and a policy chooses one of these 24 models. ``faithful`` reproduces the faults of
+the release too. Without it, the same models are fitted on clean data and chosen on runs outside the test.
 """
 
 import math
@@ -22,20 +22,20 @@ Array = npt.NDArray[np.float64]
 
 REGRESSORS = ("linear", "net", "tree")
 SHARES = {"SD": 0.0, "SD+25%FS": 0.25, "SD+50%FS": 0.5, "SD+75%FS": 0.75}
-"""Training set → the share of the full-scale runs in it."""
+"""Training set to its share of the full-scale runs."""
 VALIDATION = 0.25
-"""Of the full-scale runs, from which the adjustment is taken."""
+"""Share of the full-scale runs from which the adjustment is computed."""
 OUTLIER = 3.0
-"""Runs whose walltime lies so many standard deviations from the mean are dropped by the release."""
+"""Standard deviations from the mean walltime at which the release drops a run."""
 VARIANCE = 0.99
-"""What the principal components must explain; the paper does not say."""
+"""Share of variance that the principal components explain; the paper does not give it."""
 SEED = 2048
-"""The release's own."""
+"""As in the release."""
 
 
 @dataclass(frozen=True, slots=True)
 class HarpModel:
-    """One of the 24: ``scored`` are its predictions where it is judged, ``predicted`` those for the test; seconds."""
+    """One of the 24 models: its predictions in seconds where it is scored, and for the test."""
 
     name: str
     adjustment: float
@@ -45,15 +45,15 @@ class HarpModel:
 
 @dataclass(frozen=True, slots=True)
 class HarpBuild:
-    """Everything HARP builds of one history; ``judged_by`` is what was measured where the models are scored."""
+    """All models of one history, and the measurements that score them."""
 
     models: tuple[HarpModel, ...]
     judged_by: Array
 
     def pick(self, policy: str) -> HarpModel:
-        """Return the model that a policy keeps: ``mae``, ``wtm`` or ``wtm-published``."""
-        name = choose_model(policy, list(self.judged_by), {one.name: list(one.scored) for one in self.models})
-        return next(one for one in self.models if one.name == name)
+        """Return the model that a policy chooses: ``mae``, ``wtm`` or ``wtm-published``."""
+        name = choose_model(policy, list(self.judged_by), {model.name: list(model.scored) for model in self.models})
+        return next(model for model in self.models if model.name == name)
 
 
 def build_harp(
@@ -66,30 +66,37 @@ def build_harp(
 ) -> HarpBuild:
     """Fit the 24 models on ``samples`` and predict ``test``.
 
-    With ``work``, a feature such as ``epochs``, in HARP's custom mode: work × the time of one + a constant, which is
-    the mean start-up that the jobs reported. Where there are too few full-scale runs for a training set it is left out.
-    Censored runs are left out: HARP knows none.
+    A training set without full-scale runs is left out, and so are censored runs: HARP has no notion of them.
 
-    ``faithful`` reproduces the faults of the release: long runs are dropped as outliers; categories become integers in
-    any order; scaling and components are fitted on training and test rows together; the net never trains on the last
-    fifth of its rows; models are scored on the labels of the test.
+    Args:
+        samples: to fit on.
+        test: to predict.
+        faithful: reproduce the faults of the release. It drops long runs as outliers, encodes categories as integers in
+            random order, fits scaling and components on training and test rows together, never trains the net on the
+            last fifth of its rows, and scores models on the labels of the test.
+        work: a feature such as ``epochs``, for HARP's custom mode: work × the time of one + the mean start-up.
+        seed: of all random choices.
 
     Raises:
-        InvalidInput: there are no scaled-down runs, or one has no ``work``.
+        InvalidInput: no scaled-down run, or a run without ``work``.
         MissingExtra: scikit-learn is not installed.
     """
-    samples = [one for one in samples if not one.censored]
-    if not any(one.scale is Scale.SCALED_DOWN for one in samples):
-        raise InvalidInput("HARP learns from scaled-down runs, and there is none: mark the small ones SD")
-    _require_work([*samples, *test], work)
+    samples = [sample for sample in samples if not sample.censored]
+    if not any(sample.scale is Scale.SCALED_DOWN for sample in samples):
+        raise InvalidInput("HARP learns from scaled-down runs, and there are none: mark the small ones SD")
+    for sample in (*samples, *test) if work else ():
+        if not isinstance(sample.features.get(work or ""), int | float):
+            value = sample.features.get(work or "", "nothing")
+            raise InvalidInput(f"HARP's custom mode needs a number of {work!r} in every run, and one has {value!r}")
     rng = np.random.default_rng(seed)
     held_out = _validation(samples, rng, by_row=faithful)
     kept = _without_outliers(samples, test) if faithful else list(range(len(samples)))
-    small = [at for at in kept if samples[at].scale is Scale.SCALED_DOWN]
-    known = [*samples, *test]
-    features = _features(known, len(known) if faithful else len(samples), rng, integers=faithful)
-    trained, asked = features[: len(samples)], features[len(samples) :]
-    validation = [at for at in kept if at in held_out.first]
+    small = [row for row in kept if samples[row].scale is Scale.SCALED_DOWN]
+    everything = [*samples, *test]
+    features = _features(everything, len(everything) if faithful else len(samples), rng, integers=faithful)
+    trained, tested = features[: len(samples)], features[len(samples) :]
+    validation = [row for row in kept if row in held_out.first]
+    judges = test if faithful or not validation else [samples[row] for row in validation]
     models = []
     for regressor in REGRESSORS:
         for name, share in SHARES.items():
@@ -97,64 +104,58 @@ def build_harp(
             if share and not full:
                 continue
             rows = small + ([full[int(place)] for place in rng.integers(0, len(full), len(small))] if full else [])
-            answer = _fit(regressor, [samples[at] for at in rows], trained[rows], work, faithful=faithful)
-            predicted = answer(asked, test)
-            validated = answer(trained[validation], [samples[at] for at in validation])
-            factor = harp_adjustment(np.array([samples[at].value for at in validation]), validated)
+            predict = _fit(regressor, [samples[row] for row in rows], trained[rows], work, faithful=faithful)
+            predicted = predict(tested, test)
+            validated = predict(trained[validation], [samples[row] for row in validation])
+            factor = harp_adjustment(np.array([samples[row].value for row in validation]), validated)
             scored = predicted if faithful or not validation else validated
             models += [
                 HarpModel(f"{regressor} {name} raw", 1.0, scored, predicted),
                 HarpModel(f"{regressor} {name} adjusted", factor, scored * factor, predicted * factor),
             ]
-    judges = test if faithful or not validation else [samples[at] for at in validation]
-    return HarpBuild(tuple(models), np.asarray([one.value for one in judges]))
+    return HarpBuild(tuple(models), np.asarray([sample.value for sample in judges]))
 
 
 @dataclass(frozen=True, slots=True)
 class _HeldOut:
-    """The full-scale runs in the order in which they are dealt out: the validation ones, then the rest, last first."""
+    """Rows of the full-scale runs: those for validation, and the others, which are used last first."""
 
     first: frozenset[int]
-    rest: tuple[int, ...]
+    remaining: tuple[int, ...]
 
     def share(self, share: float, kept: Sequence[int]) -> list[int]:
-        """Return the rows of a share of all full-scale runs, without what was dropped."""
-        number = int(share * (len(self.first) + len(self.rest)))
-        return [at for at in self.rest[max(len(self.rest) - number, 0) :] if at in set(kept)] if number else []
-
-
-def _require_work(samples: Sequence[Sample], work: str | None) -> None:
-    if work is None:
-        return
-    for one in samples:
-        if not isinstance(one.features.get(work), int | float):
-            said = one.features.get(work, "nothing")
-            raise InvalidInput(f"HARP's custom mode needs a number of {work!r} in every run, and one has {said!r}")
+        """Return the rows of a share of all full-scale runs, without the dropped ones."""
+        number = int(share * (len(self.first) + len(self.remaining)))
+        return (
+            [row for row in self.remaining[max(len(self.remaining) - number, 0) :] if row in set(kept)]
+            if number
+            else []
+        )
 
 
 def _validation(samples: Sequence[Sample], rng: np.random.Generator, *, by_row: bool) -> _HeldOut:
-    """Deal a quarter of the full-scale runs out; ``by_row`` parts repeats of one configuration, as the release does."""
-    full = [at for at, one in enumerate(samples) if one.scale is Scale.FULL_SCALE]
+    """Hold out a quarter of the full-scale runs; ``by_row`` separates repeats of a configuration, as the release."""
+    full = [row for row, sample in enumerate(samples) if sample.scale is Scale.FULL_SCALE]
     groups: dict[str, list[int]] = {}
-    for at in full:
-        groups.setdefault(str(at) if by_row else samples[at].configuration, []).append(at)
+    for row in full:
+        groups.setdefault(str(row) if by_row else samples[row].configuration, []).append(row)
     names = [list(groups)[int(place)] for place in rng.permutation(len(groups))]
     few = math.ceil(VALIDATION * len(names))
-    first = frozenset(at for name in names[:few] for at in groups[name])
-    return _HeldOut(first, tuple(at for name in names[few:] for at in groups[name]))
+    first = frozenset(row for name in names[:few] for row in groups[name])
+    return _HeldOut(first, tuple(row for name in names[few:] for row in groups[name]))
 
 
 def _without_outliers(samples: Sequence[Sample], test: Sequence[Sample]) -> list[int]:
-    """Return the places of the samples whose figure is no outlier among all rows; all test rows stay, to be scored."""
-    values = np.asarray([one.value for one in [*samples, *test]])
+    """Return the rows of the samples that are no outliers among all rows; test rows are never dropped."""
+    values = np.asarray([sample.value for sample in [*samples, *test]])
     deviation = values.std() or 1.0
-    return [at for at in range(len(samples)) if abs(values[at] - values.mean()) / deviation < OUTLIER]
+    return [row for row in range(len(samples)) if abs(values[row] - values.mean()) / deviation < OUTLIER]
 
 
 def _features(samples: Sequence[Sample], fitted_on: int, rng: np.random.Generator, *, integers: bool) -> Array:
-    """Return standardised principal components, shape (rows, components), fitted on the first ``fitted_on`` rows.
+    """Return standardised principal components of shape (rows, components), fitted on the first ``fitted_on`` rows.
 
-    Columns that are constant or not filled in every row are left out.
+    Columns that are constant or incomplete are left out.
     """
     try:
         from sklearn.decomposition import PCA  # noqa: PLC0415 - only where HARP is measured
@@ -163,9 +164,9 @@ def _features(samples: Sequence[Sample], fitted_on: int, rng: np.random.Generato
         raise MissingExtra("HARP", "train") from error
     columns = [
         column
-        for name in sorted({name for one in samples for name in one.features})
-        if all(name in one.features for one in samples)
-        for column in _columns([one.features[name] for one in samples], rng, integers=integers)
+        for name in sorted({name for sample in samples for name in sample.features})
+        if all(name in sample.features for sample in samples)
+        for column in _columns([sample.features[name] for sample in samples], rng, integers=integers)
         if np.ptp(column[:fitted_on]) > 0
     ]
     if not columns:
@@ -173,43 +174,44 @@ def _features(samples: Sequence[Sample], fitted_on: int, rng: np.random.Generato
     raw = np.stack(columns, axis=1)
     scaler = StandardScaler().fit(raw[:fitted_on])
     components = PCA(VARIANCE, svd_solver="full").fit(scaler.transform(raw[:fitted_on]))
-    found: Array = components.transform(scaler.transform(raw))
-    return found
+    transformed: Array = components.transform(scaler.transform(raw))
+    return transformed
 
 
 def _columns(values: Sequence[int | float | str], rng: np.random.Generator, *, integers: bool) -> list[Array]:
     if not any(isinstance(value, str) for value in values):
         return [np.asarray(values, float)]
-    known = sorted({str(value) for value in values})
+    categories = sorted({str(value) for value in values})
     if integers:
-        code = {known[int(place)]: float(number) for number, place in enumerate(rng.permutation(len(known)))}
+        order = enumerate(rng.permutation(len(categories)))
+        code = {categories[int(place)]: float(number) for number, place in order}
         return [np.asarray([code[str(value)] for value in values])]
-    return [np.asarray([float(str(value) == one) for value in values]) for one in known]
+    return [np.asarray([float(str(value) == category) for value in values]) for category in categories]
 
 
 def _fit(
     regressor: str, samples: Sequence[Sample], features: Array, work: str | None, *, faithful: bool
 ) -> Callable[[Array, Sequence[Sample]], Array]:
-    """Return a function of features and samples to predicted figures."""
-    constant = float(np.mean([one.startup_s or 0.0 for one in samples])) if work else 0.0
-    targets = np.asarray([(one.value - constant) for one in samples]) / _units(samples, work)
+    """Return a function from features and samples to predicted values."""
+    constant = float(np.mean([sample.startup_s or 0.0 for sample in samples])) if work else 0.0
+    targets = np.asarray([(sample.value - constant) for sample in samples]) / _units(samples, work)
     model = _regressor(regressor)
     rows = int(0.8 * len(targets)) if faithful and regressor == "net" else len(targets)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the net stops after its epochs, converged or not, as published
         model.fit(features[:rows], targets[:rows])
 
-    def answer(asked: Array, about: Sequence[Sample]) -> Array:
-        if not about:
+    def predict(features: Array, samples: Sequence[Sample]) -> Array:
+        if not samples:
             return np.empty(0)
-        found: Array = model.predict(asked) * _units(about, work) + constant
-        return found
+        predicted: Array = model.predict(features) * _units(samples, work) + constant
+        return predicted
 
-    return answer
+    return predict
 
 
 def _units(samples: Sequence[Sample], work: str | None) -> Array:
-    return np.asarray([float(one.features[work]) if work else 1.0 for one in samples])
+    return np.asarray([float(sample.features[work]) if work else 1.0 for sample in samples])
 
 
 def _regressor(name: str):  # type: ignore[no-untyped-def]  # noqa: ANN202 - scikit-learn has no types

@@ -1,4 +1,4 @@
-"""Read what ``leadline measure`` wrote: steps of known models on one device, from which an estimator is adapted."""
+"""Read the files of ``leadline measure``: measured steps of models on one device, to adapt an estimator."""
 
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -18,7 +18,7 @@ MEASUREMENTS_SUFFIX = ".jsonl"
 
 
 class MeasurementOutcome(StrEnum):
-    """How the measurement of a point ended; all but the first are no measured times."""
+    """Result of measuring a point; only ``OK`` has a measured time."""
 
     OK = "ok"
     OOM = "oom"
@@ -38,7 +38,7 @@ STATES = {
 
 @dataclass(frozen=True, slots=True)
 class MeasuredDevice:
-    """The device, as torch reports it; ``threads`` are those of a CPU."""
+    """The device as torch reports it; ``threads`` is for a CPU."""
 
     type: str
     name: str
@@ -51,7 +51,7 @@ class MeasuredDevice:
 
 @dataclass(frozen=True, slots=True)
 class PointSettings:
-    """What was measured; ``size`` is an image's side, the tokens of a sequence or the features of a vector."""
+    """The measured workload; ``size`` is an image's side, a sequence's tokens or a vector's features."""
 
     model: str
     size: int
@@ -67,7 +67,7 @@ class PointSettings:
 
 @dataclass(frozen=True, slots=True)
 class PointMemory:
-    """Peaks of one point in bytes; ``censored`` ones are lower bounds. A GPU has all but the last, a CPU the last."""
+    """Peak memory of one point in bytes, or lower bounds if ``censored``; only a CPU has ``peak_host_bytes``."""
 
     censored: bool
     before_bytes: int = 0
@@ -80,7 +80,7 @@ class PointMemory:
 
 @dataclass(frozen=True, slots=True)
 class PointEnergy:
-    """Energy of one step, and the mean power over ``window_s``."""
+    """Energy of one step, and the mean power over the window."""
 
     step_j: float
     mean_w: float
@@ -90,7 +90,7 @@ class PointEnergy:
 
 @dataclass(frozen=True, slots=True)
 class OpTime:
-    """One op with one set of input shapes in one step: all its calls, and the kernel that took longest."""
+    """All calls of one op with one set of input shapes in a step, and its longest kernel."""
 
     op: str
     shapes: list[Any]
@@ -103,10 +103,13 @@ class OpTime:
 
 @dataclass(frozen=True, slots=True)
 class MeasuredPoint:
-    """One line of the file. ``step_s`` is the median of ``samples``, of which ``step_quantiles_s`` has the spread.
+    """One line of the file; unmeasured values are ``None``.
 
-    A figure that was not measured is ``None``. ``flops`` are those that torch counts, ``host_step_s`` what the host
-    took to start a step.
+    Attributes:
+        step_s: median of the samples.
+        step_quantiles_s: quantiles of the samples.
+        host_step_s: time of the host to launch a step.
+        flops: as torch counts them.
     """
 
     key: str
@@ -134,7 +137,7 @@ class MeasuredPoint:
 
 @dataclass(frozen=True, slots=True)
 class Measurements:
-    """A whole file. ``truncated`` tells that its last line was only half written, as it is after a kill."""
+    """A whole file; ``truncated`` if its last line was only half written, as after a kill."""
 
     path: str
     device: MeasuredDevice
@@ -149,7 +152,7 @@ def read_measurements(path: Path) -> Measurements:
     """Read a file of measurements.
 
     Raises:
-        InvalidInput: it cannot be read, is of another schema, or a line is not what it should be; with the line.
+        InvalidInput: the file cannot be read, has another schema, or has a wrong line; the message names the line.
     """
     try:
         text = path.read_text(encoding="utf-8")
@@ -162,7 +165,7 @@ def read_measurements(path: Path) -> Measurements:
     header = _header(lines[0], path)
     points: dict[str, MeasuredPoint] = {}
     for number, line in enumerate(lines[1:], 2):
-        point = _point(line, header.op_columns, what=f"line {number} of {path}")
+        point = _point(line, header.op_columns, label=f"line {number} of {path}")
         if point.key in points:
             raise InvalidInput(f"line {number} of {path} has the point {point.key} again: delete one of the two lines")
         points[point.key] = point
@@ -172,9 +175,9 @@ def read_measurements(path: Path) -> Measurements:
 
 
 def measured_records(measurements: Measurements) -> tuple[RunRecord, ...]:
-    """Turn measurements into records: a point's configuration is what is known, a step's time and memory are learned.
+    """Return a record for each point: its settings are the features, its time and memory the metrics.
 
-    A point that ran out of memory is a record of that state, whose memory is a lower bound.
+    A point that ran out of memory is a record of that state; its memory is a lower bound.
     """
     device = measurements.device
     node: dict[str, Value] = {NODE + "device": device.name, NODE + "memory_bytes": device.memory_bytes}
@@ -194,44 +197,45 @@ class _Schema(msgspec.Struct):
 
 
 def _header(line: str, path: Path) -> _Header:
-    what = f"line 1 of {path}"
-    found = from_json(line, _Schema, label=what).schema
-    if found != MEASUREMENTS_SCHEMA:
+    label = f"line 1 of {path}"
+    schema = from_json(line, _Schema, label=label).schema
+    if schema != MEASUREMENTS_SCHEMA:
         raise InvalidInput(
-            f"{path} has the schema {found or 'none'}, not {MEASUREMENTS_SCHEMA}: give a file that leadline measure wrote"
+            f"{path} has the schema {schema or 'none'}, not {MEASUREMENTS_SCHEMA}: give a file that leadline measure "
+            "wrote"
         )
-    return from_json(line, _Header, label=what)
+    return from_json(line, _Header, label=label)
 
 
-def _point(line: str, columns: list[str], *, what: str) -> MeasuredPoint:
-    raw = from_json(line, dict, label=what)
+def _point(line: str, columns: list[str], *, label: str) -> MeasuredPoint:
+    raw = from_json(line, dict, label=label)
     if raw.get("kind") == "header":
-        raise InvalidInput(f"{what} is a second header: read the files by themselves, not joined")
+        raise InvalidInput(f"{label} is a second header: read the files one by one, not joined")
+    # Ops are rows without keys, for the size of the file.
     raw["ops"] = [
         dict(zip(columns, row, strict=False)) if isinstance(row, list) else row for row in raw.get("ops") or ()
     ]
     try:
         point = msgspec.convert(raw, MeasuredPoint)
     except msgspec.ValidationError as error:
-        raise InvalidInput(f"{what} cannot be read: {error}; delete the line") from error
+        raise InvalidInput(f"{label} cannot be read: {error}; delete the line") from error
     if point.outcome is MeasurementOutcome.OK and not (point.step_s and point.step_s > 0):
-        raise InvalidInput(f"{what} is a point that ended well without the time of a step: delete the line")
+        raise InvalidInput(f"{label} is a point that ended well without a step time: delete the line")
     return point
 
 
 def _record(point: MeasuredPoint, path: str, node: dict[str, Value]) -> RunRecord:
-    asked = point.point
+    settings, memory = point.point, point.memory
     parameters: dict[str, Value] = {
-        "model": asked.model,
-        "size": asked.size,
-        "phase": asked.phase,
-        "precision": asked.precision,
-        "batch": asked.batch,
-        "optimizer": asked.optimizer or "none",
-        **{name: int(getattr(asked, name)) for name in ("fused", "channels_last", "checkpointing", "compiled")},
+        "model": settings.model,
+        "size": settings.size,
+        "phase": settings.phase,
+        "precision": settings.precision,
+        "batch": settings.batch,
+        "optimizer": settings.optimizer or "none",
+        **{name: int(getattr(settings, name)) for name in ("fused", "channels_last", "checkpointing", "compiled")},
     }
-    memory = point.memory
-    figures = {
+    metrics = {
         "step_s": point.step_s,
         "gpu_memory_bytes": memory.peak_allocated_bytes if memory else None,
         "gpu_reserved_bytes": memory.peak_reserved_bytes if memory else None,
@@ -244,7 +248,7 @@ def _record(point: MeasuredPoint, path: str, node: dict[str, Value]) -> RunRecor
         state=STATES[point.outcome],
         scale=Scale.FULL_SCALE,
         features=node | parameters,
-        metrics={name: float(value) for name, value in figures.items() if value is not None},
+        metrics={name: float(value) for name, value in metrics.items() if value is not None},
         parameters=frozenset(parameters),
         started_at=point.measured_at,
     )

@@ -1,4 +1,4 @@
-"""A trained model as one file, arrays without pickle and its card, written whole or not at all; asked with numpy."""
+"""A trained model of an application, and its file: a zip of arrays without pickle, and the card."""
 
 import hashlib
 import io
@@ -6,17 +6,18 @@ import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
 from leadline import __version__
 from leadline.core.documents import explain_read_error, to_json
 from leadline.core.errors import InvalidInput, LeadlineError, UnknownName
 from leadline.core.runs import Scale, Value
 from leadline.core.trained_model import Feature, ModelPredictions
-from leadline.estimators.ports import FittedEstimator, State, nest, unnest
+from leadline.estimators.ports import Array, FittedEstimator, State, nest, unnest
 from leadline.estimators.tabular import registry
 from leadline.training.atomic_write import write_atomically
 from leadline.training.dataset import complete_rows, describe_extrapolation
@@ -29,7 +30,7 @@ SUFFIX = ".npz"
 
 @dataclass(frozen=True, slots=True)
 class ApplicationModel:
-    """A trained model (implements ``TrainedModel``): a fitted estimator and its calibration for each target."""
+    """A fitted estimator with its calibration for each target (implements ``TrainedModel``)."""
 
     card: ModelCard
     fitted: Mapping[str, FittedEstimator]
@@ -37,86 +38,78 @@ class ApplicationModel:
 
     @property
     def application(self) -> str:
-        """Return the campaign, or the name of the jobs, that it was learned from."""
+        """Return the name of the campaign or jobs that it was trained on."""
         return self.card.application
 
     @property
     def features(self) -> Sequence[Feature]:
-        """Return what it was fitted on, and what it has seen of each."""
+        """Return the features with their ranges in the runs."""
         return self.card.features
 
     @property
     def targets(self) -> Sequence[str]:
-        """Return what it predicts."""
-        return [one.target for one in self.card.targets]
+        """Return the metrics that it predicts."""
+        return [card.target for card in self.card.targets]
 
     @property
     def command(self) -> Sequence[str]:
-        """Return the words of the application's command with ``{parameters}``; none where they are not known."""
+        """Return the application's command with ``{parameters}``; empty where it is unknown."""
         return self.card.command
 
     @property
     def basis(self) -> Sequence[str]:
-        """Return sentences on what the predictions rest on."""
-        return [sentence for one in self.card.targets for sentence in _basis(one)]
+        """Return sentences about the estimator, the runs and the errors of each target."""
+        return [sentence for card in self.card.targets for sentence in _basis(card)]
 
     def predict(self, target: str, rows: Sequence[Mapping[str, Value]], level: float = 0.9) -> ModelPredictions:
-        """Predict ``target`` for each row; a feature that is missing or unknown widens the interval.
+        """Predict a target for each row; missing or unknown features widen the interval.
 
         Raises:
             UnknownName: the model was not trained for that target.
         """
-        card = self._of(target)
-        whole = complete_rows(rows, self.features)
-        said = self.fitted[target].predict(whole)
-        point = said.point * card.factor
-        scales = [_scale(row, card) for row in whole]
-        low, high = self.calibrations[target].interval(point, said.spread, said.extrapolation, scales, level)
+        point, inputs = self._predict(target, rows)
+        low, high = self.calibrations[target].interval(point, *inputs, level)
         return ModelPredictions(
-            point.tolist(),
-            np.minimum(low, point).tolist(),
-            np.maximum(high, point).tolist(),
-            said.extrapolation.tolist(),
-            level,
+            point.tolist(), np.minimum(low, point).tolist(), np.maximum(high, point).tolist(), inputs[1].tolist(), level
         )
 
     def upper(self, target: str, rows: Sequence[Mapping[str, Value]], risk: float) -> Sequence[float]:
-        """Return what each row exceeds with probability ``risk``, in the target's unit; never below the point."""
-        card = self._of(target)
-        whole = complete_rows(rows, self.features)
-        said = self.fitted[target].predict(whole)
-        scales = [_scale(row, card) for row in whole]
-        bounds = self.calibrations[target].upper(
-            said.point * card.factor, said.spread, said.extrapolation, scales, risk
-        )
-        return [float(one) for one in bounds]
+        """Return the value that each row exceeds with probability ``risk``, in the target's unit."""
+        point, inputs = self._predict(target, rows)
+        return [float(bound) for bound in self.calibrations[target].upper(point, *inputs, risk)]
 
     def beyond(self, row: Mapping[str, Value]) -> tuple[str, ...]:
-        """Return a sentence for each feature that lies outside what was run, with its distance, farthest first."""
+        """Return a sentence for each feature outside the range of the runs, farthest first."""
         return describe_extrapolation(complete_rows([row], self.features)[0], self.features)
 
-    def _of(self, target: str) -> TargetCard:
+    def _predict(
+        self, target: str, rows: Sequence[Mapping[str, Value]]
+    ) -> tuple[Array, tuple[Array, Array, list[str]]]:
+        """Return the points of n rows, and the spread, extrapolation and scale of each for the calibration."""
         card = self.card.of(target)
         if card is None:
             raise UnknownName("target", target, self.targets, fix=f"this model predicts {', '.join(self.targets)}")
-        return card
+        completed = complete_rows(rows, self.features)
+        predicted = self.fitted[target].predict(completed)
+        scales = [_scale(row, card) for row in completed]
+        return predicted.point * card.factor, (predicted.spread, predicted.extrapolation, scales)
 
 
 def save_model(model: ApplicationModel, path: Path) -> None:
-    """Write the model in place of an older one, whole or not at all.
+    """Write the model whole or not at all, in place of an older one.
 
     Raises:
-        LeadlineError: it cannot be written there.
+        LeadlineError: the file cannot be written.
     """
     members = {CARD: to_json(model.card).encode()}
     for target in model.targets:
         state = nest("estimator", dict(model.fitted[target].dump()))
         state |= nest("calibration", dict(model.calibrations[target].dump()))
         for name, array in state.items():
-            members[f"{target}/{name}.npy"] = _bytes(array)
+            members[f"{target}/{name}.npy"] = _npy_bytes(array)
     members[DIGEST] = _digest(members).encode()
     archive = io.BytesIO()
-    _write(members, archive)
+    _write_zip(members, archive)
     try:
         write_atomically(path, archive.getvalue())
     except OSError as error:
@@ -129,16 +122,16 @@ def load_model(path: Path) -> ApplicationModel:
     """Read a model.
 
     Raises:
-        InvalidInput: there is no such file, or it is no model, cut short, changed, or of another version.
+        InvalidInput: the file is missing, no model, cut short, changed, or of another version.
     """
     members = _members(path)
     card = _card(members, path)
     if members.pop(DIGEST, b"").decode("ascii", "replace") != _digest(members):
         raise InvalidInput(f"{path} was changed after it was written, or is damaged: train it again ({card.reproduce})")
     try:
-        states = {one.target: _state(members, one.target) for one in card.targets}
+        states = {target.target: _state(members, target.target) for target in card.targets}
         fitted = {name: registry.load_estimator(unnest("estimator", state)) for name, state in states.items()}
-        calibrations: dict[str, IntervalCalibration] = {
+        calibrations = {
             name: IntervalCalibration.load(dict(unnest("calibration", state))) for name, state in states.items()
         }
     except (UnknownName, KeyError, ValueError, IndexError) as error:
@@ -150,19 +143,19 @@ def load_model(path: Path) -> ApplicationModel:
 
 
 def _basis(card: TargetCard) -> list[str]:
-    runs = ", ".join(f"{one.runs} {scale}" for scale, one in card.scales.items() if one.runs)
-    found = [f"{card.target}: {card.estimator}, learned from {runs} runs"]
-    for scale, one in card.errors.items():
-        which = "test runs" if scale in card.tested else "runs that its fits did not see"
-        found.append(
-            f"{card.target}: off by {one.mape:.1f} % in the mean on {one.runs} {scale} {which}, of which "
-            f"{one.coverage:.0f} % lay within the {100 * card.level:.0f} % interval"
+    runs = ", ".join(f"{part.runs} {scale}" for scale, part in card.scales.items() if part.runs)
+    basis = [f"{card.target}: {card.estimator}, trained on {runs} runs"]
+    for scale, errors in card.errors.items():
+        kind = "test runs" if scale in card.tested else "held-out runs"
+        basis.append(
+            f"{card.target}: mean error {errors.mape:.1f} % on {errors.runs} {scale} {kind}; {errors.coverage:.0f} % "
+            f"of them were within the {100 * card.level:.0f} % interval"
         )
-    return found + [f"{card.target}: {note}" for note in card.notes]
+    return basis + [f"{card.target}: {note}" for note in card.notes]
 
 
 def _scale(row: Mapping[str, Value], card: TargetCard) -> str:
-    """Return the scale of a question: scaled down where all that carries scale lies within the scaled-down runs."""
+    """Return the scale of a row: scaled down where all its scale features are within the scaled-down runs."""
     if Scale.SCALED_DOWN.value not in card.scales:
         return Scale.FULL_SCALE.value
     for name, (low, high) in card.within.items():
@@ -172,68 +165,69 @@ def _scale(row: Mapping[str, Value], card: TargetCard) -> str:
     return Scale.SCALED_DOWN.value
 
 
-def _bytes(array: "np.typing.NDArray[Any]") -> bytes:
-    held = io.BytesIO()
-    np.lib.format.write_array(held, np.asarray(array), allow_pickle=False)
-    return held.getvalue()
+def _npy_bytes(array: npt.NDArray[Any]) -> bytes:
+    content = io.BytesIO()
+    np.lib.format.write_array(content, np.asarray(array), allow_pickle=False)
+    return content.getvalue()
 
 
 def _digest(members: Mapping[str, bytes]) -> str:
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     for name, content in sorted(members.items()):
-        found.update(f"{name}\n{len(content)}\n".encode())
-        found.update(content)
-    return found.hexdigest()
+        digest.update(f"{name}\n{len(content)}\n".encode())
+        digest.update(content)
+    return digest.hexdigest()
 
 
-def _write(members: Mapping[str, bytes], stream: Any) -> None:  # noqa: ANN401 - a binary file
+def _write_zip(members: Mapping[str, bytes], stream: IO[bytes]) -> None:
     with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, content in members.items():
-            # the same date in every file, so that the same model is the same bytes
+            # With one date in every file, the same model gives the same bytes.
             archive.writestr(zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0)), content, zipfile.ZIP_DEFLATED)
 
 
 def _members(path: Path) -> dict[str, bytes]:
+    foreign = f"{path} is no model of Leadline: name a file that leadline train wrote"
     try:
         with zipfile.ZipFile(path) as archive:
             names = archive.namelist()
             if CARD not in names:
-                raise InvalidInput(f"{path} is no model of Leadline: name a file that leadline train wrote")
+                raise InvalidInput(foreign)
             return {name: archive.read(name) for name in names}
     except (zipfile.BadZipFile, EOFError, zipfile.zlib.error) as error:  # type: ignore[attr-defined]
         with path.open("rb") as stream:
-            begun = stream.read(2) == b"PK"
-        why = "is cut short or damaged: copy it again, or train it again" if begun else (
-            "is no model of Leadline: name a file that leadline train wrote"
-        )  # fmt: skip
-        raise InvalidInput(f"{path} {why}") from error
+            is_zip = stream.read(2) == b"PK"
+        damaged = f"{path} is cut short or damaged: copy it again, or train it again"
+        raise InvalidInput(damaged if is_zip else foreign) from error
     except OSError as error:
         raise InvalidInput(f"{path} cannot be read: {explain_read_error(error)}") from error
 
 
 def _card(members: Mapping[str, bytes], path: Path) -> ModelCard:
-    """Return the card; one of another version is told by its schema before its fields are read."""
     try:
-        said = msgspec.json.decode(members[CARD])
+        document = msgspec.json.decode(members[CARD])
     except msgspec.DecodeError as error:
-        raise InvalidInput(f"{path} is damaged (its card is no JSON): train it again") from error
-    schema = said.get("schema") if isinstance(said, dict) else None
+        raise InvalidInput(f"{path} is damaged (its card is not JSON): train it again") from error
+    # The schema comes first: the fields of another version would only confuse.
+    schema = document.get("schema") if isinstance(document, dict) else None
     if schema != MODEL_SCHEMA:
-        written = said.get("leadline", "another program") if isinstance(said, dict) else "another program"
+        writer = document.get("leadline", "another program") if isinstance(document, dict) else "another program"
         raise InvalidInput(
-            f"{path} is of the form {schema or 'unknown'}, written by Leadline {written}, and this Leadline "
+            f"{path} has the format {schema or 'unknown'}, written by Leadline {writer}, and this Leadline "
             f"{__version__} reads {MODEL_SCHEMA}: train it again, or use that version"
         )
     try:
-        return msgspec.convert(said, ModelCard)
+        return msgspec.convert(document, ModelCard)
     except msgspec.ValidationError as error:
         raise InvalidInput(f"{path} has a damaged card ({error}): train it again") from error
 
 
 def _state(members: Mapping[str, bytes], target: str) -> State:
-    start = f"{target}/"
+    prefix = f"{target}/"
     return {
-        name.removeprefix(start).removesuffix(".npy"): np.lib.format.read_array(io.BytesIO(content), allow_pickle=False)
+        name.removeprefix(prefix).removesuffix(".npy"): np.lib.format.read_array(
+            io.BytesIO(content), allow_pickle=False
+        )
         for name, content in members.items()
-        if name.startswith(start)
+        if name.startswith(prefix)
     }

@@ -1,4 +1,4 @@
-"""The card of a model: the data, the splits, every candidate's errors, the coverage, and how to make it again."""
+"""The card of a model, and its Markdown: data, splits, errors of all candidates, coverage and reproduction."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,10 +12,13 @@ MODEL_SCHEMA = "leadline.model/1"
 
 @dataclass(frozen=True, slots=True)
 class ErrorMetrics:
-    """How predictions of ``runs`` runs were off, in percent but for ``mae`` (the target's unit).
+    """Errors of the predictions of ``runs`` runs, in percent except ``mae`` (in the target's unit).
 
-    ``upp`` is the share under-predicted, ``ov_mape`` the mean error of the rest (HARP's), ``coverage`` the share within
-    the interval, and ``over_request`` the median of the interval's upper end ÷ what was measured.
+    Attributes:
+        upp: share of under-predicted runs (HARP's UPP).
+        ov_mape: mean error of the over-predicted runs (HARP's OV_MAPE).
+        coverage: share of runs within the interval.
+        over_request: median of the interval's upper end ÷ measured.
     """
 
     runs: int
@@ -30,7 +33,7 @@ class ErrorMetrics:
 
 @dataclass(frozen=True, slots=True)
 class CandidateErrors:
-    """A candidate's errors on the validation runs, as in ``ErrorMetrics``; ``why_not`` where it could not be fitted."""
+    """A candidate's errors on the validation runs, as in ``ErrorMetrics``; or the reason why it was dropped."""
 
     name: str
     mape: float | None = None
@@ -43,7 +46,7 @@ class CandidateErrors:
 
 @dataclass(frozen=True, slots=True)
 class ScaleCard:
-    """The runs of one scale: how many configurations and runs, and the seconds they took to make."""
+    """Number of configurations and runs of one scale, and the seconds that the runs took."""
 
     configurations: int
     runs: int
@@ -52,11 +55,12 @@ class ScaleCard:
 
 @dataclass(frozen=True, slots=True)
 class TargetCard:
-    """One target: what it was learned from, what was chosen and why, and how far off it is.
+    """Training data, chosen estimator and errors of one target.
 
-    ``scales`` and ``tested``, ``validated`` have the scales' names as keys. ``within`` maps what carries scale to the
-    range of the scaled-down runs: a question beyond it is a full-scale one. ``failures`` counts, by state, runs that
-    were no samples.
+    Attributes:
+        scales: by name of the scale, as ``tested`` and ``validated``.
+        failures: by state, number of runs that are no samples.
+        within: scale feature to its range over the scaled-down runs. A question outside it is a full-scale one.
     """
 
     target: str
@@ -79,22 +83,26 @@ class TargetCard:
 
     @property
     def samples(self) -> int:
-        """Return how many runs it was learned from."""
-        return sum(one.runs for one in self.scales.values())
+        """Return the number of runs in the training data."""
+        return sum(scale.runs for scale in self.scales.values())
 
     @property
     def errors(self) -> Mapping[str, ErrorMetrics]:
-        """Return the errors to show: on the test runs, and of a scale without any those out of fold."""
+        """Return the errors to show: on the test runs, or out of fold for a scale without test runs."""
         return {**self.validated, **self.tested}
 
 
 @dataclass(frozen=True, slots=True)
 class Refit:
-    """When and why what is said of a target was replaced, how, and how far off it was before and after.
+    """The replacement of a target's estimator.
 
-    ``before`` and ``after`` are mean absolute errors of logarithms on ``judged`` runs that neither was fitted on,
-    ``p_value`` the probability of such a gain by chance. ``until`` is the start of the last run that it knew, and
-    ``older`` the file beside the model that holds what it was before.
+    Attributes:
+        judged: number of later runs that decided; neither estimator was fitted on them.
+        before: mean absolute log error of the older estimator.
+        after: mean absolute log error of the new one.
+        p_value: probability of such a gain by chance.
+        until: start of the last run that the new one was fitted on.
+        older: file with the older model.
     """
 
     target: str
@@ -113,7 +121,7 @@ class Refit:
 
 @dataclass(frozen=True, slots=True)
 class ModelCard:
-    """What a model says of itself; kept in its file, and as Markdown beside it."""
+    """The description of a model, kept in the model's file and as a Markdown file."""
 
     application: str
     runs: int
@@ -133,101 +141,103 @@ class ModelCard:
     refits: tuple[Refit, ...] = ()
 
     def known_until(self, target: str) -> str:
-        """Return when the last run began that what is said of a target rests on; empty where that is not known."""
-        return max((self.last_run, *(one.until for one in self.refits if one.target == target)))
+        """Return the start of the last run that a target was fitted on; empty where it is unknown."""
+        return max((self.last_run, *(refit.until for refit in self.refits if refit.target == target)))
 
     def of(self, target: str) -> TargetCard | None:
         """Return the card of a target, or ``None`` where the model does not predict it."""
-        return next((one for one in self.targets if one.target == target), None)
+        return next((card for card in self.targets if card.target == target), None)
 
 
 SCALES = {"SD": "scaled-down", "FS": "full-scale"}
 
 
 def model_card_markdown(card: ModelCard) -> str:
-    """Return the card of a model: the data, what was chosen and why, how far off it is, and how to make it again."""
+    """Return the card as Markdown."""
     parts = [f"# Model of {card.application}", _origin(card)]
-    for one in card.targets:
-        parts += [f"## {one.target}", *_target(one)]
+    for target in card.targets:
+        parts += [f"## {target.target}", *_target(target)]
     if card.refits:
-        parts += ["## What was learned since", "\n".join(f"- {describe_refit(one)}" for one in card.refits)]
-    parts += ["## What it has seen", _features(card.features)]
-    parts += ["## Make it again", f"```text\n{card.reproduce}\n```", _versions(card)]
+        parts += ["## Refits", "\n".join(f"- {describe_refit(refit)}" for refit in card.refits)]
+    features = [(feature.name, feature.role.value, _range(feature), feature.unit) for feature in card.features]
+    parts += ["## Features and their ranges", _table(["feature", "kind", "range", "unit"], features)]
+    versions = ", ".join(f"{name} {number}" for name, number in card.versions.items())
+    parts += ["## Reproduce", f"```text\n{card.reproduce}\n```", f"With {versions}."]
     return "\n\n".join(parts) + "\n"
 
 
 def format_metric(target: str, value: float) -> str:
-    """Write a figure of a target with its unit."""
+    """Return a value of a target with its unit."""
     if target.endswith("_bytes"):
         return format_bytes(value)
     return format_duration(value) if target.endswith("_s") and value > 0 else f"{value:.3g}"
 
 
-def describe_training_data(one: TargetCard) -> str:
-    """Return what a target was learned from, as a sentence."""
+def describe_training_data(card: TargetCard) -> str:
+    """Return a sentence about the training data of a target."""
     runs = " and ".join(
         f"{part.runs} {SCALES.get(scale, scale)} runs of {part.configurations} configurations "
         f"({format_duration(part.cost_s)})"
-        for scale, part in one.scales.items()
+        for scale, part in card.scales.items()
     )
-    said = f"Learned from {runs}"
-    if one.censored:
-        said += f", of which {one.censored} were cut off and are lower bounds"
-    left_out = [f"{count} {state}" for state, count in one.failures.items()]
-    left_out += [f"{one.unmeasured} without the figure"] if one.unmeasured else []
-    return said + (f"; left out: {', '.join(left_out)}." if left_out else ".")
+    sentence = f"Trained on {runs}"
+    if card.censored:
+        sentence += f", of which {card.censored} were cut off and are lower bounds"
+    excluded = [f"{count} {state}" for state, count in card.failures.items()]
+    excluded += [f"{card.unmeasured} without a measurement"] if card.unmeasured else []
+    return sentence + (f"; left out: {', '.join(excluded)}." if excluded else ".")
 
 
-def describe_errors(one: TargetCard) -> list[str]:
-    """Return a sentence for each scale: the errors on the test, or out of fold where there was none."""
-    found = []
-    for scale, errors in one.errors.items():
-        which = "test runs" if scale in one.tested else "runs out of fold"
-        found.append(
-            f"{errors.runs} {SCALES.get(scale, scale)} {which}: off by {errors.mape:.1f} % in the mean, "
-            f"{errors.upp:.0f} % under-predicted; {errors.coverage:.0f} % lay within the {100 * one.level:.0f} % "
-            f"interval, whose upper end is {errors.over_request:.2f} times what was used (median)."
+def describe_errors(card: TargetCard) -> list[str]:
+    """Return a sentence about the errors of each scale, on the test runs or out of fold."""
+    sentences = []
+    for scale, errors in card.errors.items():
+        kind = "test runs" if scale in card.tested else "runs out of fold"
+        sentences.append(
+            f"{errors.runs} {SCALES.get(scale, scale)} {kind}: mean error {errors.mape:.1f} %, {errors.upp:.0f} % "
+            f"under-predicted; {errors.coverage:.0f} % were within the {100 * card.level:.0f} % interval, whose upper "
+            f"end is {errors.over_request:.2f} times the measured value (median)."
         )
-    return found
+    return sentences
 
 
-def describe_refit(one: Refit) -> str:
-    """Return when and why a target's estimator was replaced, and how far off both were, as a sentence."""
-    chance = "less than 0.001" if one.p_value < 0.001 else f"{one.p_value:.2g}"
-    kept = f" The older one is kept in `{one.older}`." if one.older else ""
+def describe_refit(refit: Refit) -> str:
+    """Return a sentence about a refit: its time and reason, and the errors before and after."""
+    chance = "less than 0.001" if refit.p_value < 0.001 else f"{refit.p_value:.2g}"
+    older = f" The older one is kept in `{refit.older}`." if refit.older else ""
     return (
-        f"{one.at[:16].replace('T', ' ')}: {one.target}, {one.how} ({one.estimator_before} before, "
-        f"{one.estimator_after} now), because {one.why}. On {one.judged} later runs that neither had seen it is off by "
-        f"{_percent(100 * one.after)} in the mean, the older one by {_percent(100 * one.before)} (of logarithms; by "
-        f"chance with probability {chance}).{kept}"
+        f"{refit.at[:16].replace('T', ' ')}: {refit.target}, {refit.how} ({refit.estimator_before} before, "
+        f"{refit.estimator_after} now), because {refit.why}. On {refit.judged} later runs, which neither was fitted "
+        f"on, its mean log error is {_percent(100 * refit.after)}, and {_percent(100 * refit.before)} before "
+        f"(probability by chance: {chance}).{older}"
     )
 
 
-def candidate_rows(one: TargetCard) -> list[tuple[str, ...]]:
-    """Return a row for each candidate, best first, under the heads ``candidate_columns``."""
+def candidate_rows(card: TargetCard) -> list[tuple[str, ...]]:
+    """Return a table row for each candidate, best first, with the columns ``candidate_columns``."""
     return [
         (
             candidate.name,
             "" if candidate.mape is None else _percent(candidate.mape),
-            "" if candidate.mae is None else format_metric(one.target, candidate.mae),
+            "" if candidate.mae is None else format_metric(card.target, candidate.mae),
             "" if candidate.upp is None else _percent(candidate.upp, digits=0),
             "" if candidate.ov_mape is None else _percent(candidate.ov_mape),
-            _policy_figure(one, candidate.policy) if candidate.policy else "",
+            _policy_score(card, candidate.policy) if candidate.policy else "",
             candidate.why_not,
         )
-        for candidate in one.candidates
+        for candidate in card.candidates
     ]
 
 
-def candidate_columns(one: TargetCard) -> tuple[str, ...]:
-    """Return the heads of the table of candidates."""
-    return ("candidate", "mean error", "MAE", "too short", "too long by", one.policy, "")
+def candidate_columns(card: TargetCard) -> tuple[str, ...]:
+    """Return the column names of the table of candidates."""
+    return ("candidate", "mean error", "MAE", "too short", "too long by", card.policy, "")
 
 
-def _policy_figure(one: TargetCard, policy: Sequence[float]) -> str:
-    if one.policy == "pinball":
-        return format_metric(one.target, policy[0])
-    return _percent(100 * policy[0]) if one.policy == "cost" else ""
+def _policy_score(card: TargetCard, policy: Sequence[float]) -> str:
+    if card.policy == "pinball":
+        return format_metric(card.target, policy[0])
+    return _percent(100 * policy[0]) if card.policy == "cost" else ""
 
 
 def _percent(value: float, digits: int = 1) -> str:
@@ -235,7 +245,7 @@ def _percent(value: float, digits: int = 1) -> str:
 
 
 def _origin(card: ModelCard) -> str:
-    when = f", made {card.first_run[:10]} to {card.last_run[:10]}" if card.first_run else ""
+    when = f", started {card.first_run[:10]} to {card.last_run[:10]}" if card.first_run else ""
     command = f"\n\nThe command: `{' '.join(card.command)}`" if card.command else ""
     return (
         f"{card.runs} runs from {card.source}{when}. Trained {card.trained_at[:16].replace('T', ' ')} by Leadline "
@@ -243,56 +253,46 @@ def _origin(card: ModelCard) -> str:
     )
 
 
-def _target(one: TargetCard) -> Iterable[str]:
-    factor = f" (every prediction times {one.factor:g})" if one.factor != 1 else ""
-    carries = ", ".join(one.scale_features) or "nothing that is known"
-    yield f"**{one.estimator}**{factor}, chosen by `{one.policy}`: {one.reason}."
-    yield f"{describe_training_data(one)} Scale is carried by {carries}."
-    yield _errors("Test, touched once", one.tested, one) if one.tested else "No runs were held out for a test."
-    yield _errors("Out of fold", one.validated, one)
-    if one.notes:
-        yield "\n".join(f"- {note}" for note in one.notes)
-    yield f"Candidates on {one.judged_on}:"
-    yield _table(candidate_columns(one), candidate_rows(one))
+def _target(card: TargetCard) -> Iterable[str]:
+    factor = f" (every prediction times {card.factor:g})" if card.factor != 1 else ""
+    yield f"**{card.estimator}**{factor}, chosen by `{card.policy}`: {card.reason}."
+    yield f"{describe_training_data(card)} Features that carry scale: {', '.join(card.scale_features) or 'none known'}."
+    yield _errors("Test, scored once", card.tested, card) if card.tested else "No runs were held out for a test."
+    yield _errors("Out of fold", card.validated, card)
+    if card.notes:
+        yield "\n".join(f"- {note}" for note in card.notes)
+    yield f"Candidates on {card.judged_on}:"
+    yield _table(candidate_columns(card), candidate_rows(card))
 
 
-def _errors(title: str, found: dict[str, ErrorMetrics], one: TargetCard) -> str:
-    heads = [title, "runs", "configurations", "mean error", "MAE", "under-predicted", "over-prediction",
-             f"within {100 * one.level:.0f} %", "upper end ÷ used"]  # fmt: skip
+def _errors(title: str, by_scale: dict[str, ErrorMetrics], card: TargetCard) -> str:
+    columns = [title, "runs", "configurations", "mean error", "MAE", "under-predicted", "over-prediction",
+               f"within {100 * card.level:.0f} %", "upper end ÷ measured"]  # fmt: skip
     rows = [
         (
             SCALES.get(scale, scale),
-            str(each.runs),
-            str(each.configurations),
-            _percent(each.mape),
-            format_metric(one.target, each.mae),
-            _percent(each.upp, digits=0),
-            _percent(each.ov_mape),
-            _percent(each.coverage, digits=0),
-            f"{each.over_request:.2f}",
+            str(errors.runs),
+            str(errors.configurations),
+            _percent(errors.mape),
+            format_metric(card.target, errors.mae),
+            _percent(errors.upp, digits=0),
+            _percent(errors.ov_mape),
+            _percent(errors.coverage, digits=0),
+            f"{errors.over_request:.2f}",
         )
-        for scale, each in found.items()
+        for scale, errors in by_scale.items()
     ]
-    return _table(heads, rows)
+    return _table(columns, rows)
 
 
-def _features(features: Sequence[Feature]) -> str:
-    rows = [(one.name, one.role.value, _seen(one), one.unit) for one in features]
-    return _table(["feature", "kind", "seen", "unit"], rows)
+def _range(feature: Feature) -> str:
+    if feature.categorical:
+        return ", ".join(str(choice) for choice in feature.choices)
+    if feature.values:
+        return ", ".join(f"{value:g}" for value in feature.values)
+    return f"{feature.low:g} to {feature.high:g}"
 
 
-def _seen(one: Feature) -> str:
-    if one.categorical:
-        return ", ".join(str(choice) for choice in one.choices)
-    if one.values:
-        return ", ".join(f"{value:g}" for value in one.values)
-    return f"{one.low:g} to {one.high:g}"
-
-
-def _versions(card: ModelCard) -> str:
-    return "With " + ", ".join(f"{name} {number}" for name, number in card.versions.items()) + "."
-
-
-def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    lines = [heads, ["---"] * len(heads), *rows]
+def _table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [columns, ["---"] * len(columns), *rows]
     return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)

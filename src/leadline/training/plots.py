@@ -1,4 +1,4 @@
-"""Draw how far off a model is: predicted against measured, error by scale, and the learning curve."""
+"""Plot the errors of a model: predicted against measured, error by size, and the learning curve."""
 
 import math
 from collections.abc import Sequence
@@ -11,21 +11,20 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullFormatter
 
 from leadline.core.errors import LeadlineError
-from leadline.core.runs import Scale
+from leadline.core.runs import Sample, Scale
 from leadline.core.units import format_bytes, format_duration
 from leadline.estimators.ports import Array
 from leadline.training.candidate_race import Progress
 from leadline.training.cross_validation import log_size
+from leadline.training.dataset import TARGETS
 from leadline.training.fitting import IntervalPredictions, LearningCurvePoint, TrainedTarget, learning_curve
 from leadline.training.model_card import ModelCard
 
 COLOURS = {Scale.SCALED_DOWN: "#0072B2", Scale.FULL_SCALE: "#D55E00"}
-"""Of Okabe and Ito's palette, which readers who see few colours tell apart."""
+"""From the palette of Okabe and Ito, which colour-blind readers can distinguish."""
 NAMES = {Scale.SCALED_DOWN: "scaled-down", Scale.FULL_SCALE: "full-scale"}
 INK, FAINT = "#333333", "#BBBBBB"
 FORMATS = ("png", "svg")
-WHAT = {"elapsed_s": "walltime", "host_memory_bytes": "peak host memory", "gpu_memory_bytes": "peak GPU memory",
-        "unit_s": "time of one unit of work"}  # fmt: skip
 
 
 def draw_all(
@@ -35,103 +34,115 @@ def draw_all(
     *,
     progress: Progress = lambda *_: None,
 ) -> tuple[Path, ...]:
-    """Draw every plot of every target into ``folder``, each as PNG and SVG, and return the files.
+    """Draw every plot of every target into ``folder``, as PNG and SVG, and return the files.
 
     Raises:
-        LeadlineError: a file cannot be written there.
+        LeadlineError: a file cannot be written.
     """
-    made: list[Path] = []
-    for one in trained:
-        target = one.data.dataset.target
-        progress(f"{target}: drawing", 1, 1)
-        begun = f"{card.application}-{target}"
-        made += _save(predicted_against_measured(one, card.application), folder / f"{begun}-predicted")
-        made += _save(error_by_size(one, card.application), folder / f"{begun}-error")
-        steps = learning_curve(one, card.seed)
-        if len(steps) > 1:
-            made += _save(draw_learning_curve(one, steps, card.application), folder / f"{begun}-learning")
-    return tuple(made)
+    files: list[Path] = []
+    for target in trained:
+        name = target.data.dataset.target
+        progress(f"{name}: drawing", 1, 1)
+        stem = f"{card.application}-{name}"
+        files += _save(predicted_against_measured(target, card.application), folder / f"{stem}-predicted")
+        files += _save(error_by_size(target, card.application), folder / f"{stem}-error")
+        curve = learning_curve(target, card.seed)
+        if len(curve) > 1:
+            files += _save(draw_learning_curve(target, curve, card.application), folder / f"{stem}-learning")
+    return tuple(files)
 
 
-def predicted_against_measured(one: TrainedTarget, application: str) -> Figure:
-    """Return the plot of runs that were not learned from: the test's, filled, and those out of fold, faint."""
+def predicted_against_measured(trained: TrainedTarget, application: str) -> Figure:
+    """Plot the predictions of held-out runs: those of the test set filled, the out-of-fold ones faint."""
     figure, axes = _figure(6.4, 6.0)
-    target = one.data.dataset.target
-    shown = [(one.validation, False)] + ([(one.test, True)] if one.test else [])
-    values = np.concatenate([np.concatenate([said.predicted.measured, said.predicted.point]) for said, _ in shown])
+    target, parts = trained.data.dataset.target, _parts(trained)
+    values = np.concatenate([np.concatenate([part.predicted.measured, part.predicted.point]) for part, _ in parts])
     low, high = values.min() / 1.3, values.max() * 1.3
     line = np.array([low, high])
     axes.fill_between(line, line / 1.1, line * 1.1, color=FAINT, alpha=0.35, linewidth=0, label="within 10 %")
     axes.plot(line, line, color=INK, linewidth=0.8)
-    for said, tested in shown:
-        _bars(axes, said, tested=tested)
+    for part, tested in parts:
+        _bars(axes, part, tested=tested)
     axes.set(xscale="log", yscale="log", xlim=(low, high), ylim=(low, high), aspect="equal")
-    what = WHAT.get(target, target)
-    axes.set_xlabel(f"measured {what}")
-    axes.set_ylabel(f"predicted {what}, with its 90 % interval")
-    _units(axes.xaxis, target, low, high)
-    _units(axes.yaxis, target, low, high)
-    _titled(axes, f"{application}: {what}", f"{one.selection.winner.name}; {_summary(one)}")
+    label = TARGETS.get(target, target)
+    axes.set_xlabel(f"measured {label}")
+    axes.set_ylabel(f"predicted {label}, with its 90 % interval")
+    _set_unit_ticks(axes.xaxis, target, low, high)
+    _set_unit_ticks(axes.yaxis, target, low, high)
+    errors = {**trained.validated, **trained.tested}
+    summary = ", ".join(f"{NAMES[Scale(scale)]} {metrics.mape:.1f} %" for scale, metrics in errors.items())
+    _set_title(axes, f"{application}: {label}", f"{trained.selection.winner.name}; mean error {summary}")
     axes.legend(loc="upper left", frameon=False, fontsize=9)
     return figure
 
 
-def error_by_size(one: TrainedTarget, application: str) -> Figure:
-    """Return the plot of the signed error over the size of a run, from the smallest to the largest."""
+def error_by_size(trained: TrainedTarget, application: str) -> Figure:
+    """Plot the signed error over the size of a run."""
     figure, axes = _figure(7.2, 4.4)
-    data = one.data.dataset
-    for said, tested in [(one.validation, False)] + ([(one.test, True)] if one.test else []):
+    data, parts = trained.data.dataset, _parts(trained)
+    label = TARGETS.get(data.target, data.target)
+    for predictions, tested in parts:
         for scale in Scale:
-            mine = np.array([each.scale is scale for each in said.predicted.samples])
-            if not mine.any():
+            rows = np.array([sample.scale is scale for sample in predictions.predicted.samples])
+            if not rows.any():
                 continue
-            part = said.predicted.at(mine)
+            part = predictions.predicted.at(rows)
             errors = 100 * (part.point / part.measured - 1)
             axes.scatter(
                 _sizes(part.samples, data.scale_features, part.measured), errors, s=22 if tested else 14,
-                color=COLOURS[scale], alpha=0.9 if tested else 0.35, linewidth=0,
-                label=f"{NAMES[scale]}, {'test' if tested else 'out of fold'} ({int(mine.sum())})",
+                color=COLOURS[scale], alpha=0.9 if tested else 0.35, linewidth=0, label=_label(scale, rows, tested),
             )  # fmt: skip
     axes.axhline(0, color=INK, linewidth=0.8)
     axes.axhspan(-10, 10, color=FAINT, alpha=0.35, linewidth=0)
-    limit = max(15.0, float(np.quantile(np.abs(_all_errors(one)), 0.99)) * 1.15)
+    all_errors = np.concatenate([100 * (part.predicted.point / part.predicted.measured - 1) for part, _ in parts])
+    # One run far off would squeeze all others into a line.
+    limit = max(15.0, float(np.quantile(np.abs(all_errors), 0.99)) * 1.15)
     axes.set_ylim(-min(limit, 105), limit)
     axes.set_xscale("log")
     names = " × ".join(data.scale_features)
-    axes.set_xlabel(f"size of the run ({names})" if names else f"measured {WHAT.get(data.target, data.target)}")
+    axes.set_xlabel(f"size of the run ({names})" if names else f"measured {label}")
     if not names:
-        sizes = np.concatenate([said.predicted.measured for said in (one.validation, one.test) if said])
-        _units(axes.xaxis, data.target, float(sizes.min()), float(sizes.max()))
+        sizes = np.concatenate([part.predicted.measured for part, _ in parts])
+        _set_unit_ticks(axes.xaxis, data.target, float(sizes.min()), float(sizes.max()))
     axes.set_ylabel("predicted ÷ measured - 1, %")
-    _titled(axes, f"{application}: error by scale, {WHAT.get(data.target, data.target)}", "the band is ±10 %")
+    _set_title(axes, f"{application}: error by scale, {label}", "the band is ±10 %")
     axes.legend(loc="best", frameon=False, fontsize=9, ncols=2)
     return figure
 
 
-def draw_learning_curve(one: TrainedTarget, steps: Sequence[LearningCurvePoint], application: str) -> Figure:
-    """Return the plot of the error on runs held out over what the runs learned from took to make."""
+def draw_learning_curve(trained: TrainedTarget, curve: Sequence[LearningCurvePoint], application: str) -> Figure:
+    """Plot the error on held-out runs over the time that the training runs took."""
     figure, axes = _figure(7.2, 4.4)
-    target = one.data.dataset.target
-    full = bool(one.data.dataset.at(Scale.FULL_SCALE))
-    costs, errors = [step.cost_s for step in steps], [step.mape for step in steps]
+    target = trained.data.dataset.target
+    full = bool(trained.data.dataset.at(Scale.FULL_SCALE))
+    costs, errors = [point.cost_s for point in curve], [point.mape for point in curve]
     colour = COLOURS[Scale.FULL_SCALE if full else Scale.SCALED_DOWN]
     axes.plot(costs, errors, "o-", color=colour, linewidth=1.6, markersize=6)
-    for step in steps:
+    for point in curve:
         axes.annotate(
-            f"{step.runs} runs", (step.cost_s, step.mape), textcoords="offset points", xytext=(6, 7), fontsize=9,
+            f"{point.runs} runs", (point.cost_s, point.mape), textcoords="offset points", xytext=(6, 7), fontsize=9,
             color=INK,
         )  # fmt: skip
     axes.set(xscale="log", yscale="log", xlim=(min(costs) / 1.4, max(costs) * 1.9))
     axes.set_ylim(min(errors) / 1.5, max(errors) * 1.7)
-    _units(axes.xaxis, "elapsed_s", min(costs) / 1.4, max(costs) * 1.9)
+    _set_unit_ticks(axes.xaxis, "elapsed_s", min(costs) / 1.4, max(costs) * 1.9)
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g} %"))
     axes.yaxis.set_minor_formatter(
         FuncFormatter(lambda value, _: f"{value:g} %" if _first_digit(value) in (2, 5) else "")
     )
     axes.set_xlabel("time that the campaign's runs took")
-    axes.set_ylabel(f"mean error on {'full-scale ' if full else ''}runs held out")
-    _titled(axes, f"{application}: learning curve, {WHAT.get(target, target)}", one.selection.winner.name)
+    axes.set_ylabel(f"mean error on held-out {'full-scale ' if full else ''}runs")
+    _set_title(axes, f"{application}: learning curve, {TARGETS.get(target, target)}", trained.selection.winner.name)
     return figure
+
+
+def _parts(trained: TrainedTarget) -> list[tuple[IntervalPredictions, bool]]:
+    """Return the held-out predictions, each with True for the test set."""
+    return [(trained.validation, False)] + ([(trained.test, True)] if trained.test else [])
+
+
+def _label(scale: Scale, rows: Array, tested: bool) -> str:
+    return f"{NAMES[scale]}, {'test' if tested else 'out of fold'} ({int(rows.sum())})"
 
 
 def _figure(width: float, height: float) -> tuple[Figure, Any]:
@@ -146,40 +157,28 @@ def _figure(width: float, height: float) -> tuple[Figure, Any]:
     return figure, axes
 
 
-def _bars(axes: Any, said: IntervalPredictions, *, tested: bool) -> None:  # noqa: ANN401 - matplotlib is untyped here
+def _bars(axes: Any, predictions: IntervalPredictions, *, tested: bool) -> None:  # noqa: ANN401 - untyped library
     for scale in Scale:
-        mine = np.array([each.scale is scale for each in said.predicted.samples])
-        if not mine.any():
+        rows = np.array([sample.scale is scale for sample in predictions.predicted.samples])
+        if not rows.any():
             continue
-        part, low, high = said.predicted.at(mine), said.low[mine], said.high[mine]
+        part, low, high = predictions.predicted.at(rows), predictions.low[rows], predictions.high[rows]
         axes.errorbar(
             part.measured, part.point, yerr=np.vstack([part.point - low, high - part.point]), fmt="o",
             color=COLOURS[scale], alpha=0.9 if tested else 0.3, markersize=4.5 if tested else 3, elinewidth=0.9,
-            markeredgewidth=0, label=f"{NAMES[scale]}, {'test' if tested else 'out of fold'} ({int(mine.sum())})",
+            markeredgewidth=0, label=_label(scale, rows, tested),
         )  # fmt: skip
 
 
-def _summary(one: TrainedTarget) -> str:
-    found = {**one.validated, **one.tested}
-    said = ", ".join(f"{NAMES[Scale(scale)]} {each.mape:.1f} %" for scale, each in found.items())
-    return f"mean error {said}"
-
-
-def _all_errors(one: TrainedTarget) -> Array:
-    parts = [one.validation] + ([one.test] if one.test else [])
-    found: Array = np.concatenate([100 * (said.predicted.point / said.predicted.measured - 1) for said in parts])
-    return found
-
-
-def _sizes(samples: Sequence[Any], scale_features: Sequence[str], measured: Array) -> Array:
+def _sizes(samples: Sequence[Sample], scale_features: Sequence[str], measured: Array) -> Array:
     if not scale_features:
         return measured
-    found: Array = np.exp(np.array([log_size(one, scale_features) for one in samples]))
-    return found
+    sizes: Array = np.exp(np.array([log_size(sample, scale_features) for sample in samples]))
+    return sizes
 
 
-def _units(axis: Any, target: str, low: float, high: float) -> None:  # noqa: ANN401
-    """Put ticks where people count: 1, 2, 5, 10 … seconds, minutes and hours, or powers of two of bytes."""
+def _set_unit_ticks(axis: Any, target: str, low: float, high: float) -> None:  # noqa: ANN401
+    """Set ticks at round durations (1, 2, 5 … seconds, minutes and hours) or at powers of two of bytes."""
     if not target.endswith(("_bytes", "_s")):
         return
     in_bytes = target.endswith("_bytes")
@@ -193,7 +192,7 @@ def _units(axis: Any, target: str, low: float, high: float) -> None:  # noqa: AN
 
 
 def _even(low: float, high: float, base: float) -> list[float]:
-    """Return three to seven multiples of a round number, of a power of ``base`` or 2 or 5 times one."""
+    """Return three to seven multiples of a round number: a power of ``base``, or 2 or 5 times one."""
     step = base ** math.floor(math.log((high - low) / 3, base))
     for factor in (5, 2) if base == 10 else ():
         if (high - low) / (factor * step) >= 3:
@@ -210,7 +209,7 @@ _BYTES = [2.0**power for power in range(10, 45)]
 
 
 def _short(seconds: float) -> str:
-    """Write a round duration without its zeros: ``5 min``."""
+    """Return a round duration without zeros: ``5 min``."""
     for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
         if seconds >= size:
             return f"{seconds / size:g} {unit}"
@@ -221,7 +220,7 @@ def _first_digit(value: float) -> int:
     return round(value / 10 ** math.floor(math.log10(value))) if value > 0 else 0
 
 
-def _titled(axes: Any, title: str, below: str) -> None:  # noqa: ANN401
+def _set_title(axes: Any, title: str, below: str) -> None:  # noqa: ANN401
     axes.set_title(f"{title}\n", loc="left", fontsize=12, color=INK, fontweight="bold")
     axes.text(0, 1.02, below, transform=axes.transAxes, fontsize=9, color=INK)
 

@@ -1,4 +1,4 @@
-"""Learn from a site's accounting how long jobs wait, and say it of a job before it is submitted."""
+"""Learn from a site's job accounting how long jobs wait, and predict the wait of a job before it is submitted."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -26,54 +26,54 @@ from leadline.estimators.tabular.trees import convert_trees
 from leadline.uncertainty.recalibration import Recalibration
 
 LEAST_STARTED = 200
-"""Jobs that started, below which nothing is learned."""
-MORE = "read a longer time of it"
+"""Started jobs that an accounting must have to learn from it."""
+MORE = "read a longer period of it"
 MOST_LEARNED = 30_000
-"""Jobs that are learned from, the last ones; all of them count in the queue."""
+"""Jobs to learn from, the last ones; all jobs count in the state of the queue."""
 TREES, FOLD_TREES = 60, 20
 LEAF, LEAST_LEAF, LEAVES = 30, 5, 200
-"""Jobs in a leaf at least: 30, or fewer where there would be fewer than 200 leaves of so many."""
+"""Jobs in a leaf: at least 30, or fewer where that would make fewer than 200 leaves."""
 FOLDS = (0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
-"""Shares of the jobs, in the order in which they came: from what came before one, what came up to the next is told."""
+"""Shares of the jobs in time order; the jobs up to each share predict those up to the next."""
 QUANTILES = 40
 LEAST_SEEN = 0.02
-"""The least probability of having been seen that a wait is weighted by."""
+"""Least probability of having been observed by which a wait is weighted."""
 
 
 @dataclass(frozen=True, slots=True)
 class RecalibratedForest:
-    """A forest of waits, how its levels are to be read, and from how many jobs that started both were learned."""
+    """A forest of waits, the recalibration of its quantile levels, and the number of started jobs behind both."""
 
     forest: WaitForest
     recalibration: Recalibration
     jobs: int
 
     def predict_rows(self, x: Array, as_of_s: float, level: float, reason: str) -> list[QueueWait]:
-        """Foretell the waits of jobs by their rows (n, len(FEATURES)).
+        """Predict the waits of jobs from their rows of shape (n, len(QUEUE_FEATURES)).
 
-        An interval has as much doubt below it as above; but where it begins with no wait, all doubt is above.
+        An interval is central, except where it begins with no wait: then it is one-sided.
         """
-        told, grid_s = self.forest.distribution(x), self.forest.grid_s
+        distribution, grid_s = self.forest.distribution(x), self.forest.grid_s
 
-        def at(one: float) -> Array:
-            return wait_quantile(grid_s, told, np.full(len(x), one))
+        def at(probability: float) -> Array:
+            return wait_quantile(grid_s, distribution, np.full(len(x), probability))
 
-        tail, read = (1 - level) / 2, self.recalibration
-        least, middle = at(read.lower(tail)), at(read.upper(0.5))
-        none = least <= IMMEDIATE_START_S
-        low = np.where(none, 0.0, np.minimum(least, middle))
-        high = np.maximum(np.where(none, at(read.upper(level)), at(read.upper(1 - tail))), IMMEDIATE_START_S)
-        quantiles = np.stack([at(read.upper((one + 0.5) / QUANTILES)) for one in range(QUANTILES)], axis=1)
+        tail, nominal = (1 - level) / 2, self.recalibration
+        least, median = at(nominal.lower(tail)), at(nominal.upper(0.5))
+        immediate = least <= IMMEDIATE_START_S
+        low = np.where(immediate, 0.0, np.minimum(least, median))
+        high = np.maximum(np.where(immediate, at(nominal.upper(level)), at(nominal.upper(1 - tail))), IMMEDIATE_START_S)
+        quantiles = np.stack([at(nominal.upper((number + 0.5) / QUANTILES)) for number in range(QUANTILES)], axis=1)
         at_once = (quantiles <= IMMEDIATE_START_S).mean(axis=1)
-        ends = zip(middle.tolist(), low.tolist(), np.maximum(high, middle).tolist(), strict=True)
-        why = (f"{reason} {self.jobs} jobs",)
+        intervals = zip(median.tolist(), low.tolist(), np.maximum(high, median).tolist(), strict=True)
+        reasons = (f"{reason} {self.jobs} jobs",)
         return [
-            QueueWait(Interval(*three, level), once, tuple(all_of), as_of_s, why)
-            for three, once, all_of in zip(ends, at_once.tolist(), quantiles.tolist(), strict=True)
+            QueueWait(Interval(*interval, level), probability, tuple(waits_s), as_of_s, reasons)
+            for interval, probability, waits_s in zip(intervals, at_once.tolist(), quantiles.tolist(), strict=True)
         ]
 
     def dump(self) -> State:
-        """Return the whole as arrays."""
+        """Return the state as arrays."""
         return {
             "jobs": np.array([self.jobs]),
             **nest("forest", self.forest.dump()),
@@ -82,16 +82,16 @@ class RecalibratedForest:
 
     @classmethod
     def load(cls, state: State) -> "RecalibratedForest":
-        """Return what was dumped."""
+        """Restore a forest from its state."""
         recalibration = Recalibration.load(unnest("recalibration", state))
         return cls(load_wait_forest(unnest("forest", state)), recalibration, int(state["jobs"].astype(int)[0]))
 
 
 @dataclass(frozen=True, slots=True)
 class QueueWaitModel:
-    """What was learned of the waits at a site until a moment, in seconds since the epoch; needs numpy alone.
+    """Waits of a site as learned up to a moment, in seconds since the epoch; predicting needs numpy alone.
 
-    ``with_forecast`` is for jobs of which the scheduler itself foretells something, where enough such ones started.
+    ``with_forecast`` predicts jobs for which the scheduler forecasts a start, where enough such jobs started.
     """
 
     plain: RecalibratedForest
@@ -99,80 +99,85 @@ class QueueWaitModel:
     learned_until_s: float
 
     def predict(
-        self, accounting: Sequence[AccountedJob], asked: Sequence[AccountedJob], now_s: float, *,
+        self, accounting: Sequence[AccountedJob], jobs: Sequence[AccountedJob], now_s: float, *,
         forecasts: Mapping[str, float] | None = None, level: float = 0.9,
     ) -> list[QueueWait]:  # fmt: skip
-        """Foretell the waits of jobs each of which is submitted at ``now_s``, without the others.
+        """Predict the wait of each job as if it alone were submitted now.
 
-        ``accounting`` is what is known of the site's jobs by then; ``forecasts`` are the waits that the scheduler
-        itself foretells of some, by their ids: it counts on every job taking all of its walltime.
+        Args:
+            accounting: the site's jobs as known by now.
+            jobs: to predict.
+            now_s: seconds since the epoch.
+            forecasts: id of a job to the wait that the scheduler forecasts. Its forecast assumes that every job uses
+                all of its walltime.
+            level: of the intervals.
         """
-        known = sorted(accounting_at(accounting, now_s), key=lambda job: job.submitted_s)
-        come = [replace(job, submitted_s=now_s, eligible_s=None) for job in asked]
-        return self.predict_rows(current_queue_rows(known, come, forecasts), now_s, level)
+        past = sorted(accounting_at(accounting, now_s), key=lambda job: job.submitted_s)
+        submitted = [replace(job, submitted_s=now_s, eligible_s=None) for job in jobs]
+        return self.predict_rows(current_queue_rows(past, submitted, forecasts), now_s, level)
 
     def predict_rows(self, x: Array, as_of_s: float, level: float = 0.9) -> list[QueueWait]:
-        """Foretell the waits of jobs by their rows (n, len(FEATURES))."""
-        found = self.plain.predict_rows(x, as_of_s, level, "learned from the waits of")
-        if self.with_forecast is not None and len(told := np.flatnonzero(x[:, FORECAST_COLUMN] != UNKNOWN_VALUE)):
-            better = self.with_forecast.predict_rows(
-                x[told], as_of_s, level, "learned from what the scheduler foretold of"
-            )
-            for place, one in zip(told.tolist(), better, strict=True):
-                found[place] = one
-        return found
+        """Predict the waits of jobs from their rows of shape (n, len(QUEUE_FEATURES))."""
+        waits = self.plain.predict_rows(x, as_of_s, level, "learned from the waits of")
+        if self.with_forecast is not None and len(rows := np.flatnonzero(x[:, FORECAST_COLUMN] != UNKNOWN_VALUE)):
+            reason = "learned from the scheduler's forecasts for"
+            better = self.with_forecast.predict_rows(x[rows], as_of_s, level, reason)
+            for row, wait in zip(rows.tolist(), better, strict=True):
+                waits[row] = wait
+        return waits
 
     def dump(self) -> State:
-        """Return the whole as arrays."""
-        own = {} if self.with_forecast is None else nest("foretold", self.with_forecast.dump())
+        """Return the state as arrays."""
+        # The prefix "foretold" is part of the file format.
+        forecast = {} if self.with_forecast is None else nest("foretold", self.with_forecast.dump())
         return {
             "features": text_array(QUEUE_FEATURES),
             "until_s": np.array([self.learned_until_s]),
             **nest("plain", self.plain.dump()),
-            **own,
+            **forecast,
         }
 
 
 def load_queue_wait_model(state: State) -> QueueWaitModel:
-    """Return what was dumped.
+    """Restore a model from its state.
 
     Raises:
-        InvalidInput: it was learned by a version that looked at other figures.
+        InvalidInput: it was learned by a version with other features.
     """
     if "features" not in state or strings(state["features"]) != QUEUE_FEATURES:
         raise InvalidInput("these waits were learned by another version of Leadline: learn them again")
-    foretold = unnest("foretold", state)
+    forecast = unnest("foretold", state)
     return QueueWaitModel(
         RecalibratedForest.load(unnest("plain", state)),
-        RecalibratedForest.load(foretold) if foretold else None,
+        RecalibratedForest.load(forecast) if forecast else None,
         float(state["until_s"].astype(float)[0]),
     )
 
 
 @dataclass(frozen=True, slots=True)
-class _Table:
-    """Jobs in the order in which they could start: figures (n, p), that moment (n,), wait (n,) or NaN, batch (n,)."""
+class _WaitTable:
+    """Jobs in the order of their eligibility: features (n, p), eligible time, wait or NaN, and batch (n,)."""
 
     x: Array
-    ready_s: Array
+    eligible_s: Array
     wait_s: Array
     batch: npt.NDArray[np.int64]
 
-    def at(self, chosen: npt.NDArray[np.intp]) -> "_Table":
-        return _Table(self.x[chosen], self.ready_s[chosen], self.wait_s[chosen], self.batch[chosen])
+    def at(self, rows: npt.NDArray[np.intp]) -> "_WaitTable":
+        return _WaitTable(self.x[rows], self.eligible_s[rows], self.wait_s[rows], self.batch[rows])
 
     @property
     def started(self) -> int:
         return int(np.isfinite(self.wait_s).sum())
 
-    def seen(self, now_s: float) -> tuple["_Table", Array]:
-        """Return the jobs whose start was seen by ``now_s``, and how many each stands for.
+    def observed_by(self, now_s: float) -> tuple["_WaitTable", Array]:
+        """Return the jobs whose start was observed, and how many jobs each of them represents.
 
-        Long waits are seen more seldom, as they end after the accounting does: each counts by the inverse of the
-        share of jobs that came early enough for such a wait to be seen (Robins and Rotnitzky 1992).
+        Long waits often end after the accounting does. So each observed wait is weighted by the inverse of the share of
+        jobs that came early enough for such a wait to be observed (Robins and Rotnitzky 1992).
         """
-        room = np.sort(now_s - self.ready_s[self.ready_s < now_s])
-        rows = self.at(np.flatnonzero(self.ready_s + self.wait_s < now_s))
+        room = np.sort(now_s - self.eligible_s[self.eligible_s < now_s])
+        rows = self.at(np.flatnonzero(self.eligible_s + self.wait_s < now_s))
         share = 1 - np.searchsorted(room, rows.wait_s) / max(1, len(room))
         return rows, 1 / np.maximum(share, LEAST_SEEN)
 
@@ -180,85 +185,94 @@ class _Table:
 def fit_queue_wait_model(
     jobs: Sequence[AccountedJob], now_s: float, *, forecasts: Mapping[str, float] | None = None, seed: int = 0
 ) -> QueueWaitModel:
-    """Learn from the accounting of a site as it is at ``now_s`` (seconds since the epoch).
+    """Learn the waits of a site from its accounting.
 
-    ``forecasts`` are waits in seconds that the scheduler itself foretold, by the ids of the jobs of which it was asked.
+    Args:
+        jobs: of the accounting.
+        now_s: seconds since the epoch; later events are ignored.
+        forecasts: id of a job to the wait in seconds that the scheduler forecast.
+        seed: of the trees.
 
     Raises:
         InvalidInput: fewer than ``LEAST_STARTED`` jobs started.
         MissingExtra: scikit-learn is not installed.
     """
-    table = _table(accounting_at(jobs, now_s), forecasts or {})
+    table = _wait_table(accounting_at(jobs, now_s), forecasts or {})
     if (started := table.started) < LEAST_STARTED:
         raise InvalidInput(
             f"waits are learned from {LEAST_STARTED} jobs that started or more, and this accounting has {started}: "
             f"{MORE}"
         )
-    foretold = table.at(np.flatnonzero(table.x[:, FORECAST_COLUMN] != UNKNOWN_VALUE))
-    unaided = replace(table, x=np.where(np.arange(len(QUEUE_FEATURES)) == FORECAST_COLUMN, UNKNOWN_VALUE, table.x))
-    plain = _learn(unaided, now_s, seed)
+    forecast = table.at(np.flatnonzero(table.x[:, FORECAST_COLUMN] != UNKNOWN_VALUE))
+    without = np.where(np.arange(len(QUEUE_FEATURES)) == FORECAST_COLUMN, UNKNOWN_VALUE, table.x)
+    plain = _fit(replace(table, x=without), now_s, seed)
     if plain is None:
-        raise InvalidInput(f"no job of this accounting came after others had started, so no wait can be tried: {MORE}")
-    return QueueWaitModel(plain, _learn(foretold, now_s, seed) if foretold.started >= LEAST_STARTED else None, now_s)
+        raise InvalidInput(
+            f"cannot validate the wait model: no job of this accounting came after earlier ones had started: {MORE}"
+        )
+    return QueueWaitModel(plain, _fit(forecast, now_s, seed) if forecast.started >= LEAST_STARTED else None, now_s)
 
 
-def _learn(table: _Table, now_s: float, seed: int) -> RecalibratedForest | None:
-    """Return what the table teaches; ``None`` where no job came after enough others had started."""
-    transforms, weights = _tried(table, now_s, seed)
+def _fit(table: _WaitTable, now_s: float, seed: int) -> RecalibratedForest | None:
+    """Return the recalibrated forest; ``None`` where no job came after enough others had started."""
+    transforms, weights = _held_out_transforms(table, now_s, seed)
     if not len(transforms):
         return None
-    forest = _grow(*table.seen(now_s), TREES, seed)
+    forest = _grow(*table.observed_by(now_s), TREES, seed)
     return RecalibratedForest(forest, Recalibration.of(transforms, weights), table.started)
 
 
-def _table(jobs: Sequence[AccountedJob], forecasts: Mapping[str, float]) -> _Table:
-    """Return the last jobs that could start as a table; those that were cancelled before they started say nothing."""
+def _wait_table(jobs: Sequence[AccountedJob], forecasts: Mapping[str, float]) -> _WaitTable:
+    """Return the last eligible jobs as a table, without jobs cancelled before they started."""
     ordered = sorted(jobs, key=lambda job: job.submitted_s)
-    usable = [i for i, job in enumerate(ordered) if eligible_at_s(job) < np.inf and (job.wait_s is not None or
-                                                                               job.ended_s is None)]  # fmt: skip
-    chosen = sorted(usable[-MOST_LEARNED:], key=lambda i: eligible_at_s(ordered[i]))
+    usable = [
+        place
+        for place, job in enumerate(ordered)
+        if eligible_at_s(job) < np.inf and (job.wait_s is not None or job.ended_s is None)
+    ]
+    rows = sorted(usable[-MOST_LEARNED:], key=lambda place: eligible_at_s(ordered[place]))
     batches: dict[object, int] = {}
-    batch = [batches.setdefault(_batch(ordered[i]), len(batches)) for i in chosen]
-    waits = [ordered[i].wait_s for i in chosen]
-    return _Table(
-        queue_rows(ordered, chosen, forecasts),
-        np.array([eligible_at_s(ordered[i]) for i in chosen]),
-        np.array([np.nan if one is None else one for one in waits]),
+    batch = [batches.setdefault(_batch(ordered[place]), len(batches)) for place in rows]
+    waits = [ordered[place].wait_s for place in rows]
+    return _WaitTable(
+        queue_rows(ordered, rows, forecasts),
+        np.array([eligible_at_s(ordered[place]) for place in rows]),
+        np.array([np.nan if wait_s is None else wait_s for wait_s in waits]),
         np.array(batch, np.int64),
     )
 
 
 def _batch(job: AccountedJob) -> object:
-    """Return what jobs share that were submitted together, and so waited together."""
+    """Return a key shared by jobs that were submitted together, and so waited together."""
     return job.user, job.partition, job.cores, job.gpus, job.walltime_s, job.submitted_s // HOUR_S
 
 
-def _tried(table: _Table, now_s: float, seed: int) -> tuple[Array, Array]:
-    """Return the transforms of waits foretold from what came before, and how many jobs each stands for."""
+def _held_out_transforms(table: _WaitTable, now_s: float, seed: int) -> tuple[Array, Array]:
+    """Return the probability integral transforms of waits predicted from earlier jobs, and their weights."""
     transforms, weights = [np.zeros(0)], [np.zeros(0)]
     for begin, end in pairwise(FOLDS):
         first, last = int(begin * len(table.x)), int(end * len(table.x))
-        then_s = float(table.ready_s[first])
-        before, counts = table.at(np.arange(first)).seen(then_s)
-        rows, counted = table.at(np.arange(first, last)).seen(now_s)
+        then_s = float(table.eligible_s[first])
+        before, counts = table.at(np.arange(first)).observed_by(then_s)
+        rows, row_weights = table.at(np.arange(first, last)).observed_by(now_s)
         if len(before.x) < 2 * LEAF or not len(rows.x):
             continue
         forest = _grow(before, counts, FOLD_TREES, seed)
-        told = forest.distribution(rows.x)
-        # jobs that start at once are alike in all but chance: their transforms are spread over what was foretold
+        distribution = forest.distribution(rows.x)
+        # Jobs that start at once differ by chance only: their transforms are spread over the first step.
         first_step = rows.wait_s <= forest.grid_s[0]
-        found = wait_probability(forest.grid_s, told, rows.wait_s)
-        spread = np.random.default_rng(seed).random(len(found))
-        transforms.append(np.where(first_step, spread * told[:, 0], found))
-        weights.append(counted)
+        probability = wait_probability(forest.grid_s, distribution, rows.wait_s)
+        spread = np.random.default_rng(seed).random(len(probability))
+        transforms.append(np.where(first_step, spread * distribution[:, 0], probability))
+        weights.append(row_weights)
     return np.concatenate(transforms), np.concatenate(weights)
 
 
-def _grow(rows: _Table, counts: Array, trees: int, seed: int) -> WaitForest:
-    """Grow a forest on indicators of waits: a tree's splits lessen the ranked probability score of their logarithms.
+def _grow(rows: _WaitTable, counts: Array, trees: int, seed: int) -> WaitForest:
+    """Grow a forest on indicators of waits; its splits minimise the ranked probability score of their logarithms.
 
-    Each tree draws batches of jobs rather than jobs, and a batch counts as the root of its size: what was submitted
-    together waits together, and is hardly more than one observation of the queue.
+    Each tree draws batches of jobs instead of jobs, and a batch counts as the root of its size. Jobs submitted together
+    wait together, and are hardly more than one observation of the queue.
     """
     try:
         from sklearn.tree import DecisionTreeRegressor  # noqa: PLC0415 - needed to fit alone
@@ -274,10 +288,11 @@ def _grow(rows: _Table, counts: Array, trees: int, seed: int) -> WaitForest:
         drawn = draw.poisson(1.0, len(sizes))[batch] * weight
         if not drawn.any():
             continue
-        some = drawn > 0
+        sampled = drawn > 0
         tree = DecisionTreeRegressor(min_samples_leaf=leaf, random_state=seed + number)
-        grown.append(tree.fit(x[some], y[some], sample_weight=drawn[some]).tree_)
-    kept = convert_trees(grown, base=0.0, rate=1.0)
-    shares = np.concatenate([tree.value[:, :, 0] for tree in grown]).astype(np.float32).astype(np.float64)  # as kept
-    numbered = replace(kept, value=np.arange(len(shares), dtype=np.float64))
+        grown.append(tree.fit(x[sampled], y[sampled], sample_weight=drawn[sampled]).tree_)
+    converted = convert_trees(grown, base=0.0, rate=1.0)
+    # Through float32, the precision of the file: a model predicts the same before and after it is saved.
+    shares = np.concatenate([tree.value[:, :, 0] for tree in grown]).astype(np.float32).astype(np.float64)
+    numbered = replace(converted, value=np.arange(len(shares), dtype=np.float64))
     return WaitForest(numbered, grid_s, shares)

@@ -1,4 +1,4 @@
-"""A run as one row of what may be learned from: its features and figures, before a target is chosen."""
+"""A run as a row of training data: its features and metrics, before a target is chosen."""
 
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -10,20 +10,28 @@ from leadline.core.runs import Run, Scale, Value
 from leadline.core.units import parse_bytes, parse_duration_s
 
 DeviceOf = Callable[[str], Device | None]
-"""Name of a device → its record in the catalog, or ``None`` for one that is not known."""
+"""Name of a device to its catalog entry, or ``None`` for an unknown device."""
 
 NODE = "node_"
-"""Begins the name of every feature that says what the node is made of."""
+"""Prefix of the features that describe the node's hardware."""
 RESOURCES = ("nodes", "cores", "gpus", "memory_bytes", "partition")
-"""The features that say what was asked for, as a schedule's user names them; counts are of the whole job."""
+"""Features that describe the requested resources; counts are of the whole job."""
+_UNITS = r"ms|s|secs?|m|mins?|h|hrs?|d|days?|[KMGT]i?B"
+_WITH_UNIT = re.compile(rf"(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>{_UNITS})", re.IGNORECASE)
+_SPELLINGS = {"sec": "s", "secs": "s", "min": "m", "mins": "m", "hr": "h", "hrs": "h", "day": "d", "days": "d"}
 
 
 @dataclass(frozen=True, slots=True)
 class RunRecord:
-    """One run; ``label`` names it in a sentence: ``run 0123456789ab``, ``line 7 of runs.csv``.
+    """One run.
 
-    ``features`` holds parameters, resources and the node's figures, and ``parameters`` names those that must be known
-    of every run. ``metrics`` holds what was measured, with its unit in the name; what was not measured is absent.
+    Attributes:
+        label: name in messages, such as ``run 0123456789ab`` or ``line 7 of runs.csv``.
+        features: parameters, resources and the node's properties.
+        metrics: measured values by name, with the unit in the name; unmeasured ones are absent.
+        parameters: names of the features that every run must have.
+        limits: requested limits by metric.
+        units: base unit of each column that was written with units.
     """
 
     id: str
@@ -45,41 +53,38 @@ def run_records(
     device_of: DeviceOf = lambda _: None,
     graph_features: Mapping[str, Mapping[str, float]] | None = None,
 ) -> tuple[RunRecord, ...]:
-    """Turn runs of the history into records.
-
-    ``graph_features`` maps the id of a run to the white-box figures of its op graph, where there is one.
-    """
+    """Return records of runs from the history; ``graph_features`` maps a run's id to the features of its op graph."""
     graphs = graph_features or {}
     return tuple(_record(run, device_of, graphs.get(run.id, {})) for run in runs)
 
 
 def application_name(run: Run) -> str:
-    """Return the campaign that made a run, else the name of its job."""
+    """Return the campaign of a run, or the name of its job without one."""
     return run.tags.get("campaign") or run.job.name
 
 
 def device_features(device: Device) -> dict[str, Value]:
-    """Return the catalog's figures of a GPU as features; what it does not know is absent."""
-    known = {
+    """Return the specifications of a GPU as features; unknown ones are absent."""
+    specs = {
         "gpu_memory_capacity_bytes": device.memory_bytes,
         "gpu_bytes_per_s": device.memory_bytes_per_s,
         "gpu_float32_flops_per_s": device.peak_flops_per_s.get("float32"),
         "gpu_float16_flops_per_s": device.peak_flops_per_s.get("float16"),
         "gpu_units": device.compute_units,
     }
-    return {NODE + name: value for name, value in known.items() if value}
+    return {NODE + name: value for name, value in specs.items() if value}
 
 
 def node_features(tags: Mapping[str, str], device_of: DeviceOf = lambda _: None) -> dict[str, Value]:
-    """Return the features of a node from its tags (``node_cpu``, ``node_cores`` …), with its GPU's from the catalog."""
-    found: dict[str, Value] = {name: number_or_text(value) for name, value in tags.items() if name.startswith(NODE)}
+    """Return the features of a node from its tags (``node_cpu``, ``node_cores`` …) and its GPU's specifications."""
+    features: dict[str, Value] = {name: number_or_text(value) for name, value in tags.items() if name.startswith(NODE)}
     device = device_of(tags["node_gpu"]) if "node_gpu" in tags else None
-    return found | (device_features(device) if device else {})
+    return features | (device_features(device) if device else {})
 
 
 def number_or_text(text: str) -> Value:
-    """Read a cell: a whole number, a number (``nan`` and ``inf`` too), else the text itself."""
-    if "_" in text:  # Python's own way of writing thousands, and nobody else's
+    """Return a cell as a whole number, a number (including ``nan`` and ``inf``), or the text itself."""
+    if "_" in text:  # int() accepts 1_000, but a name such as 2024_01 is a text
         return text
     for kind in (int, float):
         try:
@@ -90,19 +95,20 @@ def number_or_text(text: str) -> Value:
 
 
 def _record(run: Run, device_of: DeviceOf, graph: Mapping[str, float]) -> RunRecord:
-    asked = run.job.resources
-    tasks = asked.nodes * asked.tasks_per_node
+    request = run.job.resources
+    tasks, memory = request.nodes * request.tasks_per_node, request.memory_bytes_per_node
     resources: dict[str, Value | None] = {
-        "nodes": asked.nodes,
-        "cores": None if asked.cores_per_task is None else asked.cores_per_task * tasks,
-        "gpus": asked.gpus_per_node * asked.nodes,
-        "memory_bytes": None if asked.memory_bytes_per_node is None else asked.memory_bytes_per_node * asked.nodes,
+        "nodes": request.nodes,
+        "cores": None if request.cores_per_task is None else request.cores_per_task * tasks,
+        "gpus": request.gpus_per_node * request.nodes,
+        "memory_bytes": None if memory is None else memory * request.nodes,
         "partition": run.job.partition,
     }
     tags = run.tags | ({"node_gpu": run.device} if run.device else {})
-    if not asked.gpus_per_node:  # a GPU that the job does not have does not change it
+    if not request.gpus_per_node:
+        # The node's GPU does not affect a job that did not request it.
         tags = {name: value for name, value in tags.items() if not name.startswith("node_gpu")}
-    limits = {"elapsed_s": asked.walltime_s, "host_memory_bytes": asked.memory_bytes_per_node}
+    limits = {"elapsed_s": request.walltime_s, "host_memory_bytes": memory}
     return RunRecord(
         id=run.id,
         label=f"run {run.id}",
@@ -115,20 +121,15 @@ def _record(run: Run, device_of: DeviceOf, graph: Mapping[str, float]) -> RunRec
             **graph,
             **run.parameters,
         },
-        metrics={name: figure.value for name, figure in run.measured.items()},
+        metrics={name: measurement.value for name, measurement in run.measured.items()},
         parameters=frozenset(run.parameters),
         started_at=run.started_at,
         limits={name: float(value) for name, value in limits.items() if value is not None},
     )
 
 
-_UNITS = r"ms|s|secs?|m|mins?|h|hrs?|d|days?|[KMGT]i?B"
-_WITH_UNIT = re.compile(rf"(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>{_UNITS})", re.IGNORECASE)
-_SPELLINGS = {"sec": "s", "secs": "s", "min": "m", "mins": "m", "hr": "h", "hrs": "h", "day": "d", "days": "d"}
-
-
 def unit_of(cell: str) -> str | None:
-    """Return the unit that a number carries (``s``, ``m``, ``gib`` …); ``None`` of a cell that is no such number."""
+    """Return the unit of a number (``s``, ``m``, ``gib`` …); ``None`` for a text without a number and unit."""
     match = _WITH_UNIT.fullmatch(cell)
     if match is None:
         return None
@@ -137,19 +138,19 @@ def unit_of(cell: str) -> str | None:
 
 
 def base_unit(unit: str) -> str:
-    """Return what ``in_base_unit`` counts in: ``s`` or ``bytes``."""
+    """Return the unit that ``in_base_unit`` converts to: ``s`` or ``bytes``."""
     return "bytes" if unit.endswith("b") else "s"
 
 
 def in_base_unit(cell: str) -> float:
-    """Return the seconds or the bytes that a cell with a unit says.
+    """Return a number with a unit in seconds or bytes.
 
     Raises:
-        ValueError: it has no unit.
+        ValueError: the cell has no unit.
     """
     match = _WITH_UNIT.fullmatch(cell)
     unit = unit_of(cell)
     if match is None or unit is None:
         raise ValueError(f"{cell!r} has no unit")
-    written = match["number"] + unit
-    return float(parse_bytes(written)) if base_unit(unit) == "bytes" else parse_duration_s(written)
+    number = match["number"] + unit
+    return float(parse_bytes(number)) if base_unit(unit) == "bytes" else parse_duration_s(number)

@@ -1,7 +1,7 @@
-"""Learn from runs that came after a model was trained: what may replace it, and whether that is better on later ones.
+"""Refit a model to later runs, and keep the new version only where it predicts the newest runs better.
 
-A challenger is fitted on all but the newest runs and compared with the model on these, run by run. It replaces the
-model only where it is better there by more than chance; then it is made again with those runs, too.
+Challengers are fitted on all but the newest runs and compared with the model on these, run by run. The best one
+replaces the model where it is better by more than chance. It is then fitted again with the newest runs too.
 """
 
 import math
@@ -15,7 +15,6 @@ import numpy as np
 from leadline.core.errors import InvalidInput
 from leadline.core.estimate import NORMAL_90, Interval
 from leadline.core.jobs import JobState
-from leadline.core.trained_model import Feature
 from leadline.estimators.ports import TabularEstimator
 from leadline.training.build import TrainingOptions, TrainingOrigin, build_model
 from leadline.training.candidate_race import Progress
@@ -30,19 +29,24 @@ LEVEL = 0.9
 RISK = 0.05
 """Probability at which a challenger that is no better may replace a model."""
 LEAST_GAIN = 0.008
-"""A smaller gain of the mean error is not worth a change; repeats of a training run differ by as much."""
+"""Smallest gain of the mean error that justifies a change: repeats of one training run differ by as much."""
 LEAST_NEW, LEAST_JUDGED = 12, 6
-"""Runs since the model, or since it drifted, that are needed; and the newest of them, on which both are judged."""
+"""Required runs since the model or since its drift, and the newest of them, on which both are judged."""
 JUDGED = 1 / 3
 MORE = 0.25
-"""Without drift, a model is fitted again when so many runs have come, as a share of those it was learned from."""
+"""Without drift, a model is refitted after so many new runs, as a share of those it was trained on."""
 
 
 @dataclass(frozen=True, slots=True)
 class RefitDecision:
-    """What became of one target: the ``drift`` of its errors, whether it was ``replaced``, and why or why not.
+    """The decision about one target.
 
-    ``comparison`` compares it with the best challenger, where there was one. ``new_runs`` counts the runs since the model.
+    Attributes:
+        new_runs: runs since the model was trained.
+        drift: of the model's errors on them.
+        replaced: a challenger replaced the estimator.
+        reason: why it was replaced, or why not.
+        comparison: with the best challenger, where one could be fitted.
     """
 
     target: str
@@ -56,7 +60,7 @@ class RefitDecision:
 
 @dataclass(frozen=True, slots=True)
 class RefitSettings:
-    """How to reconsider: the estimators to compare, where the runs come from, and when it is."""
+    """Estimators to compare, the origin for the new card, and the number of processes."""
 
     estimators: Mapping[str, TabularEstimator]
     origin: TrainingOrigin
@@ -74,145 +78,160 @@ class _Challenger:
     make: _Make
 
 
+@dataclass(frozen=True, slots=True)
+class _Question:
+    """One target of a model, the new runs that can judge it, and the drift of its errors on them."""
+
+    model: ApplicationModel
+    target: str
+    settings: RefitSettings
+    usable: Sequence[RunRecord]
+    recent: Sequence[RunRecord]
+    new_runs: int
+    drift: Drift
+
+    def decide(
+        self, reason: str, comparison: PairedComparison | None = None, refit: Refit | None = None
+    ) -> RefitDecision:
+        replaced = refit is not None
+        return RefitDecision(self.target, self.new_runs, self.drift, replaced, reason, comparison, refit)
+
+
 def refit_model(
     model: ApplicationModel,
     records: Sequence[RunRecord],
-    asked: RefitSettings,
+    settings: RefitSettings,
     *,
     previous_runs: Mapping[str, int] | None = None,
 ) -> tuple[ApplicationModel, tuple[RefitDecision, ...]]:
-    """Return the model with every target replaced whose challenger was better on runs that it had not seen.
+    """Replace every target of a model whose challenger predicts the newest runs better.
 
-    ``records`` are all runs of the application, those of the model included. ``previous_runs`` says for how many new runs a
-    target was reconsidered before: it is again when there are a quarter more.
+    Args:
+        model: to refit.
+        records: all runs of the application, including those of the model.
+        settings: how to fit the challengers.
+        previous_runs: target to the number of new runs at the last attempt. The next attempt waits for a quarter more.
     """
-    found = []
-    ordered = sorted((one for one in records if one.started_at), key=lambda one: (one.started_at, one.id))
+    decisions = []
+    ordered = sorted((record for record in records if record.started_at), key=lambda run: (run.started_at, run.id))
     for target in model.targets:
-        model, said = _target(model, target, ordered, asked, (previous_runs or {}).get(target, 0))
-        found.append(said)
-    return model, tuple(found)
+        model, decision = _refit_target(model, target, ordered, settings, (previous_runs or {}).get(target, 0))
+        decisions.append(decision)
+    return model, tuple(decisions)
 
 
 def prediction_outcomes(model: ApplicationModel, target: str, records: Sequence[RunRecord]) -> list[PredictionOutcome]:
-    """Return what a model says of runs beside what was measured; of those cut off that is a lower bound."""
+    """Return a model's predictions of runs with the measured values, which are lower bounds of runs cut off."""
     if not records:
         return []
-    told = model.predict(target, [one.features for one in records], LEVEL)
+    predicted = model.predict(target, [record.features for record in records], LEVEL)
+    intervals = zip(predicted.point, predicted.low, predicted.high, strict=True)
     return [
         PredictionOutcome(
-            Interval(*interval, LEVEL), target_value(one, target) or 0.0, one.state is not JobState.COMPLETED
+            Interval(*interval, LEVEL), target_value(record, target) or 0.0, record.state is not JobState.COMPLETED
         )
-        for one, interval in zip(records, zip(told.point, told.low, told.high, strict=True), strict=True)
+        for record, interval in zip(records, intervals, strict=True)
     ]
 
 
-def outcome_log_error(one: PredictionOutcome) -> float:
-    """Return ln(measured ÷ predicted); of a run that was cut off nothing where the prediction lies above its bound."""
-    return max(one.log_error, 0.0) if one.censored else one.log_error
+def outcome_log_error(outcome: PredictionOutcome) -> float:
+    """Return ln(measured ÷ predicted); 0 for a prediction above the lower bound of a run that was cut off."""
+    return max(outcome.log_error, 0.0) if outcome.censored else outcome.log_error
 
 
-def _target(
-    model: ApplicationModel, target: str, ordered: Sequence[RunRecord], asked: RefitSettings, tried: int
+def _refit_target(
+    model: ApplicationModel, target: str, ordered: Sequence[RunRecord], settings: RefitSettings, previous_runs: int
 ) -> tuple[ApplicationModel, RefitDecision]:
-    usable = [one for one in ordered if is_usable(one, target)]
-    since = model.card.known_until(target)
-    new = [one for one in usable if one.started_at > since]
-    outcomes = prediction_outcomes(model, target, new)
-    drift = find_drift(outcomes)
-    first = drift.since or 0
-    recent = new[first:]
-    why_not = _too_early(model, target, drift, len(new), len(recent), tried)
-    if why_not:
-        return model, RefitDecision(target, len(new), drift, replaced=False, reason=why_not)
-    held = max(LEAST_JUDGED, round(JUDGED * len(recent)))
-    earlier = [one for one in usable if one not in recent]
-    return _judge(
-        model, target, _challengers(model, target, earlier, asked, drift), recent, held, drift, len(new), asked
-    )
+    usable = [record for record in ordered if is_usable(record, target)]
+    known_until = model.card.known_until(target)
+    new = [record for record in usable if record.started_at > known_until]
+    drift = find_drift(prediction_outcomes(model, target, new))
+    # Runs before the drift do not tell how the application behaves now.
+    recent = new[drift.since or 0 :]
+    question = _Question(model, target, settings, usable, recent, len(new), drift)
+    reason = _too_early(question, previous_runs)
+    if reason:
+        return model, question.decide(reason)
+    return _judge(question)
 
 
-def _too_early(model: ApplicationModel, target: str, drift: Drift, new: int, recent: int, tried: int) -> str:
-    """Return why a target is left alone for now, or nothing."""
-    card = model.card.of(target)
-    learned = card.samples if card else 0
+def _too_early(question: _Question, previous_runs: int) -> str:
+    """Return why a target is left alone for now; empty if it is not."""
+    card = question.model.card.of(question.target)
+    trained, new, recent = card.samples if card else 0, question.new_runs, len(question.recent)
     if recent < LEAST_NEW:
         return f"{recent} runs since are too few to judge by: {LEAST_NEW} are needed"
-    if not drift.detected and new < MORE * learned:
-        return f"it does not drift, and {new} runs are few beside the {learned} that it was learned from"
-    if new < (1 + MORE) * tried:
-        return f"it was reconsidered with {tried} of these {new} runs"
+    if not question.drift.detected and new < MORE * trained:
+        return f"it does not drift, and {new} runs are few compared with the {trained} that it was trained on"
+    if new < (1 + MORE) * previous_runs:
+        return f"it was reconsidered with {previous_runs} of these {new} runs"
     return ""
 
 
-def _challengers(
-    model: ApplicationModel, target: str, earlier: Sequence[RunRecord], asked: RefitSettings, drift: Drift
-) -> list[_Challenger]:
-    """Return what may replace a target, the simplest first: a factor, or the same learned from other runs."""
+def _challengers(question: _Question) -> list[_Challenger]:
+    """Return the possible replacements, the simplest first: a factor, or a fit on other runs."""
+    model, target, settings = question.model, question.target, question.settings
+    earlier = [record for record in question.usable if record not in question.recent]
 
     def built(part: Sequence[RunRecord], before: Sequence[RunRecord]) -> ApplicationModel:
         records = [*before, *part]
-        made, _ = build_model(records, asked.estimators, asked.origin, _options(model, target, records, asked.jobs),
-                        progress=asked.progress)  # fmt: skip
-        return made
+        options = _options(model, target, records, settings.jobs)
+        return build_model(records, settings.estimators, settings.origin, options, progress=settings.progress)[0]
 
     def scaled(part: Sequence[RunRecord]) -> ApplicationModel:
         outcomes = prediction_outcomes(model, target, part)
         ratio, _ = median_ratio(outcomes)
         return _times(model, target, ratio, widening_factor(outcomes, ratio))
 
-    found = [
+    challengers = [
         _Challenger("every prediction times a factor", scaled),
         _Challenger("fitted again on all runs", partial(built, before=earlier)),
     ]
-    if drift.detected:
-        found.append(_Challenger("fitted again on the runs since it drifted", partial(built, before=())))
-    return found
+    if question.drift.detected:
+        challengers.append(_Challenger("fitted again on the runs since it drifted", partial(built, before=())))
+    return challengers
 
 
-def _judge(
-    model: ApplicationModel, target: str, challengers: Sequence[_Challenger], recent: Sequence[RunRecord], held: int, drift: Drift,
-    new: int, asked: RefitSettings,
-) -> tuple[ApplicationModel, RefitDecision]:  # fmt: skip
-    """Compare the challengers with the model on the newest runs, and put one in its place if it is better."""
-    part, newest = recent[:-held], recent[-held:]
-    before = [outcome_log_error(one) for one in prediction_outcomes(model, target, newest)]
+def _judge(question: _Question) -> tuple[ApplicationModel, RefitDecision]:
+    """Compare the challengers with the model on the newest runs, and install the best one if it is better."""
+    model, target, drift = question.model, question.target, question.drift
+    count = max(LEAST_JUDGED, round(JUDGED * len(question.recent)))
+    part, newest = question.recent[:-count], question.recent[-count:]
+    before = [outcome_log_error(outcome) for outcome in prediction_outcomes(model, target, newest)]
     tried: list[tuple[_Challenger, list[float]]] = []
-    for one in challengers:
+    for challenger in _challengers(question):
         try:
-            after = [outcome_log_error(each) for each in prediction_outcomes(one.make(part), target, newest)]
+            outcomes = prediction_outcomes(challenger.make(part), target, newest)
         except (InvalidInput, np.linalg.LinAlgError):
             continue  # too few runs, or too few configurations, for an estimator of their own
-        tried.append((one, after))
+        tried.append((challenger, [outcome_log_error(outcome) for outcome in outcomes]))
     best, after = tried[0]
-    for one, errors in tried[1:]:  # a simpler one stays unless it is beaten: it goes less astray beyond these runs
+    # A simpler challenger stays unless it is beaten: it extrapolates more safely.
+    for challenger, errors in tried[1:]:
         if is_improvement(compare_errors(after, errors, tried=len(tried))):
-            best, after = one, errors
-    judged = compare_errors(before, after, tried=len(tried))
-    why = drift.sentence(target) if drift.detected else f"{new} runs have come since it was learned"
-    if not is_improvement(judged):
-        return model, RefitDecision(
-            target, new, drift, replaced=False, reason=_no_better(best, judged), comparison=judged
-        )
-    made = best.make(recent)
+            best, after = challenger, errors
+    comparison = compare_errors(before, after, tried=len(tried))
+    if not is_improvement(comparison):
+        return model, question.decide(no_improvement(best.how, comparison), comparison)
+    why = drift.sentence(target) if drift.detected else f"{question.new_runs} runs have come since it was trained"
+    refitted = best.make(question.recent)
     refit = Refit(
-        target, asked.origin.trained_at, why, best.how, _name(model, target), _name(made, target), judged.runs,
-        judged.before, judged.after, judged.p_value, recent[-1].started_at,
+        target, question.settings.origin.trained_at, why, best.how, _name(model, target), _name(refitted, target),
+        comparison.runs, comparison.before, comparison.after, comparison.p_value, question.recent[-1].started_at,
     )  # fmt: skip
-    return _with_target(model, made, refit), RefitDecision(
-        target, new, drift, replaced=True, reason=why, comparison=judged, refit=refit
-    )
+    return _with_target(model, refitted, refit), question.decide(why, comparison, refit)
 
 
-def is_improvement(judged: PairedComparison) -> bool:
-    """Whether the challenger is better by more than chance, and by more than repeats of one run differ."""
-    return judged.better(RISK) and judged.before - judged.after >= LEAST_GAIN
+def is_improvement(comparison: PairedComparison) -> bool:
+    """Return whether the challenger is better by more than chance and than repeats of one run differ."""
+    return comparison.better(RISK) and comparison.before - comparison.after >= LEAST_GAIN
 
 
-def _no_better(best: _Challenger, judged: PairedComparison) -> str:
+def no_improvement(how: str, comparison: PairedComparison) -> str:
+    """Return why a challenger does not replace the present estimator."""
     return (
-        f"{best.how} would be off by {judged.after:.1%} on the newest {judged.runs} runs, and it is off by "
-        f"{judged.before:.1%}: no better by more than chance and noise (p = {judged.p_value:.2g})"
+        f"{how}: the error on the newest {comparison.runs} runs would be {comparison.after:.1%}, and is "
+        f"{comparison.before:.1%} now: no better by more than chance and noise (p = {comparison.p_value:.2g})"
     )
 
 
@@ -224,59 +243,57 @@ def _name(model: ApplicationModel, target: str) -> str:
 
 
 def _options(model: ApplicationModel, target: str, records: Sequence[RunRecord], jobs: int | None) -> TrainingOptions:
-    """Return how the model was trained, for one target; features that it does not know are left out."""
-    known = {one.name: one for one in model.features}
-    names = {name for one in records for name in one.features}
-    numbers = {name for one in records for name, value in one.features.items() if not isinstance(value, str)}
+    """Return the model's training options for one target, without the features that the model does not have."""
+    features = {feature.name: feature for feature in model.features}
+    names = {name for record in records for name in record.features}
+    numbers = {name for record in records for name, value in record.features.items() if not isinstance(value, str)}
     card = model.card.of(target)
     return TrainingOptions(
         (target,),
         card.policy if card else "mape",
         tuple(name for name in (card.scale_features if card else ()) if name in names),
-        tuple(sorted(names - known.keys())),
-        tuple(sorted(name for name in numbers & known.keys() if known[name].categorical)),
+        tuple(sorted(names - features.keys())),
+        tuple(sorted(name for name in numbers & features.keys() if features[name].categorical)),
         model.card.seed,
         jobs,
     )
 
 
 def widening_factor(outcomes: Sequence[PredictionOutcome], ratio: float) -> float:
-    """Return how many times as wide intervals must be that LEVEL of the runs lie in them once scaled; 1 at least."""
-    scaled = [PredictionOutcome(one.predicted.scaled(ratio), one.measured) for one in outcomes if not one.censored]
-    scores = sorted(abs(one.score) for one in scaled)
+    """Return the factor on the intervals, at least 1, with which they hold LEVEL of the scaled predictions."""
+    scaled = [
+        PredictionOutcome(outcome.predicted.scaled(ratio), outcome.measured)
+        for outcome in outcomes
+        if not outcome.censored
+    ]
+    scores = sorted(abs(outcome.score) for outcome in scaled)
     rank = min(math.ceil(LEVEL * (len(scores) + 1)), len(scores))
     return max(scores[rank - 1] / NORMAL_90, 1.0) if scores else 1.0
 
 
 def _times(model: ApplicationModel, target: str, ratio: float, wider: float) -> ApplicationModel:
-    """Return the model with every prediction of a target times a ratio, and its interval as much wider."""
     targets = tuple(
-        replace(one, factor=one.factor * ratio) if one.target == target else one for one in model.card.targets
+        replace(card, factor=card.factor * ratio) if card.target == target else card for card in model.card.targets
     )
     calibrations = {**model.calibrations, target: model.calibrations[target].widened(wider)}
     return replace(model, card=replace(model.card, targets=targets), calibrations=calibrations)
 
 
-def _with_target(model: ApplicationModel, made: ApplicationModel, refit: Refit) -> ApplicationModel:
-    """Return the model with one target as another model has it, and a line on its card."""
+def _with_target(model: ApplicationModel, refitted: ApplicationModel, refit: Refit) -> ApplicationModel:
+    """Return the model with one target of the refitted model, and the refit on its card."""
     target = refit.target
-    new = made.card.of(target)
-    targets = tuple(new if new and one.target == target else one for one in model.card.targets)
+    new = refitted.card.of(target)
+    ranges = {feature.name: feature for feature in refitted.features}
     card = replace(
         model.card,
-        targets=targets,
-        features=_seen_by_both(model.features, made.features),
-        runs=max(model.card.runs, made.card.runs),
+        targets=tuple(new if new and card.target == target else card for card in model.card.targets),
+        # A feature that the refitted model left out keeps its range.
+        features=tuple(ranges.get(feature.name, feature) for feature in model.features),
+        runs=max(model.card.runs, refitted.card.runs),
         refits=(*model.card.refits, refit),
     )
     return ApplicationModel(
         card,
-        {**model.fitted, target: made.fitted[target]},
-        {**model.calibrations, target: made.calibrations[target]},
+        {**model.fitted, target: refitted.fitted[target]},
+        {**model.calibrations, target: refitted.calibrations[target]},
     )
-
-
-def _seen_by_both(old: Sequence[Feature], new: Sequence[Feature]) -> tuple[Feature, ...]:
-    """Return the features with the ranges that the newer model has seen; what it left out is as it was."""
-    newer = {one.name: one for one in new}
-    return tuple(newer.get(one.name, one) for one in old)

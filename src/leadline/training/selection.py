@@ -1,4 +1,4 @@
-"""Score what every candidate predicts for runs that its fits did not see, and choose one by policy."""
+"""Score the out-of-fold predictions of every candidate, and choose one by policy."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -23,28 +23,36 @@ from leadline.training.cross_validation import (
     ModelCandidate,
     OutOfFoldPredictions,
     SampleSplit,
-    TrainingSet,
+    TrainingRuns,
     cross_adjustments,
     harp_adjustment,
     join_predictions,
     training_sets,
 )
 from leadline.uncertainty.conformal import Residuals, calibrate
-from leadline.uncertainty.metrics import PINBALL_QUANTILE, POLICIES, choose_model, mae, mape, ov_mape, underprediction
+from leadline.uncertainty.metrics import (
+    PINBALL_QUANTILE,
+    POLICIES,
+    choose_model,
+    mae,
+    mape,
+    ov_mape,
+    underprediction,
+)
 
-UPPER = ("pinball", "cost")
-"""Policies that judge what would be asked for, the upper bound, and not the point."""
+UPPER_BOUND_POLICIES = ("pinball", "cost")
+"""Policies that score the upper bound to request instead of the point."""
 NEAR = 1.1
-"""A candidate that is preferred for what it is, is taken where another is better by no more than this."""
+"""A preferred kind of candidate wins unless another one is better by more than this factor."""
 EXTRAPOLATIONS_COUNT_AS = 5
-"""As many full-scale runs as all extrapolations that were tried, where few are there to judge by."""
+"""Full-scale runs that all extrapolations together weigh as much as, where few full-scale runs exist."""
 
 
 @dataclass(frozen=True, slots=True)
 class CandidateScore:
-    """How a candidate did on the validation runs, in percent but for ``mae`` (the target's unit) and the policy's own.
+    """A candidate's errors on the validation runs, in percent except ``mae`` (the target's unit) and ``policy``.
 
-    ``why_not`` says why it was not fitted on all folds; its figures are NaN then, but for a ``mape`` on the first ones.
+    ``why_not`` is the reason why a candidate was dropped. Its errors are NaN then; ``mape`` may cover the first folds.
     """
 
     candidate: ModelCandidate
@@ -58,11 +66,15 @@ class CandidateScore:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """The scores, best first, the winner with its ``recipe`` and HARP's ``factor``, and on what it was judged.
+    """The chosen candidate and the scores of all.
 
-    An ensemble's recipe has the members that were not given up.
-    ``predicted`` is said of each run by the candidate that is chosen without that run's fold, so that its errors are
-    not small because they were chosen to be.
+    Attributes:
+        scores: of every candidate, best first.
+        recipe: the winner's estimator; an ensemble has its remaining members only.
+        factor: HARP's adjustment, 1 without one.
+        predicted: for each run, by the candidate chosen without that run's fold. So the choice itself cannot make the
+            errors look smaller.
+        judged_on: the runs that decided, as text.
     """
 
     policy: str
@@ -75,28 +87,27 @@ class Selection:
 
     @property
     def reason(self) -> str:
-        """Return why the winner won, as a sentence."""
-        fitted = [one for one in self.scores if not one.why_not]
-        best = fitted[0]
-        said = f"{best.candidate.name} has {_FIGURES[self.policy](best)} on {self.judged_on}"
-        if len(fitted) > 1:
-            name, figure = fitted[1].candidate.name, _FIGURES[self.policy](fitted[1])
-            better = fitted[1].policy < best.policy
-            said += f"; {name} is hardly better, with {figure}" if better else f"; the next, {name}, has {figure}"
-        return said
+        """Return the reason why the winner won, as a sentence."""
+        best, *worse = [score for score in self.scores if not score.why_not]
+        sentence = f"{best.candidate.name} has {_SCORE_TEXTS[self.policy](best)} on {self.judged_on}"
+        if worse:
+            name, text = worse[0].candidate.name, _SCORE_TEXTS[self.policy](worse[0])
+            better = worse[0].policy < best.policy
+            sentence += f"; {name} is hardly better, with {text}" if better else f"; the next, {name}, has {text}"
+        return sentence
 
 
-_FIGURES: Mapping[str, Callable[[CandidateScore], str]] = {
-    "mae": lambda one: f"a mean error of {one.mae:.3g}",
-    "mape": lambda one: f"a mean error of {one.mape:.1f} %",
-    "wtm": lambda one: f"{one.upp:.0f} % under-predicted and {one.ov_mape:.1f} % over-prediction in the mean",
-    "pinball": lambda one: f"a pinball loss of {one.policy[0]:.3g} for what 90 % of runs stay below",
-    "cost": lambda one: f"an expected cost of {100 * one.policy[0]:.1f} % of the run for kills and waste",
+_SCORE_TEXTS: Mapping[str, Callable[[CandidateScore], str]] = {
+    "mae": lambda score: f"a mean error of {score.mae:.3g}",
+    "mape": lambda score: f"a mean error of {score.mape:.1f} %",
+    "wtm": lambda score: f"{score.upp:.0f} % under-predicted and a mean over-prediction of {score.ov_mape:.1f} %",
+    "pinball": lambda score: f"a pinball loss of {score.policy[0]:.3g} at the 90 % quantile",
+    "cost": lambda score: f"an expected cost of {100 * score.policy[0]:.1f} % of the run for kills and waste",
 }
 
 
 def select_candidate(
-    partings: Sequence[SampleSplit],
+    splits: Sequence[SampleSplit],
     estimators: Mapping[str, TabularEstimator],
     policy: str,
     *,
@@ -108,39 +119,52 @@ def select_candidate(
     run: TaskRunner | None = None,
     progress: Progress = lambda *_: None,
 ) -> Selection:
-    """Return every candidate's score and the one that ``policy`` chooses.
+    """Score every candidate and return the one that ``policy`` chooses.
 
-    Judged are full-scale runs where there are any, for they are what is asked about; else all that was held out. Where
-    they are ``few``, ``extrapolations`` are judged besides, and fewer candidates are tried: of many, one is right on a
-    few runs by chance. HARP's adjustment is tried where there are enough. One that is far worse than the best on a fold
-    is not fitted on the others. Where they are ``many``, candidates learn from both scales only.
+    Full-scale runs decide where there are any, because users ask about those; otherwise all held-out runs do. A
+    candidate far behind the best on one fold is not fitted on the next ones.
+
+    Args:
+        splits: cross-validation folds.
+        estimators: by name.
+        policy: a key of ``POLICIES``.
+        few: few full-scale runs. Fewer candidates compete, because one of many would win by luck on a few runs.
+        many: so many runs that candidates are fitted on both scales only.
+        extrapolations: splits by size of the scaled-down runs, judged in addition to the folds.
+        scale_features: the features that carry scale.
+        seed: of all random choices.
+        run: runs the fits, by default in this process.
+        progress: called before each fit.
 
     Raises:
         InvalidInput: no candidate can be fitted on so few runs.
-        UnknownName: there is no such policy.
+        UnknownName: no such policy.
     """
     if policy not in POLICIES:
-        choose_model(policy, [], {})  # which says what is known
-    sets = training_sets(
-        [one for parting in partings[:1] for one in (*parting.fitted, *parting.held_out)], all_runs=few or many
-    )
-    candidates = [ModelCandidate(name, which) for name in estimators for which in sets]
-    fits = len(estimators) * (len(sets) * len(partings) + len(extrapolations))
-    trial = CandidateRace(candidates, estimators, scale_features, seed, run or run_serially, progress, fits)
-    trial.extrapolate(extrapolations)
-    trial.fold(partings)
-    plain = trial.tried()
-    if not plain:
+        choose_model(policy, [], {})  # raises the error that lists the known policies
+    samples = [sample for split in splits[:1] for sample in (*split.fitted, *split.held_out)]
+    sets = training_sets(samples, all_runs=few or many)
+    candidates = [ModelCandidate(name, training_set) for name in estimators for training_set in sets]
+    fits = len(estimators) * (len(sets) * len(splits) + len(extrapolations))
+    race = CandidateRace(candidates, estimators, scale_features, seed, run or run_serially, progress, fits)
+    race.extrapolate(extrapolations)
+    race.fold(splits)
+    finishers = race.finishers()
+    if not finishers:
         raise InvalidInput(
-            f"no estimator can be fitted on so few runs: {next(iter(trial.why_not.values()), 'none is known')}"
+            f"no estimator can be fitted on so few runs: {next(iter(race.why_not.values()), 'none is known')}"
         )
-    tried = dict(plain)
-    if not few and not any(parting.blocked for parting in partings):
-        for one, said in plain.items():
-            tried[replace(one, adjusted=True)] = said.times(cross_adjustments(said.folds))
-    given_up = [CandidateScore(one, trial.error_of(one), why_not=why) for one, why in trial.why_not.items()]
-    ensembles = [name for name, one in estimators.items() if isinstance(one, Ensemble)]
-    return _choose(_Ballot.of(tried, policy, ensembles), tried, sorted(given_up, key=_by_error), trial.recipe, policy)
+    competitors = dict(finishers)
+    if not few and not any(split.blocked for split in splits):
+        for candidate, predictions in finishers.items():
+            adjusted = predictions.times(cross_adjustments(predictions.folds))
+            competitors[replace(candidate, adjusted=True)] = adjusted
+    dropped = [
+        CandidateScore(candidate, race.error_of(candidate), why_not=why) for candidate, why in race.why_not.items()
+    ]
+    ensembles = [name for name, estimator in estimators.items() if isinstance(estimator, Ensemble)]
+    ballot = _Ballot.of(competitors, policy, ensembles)
+    return _choose(ballot, competitors, sorted(dropped, key=_by_error), race.recipe, policy)
 
 
 def _by_error(score: CandidateScore) -> float:
@@ -149,129 +173,132 @@ def _by_error(score: CandidateScore) -> float:
 
 @dataclass(frozen=True, slots=True)
 class _Ballot:
-    """What each candidate said of the judged runs, and how often each of these is counted; arrays of shape (m,)."""
+    """Each candidate's predictions of the judged runs, and how often each run counts; arrays of shape (m,)."""
 
     measured: Array
-    said: Mapping[ModelCandidate, Array]
+    predictions: Mapping[ModelCandidate, Array]
     counts: npt.NDArray[np.int64]
     fold: Array
     preferred: frozenset[str] = frozenset()
 
     @classmethod
     def of(
-        cls, tried: Mapping[ModelCandidate, CandidatePredictions], policy: str, ensembles: Iterable[str]
+        cls, competitors: Mapping[ModelCandidate, CandidatePredictions], policy: str, ensembles: Iterable[str]
     ) -> "_Ballot":
-        """Return the ballot; full-scale runs are counted more than once beside more extrapolations than they weigh."""
-        some = next(iter(tried.values()))
-        judged, more = judged_rows(some.folds), some.extrapolated
-        fold = some.folds.fold[judged]
-        preferred = frozenset(ensembles if some.folds.blocked or more is not None else ())
-        if more is None:
-            said = {one: _asked(each, policy)[0][judged] for one, each in tried.items()}
-            return cls(some.folds.measured[judged], said, np.ones(len(fold), np.int64), fold, preferred)
-        said = {}
-        for one, each in tried.items():
-            inside, beyond = _asked(each, policy)
-            said[one] = np.concatenate([inside[judged], beyond])
-        times = max(1, round(len(more.samples) / EXTRAPOLATIONS_COUNT_AS))
+        """Return the ballot; full-scale runs count several times where extrapolations would outnumber them."""
+        first = next(iter(competitors.values()))
+        judged, extrapolated = judged_rows(first.folds), first.extrapolated
+        fold = first.folds.fold[judged]
+        preferred = frozenset(ensembles if first.folds.blocked or extrapolated is not None else ())
+        predictions = {candidate: _judged_values(parts, policy) for candidate, parts in competitors.items()}
+        if extrapolated is None:
+            points = {candidate: inside[judged] for candidate, (inside, _) in predictions.items()}
+            return cls(first.folds.measured[judged], points, np.ones(len(fold), np.int64), fold, preferred)
+        count = len(extrapolated.samples)
+        times = max(1, round(count / EXTRAPOLATIONS_COUNT_AS))
         return cls(
-            np.concatenate([some.folds.measured[judged], more.measured]),
-            said,
-            np.concatenate([np.full(len(fold), times), np.ones(len(more.samples), np.int64)]),
-            np.concatenate([fold, np.full(len(more.samples), -1)]),
+            np.concatenate([first.folds.measured[judged], extrapolated.measured]),
+            {name: np.concatenate([inside[judged], outside]) for name, (inside, outside) in predictions.items()},
+            np.concatenate([np.full(len(fold), times), np.ones(count, np.int64)]),
+            np.concatenate([fold, np.full(count, -1)]),
             preferred,
         )
 
     def best(self, policy: str, *, without: int | None = None) -> ModelCandidate:
-        """Return the candidate that the policy chooses; ``without`` leaves out what was said of a fold.
+        """Return the candidate that the policy chooses; ``without`` leaves out a fold.
 
-        It is the one that is fitted on the runs of both scales, where another training set is hardly better; and an
-        ensemble, where none or few are judged at full scale and another estimator is hardly better: which form holds
-        farther out these do not tell, and the median goes least astray.
+        A preferred candidate replaces the best one where it is hardly worse (``NEAR``). With few or no full-scale runs
+        the ensembles are preferred: these runs cannot show which functional form holds farther out, and the median of
+        several goes least astray. The fit on the runs of both scales is preferred in any case.
         """
         rows = np.repeat(np.arange(len(self.measured)), np.where(self.fold == without, 0, self.counts))
         if not len(rows):
             return self.best(policy)
-        by_name = {one.name: one for one in self.said}
-        said = {one.name: each[rows].tolist() for one, each in self.said.items()}
+        by_name = {candidate.name: candidate for candidate in self.predictions}
+        points = {candidate.name: values[rows].tolist() for candidate, values in self.predictions.items()}
         measured = self.measured[rows].tolist()
-        best = by_name[choose_model(policy, measured, said)]
-        whole = replace(best, training_set=TrainingSet.BOTH)
-        instead = [*(one for one in self.said if one.estimator in self.preferred), *(self.said.keys() & {whole})]
-        near = NEAR * POLICIES[policy](measured, said[best.name])[0]
-        return next((one for one in instead if POLICIES[policy](measured, said[one.name])[0] <= near), best)
+        best = by_name[choose_model(policy, measured, points)]
+        both_scales = replace(best, training_set=TrainingRuns.BOTH)
+        preferred = [
+            *(candidate for candidate in self.predictions if candidate.estimator in self.preferred),
+            *(self.predictions.keys() & {both_scales}),
+        ]
+        score = POLICIES[policy]
+        near = NEAR * score(measured, points[best.name])[0]
+        return next((candidate for candidate in preferred if score(measured, points[candidate.name])[0] <= near), best)
 
-    def figure(self, one: ModelCandidate, policy: str) -> tuple[float, ...]:
-        """Return what the policy compares."""
+    def score(self, candidate: ModelCandidate, policy: str) -> tuple[float, ...]:
+        """Return the values that the policy compares."""
         rows = np.repeat(np.arange(len(self.measured)), self.counts)
-        return tuple(POLICIES[policy](self.measured[rows].tolist(), self.said[one][rows].tolist()))
+        return tuple(POLICIES[policy](self.measured[rows].tolist(), self.predictions[candidate][rows].tolist()))
 
 
 def _choose(
     ballot: _Ballot,
-    tried: Mapping[ModelCandidate, CandidatePredictions],
-    failed: Sequence[CandidateScore],
+    competitors: Mapping[ModelCandidate, CandidatePredictions],
+    dropped: Sequence[CandidateScore],
     recipe_of: Callable[[ModelCandidate], TabularEstimator],
     policy: str,
 ) -> Selection:
     best = ballot.best(policy)
-    some = tried[best].folds
-    judged = judged_rows(some)
-    measured = some.measured[judged].tolist()
-    points = {one: each.folds.point[judged].tolist() for one, each in tried.items()}
-    scores = [
-        CandidateScore(
-            one,
-            mape(measured, points[one]),
-            mae(measured, points[one]),
-            underprediction(measured, points[one]),
-            ov_mape(measured, points[one]),
-            ballot.figure(one, policy),
+    folds = competitors[best].folds
+    judged = judged_rows(folds)
+    measured = folds.measured[judged].tolist()
+    scores = []
+    for candidate, predictions in competitors.items():
+        points = predictions.folds.point[judged].tolist()
+        scores.append(
+            CandidateScore(
+                candidate,
+                mape(measured, points),
+                mae(measured, points),
+                underprediction(measured, points),
+                ov_mape(measured, points),
+                ballot.score(candidate, policy),
+            )
         )
-        for one in tried
-    ]
     scores.sort(key=lambda score: (score.candidate != best, score.policy))
     factor = 1.0
     if best.adjusted:
-        plain = tried[replace(best, adjusted=False)].folds
+        plain = competitors[replace(best, adjusted=False)].folds
         factor = harp_adjustment(plain.measured[judged], plain.point[judged])
-    honest = _honest({fold: tried[ballot.best(policy, without=fold)].folds for fold in np.unique(some.fold).tolist()})
-    judged_on = _judged_on(some, tried[best].extrapolated)
-    return Selection(policy, (*scores, *failed), best, recipe_of(best), factor, honest, judged_on)
-
-
-def _honest(said: Mapping[int, OutOfFoldPredictions]) -> OutOfFoldPredictions:
-    """Return of each fold what the candidate says that was chosen without it."""
-    return join_predictions([one.at(one.fold == fold) for fold, one in said.items()])
+    # Each fold is predicted by the candidate chosen without it: see ``Selection.predicted``.
+    by_fold = {fold: competitors[ballot.best(policy, without=fold)].folds for fold in np.unique(folds.fold).tolist()}
+    honest = join_predictions([predictions.at(predictions.fold == fold) for fold, predictions in by_fold.items()])
+    judged_on = _judged_on(folds, competitors[best].extrapolated)
+    return Selection(policy, (*scores, *dropped), best, recipe_of(best), factor, honest, judged_on)
 
 
 def _judged_on(folds: OutOfFoldPredictions, extrapolated: OutOfFoldPredictions | None) -> str:
-    full = np.array([one.scale is Scale.FULL_SCALE for one in folds.samples])
     count = int(judged_rows(folds).sum())
     if folds.blocked:
         return f"the {count} largest runs, by fits on smaller ones"
-    what = f"{count} {'full-scale ' if full.any() else ''}runs that its fits did not see"
+    full = Scale.FULL_SCALE.value in folds.scales
+    runs = f"{count} held-out {'full-scale ' if full else ''}runs"
     if extrapolated is None:
-        return what
-    return f"{what} and {len(extrapolated.samples)} predictions of larger runs from smaller ones"
+        return runs
+    return f"{runs} and {len(extrapolated.samples)} predictions of larger runs from smaller ones"
 
 
-def _asked(tried: CandidatePredictions, policy: str) -> tuple[Array, Array]:
-    """Return what a policy judges, inside and beyond: points, or bounds that would be asked for, of other folds."""
-    inside = tried.folds
-    beyond = tried.extrapolated
-    none = np.zeros(0)
-    if policy not in UPPER:
-        return inside.point, none if beyond is None else beyond.point
+def _judged_values(predictions: CandidatePredictions, policy: str) -> tuple[Array, Array]:
+    """Return the values that a policy scores, out of fold and extrapolated.
+
+    These are the points, or the upper bounds to request; a fold's bounds come from the residuals of the other folds.
+    """
+    inside, outside = predictions.folds, predictions.extrapolated
+    if policy not in UPPER_BOUND_POLICIES:
+        return inside.point, np.zeros(0) if outside is None else outside.point
     residuals = inside.residuals()
     bounds = np.array(inside.point)
     for fold in np.unique(inside.fold):
-        mine = inside.fold == fold
-        if (~mine).any():
-            bounds[mine] = _bounds(inside.at(mine), residuals.at(~mine))
-    return bounds, none if beyond is None else _bounds(beyond, residuals)
+        in_fold = inside.fold == fold
+        if (~in_fold).any():
+            bounds[in_fold] = _upper_bounds(inside.at(in_fold), residuals.at(~in_fold))
+    return bounds, np.zeros(0) if outside is None else _upper_bounds(outside, residuals)
 
 
-def _bounds(said: OutOfFoldPredictions, residuals: Residuals) -> Array:
-    scales = [one.scale.value for one in said.samples]
-    return calibrate(residuals).upper(said.point, said.spread, said.beyond, scales, 1 - PINBALL_QUANTILE)
+def _upper_bounds(predictions: OutOfFoldPredictions, residuals: Residuals) -> Array:
+    calibration = calibrate(residuals)
+    return calibration.upper(
+        predictions.point, predictions.spread, predictions.beyond, predictions.scales, 1 - PINBALL_QUANTILE
+    )

@@ -1,4 +1,7 @@
-"""The folder of fitted models that come with Leadline."""
+"""The folder of the fitted models that come with Leadline, and its small table of live estimates.
+
+This module needs no numpy: the plane imports it when it starts.
+"""
 
 from functools import cache
 from importlib.resources import files
@@ -9,22 +12,20 @@ from leadline.estimators.progress.live_estimates import LiveTable
 from leadline.training.atomic_write import write_atomically
 
 SHIPPED_FOLDER = Path(str(files("leadline.training") / "shipped"))
+LIVE_TABLE_FILE = "live.json"
 
 
 def read_shipped(name: str) -> bytes:
-    """Return what a shipped file holds."""
+    """Return the content of a shipped file."""
     return (SHIPPED_FOLDER / name).read_bytes()
-
-
-LIVE_TABLE_FILE = "live.json"
 
 
 @cache
 def shipped_live_table() -> LiveTable:
-    """Return the table that intervals of running jobs are made of, unless own runs have made another."""
+    """Return the shipped errors of live estimates, from which the intervals of running jobs are made."""
     return from_json(read_shipped(LIVE_TABLE_FILE), LiveTable, label=LIVE_TABLE_FILE)
 
 
 def write_shipped_live_table(table: LiveTable) -> None:
-    """Write the table that is shipped."""
+    """Replace the shipped table of live estimates."""
     write_atomically(SHIPPED_FOLDER / LIVE_TABLE_FILE, to_json(table, indent=0).encode() + b"\n")

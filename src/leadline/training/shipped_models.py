@@ -1,4 +1,4 @@
-"""The fitted estimators that come with Leadline, and what was found of them."""
+"""The fitted step estimators that come with Leadline, and their cards."""
 
 from collections.abc import Mapping
 from functools import cache
@@ -22,12 +22,12 @@ KERNELS_FILE, STEPS_FILE, BLACK_BOX_FILE, CARD_FILE = "kernels.npz", "steps.npz"
 
 
 class ShippedEstimatorsCard(msgspec.Struct, frozen=True, kw_only=True):
-    """What the shipped estimators learned from, and how far each was off on steps that it had not learned from."""
+    """Training data of the shipped estimators, and the error of each on held-out steps."""
 
     schema: str
     made_on: str
     learned_from: dict[str, tuple[str, ...]]
-    """Estimator → measurements, their licence, and how many; op graphs of Leadline's own beside them."""
+    """Estimator to its measurements, their licence and number; the op graphs are Leadline's own."""
     records: tuple[AccuracyRecord, ...]
     limits: tuple[str, ...]
     versions: dict[str, str]
@@ -41,19 +41,19 @@ def shipped_kernels() -> FittedKernels:
 
 @cache
 def shipped_op_utilization() -> OpUtilizationModels:
-    """Return the laws of all measured steps."""
+    """Return the operator models of all measured steps."""
     return OpUtilizationModels.load(_state(STEPS_FILE))
 
 
 @cache
 def shipped_black_box() -> FittedEstimator:
-    """Return the boosting of all measured steps, in terms of their ideal ones (``step_table.features``)."""
+    """Return the boosted trees fitted on all measured steps, relative to their ideal times."""
     return registry.load_estimator(_state(BLACK_BOX_FILE))
 
 
 @cache
 def shipped_estimators_card() -> ShippedEstimatorsCard:
-    """Return what was found of the shipped estimators."""
+    """Return the card of the shipped estimators."""
     return msgspec.json.decode(read_shipped(CARD_FILE), type=ShippedEstimatorsCard)
 
 
@@ -63,10 +63,12 @@ def _state(name: str) -> State:
 
 
 class NetworkCard(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of a trained network: what it learned from, how far off it is on families it had not seen.
+    """Training data and errors of a trained network.
 
-    ``errors`` maps a split to its figures in percent (``mape``, ``median``, ``p90``) and its number of rows ``n``,
-    ``law`` the same rows under the law of ops. ``settings`` are those it learned: device, phase, layout and release.
+    Attributes:
+        settings: device, phase, layout and release of the training steps.
+        errors: split to errors in percent (``mape``, ``median``, ``p90``) and the number of rows ``n``.
+        law: the same for the operator model on the same rows.
     """
 
     schema: str
@@ -102,7 +104,7 @@ def read_network(path: Path) -> GraphNetwork:
     """Return the network of an ONNX file.
 
     Raises:
-        InvalidInput: the file cannot be read, or holds no such network.
+        InvalidInput: the file cannot be read, or is no such network.
         MissingExtra: onnxruntime is not installed.
     """
     try:
@@ -113,10 +115,10 @@ def read_network(path: Path) -> GraphNetwork:
 
 
 def load_network(content: bytes, name: str) -> GraphNetwork:
-    """Return the network that an ONNX file's ``content`` holds; ``name`` is what errors call it.
+    """Return the network of an ONNX file's ``content``; errors call it ``name``.
 
     Raises:
-        InvalidInput: it is not an ONNX model, or not one with the inputs of a graph.
+        InvalidInput: it is not an ONNX model, or has other inputs.
         MissingExtra: onnxruntime is not installed.
     """
     return GraphNetwork(_session(content, name))
@@ -136,15 +138,15 @@ def _session(content: bytes, name: str) -> NetworkSession:
     except (Fail, InvalidGraph, InvalidProtobuf) as error:
         reason = str(error).splitlines()[0]
         raise InvalidInput(f"{name} is not an ONNX model ({reason}): train the network again") from error
-    known = tuple(one.name for one in session.get_inputs())
-    if set(known) != set(NETWORK_INPUTS):
+    inputs = tuple(tensor.name for tensor in session.get_inputs())
+    if set(inputs) != set(NETWORK_INPUTS):
         raise InvalidInput(
-            f"{name} has the inputs {', '.join(known)}, not {', '.join(NETWORK_INPUTS)}: give a network that "
+            f"{name} has the inputs {', '.join(inputs)}, not {', '.join(NETWORK_INPUTS)}: give a network that "
             "benchmarks.dnn.train_gnn made"
         )
 
-    def run(inputs: Mapping[str, npt.NDArray[np.generic]]) -> npt.NDArray[np.generic]:
-        found: npt.NDArray[np.generic] = session.run(None, dict(inputs))[0]
-        return found
+    def run(arrays: Mapping[str, npt.NDArray[np.generic]]) -> npt.NDArray[np.generic]:
+        output: npt.NDArray[np.generic] = session.run(None, dict(arrays))[0]
+        return output
 
     return run

@@ -1,4 +1,4 @@
-"""Read runs from tables: what ``leadline history export`` wrote, any CSV of runs, or a folder of them."""
+"""Read runs from tables: exports of ``leadline history export``, any CSV of runs, or a folder of them."""
 
 import csv
 import gzip
@@ -27,12 +27,12 @@ BOOKKEEPING = frozenset(
     ("id", "name", "application", "campaign", "state", "censored", "started_at", "ended_at", "host", "system",
      "device", "scale", "exit_code", "repeat")
 )  # fmt: skip
-"""Columns that say which run a row is, and nothing that could be learned from."""
+"""Columns that identify a run, and are never features."""
 METRIC_COLUMNS = frozenset(
     ("elapsed_s", "unit_s", "step_s", "startup_s", "work_s", "cpu_s", "host_memory_bytes", "gpu_memory_bytes",
      "cgroup_memory_bytes", "processes", "read_bytes", "written_bytes")
 )  # fmt: skip
-"""Columns of any table that are known to be measured, so that they are never taken for what is known before a run."""
+"""Columns that are measured, and so are never features."""
 TABLE_SUFFIXES = (".csv", ".csv.gz", ".tsv", ".tsv.gz")
 
 
@@ -45,14 +45,18 @@ def read_tables(
 ) -> tuple[RunRecord, ...]:
     """Read a table, or every table of a folder.
 
-    ``targets`` are columns that are measured; ``without`` names columns to leave out.
+    Args:
+        path: a file or a folder.
+        targets: names of measured columns.
+        without: names of columns to leave out.
+        device_of: the catalog.
 
     Raises:
-        InvalidInput: a file cannot be read, or a row of it is not usable; with the line.
+        InvalidInput: a file cannot be read, or has a wrong row; the message names the line.
     """
     if not path.is_dir():
         return _read_table(path, tuple(targets), frozenset(without), device_of)
-    files = sorted(one for one in path.iterdir() if one.name.endswith(TABLE_SUFFIXES) and not one.name.startswith("."))
+    files = sorted(file for file in path.iterdir() if file.name.endswith(TABLE_SUFFIXES) and file.name[0] != ".")
     if not files:
         raise InvalidInput(f"the folder {path} holds no table: put {', '.join(TABLE_SUFFIXES[:2])} files of runs there")
     return tuple(
@@ -69,16 +73,16 @@ def _read_table(
         if (f"measured_{target}" if exported else target) in columns:
             continue
         measured = [name.removeprefix("measured_") for name in columns if name.startswith("measured_")]
-        known = ", ".join(measured if exported else columns)
-        raise InvalidInput(f"{path.name} has no column {target!r} to learn: name one with --target; it has {known}")
+        available = ", ".join(measured if exported else columns)
+        raise InvalidInput(f"{path.name} has no column {target!r} to learn: name one with --target; it has {available}")
     if unknown := without - set(columns) - {name.removeprefix("parameter_") for name in columns}:
         raise InvalidInput(f"{path.name} has no column {min(unknown)!r} to leave out: it has {', '.join(columns)}")
-    table = _Table(path, columns, rows, targets, without)
+    table = _RunTable(path, columns, rows, targets, without)
     return table.exported(device_of) if exported else table.plain()
 
 
 def _parse(path: Path) -> tuple[list[str], list[tuple[int, dict[str, str]]]]:
-    """Return the columns, and each row with the number of its line."""
+    """Return the column names, and each row with its line number."""
     text = _text(path)
     if not text.strip():
         raise InvalidInput(f"{path} is empty: it needs a line of column names and one line a run")
@@ -107,18 +111,18 @@ def _parse(path: Path) -> tuple[list[str], list[tuple[int, dict[str, str]]]]:
 
 def _text(path: Path) -> str:
     try:
-        held = path.read_bytes()
+        content = path.read_bytes()
         if path.name.endswith(".gz"):
-            held = gzip.decompress(held)
-        return held.decode("utf-8-sig")
+            content = gzip.decompress(content)
+        return content.decode("utf-8-sig")
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise InvalidInput(f"{path} is cut short or not compressed by gzip: copy it again ({error})") from error
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidInput(f"{path} cannot be read: {explain_read_error(error)}") from error
 
 
-class _Table:
-    """The rows of one file, on their way to records."""
+class _RunTable:
+    """The rows of one file, each with its line number; ``at`` is the place of a row."""
 
     def __init__(
         self,
@@ -133,17 +137,17 @@ class _Table:
 
     def exported(self, device_of: DeviceOf) -> tuple[RunRecord, ...]:
         """Read the columns of ``leadline history export``."""
-        parameters = [name for name in self.columns if name.startswith("parameter_") and self._kept(name)]
+        parameters = [name for name in self.columns if name.startswith("parameter_") and self._is_kept(name)]
         measured = [name for name in self.columns if name.startswith("measured_")]
-        asked = [name for name in self.columns if name.startswith("asked_")]
-        nodes = [name for name in self.columns if name.startswith("node_") and self._kept(name)]
-        values = self._values([*parameters, *measured, *asked])
+        requested = [name for name in self.columns if name.startswith("asked_")]
+        nodes = [name for name in self.columns if name.startswith("node_") and self._is_kept(name)]
+        values = self._values([*parameters, *measured, *requested])
         return tuple(
             self._record(
                 at,
                 features=self._resources(at, values) | self._node(at, nodes, device_of),
                 parameters={name.removeprefix("parameter_"): values[name].get(at) for name in parameters},
-                figures={name.removeprefix("measured_"): values[name].get(at) for name in measured},
+                metrics={name.removeprefix("measured_"): values[name].get(at) for name in measured},
                 limits={
                     "elapsed_s": values.get("asked_walltime_s", {}).get(at),
                     "host_memory_bytes": values.get("asked_memory_bytes_per_node", {}).get(at),
@@ -153,11 +157,16 @@ class _Table:
         )
 
     def plain(self) -> tuple[RunRecord, ...]:
-        """Read any table: the target and the figures that are known are measured, the rest are parameters."""
-        figures = [name for name in self.columns if name in self.targets or name in METRIC_COLUMNS]
-        rest = [name for name in self.columns if name not in BOOKKEEPING | {*figures} and self._kept(name)]
-        parameters = [name for name in rest if not name.startswith(("predicted_", "asked_"))]
-        values = self._values([*parameters, *figures])
+        """Read any table: targets and ``METRIC_COLUMNS`` are measured, the other columns are parameters."""
+        metrics = [name for name in self.columns if name in self.targets or name in METRIC_COLUMNS]
+        parameters = [
+            name
+            for name in self.columns
+            if name not in BOOKKEEPING | {*metrics}
+            and self._is_kept(name)
+            and not name.startswith(("predicted_", "asked_"))
+        ]
+        values = self._values([*parameters, *metrics])
         for at, target in product(range(len(self.rows)), self.targets):
             if at not in values[target] and self._state(at) is JobState.COMPLETED:
                 raise InvalidInput(
@@ -168,13 +177,13 @@ class _Table:
                 at,
                 features={},
                 parameters={name: values[name].get(at) for name in parameters},
-                figures={name: values[name].get(at) for name in figures},
+                metrics={name: values[name].get(at) for name in metrics},
                 limits={},
             )
             for at in range(len(self.rows))
         )
 
-    def _kept(self, name: str) -> bool:
+    def _is_kept(self, name: str) -> bool:
         return not self.without & {name, name.removeprefix("parameter_")}
 
     def _record(
@@ -182,11 +191,11 @@ class _Table:
         at: int,
         features: dict[str, Value],
         parameters: dict[str, Value | None],
-        figures: dict[str, Value | None],
+        metrics: dict[str, Value | None],
         limits: dict[str, Value | None],
     ) -> RunRecord:
         line, row = self.rows[at]
-        given = {name: value for name, value in parameters.items() if value is not None}
+        filled = {name: value for name, value in parameters.items() if value is not None}
         name = next((row[key] for key in ("campaign", "application", "name") if row.get(key)), "")
         return RunRecord(
             id=row.get("id", ""),
@@ -194,32 +203,32 @@ class _Table:
             application=name or self.path.name.partition(".")[0],
             state=self._state(at),
             scale=self._scale(at),
-            features={**features, **given},
-            metrics=self._numbers(at, figures),
-            parameters=frozenset(given),
+            features={**features, **filled},
+            metrics=self._numbers(at, metrics),
+            parameters=frozenset(filled),
             started_at=row.get("started_at", ""),
             limits=self._numbers(at, limits),
             units=self.units,
         )
 
     def _resources(self, at: int, values: dict[str, dict[int, Value]]) -> dict[str, Value]:
-        def asked(name: str) -> Value | None:
+        def requested(name: str) -> Value | None:
             return values.get(f"asked_{name}", {}).get(at)
 
-        nodes = asked("nodes") or 1
+        nodes = requested("nodes") or 1
         factors = {
-            "cores": (asked("cores_per_task"), nodes, asked("tasks_per_node") or 1),
-            "gpus": (asked("gpus_per_node"), nodes),
-            "memory_bytes": (asked("memory_bytes_per_node"), nodes),
+            "cores": (requested("cores_per_task"), nodes, requested("tasks_per_node") or 1),
+            "gpus": (requested("gpus_per_node"), nodes),
+            "memory_bytes": (requested("memory_bytes_per_node"), nodes),
         }
-        found: dict[str, Value] = {"nodes": nodes}
+        resources: dict[str, Value] = {"nodes": nodes}
         for name, parts in factors.items():
             numbers = [part for part in parts if isinstance(part, int | float)]
             if len(numbers) == len(parts):
-                found[name] = math.prod(numbers)
-        if place := self.rows[at][1].get("partition"):
-            found["partition"] = place
-        return found
+                resources[name] = math.prod(numbers)
+        if partition := self.rows[at][1].get("partition"):
+            resources["partition"] = partition
+        return resources
 
     def _node(self, at: int, columns: list[str], device_of: DeviceOf) -> dict[str, Value]:
         row = self.rows[at][1]
@@ -231,42 +240,40 @@ class _Table:
         return node_features(tags, device_of)
 
     def _state(self, at: int) -> JobState:
-        line, row = self.rows[at]
-        said = row.get("state", "").upper().split(" ")[0].rstrip("+")  # sacct: CANCELLED by 1000, CANCELLED+
-        if said:
+        row = self.rows[at][1]
+        # sacct appends to states: "CANCELLED by 1000", "CANCELLED+".
+        state = row.get("state", "").upper().split(" ")[0].rstrip("+")
+        if state:
             try:
-                return JobState(said)
+                return JobState(state)
             except ValueError as error:
-                known = ", ".join(state.value for state in JobState if state.final)
-                raise InvalidInput(
-                    f"line {line} of {self.path.name}: state is {row['state']!r}; write one of {known}"
-                ) from error
+                final = ", ".join(state.value for state in JobState if state.final)
+                raise InvalidInput(f"{self._at(at)}: state is {row['state']!r}; write one of {final}") from error
         if row.get("exit_code", "0") not in ("", "0"):
             return JobState.FAILED
         return JobState.TIMEOUT if row.get("censored", "").casefold() in ("true", "1", "yes") else JobState.COMPLETED
 
     def _scale(self, at: int) -> Scale:
-        line, row = self.rows[at]
-        said = row.get("scale", "").upper()
+        row = self.rows[at][1]
+        scale = row.get("scale", "").upper()
         try:
-            return Scale(said) if said else Scale.FULL_SCALE
+            return Scale(scale) if scale else Scale.FULL_SCALE
         except ValueError as error:
             raise InvalidInput(
-                f"line {line} of {self.path.name}: scale is {row['scale']!r}; write SD (scaled down) or FS (full scale)"
+                f"{self._at(at)}: scale is {row['scale']!r}; write SD (scaled down) or FS (full scale)"
             ) from error
 
-    def _numbers(self, at: int, figures: dict[str, Value | None]) -> dict[str, float]:
-        found = {}
-        for name, value in figures.items():
+    def _numbers(self, at: int, cells: dict[str, Value | None]) -> dict[str, float]:
+        numbers = {}
+        for name, value in cells.items():
             if isinstance(value, str):
-                line = self.rows[at][0]
-                raise InvalidInput(f"line {line} of {self.path.name}: {name} is {value!r}, which is no number")
+                raise InvalidInput(f"{self._at(at)}: {name} is {value!r}, which is not a number")
             if value is not None:
-                found[name] = float(value)
-        return found
+                numbers[name] = float(value)
+        return numbers
 
     def _values(self, names: Iterable[str]) -> dict[str, dict[int, Value]]:
-        """Return column → row → value, without the empty cells."""
+        """Return the values by column and row, without empty cells."""
         return {name: self._column(name) for name in names}
 
     def _column(self, name: str) -> dict[int, Value]:
@@ -281,14 +288,14 @@ class _Table:
         values = {at: number_or_text(cell) for at, cell in cells.items()}
         for at, value in values.items():
             if isinstance(value, float) and not math.isfinite(value):
-                raise InvalidInput(f"{self._at(at)}: {name} is {cells[at]!r}, which is no number: correct or delete it")
+                raise InvalidInput(f"{self._at(at)}: {name} is {cells[at]!r}, not a number: correct or delete it")
         texts = [at for at, value in values.items() if isinstance(value, str)]
         if not texts:
             return values
         return self._with_units(name, cells) or self._texts(name, cells, texts)
 
     def _with_units(self, name: str, cells: dict[int, str]) -> dict[int, Value]:
-        """Read a column whose every cell has the same unit; nothing of one without units."""
+        """Read a column whose cells all have one unit; empty for a column without units."""
         units: dict[str, int] = {}
         for at, cell in cells.items():
             unit = unit_of(cell)
@@ -296,16 +303,16 @@ class _Table:
                 return {}
             units.setdefault(unit or "", at)
         if len(units) > 1:
-            first, other = list(units.values())[:2]
+            first, second = list(units.values())[:2]
             raise InvalidInput(
                 f"column {name!r} of {self.path.name} mixes units: {cells[first]!r} in line {self.rows[first][0]} and "
-                f"{cells[other]!r} in line {self.rows[other][0]}; write all in one unit"
+                f"{cells[second]!r} in line {self.rows[second][0]}; write all in one unit"
             )
         self.units[name] = base_unit(next(iter(units)))
         return {at: in_base_unit(cell) for at, cell in cells.items()}
 
     def _texts(self, name: str, cells: dict[int, str], texts: list[int]) -> dict[int, Value]:
-        """Read a column of categories; a text among numbers is a mistake."""
+        """Read a column of categories; a few texts among numbers are a mistake."""
         numbers = [at for at in cells if at not in set(texts)]
         if numbers and len(numbers) > len(texts):
             raise InvalidInput(

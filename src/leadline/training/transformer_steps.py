@@ -1,4 +1,4 @@
-"""The time of transformers' training steps with intervals: the law, and how far off it was of steps it had not seen."""
+"""Training steps of transformers: the fitted model with intervals, its shipped file, and predictions of a decoder."""
 
 import io
 import math
@@ -23,8 +23,8 @@ from leadline.estimators.step_time.transformer import (
     VALIDATED_LOG_DISTANCE,
     TransformerStepModel,
     fit_transformer_steps,
+    load_transformer_steps,
 )
-from leadline.estimators.step_time.transformer import load_transformer_steps as load_law
 from leadline.estimators.step_time.transformer_terms import (
     MAGNITUDES,
     TransformerStep,
@@ -42,43 +42,48 @@ Texts = npt.NDArray[np.str_]
 FOLDS = 5
 SEED = 0
 ENOUGH = 19
-"""Scores from which a generation of GPUs has intervals of its own, within what was learned or beyond it."""
+"""Scores that a generation of GPUs needs for intervals of its own."""
 ALL, BEYOND = "", ", beyond"
-"""The scores of all generations together, for those that have few or none; and what marks those of extrapolations."""
+"""The group of all generations, for those with few scores; and the suffix of groups of extrapolations.
+
+Both are part of the file format.
+"""
+STEP_MODEL_FILE, STEP_MODEL_CARD_FILE = "llm_training.npz", "llm_training.json"
+LEVEL = 0.9
 
 
 @dataclass(frozen=True, slots=True)
 class StepModel:
-    """The law of all learned steps, and the scores of those that it was asked without having seen them.
+    """The fitted model, and the scores of its errors on held-out steps.
 
-    ``scores`` are by generation of GPUs (``gpu_generation``), those of all under ``ALL``. Steps whose sizes lay beyond
-    what was learned have scores apart, under the name with ``BEYOND``: the law doubts itself otherwise there.
+    ``scores`` are by generation of GPUs (``gpu_generation``), and those of all under ``ALL``. Steps outside the range
+    of the training data have their own scores, because the model's spread means something else there.
     """
 
     law: TransformerStepModel
     scores: Mapping[str, NormalizedScores]
 
     def predict(self, steps: Sequence[TransformerStep], level: float) -> tuple[Array, Array, Array]:
-        """Return the seconds of n steps, and the ends of their central intervals of ``level`` (0 to 1), each (n,).
+        """Return the seconds of n steps, and the ends of their central intervals, each of shape (n,).
 
         Raises:
-            InvalidInput: a device lacks a figure, or a size is not above zero.
+            InvalidInput: a device lacks a specification, or a size is not above zero.
         """
-        told, believed = self.law.predict(steps), self.law.untested_spread(steps)
-        doubt, group = _tested(told.spread, believed), _groups(steps, told.extrapolation)
+        predicted, untested = self.law.predict(steps), self.law.untested_spread(steps)
+        spread, groups = _tested_spread(predicted.spread, untested), _groups(steps, predicted.extrapolation)
         low, high = np.empty(len(steps)), np.empty(len(steps))
-        for name in np.unique(group):
-            own, scores = group == name, self._of(str(name))
-            low[own], high[own] = scores.interval(told.point[own], doubt[own], level, believed[own])
-        return told.point, low, high
+        for name in np.unique(groups):
+            rows, scores = groups == name, self._scores_of(str(name))
+            low[rows], high[rows] = scores.interval(predicted.point[rows], spread[rows], level, untested[rows])
+        return predicted.point, low, high
 
-    def _of(self, group: str) -> NormalizedScores:
-        """Return the scores of a group, else of all that lie beyond as it does, else of all."""
+    def _scores_of(self, group: str) -> NormalizedScores:
+        """Return the scores of a group, or else of all generations, extrapolations first for an extrapolation."""
         wider = ALL + BEYOND if group.endswith(BEYOND) else ALL
-        return next(self.scores[one] for one in (group, wider, ALL) if one in self.scores)
+        return next(self.scores[name] for name in (group, wider, ALL) if name in self.scores)
 
     def dump(self) -> State:
-        """Return the whole as arrays."""
+        """Return the state as arrays."""
         state: State = {"generations": text_array(list(self.scores)), **nest("law", self.law.dump())}
         for number, scores in enumerate(self.scores.values()):
             state |= nest(f"scores{number}", scores.dump())
@@ -86,74 +91,76 @@ class StepModel:
 
 
 def load_step_model(state: State) -> StepModel:
-    """Return the model that was dumped."""
+    """Restore a model from its state."""
     scores = {}
     for number, name in enumerate(strings(state["generations"])):
-        scores[name] = NormalizedScores.load(
-            {key: floats(one) for key, one in unnest(f"scores{number}", state).items()}
-        )
-    return StepModel(load_law(unnest("law", state)), scores)
+        arrays = unnest(f"scores{number}", state)
+        scores[name] = NormalizedScores.load({key: floats(array) for key, array in arrays.items()})
+    return StepModel(load_transformer_steps(unnest("law", state)), scores)
 
 
 def fit_step_model(
     steps: Sequence[TransformerStep],
     elapsed_s: Array,
     configuration: Sequence[str],
-    tries: Sequence[tuple[Mask, Mask]] = (),
+    extrapolations: Sequence[tuple[Mask, Mask]] = (),
 ) -> StepModel:
-    """Return the model of n measured steps.
+    """Fit the model of n measured steps, and score its errors by cross-validation.
 
-    Scores are those of cross-fitting, steps of one ``configuration`` together, and of ``tries``: extrapolations within
-    the learned steps, each as masks (n,) of what is learned from and what is asked.
+    Args:
+        steps: measured steps.
+        elapsed_s: their times, of shape (n,).
+        configuration: of each step; steps of one configuration are held out together.
+        extrapolations: further splits to score, as masks of shape (n,) of the steps to fit on and to predict.
 
     Raises:
-        InvalidInput: there are too few steps, a time is not above zero, or a device lacks a figure.
+        InvalidInput: too few steps, a time not above zero, or a device without a specification.
     """
-    names, which = np.unique(np.asarray(configuration, np.str_), return_inverse=True)
-    folds = np.random.default_rng(SEED).integers(0, FOLDS, len(names))[which]
+    names, place = np.unique(np.asarray(configuration, np.str_), return_inverse=True)
+    folds = np.random.default_rng(SEED).integers(0, FOLDS, len(names))[place]
     crossed = [(folds != fold, folds == fold) for fold in range(FOLDS) if 0 < (folds == fold).sum() < len(folds)]
-    tried = [*crossed, *tries]
-    parts = [_tried(steps, elapsed_s, *one) for one in tried]
-    errors, doubts = (np.concatenate([part[column] for part in parts]) for column in (0, 1))
-    group = np.concatenate([part[2] for part in parts])
-    far = np.char.endswith(group, BEYOND)
-    scores = {ALL: NormalizedScores.of(errors, doubts)}
-    for name, own in [(ALL + BEYOND, far), *((str(one), group == one) for one in np.unique(group))]:
-        if own.sum() >= ENOUGH:
-            scores[name] = NormalizedScores.of(errors[own], doubts[own])
+    parts = [_held_out_errors(steps, elapsed_s, *split) for split in (*crossed, *extrapolations)]
+    errors, spreads = (np.concatenate([part[column] for part in parts]) for column in (0, 1))
+    groups = np.concatenate([part[2] for part in parts])
+    far = np.char.endswith(groups, BEYOND)
+    scores = {ALL: NormalizedScores.of(errors, spreads)}
+    for name, rows in [(ALL + BEYOND, far), *((str(group), groups == group) for group in np.unique(groups))]:
+        if rows.sum() >= ENOUGH:
+            scores[name] = NormalizedScores.of(errors[rows], spreads[rows])
     return StepModel(fit_transformer_steps(steps, elapsed_s.tolist()), scores)
 
 
-def _tried(steps: Sequence[TransformerStep], elapsed_s: Array, known: Mask, asked: Mask) -> tuple[Array, Array, Texts]:
-    """Return the errors ln(measured ÷ predicted) of steps that are asked, how unsure the law was, and their groups."""
-    law = fit_transformer_steps([steps[i] for i in np.flatnonzero(known).tolist()], elapsed_s[known].tolist())
-    out = [steps[i] for i in np.flatnonzero(asked).tolist()]
-    told = law.predict(out)
-    errors = np.log(elapsed_s[asked] / told.point)
-    return errors, _tested(told.spread, law.untested_spread(out)), _groups(out, told.extrapolation)
+def _held_out_errors(
+    steps: Sequence[TransformerStep], elapsed_s: Array, fitted: Mask, held_out: Mask
+) -> tuple[Array, Array, Texts]:
+    """Return ln(measured ÷ predicted) of the held-out steps, the model's spread, and their groups."""
+    model = fit_transformer_steps([steps[i] for i in np.flatnonzero(fitted).tolist()], elapsed_s[fitted].tolist())
+    scored = [steps[i] for i in np.flatnonzero(held_out).tolist()]
+    predicted = model.predict(scored)
+    errors = np.log(elapsed_s[held_out] / predicted.point)
+    spread = _tested_spread(predicted.spread, model.untested_spread(scored))
+    return errors, spread, _groups(scored, predicted.extrapolation)
 
 
-def _groups(steps: Sequence[TransformerStep], beyond: Array) -> Texts:
-    names = [gpu_generation(one.device) + BEYOND * bool(far) for one, far in zip(steps, beyond > 0, strict=True)]
+def _groups(steps: Sequence[TransformerStep], extrapolation: Array) -> Texts:
+    names = [
+        gpu_generation(step.device) + BEYOND * bool(far) for step, far in zip(steps, extrapolation > 0, strict=True)
+    ]
     return np.array(names, np.str_)
 
 
-def _tested(spread: Array, believed: Array) -> Array:
-    """Return the part of the spread that errors on other steps tell of."""
-    return np.sqrt(np.maximum(spread**2 - believed**2, 0.0))
-
-
-STEP_MODEL_FILE, STEP_MODEL_CARD_FILE = "llm_training.npz", "llm_training.json"
-"""Names of the shipped files."""
-LEVEL = 0.9
+def _tested_spread(spread: Array, untested: Array) -> Array:
+    """Return the part of the spread that errors on other steps can validate."""
+    return np.sqrt(np.maximum(spread**2 - untested**2, 0.0))
 
 
 class StepModelCard(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of the model: what it learned from, and how far off it was where it had not seen a step.
+    """Training data and errors of the model.
 
-    ``errors`` maps a split to its figures in percent (``mape``, ``median``, ``p90``) and its rows ``n``; ``coverage``
-    maps it to the percentage of measurements in the intervals of 90 %, by group, each with its rows.
-    ``coefficients`` are the law's, by name (``transformer_step.BELIEFS`` says what they are).
+    Attributes:
+        errors: split to errors in percent (``mape``, ``median``, ``p90``) and the number of rows ``n``.
+        coverage: split and group to the percentage of measurements in the 90 % intervals, with the number of rows.
+        coefficients: of the model, by name.
     """
 
     schema: str
@@ -173,11 +180,12 @@ class StepModelCard(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class DecoderStepPrediction:
-    """The seconds of one optimizer step with their interval, where they go, and sentences on what they rest on.
+    """The time of one optimizer step with its interval, parts and reasons.
 
-    ``parts_s`` are the seconds of computing by kind, and of exchanging before any of it hides. ``beyond`` is how many
-    times the model's sizes lie outside those learned from, at the most (1: within); GPUs and microbatches aside, whose
-    laws are exact.
+    Attributes:
+        parts_s: seconds of computing by kind, and of communication before any of it is hidden.
+        beyond: how many times the model's sizes are outside the training data at most, 1 within. GPUs and microbatches
+            are not counted, because the model scales exactly with them.
     """
 
     step_s: Interval
@@ -196,7 +204,7 @@ def predict_decoder_step(
     interconnect: str | None = None,
     level: float = LEVEL,
 ) -> DecoderStepPrediction:
-    """Return the time of a decoder's training step; ``job`` is the trace of one GPU with the whole model.
+    """Predict a decoder's training step from the trace of one GPU with the whole model.
 
     Raises:
         InvalidInput: the model does not apply; the message says why.
@@ -205,7 +213,7 @@ def predict_decoder_step(
     point, low, high = model.predict([step], level)
     parts = {name: float(seconds[0]) for name, seconds in model.law.parts([step]).items()}
     interval = Interval(float(point[0]), float(low[0]), float(high[0]), level)
-    return DecoderStepPrediction(interval, parts, _sentences(model, step), _beyond(model, step))
+    return DecoderStepPrediction(interval, parts, _sentences(model, step), _times_outside(model, step))
 
 
 @cache
@@ -221,7 +229,7 @@ def shipped_step_model_card() -> StepModelCard:
 
 
 def read_step_model(content: bytes, name: str) -> StepModel:
-    """Return the model that a file's ``content`` holds; ``name`` is what errors call it.
+    """Return the model of a file's ``content``; errors call it ``name``.
 
     Raises:
         InvalidInput: it is no state of such a model.
@@ -242,37 +250,38 @@ def write_step_model(folder: Path, model: StepModel, card: StepModelCard) -> Non
     (folder / STEP_MODEL_CARD_FILE).write_bytes(msgspec.json.format(msgspec.json.encode(card), indent=2) + b"\n")
 
 
-def _beyond(model: StepModel, step: TransformerStep) -> float:
-    """Return how many times the sizes of the model lie outside what was learned from, at the most."""
-    asked, law = log_magnitudes([step])[0], model.law
-    outside = np.maximum(np.maximum(asked - law.most, law.least - asked), 0.0)
+def _times_outside(model: StepModel, step: TransformerStep) -> float:
+    magnitudes, law = log_magnitudes([step])[0], model.law
+    outside = np.maximum(np.maximum(magnitudes - law.most, law.least - magnitudes), 0.0)
     sizes = [number for number, name in enumerate(MAGNITUDES) if name not in ("GPUs", "microbatches")]
     return math.exp(float(outside[sizes].max()))
 
 
 def _sentences(model: StepModel, step: TransformerStep) -> tuple[str, ...]:
-    """Return what the answer rests on, and what of the step was not learned from."""
-    seen = ", ".join(model.law.generations)
-    found = [f"the step's time is that of a law learned from measured training steps of MPT models ({seen})"]
-    asked = log_magnitudes([step])[0]
-    for name, at, least, most in zip(MAGNITUDES, asked, model.law.least, model.law.most, strict=True):
-        end = most if at > most else least
-        if at > most + 1e-9 or at < least - 1e-9:
-            side = "largest" if at > most else "smallest"
-            wider = ", and the interval is wider for it" if abs(at - end) > VALIDATED_LOG_DISTANCE else ""
-            found.append(
-                f"{name} ({math.exp(at):.4g}) lie {math.exp(abs(at - end)):.3g} times beyond the {side} learned from "
-                f"({math.exp(end):.4g}){wider}"
+    """Return the basis of a prediction, and where it extrapolates."""
+    law, generation = model.law, gpu_generation(step.device)
+    sentences = [
+        f"step time from a model fitted on measured training steps of MPT models ({', '.join(law.generations)})"
+    ]
+    magnitudes = log_magnitudes([step])[0]
+    for name, size, least, most in zip(MAGNITUDES, magnitudes, law.least, law.most, strict=True):
+        end = most if size > most else least
+        if size > most + 1e-9 or size < least - 1e-9:
+            side = "above the largest" if size > most else "below the smallest"
+            wider = "; the interval is wider for it" if abs(size - end) > VALIDATED_LOG_DISTANCE else ""
+            sentences.append(
+                f"extrapolating: {name} ({math.exp(size):.4g}), {math.exp(abs(size - end)):.3g} times {side} in the "
+                f"training data ({math.exp(end):.4g}){wider}"
             )
-    if gpu_generation(step.device) not in model.law.generations:
-        found.append(
-            f"no step on {gpu_generation(step.device)} was learned from: {step.device.name} is told from its figures, "
-            "and the interval is wider"
+    if generation not in law.generations:
+        sentences.append(
+            f"extrapolating: no step on {generation} is in the training data; {step.device.name} is predicted from its "
+            "specifications, with a wider interval"
         )
     if step.nodes > 1 and network_bytes_per_s(step.interconnect) is None:
-        found.append(
+        sentences.append(
             f"{step.gpus} GPUs are taken to be {step.nodes} nodes on a network of 100 Gb/s each, as none was named"
         )
     if not step.usual:
-        found.append("the blocks' sizes are not those of the models that were measured, so that the interval is wider")
-    return tuple(found)
+        sentences.append("the block sizes differ from those of the measured models: the interval is wider for it")
+    return tuple(sentences)

@@ -1,4 +1,4 @@
-"""What is known of a quantity before it is measured, as a distribution: from an interval, or from a sample."""
+"""Distributions of a quantity that is not measured yet, from an interval, or given that it exceeds some value."""
 
 import math
 from functools import lru_cache
@@ -10,43 +10,43 @@ from leadline.core.estimate import Interval
 
 _NORMAL = NormalDist()
 _WIDEST = 8.0
-"""Spread of a logarithm beyond which nothing is known anyway; above it the exponentials would overflow."""
+"""Largest spread of a logarithm: above it the exponentials would overflow."""
 
 
 class Distribution(Protocol):
-    """A quantity X above zero."""
+    """The distribution of a quantity X above zero."""
 
     @property
     def median(self) -> float: ...  # noqa: D102 - a field
 
     def quantile(self, probability: float) -> float:
-        """Return a value that X stays at or below with at least ``probability`` (between 0 and 1)."""
+        """Return a value that X stays at or below with at least this probability."""
 
     def above(self, value: float) -> float:
         """Return the probability of X > ``value``."""
 
     def mean_below(self, value: float) -> float:
-        """Return E[X; X ≤ ``value``], the part of the mean that comes from values up to this one."""
+        """Return E[X; X ≤ ``value``], the contribution of values up to this one to the mean."""
 
 
 class HalfLogNormals:
-    """Two halves of log-normal distributions that meet at their common median, the point of an interval."""
+    """Two log-normal halves that meet at their common median, the point of an interval."""
 
     def __init__(self, median: float, spread_below: float, spread_above: float) -> None:
         self._median, self._below, self._above = median, min(spread_below, _WIDEST), min(spread_above, _WIDEST)
 
     @classmethod
     def of(cls, interval: Interval) -> "HalfLogNormals":
-        """Read an interval so that its ends are the quantiles that its level says."""
+        """Return the distribution whose quantiles at the interval's level are its ends."""
         return cls(interval.point, *log_spreads(interval))
 
     @property
     def median(self) -> float:
-        """The value that X exceeds as often as not."""
+        """The median of X."""
         return self._median
 
     def quantile(self, probability: float) -> float:
-        """Return the value below which X stays with ``probability``."""
+        """Return the value that X stays below with this probability."""
         spread = self._above if probability >= 0.5 else self._below
         return self.median * math.exp(spread * _z(probability))
 
@@ -55,7 +55,7 @@ class HalfLogNormals:
         return _phi(-self._z(value))
 
     def mean_below(self, value: float) -> float:
-        """Return E[X; X ≤ ``value``]: of a log-normal with spread s, median × exp(s²/2) × Φ(z - s)."""
+        """Return E[X; X ≤ ``value``]; for a log-normal of spread s it is median × exp(s²/2) × Φ(z - s)."""
         below = self.median * math.exp(self._below**2 / 2)
         if value < self.median:
             return below * _phi(self._z(value) - self._below)
@@ -71,10 +71,9 @@ class HalfLogNormals:
 
 
 def quantile(interval: Interval, probability: float) -> float:
-    """Return the value that the quantity stays below with ``probability``.
+    """Return the value that the quantity stays below with this probability.
 
-    The interval is read as two halves of a log-normal distribution whose median is the point, so that the quantile at
-    its own level's upper end is ``high``. An interval without width gives its point.
+    The interval is read as two log-normal halves whose median is its point. An interval without width gives its point.
 
     Raises:
         InvalidInput: ``probability`` is not between 0 and 1.
@@ -88,7 +87,7 @@ def quantile(interval: Interval, probability: float) -> float:
 
 
 def log_spreads(interval: Interval) -> tuple[float, float]:
-    """Return the standard deviations of ln(X ÷ point) below and above the point; 0 where the interval ends there."""
+    """Return the standard deviations of ln(X ÷ point) below and above the point; 0 for a side without width."""
     z = _z(0.5 + interval.level / 2)
     point = interval.point
     below = math.log(point / interval.low) / z if 0 < interval.low < point else 0.0
@@ -102,35 +101,38 @@ def _z(probability: float) -> float:
 
 
 def _phi(z: float) -> float:
-    """Return the standard normal distribution function."""
+    """Return the standard normal distribution function at z."""
     return 0.5 * math.erfc(-z / math.sqrt(2))
 
 
-DOUBT = 0.02
-"""Probability that a forecast is of another job altogether: other data, another number of epochs, a hang."""
+WRONG_FORECAST = 0.02
+"""Probability that a forecast is wrong altogether: other data, another number of epochs, a hang."""
 TAIL = 1.0
-"""Exponent of what is then known: of what has lasted t, half lasts as long again. So it was found of processes
-(Harchol-Balter & Downey, 1997); of 10,318 jobs of the MetaCentrum trace that were foretold by the mean of the user's
-last two, those that lasted 1.2 times as long as foretold have 0.96 (Hill's estimate), later ones less."""
+"""Exponent of the survival of such a job: half of those that lasted t last as long again.
+
+The same was measured of processes (Harchol-Balter & Downey, 1997). Of 10,318 jobs of the MetaCentrum trace, predicted
+by the mean of the user's last two, those that lasted 1.2 times the prediction have 0.96 (Hill's estimate), later ones
+less.
+"""
 _NOTHING = 1e-9
-"""Share of a forecast that tells nothing when it was outlived."""
+"""Share of a forecast whose survival carries no information."""
 _STEPS = 80
-"""Bisections of a logarithm; what is left of the widest bracket is far below rounding."""
+"""Bisections of a logarithm, enough to shrink the widest bracket far below rounding."""
 
 
 class ParetoDistribution:
-    """A quantity of which only ``least`` is known: P(X > x) = (least ÷ x) ** ``TAIL`` (Pareto)."""
+    """A quantity with a known lower bound only: P(X > x) = (least ÷ x) ** ``TAIL``."""
 
     def __init__(self, least: float) -> None:
         self._least = least
 
     @property
     def median(self) -> float:
-        """The value that X exceeds as often as not."""
+        """The median of X."""
         return self.quantile(0.5)
 
     def quantile(self, probability: float) -> float:
-        """Return the value below which X stays with ``probability``."""
+        """Return the value that X stays below with this probability."""
         return float(self._least * (1 - probability) ** (-1 / TAIL))
 
     def above(self, value: float) -> float:
@@ -143,75 +145,80 @@ class ParetoDistribution:
 
 
 class ContaminatedForecast:
-    """A forecast that is wrong altogether with probability ``DOUBT``: a mixture, as Tukey's contaminated normal.
+    """A forecast that is wrong with probability ``WRONG_FORECAST``: a mixture, as Tukey's contaminated normal.
 
-    Up to its median it is the forecast; beyond it, the part that is wrong is scale-free from there. Seen from the
-    start that hardly matters; of a job that outlived its forecast it is all that is left.
+    Up to its median it is the forecast. Above it, the wrong part is scale-free. That part hardly matters at the start
+    of a job, but it is all that remains of a job that outlived its forecast.
     """
 
     def __init__(self, interval: Interval) -> None:
-        self._known = HalfLogNormals.of(interval)
-        self._wrong = ParetoDistribution(self._known.median)
+        self._base = HalfLogNormals.of(interval)
+        self._wrong = ParetoDistribution(self._base.median)
 
     @property
     def median(self) -> float:
-        """The value that X exceeds as often as not."""
-        return self._known.median
+        """The median of X."""
+        return self._base.median
 
     def quantile(self, probability: float) -> float:
-        """Return the value below which X stays with ``probability``."""
+        """Return the value that X stays below with this probability."""
         if probability <= 0.5:
-            return self._known.quantile(probability)
+            return self._base.quantile(probability)
         return _bisect(self, 1 - probability, self.median)
 
     def above(self, value: float) -> float:
         """Return the probability of X > ``value``."""
         if value < self.median:
-            return self._known.above(value)
-        return (1 - DOUBT) * self._known.above(value) + DOUBT / 2 * self._wrong.above(value)
+            return self._base.above(value)
+        return (1 - WRONG_FORECAST) * self._base.above(value) + WRONG_FORECAST / 2 * self._wrong.above(value)
 
     def mean_below(self, value: float) -> float:
         """Return E[X; X ≤ ``value``]."""
         if value <= self.median:
-            return self._known.mean_below(value)
-        below = self._known.mean_below(self.median)
-        beyond = self._known.mean_below(value) - below
-        return below + (1 - DOUBT) * beyond + DOUBT / 2 * self._wrong.mean_below(value)
+            return self._base.mean_below(value)
+        below = self._base.mean_below(self.median)
+        beyond = self._base.mean_below(value) - below
+        return below + (1 - WRONG_FORECAST) * beyond + WRONG_FORECAST / 2 * self._wrong.mean_below(value)
 
 
 class ConditionalDistribution:
-    """Another quantity given that it is larger than ``past``: P(X > x | X > past) = P(X > x) ÷ P(X > past)."""
+    """A quantity given that it exceeds ``past``: P(X > x | X > past) = P(X > x) ÷ P(X > past)."""
 
-    def __init__(self, known: Distribution, past: float) -> None:
-        self._known, self._past = known, max(past, 0.0)
-        self._left = known.above(self._past)
+    def __init__(self, base: Distribution, past: float) -> None:
+        self._base, self._past = base, max(past, 0.0)
+        self._remaining = base.above(self._past)
 
     @property
     def median(self) -> float:
-        """The value that X exceeds as often as not."""
+        """The median of X."""
         return self.quantile(0.5)
 
     def quantile(self, probability: float) -> float:
-        """Return the value below which X stays with ``probability``."""
-        if self._left >= 1.0:
-            return self._known.quantile(probability)
+        """Return the value that X stays below with this probability."""
+        if self._remaining >= 1.0:
+            return self._base.quantile(probability)
         return _bisect(self, 1 - probability, self._past)
 
     def above(self, value: float) -> float:
         """Return the probability of X > ``value``."""
-        return self._known.above(value) / self._left if value > self._past else 1.0
+        return self._base.above(value) / self._remaining if value > self._past else 1.0
 
     def mean_below(self, value: float) -> float:
         """Return E[X; X ≤ ``value``]."""
         if value <= self._past:
             return 0.0
-        return (self._known.mean_below(value) - self._known.mean_below(self._past)) / self._left
+        return (self._base.mean_below(value) - self._base.mean_below(self._past)) / self._remaining
 
 
 def survival_distribution(interval: Interval | None, past: float) -> Distribution | None:
-    """Return what is known of a quantity that is larger than ``past`` (0: nothing is known of that).
+    """Return the distribution of a quantity that already exceeds ``past``.
 
-    ``interval`` is the forecast of the quantity, or ``None`` where there is none: then only ``past`` tells.
+    Args:
+        interval: forecast of the quantity, if any.
+        past: value that it exceeds, 0 for none.
+
+    Returns:
+        ``None`` where there is neither a forecast nor a past.
     """
     if interval is None or interval.point <= 0:
         return ParetoDistribution(past) if past > 0 else None
@@ -227,12 +234,12 @@ def _surviving(interval: Interval, past: float) -> Distribution:
     )
 
 
-def _bisect(known: Distribution, above: float, least: float) -> float:
-    """Return the value that is exceeded with probability ``above``; it is at least ``least`` (> 0)."""
+def _bisect(base: Distribution, above: float, least: float) -> float:
+    """Return the value exceeded with probability ``above``, which is at least ``least`` (> 0)."""
     low, high = math.log(least), math.log(least) + 1.0
-    while known.above(math.exp(high)) > above:
+    while base.above(math.exp(high)) > above:
         low, high = high, high + 2 * (high - low)
     for _ in range(_STEPS):
         middle = (low + high) / 2
-        low, high = (middle, high) if known.above(math.exp(middle)) > above else (low, middle)
+        low, high = (middle, high) if base.above(math.exp(middle)) > above else (low, middle)
     return math.exp(high)

@@ -1,9 +1,9 @@
-"""Tell when predictions have become worse than they were: a conformal test martingale on the errors of finished runs.
+"""Detect that predictions have become worse: a conformal test martingale on the errors of finished runs.
 
-While nothing changes, the errors ln(measured ÷ predicted) of runs are exchangeable, so that the rank of each among
-those before it is uniform whatever their distribution. Bets against that (Vovk, Gammerman & Shafer, *Algorithmic
-Learning in a Random World*, 2022, chapter 8) multiply a stake that grows past 1 ÷ alpha with probability alpha at most,
-ever: Ville's inequality, and no threshold is tuned. The stake is spread over all runs at which a change may begin.
+While nothing changes, the errors ln(measured ÷ predicted) of runs are exchangeable. Then the rank of each error among
+those before it is uniform, whatever their distribution. Bets against this (Vovk, Gammerman & Shafer, *Algorithmic
+Learning in a Random World*, 2022, chapter 8) multiply a stake. It ever exceeds 1 ÷ alpha with probability alpha at most
+(Ville's inequality), so no threshold is tuned. The stake is spread over all runs at which a change may begin.
 """
 
 import math
@@ -17,33 +17,34 @@ from statistics import NormalDist, fmean, median
 from leadline.core.estimate import Interval
 
 ALPHA = 0.01
-"""Probability of ever raising a false alarm over one stream, however long."""
+"""Probability of a false alarm over one whole stream, however long."""
 SHIFTS = (0.5, 1.0, 2.0, 3.0)
-"""Changes that are bet on, in standard deviations of the errors: small ones take more runs to tell."""
+"""Changes to bet on, in standard deviations of the errors: small ones take more runs to detect."""
 LEAST_WIDTH = 1e-3
-"""Logarithmic half-width below which a predicted interval is not believed."""
+"""Smallest logarithmic half-width of a predicted interval that is believed."""
 LEAST_PART = 4
-"""So many runs at least make a part of a stream by themselves."""
+"""Least number of runs in a part of a stream."""
 MOST_TRIED = 500
+"""Change points that are tried at most; the search takes quadratic time."""
 _NORMAL = NormalDist()
 _EDGE = 1e-12
 _MOST = 600.0
 
 
 class DriftKind(StrEnum):
-    """What runs do now in terms of their prediction."""
+    """Kind of change of measured ÷ predicted."""
 
     MORE = "more"
-    """They take more than they used to."""
+    """Runs take more than before."""
     LESS = "less"
-    """They take less than they used to."""
+    """Runs take less than before."""
     WIDER = "wider"
-    """They differ more from what is predicted, both ways."""
+    """Runs differ more from their predictions, both ways."""
 
 
 @dataclass(frozen=True, slots=True)
 class PredictionOutcome:
-    """What was predicted of a run and what was measured; of a ``censored`` run that is a lower bound."""
+    """The prediction and the measurement of a run; the latter is a lower bound if ``censored``."""
 
     predicted: Interval
     measured: float
@@ -56,20 +57,26 @@ class PredictionOutcome:
 
     @property
     def score(self) -> float:
-        """Return the error in standard deviations that the predicted interval claims, each side by its own half."""
-        error, told = self.log_error, self.predicted
-        end = told.high if error > 0 else told.low
-        half = abs(math.log(end / told.point)) if end > 0 else math.inf
-        return error * _NORMAL.inv_cdf((1 + told.level) / 2) / max(half, LEAST_WIDTH)
+        """Return the error in standard deviations of the predicted interval; each side has its own."""
+        error, predicted = self.log_error, self.predicted
+        end = predicted.high if error > 0 else predicted.low
+        half = abs(math.log(end / predicted.point)) if end > 0 else math.inf
+        return error * _NORMAL.inv_cdf((1 + predicted.level) / 2) / max(half, LEAST_WIDTH)
 
 
 @dataclass(frozen=True, slots=True)
 class Drift:
-    """What a stream of ``runs`` outcomes shows.
+    """The result of a test for drift.
 
-    ``evidence`` is the highest that the stake of 1 ever grew to, and ``detected`` whether it passed 1 ÷ alpha, after the
-    outcome number ``detected_at`` (from 0). The change then began at about the outcome ``since``, from which on runs took
-    ``ratio`` times what was predicted (the median; ``at_least`` that where more than half of them were cut off).
+    Attributes:
+        runs: number of outcomes.
+        alpha: probability of a false alarm.
+        evidence: the highest value of the stake, which starts at 1.
+        detected: the evidence exceeded 1 ÷ alpha.
+        since: number of the outcome, from 0, at which the change probably began.
+        detected_at: number of the outcome at which it was detected.
+        ratio: median of measured ÷ predicted since the change.
+        at_least: ``ratio`` is a lower bound, because more than half of the runs were cut off.
     """
 
     runs: int
@@ -83,23 +90,23 @@ class Drift:
     at_least: bool = False
 
     def sentence(self, quantity: str = "elapsed_s") -> str:
-        """Return what was found, for people."""
+        """Return the result as a sentence."""
         if not self.detected or self.since is None or self.detected_at is None or self.ratio is None:
             return f"no drift of {quantity} over {self.runs} runs (evidence {self.evidence:.3g} of {1 / self.alpha:g})"
         bound = "at least " if self.at_least else ""
-        what = {
+        change = {
             DriftKind.MORE: "more than before", DriftKind.LESS: "less than before", DriftKind.WIDER: "less predictable"
         }[self.change or DriftKind.MORE]  # fmt: skip
         return (
-            f"{quantity} drifted: since run {self.since + 1} of {self.runs} it is {what}, {bound}{self.ratio:.2f} "
-            f"times what is predicted in the median (noticed at run {self.detected_at + 1}; chance of a false alarm "
+            f"{quantity} drifted: since run {self.since + 1} of {self.runs} it is {change}, {bound}{self.ratio:.2f} "
+            f"times the prediction in the median (detected at run {self.detected_at + 1}; chance of a false alarm "
             f"{self.alpha:g})"
         )
 
 
 @dataclass(slots=True)
 class _Ranks:
-    """Past scores in order; of those cut off, ``ended`` knows nothing and ``all`` the lower bounds."""
+    """Past scores in order: ``ended`` without the censored ones, ``all`` with their lower bounds."""
 
     ended: list[float] = field(default_factory=list)
     all: list[float] = field(default_factory=list)
@@ -110,35 +117,35 @@ class _Ranks:
             insort(self.ended, score)
 
     def of(self, score: float, tie: float, *, censored: bool) -> tuple[float, float]:
-        """Return the least and the greatest that the rank may be, (0, 1); of a censored score those of its bound.
+        """Return the least and the greatest possible rank in (0, 1); of a censored score, those of its bound.
 
-        Past runs that were cut off count as endless for the first, as just cut off for the second.
+        Past censored runs count as endless for the first, and as ending at their bound for the second.
         """
         n = len(self.all) + 1
-        found = []
+        ranks = []
         for past in (self.ended, self.all):
             less = bisect_left(past, score)
             equal = bisect_right(past, score) - less + 1
-            found.append((less if censored else less + tie * equal) / n)
-        return found[0], found[1]
+            ranks.append((less if censored else less + tie * equal) / n)
+        return ranks[0], ranks[1]
 
 
 @dataclass(slots=True)
 class _Bet:
-    """A stake on a shift of the errors, begun anew at every run with a share of 1 ÷ (k (k + 1)) each."""
+    """A stake on a shift of the errors; a share of 1 ÷ (k (k + 1)) of it begins at run k."""
 
     change: DriftKind
     shift: float
     log_stake: float = -math.inf
 
     def play(self, number: int, factor: float) -> float:
-        """Take the payment for the outcome ``number`` (from 0), and return the stake."""
+        """Multiply the stake by the payment for an outcome, numbered from 0, and return it."""
         log_new, log_factor = -math.log((number + 1) * (number + 2)), math.log(factor)
         self.log_stake = _log_sum(self.log_stake, log_new) + log_factor
         return math.exp(min(self.log_stake, _MOST))
 
     def factor(self, low: float, high: float, *, censored: bool) -> float:
-        """Return the payment, of mean 1 or less for a uniform rank that lies in [low, high] or, censored, above."""
+        """Return the payment; its mean is at most 1 for a uniform rank in [low, high], or above it if censored."""
         more = _payment(low, self.shift, censored=censored)
         less = _payment(high, -self.shift, censored=censored)
         return {DriftKind.MORE: more, DriftKind.LESS: less, DriftKind.WIDER: (more + less) / 2}[self.change]
@@ -151,68 +158,74 @@ def find_drift(
     alpha: float = ALPHA,
     seed: int = 0,
 ) -> Drift:
-    """Return whether errors changed along ``outcomes``, oldest first; false alarms have probability ``alpha`` at most.
+    """Test whether the errors changed along ``outcomes``, oldest first.
 
-    ``reference`` are earlier outcomes of the same predictor, held to be unchanged; without them the stream is compared
-    with its own beginning. A censored outcome pays what its unknown end would pay in the mean, and counts among the
-    past as whatever hinders an alarm, so that the bound holds with them.
+    A censored outcome pays the mean of what its unknown end would pay. Among the past it counts as whatever hinders an
+    alarm, so the bound on false alarms holds with censored outcomes too.
 
-    Simulated: of 800 streams of 200 errors (normal, skewed, heavy-tailed, of few values; whole or cut off) 1.5 %
-    raised an alarm at an ``alpha`` of 5 %. After 50 unchanged runs a shift of 20 % is found, in the median, after 9
-    runs where the errors have a standard deviation of 5 %, after 18 at 10 % and after 73 at 20 %.
+    Simulated: of 800 streams of 200 errors (normal, skewed, heavy-tailed, of few values; with and without censoring),
+    1.5 % raised an alarm at an ``alpha`` of 5 %. After 50 unchanged runs, a shift of 20 % is detected after a median of
+    9 runs where the errors have a standard deviation of 5 %, after 18 at 10 % and after 73 at 20 %.
+
+    Args:
+        outcomes: of one predictor.
+        reference: earlier outcomes of the same predictor, taken as unchanged. Without them the stream is compared with
+            its own beginning.
+        alpha: probability of a false alarm.
+        seed: breaks ties.
 
     Raises:
-        ValueError: ``alpha`` is not in (0, 1), or a figure is not above zero.
+        ValueError: ``alpha`` is not in (0, 1), or a value is not above zero.
     """
     if not 0 < alpha < 1:
-        raise ValueError(f"a probability of false alarms lies between 0 and 1: {alpha} does not")
+        raise ValueError(f"a probability of false alarms must be between 0 and 1, not {alpha}")
     random, ranks = Random(seed), _Ranks()  # noqa: S311 - to part ties, not to keep secrets
-    for one in reference:
-        ranks.add(one.score, censored=one.censored)
+    for outcome in reference:
+        ranks.add(outcome.score, censored=outcome.censored)
     bets = [_Bet(change, shift) for change in DriftKind for shift in SHIFTS]
-    evidence, noticed, change = 1.0, None, None
-    for number, one in enumerate(outcomes):
-        low, high = ranks.of(one.score, random.random(), censored=one.censored)
-        ranks.add(one.score, censored=one.censored)
+    evidence, detected_at, change = 1.0, None, None
+    for number, outcome in enumerate(outcomes):
+        low, high = ranks.of(outcome.score, random.random(), censored=outcome.censored)
+        ranks.add(outcome.score, censored=outcome.censored)
         stake = 1 / (number + 2)  # on changes that have not begun yet
         for bet in bets:
-            stake += bet.play(number, bet.factor(low, high, censored=one.censored)) / len(bets)
+            stake += bet.play(number, bet.factor(low, high, censored=outcome.censored)) / len(bets)
         evidence = max(evidence, stake)
-        if noticed is None and stake >= 1 / alpha:
-            noticed, change = number, max(bets, key=lambda bet: bet.log_stake).change
-    if noticed is None:
+        if detected_at is None and stake >= 1 / alpha:
+            detected_at, change = number, max(bets, key=lambda bet: bet.log_stake).change
+    if detected_at is None:
         return Drift(len(outcomes), alpha, evidence, detected=False)
-    since = change_point([one.score for one in outcomes])
+    since = change_point([outcome.score for outcome in outcomes])
     ratio, at_least = median_ratio(outcomes[since:])
-    return Drift(len(outcomes), alpha, evidence, True, change, since, noticed, ratio, at_least)  # noqa: FBT003
+    return Drift(len(outcomes), alpha, evidence, True, change, since, detected_at, ratio, at_least)  # noqa: FBT003
 
 
 def change_point(scores: Sequence[float]) -> int:
-    """Return from which score on they are likeliest to be others; 0 where two parts are no likelier than one.
+    """Return the place at which the scores most likely change; 0 where no change is likelier than one.
 
-    Each part has a Laplace distribution of its own, and a second one must pay for its three figures (Schwarz's
-    criterion). Of very many scores only every so-many-th is tried as the first.
+    Both parts have Laplace distributions. The second part must pay for its three parameters (Schwarz's criterion). Of
+    very many scores, only some are tried as the first of the second part.
     """
     n = len(scores)
-    best, found = _unlikelihood(scores), 0
+    best, place = _unlikelihood(scores), 0
     for at in range(LEAST_PART, n - LEAST_PART + 1, max(1, n // MOST_TRIED)):
         cost = _unlikelihood(scores[:at]) + _unlikelihood(scores[at:]) + 1.5 * math.log(n)
         if cost < best:
-            best, found = cost, at
-    return found
+            best, place = cost, at
+    return place
 
 
 def median_ratio(outcomes: Sequence[PredictionOutcome]) -> tuple[float, bool]:
-    """Return the median of measured ÷ predicted, and whether it is a lower bound; runs cut off count as endless."""
-    ended = sorted(one.log_error for one in outcomes if not one.censored)
+    """Return the median of measured ÷ predicted, and True for a lower bound; censored runs count as endless."""
+    ended = sorted(outcome.log_error for outcome in outcomes if not outcome.censored)
     middle = (len(outcomes) - 1) // 2
     if middle < len(ended):
         return math.exp(ended[middle]), False
-    return math.exp(max(one.log_error for one in outcomes)), True
+    return math.exp(max(outcome.log_error for outcome in outcomes)), True
 
 
 def _payment(rank: float, shift: float, *, censored: bool) -> float:
-    """Return the likelihood ratio of a normal shift at a uniform rank; its mean above the rank where censored."""
+    """Return the likelihood ratio of a normal shift at a uniform rank, or its mean above a censored rank."""
     if censored and rank <= 0:
         return 1.0
     at = _NORMAL.inv_cdf(min(max(rank, _EDGE), 1 - _EDGE))
@@ -222,9 +235,9 @@ def _payment(rank: float, shift: float, *, censored: bool) -> float:
 
 
 def _unlikelihood(scores: Sequence[float]) -> float:
-    """Return minus the logarithm of the likelihood of Laplace-distributed scores, but for what is the same for all."""
+    """Return the negative log-likelihood of Laplace-distributed scores, without constant terms."""
     middle = median(scores)
-    return len(scores) * math.log(max(fmean(abs(one - middle) for one in scores), LEAST_WIDTH))
+    return len(scores) * math.log(max(fmean(abs(score - middle) for score in scores), LEAST_WIDTH))
 
 
 def _log_sum(first: float, second: float) -> float:

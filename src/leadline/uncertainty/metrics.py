@@ -1,7 +1,7 @@
-"""How far predictions, intervals and requests are from what was measured.
+"""Error metrics, selection policies built on them, and a paired comparison of two predictors.
 
-``measured`` is above zero and as long as what stands beside it; every function raises ``ValueError`` where it is not,
-or where there is nothing to score.
+The metrics take measured values above zero and as many predictions. They raise ``ValueError`` for other values, and
+where there is nothing to score.
 """
 
 import math
@@ -16,7 +16,7 @@ from leadline.core.errors import UnknownName
 
 
 def mae(measured: Sequence[float], predicted: Sequence[float]) -> float:
-    """Return the mean absolute error, in the unit of what was measured."""
+    """Return the mean absolute error, in the unit of the measurement."""
     return _mean([abs(p - y) for y, p in _pairs(measured, predicted)])
 
 
@@ -41,12 +41,12 @@ def ov_mape(measured: Sequence[float], predicted: Sequence[float]) -> float:
 
 
 def over_request(measured: Sequence[float], requested: Sequence[float]) -> float:
-    """Return the median of requested ÷ measured: 1.25 asks for a quarter more than is needed."""
+    """Return the median of requested ÷ measured: 1.25 requests a quarter more than needed."""
     return statistics.median(r / y for y, r in _pairs(measured, requested))
 
 
 def pinball(measured: Sequence[float], predicted: Sequence[float], quantile: float) -> float:
-    """Return the mean pinball loss, in the unit of what was measured; the true ``quantile`` (0 to 1) minimises it."""
+    """Return the mean pinball loss, in the unit of the measurement; the true ``quantile`` minimises it."""
     return _mean([max(quantile * (y - p), (quantile - 1) * (y - p)) for y, p in _pairs(measured, predicted)])
 
 
@@ -58,15 +58,15 @@ def coverage(measured: Sequence[float], low: Sequence[float], high: Sequence[flo
 def best_constant(measured: Sequence[float], predicted: Sequence[float]) -> float:
     """Return the factor on ``predicted`` (positive) that minimises the MAPE.
 
-    The error is a sum of absolute values that is linear between its kinks, so the best factor is one of them:
-    the median of measured ÷ predicted, weighted by predicted ÷ measured.
+    The error is a sum of absolute values, linear between its kinks. So the best factor is one of the kinks: the median
+    of measured ÷ predicted, weighted by predicted ÷ measured.
     """
     ratios = sorted((y / p, p / y) for y, p in zip(measured, predicted, strict=True))
     half = sum(weight for _, weight in ratios) / 2
-    seen = 0.0
+    cumulative = 0.0
     for ratio, weight in ratios:
-        seen += weight
-        if seen >= half:
+        cumulative += weight
+        if cumulative >= half:
             return ratio
     raise ValueError("no points")
 
@@ -96,29 +96,29 @@ def _mean(values: Sequence[float], *, none: float | None = None) -> float:
 
 
 Key = Callable[[Sequence[float], Sequence[float]], tuple[float, ...]]
-"""(measured, predicted) → what is compared, in order; less is better."""
+"""Function of measured and predicted values to the scores that a policy compares in order; less is better."""
 
 PINBALL_QUANTILE = 0.9
-"""Of the pinball policy: nine short predictions cost as much as one that is as far too long."""
+"""Pinball policy: under-prediction costs nine times as much as over-prediction by the same amount."""
 WASTE = 0.2
-"""Of the cost policy: what a second asked for and not used costs, where a second of running costs 1."""
+"""Cost policy: price of a second requested and not used, relative to a second of running."""
 GROWTH = 1.5
-"""Of the cost policy: what a killed run asks for next, times what it asked for before."""
+"""Cost policy: factor by which a killed run increases its next request."""
 REQUEUE = 0.25
-"""Of the cost policy: what each kill costs besides, in shares of the run: another wait in the queue."""
+"""Cost policy: price of another wait in the queue after each kill, as a share of the run."""
 MOST_RERUNS = 40
 
 
 def choose_model(policy: str, measured: Sequence[float], predictions: Mapping[str, Sequence[float]]) -> str:
-    """Return the name of the model that ``policy`` keeps; of equals the first.
+    """Return the name of the model that a policy chooses; the first of equals.
 
     Args:
         policy: a key of ``POLICIES``, or ``wtm-published``.
-        measured: of the validation runs, above zero.
-        predictions: model → what it predicted for the same runs; at least one.
+        measured: values of the validation runs, above zero.
+        predictions: model to its predictions of the same runs; at least one model.
 
     Raises:
-        UnknownName: there is no such policy.
+        UnknownName: no such policy.
     """
     if policy == "wtm-published":
         return wtm_published(measured, predictions)
@@ -128,20 +128,20 @@ def choose_model(policy: str, measured: Sequence[float], predictions: Mapping[st
 
 
 def wtm(measured: Sequence[float], predicted: Sequence[float]) -> tuple[float, float]:
-    """Return HARP's walltime metric: the share under-predicted, then the error of the rest (UPP, OV_MAPE)."""
+    """Return HARP's walltime metric: the under-predicted share, then the error of the others (UPP, OV_MAPE)."""
     return underprediction(measured, predicted), ov_mape(measured, predicted)
 
 
 def wtm_published(measured: Sequence[float], predictions: Mapping[str, Sequence[float]]) -> str:
-    """Return the model that HARP 1.0 picks, which is not the one that its walltime metric describes.
+    """Return the model that HARP 1.0 chooses, which differs from its published walltime metric.
 
-    Where several models share the least UPP, the release takes the least OV_MAPE of *all* models, so a model that
+    Where several models share the least UPP, the release takes the least OV_MAPE of *all* models. So a model that
     under-predicts everything (OV_MAPE 0) wins the tie.
     """
     scores = {name: wtm(measured, predicted) for name, predicted in predictions.items()}
     least = min(upp for upp, _ in scores.values())
-    first = [name for name, (upp, _) in scores.items() if upp == least]
-    return first[0] if len(first) == 1 else min(scores, key=lambda name: scores[name][1])
+    tied = [name for name, (upp, _) in scores.items() if upp == least]
+    return tied[0] if len(tied) == 1 else min(scores, key=lambda name: scores[name][1])
 
 
 def expected_cost(
@@ -152,35 +152,35 @@ def expected_cost(
     growth: float = GROWTH,
     requeue: float = REQUEUE,
 ) -> float:
-    """Return the mean cost of asking for ``requested`` beyond that of the run itself, in shares of what was measured.
+    """Return the mean cost of requesting ``requested`` on top of the run itself, as a share of the measured time.
 
-    What is asked for and not used costs ``waste`` of its length. A run that is killed has cost all it asked for and
-    ``requeue`` of its length, and is run again with ``growth`` times as much until that is enough.
+    A request that is not used costs ``waste`` of its length. A killed run costs its whole request and ``requeue`` of
+    its own length, and runs again with ``growth`` times the request until that suffices.
 
     Raises:
-        ValueError: as the metrics do, or ``growth`` is not above 1.
+        ValueError: as for the metrics, or ``growth`` is not above 1.
     """
     if growth <= 1:
-        raise ValueError(f"a rerun must ask for more than before: growth is {growth}")
-    mae(measured, requested)  # the same demands on what is scored
+        raise ValueError(f"a rerun must request more than before: growth is {growth}")
+    _check(measured, requested)
     costs = [_cost(y, r, growth, waste, requeue) for y, r in zip(measured, requested, strict=True)]
     return sum(costs) / len(costs)
 
 
-def _kills(needed: float, asked: float, growth: float) -> int:
-    """Return how often a run is killed before what it asks for is enough."""
-    if asked >= needed:
+def _kills(needed: float, requested: float, growth: float) -> int:
+    if requested >= needed:
         return 0
-    if asked <= needed * growth**-MOST_RERUNS:
+    if requested <= needed * growth**-MOST_RERUNS:
         return MOST_RERUNS
-    return math.ceil(math.log(needed / asked) / math.log(growth) - 1e-12)
+    return math.ceil(math.log(needed / requested) / math.log(growth) - 1e-12)
 
 
-def _cost(needed: float, asked: float, growth: float, waste: float, requeue: float) -> float:
-    kills = _kills(needed, asked, growth)
-    asked = max(asked, needed * growth**-MOST_RERUNS)
-    lost = asked * (growth**kills - 1) / (growth - 1)
-    return (lost + waste * max(asked * growth**kills - needed, 0.0)) / needed + requeue * kills
+def _cost(needed: float, requested: float, growth: float, waste: float, requeue: float) -> float:
+    kills = _kills(needed, requested, growth)
+    # A request of nearly nothing would be killed without end.
+    requested = max(requested, needed * growth**-MOST_RERUNS)
+    lost = requested * (growth**kills - 1) / (growth - 1)
+    return (lost + waste * max(requested * growth**kills - needed, 0.0)) / needed + requeue * kills
 
 
 POLICIES: dict[str, Key] = {
@@ -190,20 +190,19 @@ POLICIES: dict[str, Key] = {
     "pinball": lambda measured, predicted: (pinball(measured, predicted, PINBALL_QUANTILE),),
     "cost": lambda measured, predicted: (expected_cost(measured, predicted),),
 }
-"""Policy → its key. ``mae`` and ``wtm`` are HARP's; ``mape`` counts short and long runs alike."""
+"""Selection policies; ``mae`` and ``wtm`` are HARP's, and ``mape`` counts short and long runs alike."""
 
 
 EXACT = 14
-"""Runs up to which every assignment of signs is counted; of more, FLIPS are drawn."""
+"""Runs up to which all assignments of signs are counted; for more, ``FLIPS`` are drawn."""
 FLIPS = 1999
 
 
 @dataclass(frozen=True, slots=True)
 class PairedComparison:
-    """Mean absolute log errors of the predictor ``before`` and of the one ``after``, on the same ``runs``.
+    """Mean absolute log errors of two predictors on the same runs.
 
-    ``p_value`` is the probability of so large a gain were the two equally good: that it is chance which of the two is
-    better on a run (Fisher's permutation test, one-sided).
+    ``p_value`` is the probability of so large a gain if both were equally good (Fisher's permutation test, one-sided).
     """
 
     runs: int
@@ -212,25 +211,29 @@ class PairedComparison:
     p_value: float
 
     def better(self, risk: float) -> bool:
-        """Whether the second is better, at a probability of ``risk`` at most that it is not."""
+        """Return whether the second predictor is better, with probability ``risk`` at most that it is not."""
         return self.after < self.before and self.p_value <= risk
 
 
 def compare_errors(
     before: Sequence[float], after: Sequence[float], *, tried: int = 1, seed: int = 0
 ) -> PairedComparison:
-    """Compare the errors ln(measured ÷ predicted) of two predictors on the same n runs.
+    """Compare the log errors of two predictors on the same runs by a paired sign-flip test.
 
-    ``tried`` is how many predictors the second was chosen from by these very errors; it multiplies the probability
-    (Bonferroni).
+    Args:
+        before: errors ln(measured ÷ predicted) of the first.
+        after: errors of the second.
+        tried: number of predictors among which these errors chose the second. It multiplies the p-value (Bonferroni).
+        seed: of the drawn signs.
 
     Raises:
-        ValueError: there is no run, or the two are not of the same runs.
+        ValueError: there is no run, or the two have different numbers of runs.
     """
     if not before or len(before) != len(after):
         raise ValueError(f"{len(before)} and {len(after)} errors are not those of the same runs")
-    gains = [abs(one) - abs(other) for one, other in zip(before, after, strict=True)]
+    gains = [abs(first) - abs(second) for first, second in zip(before, after, strict=True)]
     total = sum(gains)
+    # Sums of equal gains in another order may differ by rounding.
     close = 1e-12 * sum(map(abs, gains))
     if len(gains) <= EXACT:
         flips = product((1, -1), repeat=len(gains))

@@ -1,7 +1,7 @@
-"""Intervals from how far extrapolations that were tried were off, in terms of the estimator's own doubt.
+"""Intervals from the errors of earlier extrapolations, relative to the estimator's own spread.
 
-A score is |ln(measured ÷ predicted)| ÷ doubt. It has no sign: whether an extrapolation is too high or too low depends
-on where it starts, so that the side on which one was off says nothing of another's.
+A score is |ln(measured ÷ predicted)| ÷ spread. It has no sign: the side on which one extrapolation was off depends on
+where it started, and says nothing about another one.
 """
 
 from collections.abc import Sequence
@@ -14,10 +14,10 @@ import numpy.typing as npt
 
 Array = npt.NDArray[np.float64]
 
-LEAST_DOUBT = 1e-6
-"""A doubt below this counts as this: an estimator that claims to know exactly is not believed."""
-BEYOND_SEEN = 1.5
-"""Where too few scores were made for a level, the largest counts so many times."""
+LEAST_SPREAD = 1e-6
+"""Smallest spread that is believed: no estimator is exact."""
+BEYOND_LARGEST = 1.5
+"""Factor on the largest score, used where the scores are too few for a level."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,12 +29,15 @@ class NormalizedScores:
 
     @classmethod
     def of(
-        cls, log_error: npt.ArrayLike, doubt: npt.ArrayLike, unit: Sequence[str] | None = None
+        cls, log_error: npt.ArrayLike, spread: npt.ArrayLike, unit: Sequence[str] | None = None
     ) -> "NormalizedScores":
-        """Return the scores of m errors, ln(measured ÷ predicted), that the estimator doubted by so much.
+        """Return the scores of m errors.
 
-        ``unit`` names errors that go wrong together (those of one curve): each unit weighs as much as any other,
-        however many errors it has. What is asked later is of the same units, so that each error counts as one run.
+        Args:
+            log_error: ln(measured ÷ predicted).
+            spread: the estimator's standard deviation of the logarithm.
+            unit: names errors that occur together, such as those of one curve. All units weigh the same, whatever their
+                number of errors. Later questions are about the same units, so each error still counts as one run.
 
         Raises:
             ValueError: there is no error, or one is not finite.
@@ -47,40 +50,41 @@ class NormalizedScores:
             return_inverse=True,
             return_counts=True,
         )
-        scores = errors / np.maximum(np.asarray(doubt, float), LEAST_DOUBT)
+        scores = errors / np.maximum(np.asarray(spread, float), LEAST_SPREAD)
         order = np.argsort(scores)
         weights = len(errors) / len(counts) / counts[place]
         return cls(scores[order], weights[order])
 
     def factor(self, level: float) -> float:
-        """Return by how many doubts an error is exceeded with probability 1 − ``level`` at most.
+        """Return the number of spreads that an error exceeds with probability 1 − ``level`` at most.
 
-        Of m scores it is the conformal quantile of rank level·(m + 1) (Vovk et al. 2005); beyond all scores where that
-        rank is above m.
+        This is the conformal quantile of rank level·(m + 1) (Vovk et al. 2005). Where that rank exceeds m, it is
+        ``BEYOND_LARGEST`` times the largest score.
         """
         rank = level * (len(self.scores) + 1)
         if rank > len(self.scores) + 1e-9:
-            return BEYOND_SEEN * float(self.scores[-1])
+            return BEYOND_LARGEST * float(self.scores[-1])
         return float(self.scores[min(int(np.searchsorted(np.cumsum(self.weights), rank - 1e-9)), len(self.scores) - 1)])
 
     def interval(
-        self, point: npt.ArrayLike, doubt: npt.ArrayLike, level: float, believed: npt.ArrayLike = 0.0
+        self, point: npt.ArrayLike, spread: npt.ArrayLike, level: float, untested: npt.ArrayLike = 0.0
     ) -> tuple[Array, Array]:
-        """Return the ends (n,) of central intervals of ``level`` (0 to 1) around points of so much doubt.
+        """Return the ends of central intervals around n points, each of shape (n,).
 
-        ``believed`` is the deviation of what no try can tell (a device of a new kind), taken as normal.
+        ``untested`` is the standard deviation that no held-out error can validate, as for a new kind of device. It is
+        taken as normal.
         """
         normal = NormalDist().inv_cdf((1 + level) / 2)
-        half = np.hypot(self.factor(level) * np.maximum(np.asarray(doubt, float), LEAST_DOUBT),
-                        normal * np.asarray(believed, float))  # fmt: skip
+        half = np.hypot(self.factor(level) * np.maximum(np.asarray(spread, float), LEAST_SPREAD),
+                        normal * np.asarray(untested, float))  # fmt: skip
         width, points = np.exp(half), np.asarray(point, float)
         return points / width, points * width
 
     def dump(self) -> dict[str, npt.NDArray[Any]]:
-        """Return the arrays by name."""
+        """Return the state as arrays by name."""
         return {"scores": self.scores, "weights": self.weights}
 
     @classmethod
     def load(cls, state: dict[str, npt.NDArray[Any]]) -> "NormalizedScores":
-        """Return what was dumped."""
+        """Restore the scores from their state."""
         return cls(np.asarray(state["scores"], float), np.asarray(state["weights"], float))

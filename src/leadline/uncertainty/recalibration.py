@@ -1,8 +1,8 @@
-"""Make foretold distributions hold: the levels at which what was measured lay before are those that are asked for now.
+"""Recalibrate predictive distributions: map nominal quantile levels to those observed on past data.
 
-The probability integral transform of a measurement is what its foretold distribution gave to values up to it. Were all
-distributions right, transforms would be uniform (Dawid 1984); where they are not, the quantile to ask for at level p
-is the p-quantile of the transforms that were seen (Kuleshov, Fenner and Ermon 2018; as a conformal interval:
+The probability integral transform of a measurement is its predicted distribution function at the measured value.
+Transforms are uniform where all predicted distributions are right (Dawid 1984). Otherwise the p-quantile of the
+observed transforms is the nominal level to use for level p (Kuleshov, Fenner and Ermon 2018; as a conformal interval:
 Chernozhukov, Wüthrich and Zhu 2021).
 """
 
@@ -24,38 +24,38 @@ class Recalibration:
 
     @classmethod
     def of(cls, transforms: npt.ArrayLike, weights: npt.ArrayLike | None = None) -> "Recalibration":
-        """Return what transforms of m measurements that the model did not see teach.
+        """Return the recalibration from the transforms of m held-out measurements.
 
         Raises:
-            ValueError: there is none, or one does not lie between 0 and 1.
+            ValueError: there is no transform, or one is not between 0 and 1.
         """
-        seen = np.asarray(transforms, float)
-        if not len(seen) or not ((seen >= 0) & (seen <= 1)).all():
+        values = np.asarray(transforms, float)
+        if not len(values) or not ((values >= 0) & (values <= 1)).all():
             raise ValueError("recalibration needs transforms between 0 and 1, and at least one")
-        counted = np.ones(len(seen)) if weights is None else np.asarray(weights, float)
-        order = np.argsort(seen, kind="stable")
-        return cls(seen[order], counted[order] * len(seen) / counted.sum())
+        counts = np.ones(len(values)) if weights is None else np.asarray(weights, float)
+        order = np.argsort(values, kind="stable")
+        return cls(values[order], counts[order] * len(values) / counts.sum())
 
     def upper(self, level: float) -> float:
-        """Return the level to ask for so that a new measurement lies at or below with probability ``level`` at least.
+        """Return the nominal level that a new measurement stays at or below with probability ``level`` at least.
 
-        It is the transform of rank level·(m + 1); 1 where that rank is above m.
+        This is the transform of rank level·(m + 1), or 1 where that rank exceeds m.
         """
         rank = level * (len(self.transforms) + 1)
         place = int(np.searchsorted(np.cumsum(self.weights), rank - 1e-9))
         return float(self.transforms[place]) if place < len(self.transforms) else 1.0
 
     def lower(self, level: float) -> float:
-        """Return the level to ask for so that a new measurement lies below with probability ``level`` at most."""
+        """Return the nominal level that a new measurement stays below with probability ``level`` at most."""
         rank = level * (len(self.transforms) + 1)
         place = int(np.searchsorted(np.cumsum(self.weights), rank + 1e-9)) - 1
         return float(self.transforms[place]) if place >= 0 else 0.0
 
     def dump(self) -> dict[str, npt.NDArray[Any]]:
-        """Return the arrays by name."""
+        """Return the state as arrays by name."""
         return {"transforms": self.transforms, "weights": self.weights}
 
     @classmethod
     def load(cls, state: dict[str, npt.NDArray[Any]]) -> "Recalibration":
-        """Return what was dumped."""
+        """Restore the recalibration from its state."""
         return cls(np.asarray(state["transforms"], float), np.asarray(state["weights"], float))
