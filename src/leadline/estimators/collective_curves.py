@@ -9,20 +9,20 @@ import numpy as np
 from leadline.estimators.parallelism.collectives import LINK_EFFICIENCY
 from leadline.estimators.ports import Array
 
+# Measured sizes that differ by less than this share of an octave become one point of the curve.
 BIN = 1 / 64
-"""Measured sizes that differ by less than this share of an octave become one point of the curve."""
+# The largest sizes of a curve, whose slope is carried beyond them.
 TOP_OCTAVES = 2.0
-"""The largest sizes of a curve, whose slope is carried beyond them."""
+# Difference of the logarithm of a size within which times are evened out, where they tell of other layouts.
 SMOOTH = 0.1
-"""Difference of the logarithm of a size within which times are evened out, where they tell of other layouts."""
+# Deviation of the logarithm of a time that is doubted at least: clocks tick in microseconds.
 LEAST_NOISE = 0.002
-"""Deviation of the logarithm of a time that is doubted at least: clocks tick in microseconds."""
+# Difference of the logarithm of a size within which single times scatter alike.
 NEARBY = math.log(2)
-"""Difference of the logarithm of a size within which single times scatter alike."""
+# How many times shorter a curve is made, to see how far off it would have been beyond.
 SHORTENED = (2.0, 4.0, 8.0)
-"""How many times shorter a curve is made, to see how far off it would have been beyond."""
+# Points that a shortened curve needs, to be tried.
 LEAST_POINTS = 8
-"""Points that a shortened curve needs, to be tried."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,8 +21,8 @@ from leadline.estimators.collective_curves import (
 from leadline.estimators.ports import Array, Predictions, State, floats, strings, text_array
 
 ALL_REDUCE, SEND = "all-reduce", "send"
+# Numbers of devices that must have been measured in a node before another number is answered.
 LEAST_COUNTS = 2
-"""Numbers of devices that must have been measured in a node before another number is answered."""
 
 
 @dataclass(frozen=True, slots=True)

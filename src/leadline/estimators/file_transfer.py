@@ -8,10 +8,10 @@ from statistics import geometric_mean
 from leadline.core.estimate import Interval
 from leadline.estimators.student_t import student_90
 
+# Sizes must differ by this factor before what a copy takes at least is told from what its bytes take.
 SPREAD = 4.0
-"""Sizes must differ by this factor before what a copy takes at least is told from what its bytes take."""
+# A copy this many times larger than every measured one is beyond what they tell.
 REACH = 10.0
-"""A copy this many times larger than every measured one is beyond what they tell."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,14 +12,14 @@ import numpy.typing as npt
 
 from leadline.estimators.ports import Array, State, floats
 
+# Lengths and amplitudes are found on at most so many rows …
 TUNED_ON = 250
-"""Lengths and amplitudes are found on at most so many rows …"""
+# … and at most so many stand for all rows in prediction.
 KEPT = 350
-"""… and at most so many stand for all rows in prediction."""
 ROUNDS = 40
 ROOT5 = math.sqrt(5)
+# Shares of the mean variance that are added to all where rounding has made a covariance indefinite.
 RESCUES = (0.0, 1e-10, 1e-8, 1e-6, 1e-4)
-"""Shares of the mean variance that are added to all where rounding has made a covariance indefinite."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,12 +24,12 @@ from leadline.estimators.memory.device import PERSISTENT_CATEGORIES, PeakMemory
 from leadline.estimators.step_time.selection import Domain
 
 THREAD_BYTES = 2 * KIB
+# How far bare contexts were from it.
 BARE_LOW, BARE_HIGH = 0.98, 1.05
-"""How far bare contexts were from it."""
+# Bytes of the kernels that a process has used: of one that was measured, of none, and of all that there are.
 KERNEL_BYTES = Interval(0.16 * GIB, 0.0, 362.0 * MIB)
-"""Bytes of the kernels that a process has used: of one that was measured, of none, and of all that there are."""
+# For GPUs of other makers, and those of which the catalog does not tell the threads; an assumption.
 UNKNOWN_CONTEXT = Interval(500.0 * MIB, 250.0 * MIB, 800.0 * MIB)
-"""For GPUs of other makers, and those of which the catalog does not tell the threads; an assumption."""
 
 
 def context_bytes(device: Device) -> Interval:
@@ -43,10 +43,10 @@ def context_bytes(device: Device) -> Interval:
 
 
 DOMAIN_FACTORS = {Domain.VISION: (0.967, 1.093), Domain.LANGUAGE: (0.892, 1.090)}
+# For models of another kind, of which nothing was measured.
 WIDEST_FACTORS = (min(low for low, _ in DOMAIN_FACTORS.values()), max(high for _, high in DOMAIN_FACTORS.values()))
-"""For models of another kind, of which nothing was measured."""
+# For a program that XLA has yet to compile, whatever it works on.
 UNCOMPILED_FACTORS = (0.75, 1.21)
-"""For a program that XLA has yet to compile, whatever it works on."""
 TRIED = {
     Domain.VISION: "505 measured trainings of segmenters and detectors",
     Domain.LANGUAGE: "47 measured fine-tunes of language models",

@@ -10,8 +10,8 @@ import numpy.typing as npt
 from leadline.core.runs import Sample, Value
 
 Array = npt.NDArray[np.float64]
+# A fitted estimator as named arrays without objects: numbers, and texts as `<U` arrays. Kept without pickle.
 State = dict[str, npt.NDArray[np.generic]]
-"""A fitted estimator as named arrays without objects: numbers, and texts as ``<U`` arrays. Kept without pickle."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,8 +108,8 @@ def integers(array: npt.NDArray[np.generic]) -> npt.NDArray[np.int64]:
     return array.astype(np.int64)
 
 
+# Stands behind a text that ends with a NUL, since arrays of texts fill up with NULs.
 END = "\x01"
-"""Stands behind a text that ends with a NUL, since arrays of texts fill up with NULs."""
 
 
 def text_array(values: Sequence[str]) -> npt.NDArray[np.generic]:

@@ -19,12 +19,12 @@ from leadline.core.jobs import JobState
 from leadline.core.queues import AccountedJob
 from leadline.core.units import DAY_S, HOUR_S
 
+# Starts over which a median wait is taken.
 RECENT = 20
-"""Starts over which a median wait is taken."""
+# Jobs ahead that are planned one by one; the work of the others is spread over all cores.
 MOST_PLANNED = 400
-"""Jobs ahead that are planned one by one; the work of the others is spread over all cores."""
+# What a job that asked for no walltime is planned with.
 UNLIMITED_S = 7.0 * DAY_S
-"""What a job that asked for no walltime is planned with."""
 UNKNOWN_VALUE = -1.0
 
 POOL_METRICS = (
@@ -161,8 +161,8 @@ def _whole(_: AccountedJob) -> float:
 
 Array = npt.NDArray[np.float64]
 
+# The share of a walltime that is taken to be used before any job ended, and how many ended jobs that weighs.
 PRIOR_SHARE, PRIOR_ENDED = 0.5, 5.0
-"""The share of a walltime that is taken to be used before any job ended, and how many ended jobs that weighs."""
 POOLS = ("site", "partition", "user")
 QUEUE_FEATURES = (
     "walltime_s", "gpus", "share_of_site", "share_of_partition", "hour", "weekday",

@@ -6,8 +6,8 @@ from typing import Generic, TypeVar
 Asked = TypeVar("Asked")
 Made = TypeVar("Made")
 
+# How many are remembered: of lists of ops a step, an evaluation pass, the ops of an update, and one more.
 KEPT = 4
-"""How many are remembered: of lists of ops a step, an evaluation pass, the ops of an update, and one more."""
 
 
 class RecentCache(Generic[Asked, Made]):

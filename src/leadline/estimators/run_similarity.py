@@ -54,8 +54,8 @@ class CovariancePart:
     slope: str = ""
 
 
+# Size → the difference of its logarithm at which two runs are no longer alike.
 LENGTHS = {"devices": 1.0, "per_node": 0.5, "batch_each": 0.7}
-"""Size → the difference of its logarithm at which two runs are no longer alike."""
 
 PARTS = (
     CovariancePart("workload", 9.0, ("workload",)),
@@ -81,6 +81,7 @@ PARTS = (
     CovariancePart("workload, system", 0.01, ("workload", "system"), ("devices",)),
     CovariancePart("system", 0.005, ("system",)),
 )
+# Software gets faster, ever more slowly, after a workload or a device first appears: a slope in ln(1 + age).
 AGEING = (
     CovariancePart("age of workload", 0.01, slope="workload_age"),
     CovariancePart("age of device", 0.01, slope="device_age"),
@@ -88,10 +89,9 @@ AGEING = (
     CovariancePart("device, its age", 0.005, ("device",), slope="device_age"),
     CovariancePart("workload, device, age", 0.005, ("workload", "device"), slope="both_age"),
 )
-"""Software gets faster, ever more slowly, after a workload or a device first appears: a slope in ln(1 + age)."""
+# Or its speed wanders: what was seen last is the best forecast (a Wiener process).
 WALKING = (CovariancePart("workload, walk", 0.003, ("workload",), slope="walk"),
            CovariancePart("workload, device, walk", 0.003, ("workload", "device"), slope="walk"))  # fmt: skip
-"""Or its speed wanders: what was seen last is the best forecast (a Wiener process)."""
 
 
 @dataclass(frozen=True, slots=True)

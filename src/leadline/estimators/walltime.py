@@ -8,22 +8,22 @@ from leadline.core.graph import LoopFacts, TracedJob
 from leadline.core.hardware import Device, DeviceKind
 from leadline.core.workload import Phase, Workload
 
+# Interpreter, imports, device context, model set-up and first-call tuning, where nothing was measured.
 START_S = {
     DeviceKind.GPU: Interval(15.0, 5.0, 45.0),
     DeviceKind.CPU: Interval(6.0, 2.0, 20.0),
     DeviceKind.TPU: Interval(45.0, 15.0, 120.0),
     DeviceKind.ACCELERATOR: Interval(30.0, 10.0, 90.0),
 }
-"""Interpreter, imports, device context, model set-up and first-call tuning, where nothing was measured."""
 
+# What one loader process reads and decodes, where nothing was measured.
 LOAD_BYTES_PER_S = 150e6
-"""What one loader process reads and decodes, where nothing was measured."""
 
+# Cost of one sample in the loader beside its bytes: indexing, transforms, collation; where nothing was measured.
 LOAD_SAMPLE_S = 2e-5
-"""Cost of one sample in the loader beside its bytes: indexing, transforms, collation; where nothing was measured."""
 
+# Import of torch from a cluster's shared file system, where nothing was measured; an assumption.
 FRAMEWORK_IMPORT_S = 3.0
-"""Import of torch from a cluster's shared file system, where nothing was measured; an assumption."""
 
 
 @dataclass(frozen=True, slots=True)

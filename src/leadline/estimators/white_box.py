@@ -40,13 +40,13 @@ from leadline.estimators.walltime import job_length, load_s, startup_interval, s
 
 LEVEL = 0.9
 
+# Deviation of the logarithm of an exchange's time over links that were not measured, an assumption.
 UNMEASURED_LINK = 0.5
-"""Deviation of the logarithm of an exchange's time over links that were not measured, an assumption."""
+# The same where they were: links of other nodes of the same kind differ a little.
 MEASURED_LINK = 0.1
-"""The same where they were: links of other nodes of the same kind differ a little."""
 
+# Predicts the peak memory of the job's process on the host, in bytes.
 HostMemory = Callable[[Workload, TracedJob, Device], Interval]
-"""Predicts the peak memory of the job's process on the host, in bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +59,8 @@ class WholeStep:
     reasons: tuple[str, ...]
 
 
+# Prices a step as a whole, on so many nodes joined by an interconnect; `None` where kernels must be priced.
 WholeStepPredictor = Callable[[Workload, TracedJob, Device, int, str | None], WholeStep | None]
-"""Prices a step as a whole, on so many nodes joined by an interconnect; ``None`` where kernels must be priced."""
 
 
 @dataclass(frozen=True, slots=True)

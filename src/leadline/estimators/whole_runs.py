@@ -29,15 +29,15 @@ from leadline.estimators.run_similarity import (
 
 Positions = npt.NDArray[np.int64]
 
+# Variance of the logarithm of a repeated run's time, believed beforehand.
 NOISE = 0.003
-"""Variance of the logarithm of a repeated run's time, believed beforehand."""
+# Deviation of the logarithm of a part's variance from what is believed.
 BELIEF = 2.0
-"""Deviation of the logarithm of a part's variance from what is believed."""
 TUNED_ON, ROUNDS = 450, 25
 WILD = 2.5
+# Doubt for each unit of the logarithm by which there are more or fewer devices than any run of the workload had: the
+# time may fall as the devices grow in number, or not at all. The root mean square of what is alike between 0 and 1.
 SATURATING = 3**-0.5
-"""Doubt for each unit of the logarithm by which there are more or fewer devices than any run of the workload had: the
-time may fall as the devices grow in number, or not at all. The root mean square of what is alike between 0 and 1."""
 LEAST = 10
 
 

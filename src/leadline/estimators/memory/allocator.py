@@ -6,8 +6,8 @@ from heapq import heappop, heappush
 
 from leadline.core.units import MIB
 
+# No piece: no name is negative.
 NOWHERE = -1
-"""No piece: no name is negative."""
 
 
 class FreeBlocks:

@@ -11,10 +11,10 @@ from leadline.core.workload import ModelKind, Workload
 from leadline.estimators.memory.allocator import CachingAllocator, OutOfMemory
 from leadline.estimators.memory.workspaces import add_workspaces
 
+# With the last of these that is taken before the first op a step begins.
 PERSISTENT_CATEGORIES = (StorageCategory.PARAMETER, StorageCategory.OPTIMIZER_STATE)
-"""With the last of these that is taken before the first op a step begins."""
+# How closely the least memory is found, as a share of it.
 CLOSE = 0.01
-"""How closely the least memory is found, as a share of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,10 +207,10 @@ def _held(graph: OpGraph, moves: Sequence[int], wanted: Collection[int]) -> dict
     return found
 
 
+# Share of a GPU that JAX takes (`XLA_PYTHON_CLIENT_MEM_FRACTION`, `XLA_CLIENT_MEM_FRACTION` in newer releases).
 TAKEN = 0.75
-"""Share of a GPU that JAX takes (``XLA_PYTHON_CLIENT_MEM_FRACTION``, ``XLA_CLIENT_MEM_FRACTION`` in newer releases)."""
+# Sources of graphs that XLA runs.
 DIALECTS = ("stablehlo", "hlo")
-"""Sources of graphs that XLA runs."""
 XLA_PERSISTENT_CATEGORIES = (StorageCategory.PARAMETER, StorageCategory.OPTIMIZER_STATE, StorageCategory.INPUT)
 
 

@@ -17,17 +17,17 @@ from leadline.core.workload import ModelKind, Phase, Precision, Sharding, Worklo
 from leadline.estimators.memory.heap import resident_peak_bytes
 from leadline.estimators.memory.onednn import Processor
 
+# Pages of its own that a forked DataLoader worker comes to hold: 5 to 45 MB by PSS in two scripts with two workers.
 WORKER_BYTES = 30e6
-"""Pages of its own that a forked DataLoader worker comes to hold: 5 to 45 MB by PSS in two scripts with two workers."""
 
+# Batches each worker keeps ahead (`prefetch_factor` of DataLoader).
 PREFETCH = 2
-"""Batches each worker keeps ahead (``prefetch_factor`` of DataLoader)."""
 
+# Names of the parts.
 WORKERS, AHEAD, COPIED, PINNED_PART, DATASET_PART, CHECKPOINT_PART = (
     "loader workers", "batches ahead", "objects of the data set, copied by workers", "pinned batches",
     "data set", "checkpoint staging",
 )  # fmt: skip
-"""Names of the parts."""
 
 
 def data_parts(workload: Workload, job: TracedJob, *, on_gpu: bool) -> dict[str, float]:
@@ -92,24 +92,24 @@ def _tensors(job: TracedJob) -> tuple[int, ...]:
     return tuple(event.size_bytes for event in taken[: len(taken) // played])
 
 
+# Peak resident bytes of CPython 3.11, of importing torch 2.13 (CPU build), of a first inference and a first training
+# step, by `VmHWM` on x86-64 Linux; `leadline calibrate` measures them anew.
 DEFAULT_HOST_BYTES = {
     "interpreter_bytes": 10e6,
     "framework_bytes": 220e6,
     "first_pass_bytes": 15e6,
     "first_step_bytes": 90e6,
 }
-"""Peak resident bytes of CPython 3.11, of importing torch 2.13 (CPU build), of a first inference and a first training
-step, by ``VmHWM`` on x86-64 Linux; ``leadline calibrate`` measures them anew."""
 
+# Host pages of a CUDA build of torch, its context and cuBLAS; an assumption, hence the wide interval.
 CUDA_HOST_BYTES = 1.2e9
-"""Host pages of a CUDA build of torch, its context and cuBLAS; an assumption, hence the wide interval."""
 
+# Ends of the 90 % interval on a CPU over the point: conformal quantiles of what 97 real processes of 15 families of
+# models took over what was foretold; with each family left out in turn, 4.1 % exceed the upper end (`bench/memory`).
 CPU_LOW_FACTOR, CPU_HIGH_FACTOR = 0.940, 1.114
-"""Ends of the 90 % interval on a CPU over the point: conformal quantiles of what 97 real processes of 15 families of
-models took over what was foretold; with each family left out in turn, 4.1 % exceed the upper end (``bench/memory``)."""
 
+# Half-width of the interval of a GPU's host side as a share of the point; an assumption.
 GPU_SLACK = 0.36
-"""Half-width of the interval of a GPU's host side as a share of the point; an assumption."""
 
 
 def host_memory(workload: Workload, job: TracedJob, device: Device) -> Interval:

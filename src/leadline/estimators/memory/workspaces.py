@@ -28,12 +28,12 @@ from leadline.core.units import KIB, MIB
 
 FLASH, EFFICIENT = "flash_attention_backward", "efficient_attention_backward"
 FLOAT32_BYTES = BYTES_PER_ELEMENT["float32"]
+# Queries of a tile of flash attention.
 QUERIES = 128
-"""Queries of a tile of flash attention."""
+# Words beside each tile of the memory-efficient kernel's workspace.
 LOCKS = 4
-"""Words beside each tile of the memory-efficient kernel's workspace."""
+# Parts of keys over all heads and samples that it splits into at most, where they need memory.
 PARTS = 200
-"""Parts of keys over all heads and samples that it splits into at most, where they need memory."""
 
 
 def attention_scratch_bytes(op: Op, vendor: str) -> int:
@@ -81,8 +81,8 @@ def _rounded(size: int, multiple: int) -> int:
     return -(-size // multiple) * multiple
 
 
+# Sides of a transformed tile, of the part of the output that it stands for, and of the filter.
 TILE, STEP, FILTER = 6, 4, 3
-"""Sides of a transformed tile, of the part of the output that it stands for, and of the filter."""
 SOFTMAX = "_softmax_backward_data"
 
 
@@ -144,13 +144,13 @@ def _transforms_bytes(op: Op) -> int:
 
 USUAL_BYTES = 2 * 4 * MIB + 8 * 16 * KIB
 LARGE_BYTES = 32 * MIB
+# Where it is not the usual one.
 BY_ARCHITECTURE = {
     "Hopper": LARGE_BYTES, "Blackwell": LARGE_BYTES, "Blackwell Ultra": LARGE_BYTES,
     "CDNA": LARGE_BYTES, "CDNA2": LARGE_BYTES, "CDNA3": 4 * LARGE_BYTES, "CDNA4": 4 * LARGE_BYTES,
 }  # fmt: skip
-"""Where it is not the usual one."""
+# Front-ends whose graphs PyTorch runs: XLA and ONNX Runtime plan the scratch of their products themselves.
 RUN_BY_TORCH = ("torch", "config.json by formula")
-"""Front-ends whose graphs PyTorch runs: XLA and ONNX Runtime plan the scratch of their products themselves."""
 
 
 def add_workspaces(graph: OpGraph, device: Device) -> OpGraph:

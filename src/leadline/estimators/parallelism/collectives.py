@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 from leadline.core.graph import OpGraph, OpKind
 from leadline.core.hardware import Device
 
+# Points (size in bytes, seconds), both ascending; empty where nothing was measured.
 AllReduceCurve = tuple[tuple[float, float], ...]
-"""Points (size in bytes, seconds), both ascending; empty where nothing was measured."""
 
 _BYTES = (
     8192, 32768, 131072, 524288, 1048576, 1482910, 2097152, 2965820, 4194304, 5931641, 8388608, 11863283, 16777216,
@@ -29,8 +29,8 @@ _MICROSECONDS = {
     ("Hopper", 4): (35.3, 40.9, 40.9, 40.9, 40.9, 40.9, 40.9, 40.9, 48.2, 50.2, 62, 74.1, 93, 123, 168, 230, 308),
     ("Hopper", 8): (25.8, 30.9, 30.9, 32.2, 33, 35.2, 40.4, 45.5, 52, 60, 75.9, 92.8, 119, 152, 198, 261, 335),
 }
+# The link of the measured devices, both ways together: a bridge or another link of their generation is not theirs.
 _LINKS_BYTES_PER_S = {"Ampere": 600e9, "Hopper": 900e9}
-"""The link of the measured devices, both ways together: a bridge or another link of their generation is not theirs."""
 
 
 def all_reduce_curve(device: Device, devices: int) -> AllReduceCurve:
@@ -44,14 +44,14 @@ def all_reduce_curve(device: Device, devices: int) -> AllReduceCurve:
     return tuple((float(size), time * 1e-6) for size, time in zip(_BYTES, times, strict=False))
 
 
+# What a ×16 slot moves one way, by generation, in practice (about three quarters of the wire rate).
 PCIE_BYTES_PER_S = {3: 12e9, 4: 24e9, 5: 48e9}
-"""What a ×16 slot moves one way, by generation, in practice (about three quarters of the wire rate)."""
 
 NETWORK_EFFICIENCY = 0.8
 LINK_EFFICIENCY = 0.75
+# Latency of one hop of a ring over the devices' own link, over PCIe, and between nodes: the constants of NCCL's own
+# cost model for large messages (src/graph/tuning.cc, protocol Simple).
 LINK_HOP_S, SLOT_HOP_S, NETWORK_HOP_S = 3.4e-6, 5.7e-6, 14e-6
-"""Latency of one hop of a ring over the devices' own link, over PCIe, and between nodes: the constants of NCCL's own
-cost model for large messages (src/graph/tuning.cc, protocol Simple)."""
 
 _GIGABITS = re.compile(r"(?:(?P<count>\d+)\s*[x×]\s*)?(?:[A-Z]+\d*\s*)*?(?P<rate>\d+)\s*Gb/s", re.IGNORECASE)
 _NAMED_GIGABITS = {"xdr": 800, "ndr": 400, "hdr100": 100, "hdr": 200, "edr": 100, "slingshot": 200, "opa": 100}

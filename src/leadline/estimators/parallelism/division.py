@@ -21,10 +21,10 @@ from leadline.core.workload import ModelKind, Phase, Sharding, Workload
 from leadline.estimators.memory.device import PeakMemory
 from leadline.estimators.parallelism.collectives import Ring, exchange_s, make_ring, sees_collectives
 
+# Elements of a bucket of gradients (DeepSpeed's `reduce_bucket_size`).
 BUCKET_ELEMENTS = 5 * 10**8
-"""Elements of a bucket of gradients (DeepSpeed's ``reduce_bucket_size``)."""
+# Layers that are whole at a time: one in use, one on its way.
 AT_ONCE = 2
-"""Layers that are whole at a time: one in use, one on its way."""
 
 CategoryBytes = dict[StorageCategory, int]
 
@@ -102,15 +102,15 @@ def count_layers(graph: OpGraph) -> int:
     return sum(op.count for op in graph.ops if op.kind is OpKind.ATTENTION and op.stage is Stage.FORWARD)
 
 
+# Share of an exchange that shows however much computing there is to hide it behind. This and the smooth maximum of
+# computing and exchanging come from llm-foundry's training steps (8 to 512 GPUs, sharded in full): 0.31 ± 0.08.
 UNHIDDEN = 0.31
-"""Share of an exchange that shows however much computing there is to hide it behind. This and the smooth maximum of
-computing and exchanging come from llm-foundry's training steps (8 to 512 GPUs, sharded in full): 0.31 ± 0.08."""
+# More GPUs than this are taken to be on several nodes of the usual size, where nobody says on how many they are.
 MOST_IN_A_NODE, USUAL_NODE = 16, 8
-"""More GPUs than this are taken to be on several nodes of the usual size, where nobody says on how many they are."""
+# Time of the host to launch one collective, as Vidur takes it beside its profiles (nccl_cpu_launch_overhead).
 COLLECTIVE_LAUNCH_S = 20e-6
-"""Time of the host to launch one collective, as Vidur takes it beside its profiles (nccl_cpu_launch_overhead)."""
+# Share of a step in which gradients appear, behind which their reduction hides.
 BACKWARD = 2 / 3
-"""Share of a step in which gradients appear, behind which their reduction hides."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,8 +22,8 @@ from leadline.estimators.progress.live_estimates import (
     remaining_by_progress,
 )
 
+# The share of errors that lie within a standard deviation.
 USUAL = 0.68
-"""The share of errors that lie within a standard deviation."""
 
 
 @dataclass(frozen=True, slots=True)

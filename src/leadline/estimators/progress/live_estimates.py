@@ -8,10 +8,10 @@ from leadline.core.estimate import NORMAL_90, Interval
 from leadline.core.progress import Progress
 from leadline.estimators.progress.loop_extrapolation import DRIFT, extrapolate_loops
 
+# The shares done around which errors are gathered; between them quantiles are interpolated.
 SHARES = (0.02, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.97)
-"""The shares done around which errors are gathered; between them quantiles are interpolated."""
+# Errors below which those of the neighbouring shares count too: so many have a 5 % tail.
 ENOUGH_ERRORS = 19
-"""Errors below which those of the neighbouring shares count too: so many have a 5 % tail."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,17 +110,17 @@ def _odds(share: float) -> float:
 
 
 LEVEL = 0.9
+# This share of the work that was left is not taken to be done before it is seen done.
 UNSEEN = 0.2
-"""This share of the work that was left is not taken to be done before it is seen done."""
 LEAST_LEFT_S = 1e-3
+# Units of work done are seen so long after at the most; a job that shows none for longer has lost the time.
 REPORT_S = 20.0
-"""Units of work done are seen so long after at the most; a job that shows none for longer has lost the time."""
 MOST_SPREAD = 3.0
 LEAST_SPREAD = 0.01
+# The logarithm of the farthest that an end may lie from its point.
 FARTHEST = 10.0
-"""The logarithm of the farthest that an end may lie from its point."""
+# Peaks of two runs of one job differ by this share; growth below it is none.
 MEMORY_NOISE = 0.02
-"""Peaks of two runs of one job differ by this share; growth below it is none."""
 
 
 @dataclass(frozen=True, slots=True)

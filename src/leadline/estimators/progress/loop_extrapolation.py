@@ -10,17 +10,17 @@ from leadline.core.progress import LoopProgress, ProbeForecast, Progress
 from leadline.estimators.student_t import student_90
 
 LEVEL = 0.9
+# So many finished iterations of an outer loop say more than the units within them.
 ENOUGH = 8
-"""So many finished iterations of an outer loop say more than the units within them."""
+# The first iterations are warm-up as long as they take this many times the median.
 WARM = 1.5
-"""The first iterations are warm-up as long as they take this many times the median."""
 FEWEST = 4
+# Standard deviation of one run's speed against another's; repeated training runs measured 0.8 % (median) to 3 %.
 DRIFT = 0.02
-"""Standard deviation of one run's speed against another's; repeated training runs measured 0.8 % (median) to 3 %."""
+# The same of the start-up, which depends on what the machine has in its caches.
 STARTUP_DRIFT = 0.1
-"""The same of the start-up, which depends on what the machine has in its caches."""
+# Factor of the range where fewer units were seen than a spread can be told from.
 UNSURE = 2.0
-"""Factor of the range where fewer units were seen than a spread can be told from."""
 
 
 @dataclass(frozen=True, slots=True)

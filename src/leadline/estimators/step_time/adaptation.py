@@ -21,8 +21,8 @@ from leadline.estimators.step_time.op_utilization_kernels import (
     is_channels_last,
 )
 
+# What is added to the name of an estimator that own runs changed.
 ADAPTED = ", adapted"
-"""What is added to the name of an estimator that own runs changed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,15 +67,15 @@ class ScaledKernels:
 
 
 FOLDS = 5
+# Fewer steps of one group tell neither a factor nor how unsure it is.
 LEAST_STEPS = 5
-"""Fewer steps of one group tell neither a factor nor how unsure it is."""
+# The release under which a device's own law is kept: it wins over every published one.
 NEWER = (9999,)
-"""The release under which a device's own law is kept: it wins over every published one."""
+# How many steps' worth the belief weighs that the shipped estimator is right: what a device adds to its error is about
+# twice what two models differ by.
 DOUBTED = 0.25
-"""How many steps' worth the belief weighs that the shipped estimator is right: what a device adds to its error is about
-twice what two models differ by."""
+# No spread is less: clocks and neighbours alone make more.
 SUREST = 0.01
-"""No spread is less: clocks and neighbours alone make more."""
 
 
 @dataclass(frozen=True, slots=True)

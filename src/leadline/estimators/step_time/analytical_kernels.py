@@ -15,30 +15,30 @@ from leadline.estimators.step_time.device_features import PlacedKernels
 from leadline.estimators.step_time.kernel_table import COMPUTING, CONVOLUTION
 
 TILES = ((256, 128), (128, 128), (64, 128), (32, 128), (16, 128), (64, 64), (32, 64), (16, 64), (32, 32))
+# Tiles of the output, and parts of the inner sum, among which the library is taken to choose.
 SPLITS = (1, 3, 8)
-"""Tiles of the output, and parts of the inner sum, among which the library is taken to choose."""
 
+# What a device may be apart from the others in: logarithms of factors on launch, arithmetic and traffic.
 LAUNCH, COMPUTE, TRAFFIC = range(3)
-"""What a device may be apart from the others in: logarithms of factors on launch, arithmetic and traffic."""
 
 _TILE = np.array([tile for tile in TILES for _ in SPLITS], float).T[:, :, None]
 _SPLIT = np.array([split for _ in TILES for split in SPLITS], float)[:, None]
 _CHUNK = 1 << 15
+# Tiles that a compute unit works on at once, when there are so many.
 RESIDENT = 4.0
-"""Tiles that a compute unit works on at once, when there are so many."""
+# How many fewer multiplications F(2×2, 3×3) takes.
 WINOGRAD = 2.25
-"""How many fewer multiplications F(2×2, 3×3) takes."""
+# Power of the smooth maximum of launch and kernel; near the corner in the timings published with NeuSight.
 OVERLAP = 6.0
-"""Power of the smooth maximum of launch and kernel; near the corner in the timings published with NeuSight."""
+# Rows that the blocks of a compute unit normalise at once: 2,048 threads in blocks of 256.
 ROWS_AT_ONCE = 8.0
-"""Rows that the blocks of a compute unit normalise at once: 2,048 threads in blocks of 256."""
+# Elements below which rows share a block; no shorter ones were measured.
 LEAST_ROW = 256
-"""Elements below which rows share a block; no shorter ones were measured."""
+# Share of the host's time for a call before its kernel starts: what the timings published with NeuSight take beyond
+# their traffic, over the launch, is near this on hosts of which one takes 1.7 times as long as another.
 WAIT = 0.48
-"""Share of the host's time for a call before its kernel starts: what the timings published with NeuSight take beyond
-their traffic, over the launch, is near this on hosts of which one takes 1.7 times as long as another."""
+# How much faster than device memory the last cache may be.
 CACHED = 8.0
-"""How much faster than device memory the last cache may be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,10 +240,10 @@ NORMALIZATION_MODEL = AnalyticalModel(
 
 Whole = npt.NDArray[np.int64]
 
+# Log error from which on a kernel counts less than its square (pseudo-Huber).
 SCALE = 0.15
-"""Log error from which on a kernel counts less than its square (pseudo-Huber)."""
+# Standard deviations, over devices, of ln launch, ln arithmetic and ln traffic against the law's.
 APART = np.array([0.35, 0.2, 0.2])
-"""Standard deviations, over devices, of ln launch, ln arithmetic and ln traffic against the law's."""
 STEP = 1e-4
 MOST_STEPS = 30
 

@@ -12,15 +12,15 @@ from leadline.estimators.ports import Array
 from leadline.estimators.step_time.kernel_table import COMPUTING, DTYPES, KernelTable
 from leadline.estimators.step_time.roofline import PROCESS_NM, WATT_PER_TFLOP_NM
 
+# Peak of float32 products on matrix units over that of the vector units, where products run there (AMD's figures).
 MATRIX_FLOAT32 = {"CDNA": 2.0, "CDNA2": 2.0}
-"""Peak of float32 products on matrix units over that of the vector units, where products run there (AMD's figures)."""
 
+# A dtype whose peak is so much above the vector float32 peak runs on matrix units: before Volta, and since.
 MATRIX_UNITS = (3.0, 1.5)
-"""A dtype whose peak is so much above the vector float32 peak runs on matrix units: before Volta, and since."""
+# Vector float32 operations for each byte of bandwidth, where the catalog does not say: about its median GPU.
 BALANCE = 15.0
-"""Vector float32 operations for each byte of bandwidth, where the catalog does not say: about its median GPU."""
+# Multiply-adds that a compute unit starts in a cycle, where the catalog does not say.
 LANES = 64
-"""Multiply-adds that a compute unit starts in a cycle, where the catalog does not say."""
 
 MIB = 2.0**20
 
@@ -184,10 +184,10 @@ def _generation(device: Device) -> float:
 
 
 EDGES = ((128, 128), (128, 64), (64, 64), (32, 32))
+# Edge of the usual large tile.
 EDGE = 128.0
-"""Edge of the usual large tile."""
+# Time to which a kernel's is compared: about a launch.
 TYPICAL_S = 3e-5
-"""Time to which a kernel's is compared: about a launch."""
 
 
 def computing_features(placed: PlacedKernels, kernel_s: Array) -> Array:

@@ -35,13 +35,13 @@ from leadline.estimators.tabular.trees import Trees
 Whole = npt.NDArray[np.int64]
 Marks = npt.NDArray[np.bool_]
 
+# The law of products on matrix units, whatever they are for.
 MATRIX = len(KERNEL_KINDS)
-"""The law of products on matrix units, whatever they are for."""
 KERNEL_GROUPS = (*KERNEL_KINDS, "matrix")
+# For each group, those whose law stands in for it where it was not learned.
 ALIKE: tuple[tuple[int, ...], ...] = ((1, 6), (0, 6), (0, 1, 6), (4, 5), (3, 5), (3, 4), (0, 1, 2))
-"""For each group, those whose law stands in for it where it was not learned."""
+# No tree corrects the law by more than e to this power.
 LARGEST_CORRECTION = 1.0
-"""No tree corrects the law by more than e to this power."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ from collections.abc import Container, Mapping
 
 from leadline.core.graph import BYTES_PER_ELEMENT, Op, OpKind
 
+# Operator → the operator of the sweep whose cost follows the same law.
 STANDS_FOR = {
     "linear": "addmm", "addmv": "addmm", "mv": "mm", "matmul": "mm", "baddbmm": "bmm", "dot": "sum",
     "mkldnn_convolution": "convolution", "cudnn_convolution": "convolution", "conv2d": "convolution",
@@ -27,15 +28,14 @@ STANDS_FOR = {
     "upsample_bilinear2d_backward": "upsample_nearest2d_backward", "select_backward": "fill_",
     "slice_backward": "copy_",
 }  # fmt: skip
-"""Operator → the operator of the sweep whose cost follows the same law."""
 
+# Kind → what stands for an operator that no table knows.
 BY_KIND = {
     OpKind.GEMM: "mm", OpKind.CONV: "convolution", OpKind.ATTENTION: "attention", OpKind.RNN: "lstm",
     OpKind.NORM: "native_layer_norm", OpKind.SOFTMAX: "_softmax", OpKind.POOL: "max_pool2d_with_indices",
     OpKind.ELEMENTWISE: "add", OpKind.REDUCTION: "sum", OpKind.EMBEDDING: "embedding", OpKind.INDEX: "index_select",
     OpKind.COPY: "clone", OpKind.OPTIMIZER: "addcmul_", OpKind.OTHER: "add", OpKind.COMMUNICATION: "copy_",
 }  # fmt: skip
-"""Kind → what stands for an operator that no table knows."""
 
 
 def kernel_family(op: Op, measured: Container[tuple[str, str]]) -> str:
@@ -88,8 +88,8 @@ PRODUCTS = ("addmm", "mm", "bmm")
 RECURRENT = ("lstm", "gru", "rnn")
 SCATTERS = ("index_put_", "index_add_", "scatter_add_")
 
+# Distance between kernels of different make: strided, transposed, one-dimensional.
 _FAR = 2.0
-"""Distance between kernels of different make: strided, transposed, one-dimensional."""
 
 
 def kernel_sizes(op: Op, family: str) -> dict[str, int]:

@@ -26,17 +26,17 @@ from leadline.estimators.tabular.trees import Trees, fit_boosted_trees
 
 Whole = npt.NDArray[np.int64]
 
+# A law needs so many kernels.
 LEAST_KERNELS = 8
-"""A law needs so many kernels."""
+# Kernels of a device and a group that its law is fitted on; more hardly change a dozen parameters.
 LAW_ROWS = 500
-"""Kernels of a device and a group that its law is fitted on; more hardly change a dozen parameters."""
 TREE_ROWS = 2500
+# All kernels of a device and a group count for at most so many independent ones: their errors have common causes.
 COUNTS_FOR = 100.0
-"""All kernels of a device and a group count for at most so many independent ones: their errors have common causes."""
 TREES = 120
 DEPTH = 6
+# A kernel whose time is below this share of the launch says nothing of itself.
 HIDDEN = 0.9
-"""A kernel whose time is below this share of the launch says nothing of itself."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,18 +15,18 @@ from leadline.estimators.step_time.kernel_table import COMPUTING, CONVOLUTION, K
 
 Whole = npt.NDArray[np.int64]
 
+# Logarithm to begin with of the scale of every size, and of two variances over that of the surface of sizes: of what
+# leaves share, and of a single kernel's own.
 START = -1.0
-"""Logarithm to begin with of the scale of every size, and of two variances over that of the surface of sizes: of what
-leaves share, and of a single kernel's own."""
+# How far each of those logarithms is moved in the rounds of the search.
 STEPS = (1.1, 1.1, 0.6)
-"""How far each of those logarithms is moved in the rounds of the search."""
 FARTHEST = (-6.0, 3.5)
+# Logarithmic error from which on a kernel counts less than its square (pseudo-Huber).
 ROBUST = 0.15
-"""Logarithmic error from which on a kernel counts less than its square (pseudo-Huber)."""
+# The trust in trees that is expected of a device, and its standard deviation.
 TRUSTED = 0.5
-"""The trust in trees that is expected of a device, and its standard deviation."""
+# Half of the edge of the usual large tile: a library takes a smaller one where an odd number of halves is filled.
 HALF_TILE = 64.0
-"""Half of the edge of the usual large tile: a library takes a smaller one where an odd number of halves is filled."""
 
 
 @dataclass(frozen=True, slots=True)

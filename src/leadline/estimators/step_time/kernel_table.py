@@ -14,8 +14,8 @@ from leadline.estimators.ports import Array
 
 Whole = npt.NDArray[np.int64]
 
+# Laws of kernels: a product of two matrices, a batch of them, a convolution, element by element, by rows.
 PRODUCT, BATCHED, CONVOLUTION, STREAM, NORM, SOFTMAX = range(6)
-"""Laws of kernels: a product of two matrices, a batch of them, a convolution, element by element, by rows."""
 KERNEL_KINDS = ("product", "batched", "convolution", "stream", "norm", "softmax")
 COMPUTING = (PRODUCT, BATCHED, CONVOLUTION)
 DTYPES = ("float32", "float64", "tf32", "float16", "bfloat16", "int8", "float8")

@@ -23,19 +23,19 @@ Whole = npt.NDArray[np.int64]
 
 LAYOUTS = ("nchw", "nhwc")
 PHASES = ("infer", "train")
+# Kernels that have weights of their own: a class in a layout.
 NODE_KINDS = len(KERNEL_CLASSES) * len(LAYOUTS)
-"""Kernels that have weights of their own: a class in a layout."""
+# Of the columns that the law's classes have each by itself, the first, which the shipped network was trained with.
 OWN_SEEN = 31
-"""Of the columns that the law's classes have each by itself, the first, which the shipped network was trained with."""
+# Columns of `GraphBatch.node`.
 NODE_WIDTH = SHARED_COLUMNS + OWN_SEEN + SIZE_COLUMNS + len(DTYPES) + 6
-"""Columns of ``GraphBatch.node``."""
+# Columns of `GraphBatch.setting`.
 SETTING_WIDTH = 10
-"""Columns of ``GraphBatch.setting``."""
+# Names of the network's inputs, in order; its one output is `step_us`.
 NETWORK_INPUTS = ("kind", "node", "roofline_us", "count", "launches", "owner", "source", "target", "setting")
-"""Names of the network's inputs, in order; its one output is ``step_us``."""
 
+# Run the network on its inputs by name and return the step of each graph in µs, of shape (g,).
 NetworkSession = Callable[[Mapping[str, npt.NDArray[np.generic]]], npt.NDArray[np.generic]]
-"""Run the network on its inputs by name and return the step of each graph in µs, of shape (g,)."""
 
 
 @dataclass(frozen=True, slots=True)

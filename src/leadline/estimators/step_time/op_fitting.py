@@ -32,18 +32,18 @@ from leadline.estimators.step_time.op_utilization import (
 
 Whole = npt.NDArray[np.int64]
 
+# The ridge on what every op of a class has in common and on flags, beside that on what sizes change.
 FREEDOM = 0.03
-"""The ridge on what every op of a class has in common and on flags, beside that on what sizes change."""
 ODD, FAR = 0.04, 0.4
+# Errors beyond e to this power tell no more of what ops depart by.
 MOST_DEPARTED = 1.0
-"""Errors beyond e to this power tell no more of what ops depart by."""
 LONGEST_STEP = 1.0
 MOST_TRIES = 8
+# A round that lowers the cost by a smaller share ends the search.
 ENOUGH = 1e-3
-"""A round that lowers the cost by a smaller share ends the search."""
 LEAST_DAMPING = 1e-2
+# The host's launch lies between these.
 LAUNCHES_S = (1e-6, 3e-5)
-"""The host's launch lies between these."""
 
 
 def fit_op_utilization(
@@ -219,11 +219,11 @@ def _stiffness() -> Array:
 
 COMMON_RIDGE = 20.0
 OWN_RIDGE = 10.0
+# How firmly few steps are met with what was believed; how far a device departs is not known, so all are asked, the
+# firmest first: its answer is near the next one's.
 FEW_RIDGES = (640.0, 160.0, 40.0, 10.0)
-"""How firmly few steps are met with what was believed; how far a device departs is not known, so all are asked, the
-firmest first: its answer is near the next one's."""
+# Share of a model's error on one device that is found on another: much of it is the library's and the graph's.
 CARRIED = 0.8
-"""Share of a model's error on one device that is found on another: much of it is the library's and the graph's."""
 
 SettingModels = dict[str, OpUtilization]
 

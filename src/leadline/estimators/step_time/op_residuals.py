@@ -17,20 +17,20 @@ Array = npt.NDArray[np.float64]
 Whole = npt.NDArray[np.int64]
 Single = npt.NDArray[np.float32]
 
+# Classes of which a library has many kernels, or none: their speed jumps with the sizes.
 FICKLE = ("conv_grouped", "conv_depthwise", "conv_grouped_backward", "conv_depthwise_backward")
-"""Classes of which a library has many kernels, or none: their speed jumps with the sizes."""
+# Standard deviations of the logarithm of an op's time from the law.
 DEPARTURE, FICKLE_DEPARTURE = 0.5, 1.0
-"""Standard deviations of the logarithm of an op's time from the law."""
+# Standard deviation of what else moves the logarithm of a step; larger errors are believed less.
 NOISE = 0.05
-"""Standard deviation of what else moves the logarithm of a step; larger errors are believed less."""
+# Ops that take less of a step tell nothing of themselves.
 LEAST_SHARE = 0.01
-"""Ops that take less of a step tell nothing of themselves."""
+# An op departs from the law by no more than e to this power.
 FARTHEST = 1.0
-"""An op departs from the law by no more than e to this power."""
+# Lengths over which ops are alike, of the columns of `op_coordinates`.
 _OCTAVES = np.array([0.5, 0.5, 0.5, 1.0, 0.5, 0.5, 1.0, 1.0, 0.5, 1.0, 0.5, 0.5, 0.5])
-"""Lengths over which ops are alike, of the columns of ``op_coordinates``."""
+# Kernels handle so many factors of two in a width apart: 32 channels at once.
 _MOST_FACTORS = 5
-"""Kernels handle so many factors of two in a width apart: 32 channels at once."""
 
 
 @dataclass(frozen=True, slots=True)

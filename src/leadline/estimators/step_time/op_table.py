@@ -19,13 +19,13 @@ _BOTH_WAYS = (
     "upsample", "cast", "clone", "cat", "pad", "reflection_pad", "fill", "add", "mul", "relu", "transcendental",
     "pointwise", "reduction", "embedding", "index", "other",
 )  # fmt: skip
+# Kernels whose utilisation follows one law; a backward pass has its own.
 KERNEL_CLASSES = (*_BOTH_WAYS, *(f"{name}_backward" for name in _BOTH_WAYS), "optimizer")
-"""Kernels whose utilisation follows one law; a backward pass has its own."""
 DTYPES = ("float32", "float16", "bfloat16", "tf32", "float64", "float8_e4m3fn", "int8")
+# Columns of `OpTable.sizes`.
 SIZE_COLUMNS = 16
-"""Columns of ``OpTable.sizes``."""
+# Tensors of more elements need 64-bit indices, for which fast convolutions have no kernel.
 LARGEST_INDEX = 2**31
-"""Tensors of more elements need 64-bit indices, for which fast convolutions have no kernel."""
 
 _INDEX = {name: number for number, name in enumerate(KERNEL_CLASSES)}
 _MATRIX_KINDS = frozenset({OpKind.CONV, OpKind.GEMM, OpKind.ATTENTION, OpKind.RNN})

@@ -19,19 +19,19 @@ from leadline.estimators.step_time.op_table import KERNEL_CLASSES, OpTable, Whol
 from leadline.estimators.step_time.op_utilization import Array, OpBasis, OpUtilization, op_s, predict_graphs_and_ops
 from leadline.estimators.step_time.roofline import HOST_SPREAD
 
+# A graph is refused that spends more than this share of its time in kernels of classes that no learned step had.
 UNSEEN = 0.3
-"""A graph is refused that spends more than this share of its time in kernels of classes that no learned step had."""
+# Standard deviation of ln(true ÷ predicted) of such kernels, of which little more than a roofline is believed.
 STRANGE = 0.5
-"""Standard deviation of ln(true ÷ predicted) of such kernels, of which little more than a roofline is believed."""
+# Standard deviation of ln(true ÷ predicted) of steps on a GPU that the law was carried to.
 SPREAD = 0.12
-"""Standard deviation of ln(true ÷ predicted) of steps on a GPU that the law was carried to."""
+# A class was learned if it takes this share of the time of so many graphs.
 SEEN_SHARE, SEEN_GRAPHS = 0.01, 5
-"""A class was learned if it takes this share of the time of so many graphs."""
 
 Marks = npt.NDArray[np.bool_]
 
+# Makes the table of a graph's ops, and says for each op where it stands there; remembers the last ones.
 OpTableFactory = Callable[[Sequence[Op]], tuple[OpTable, Whole]]
-"""Makes the table of a graph's ops, and says for each op where it stands there; remembers the last ones."""
 
 
 @dataclass(frozen=True, slots=True, order=True)

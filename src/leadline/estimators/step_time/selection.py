@@ -12,10 +12,10 @@ from leadline.estimators.step_time.roofline import UNMEASURED_SPREAD
 
 ARITHMETIC = frozenset({OpKind.GEMM, OpKind.CONV, OpKind.ATTENTION, OpKind.RNN})
 PRECISIONS = {"float32": "single", "tf32": "TF32", "float16": "half", "bfloat16": "half"}
+# Share of the arithmetic in convolutions from which on a model works on images, whatever else it does.
 CONVOLVING = 0.5
-"""Share of the arithmetic in convolutions from which on a model works on images, whatever else it does."""
+# Standard deviation that another architecture of the same maker adds, an assumption.
 ANOTHER_ARCHITECTURE = 0.1
-"""Standard deviation that another architecture of the same maker adds, an assumption."""
 
 
 class Domain(StrEnum):

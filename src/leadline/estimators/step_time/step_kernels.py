@@ -20,10 +20,10 @@ from leadline.estimators.step_time.roofline import HOST_SPREAD, UNMEASURED_SPREA
 
 Array = npt.NDArray[np.float64]
 
+# The precision whose peak stands in the table: the steps that were learned from are in half precision.
 DTYPE = "float16"
-"""The precision whose peak stands in the table: the steps that were learned from are in half precision."""
+# Order of what one kernel costs at the least, which makes the ideal step of small kernels a sensible unit.
 LAUNCH_S = 5e-6
-"""Order of what one kernel costs at the least, which makes the ideal step of small kernels a sensible unit."""
 
 
 def step_features(

@@ -31,8 +31,8 @@ from leadline.estimators.step_time.kernel_fitting import (
 from leadline.estimators.step_time.kernel_gp import KernelGP, TreePredictions, fit_kernel_gp, gp_coordinates
 from leadline.estimators.step_time.learned_kernels import LearnedKernels
 
+# Standard deviations of what a device may be apart in, given its own kernels: its host's launch may be anything.
 SWEPT_DEVIATIONS = np.array([1.0, 0.3, 0.3])
-"""Standard deviations of what a device may be apart in, given its own kernels: its host's launch may be anything."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,8 +99,8 @@ def _near(fitted: FittedKernels, number: int, own: KernelSamples, at: Array, eff
     )
 
 
+# Columns that kernels without rows are laid out in; their speed does not follow them.
 LOOKED_UP = 1024
-"""Columns that kernels without rows are laid out in; their speed does not follow them."""
 
 
 class SweptKernels(LearnedKernels):

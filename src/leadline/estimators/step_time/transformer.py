@@ -24,6 +24,11 @@ from leadline.estimators.step_time.transformer_terms import (
     step_terms,
 )
 
+# Coefficient → its value before any step was seen, and the deviation of its logarithm. Products: 80 % of the peak,
+# less where the width or the tokens of a microbatch are of the order of `narrow` and `few_tokens`. Float8 gains a
+# third, not twofold. Activations: bytes that pass for each of a block's (norms, residuals, activation functions,
+# dropout, and their gradients), a third of it again where they are recomputed. Logits: bytes for each in cross
+# entropy. Optimizer: bytes a weight (Adam in mixed precision). Hops: NCCL's own constants.
 BELIEFS = {
     "products": (1.25, 0.15),
     "narrow": (150.0, 0.7),
@@ -39,28 +44,22 @@ BELIEFS = {
     "layer_s": (3e-4, 0.7),
     "step_s": (5e-3, 0.7),
 }
-"""Coefficient → its value before any step was seen, and the deviation of its logarithm.
 
-Products: 80 % of the peak, less where the width or the tokens of a microbatch are of the order of ``narrow`` and
-``few_tokens``. Float8 gains a third, not twofold. Activations: bytes that pass for each of a block's (norms, residuals,
-activation functions, dropout, and their gradients), a third of it again where they are recomputed. Logits: bytes for
-each in cross entropy. Optimizer: bytes a weight (Adam in mixed precision). Hops: NCCL's own constants."""
-
+# Relative errors below this count by their square, larger ones by their size.
 SCALE = 0.03
-"""Relative errors below this count by their square, larger ones by their size."""
+# Errors beyond so many typical ones are cut before the process learns of them, and weigh less.
 WILD = 3.0
-"""Errors beyond so many typical ones are cut before the process learns of them, and weigh less."""
+# Doubt about the efficiency on a generation of GPUs of which no step was seen.
 UNSEEN_PRODUCTS, UNSEEN_ATTENTION = 0.10, 0.20
-"""Doubt about the efficiency on a generation of GPUs of which no step was seen."""
+# Steps of llm-foundry so much longer, or on so many more GPUs, than any that was learned from were off by no more than
+# the law doubts itself …
 VALIDATED_LOG_DISTANCE = math.log(32)
-"""Steps of llm-foundry so much longer, or on so many more GPUs, than any that was learned from were off by no more than
-the law doubts itself …"""
+# … and beyond that each unit of the logarithm of a size may add so much, of which the law has no term: congestion,
+# stragglers, other kernels. An assumption: nothing was measured there.
 GROWTH = 0.2
-"""… and beyond that each unit of the logarithm of a size may add so much, of which the law has no term: congestion,
-stragglers, other kernels. An assumption: nothing was measured there."""
+# Doubt about blocks of other sizes than were measured (gated, fewer key-value heads), whose passes over memory are
+# others. An assumption: none was measured.
 UNLIKE = 0.05
-"""Doubt about blocks of other sizes than were measured (gated, fewer key-value heads), whose passes over memory are
-others. An assumption: none was measured."""
 LEAST = 8
 COEFFICIENTS = tuple(BELIEFS)
 _CENTRE = np.log([value for value, _ in BELIEFS.values()])

@@ -14,24 +14,24 @@ from leadline.estimators.parallelism.collectives import make_ring
 from leadline.estimators.parallelism.tensor import residual_width
 from leadline.estimators.ports import Array
 
+# Share of the peak that matrix products keep through a whole step, against Ampere's: Megatron-LM reports 47 % of the
+# peak for H100s (its README), and 56 % for A100s (Korthikanti et al. 2022, table 5).
 SUSTAINED = {"Hopper": 0.83}
-"""Share of the peak that matrix products keep through a whole step, against Ampere's: Megatron-LM reports 47 % of the
-peak for H100s (its README), and 56 % for A100s (Korthikanti et al. 2022, table 5)."""
 
+# What one streaming multiprocessor does a clock in fused causal attention, forward and backward together: 109 TFLOP/s
+# of FlashAttention 1 on an A100 at head size 128 (Dao 2023, the figures of forward and backward). Its instructions are
+# those of Ampere, so that a later GPU is faster by its multiprocessors and clock alone: FlashAttention 2 gains 1.6 to
+# 1.7 from A100 to H100, and multiprocessors × clock 1.6.
 ATTENTION_FLOPS_PER_CLOCK = 716.0
-"""What one streaming multiprocessor does a clock in fused causal attention, forward and backward together: 109 TFLOP/s
-of FlashAttention 1 on an A100 at head size 128 (Dao 2023, the figures of forward and backward). Its instructions are
-those of Ampere, so that a later GPU is faster by its multiprocessors and clock alone: FlashAttention 2 gains 1.6 to 1.7
-from A100 to H100, and multiprocessors × clock 1.6."""
 
+# Sequence length at which fused attention reaches half of its speed, from the same figures.
 ATTENTION_RAMP = 450.0
-"""Sequence length at which fused attention reaches half of its speed, from the same figures."""
 
+# Relative difference within which a block has as many weights as those that were measured.
 SAME = 0.02
-"""Relative difference within which a block has as many weights as those that were measured."""
 
+# The output layer stays in it where the blocks' products are in float8.
 HEAD_DTYPE = "bfloat16"
-"""The output layer stays in it where the blocks' products are in float8."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,8 +152,8 @@ def efficiency_features(steps: Sequence[TransformerStep]) -> Array:
     )
 
 
+# What `log_magnitudes` are, in the words of people.
 MAGNITUDES = ("GPUs", "layers", "channels", "parameters", "tokens a sequence", "tokens a microbatch", "microbatches")
-"""What ``log_magnitudes`` are, in the words of people."""
 
 
 def log_magnitudes(steps: Sequence[TransformerStep]) -> Array:
@@ -226,12 +226,12 @@ def _sharded(step: TransformerStep) -> tuple[float, float]:
     return ring.transfer_s(moved), step.layers * (gathers + 1) * ring.hops_s
 
 
+# Share of the products of all queries and keys that causal attention needs.
 CAUSAL = 0.5
-"""Share of the products of all queries and keys that causal attention needs."""
+# Relative difference within which sizes count as the same.
 NEAR = 0.02
-"""Relative difference within which sizes count as the same."""
+# Share of the weights that may take part in no product (norms, biases), embeddings aside.
 DENSE = 0.05
-"""Share of the weights that may take part in no product (norms, biases), embeddings aside."""
 PER_NODE = 8
 DTYPES = {Precision.BF16: "bfloat16", Precision.AMP_BF16: "bfloat16", Precision.FP16: "float16",
           Precision.AMP_FP16: "float16"}  # fmt: skip

@@ -17,6 +17,8 @@ from leadline.estimators.tabular.scaling_model import FormFit, FormProblem, log_
 from leadline.estimators.tabular.tables import robust_deviation
 
 SCALE_POWERS = ((1.0, 0.0), (2.0, 1.0), (1.5, 1.5), (1.07, 2.0), (3.0, 2.0), (0.5, 2.5))
+# Powers that a feature may have in a product, each with what it is less likely than none, in logarithms. n log n is
+# about n^1.07 for the n of large jobs.
 OTHER_POWERS = (
     (1.0, 1.0),
     (-1.0, 1.0),
@@ -25,13 +27,10 @@ OTHER_POWERS = (
     (2.0, 2.5),
     (-0.75, 2.5),
 )
-"""Powers that a feature may have in a product, each with what it is less likely than none, in logarithms.
-
-n log n is about n^1.07 for the n of large jobs."""
+# The dictionary holds the simplest products, at most so many.
 MOST = 3000
-"""The dictionary holds the simplest products, at most so many."""
+# No history is believed to be told better than to 1 %.
 FLOOR = 0.01
-"""No history is believed to be told better than to 1 %."""
 LEAST = 1e-12
 ROUNDS, PROMISING, BELIEVED, THIN = 30, 3, 6, 6
 

@@ -23,8 +23,8 @@ from leadline.estimators.tabular.tables import (
 )
 
 FOLDS = 5
+# Errors out of fold are told well enough by so many samples.
 ENOUGH = 1500
-"""Errors out of fold are told well enough by so many samples."""
 
 
 @dataclass(frozen=True, slots=True)

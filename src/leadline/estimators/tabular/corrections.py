@@ -16,11 +16,11 @@ from leadline.estimators.ports import Array, State, floats
 from leadline.estimators.tabular.encoding import FeatureEncoding
 from leadline.estimators.tabular.tables import SampleTable, assign_folds, robust_deviation
 
+# Prior deviations of the logarithm's offset, and of its slopes on columns of deviation one.
 OFFSETS, SLOPES = (0.03, 0.1, 0.25), (0.0, 0.04, 0.1, 0.2)
-"""Prior deviations of the logarithm's offset, and of its slopes on columns of deviation one."""
 LEAST_NOISE = 0.03
+# A law is bent where full-scale samples lie so far beyond the others, in logarithms.
 APART = 0.5
-"""A law is bent where full-scale samples lie so far beyond the others, in logarithms."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,15 +88,15 @@ def _regress(x: Array, off: Array, noise: float) -> Array:
 
 
 REGRESSION = GaussianProcess(trend=False)
+# A correction is kept where it leaves at most this share of the squares that were left, on folds not fitted.
 WORTHWHILE = 0.8
-"""A correction is kept where it leaves at most this share of the squares that were left, on folds not fitted."""
 FOLDS, TRIED_ON = 4, 400
+# No correction is learnt from fewer rows …
 FEW = 12
-"""No correction is learnt from fewer rows …"""
+# … of which the work takes at least this share of the time.
 LEAST_SHARE = 0.2
-"""… of which the work takes at least this share of the time."""
+# No unit time is corrected by more than e to this power.
 MOST = 1.5
-"""No unit time is corrected by more than e to this power."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,15 +10,15 @@ import numpy.typing as npt
 from leadline.core.runs import Value
 from leadline.estimators.ports import Array, State, floats, integers, nest, strings, text_array, unnest
 
+# Columns that correlate more than this say the same, and become one.
 ALIKE = 0.999
-"""Columns that correlate more than this say the same, and become one."""
+# Range of a feature that (nearly) did not vary: twice as much is one range beyond it.
 LEAST_RANGE = math.log(2)
-"""Range of a feature that (nearly) did not vary: twice as much is one range beyond it."""
+# How a number is taken: its logarithm (all above zero), ln(1 + x ÷ least above zero) (none below), or as it is.
 LOG, COUNT, RAW = 0, 1, 2
-"""How a number is taken: its logarithm (all above zero), ln(1 + x ÷ least above zero) (none below), or as it is."""
 ABSENT, UNUSABLE = 1, 2
+# Numbers beyond this, or one over this from zero, are taken for infinite, or zero.
 LARGEST = 1e100
-"""Numbers beyond this, or one over this from zero, are taken for infinite, or zero."""
 
 Row = Mapping[str, Value]
 _Group = list[tuple[int, float]]

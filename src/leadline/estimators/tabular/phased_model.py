@@ -30,13 +30,13 @@ from leadline.estimators.tabular.corrections import FullScaleCorrection
 from leadline.estimators.tabular.encoding import FeatureEncoding
 from leadline.estimators.tabular.tables import robust_deviation, tabulate_samples
 
+# So many runs at least must have shown their units.
 LEAST_UNIT_RUNS = 6
-"""So many runs at least must have shown their units."""
+# The exponent above which a feature decides how many units there are.
 DECIDES = 0.5
-"""The exponent above which a feature decides how many units there are."""
 COUNT, UNIT, LOOP = "count", "unit", "loop"
+# The one feature of the loop's law: the number of units times the time of one.
 USUAL = "usual_s"
-"""The one feature of the loop's law: the number of units times the time of one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,14 +157,14 @@ def _usual(seconds: Array) -> list[dict[str, Value]]:
     return [{USUAL: float(one)} for one in seconds]
 
 
+# So many runs at least must show their phases.
 LEAST_PHASED_RUNS = 6
-"""So many runs at least must show their phases."""
+# Deviation of the logarithms of the units' number from a law above which not the same loops were watched.
 UNLIKE = 0.5
-"""Deviation of the logarithms of the units' number from a law above which not the same loops were watched."""
+# The share of a run that a phase takes at least, so that it has a logarithm.
 LEAST_SHARE = 0.002
-"""The share of a run that a phase takes at least, so that it has a logarithm."""
+# Reported phases that take more than this share of the run together were not measured of the same run.
 MOST = 1.02
-"""Reported phases that take more than this share of the run together were not measured of the same run."""
 STARTUP, WORK, REST, WHOLE = "startup", "work", "rest", "whole"
 
 

@@ -15,26 +15,26 @@ import numpy as np
 from leadline.estimators.ports import Array, State, floats
 from leadline.estimators.tabular.scaling_model import FormFit, FormProblem, Mask, log_sum
 
+# Exponents that costs have more often than others, with their probabilities.
 PLAIN = ((0.0, 0.35), (1.0, 0.3), (-1.0, 0.05), (0.5, 0.05), (-0.5, 0.03), (2.0, 0.05), (1.5, 0.04), (3.0, 0.03))
-"""Exponents that costs have more often than others, with their probabilities."""
+# Deviation about zero of an exponent of scale of the time of a unit.
 STEADY = 0.15
-"""Deviation about zero of an exponent of scale of the time of a unit."""
+# Deviation of what a category adds to an exponent of scale, for each deviation of the category's column.
 CROSSED = 0.2
-"""Deviation of what a category adds to an exponent of scale, for each deviation of the category's column."""
+# Probability that an exponent is none of them.
 SLAB = 0.1
-"""Probability that an exponent is none of them."""
+# Exponents that are set to plain numbers between two fits, where each gains at least half as much as the likeliest.
 AT_ONCE = 4
-"""Exponents that are set to plain numbers between two fits, where each gains at least half as much as the likeliest."""
+# Where Huber's loss turns from squares to straight lines, in deviations.
 WILD_AT = 2.0
-"""Where Huber's loss turns from squares to straight lines, in deviations."""
+# Of the steps to a least loss: how short the first may be, when to give up, and when the loss falls no more.
 FIRST_DAMPING, LAST_DAMPING, CLOSE = 1e-3, 1e9, 1e-8
-"""Of the steps to a least loss: how short the first may be, when to give up, and when the loss falls no more."""
+# A sample farther than so many deviations from the law is believed that much less.
 WILD = 3.0
-"""A sample farther than so many deviations from the law is believed that much less."""
+# Logarithm of how much less likely than the best a law with one more term is, for there to be no use in another.
 ENOUGH = 10.0
-"""Logarithm of how much less likely than the best a law with one more term is, for there to be no use in another."""
+# Between which the deviation of a sample's logarithm is believed to lie.
 NOISE = (0.02, 0.5)
-"""Between which the deviation of a sample's logarithm is believed to lie."""
 
 
 @dataclass(frozen=True, slots=True)

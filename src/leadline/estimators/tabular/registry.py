@@ -81,16 +81,16 @@ class Ensemble:
 
 
 _LAW = ScalingModel("scaling_law", PosynomialForm())
+# For phases that are short beside the work.
 _PLAIN = ScalingModel("plain_law", PosynomialForm(), corrected=False)
-"""For phases that are short beside the work."""
 _STEADY = ScalingModel("steady_law", PosynomialForm(), steady=True)
+# Those that say something sensible far from what was run; together they are the ensemble.
 EXTRAPOLATING: tuple[StorableEstimator, ...] = (
     PhasedModel(BlackBox("gaussian_process", GaussianProcess(), growth=0.1), _PLAIN),
     PhasedModel(_LAW, _PLAIN),
     PhasedModel(ScalingModel("additive_law", AdditiveForm()), _PLAIN),
     PhasedModel(UnitModel("unit_law", _LAW, _STEADY), _PLAIN),
 )
-"""Those that say something sensible far from what was run; together they are the ensemble."""
 _FIXED = PhasedModel(UnitModel("fixed_unit_law", _LAW, _STEADY, fixed=True), _PLAIN)
 ESTIMATORS: dict[str, StorableEstimator] = {
     one.name: one
@@ -105,8 +105,8 @@ ESTIMATORS: dict[str, StorableEstimator] = {
         Ensemble("ensemble", EXTRAPOLATING),
     )
 }
+# For thousands of rows; with fewer the others say more.
 AMPLE_DATA_ESTIMATOR = BlackBox("leafwise_boosting", LeafwiseBoosting(), growth=1.0)
-"""For thousands of rows; with fewer the others say more."""
 
 
 def find_estimator(name: str) -> StorableEstimator:

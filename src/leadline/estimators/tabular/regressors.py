@@ -7,8 +7,8 @@ import numpy as np
 
 from leadline.estimators.ports import Array, State, floats
 
+# Tried ridge penalties, per row.
 PENALTIES = tuple(10.0**power for power in (-6, -5, -4, -3, -2, -1, 0))
-"""Tried ridge penalties, per row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +60,8 @@ class RidgeRegression:
 
 MEMBERS = 4
 HIDDEN = (16, 8)
+# Columns are held within so many deviations: tanh says nothing beyond.
 FAR = 6.0
-"""Columns are held within so many deviations: tanh says nothing beyond."""
 LARGEST = 4000
 
 

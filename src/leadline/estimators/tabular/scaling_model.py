@@ -86,12 +86,12 @@ def log_sum(terms: Array) -> Array:
         return np.asarray(most + np.log(np.exp(terms - most[:, None]).sum(axis=1)), np.float64)
 
 
+# Law and correction are fitted in turn so often, where a correction is worthwhile.
 ROUNDS = 3
-"""Law and correction are fitted in turn so often, where a correction is worthwhile."""
+# Columns of categories have at most so many values, where these do not say the same as others.
 FEW_VALUES, MOST_CROSSES = 4, 16
-"""Columns of categories have at most so many values, where these do not say the same as others."""
+# What one fitted range beyond the samples adds to the spread, besides what the law's own exponents leave open.
 GROWTH = 0.05
-"""What one fitted range beyond the samples adds to the spread, besides what the law's own exponents leave open."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,14 +12,14 @@ from leadline.core.errors import InvalidInput
 from leadline.core.runs import Sample, Scale, Value
 from leadline.estimators.ports import Array
 
+# The full-scale samples together count for at least this share, however many scaled-down ones there are …
 FULL_SCALE_SHARE = 0.25
-"""The full-scale samples together count for at least this share, however many scaled-down ones there are …"""
+# … but none for more than so many of those.
 HEAVIEST = 3.0
-"""… but none for more than so many of those."""
+# No spread is wider: a factor of ten either way says that nothing is known.
 WIDEST = math.log(10)
-"""No spread is wider: a factor of ten either way says that nothing is known."""
+# A prediction stays within e to this power of what was fitted, so that it is a number above zero.
 REACH = 40.0
-"""A prediction stays within e to this power of what was fitted, so that it is a number above zero."""
 
 
 @dataclass(frozen=True, slots=True)

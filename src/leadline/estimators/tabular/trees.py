@@ -10,12 +10,12 @@ from leadline.core.errors import MissingExtra
 from leadline.estimators.ports import Array, State, floats, integers, nest, unnest
 
 Whole = npt.NDArray[np.int64]
+# From so many rows on, boosting grows larger trees on a part of the rows each.
 PLENTY = 2000
-"""From so many rows on, boosting grows larger trees on a part of the rows each."""
+# Leaves that are looked for at once: as many as stay in the processor's cache.
 AT_ONCE = 1 << 14
-"""Leaves that are looked for at once: as many as stay in the processor's cache."""
+# Quantiles that a spread is made of, and how many deviations of a normal variable lie between them.
 LEVELS, BETWEEN = (0.1, 0.9), 2.563
-"""Quantiles that a spread is made of, and how many deviations of a normal variable lie between them."""
 
 
 @dataclass(frozen=True, slots=True)
