@@ -56,12 +56,12 @@ class CollectiveCurve:
         """Return the logarithm of seconds as ``at`` does, jumps of single times evened out within the curve."""
         away = (np.clip(sizes, self.sizes[0], self.sizes[-1])[:, None] - self.sizes) / SMOOTH
         weights = np.exp(-0.5 * away**2)
-        found: Array = np.where(
+        evened: Array = np.where(
             sizes > self.sizes[-1], self.at(sizes, passes), weights @ self.even / weights.sum(axis=1)
         )
-        return found
+        return evened
 
-    def doubt(self, sizes: Array, growth: "SpreadGrowth") -> Array:
+    def spread(self, sizes: Array, growth: "SpreadGrowth") -> Array:
         """Return the deviation of the logarithm of a measured time from ``at`` (n,).
 
         Between points it is that of a Wiener process seen through noise, for which a straight line is the best guess.
@@ -71,7 +71,7 @@ class CollectiveCurve:
         low = self.sizes[place - 1]
         gap = np.maximum(self.sizes[np.minimum(place, len(self.sizes) - 1)] - low, 1e-9)
         share = np.clip((sizes - low) / gap, 0.0, 1.0)
-        noise, rough = (np.interp(sizes, self.sizes, one) for one in (self.noise, self.roughness))
+        noise, rough = (np.interp(sizes, self.sizes, values) for values in (self.noise, self.roughness))
         below = np.maximum(self.sizes[0] - sizes, 0.0)
         inside = noise * (1 + share**2 + (1 - share) ** 2) + rough * (gap * share * (1 - share) + below)
         beyond = growth.variance(np.maximum(sizes - self.sizes[-1], 0.0), self.start_share)
@@ -129,7 +129,7 @@ def make_curve(sizes: Array, seconds: Array, wire_bytes_per_s: float) -> Collect
     Noise and roughness are told apart by how far points lie from the line between their neighbours, and between the
     next ones.
     """
-    near, far = (_apart(sizes, seconds, reach) for reach in (1, 2))
+    near, far = (_interpolation_errors(sizes, seconds, reach) for reach in (1, 2))
     gap = float(np.median(np.diff(sizes))) if len(sizes) > 1 else 1.0
     rough = np.maximum(2 * (far - near) / gap, 0.0)
     noise = np.maximum(near - rough * gap / 2, 0.0) / 1.5
@@ -154,21 +154,21 @@ def fit_spread_growth(curves: Iterable[tuple[CollectiveCurve, float]]) -> Spread
     """
     from scipy.optimize import minimize  # noqa: PLC0415 - needed to fit alone
 
-    tried = [one for curve, passes in curves for one in _tried(curve, passes)]
-    if not tried:
+    errors = [parameter for curve, passes in curves for parameter in _extrapolation_errors(curve, passes)]
+    if not errors:
         return SpreadGrowth()
     believed = np.log(astuple(SpreadGrowth()))
 
     def badness(theta: Array) -> float:
         growth = SpreadGrowth(*np.exp(theta))
         total = float(np.sum((theta - believed) ** 2)) / 2
-        for error, further, noise, share in tried:
+        for error, further, noise, share in errors:
             scale = np.sqrt(noise + growth.variance(further, share))
             total += float(np.mean(np.log(scale) + np.abs(error) / scale))
         return total
 
     answer = minimize(badness, believed, method="Nelder-Mead", options={"maxiter": 400})
-    return SpreadGrowth(*(float(one) for one in np.exp(answer.x)))
+    return SpreadGrowth(*(float(parameter) for parameter in np.exp(answer.x)))
 
 
 def isotonic(values: Array) -> Array:
@@ -185,19 +185,19 @@ def isotonic(values: Array) -> Array:
     return np.repeat(np.asarray(means, np.float64), counts)
 
 
-def _tried(curve: CollectiveCurve, passes: float) -> list[tuple[Array, Array, float, float]]:
+def _extrapolation_errors(curve: CollectiveCurve, passes: float) -> list[tuple[Array, Array, float, float]]:
     """Return errors beyond the curve's shortened forms, how far beyond, their variance and start-up share there."""
-    found = []
+    errors = []
     for times in SHORTENED:
         short = curve.until(curve.sizes[-1] - math.log(times))
         if LEAST_POINTS <= len(short.sizes) < len(curve.sizes):
             out = curve.sizes > short.sizes[-1]
             error = curve.seconds[out] - short.at(curve.sizes[out], passes)
-            found.append((error, curve.sizes[out] - short.sizes[-1], 2 * short.noise[-1], short.start_share))
-    return found
+            errors.append((error, curve.sizes[out] - short.sizes[-1], 2 * short.noise[-1], short.start_share))
+    return errors
 
 
-def _apart(sizes: Array, seconds: Array, reach: int) -> Array:
+def _interpolation_errors(sizes: Array, seconds: Array, reach: int) -> Array:
     """Return the mean square (m,), around each size, of how far points lie from the line between others.
 
     These are ``reach`` places before and after them.

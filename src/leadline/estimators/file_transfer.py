@@ -60,23 +60,23 @@ def fit_transfer(copies: Sequence[MeasuredCopy]) -> TransferModel | None:
 
     Errors count relative to the time, as they grow with it; neither latency nor time per byte is below zero.
     """
-    known = [one for one in copies if one.moved_bytes > 0 and one.elapsed_s > 0]
-    if len(known) < 2:
+    usable = [copy for copy in copies if copy.moved_bytes > 0 and copy.elapsed_s > 0]
+    if len(usable) < 2:
         return None
-    sizes = [one.moved_bytes for one in known]
-    both = len(known) >= 3 and max(sizes) >= SPREAD * min(sizes)
-    rate = geometric_mean(one.elapsed_s / one.moved_bytes for one in known)
-    latency_s, per_byte = _line(known) if both else (0.0, rate)
-    freedom = len(known) - (2 if both else 1)
-    off = [math.log(one.elapsed_s / (latency_s + per_byte * one.moved_bytes)) for one in known]
-    scatter = math.sqrt(sum(one**2 for one in off) / freedom)
-    return TransferModel(latency_s, per_byte, scatter, freedom, len(known), min(sizes), max(sizes))
+    sizes = [copy.moved_bytes for copy in usable]
+    fits_latency = len(usable) >= 3 and max(sizes) >= SPREAD * min(sizes)
+    rate = geometric_mean(copy.elapsed_s / copy.moved_bytes for copy in usable)
+    latency_s, per_byte = _line(usable) if fits_latency else (0.0, rate)
+    freedom = len(usable) - (2 if fits_latency else 1)
+    errors = [math.log(copy.elapsed_s / (latency_s + per_byte * copy.moved_bytes)) for copy in usable]
+    scatter = math.sqrt(sum(copy**2 for copy in errors) / freedom)
+    return TransferModel(latency_s, per_byte, scatter, freedom, len(usable), min(sizes), max(sizes))
 
 
 def _line(copies: Sequence[MeasuredCopy]) -> tuple[float, float]:
     """Return latency and seconds per byte by least squares of the relative error, neither below zero."""
     # (latency + rate x - t) / t: columns 1/t and x/t against 1.
-    rows = [(1 / one.elapsed_s, one.moved_bytes / one.elapsed_s) for one in copies]
+    rows = [(1 / copy.elapsed_s, copy.moved_bytes / copy.elapsed_s) for copy in copies]
     aa, ab, bb = (sum(r[i] * r[j] for r in rows) for i, j in ((0, 0), (0, 1), (1, 1)))
     a, b = sum(r[0] for r in rows), sum(r[1] for r in rows)
     determinant = aa * bb - ab * ab

@@ -41,9 +41,9 @@ class Process:
     def predict(self, x: Array) -> tuple[Array, Array]:
         """Return the mean and the deviation of the function (not of a new measurement) at each row."""
         covariance = _linear(x, self.points, self.slopes) + self.rough * _matern(x, self.points, self.lengths)
-        own = self.slopes[0] + x**2 @ self.slopes[1:] + self.rough
-        told = np.sum((covariance @ self.root) ** 2, axis=1)
-        return self.mean + covariance @ self.alpha, np.sqrt(np.maximum(own - told, 0.0))
+        prior = self.slopes[0] + x**2 @ self.slopes[1:] + self.rough
+        explained = np.sum((covariance @ self.root) ** 2, axis=1)
+        return self.mean + covariance @ self.alpha, np.sqrt(np.maximum(prior - explained, 0.0))
 
     def dump(self) -> State:
         """Return the process as arrays."""
@@ -84,10 +84,10 @@ class GaussianProcess:
             alpha, root = _solve(among + np.diag(noise[kept]) + jitter, y[kept] - mean)
             return Process(mean, points, alpha, root, slopes, rough, lengths)
         between = _linear(x, points, slopes) + rough * _matern(x, points, lengths)
-        seen = among + jitter + (between / noise[:, None]).T @ between
-        alpha, _ = _solve(seen, between.T @ ((y - mean) / noise))
-        told = np.linalg.inv(among + jitter) - np.linalg.inv(seen)
-        values, vectors = np.linalg.eigh((told + told.T) / 2)
+        posterior = among + jitter + (between / noise[:, None]).T @ between
+        alpha, _ = _solve(posterior, between.T @ ((y - mean) / noise))
+        reduction = np.linalg.inv(among + jitter) - np.linalg.inv(posterior)
+        values, vectors = np.linalg.eigh((reduction + reduction.T) / 2)
         return Process(mean, points, alpha, vectors * np.sqrt(np.maximum(values, 0)), slopes, rough, lengths)
 
     def load(self, state: State) -> Process:
@@ -119,8 +119,8 @@ def farthest_points(x: Array, most: int, seed: int) -> npt.NDArray[np.int64]:
         if away.max() <= 0:  # the others repeat those chosen
             break
         chosen.append(int(away.argmax()))
-    rest = np.setdiff1d(np.arange(len(x)), chosen)
-    return np.sort(np.array([*chosen, *rest[: most - len(chosen)]], np.int64))
+    remaining = np.setdiff1d(np.arange(len(x)), chosen)
+    return np.sort(np.array([*chosen, *remaining[: most - len(chosen)]], np.int64))
 
 
 def _linear(x: Array, points: Array, slopes: Array) -> Array:

@@ -77,8 +77,8 @@ def describe_gpu_memory(graph: OpGraph, domain: Domain) -> str:
     low, high = DOMAIN_FACTORS.get(domain, WIDEST_FACTORS)
     if domain not in DOMAIN_FACTORS:
         return "GPU memory of such models was not measured: it ranges as the least certain of those that were"
-    said = f"GPU memory ranges as {TRIED[domain]} did: {low:.2f} to {high:.2f} of what was foretold"
-    return said if graph.is_training else f"{said}; no inference was measured"
+    text = f"GPU memory ranges as {TRIED[domain]} did: {low:.2f} to {high:.2f} of what was foretold"
+    return text if graph.is_training else f"{text}; no inference was measured"
 
 
 def _is_lowered(graph: OpGraph) -> bool:

@@ -114,7 +114,7 @@ END = "\x01"
 
 def text_array(values: Sequence[str]) -> npt.NDArray[np.generic]:
     """Return texts as an array that needs no pickle."""
-    kept = [f"{one}{END}" if one.endswith(("\x00", END)) else one for one in values]
+    kept = [f"{text}{END}" if text.endswith(("\x00", END)) else text for text in values]
     return np.array(kept, dtype=np.str_) if kept else np.zeros(0, dtype="<U1")
 
 

@@ -78,12 +78,12 @@ class QueuePool:
         self.used_cores -= job.cores
         self.used_gpus -= job.gpus
 
-    def figures(self, asked: AccountedJob, now_s: float, share: Callable[[AccountedJob], float]) -> list[float]:
+    def metrics(self, request: AccountedJob, now_s: float, share: Callable[[AccountedJob], float]) -> list[float]:
         """Return ``POOL_METRICS`` as they are for a job that comes now, before it has entered.
 
         ``share`` says how much of its walltime a job is expected to use.
         """
-        cores = max(self.peak_cores, asked.cores)
+        cores = max(self.peak_cores, request.cores)
         oldest = next(iter(self.pending.values()), None)
         return [
             len(self.pending),
@@ -91,44 +91,44 @@ class QueuePool:
             self.pending_work / cores,
             len(self.running),
             cores - self.used_cores,
-            self.planned_s(asked, now_s, _whole),
-            self.planned_s(asked, now_s, share),
+            self.planned_s(request, now_s, _whole),
+            self.planned_s(request, now_s, share),
             UNKNOWN_VALUE if oldest is None else now_s - eligible_at_s(oldest),
             self.last_wait_s,
             UNKNOWN_VALUE if self.last_start_s is None else now_s - self.last_start_s,
             median(self.recent) if self.recent else UNKNOWN_VALUE,
         ]
 
-    def planned_s(self, asked: AccountedJob, now_s: float, share: Callable[[AccountedJob], float]) -> float:
-        """Return when ``asked`` would start, in seconds from now, were all to start in turn and none to pass another.
+    def planned_s(self, request: AccountedJob, now_s: float, share: Callable[[AccountedJob], float]) -> float:
+        """Return when ``request`` would start, in seconds from now, were all to start in turn and none to pass another.
 
         Each job holds its cores for the ``share`` of its walltime, one that runs for that share of what is left of it.
         A job that asks for more than the pool ever held starts when the pool is empty.
         """
-        cores = max(self.peak_cores, asked.cores) - self.used_cores
-        gpus = max(self.peak_gpus, asked.gpus) - self.used_gpus
-        if not self.pending and cores >= asked.cores and gpus >= asked.gpus:
+        cores = max(self.peak_cores, request.cores) - self.used_cores
+        gpus = max(self.peak_gpus, request.gpus) - self.used_gpus
+        if not self.pending and cores >= request.cores and gpus >= request.gpus:
             return 0.0
         releases = [(share(job) * remaining_s(job, now_s), job.cores, job.gpus) for job in self.running.values()]
         heapify(releases)
-        start, rest = 0.0, self.pending_work
-        for job in (*islice(self.pending.values(), MOST_PLANNED), asked):
+        start, unplanned = 0.0, self.pending_work
+        for job in (*islice(self.pending.values(), MOST_PLANNED), request):
             while (cores < job.cores or gpus < job.gpus) and releases:
                 end, more_cores, more_gpus = heappop(releases)
                 start, cores, gpus = max(start, end), cores + more_cores, gpus + more_gpus
             cores, gpus = cores - job.cores, gpus - job.gpus
             heappush(releases, (start + share(job) * walltime_limit_s(job), job.cores, job.gpus))
-            rest -= job.cores * walltime_limit_s(job)
-        beyond = rest + asked.cores * walltime_limit_s(asked) if len(self.pending) > MOST_PLANNED else 0.0
-        return start + share(asked) * beyond / max(self.peak_cores, asked.cores, 1)
+            unplanned -= job.cores * walltime_limit_s(job)
+        beyond = unplanned + request.cores * walltime_limit_s(request) if len(self.pending) > MOST_PLANNED else 0.0
+        return start + share(request) * beyond / max(self.peak_cores, request.cores, 1)
 
-    def hole(self, asked: AccountedJob, now_s: float) -> tuple[float, float]:
+    def backfill_window(self, request: AccountedJob, now_s: float) -> tuple[float, float]:
         """Return how long the cores that are free now stay so (s), and how many the first that waits leaves over.
 
         That is the room for backfilling (Lifka 1995): a job may pass the first one if it ends before that one's turn,
         or takes no core that it needs then. ``UNLIMITED_S`` and all free cores where nobody waits.
         """
-        free = max(self.peak_cores, asked.cores) - self.used_cores
+        free = max(self.peak_cores, request.cores) - self.used_cores
         first = next(iter(self.pending.values()), None)
         if first is None:
             return UNLIMITED_S, float(free)
@@ -193,7 +193,7 @@ _NOTHING = _Used()
 
 @dataclass(slots=True)
 class _Site:
-    everybody: QueuePool = field(default_factory=QueuePool)
+    site: QueuePool = field(default_factory=QueuePool)
     partitions: dict[str, QueuePool] = field(default_factory=dict)
     users: dict[str, QueuePool] = field(default_factory=dict)
     used: dict[str, _Used] = field(default_factory=dict)
@@ -201,16 +201,16 @@ class _Site:
     shapes: dict[tuple[object, ...], tuple[float, float]] = field(default_factory=dict)
 
     def pools(self, job: AccountedJob) -> tuple[QueuePool, QueuePool, QueuePool]:
-        return (self.everybody, self.partitions.setdefault(job.partition, QueuePool()),
+        return (self.site, self.partitions.setdefault(job.partition, QueuePool()),
                 self.users.setdefault(job.user, QueuePool()))  # fmt: skip
 
-    def take_in(self, kind: int, key: int, job: AccountedJob, at_s: float) -> None:
+    def apply_event(self, kind: int, key: int, job: AccountedJob, at_s: float) -> None:
         """Let what happened to a job at ``at_s`` be so: it came, or ended, or was cancelled, or started."""
         pools = self.pools(job)
         if kind == _ENTER:
             for pool in pools:
                 pool.enter(key, job)
-        elif key in self.everybody.running:
+        elif key in self.site.running:
             for pool in pools:
                 pool.end(key)
             self.used.setdefault(job.user, _Used()).add(job)
@@ -225,14 +225,14 @@ class _Site:
 
     def row(self, job: AccountedJob, now_s: float, forecast_s: float | None) -> list[float]:
         """Return ``QUEUE_FEATURES`` of a job that comes now."""
-        everybody = self.total.mean(PRIOR_SHARE)
+        usual_share = self.total.mean(PRIOR_SHARE)
 
-        def share(one: AccountedJob) -> float:
-            """Return how much of its walltime a job uses: its user's mean, drawn to everybody's."""
-            return self.used.get(one.user, _NOTHING).mean(everybody)
+        def share(queued: AccountedJob) -> float:
+            """Return how much of its walltime a job uses: its user's mean, drawn to site's."""
+            return self.used.get(queued.user, _NOTHING).mean(usual_share)
 
         site, partition, _ = pools = self.pools(job)
-        hole_s, spare = site.hole(job, now_s)
+        hole_s, spare = site.backfill_window(job, now_s)
         wait_s, at_s = self.shapes.get(_shape(job), (UNKNOWN_VALUE, None))
         return [
             walltime_limit_s(job),
@@ -241,7 +241,7 @@ class _Site:
             job.cores / max(partition.peak_cores, 1),
             now_s % DAY_S // HOUR_S,
             now_s // DAY_S % 7,
-            *(figure for pool in pools for figure in pool.figures(job, now_s, share)),
+            *(figure for pool in pools for figure in pool.metrics(job, now_s, share)),
             hole_s,
             hole_s - walltime_limit_s(job),
             spare - job.cores,
@@ -262,27 +262,27 @@ def queue_rows(
     not started shows no wait, and a later one nothing. Rows of jobs that never could start are ``UNKNOWN_VALUE``.
     """
     places = {place: number for number, place in enumerate(range(len(jobs)) if positions is None else positions)}
-    found = np.full((len(places), len(QUEUE_FEATURES)), UNKNOWN_VALUE)
-    foretold, site = forecasts or {}, _Site()
+    rows = np.full((len(places), len(QUEUE_FEATURES)), UNKNOWN_VALUE)
+    waits, site = forecasts or {}, _Site()
     for at_s, kind, place in sorted(_events(jobs)):
         if kind == _ENTER and place in places:
             job = jobs[place]
-            found[places[place]] = site.row(job, at_s, foretold.get(job.id))
-        site.take_in(kind, place, jobs[place], at_s)
-    return found
+            rows[places[place]] = site.row(job, at_s, waits.get(job.id))
+        site.apply_event(kind, place, jobs[place], at_s)
+    return rows
 
 
 def current_queue_rows(
-    jobs: Sequence[AccountedJob], asked: Sequence[AccountedJob], forecasts: Mapping[str, float] | None = None
+    jobs: Sequence[AccountedJob], requests: Sequence[AccountedJob], forecasts: Mapping[str, float] | None = None
 ) -> Array:
     """Return the rows of jobs each of which would come next after all that the accounting tells.
 
     They are in the form of ``queue_rows``, and know nothing of one another.
     """
-    foretold, site = forecasts or {}, _Site()
+    waits, site = forecasts or {}, _Site()
     for at_s, kind, place in sorted(_events(jobs)):
-        site.take_in(kind, place, jobs[place], at_s)
-    rows = [site.row(job, eligible_at_s(job), foretold.get(job.id)) for job in asked]
+        site.apply_event(kind, place, jobs[place], at_s)
+    rows = [site.row(job, eligible_at_s(job), waits.get(job.id)) for job in requests]
     return np.array(rows).reshape(len(rows), len(QUEUE_FEATURES))
 
 

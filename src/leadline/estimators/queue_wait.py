@@ -39,7 +39,7 @@ class WaitForest:
 
 def load_wait_forest(state: State) -> WaitForest:
     """Return the forest that ``dump`` gave."""
-    return WaitForest(load_trees(unnest("trees", state)), *(floats(state[one]) for one in ("grid_s", "shares")))
+    return WaitForest(load_trees(unnest("trees", state)), *(floats(state[name]) for name in ("grid_s", "shares")))
 
 
 def wait_quantile(grid_s: Array, distribution: Array, level: Array) -> Array:
@@ -52,8 +52,8 @@ def wait_quantile(grid_s: Array, distribution: Array, level: Array) -> Array:
     high, below = distribution[rows, place], np.where(place > 0, distribution[rows, place - 1], 0.0)
     part = np.clip((level - below) / np.maximum(high - below, 1e-12), 0.0, 1.0)
     longer, shorter = grid_s[place], grid_s[np.maximum(place - 1, 0)]
-    found: Array = np.where(place > 0, shorter * (longer / shorter) ** part, longer * part)
-    return found
+    waits: Array = np.where(place > 0, shorter * (longer / shorter) ** part, longer * part)
+    return waits
 
 
 def wait_probability(grid_s: Array, distribution: Array, wait_s: Array) -> Array:
@@ -64,5 +64,5 @@ def wait_probability(grid_s: Array, distribution: Array, wait_s: Array) -> Array
     longer, shorter = grid_s[inside], grid_s[np.maximum(inside - 1, 0)]
     along = np.log(np.maximum(wait_s, 1e-9) / shorter) / np.log(np.where(inside > 0, longer / shorter, 2.0))
     part = np.clip(np.where(inside > 0, along, wait_s / longer), 0.0, 1.0)
-    found: Array = np.where(place >= len(grid_s), 1.0, np.clip(below + part * (high - below), 0.0, 1.0))
-    return found
+    probabilities: Array = np.where(place >= len(grid_s), 1.0, np.clip(below + part * (high - below), 0.0, 1.0))
+    return probabilities

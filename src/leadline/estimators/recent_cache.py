@@ -3,25 +3,25 @@
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
-Asked = TypeVar("Asked")
-Made = TypeVar("Made")
+Key = TypeVar("Key")
+Entry = TypeVar("Entry")
 
 # How many are remembered: of lists of ops a step, an evaluation pass, the ops of an update, and one more.
 KEPT = 4
 
 
-class RecentCache(Generic[Asked, Made]):
+class RecentCache(Generic[Key, Entry]):
     """``make``, called once for each thing; a thing is known by being the very same object."""
 
-    def __init__(self, make: Callable[[Asked], Made]) -> None:
+    def __init__(self, make: Callable[[Key], Entry]) -> None:
         self._make = make
-        self._kept: list[tuple[Asked, Made]] = []
+        self._kept: list[tuple[Key, Entry]] = []
 
-    def __call__(self, asked: Asked) -> Made:
-        """Return what ``make`` makes of ``asked``."""
-        for known, made in self._kept:
-            if known is asked:
-                return made
-        made = self._make(asked)
-        self._kept[:] = [(asked, made), *self._kept[: KEPT - 1]]
-        return made
+    def __call__(self, key: Key) -> Entry:
+        """Return what ``make`` makes of ``key``."""
+        for cached, entry in self._kept:
+            if cached is key:
+                return entry
+        entry = self._make(key)
+        self._kept[:] = [(key, entry), *self._kept[: KEPT - 1]]
+        return entry

@@ -113,8 +113,8 @@ class EncodedRuns:
     def at(self, chosen: npt.NDArray[np.int64]) -> "EncodedRuns":
         """Return the runs at these positions."""
         return EncodedRuns(
-            {name: one[chosen] for name, one in self.codes.items()},
-            {name: one[chosen] for name, one in self.figures.items()},
+            {name: column[chosen] for name, column in self.codes.items()},
+            {name: column[chosen] for name, column in self.figures.items()},
         )
 
 
@@ -156,22 +156,22 @@ def encode_runs(runs: Sequence[WholeRun], ages: FirstAppearances, words: dict[st
     return EncodedRuns(codes, figures)
 
 
-def covariance(part: CovariancePart, left: EncodedRuns, right: EncodedRuns) -> Array:
+def covariance(part: CovariancePart, rows: EncodedRuns, columns: EncodedRuns) -> Array:
     """Return the covariance of a part of unit variance between n and m runs (n, m)."""
-    shape = (len(left.figures["devices"]), len(right.figures["devices"]))
-    found = np.ones(shape)
+    shape = (len(rows.figures["devices"]), len(columns.figures["devices"]))
+    product = np.ones(shape)
     for name in part.same:
-        found *= left.codes[name][:, None] == right.codes[name]
+        product *= rows.codes[name][:, None] == columns.codes[name]
     for name in part.near:
-        away = left.figures[name][:, None] - right.figures[name]
-        found *= np.exp(-0.5 * (away / LENGTHS[name]) ** 2)
-    return found * _slope(part.slope, left, right)
+        away = rows.figures[name][:, None] - columns.figures[name]
+        product *= np.exp(-0.5 * (away / LENGTHS[name]) ** 2)
+    return product * _slope(part.slope, rows, columns)
 
 
-def _slope(name: str, left: EncodedRuns, right: EncodedRuns) -> Array | float:
+def _slope(name: str, rows: EncodedRuns, columns: EncodedRuns) -> Array | float:
     if not name:
         return 1.0
-    a, b = left.figures[name], right.figures[name]
+    a, b = rows.figures[name], columns.figures[name]
     if name == "walk":
         return np.minimum(a[:, None], b)
     middle = 2.0 if name == "devices" else 0.0
@@ -194,8 +194,8 @@ def _speed(run: WholeRun) -> tuple[float, float]:
 
 
 def _typical_batches(runs: Sequence[WholeRun]) -> dict[str, float]:
-    known: dict[str, list[float]] = {}
+    by_workload: dict[str, list[float]] = {}
     for run in runs:
         if run.batch:
-            known.setdefault(run.workload, []).append(run.batch)
-    return {name: float(np.median(batches)) for name, batches in known.items()}
+            by_workload.setdefault(run.workload, []).append(run.batch)
+    return {name: float(np.median(batches)) for name, batches in by_workload.items()}

@@ -83,11 +83,11 @@ def predict_answer(job: TracedJob, price: Callable[[OpGraph], GraphTime]) -> Ans
     prefill, generation = price(job.step), job.generation
     if generation is None or not generation.stretches:
         return AnswerTimes(prefill, prefill.interval)
-    known = {step.length: price(step.graph) for steps in generation.stretches for step in steps}
-    by_graph = {id(step.graph): known[step.length] for steps in generation.stretches for step in steps}
+    by_length = {step.length: price(step.graph) for steps in generation.stretches for step in steps}
+    by_graph = {id(step.graph): by_length[step.length] for steps in generation.stretches for step in steps}
     first, last = generation.stretches[0][0], generation.stretches[-1][-1]
     decode = _summed(generation, lambda graph: by_graph[id(graph)].interval)
-    kinds = dict.fromkeys((*prefill.parts, *(kind for one in by_graph.values() for kind in one.parts)))
+    kinds = dict.fromkeys((*prefill.parts, *(kind for graph_time in by_graph.values() for kind in graph_time.parts)))
     parts = {
         kind: prefill.parts.get(kind, 0.0)
         + generation.total(lambda graph, kind=kind: by_graph[id(graph)].parts.get(kind, 0.0))  # type: ignore[misc]
@@ -95,10 +95,12 @@ def predict_answer(job: TracedJob, price: Callable[[OpGraph], GraphTime]) -> Ans
     }
     sentences = (
         *(f"prompt: {text}" for text in prefill.sentences),
-        *(f"decoding token {last.length}: {text}" for text in known[last.length].sentences),
+        *(f"decoding token {last.length}: {text}" for text in by_length[last.length].sentences),
     )
     whole = GraphTime(_added(prefill.interval, decode), parts, sentences)
-    return AnswerTimes(whole, prefill.interval, decode, known[first.length].interval, known[last.length].interval)
+    return AnswerTimes(
+        whole, prefill.interval, decode, by_length[first.length].interval, by_length[last.length].interval
+    )
 
 
 def token_times(
@@ -128,11 +130,11 @@ def token_times(
     )
 
 
-def sentences(told: TokenTimes, least_s: float) -> tuple[str, ...]:
+def describe_token_times(token_times: TokenTimes, least_s: float) -> tuple[str, ...]:
     """Return how much faster an engine may be that replays captured kernels, and what none can be faster than."""
-    if told.replayed_per_output_token_s is None or told.replayed_answer_s is None:
+    if token_times.replayed_per_output_token_s is None or token_times.replayed_answer_s is None:
         return ()
-    per_token, answer = told.replayed_per_output_token_s.point, told.replayed_answer_s.point
+    per_token, answer = token_times.replayed_per_output_token_s.point, token_times.replayed_answer_s.point
     times = f"{format_duration(per_token)} a token and {format_duration(answer)} an answer"
     return (
         f"captured and replayed, as serving engines do, the kernels take {times}",
@@ -164,5 +166,5 @@ def _summed(generation: Generation, interval: Callable[[OpGraph], Interval]) -> 
     )
 
 
-def _added(one: Interval, other: Interval) -> Interval:
-    return Interval(one.point + other.point, one.low + other.low, one.high + other.high, one.level)
+def _added(first: Interval, second: Interval) -> Interval:
+    return Interval(first.point + second.point, first.low + second.low, first.high + second.high, first.level)

@@ -101,11 +101,11 @@ def startup_interval(device: Device, loop: LoopFacts) -> Interval:
     """
     figures = device.calibration.figures if device.calibration else {}
     import_s = figures.get("framework_import_s")
-    own = loop.script_s / loop.framework_s if loop.script_s and loop.framework_s else 0.0
+    script_share = loop.script_s / loop.framework_s if loop.script_s and loop.framework_s else 0.0
     if import_s is None:
-        begin, own_s = START_S[device.kind], own * FRAMEWORK_IMPORT_S
+        begin, own_s = START_S[device.kind], script_share * FRAMEWORK_IMPORT_S
         return Interval(begin.point + own_s, begin.low + own_s / 3, begin.high + own_s * 3, begin.level)
-    point = import_s * (1.0 + own) + figures.get("first_step_s", 0.2 * import_s)
+    point = import_s * (1.0 + script_share) + figures.get("first_step_s", 0.2 * import_s)
     return Interval(point, point * 0.7, point * 1.7)
 
 

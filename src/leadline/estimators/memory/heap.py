@@ -90,10 +90,10 @@ class _Heap:
     def take(self, size: int) -> int:
         """Take a block of ``size`` bytes (``_block_bytes``), write it all, and return its address; mapped: negative."""
         if (address := self.free.best(size)) != NOWHERE:
-            found = self._forget(address)
-            if found > size:
-                self._keep(address + size, found - size)
-            return self._use(address, size)
+            available = self._remove_free(address)
+            if available > size:
+                self._add_free(address + size, available - size)
+            return self._touch(address, size)
         if self.end - self.top < size + 32:
             if size >= self.threshold:
                 size = _pages(size + PAGE)
@@ -102,10 +102,10 @@ class _Heap:
                 self.peak = max(self.peak, self.touched + self.mapped)
                 return -size
             self.end = self.top + _pages(size + TOP_PAD + 32)
-        address = self._use(self.top, size)
+        address = self._touch(self.top, size)
         self.top += size
         if self.pinned and self.chance.random() < self.pinned:
-            self.top = self._use(self.top, ALIGNMENT_BYTES) + ALIGNMENT_BYTES
+            self.top = self._touch(self.top, ALIGNMENT_BYTES) + ALIGNMENT_BYTES
         return address
 
     def give(self, address: int, size: int) -> None:
@@ -119,14 +119,14 @@ class _Heap:
             size -= ALIGNMENT_BYTES
         if address in self.free_by_end:
             before = self.free_by_end[address]
-            size += self._forget(before)
+            size += self._remove_free(before)
             address = before
         if address + size in self.free:
-            size += self._forget(address + size)
+            size += self._remove_free(address + size)
         if address + size == self.top:
             self.top = address
         else:
-            self._keep(address, size)
+            self._add_free(address, size)
         if size >= TRIM_MINIMUM and self.end - self.top >= self.trim:
             self.end -= max(self.end - self.top - TOP_PAD - 33, 0) // PAGE * PAGE
             self.touched = min(self.touched, self.end)
@@ -135,7 +135,7 @@ class _Heap:
         """Return all that decides what happens from here on."""
         return self.threshold, self.trim, self.top, self.end, self.touched, self.mapped, dict(self.free.sizes)
 
-    def _use(self, address: int, size: int) -> int:
+    def _touch(self, address: int, size: int) -> int:
         end = address + size
         if end > self.touched:
             self.fresh += end - max(self.touched, address)
@@ -143,11 +143,11 @@ class _Heap:
             self.peak = max(self.peak, end + self.mapped)
         return address
 
-    def _keep(self, address: int, size: int) -> None:
+    def _add_free(self, address: int, size: int) -> None:
         self.free.add(address, size)
         self.free_by_end[address + size] = address
 
-    def _forget(self, address: int) -> int:
+    def _remove_free(self, address: int) -> int:
         size = self.free.remove(address)
         del self.free_by_end[address + size]
         return size
@@ -196,25 +196,25 @@ def _run(script: _Script, heap: _Heap) -> tuple[int, int]:
     Optimizer state appears at the end of the first step. Where chance has no part in it, a step that finds the heap as
     the one before it did goes like that one, and so do all that follow.
     """
-    sizes, held = script.sizes, array("q", [NOT_HELD]) * len(script.sizes)
+    sizes, addresses = script.sizes, array("q", [NOT_HELD]) * len(script.sizes)
     before: tuple[object, ...] = ()
     for number in range(STEPS):
         heap.fresh = 0
         if number == SETTLING:
             heap.stolen = 0.0
         for block in script.left_behind:
-            if (address := held[block]) != NOT_HELD:
+            if (address := addresses[block]) != NOT_HELD:
                 heap.give(address, sizes[block])
-                held[block] = NOT_HELD
+                addresses[block] = NOT_HELD
         for move in script.moves:
             if move >= 0:
-                if held[move] == NOT_HELD:
-                    held[move] = heap.take(sizes[move])
-            elif (address := held[~move]) != NOT_HELD:
+                if addresses[move] == NOT_HELD:
+                    addresses[move] = heap.take(sizes[move])
+            elif (address := addresses[~move]) != NOT_HELD:
                 heap.give(address, sizes[~move])
-                held[~move] = NOT_HELD
+                addresses[~move] = NOT_HELD
         heap.pinned = 0.0
-        after = (*heap.shape(), held[:])
+        after = (*heap.shape(), addresses[:])
         if after == before and not heap.stolen:
             break
         before = after
@@ -229,16 +229,16 @@ def live_peak_bytes(graph: OpGraph, processor: Processor = USUAL) -> int:
 def _script(graph: OpGraph, processor: Processor) -> _Script:
     """Return the moves in the order of a job's first step, in which the optimizer's state comes last."""
     state = {e.storage for e in graph.events if e.op == 0 and e.category is StorageCategory.OPTIMIZER_STATE}
-    sizes, moves, held = array("q"), array("q"), dict[int, int]()
+    sizes, moves, blocks = array("q"), array("q"), dict[int, int]()
     for storage, size in zip(*_timeline(graph, processor, late=state), strict=True):
-        if size >= SMALLEST and storage not in held:
-            held[storage] = len(sizes)
+        if size >= SMALLEST and storage not in blocks:
+            blocks[storage] = len(sizes)
             moves.append(len(sizes))
             sizes.append(_block_bytes(size))
-        elif size <= -SMALLEST and storage in held:
-            moves.append(~held.pop(storage))
+        elif size <= -SMALLEST and storage in blocks:
+            moves.append(~blocks.pop(storage))
     standing = {e.storage for e in graph.events if e.op == 0 and e.size_bytes > 0}
-    return _Script(sizes, moves, array("q", (block for storage, block in held.items() if storage not in standing)))
+    return _Script(sizes, moves, array("q", (block for storage, block in blocks.items() if storage not in standing)))
 
 
 def _timeline(
@@ -252,10 +252,10 @@ def _timeline(
     """
     update = next((n for n, op in enumerate(graph.ops) if op.stage is Stage.OPTIMIZER), len(graph.ops))
     times, storages, sizes = list[float](), list[int](), list[int]()
-    taken = dict[int, int]()
+    results = dict[int, int]()
     for event in graph.events:
         at, size = event.op, event.size_bytes
-        place = taken[at] = taken.get(at, 0) + (at > 0 and size > 0)
+        place = results[at] = results.get(at, 0) + (at > 0 and size > 0)
         times.append(update * OP_PLACES + 1 if not at and event.storage in late else at * OP_PLACES + place)
         storages.append(event.storage)
         sizes.append(size)
@@ -266,7 +266,7 @@ def _timeline(
                 storages.append(name - 8 * (number + 1))
                 sizes.append(size)
     order = sorted(range(len(times)), key=times.__getitem__)
-    return [storages[one] for one in order], [sizes[one] for one in order]
+    return [storages[position] for position in order], [sizes[position] for position in order]
 
 
 def _pages(size: int) -> int:

@@ -85,11 +85,11 @@ def _tensors(job: TracedJob) -> tuple[int, ...]:
     """Return the bytes of each tensor of one batch: of the loader's, else of what a step takes as input."""
     if job.loop.batch_tensor_bytes:
         return job.loop.batch_tensor_bytes
-    taken = [
+    inputs = [
         event for event in job.largest_step.events if event.category is StorageCategory.INPUT and event.size_bytes > 0
     ]
     played = min(max(job.loop.accumulation, 1), 2)  # of further micro-steps no events are written
-    return tuple(event.size_bytes for event in taken[: len(taken) // played])
+    return tuple(event.size_bytes for event in inputs[: len(inputs) // played])
 
 
 # Peak resident bytes of CPython 3.11, of importing torch 2.13 (CPU build), of a first inference and a first training
@@ -171,7 +171,11 @@ def _cast_bytes(workload: Workload, job: TracedJob) -> int:
     if not _is_cast(workload):
         return built
     first = (event for event in job.step.events if event.op == 0)
-    sizes = [one.size_bytes for one in first if one.category is StorageCategory.PARAMETER and one.size_bytes > 0]
+    sizes = [
+        taken_event.size_bytes
+        for taken_event in first
+        if taken_event.category is StorageCategory.PARAMETER and taken_event.size_bytes > 0
+    ]
     level = highest = 2 * sum(sizes)
     for size in sizes:
         highest = max(highest, level + size)
@@ -187,12 +191,12 @@ def _with_evaluation(job: TracedJob) -> OpGraph:
     if job.evaluation is None:
         return job.step
     passing = {event.storage for event in job.evaluation.events if event.size_bytes < 0}
-    found = {event.storage for event in job.evaluation.events if event.op == 0} - passing
+    inherited = {event.storage for event in job.evaluation.events if event.op == 0} - passing
     after = max([len(job.step.ops), *(event.op for event in job.step.events)])
-    own = 1 + max((event.storage for event in job.step.events), default=0)
+    first_storage = 1 + max((event.storage for event in job.step.events), default=0)
     events = tuple(
-        StorageEvent(event.op + after, own + event.storage, event.size_bytes, event.category)
+        StorageEvent(event.op + after, first_storage + event.storage, event.size_bytes, event.category)
         for event in job.evaluation.events
-        if event.storage in passing and event.storage not in found
+        if event.storage in passing and event.storage not in inherited
     )
     return OpGraph((*job.step.ops, *job.evaluation.ops), (*job.step.events, *events))

@@ -42,28 +42,28 @@ class OffloadOption:
 
 def list_offloads(estimate: Estimate, device: Device, workload: Workload) -> list[OffloadOption]:
     """Return what could be kept elsewhere of a step that was estimated on ``device``, the least slow first."""
-    held = {name: estimate.basis.memory_breakdown_bytes.get(name.value, 0.0) for name in WORDS}
+    sizes = {name: estimate.basis.memory_breakdown_bytes.get(name.value, 0.0) for name in WORDS}
     host = f"on the host ({_rate(_pcie(device))} assumed)"
-    found = []
+    options = []
     if workload.phase is Phase.TRAINING:
-        states, weights = held[StorageCategory.OPTIMIZER_STATE], held[StorageCategory.PARAMETER]
+        states, weights = sizes[StorageCategory.OPTIMIZER_STATE], sizes[StorageCategory.PARAMETER]
         update_s = 2 * weights / _pcie(device) + 2 * (states + 2 * weights) / HOST_BYTES_PER_S
-        found.append(_kept(estimate, StorageCategory.OPTIMIZER_STATE, states, host, added_s=update_s))
-    activations = held[StorageCategory.ACTIVATION]
+        options.append(_kept(estimate, StorageCategory.OPTIMIZER_STATE, states, host, added_s=update_s))
+    activations = sizes[StorageCategory.ACTIVATION]
     if workload.phase is Phase.TRAINING:
         swap_s = 2 * activations / _pcie(device)
-        found.append(_kept(estimate, StorageCategory.ACTIVATION, activations, host, hidden_s=swap_s))
+        options.append(_kept(estimate, StorageCategory.ACTIVATION, activations, host, hidden_s=swap_s))
         if device.link_bytes_per_s:
             link = device.link_bytes_per_s / 2  # the figure counts both directions
             beside = f"on a GPU beside it ({_rate(link)} a direction)"
             swap_s = 2 * activations / link
             kept = _kept(estimate, StorageCategory.ACTIVATION, activations, beside, hidden_s=swap_s)
-            found.append(kept and OffloadOption(kept.description, kept.memory_bytes, kept.step_s, 0.0, gpus=2))
+            options.append(kept and OffloadOption(kept.description, kept.memory_bytes, kept.step_s, 0.0, gpus=2))
     else:
-        weights = held[StorageCategory.PARAMETER]
-        found.append(_kept(estimate, StorageCategory.PARAMETER, weights, host, hidden_s=weights / _pcie(device)))
-    kept_ones = [one for one in found if one is not None]
-    return sorted(kept_ones, key=lambda one: one.step_s.point if one.step_s else math.inf)
+        weights = sizes[StorageCategory.PARAMETER]
+        options.append(_kept(estimate, StorageCategory.PARAMETER, weights, host, hidden_s=weights / _pcie(device)))
+    possible = [option for option in options if option is not None]
+    return sorted(possible, key=lambda option: option.step_s.point if option.step_s else math.inf)
 
 
 def _kept(
@@ -75,7 +75,7 @@ def _kept(
     if memory is None or not size:
         return None
     saved = min((1 - STAYS) * size, 0.95 * memory.low)
-    left = Interval(memory.point - saved, memory.low - saved, memory.high - saved, memory.level)
+    remaining = Interval(memory.point - saved, memory.low - saved, memory.high - saved, memory.level)
     slower = None
     if step is not None:
         factor = math.exp(1.645 * DOUBT)
@@ -84,7 +84,7 @@ def _kept(
             for end, by in ((step.point, 1.0), (step.low, 1 / factor), (step.high, factor))
         )
         slower = Interval(point, low, high, step.level)
-    return OffloadOption(f"keep {format_bytes(saved)} of {WORDS[category]} {where}", left, slower, saved)
+    return OffloadOption(f"keep {format_bytes(saved)} of {WORDS[category]} {where}", remaining, slower, saved)
 
 
 def _pcie(device: Device) -> float:

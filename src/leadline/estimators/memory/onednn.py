@@ -128,12 +128,12 @@ def _convolved(op: Op, processor: Processor) -> list[Move]:
         bool(op.dims.get("transposed")), bool(op.dims.get("channels_last")), ELEMENT_BYTES[op.dtype],
         processor.channel_block,
     )  # fmt: skip
-    wanted = tuple(any(one.shape == spec.shape for one in op.outputs) for spec in (source, weight))
+    gradients = tuple(any(output.shape == spec.shape for output in op.outputs) for spec in (source, weight))
     if _unfolds(conv, processor):
         return _unfolded(conv, len(op.outputs) if backward else 0)
     if conv.channels_last:
-        return _last_backward(conv, *wanted) if backward else _last_forward(conv)
-    return _backward(conv, *wanted) if backward else _forward(conv)
+        return _last_backward(conv, *gradients) if backward else _last_forward(conv)
+    return _backward(conv, *gradients) if backward else _forward(conv)
 
 
 def _recurrent(op: Op) -> list[Move]:
@@ -153,8 +153,8 @@ def _recurrent(op: Op) -> list[Move]:
         return [(after, 1, weights), (after, 2, gates), (after + 0.1, 2, -gates), (after + 0.1, 1, -weights)]
     gradients = 4 * hidden * (width + hidden) * (4 if element == 4 else 8)
     after = len(op.outputs) // layers + 0.1
-    taken = [(after, 1, weights), (after, 2, gradients), (after, 3, gates)]
-    return [*taken, (after + 0.1, 3, -gates), (after + 0.1, 2, -gradients), (after + 0.1, 1, -weights)]
+    moves = [(after, 1, weights), (after, 2, gradients), (after, 3, gates)]
+    return [*moves, (after + 0.1, 3, -gates), (after + 0.1, 2, -gradients), (after + 0.1, 1, -weights)]
 
 
 def _unfolds(conv: _Convolution, processor: Processor) -> bool:
@@ -191,10 +191,10 @@ def _last_backward(conv: _Convolution, wants_source: bool, wants_weight: bool) -
         moves += [(1.1, 2, blocked), (1.2, 2, -blocked)]
     if wants_weight:
         own_kernel = conv.depthwise and conv.taps <= JIT_TAPS
-        made = blocked if own_kernel else conv.padded_groups()
-        moves += [(end + 0.5, 7, made), (end + 0.5, 0, conv.sums(made)), (end + 0.6, 0, -conv.sums(made))]
+        gradient = blocked if own_kernel else conv.padded_groups()
+        moves += [(end + 0.5, 7, gradient), (end + 0.5, 0, conv.sums(gradient)), (end + 0.6, 0, -conv.sums(gradient))]
         moves += [(end + 1.1, 3, conv.bytes_of(conv.weight)), (end + 1.2, 3, -conv.bytes_of(conv.weight))]
-        moves += [(end + 1.2, 7, -made)]
+        moves += [(end + 1.2, 7, -gradient)]
     return [*moves, (end + int(wants_weight) + 0.3, 1, -ordered)]
 
 
@@ -203,9 +203,9 @@ def _forward(conv: _Convolution) -> list[Move]:
     x, y, w = conv.padded(conv.source), conv.padded(conv.result), conv.padded_weight()
     if few_in and not conv.transposed:
         w = w // _blocks(1, conv.block) * conv.source.shape[1]
-    made = conv.bytes_of(conv.result) if few_out and conv.transposed else y
+    written = conv.bytes_of(conv.result) if few_out and conv.transposed else y
     spread = conv.bytes_of(conv.result) if conv.transposed and conv.stride > 1 else 0
-    return _through(0 if few_in else x, w, made, spread)
+    return _pass_moves(0 if few_in else x, w, written, spread)
 
 
 def _backward(conv: _Convolution, wants_source: bool, wants_weight: bool) -> list[Move]:
@@ -213,27 +213,27 @@ def _backward(conv: _Convolution, wants_source: bool, wants_weight: bool) -> lis
     moves = []
     if wants_source:
         spread = conv.bytes_of(conv.source) if conv.stride > 1 and not conv.transposed else 0
-        moves = _through(0 if _few(conv.result) else y, w, x, spread)
+        moves = _pass_moves(0 if _few(conv.result) else y, w, x, spread)
     if wants_weight:
         as_they_lie = conv.depthwise and conv.taps > JIT_TAPS
         x, y = (
-            0 if as_they_lie or (_few(one) and one.shape[1] > 1) else size
-            for one, size in ((conv.source, x), (conv.result, y))
+            0 if as_they_lie or (_few(operand) and operand.shape[1] > 1) else size
+            for operand, size in ((conv.source, x), (conv.result, y))
         )
         moves += _weight_gradient(x, w, y, conv.sums(w), after=int(wants_source))
     return moves
 
 
-def _through(read: int, weight: int, made: int, spread: int) -> list[Move]:
+def _pass_moves(read: int, weight: int, written: int, spread: int) -> list[Move]:
     """Return the moves of one pass: operands are given back before the result, its copy after it."""
-    taken = [(0, 1, read), (0, 2, weight), (0, 3, made), (0, 2, -weight), (0, 1, -read), (0, 4, spread)]
-    return [*taken, (1.2, 3, -made), (1.2, 4, -spread)]
+    moves = [(0, 1, read), (0, 2, weight), (0, 3, written), (0, 2, -weight), (0, 1, -read), (0, 4, spread)]
+    return [*moves, (1.2, 3, -written), (1.2, 4, -spread)]
 
 
 def _weight_gradient(x: int, w: int, y: int, sums: int, *, after: int) -> list[Move]:
     begin, end = after + 0.5, after + 1.5
-    taken = [(begin, 5, y), (begin, 6, x), (begin, 7, w), (begin, 0, sums)]
-    return [*taken, (begin, 0, -sums), (begin, 6, -x), (begin, 5, -y), (end, 7, -w)]
+    moves = [(begin, 5, y), (begin, 6, x), (begin, 7, w), (begin, 0, sums)]
+    return [*moves, (begin, 0, -sums), (begin, 6, -x), (begin, 5, -y), (end, 7, -w)]
 
 
 def _few(spec: TensorSpec) -> bool:

@@ -49,10 +49,10 @@ def attention_scratch_bytes(op: Op, vendor: str) -> int:
 def _flash_bytes(op: Op) -> int:
     b, h, kv, d = (op.dims[name] for name in ("b", "h", "kv", "d"))
     queries = _rounded(op.dims["q"], QUERIES)
-    taken = FLOAT32_BYTES * b * h * queries * (1 + _rounded(d, 32 if d <= 128 else 64))
+    size = FLOAT32_BYTES * b * h * queries * (1 + _rounded(d, 32 if d <= 128 else 64))
     if _key_heads(op) != h:
-        taken += 2 * BYTES_PER_ELEMENT.get(op.dtype, 2) * b * h * kv * _rounded(d, 8)
-    return taken
+        size += 2 * BYTES_PER_ELEMENT.get(op.dtype, 2) * b * h * kv * _rounded(d, 8)
+    return size
 
 
 def _efficient_bytes(op: Op) -> int:
@@ -166,8 +166,8 @@ def add_workspaces(graph: OpGraph, device: Device) -> OpGraph:
     if not stages:
         return graph
     first = max((event.storage for event in graph.events), default=0) + 1
-    taken = [StorageEvent(0, first + number, size, StorageCategory.WORKSPACE) for number in range(len(stages))]
-    return replace(graph, events=(*taken, *graph.events))
+    workspaces = [StorageEvent(0, first + number, size, StorageCategory.WORKSPACE) for number in range(len(stages))]
+    return replace(graph, events=(*workspaces, *graph.events))
 
 
 def workspace_settings(device: Device) -> tuple[int, ScratchKernels]:

@@ -142,10 +142,10 @@ def exchange_s(ring: Ring, graph: OpGraph) -> float:
     """
     if not sees_collectives(graph):
         return ring.all_reduce_s(graph.parameter_bytes)
-    seen = [op for op in graph.ops if op.kind is OpKind.COMMUNICATION and op.dims.get("ranks", 0) > 1]
-    whole = max(op.dims["ranks"] for op in seen)
+    collectives = [op for op in graph.ops if op.kind is OpKind.COMMUNICATION and op.dims.get("ranks", 0) > 1]
+    whole = max(op.dims["ranks"] for op in collectives)
     total = 0.0
-    for op in seen:
+    for op in collectives:
         among = ring if op.dims["ranks"] == whole else _smaller(ring, op.dims["ranks"])
         reduced = op.name.rpartition(".")[2].startswith(("all_reduce", "allreduce"))
         seconds = among.all_reduce_s(op.dims["bytes"]) if reduced else among.all_gather_s(op.dims["bytes"])

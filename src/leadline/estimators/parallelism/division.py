@@ -42,7 +42,7 @@ def exchange_buffers(workload: Workload, graph: OpGraph, stage: Stage) -> Catego
     if plan.sharding is Sharding.NONE:
         return {StorageCategory.GRADIENT: trained // parts}
     if plan.sharding is Sharding.FULL:
-        return _of_units(graph, stage, workload.accumulation, copies, trained, plan.tensor)
+        return _unit_buffers(graph, stage, workload.accumulation, copies, trained, plan.tensor)
     if stage is not Stage.BACKWARD:
         return {}
     return {StorageCategory.GRADIENT: BUCKET_ELEMENTS * _gradient_width(graph)}
@@ -65,7 +65,9 @@ def describe_exchange_buffers(workload: Workload) -> str:
     }[workload.parallelism.sharding]
 
 
-def _of_units(graph: OpGraph, stage: Stage, accumulation: int, copies: int, trained: int, tensor: int) -> CategoryBytes:
+def _unit_buffers(
+    graph: OpGraph, stage: Stage, accumulation: int, copies: int, trained: int, tensor: int
+) -> CategoryBytes:
     """Return what is whole of weights and gradients that are sharded by layers."""
     if stage is Stage.OPTIMIZER:
         return {}
@@ -74,12 +76,12 @@ def _of_units(graph: OpGraph, stage: Stage, accumulation: int, copies: int, trai
     inside = (graph.parameter_bytes - outside) / layers
     share = 1 - 1 / copies  # the rest is a GPU's own
     gathered = min(outside + AT_ONCE * inside, graph.parameter_bytes) * share
-    held = {StorageCategory.PARAMETER: int(gathered / tensor)}
+    buffers = {StorageCategory.PARAMETER: int(gathered / tensor)}
     if stage is Stage.BACKWARD:
         of_all = graph.trained_bytes is None
-        made = (outside if of_all else 0) + AT_ONCE * (inside if of_all else trained / layers)
-        held[StorageCategory.GRADIENT] = int(min(made, trained) * share / tensor)
-    return held
+        gradients = (outside if of_all else 0) + AT_ONCE * (inside if of_all else trained / layers)
+        buffers[StorageCategory.GRADIENT] = int(min(gradients, trained) * share / tensor)
+    return buffers
 
 
 def _outside_bytes(graph: OpGraph, layers: int) -> int:
@@ -209,16 +211,16 @@ def divide_memory(peak: PeakMemory, workload: Workload, graph: OpGraph) -> PeakM
     if plan.tensor * plan.pipeline == 1 and plan.sharding is Sharding.NONE and not any(buffers.values()):
         return peak
     stages = peak.by_stage or {Stage.FORWARD: peak.by_category}
-    divided = {stage: _divided_moment(held, stage, workload, graph) for stage, held in stages.items()}
-    for stage, held in divided.items():
+    divided = {stage: _divide_moment(moment, stage, workload, graph) for stage, moment in stages.items()}
+    for stage, moment in divided.items():
         for category, size in buffers[stage].items():
-            held[category] = held.get(category, 0) + size
-    held = max(divided.values(), key=lambda one: sum(one.values()))
-    share = sum(held.values()) / max(sum(peak.by_category.values()), 1)
-    return PeakMemory(int(peak.allocated_bytes * share), int(peak.reserved_bytes * share), held, divided)
+            moment[category] = moment.get(category, 0) + size
+    moment = max(divided.values(), key=lambda moment: sum(moment.values()))
+    share = sum(moment.values()) / max(sum(peak.by_category.values()), 1)
+    return PeakMemory(int(peak.allocated_bytes * share), int(peak.reserved_bytes * share), moment, divided)
 
 
-def _divided_moment(
+def _divide_moment(
     whole: dict[StorageCategory, int], stage: Stage, workload: Workload, graph: OpGraph
 ) -> dict[StorageCategory, int]:
     """Return what one GPU holds of ``whole``, the fullest moment of a stage of the whole model."""
@@ -231,14 +233,14 @@ def _divided_moment(
     }
     if stage is Stage.OPTIMIZER:  # an update works on the weights whose state is here
         sharded[StorageCategory.TEMPORARY] = plan.sharding is not Sharding.NONE
-    held = dict(whole)
+    divided = dict(whole)
     for category, shared in sharded.items():
-        held[category] = int(held.get(category, 0) / parts / (copies if shared else 1))
-    activations = held.get(StorageCategory.ACTIVATION, 0)
-    held[StorageCategory.ACTIVATION] = int(activations * (10 + 24 / plan.tensor) / 34)
-    if cache := held.get(StorageCategory.KV_CACHE, 0):
-        held[StorageCategory.KV_CACHE] = cache_share_bytes(cache, workload, graph)
-    return held
+        divided[category] = int(divided.get(category, 0) / parts / (copies if shared else 1))
+    activations = divided.get(StorageCategory.ACTIVATION, 0)
+    divided[StorageCategory.ACTIVATION] = int(activations * (10 + 24 / plan.tensor) / 34)
+    if cache := divided.get(StorageCategory.KV_CACHE, 0):
+        divided[StorageCategory.KV_CACHE] = cache_share_bytes(cache, workload, graph)
+    return divided
 
 
 def cache_share_bytes(cache_bytes: int, workload: Workload, graph: OpGraph) -> int:

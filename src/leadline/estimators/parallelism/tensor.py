@@ -51,7 +51,7 @@ def _shared(op: Op, ways: int, width: int) -> Op:
     if op.stage is Stage.OPTIMIZER:
         return _scaled(op, 1 / ways, op.dims, ways, width)
     before = _elements(op.outputs)
-    after = _elements(tuple(_cut(one, ways, width) for one in op.outputs))
+    after = _elements(tuple(_cut(output, ways, width) for output in op.outputs))
     return _scaled(op, after / before if before else 1.0, op.dims, ways, width)
 
 
@@ -72,7 +72,7 @@ def _product(op: Op, ways: int, width: int) -> Op:
 
 
 def _scaled(op: Op, share: float, dims: dict[str, int], ways: int, width: int) -> Op:
-    inputs, outputs = (tuple(_cut(one, ways, width) for one in specs) for specs in (op.inputs, op.outputs))
+    inputs, outputs = (tuple(_cut(spec, ways, width) for spec in specs) for specs in (op.inputs, op.outputs))
     return replace(_plain(op, share), dims=dims, inputs=inputs, outputs=outputs)
 
 
@@ -93,4 +93,4 @@ def _cut(spec: TensorSpec, ways: int, width: int) -> TensorSpec:
 
 
 def _elements(specs: tuple[TensorSpec, ...]) -> int:
-    return sum(math.prod(one.shape) for one in specs)
+    return sum(math.prod(spec.shape) for spec in specs)

@@ -42,18 +42,20 @@ def extrapolate_loops(progress: Progress | None, *, units: int | None = None) ->
     depend on each other) and a drift between runs; what it rests on beyond that is said in ``assumptions``.
     """
     if progress is None or not progress.levels:
-        return ProbeForecast(unknown={"elapsed_s": _nothing(progress)})
-    levels = _known(progress.levels)
+        return ProbeForecast(unknown={"elapsed_s": _no_progress_message(progress)})
+    levels = _known_levels(progress.levels)
     base = next((at for at, level in enumerate(levels) if level.count >= ENOUGH), len(levels) - 1)
     level, steady = levels[base], steady_time(levels[base])
     if steady is None or progress.startup_s is None:
-        return ProbeForecast(startup_s=progress.startup_s, unit=level.name, unknown={"elapsed_s": _unfinished(level)})
-    inner = math.prod(one.length or 1 for one in levels[base + 1 :])
-    said = units if units is not None else progress.total
-    total, passes = _counts(levels[: base + 1], said, inner)
-    between_s, assumptions = _between(levels[: base + 1])
+        return ProbeForecast(
+            startup_s=progress.startup_s, unit=level.name, unknown={"elapsed_s": _unfinished_message(level)}
+        )
+    inner = math.prod(loop.length or 1 for loop in levels[base + 1 :])
+    declared = units if units is not None else progress.total
+    total, passes = _counts(levels[: base + 1], declared, inner)
+    between_s, assumptions = _between_iterations_s(levels[: base + 1])
     unit_s = _interval(steady.mean_s, (steady.error_s or 0.0) ** 2 + (DRIFT * steady.mean_s) ** 2, steady)
-    known = ProbeForecast(
+    partial = ProbeForecast(
         startup_s=progress.startup_s,
         unit=level.name,
         unit_s=unit_s,
@@ -64,10 +66,14 @@ def extrapolate_loops(progress: Progress | None, *, units: int | None = None) ->
         passes=None if passes is None or not base else round(passes[0]),
     )
     if total is None or passes is None:
-        return _with(known, None, {"elapsed_s": _endless(levels[: base + 1])}, assumptions)
+        return _complete_forecast(
+            partial, None, {"elapsed_s": _unknown_length_message(levels[: base + 1])}, assumptions
+        )
     outside_s = sum(count * one_s for count, one_s in zip(passes, between_s, strict=True))
     elapsed_s = _elapsed(progress, steady, total, outside_s)
-    return _with(known, elapsed_s, {}, (*_assumed(steady, said, levels[: base + 1]), *assumptions))
+    return _complete_forecast(
+        partial, elapsed_s, {}, (*_list_assumptions(steady, declared, levels[: base + 1]), *assumptions)
+    )
 
 
 def steady_time(level: LoopProgress) -> SteadyTime | None:
@@ -83,13 +89,13 @@ def steady_time(level: LoopProgress) -> SteadyTime | None:
     first_s = sum(level.first_s[:warm])
     count = level.count - warm
     mean_s = max(level.total_s - first_s, 0.0) / count
-    rest = level.sampled_s[warm:] if len(level.sampled_s) >= level.count else level.sampled_s[1:]
+    steady = level.sampled_s[warm:] if len(level.sampled_s) >= level.count else level.sampled_s[1:]
     warmup_s = max(first_s - warm * mean_s, 0.0)
-    if len(rest) < FEWEST:
+    if len(steady) < FEWEST:
         return SteadyTime(mean_s, warmup_s, None, 0.0, UNSURE, count)
-    batches = max(2, min(10, len(rest) // 2))
-    size = len(rest) // batches
-    means = [fmean(rest[at * size : (at + 1) * size]) for at in range(batches)]
+    batches = max(2, min(10, len(steady) // 2))
+    size = len(steady) // batches
+    means = [fmean(steady[at * size : (at + 1) * size]) for at in range(batches)]
     spread = variance(means)
     represented = count / batches
     return SteadyTime(
@@ -97,7 +103,7 @@ def steady_time(level: LoopProgress) -> SteadyTime | None:
     )
 
 
-def _known(levels: tuple[LoopProgress, ...]) -> list[LoopProgress]:
+def _known_levels(levels: tuple[LoopProgress, ...]) -> list[LoopProgress]:
     """Return the levels down to the first whose length is not known while the one around it was seen whole."""
     kept = [levels[0]]
     for level in levels[1:]:
@@ -130,21 +136,21 @@ def _counts(levels: list[LoopProgress], units: int | None, inner: int) -> tuple[
     return counts[-1], counts[:-1]
 
 
-def _between(levels: list[LoopProgress]) -> tuple[list[float], tuple[str, ...]]:
+def _between_iterations_s(levels: list[LoopProgress]) -> tuple[list[float], tuple[str, ...]]:
     """Return the time of one iteration of each outer level that is not in the level within it; none seen counts 0."""
-    found: list[float] = []
+    between_s: list[float] = []
     unseen: list[str] = []
     for level, within in pairwise(levels):
         if not level.count or within.length is None or not within.count:
             unseen.append(level.name)
-            found.append(0.0)
+            between_s.append(0.0)
         else:
-            found.append(max(level.total_s / level.count - within.length * within.total_s / within.count, 0.0))
-    said = [
+            between_s.append(max(level.total_s / level.count - within.length * within.total_s / within.count, 0.0))
+    assumptions = [
         f"no iteration of `{name}` was seen whole: what it does besides (evaluation, checkpoints) is left out"
         for name in unseen
     ]
-    return found, tuple(said)
+    return between_s, tuple(assumptions)
 
 
 def _pass_s(levels: list[LoopProgress], steady: SteadyTime, between_s: list[float]) -> float | None:
@@ -163,8 +169,8 @@ def _elapsed(progress: Progress, steady: SteadyTime, total: float, outside_s: fl
     startup_s = progress.startup_s or 0.0
     loop_s = total * steady.mean_s + outside_s
     point = startup_s + steady.warmup_s + loop_s
-    left = max(total - steady.count, 0.0)
-    spread = (left * (steady.error_s or 0.0)) ** 2 + left * steady.variance
+    remaining = max(total - steady.count, 0.0)
+    spread = (remaining * (steady.error_s or 0.0)) ** 2 + remaining * steady.variance
     spread += (DRIFT * loop_s) ** 2 + (STARTUP_DRIFT * startup_s) ** 2
     if steady.error_s is None:
         return Interval(point, startup_s + loop_s / UNSURE, point + loop_s * (UNSURE - 1), LEVEL)
@@ -179,38 +185,38 @@ def _interval(point: float, spread: float, steady: SteadyTime) -> Interval:
     return Interval(point, max(point - half, 0.0), point + half, LEVEL)
 
 
-def _with(
-    known: ProbeForecast, elapsed_s: Interval | None, unknown: dict[str, str], said: tuple[str, ...]
+def _complete_forecast(
+    partial: ProbeForecast, elapsed_s: Interval | None, unknown: dict[str, str], assumptions: tuple[str, ...]
 ) -> ProbeForecast:
     return ProbeForecast(
-        elapsed_s, known.startup_s, known.unit, known.unit_s, known.warmup_s, known.pass_s, known.between_s,
-        known.units, known.passes, unknown, said,
+        elapsed_s, partial.startup_s, partial.unit, partial.unit_s, partial.warmup_s, partial.pass_s, partial.between_s,
+        partial.units, partial.passes, unknown, assumptions,
     )  # fmt: skip
 
 
-def _assumed(steady: SteadyTime, said: int | None, levels: list[LoopProgress]) -> tuple[str, ...]:
-    ends = "the job has as many units as was said" if said is not None else "no loop ends early"
-    found = [
+def _list_assumptions(steady: SteadyTime, declared: int | None, levels: list[LoopProgress]) -> tuple[str, ...]:
+    ends = "the job has as many units as was said" if declared is not None else "no loop ends early"
+    assumptions = [
         f"{ends}, later units take as long as the {steady.count} seen, and nothing long follows the loop",
         f"one run differs from another by {DRIFT:.0%} (standard deviation), its start-up by {STARTUP_DRIFT:.0%}",
     ]
     if steady.error_s is None:
-        found.append(f"only {steady.count} units were seen: their spread is not known, and the range is a guess")
+        assumptions.append(f"only {steady.count} units were seen: their spread is not known, and the range is a guess")
     if 0 < levels[0].count < 2 and len(levels) > 1:
-        found.append(f"one iteration of `{levels[0].name}` was seen whole: the others are taken to be like it")
-    return tuple(found)
+        assumptions.append(f"one iteration of `{levels[0].name}` was seen whole: the others are taken to be like it")
+    return tuple(assumptions)
 
 
-def _nothing(progress: Progress | None) -> str:
+def _no_progress_message(progress: Progress | None) -> str:
     if progress is None:
         return "the job showed no steps: let it report them (LEADLINE_PROGRESS), or run it whole"
     return "no loop that takes time was seen: let the job report its steps (LEADLINE_PROGRESS), or run it whole"
 
 
-def _unfinished(level: LoopProgress) -> str:
+def _unfinished_message(level: LoopProgress) -> str:
     return f"not one iteration of `{level.name}` was finished: give the probe longer, such as --time 60s"
 
 
-def _endless(levels: list[LoopProgress]) -> str:
+def _unknown_length_message(levels: list[LoopProgress]) -> str:
     name = next(level.name for level in levels if level.length is None)
     return f"how often `{name}` runs is not to be read from the script: say how many units there are, --steps-total N"

@@ -88,7 +88,7 @@ class MeasuredSteps:
 
     def at(self, rows: npt.NDArray[np.int64]) -> "MeasuredSteps":
         """Return the steps at those positions."""
-        return MeasuredSteps([self.graphs[one] for one in rows], self.step_s[rows], [self.model[one] for one in rows])
+        return MeasuredSteps([self.graphs[row] for row in rows], self.step_s[rows], [self.model[row] for row in rows])
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,13 +108,13 @@ class AdaptedEstimator:
     laws: OpUtilizationModels | None = None
 
 
-def adapt_by_factor(estimator: str, said: Array, runs: MeasuredSteps) -> AdaptedEstimator:
-    """Return ``estimator`` with the factor that the runs ask for; ``said`` (n,) are its own seconds."""
-    logs = np.log(runs.step_s / said)
-    left = np.empty(len(logs))
-    for rest, out in _folds(runs):
-        left[out] = logs[out] - _shift(logs[rest])
-    return AdaptedEstimator(estimator, math.exp(_shift(logs)), _error(left), _error(logs), _spread(left), len(logs))
+def adapt_by_factor(estimator: str, predicted_s: Array, runs: MeasuredSteps) -> AdaptedEstimator:
+    """Return ``estimator`` with the factor that the runs ask for; ``predicted_s`` (n,) are its own seconds."""
+    logs = np.log(runs.step_s / predicted_s)
+    errors = np.empty(len(logs))
+    for training, test in _folds(runs):
+        errors[test] = logs[test] - _shift(logs[training])
+    return AdaptedEstimator(estimator, math.exp(_shift(logs)), _error(errors), _error(logs), _spread(errors), len(logs))
 
 
 def adapt_op_utilization(
@@ -127,16 +127,16 @@ def adapt_op_utilization(
     Raises:
         InvalidInput: the law has no such steps, or a graph is unlike all that it learned.
     """
-    tried = [laws.select([one]) for one in laws.settings_for(device, runs.graphs[0])]
-    logs = [np.log(runs.step_s / _law_s(one, device, runs, devices)) for one in tried]
-    best = min(range(len(tried)), key=lambda one: _error(logs[one]))
-    left = np.empty(len(runs.step_s))
-    for rest, out in _folds(runs):
-        own = _adapted(tried[best], device, runs.at(rest), devices)
-        left[out] = np.log(runs.step_s[out] / _law_s(own, device, runs.at(out), devices))
-    found = _adapted(tried[best], device, runs, devices)
+    candidates = [laws.select([candidate]) for candidate in laws.settings_for(device, runs.graphs[0])]
+    logs = [np.log(runs.step_s / _law_s(candidate, device, runs, devices)) for candidate in candidates]
+    best = min(range(len(candidates)), key=lambda candidate: _error(logs[candidate]))
+    errors = np.empty(len(runs.step_s))
+    for training, test in _folds(runs):
+        adapted = _adapted(candidates[best], device, runs.at(training), devices)
+        errors[test] = np.log(runs.step_s[test] / _law_s(adapted, device, runs.at(test), devices))
+    final = _adapted(candidates[best], device, runs, devices)
     return AdaptedEstimator(
-        OpUtilizationKernels.name, 1.0, _error(left), _error(logs[best]), _spread(left), len(left), found
+        OpUtilizationKernels.name, 1.0, _error(errors), _error(logs[best]), _spread(errors), len(errors), final
     )
 
 
@@ -147,12 +147,19 @@ def _adapted(
     (place, law), graph = next(iter(laws.models.items())), runs.graphs[0]
     origin = laws.origin(place)
     learned_on = None if origin == device.name else devices(origin)
-    basis = OpBasis.from_table(OpTable.from_graphs([one.ops for one in runs.graphs]), device, learned_on=learned_on)
-    own = fit_few_steps(law, ObservedSteps(basis, np.arange(len(runs.graphs)), runs.step_s))
-    here = StepSetting(device.name, graph.is_training, is_channels_last(graph), NEWER)
-    kept = replace(own, variance=law.variance)  # how far a graph is from the published ones is still theirs to say
+    basis = OpBasis.from_table(
+        OpTable.from_graphs([training_graph.ops for training_graph in runs.graphs]), device, learned_on=learned_on
+    )
+    utilization = fit_few_steps(law, ObservedSteps(basis, np.arange(len(runs.graphs)), runs.step_s))
+    setting = StepSetting(device.name, graph.is_training, is_channels_last(graph), NEWER)
+    kept = replace(
+        utilization, variance=law.variance
+    )  # how far a graph is from the published ones is still theirs to say
     return OpUtilizationModels(
-        {here: kept}, {here: laws.typical_spreads[place]}, {here: laws.learned_classes[place]}, {here: origin}
+        {setting: kept},
+        {setting: laws.typical_spreads[place]},
+        {setting: laws.learned_classes[place]},
+        {setting: origin},
     )
 
 
@@ -165,7 +172,7 @@ def _folds(runs: MeasuredSteps) -> list[tuple[npt.NDArray[np.int64], npt.NDArray
     names, place = np.unique(np.array(runs.model), return_inverse=True)
     groups = place if len(names) >= FOLDS else np.arange(len(runs.step_s))
     fold = np.random.default_rng(0).permutation(int(groups.max()) + 1)[groups] % FOLDS
-    return [(np.flatnonzero(fold != one), np.flatnonzero(fold == one)) for one in np.unique(fold)]
+    return [(np.flatnonzero(fold != number), np.flatnonzero(fold == number)) for number in np.unique(fold)]
 
 
 def _shift(logs: Array) -> float:
@@ -177,13 +184,13 @@ def _error(logs: Array) -> float:
     return float(np.mean(np.abs(np.expm1(-logs))))
 
 
-def _spread(left: Array) -> float:
+def _spread(errors: Array) -> float:
     """Return the deviation of a normal whose 90 % are those of Student's predictive distribution of the errors.
 
     Its quantile is the expansion of Abramowitz and Stegun, 26.7.5.
     """
-    n = len(left)
+    n = len(errors)
     z, nu = NORMAL_90, max(n - 1, 1)
     student = z + (z**3 + z) / (4 * nu) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * nu**2)
-    deviation = math.sqrt(float(np.mean(left**2)) * n / nu)
+    deviation = math.sqrt(float(np.mean(errors**2)) * n / nu)
     return max(student / z * deviation * math.sqrt(1 + 1 / n), SUREST)

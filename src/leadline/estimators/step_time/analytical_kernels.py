@@ -60,15 +60,15 @@ def combine_with_launch_s(kernel_s: Array, launch_s: Array, wait: float | Array)
 
     The second mark waits for the host, which is done with the call after ``launch_s``, and for the kernel.
     """
-    found: Array = ((kernel_s + wait * launch_s) ** OVERLAP + launch_s**OVERLAP) ** (1 / OVERLAP)
-    return found
+    elapsed_s: Array = ((kernel_s + wait * launch_s) ** OVERLAP + launch_s**OVERLAP) ** (1 / OVERLAP)
+    return elapsed_s
 
 
 def subtract_launch_s(seconds: Array, launch_s: Array, wait: float) -> Array:
     """Return the kernel's seconds of those that ``combine_with_launch_s`` gives; at least a tenth of them."""
-    rest = np.maximum(1 - np.minimum(launch_s / seconds, 1.0) ** OVERLAP, 0.0) ** (1 / OVERLAP)
-    found: Array = np.maximum(seconds * rest - wait * launch_s, 0.1 * seconds)
-    return found
+    unlaunched = np.maximum(1 - np.minimum(launch_s / seconds, 1.0) ** OVERLAP, 0.0) ** (1 / OVERLAP)
+    kernel_s: Array = np.maximum(seconds * unlaunched - wait * launch_s, 0.1 * seconds)
+    return kernel_s
 
 
 def lower_bound_s(placed: PlacedKernels) -> Array:
@@ -78,8 +78,8 @@ def lower_bound_s(placed: PlacedKernels) -> Array:
     least = np.where(kernels.fast_m > 0, kernels.flops / WINOGRAD, kernels.flops)
     in_cache = np.where(kernels.moved < 2 * placed.l2_bytes, CACHED, 1.0)
     busy_s = np.where(computing, least / placed.peak, 0.0)
-    found: Array = np.maximum(busy_s, kernels.moved / (placed.bytes_per_s * in_cache))
-    return found
+    bound_s: Array = np.maximum(busy_s, kernels.moved / (placed.bytes_per_s * in_cache))
+    return bound_s
 
 
 def _computing(placed: PlacedKernels, at: Array, effects: Array) -> tuple[Array, Array]:
@@ -124,7 +124,7 @@ class _Tiles:
 
 def _best(how: _Tiles, placed: PlacedKernels, b: Array, m: Array, k: Array) -> Array:
     """Return the seconds of the product under the best tile and split, in parts that fit the processor's cache."""
-    found = np.empty(len(b))
+    best_s = np.empty(len(b))
     n, width = placed.kernels.n, placed.kernels.width
     for begin in range(0, len(b), _CHUNK):
         part = slice(begin, begin + _CHUNK)
@@ -136,8 +136,8 @@ def _best(how: _Tiles, placed: PlacedKernels, b: Array, m: Array, k: Array) -> A
             placed.modern[part],
             placed.vector[part],
         )
-        found[part] = _best_part(how, (b[part], m[part], n[part], k[part], width[part]), board)
-    return found
+        best_s[part] = _best_part(how, (b[part], m[part], n[part], k[part], width[part]), board)
+    return best_s
 
 
 def _best_part(how: _Tiles, sizes: tuple[Array, ...], board: tuple[Array, ...]) -> Array:
@@ -149,8 +149,8 @@ def _best_part(how: _Tiles, sizes: tuple[Array, ...], board: tuple[Array, ...]) 
     share = 1 / (1 + around + np.exp(how.small) * (tile_m < 64) + np.exp(how.narrow) * (tile_n < 64))
     waves = tiles / units
     whole = 1 / (1 + np.exp(-how.wave))
-    least_s = 1e3 * np.exp(how.hide) * units / vector
-    steps_s = (k / _SPLIT + np.exp(how.depth)) * np.maximum(waves / RESIDENT, 1.0) * least_s
+    latency_s = 1e3 * np.exp(how.hide) * units / vector
+    steps_s = (k / _SPLIT + np.exp(how.depth)) * np.maximum(waves / RESIDENT, 1.0) * latency_s
     waves = np.maximum(np.ceil(waves) * whole + waves * (1 - whole), 1.0)
     area = 2 * tile_m * tile_n
     part_k = k / _SPLIT
@@ -163,8 +163,8 @@ def _best_part(how: _Tiles, sizes: tuple[Array, ...], board: tuple[Array, ...]) 
     cooler *= cooler
     busy_s = hotter * (1 + cooler * cooler) ** 0.125  # the eighth power's smooth maximum
     sums_s = (_SPLIT > 1) * (width * b * m * n * _SPLIT / bytes_per_s + 1e-6 * np.exp(how.split))
-    found: Array = np.min(busy_s + sums_s, axis=0)
-    return found
+    least_s: Array = np.min(busy_s + sums_s, axis=0)
+    return least_s
 
 
 def _streaming(placed: PlacedKernels, at: Array, effects: Array) -> tuple[Array, Array]:
@@ -200,8 +200,8 @@ def _streamed(placed: PlacedKernels, cached: float) -> Array:
     """Return the bytes that kernels move, those that the last cache holds divided by how much faster it is."""
     moved = placed.kernels.moved
     inside = 1 / (1 + (moved / placed.l2_bytes) ** 2)
-    found: Array = moved / (1 + inside * np.expm1(np.logaddexp(0.0, cached)))
-    return found
+    streamed: Array = moved / (1 + inside * np.expm1(np.logaddexp(0.0, cached)))
+    return streamed
 
 
 _NAMES = ("lost", "edge", "small", "narrow", "modern", "side", "depth", "split", "wave", "hide", "cap",
@@ -282,7 +282,7 @@ def fit_analytical_model(
     start = np.array(law.start) if fixed is None else fixed
     many = int(measured.groups.max()) + 1
     problem = _Problem(law, measured, start, many, apart, fixed is None)
-    return _descended(problem, np.concatenate([start, np.zeros(3 * many)]))
+    return _minimize(problem, np.concatenate([start, np.zeros(3 * many)]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,12 +298,12 @@ class _Problem:
         """Return ln(measured ÷ law) of each kernel."""
         p = len(self.start)
         effects = x[p:].reshape(self.groups, 3)
-        own = np.stack([effects[self.measured.groups[:, i], i] for i in range(3)], axis=1)
-        kernel_s, launch_s = self.law.parts(self.measured.placed, x[:p], own)
-        found = combine_with_launch_s(
+        row_effects = np.stack([effects[self.measured.groups[:, i], i] for i in range(3)], axis=1)
+        kernel_s, launch_s = self.law.parts(self.measured.placed, x[:p], row_effects)
+        predicted_s = combine_with_launch_s(
             kernel_s * np.exp(self.measured.corrected), self.measured.launched * launch_s, self.law.wait
         )
-        log: Array = np.log(self.measured.seconds / found)
+        log: Array = np.log(self.measured.seconds / predicted_s)
         return log
 
     def prior(self, x: Array) -> Array:
@@ -332,7 +332,7 @@ class _Problem:
         return jacobian
 
 
-def _descended(problem: _Problem, x: Array) -> FittedAnalyticalModel:
+def _minimize(problem: _Problem, x: Array) -> FittedAnalyticalModel:
     p = len(problem.start)
     scale = np.concatenate([problem.law.loose, np.tile(problem.apart, problem.groups)])
     errors = problem.errors(x)
@@ -346,10 +346,10 @@ def _descended(problem: _Problem, x: Array) -> FittedAnalyticalModel:
         for _ in range(8):
             step = -np.linalg.solve(normal + damping * np.diag(np.diag(normal)), slope)
             tried = x + np.clip(step, -1.0, 1.0)
-            found = problem.errors(tried)
-            reached = problem.cost(found, tried)
+            tried_errors = problem.errors(tried)
+            reached = problem.cost(tried_errors, tried)
             if reached < cost:
-                x, errors, cost, damping = tried, found, reached, damping / 4
+                x, errors, cost, damping = tried, tried_errors, reached, damping / 4
                 break
             damping *= 5
         if before - cost < 1e-4 * before:

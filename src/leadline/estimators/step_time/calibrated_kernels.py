@@ -48,15 +48,16 @@ class KrigingSurface:
             return self.values[near[0][1]]
         points = [self.points[i] for _, i in near]
         values = [self.values[i] for _, i in near]
-        matrix = [[_covariance(math.dist(one, other)) for other in points] for one in points]
+        matrix = [[_covariance(math.dist(row_point, column_point)) for column_point in points] for row_point in points]
         for i, row in enumerate(matrix):
             row[i] += NUGGET
         factor = _cholesky(matrix)
-        ones = _solve(factor, [1.0] * len(near))
+        solved_ones = _solve(factor, [1.0] * len(near))
         solved = _solve(factor, values)
-        mean = sum(solved) / (sum(ones) + 1.0)
+        mean = sum(solved) / (sum(solved_ones) + 1.0)
         return mean + sum(
-            _covariance(distance) * (s - mean * o) for (distance, _), s, o in zip(near, solved, ones, strict=True)
+            _covariance(distance) * (s - mean * o)
+            for (distance, _), s, o in zip(near, solved, solved_ones, strict=True)
         )
 
 
@@ -87,8 +88,8 @@ def _solve(factor: list[list[float]], right: list[float]) -> list[float]:
     return x
 
 
-def _dot(one: list[float], other: list[float]) -> float:
-    return sum(map(mul, one, other), 0.0)
+def _dot(left: list[float], right: list[float]) -> float:
+    return sum(map(mul, left, right), 0.0)
 
 
 # Standard deviation of ln(true ÷ predicted) of a step on a device whose sweep was just made. Nine in ten of 68 steps
@@ -242,7 +243,7 @@ class _Family:
             return math.exp(first_log_s)
         if x >= last:
             return math.exp(last_log_s + x - last)
-        left, right = next(pair for pair in pairwise(self.line) if x <= pair[1][0])
-        width = right[0] - left[0]
-        share = (x - left[0]) / width if width else 0.0
-        return math.exp(left[1] + share * (right[1] - left[1]))
+        lower, upper = next(pair for pair in pairwise(self.line) if x <= pair[1][0])
+        width = upper[0] - lower[0]
+        share = (x - lower[0]) / width if width else 0.0
+        return math.exp(lower[1] + share * (upper[1] - lower[1]))

@@ -25,15 +25,15 @@ LANES = 64
 MIB = 2.0**20
 
 
-def require_gpu(device: Device, what: str) -> None:
-    """Refuse a device that is no GPU; ``what`` says what was learned.
+def require_gpu(device: Device, subject: str) -> None:
+    """Refuse a device that is no GPU; ``subject`` says what was learned.
 
     Raises:
         InvalidInput: it is a CPU or something else.
     """
     if device.kind is not DeviceKind.GPU:
         raise InvalidInput(
-            f"{device.name} is a {device.kind.value}, but {what} learned on GPUs: price it by its specifications, or "
+            f"{device.name} is a {device.kind.value}, but {subject} learned on GPUs: price it by its specifications, or "
             "calibrate it"
         )
 
@@ -196,21 +196,21 @@ def computing_features(placed: PlacedKernels, kernel_s: Array) -> Array:
     b, m, n, k, width = kernels.b, kernels.m, kernels.n, kernels.k, kernels.width
     flops, moved, peak = kernels.flops, kernels.moved, placed.peak
     sustained = np.minimum(peak, placed.allowed)
-    found = []
+    columns = []
     for tile_m, tile_n in EDGES:
         waves = b * np.ceil(m / tile_m) * np.ceil(n / tile_n) / placed.units
-        found += [np.log(waves), waves / np.ceil(waves)]
+        columns += [np.log(waves), waves / np.ceil(waves)]
     for edge in (32, 64, 128):
-        found += [m / (np.ceil(m / edge) * edge), n / (np.ceil(n / edge) * edge)]
-    found += [m % EDGE / EDGE, n % EDGE / EDGE]  # a library takes a tile of half the edge where that leaves less over
-    found += [np.log(m), np.log(n), np.log(k), np.log(b), k / (np.ceil(k / 16) * 16)]
-    found += [(size % 4 == 0).astype(float) for size in (m, n, k)]
-    found += [np.log(each / placed.l2_bytes) for each in (moved, width * n * k, width * m * k, width * m * n)]
-    found += [np.log(kernel_s / TYPICAL_S), np.log(flops / peak / TYPICAL_S)]
-    found += [np.log(flops / moved * placed.bytes_per_s / sustained), flops / sustained / kernel_s]
-    found += [moved / placed.bytes_per_s / kernel_s, np.minimum(placed.allowed / peak, 1.5), placed.modern]
-    found += [kernels.fast_m > 0, np.log1p(kernels.fast_m / 128 * np.ceil(n / 64) / placed.units)]
-    return np.column_stack(found)
+        columns += [m / (np.ceil(m / edge) * edge), n / (np.ceil(n / edge) * edge)]
+    columns += [m % EDGE / EDGE, n % EDGE / EDGE]  # a library takes a tile of half the edge where that leaves less over
+    columns += [np.log(m), np.log(n), np.log(k), np.log(b), k / (np.ceil(k / 16) * 16)]
+    columns += [(size % 4 == 0).astype(float) for size in (m, n, k)]
+    columns += [np.log(each / placed.l2_bytes) for each in (moved, width * n * k, width * m * k, width * m * n)]
+    columns += [np.log(kernel_s / TYPICAL_S), np.log(flops / peak / TYPICAL_S)]
+    columns += [np.log(flops / moved * placed.bytes_per_s / sustained), flops / sustained / kernel_s]
+    columns += [moved / placed.bytes_per_s / kernel_s, np.minimum(placed.allowed / peak, 1.5), placed.modern]
+    columns += [kernels.fast_m > 0, np.log1p(kernels.fast_m / 128 * np.ceil(n / 64) / placed.units)]
+    return np.column_stack(columns)
 
 
 def convolving_features(placed: PlacedKernels, kernel_s: Array) -> Array:
@@ -220,16 +220,16 @@ def convolving_features(placed: PlacedKernels, kernel_s: Array) -> Array:
     """
     kernels = placed.kernels
     side, images = kernels.side, np.maximum(kernels.m / kernels.side**2, 1.0)
-    found = [np.log(side), np.log(images), np.log(np.maximum(kernels.fast_k, 1.0)), kernels.fast_k % 4 == 0]
-    found += [side / (np.ceil(side / tile) * tile) for tile in (2, 4, 8)]
-    return np.column_stack([computing_features(placed, kernel_s), *found])
+    columns = [np.log(side), np.log(images), np.log(np.maximum(kernels.fast_k, 1.0)), kernels.fast_k % 4 == 0]
+    columns += [side / (np.ceil(side / tile) * tile) for tile in (2, 4, 8)]
+    return np.column_stack([computing_features(placed, kernel_s), *columns])
 
 
 def streaming_features(placed: PlacedKernels, kernel_s: Array) -> Array:
     """Return the features (n, f) of kernels that stream their operands."""
     kernels = placed.kernels
     rows, columns = kernels.rows, kernels.columns
-    found = [
+    features = [
         np.log(rows / placed.units),
         np.log(columns),
         np.log(rows * columns / placed.units),
@@ -242,4 +242,4 @@ def streaming_features(placed: PlacedKernels, kernel_s: Array) -> Array:
         np.log(np.minimum(placed.vector, placed.allowed) / placed.bytes_per_s),
         placed.modern,
     ]
-    return np.column_stack(found)
+    return np.column_stack(features)

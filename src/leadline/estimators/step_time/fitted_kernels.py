@@ -100,7 +100,7 @@ class FittedKernels:
         state: State = {"names": text_array(self.names), "laws": np.array(sorted(self.groups), np.int64)}
         for group, law in self.groups.items():
             part = {"at": law.at, "trusted": np.array([law.trusted]), "typical": law.typical}
-            part |= nest("trees", _small(law.trees)) if law.trees else {}
+            part |= nest("trees", _compact(law.trees)) if law.trees else {}
             state |= nest(KERNEL_GROUPS[group], part)
         state["effects.device"] = text_array([device for device, _ in self.effects])
         state["effects.group"] = np.array([group for _, group in self.effects], np.int64)
@@ -145,15 +145,15 @@ class FittedKernels:
             {key: value for key, value in self.sweeps.items() if key[0] == device},
         )
 
-    def merge(self, other: "FittedKernels") -> "FittedKernels":
-        """Return both; where both know something of a device, what ``other`` knows."""
+    def merge(self, newer: "FittedKernels") -> "FittedKernels":
+        """Return both; where both know something of a device, what ``newer`` knows."""
         return replace(
             self,
-            groups={**self.groups, **other.groups},
-            effects={**self.effects, **other.effects},
-            launches={**self.launches, **other.launches},
-            sweeps={**self.sweeps, **other.sweeps},
-            steps={**self.steps, **other.steps},
+            groups={**self.groups, **newer.groups},
+            effects={**self.effects, **newer.effects},
+            launches={**self.launches, **newer.launches},
+            sweeps={**self.sweeps, **newer.sweeps},
+            steps={**self.steps, **newer.steps},
         )
 
     def predict(
@@ -168,43 +168,45 @@ class FittedKernels:
         """
         placed = place_kernels(kernels, boards, where)
         group = kernel_groups(placed)
-        own = self.own_effects(kernels, boards.names, where, group)
+        effects = self.device_effects(kernels, boards.names, where, group)
         kernel_s, launch_s = np.empty(len(placed)), np.empty(len(placed))
         for number in np.unique(group).tolist():
-            for swept, rows in self._sorted(number, boards.names, where, np.flatnonzero(group == number)):
+            for swept, rows in self._split_by_sweep(number, boards.names, where, np.flatnonzero(group == number)):
                 strange = np.array([(name, number) not in self.effects for name in boards.names])[where[rows]]
-                law = self.groups[self._learned(number)]
-                part, apart = placed.at(rows), own[rows] + strange[:, None] * law.typical
-                apart[:, LAUNCH] += strange * self._beside(number)[kernels.name[rows]]
-                kernel_s[rows], launch_s[rows] = self._priced(number, part, (apart, strange), swept, queued=queued)
+                law = self.groups[self._known_group(number)]
+                part, row_effects = placed.at(rows), effects[rows] + strange[:, None] * law.typical
+                row_effects[:, LAUNCH] += strange * self._launch_offsets(number)[kernels.name[rows]]
+                kernel_s[rows], launch_s[rows] = self._predict_group(
+                    number, part, (row_effects, strange), swept, queued=queued
+                )
         return kernel_s, launch_s
 
-    def _priced(
+    def _predict_group(
         self, number: int, part: PlacedKernels, effects: tuple[Array, Marks], swept: SweptGroup | None, *, queued: bool
     ) -> tuple[Array, Array]:
         """Return kernel and launch seconds of one group, given what is apart (n, 3) and what device is new (n,)."""
-        learned, (apart, strange) = self._learned(number), effects
+        learned, (apart, strange) = self._known_group(number), effects
         law = self.groups[learned]
         at = law.at if swept is None else swept.at
         alone, launch = analytical_model(learned).parts(part, at, apart)
         waited = _waited_s(learned, at) if queued else 0.0
-        told, leaves = self.tree_corrections(number, part, alone)
+        trees_say, leaves = self.tree_corrections(number, part, alone)
         if swept is None or swept.surface is None:
-            more = told * np.where(strange, law.trusted, 1.0)
+            more = trees_say * np.where(strange, law.trusted, 1.0)
         else:
-            more = swept.surface.at(gp_coordinates(number, part.kernels), told, leaves)
+            more = swept.surface.at(gp_coordinates(number, part.kernels), trees_say, leaves)
         return np.maximum((alone - waited) * np.exp(more), lower_bound_s(part)), launch
 
-    def _sorted(
+    def _split_by_sweep(
         self, group: int, names: Sequence[str], where: Whole, rows: Whole
     ) -> list[tuple[SweptGroup | None, Whole]]:
         """Return the rows of each device that was swept beside what its sweep says, and those of all others."""
         swept = {i: self.sweeps[name, group] for i, name in enumerate(names) if (name, group) in self.sweeps}
-        found: list[tuple[SweptGroup | None, Whole]] = [(one, rows[where[rows] == i]) for i, one in swept.items()]
-        found.append((None, rows[~np.isin(where[rows], list(swept))]))
-        return [(one, own) for one, own in found if len(own)]
+        parts: list[tuple[SweptGroup | None, Whole]] = [(sweep, rows[where[rows] == i]) for i, sweep in swept.items()]
+        parts.append((None, rows[~np.isin(where[rows], list(swept))]))
+        return [(sweep, own_rows) for sweep, own_rows in parts if len(own_rows)]
 
-    def _learned(self, group: int) -> int:
+    def _known_group(self, group: int) -> int:
         """Return a group, or the most alike one that was learned."""
         for number in (group, *ALIKE[group]):
             if number in self.groups:
@@ -215,7 +217,7 @@ class FittedKernels:
 
     def tree_corrections(self, group: int, placed: PlacedKernels, kernel_s: Array) -> tuple[Array, Whole]:
         """Return what trees add to the logarithm of the law's time (n,), and the leaves (n, trees) that say so."""
-        learned = self._learned(group)
+        learned = self._known_group(group)
         trees_ = self.groups[learned].trees
         if trees_ is None:
             return np.zeros(len(placed)), np.zeros((len(placed), 0), np.int64)
@@ -224,24 +226,24 @@ class FittedKernels:
 
     def factor(self, device: str, vendor: str) -> float:
         """Return what the kernels of a step are multiplied by on a device of which none was measured; else one."""
-        known = any(name == device for name, _ in self.effects)
-        return 1.0 if known else float(np.exp(self.steps.get(vendor, 0.0)))
+        is_measured = any(name == device for name, _ in self.effects)
+        return 1.0 if is_measured else float(np.exp(self.steps.get(vendor, 0.0)))
 
     def typical_effects(self, group: int) -> Array:
         """Return the middle of what the known devices are apart in, shape (3,).
 
         It is the median, but for the launch: there it is the one from which the known hosts are least off in percent.
         """
-        known = np.array([value for (_, number), value in self.effects.items() if number == group]).reshape(-1, 3)
-        if not len(known):
+        effects = np.array([value for (_, number), value in self.effects.items() if number == group]).reshape(-1, 3)
+        if not len(effects):
             return np.zeros(3)
-        found: Array = np.median(known, axis=0)
-        launches = np.exp(known[:, LAUNCH])
-        off = np.abs(launches[:, None] / launches - 1).sum(axis=1)
-        found[LAUNCH] = known[int(np.argmin(off)), LAUNCH]
-        return found
+        typical: Array = np.median(effects, axis=0)
+        launches = np.exp(effects[:, LAUNCH])
+        errors = np.abs(launches[:, None] / launches - 1).sum(axis=1)
+        typical[LAUNCH] = effects[int(np.argmin(errors)), LAUNCH]
+        return typical
 
-    def _beside(self, group: int) -> Array:
+    def _launch_offsets(self, group: int) -> Array:
         """Return what the launch of each of ``names`` is apart from a device's others, shape (names + 1,).
 
         It is the median over the known devices: what an operator does on the host is the same on all; the last is zero.
@@ -250,9 +252,9 @@ class FittedKernels:
         for (device, name), value in self.launches.items():
             if (device, group) in self.effects:
                 apart[name].append(value - float(self.effects[device, group][LAUNCH]))
-        return np.array([*(float(np.median(one)) if one else 0.0 for one in apart), 0.0])
+        return np.array([*(float(np.median(launches)) if launches else 0.0 for launches in apart), 0.0])
 
-    def own_effects(self, kernels: KernelTable, devices: Sequence[str], where: Whole, group: Whole) -> Array:
+    def device_effects(self, kernels: KernelTable, devices: Sequence[str], where: Whole, group: Whole) -> Array:
         """Return what the devices are known to be apart in, for each kernel, shape (n, 3); zeros for unknown ones."""
         table = np.zeros((len(devices), len(KERNEL_GROUPS), 3))
         launch = np.full((len(devices), len(self.names) + 1), np.nan)
@@ -261,10 +263,10 @@ class FittedKernels:
                 table[i, number] = self.effects.get((device, number), np.zeros(3))
             for number in range(len(self.names)):
                 launch[i, number] = self.launches.get((device, number), np.nan)
-        found: Array = table[where, group]
+        effects: Array = table[where, group]
         named = launch[where, kernels.name]
-        found[:, 0] = np.where(np.isnan(named), found[:, 0], named)
-        return found
+        effects[:, 0] = np.where(np.isnan(named), effects[:, 0], named)
+        return effects
 
 
 def _waited_s(group: int, at: Array) -> float:
@@ -281,8 +283,8 @@ def _waited_s(group: int, at: Array) -> float:
 def kernel_groups(placed: PlacedKernels) -> Whole:
     """Return the position in ``KERNEL_GROUPS`` of each kernel."""
     computing = np.isin(placed.kernels.law, COMPUTING)
-    found: Whole = np.where(computing & placed.matrix, MATRIX, placed.kernels.law)
-    return found
+    groups: Whole = np.where(computing & placed.matrix, MATRIX, placed.kernels.law)
+    return groups
 
 
 def analytical_model(group: int) -> AnalyticalModel:
@@ -307,10 +309,10 @@ def group_features(group: int, placed: PlacedKernels, kernel_s: Array) -> Array:
 
 def round_trees(grown: Trees) -> Trees:
     """Return trees that lose nothing when they are kept in single precision."""
-    return trees.load_trees(_small(grown))
+    return trees.load_trees(_compact(grown))
 
 
-def _small(grown: Trees) -> State:
+def _compact(grown: Trees) -> State:
     """Return trees in the few bits that they need."""
     kept = grown.dump()
     for name in ("threshold", "value"):

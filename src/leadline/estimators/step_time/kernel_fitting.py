@@ -85,20 +85,20 @@ def tabulate_kernels(timings: Sequence[KernelSample], names: Sequence[str] = ())
     Raises:
         InvalidInput: a time is no finite number above zero, or a device lacks the figures that the laws need.
     """
-    for one in timings:
-        if not (np.isfinite(one.seconds) and one.seconds > 0):
+    for sample in timings:
+        if not (np.isfinite(sample.seconds) and sample.seconds > 0):
             raise InvalidInput(
-                f"{one.op.name} on {one.device.name} took {one.seconds} s, but only finite times above zero can be "
+                f"{sample.op.name} on {sample.device.name} took {sample.seconds} s, but only finite times above zero can be "
                 "learnt from: leave it out"
             )
-    devices = {one.device.name: one.device for one in timings}
+    devices = {sample.device.name: sample.device for sample in timings}
     position = {name: i for i, name in enumerate(devices)}
     return KernelSamples(
-        tabulate_ops((one.op for one in timings), {name: i for i, name in enumerate(names)}),
+        tabulate_ops((sample.op for sample in timings), {name: i for i, name in enumerate(names)}),
         DeviceFeatures.of(list(devices.values())),
-        np.array([position[one.device.name] for one in timings], np.int64),
-        np.array([one.seconds for one in timings], float),
-        np.array([float(one.launched) for one in timings]),
+        np.array([position[sample.device.name] for sample in timings], np.int64),
+        np.array([sample.seconds for sample in timings], float),
+        np.array([float(sample.launched) for sample in timings]),
         tuple(names),
     )
 
@@ -126,12 +126,12 @@ def fit_kernel_samples(
     effects: dict[tuple[str, int], Array] = {}
     launches: dict[tuple[str, int], float] = {}
     for number in np.unique(group).tolist():
-        own = timings.at(np.flatnonzero(group == number))
-        if len(own) < LEAST_KERNELS:
+        samples = timings.at(np.flatnonzero(group == number))
+        if len(samples) < LEAST_KERNELS:
             continue
-        law, apart, by_name = _learned(number, own, seed, (law_rows, tree_rows))
+        law, group_effects, by_name = _learned(number, samples, seed, (law_rows, tree_rows))
         laws[number] = law
-        effects |= {(device, number): value for device, value in apart.items()}
+        effects |= {(device, number): value for device, value in group_effects.items()}
         launches |= by_name
     return FittedKernels(laws, timings.names, effects, launches)
 
@@ -147,8 +147,8 @@ def _learned(
     groups, keys = effect_groups(many)
     before = {key: fitted.effects[i] for i, key in enumerate(effect_groups(few)[1])}
     table = np.array([before.get(key, np.zeros(3)) for key in keys])
-    own = np.stack([table[groups[:, i], i] for i in range(3)], axis=1)
-    law = GroupModel(fitted.at, _trees(number, many, fitted.at, own, seed))
+    row_effects = np.stack([table[groups[:, i], i] for i in range(3)], axis=1)
+    law = GroupModel(fitted.at, _trees(number, many, fitted.at, row_effects, seed))
     names = timings.boards.names
     apart = {names[device]: value.copy() for (device, kind), value in before.items() if kind < 0}
     launches = {(names[device], kind): float(value[0]) for (device, kind), value in before.items() if kind >= 0}
@@ -183,19 +183,20 @@ def _trees(number: int, timings: KernelSamples, at: Array, effects: Array, seed:
     placed = timings.placed()
     kernel_s, launch_s = analytical_model(number).parts(placed, at, effects)
     launch_s = launch_s * timings.launched
-    seen = np.flatnonzero(
+    visible = np.flatnonzero(
         (kernel_s + analytical_model(number).wait * launch_s > HIDDEN * launch_s) & (timings.seconds > launch_s)
     )
-    if len(seen) < 10 * LEAST_KERNELS:
+    if len(visible) < 10 * LEAST_KERNELS:
         return None
-    left = np.log(
-        subtract_launch_s(timings.seconds[seen], launch_s[seen], analytical_model(number).wait) / kernel_s[seen]
+    errors = np.log(
+        subtract_launch_s(timings.seconds[visible], launch_s[visible], analytical_model(number).wait)
+        / kernel_s[visible]
     )
-    rows = np.bincount(timings.device[seen], minlength=len(timings.boards.names))
-    weight = 1.0 / rows[timings.device[seen]]
+    rows = np.bincount(timings.device[visible], minlength=len(timings.boards.names))
+    weight = 1.0 / rows[timings.device[visible]]
     grown = fit_boosted_trees(
-        group_features(number, placed.at(seen), kernel_s[seen]),
-        np.clip(left, -LARGEST_CORRECTION, LARGEST_CORRECTION),
+        group_features(number, placed.at(visible), kernel_s[visible]),
+        np.clip(errors, -LARGEST_CORRECTION, LARGEST_CORRECTION),
         weight / weight.mean(),
         0.0,
         n_estimators=TREES,
@@ -211,9 +212,9 @@ def _trees(number: int, timings: KernelSamples, at: Array, effects: Array, seed:
 def _some(device: Whole, most: int, seed: int) -> Whole:
     """Return positions of at most so many rows of each device."""
     shuffled = np.random.default_rng(seed).permutation(len(device))
-    kept = [shuffled[device[shuffled] == one][:most] for one in np.unique(device)]
+    kept = [shuffled[device[shuffled] == number][:most] for number in np.unique(device)]
     return np.sort(np.concatenate(kept))
 
 
-def _pairs(one: Whole, other: Whole) -> list[tuple[int, int]]:
-    return list(zip(one.tolist(), other.tolist(), strict=True))
+def _pairs(left: Whole, right: Whole) -> list[tuple[int, int]]:
+    return list(zip(left.tolist(), right.tolist(), strict=True))

@@ -45,14 +45,14 @@ class KernelGP:
     error: float = float("nan")
     values: Array = field(default_factory=lambda: np.zeros(0))
 
-    def at(self, points: Array, told: Array | None = None, leaves: Whole | None = None) -> Array:
+    def at(self, points: Array, predicted: Array | None = None, leaves: Whole | None = None) -> Array:
         """Return the value expected at points (n, f), of which trees told (n,) by leaves (n, trees)."""
-        found: Array = _covariance(points * self.scales, self.points * self.scales) @ self.weights
-        if told is not None:
-            found += self.trusted * told
+        expected: Array = _covariance(points * self.scales, self.points * self.scales) @ self.weights
+        if predicted is not None:
+            expected += self.trusted * predicted
         if leaves is not None and len(self.values):
-            found += self.values[leaves].sum(axis=1)
-        return found
+            expected += self.values[leaves].sum(axis=1)
+        return expected
 
     def dump(self) -> State:
         """Return the surface as arrays."""
@@ -73,9 +73,9 @@ class KernelGP:
 
 @dataclass(frozen=True, slots=True)
 class TreePredictions:
-    """What trees say of s kernels: their answers ``told`` (s,), the leaves (s, trees) and the number of all nodes."""
+    """What trees say of s kernels: their answers ``predicted`` (s,), the leaves (s, trees) and the number of all nodes."""
 
-    told: Array
+    predicted: Array
     leaves: Whole
     nodes: int
 
@@ -87,21 +87,21 @@ def fit_kernel_gp(points: Array, values: Array, grown: TreePredictions | None = 
     """
     search = _Search(points, values, grown)
     at = np.full(points.shape[1] + 2, START)
-    best, weights, left = search.misfit(at)
+    best, weights, errors = search.misfit(at)
     for step in STEPS:
         for i in range(len(at)):
             for move in (step, -step):
                 tried = at.copy()
                 tried[i] = np.clip(tried[i] + move, *FARTHEST)
-                cost, tried_weights, tried_left = search.misfit(tried)
+                cost, tried_weights, tried_errors = search.misfit(tried)
                 if cost < best:
-                    best, weights, left, at = cost, tried_weights, tried_left, tried
+                    best, weights, errors, at = cost, tried_weights, tried_errors, tried
                     break
-    error, scales = float(np.sqrt(np.mean(left**2))), np.exp(at[:-2])
+    error, scales = float(np.sqrt(np.mean(errors**2))), np.exp(at[:-2])
     if grown is None:
         return KernelGP(points, scales, weights, 0.0, error)
     by_leaf = _by_leaf(grown.leaves, np.exp(at[-2]) * weights, grown.nodes)
-    trusted = TRUSTED + TRUSTED**2 * float(grown.told @ weights)
+    trusted = TRUSTED + TRUSTED**2 * float(grown.predicted @ weights)
     return KernelGP(points, scales, weights, trusted, error, by_leaf)
 
 
@@ -115,10 +115,12 @@ class _Search:
     mean: Array = field(init=False)
 
     def __post_init__(self) -> None:
-        told = np.zeros(len(self.values)) if self.grown is None else self.grown.told
-        self.common = np.zeros((len(told), len(told))) if self.grown is None else _in_common(self.grown.leaves)
-        self.trust = TRUSTED**2 * np.outer(told, told)
-        self.mean = TRUSTED * told
+        predicted = np.zeros(len(self.values)) if self.grown is None else self.grown.predicted
+        self.common = (
+            np.zeros((len(predicted), len(predicted))) if self.grown is None else _in_common(self.grown.leaves)
+        )
+        self.trust = TRUSTED**2 * np.outer(predicted, predicted)
+        self.mean = TRUSTED * predicted
 
     def misfit(self, at: Array) -> tuple[float, Array, Array]:
         """Return the robust mean of the errors left out, the weights (s,) and those errors (s,)."""
@@ -127,8 +129,8 @@ class _Search:
         near[np.diag_indices(len(near))] += np.exp(at[-1])
         inverse = np.linalg.inv(near)
         weights = inverse @ (self.values - self.mean)
-        left = weights / np.diag(inverse)
-        return float(np.mean(np.sqrt(1 + (left / ROBUST) ** 2) - 1)), weights, left
+        errors = weights / np.diag(inverse)
+        return float(np.mean(np.sqrt(1 + (errors / ROBUST) ** 2) - 1)), weights, errors
 
 
 def kernel_coordinates(group: int, kernels: KernelTable) -> Array:
@@ -154,19 +156,19 @@ def gp_coordinates(group: int, kernels: KernelTable) -> Array:
 
 def _in_common(leaves: Whole) -> Array:
     """Return the share of the trees in which two points end in the same leaf, (s, s)."""
-    found: Array = np.mean([each[:, None] == each[None, :] for each in leaves.T], axis=0)
-    return found
+    share: Array = np.mean([each[:, None] == each[None, :] for each in leaves.T], axis=0)
+    return share
 
 
 def _by_leaf(leaves: Whole, weights: Array, nodes: int) -> Array:
     """Return for each node the part of the surface that a kernel which ends there gets from it."""
     trees = leaves.shape[1]
-    found = np.bincount(leaves.ravel(), np.repeat(weights / trees, trees), minlength=nodes)
-    return found.astype(np.float32).astype(np.float64)  # as it is kept
+    by_node = np.bincount(leaves.ravel(), np.repeat(weights / trees, trees), minlength=nodes)
+    return by_node.astype(np.float32).astype(np.float64)  # as it is kept
 
 
-def _covariance(one: Array, other: Array) -> Array:
+def _covariance(rows: Array, columns: Array) -> Array:
     """Return the exponential covariance: kernels next to each other may still be run by different code."""
-    squares = (one**2).sum(1)[:, None] + (other**2).sum(1)[None, :] - 2 * one @ other.T
-    found: Array = np.exp(-np.sqrt(np.maximum(squares, 0.0)))
-    return found
+    squares = (rows**2).sum(1)[:, None] + (columns**2).sum(1)[None, :] - 2 * rows @ columns.T
+    covariance: Array = np.exp(-np.sqrt(np.maximum(squares, 0.0)))
+    return covariance

@@ -60,28 +60,30 @@ class KernelTable:
 
     def at(self, chosen: npt.NDArray[np.generic] | slice) -> "KernelTable":
         """Return the kernels that a mask or positions name."""
-        return KernelTable(*(getattr(self, one.name)[chosen] for one in fields(self)))
+        return KernelTable(*(getattr(self, field.name)[chosen] for field in fields(self)))
 
-    def interpolate(self, other: "KernelTable", share: float) -> "KernelTable":
+    def interpolate(self, second: "KernelTable", share: float) -> "KernelTable":
         """Return the kernels of a configuration between two of one graph: sizes are affine in the batch.
 
         Raises:
             InvalidInput: the two tables do not hold the same kernels in the same order.
         """
-        if len(self) != len(other) or (self.law != other.law).any() or (self.name != other.name).any():
+        if len(self) != len(second) or (self.law != second.law).any() or (self.name != second.name).any():
             raise InvalidInput(
-                f"{len(self)} and {len(other)} kernels of two graphs do not pair: give two configurations of one graph"
+                f"{len(self)} and {len(second)} kernels of two graphs do not pair: give two configurations of one graph"
             )
         mixed: list[Any] = []
-        for one in fields(self):
-            mine, theirs = getattr(self, one.name), getattr(other, one.name)
-            mixed.append(mine if mine.dtype == np.int64 else np.maximum(mine + share * (theirs - mine), 0.0))
+        for field in fields(self):
+            near, far = getattr(self, field.name), getattr(second, field.name)
+            mixed.append(near if near.dtype == np.int64 else np.maximum(near + share * (far - near), 0.0))
         return KernelTable(*mixed)
 
 
 def join_kernel_tables(tables: Sequence[KernelTable]) -> KernelTable:
     """Return several tables as one."""
-    return KernelTable(*(np.concatenate([getattr(one, field.name) for one in tables]) for field in fields(KernelTable)))
+    return KernelTable(
+        *(np.concatenate([getattr(table, field.name) for table in tables]) for field in fields(KernelTable))
+    )
 
 
 def tabulate_ops(ops: Iterable[Op], names: Mapping[str, int] | None = None) -> KernelTable:
@@ -92,15 +94,15 @@ def tabulate_ops(ops: Iterable[Op], names: Mapping[str, int] | None = None) -> K
     Raises:
         InvalidInput: the arithmetic of an op runs in a dtype that no device has.
     """
-    known = names or {}
-    seen: dict[int, tuple[float, ...]] = {}
-    found = []
+    positions = names or {}
+    row_of: dict[int, tuple[float, ...]] = {}
+    rows = []
     for op in ops:
-        row = seen.get(id(op))
+        row = row_of.get(id(op))
         if row is None:
-            row = seen[id(op)] = _row(op, known)
-        found.append(row)
-    matrix = np.array(found, dtype=np.float64).reshape(len(found), 19)
+            row = row_of[id(op)] = _row(op, positions)
+        rows.append(row)
+    matrix = np.array(rows, dtype=np.float64).reshape(len(rows), 19)
     law, dtype, name = matrix[:, :3].astype(np.int64).T
     return KernelTable(law, dtype, name, *(matrix[:, i].copy() for i in range(3, 19)))
 

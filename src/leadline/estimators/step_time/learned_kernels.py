@@ -74,8 +74,8 @@ class LearnedKernels:
         """Return the seconds of one call of each op; alike ones are priced once."""
         kernels = self._tables(ops)
         alike, where = _distinct(kernels)
-        found: list[float] = self._priced(kernels.at(alike))[where].tolist()
-        return found
+        op_times_s: list[float] = self._priced(kernels.at(alike))[where].tolist()
+        return op_times_s
 
     def launch_s(self, op: Op) -> float:
         """Return the host seconds of one call; a view costs as much as a kernel."""
@@ -101,7 +101,7 @@ def predict_steps_s(fitted: FittedKernels, configurations: Sequence[KernelTable]
     models = {device.name: LearnedKernels(fitted, device) for device in devices}
     place = {name: i for i, name in enumerate(models)}
     boards = DeviceFeatures.of(list({device.name: device for device in devices}.values()))
-    sizes = [len(one) for one in configurations]
+    sizes = [len(configuration) for configuration in configurations]
     owner = np.repeat(np.arange(len(sizes)), sizes)
     where = np.array([place[device.name] for device in devices], np.int64)[owner]
     kernels = join_kernel_tables(configurations)
@@ -111,17 +111,17 @@ def predict_steps_s(fitted: FittedKernels, configurations: Sequence[KernelTable]
     busy_s = factor * np.bincount(owner, kernel_s * kernels.count, minlength=len(sizes))
     launch_s = np.array([models[device.name].call_s for device in devices])
     calls = np.bincount(owner, kernels.count * (1 + FURTHER * (kernels.launched - 1)), minlength=len(sizes))
-    found: Array = np.maximum(busy_s, calls * launch_s)
-    return found
+    step_times_s: Array = np.maximum(busy_s, calls * launch_s)
+    return step_times_s
 
 
 def _alone_s(
     fitted: FittedKernels, kernels: KernelTable, boards: DeviceFeatures, where: npt.NDArray[np.int64]
 ) -> Array:
-    found = np.zeros(len(kernels))
+    kernel_s = np.zeros(len(kernels))
     runs = np.flatnonzero((kernels.moved > 0) | (kernels.flops > 0))  # a view runs no kernel
-    found[runs] = fitted.predict(kernels.at(runs), boards, where[runs], queued=True)[0]
-    return found
+    kernel_s[runs] = fitted.predict(kernels.at(runs), boards, where[runs], queued=True)[0]
+    return kernel_s
 
 
 def _launches(kernels: KernelTable, launch_s: float) -> float:

@@ -47,9 +47,9 @@ class NetworkSetting:
     release: float
 
     def __post_init__(self) -> None:
-        for what, value, known in (("phase", self.phase, PHASES), ("layout", self.layout, LAYOUTS)):
-            if value not in known:
-                raise InvalidInput(f"{what} {value!r} is not one the network learned: give {' or '.join(known)}")
+        for name, value, choices in (("phase", self.phase, PHASES), ("layout", self.layout, LAYOUTS)):
+            if value not in choices:
+                raise InvalidInput(f"{name} {value!r} is not one the network learned: give {' or '.join(choices)}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,8 +106,8 @@ class GraphNetwork:
 
     def step_s(self, batch: GraphBatch) -> Array:
         """Return the seconds of a step of each graph, of shape (g,)."""
-        found: Array = np.asarray(self.session(batch.inputs()), float) * 1e-6
-        return found
+        seconds: Array = np.asarray(self.session(batch.inputs()), float) * 1e-6
+        return seconds
 
     def predict(self, graphs: Iterable[Sequence[Op]], device: Device, setting: NetworkSetting) -> Array:
         """Return the seconds of a step of each graph on ``device``, of shape (g,).
@@ -127,25 +127,25 @@ def connect_graphs(graphs: Iterable[Sequence[Op]]) -> tuple[OpTable, GraphEdges]
     counted: list[dict[int, float]] = []
     pairs: set[tuple[int, int]] = set()
     for graph in graphs:
-        seen: dict[tuple[object, ...], int] = {}
+        numbers: dict[tuple[object, ...], int] = {}
         counts: dict[int, float] = {}
         behind: list[frozenset[int]] = []
         for op in graph:
             if not op.bytes_read + op.bytes_written:
                 behind.append(frozenset())
                 continue
-            number = seen.setdefault(_identity(op), len(ops))
+            number = numbers.setdefault(_identity(op), len(ops))
             if number == len(ops):
                 ops.append(op)
             counts[number] = counts.get(number, 0.0) + op.count
             behind.append(frozenset({number}))
         for position, op in enumerate(graph):
-            sources = frozenset[int]().union(*(behind[one] for one in op.sources))
-            pairs |= {(one, number) for number in behind[position] for one in sources if one != number}
+            sources = frozenset[int]().union(*(behind[producer] for producer in op.sources))
+            pairs |= {(producer, number) for number in behind[position] for producer in sources if producer != number}
             behind[position] = behind[position] or sources
         counted.append(counts)
-    found = np.array(sorted(pairs), np.int64).reshape(-1, 2)
-    return OpTable.from_counts(ops, counted), GraphEdges(found[:, 0].copy(), found[:, 1].copy())
+    edges = np.array(sorted(pairs), np.int64).reshape(-1, 2)
+    return OpTable.from_counts(ops, counted), GraphEdges(edges[:, 0].copy(), edges[:, 1].copy())
 
 
 def node_columns(basis: OpBasis, device: Device) -> Float32Array:
@@ -161,10 +161,10 @@ def node_columns(basis: OpBasis, device: Device) -> Float32Array:
         table.matrix.astype(float),
     ]
     dtypes = table.dtypes[:, None] == np.arange(len(DTYPES))
-    found: Float32Array = np.concatenate(
-        [basis.shared, basis.own[:, :OWN_SEEN], table.sizes, dtypes, np.stack(logs, 1)], 1, dtype=np.float32
+    node: Float32Array = np.concatenate(
+        [basis.shared, basis.by_class[:, :OWN_SEEN], table.sizes, dtypes, np.stack(logs, 1)], 1, dtype=np.float32
     )
-    return found
+    return node
 
 
 def node_kinds(table: OpTable, layout: str) -> Whole:

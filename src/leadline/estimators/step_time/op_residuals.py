@@ -41,25 +41,25 @@ class OpResiduals:
     at: Single
     weight: Single
 
-    def of(self, table: OpTable) -> Array:
+    def predict(self, table: OpTable) -> Array:
         """Return by how much the logarithm of each op's time departs from the law, of shape (n,)."""
-        found = np.zeros(len(table.classes))
+        residuals = np.zeros(len(table.classes))
         at = op_coordinates(table)
         for number in np.unique(self.classes):
-            known, asked = self.classes == number, np.flatnonzero(table.classes == number)
-            if not len(asked):
+            learned, rows = self.classes == number, np.flatnonzero(table.classes == number)
+            if not len(rows):
                 continue
-            sizes, place = _distinct(at[asked])
-            said = _likeness(sizes, self.at[known]) @ self.weight[known]
-            found[asked] = said[place]
-        return np.clip(found, -FARTHEST, FARTHEST)
+            sizes, place = _distinct(at[rows])
+            expected = _covariance(sizes, self.at[learned]) @ self.weight[learned]
+            residuals[rows] = expected[place]
+        return np.clip(residuals, -FARTHEST, FARTHEST)
 
-    def with_more(self, other: "OpResiduals") -> "OpResiduals":
+    def merge(self, newer: "OpResiduals") -> "OpResiduals":
         """Return the sum of both."""
         return OpResiduals(
-            np.concatenate([self.classes, other.classes]),
-            np.concatenate([self.at, other.at]),
-            np.concatenate([self.weight, other.weight]),
+            np.concatenate([self.classes, newer.classes]),
+            np.concatenate([self.at, newer.at]),
+            np.concatenate([self.weight, newer.weight]),
         )
 
     def dump(self) -> State:
@@ -91,24 +91,24 @@ def fit_op_residuals(shares: OpShares, error: Array) -> OpResiduals:
     covariance = np.diag(NOISE**2 * np.maximum(1.0, np.abs(error) / NOISE))
     parts = []
     for number in np.unique(classes):
-        own = np.flatnonzero(classes == number)
-        own = own[np.argsort(row[own], kind="stable")]
-        sizes, place = _distinct(at[own])
-        rows, first = np.unique(row[own], return_index=True)
-        ops_and_steps = np.add.reduceat(_likeness(sizes, sizes)[:, place] * share[own], first, axis=1)
-        steps = np.add.reduceat(ops_and_steps[place] * share[own, None], first, axis=0)
+        members = np.flatnonzero(classes == number)
+        members = members[np.argsort(row[members], kind="stable")]
+        sizes, place = _distinct(at[members])
+        rows, first = np.unique(row[members], return_index=True)
+        ops_and_steps = np.add.reduceat(_covariance(sizes, sizes)[:, place] * share[members], first, axis=1)
+        steps = np.add.reduceat(ops_and_steps[place] * share[members, None], first, axis=0)
         departure = _departure(int(number))
         covariance[np.ix_(rows, rows)] += departure**2 * steps
-        parts.append((number, sizes, place, row[own], departure**2 * share[own]))
+        parts.append((number, sizes, place, row[members], departure**2 * share[members]))
     believed = np.linalg.solve(covariance, error)
-    found = [
+    by_class = [
         (np.full(len(sizes), number), sizes, np.bincount(place, weight * believed[rows], len(sizes)))
         for number, sizes, place, rows, weight in parts
     ]
-    if not found:
+    if not by_class:
         return OpResiduals(np.zeros(0, np.int64), np.zeros((0, len(_OCTAVES)), np.float32), np.zeros(0, np.float32))
-    known, sizes, weights = (np.concatenate(one) for one in zip(*found, strict=True))
-    return OpResiduals(known.astype(np.int64), sizes, weights.astype(np.float32))
+    class_numbers, sizes, weights = (np.concatenate(column) for column in zip(*by_class, strict=True))
+    return OpResiduals(class_numbers.astype(np.int64), sizes, weights.astype(np.float32))
 
 
 def op_coordinates(table: OpTable) -> Single:
@@ -116,8 +116,8 @@ def op_coordinates(table: OpTable) -> Single:
     s = table.sizes
     factors = [np.minimum(_factors_of_two(s[:, column]), _MOST_FACTORS) for column in (0, 1)]
     columns = [*s[:, :6].T, *factors, s[:, 8], s[:, 9], s[:, 10], s[:, 6], s[:, 11]]
-    found: Single = (np.stack(columns, 1) / _OCTAVES).astype(np.float32)
-    return found
+    coordinates: Single = (np.stack(columns, 1) / _OCTAVES).astype(np.float32)
+    return coordinates
 
 
 def _departure(number: int) -> float:
@@ -126,8 +126,8 @@ def _departure(number: int) -> float:
 
 def _factors_of_two(logarithm: Array) -> Array:
     size = np.maximum(np.rint(2.0**logarithm), 1).astype(np.int64)
-    found: Array = np.log2(size & -size)
-    return found
+    factors: Array = np.log2(size & -size)
+    return factors
 
 
 def _distinct(at: Single) -> tuple[Single, Whole]:
@@ -137,7 +137,7 @@ def _distinct(at: Single) -> tuple[Single, Whole]:
     return at[first], place.astype(np.int64)
 
 
-def _likeness(one: Single, other: Single) -> Single:
-    squares = (one**2).sum(1)[:, None] + (other**2).sum(1) - 2 * one @ other.T
-    found: Single = np.exp(-0.5 * np.maximum(squares, 0))
-    return found
+def _covariance(rows: Single, columns: Single) -> Single:
+    squares = (rows**2).sum(1)[:, None] + (columns**2).sum(1) - 2 * rows @ columns.T
+    likeness: Single = np.exp(-0.5 * np.maximum(squares, 0))
+    return likeness

@@ -80,9 +80,9 @@ class OpTable:
 
     def select(self, graphs: Sequence[int] | Whole) -> "OpTable":
         """Return the table of those graphs alone, in that order."""
-        chosen = [np.arange(self.first[one], self.first[one + 1]) for one in graphs]
+        chosen = [np.arange(self.first[graph], self.first[graph + 1]) for graph in graphs]
         rows = np.concatenate(chosen) if chosen else np.zeros(0, np.int64)
-        first = np.concatenate([[0], np.cumsum([len(one) for one in chosen])]).astype(np.int64)
+        first = np.concatenate([[0], np.cumsum([len(graph) for graph in chosen])]).astype(np.int64)
         return OpTable(
             self.classes[rows], self.dtypes[rows], self.matrix[rows], self.flops[rows], self.bytes[rows],
             self.count[rows], self.kernels[rows], self.sizes[rows], first,
@@ -97,12 +97,12 @@ class OpTable:
         ops: list[Op] = []
         counted: list[dict[int, float]] = []
         for graph in graphs:
-            seen: dict[tuple[float, ...], int] = {}
+            numbers: dict[tuple[float, ...], int] = {}
             counts: dict[int, float] = {}
             for op in graph:
                 if not op.bytes_read + op.bytes_written:
                     continue
-                number = seen.setdefault(_row(op), len(ops))
+                number = numbers.setdefault(_row(op), len(ops))
                 if number == len(ops):
                     ops.append(op)
                 counts[number] = counts.get(number, 0.0) + op.count
@@ -130,17 +130,17 @@ class OpTable:
 
 def index_ops(ops: Iterable[Op]) -> tuple[OpTable, Whole]:
     """Return the table of one graph, and for each op its row there, of shape (n,): −1 for a view."""
-    seen: dict[tuple[float, ...], int] = {}
+    numbers: dict[tuple[float, ...], int] = {}
     counts: dict[int, float] = {}
     where = []
     for op in ops:
         if not op.bytes_read + op.bytes_written:
             where.append(-1)
             continue
-        number = seen.setdefault(_row(op), len(seen))
+        number = numbers.setdefault(_row(op), len(numbers))
         counts[number] = counts.get(number, 0.0) + op.count
         where.append(number)
-    return OpTable.from_rows(list(seen), [counts]), np.array(where, np.int64)
+    return OpTable.from_rows(list(numbers), [counts]), np.array(where, np.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +182,7 @@ def _forward_class(op: Op, name: str) -> str:  # noqa: PLR0911 - a table of kind
         case OpKind.ATTENTION | OpKind.RNN | OpKind.SOFTMAX | OpKind.REDUCTION | OpKind.EMBEDDING | OpKind.INDEX:
             return op.kind.value
         case OpKind.NORM:
-            return next((one for one in ("batch_norm", "layer_norm", "group_norm") if one in name), "other_norm")
+            return next((norm for norm in ("batch_norm", "layer_norm", "group_norm") if norm in name), "other_norm")
         case OpKind.POOL:
             return _pool_class(name)
         case OpKind.COPY:
@@ -245,7 +245,7 @@ def _stream_sizes(op: Op) -> list[float]:
     """Return the sizes of what moves data: length of a row, pixels, elements, operands, and how they differ."""
     sizes = [0.0] * SIZE_COLUMNS
     sizes[11], sizes[14] = float(op.dtype == "float32"), _beyond_index(op)
-    inputs = [_numel(one) for one in op.inputs[:2]]
+    inputs = [_numel(spec) for spec in op.inputs[:2]]
     shape = (op.inputs or op.outputs)[0].shape if op.inputs or op.outputs else ()
     elements = inputs[0] if inputs else _numel(op.outputs[0]) if op.outputs else 1
     image = len(shape) == 4
@@ -264,7 +264,7 @@ def _stream_sizes(op: Op) -> list[float]:
 
 def _beyond_index(op: Op) -> float:
     """Tell (1 or 0) whether an operand has more elements than a 32-bit index reaches."""
-    return float(any(_numel(one) >= LARGEST_INDEX for one in (*op.inputs[:1], *op.outputs[:1])))
+    return float(any(_numel(spec) >= LARGEST_INDEX for spec in (*op.inputs[:1], *op.outputs[:1])))
 
 
 def _numel(spec: TensorSpec) -> int:

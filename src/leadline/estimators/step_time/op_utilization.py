@@ -45,7 +45,7 @@ WEIGHT_COUNT = SHARED_COLUMNS + CLASS_COLUMNS * len(KERNEL_CLASSES)
 
 @dataclass(frozen=True, slots=True)
 class OpBasis:
-    """What f is linear in, for n ops on a device: ``shared`` (n, SHARED) and ``own`` (n, OWN).
+    """What f is linear in, for n ops on a device: ``shared`` (n, SHARED) and ``by_class`` (n, OWN).
 
     ``roofline_s`` (n,) is each op's roofline, and ``beyond_s`` (n,) what each multiple beyond the first takes.
     """
@@ -54,7 +54,7 @@ class OpBasis:
     roofline_s: Array
     beyond_s: Array
     shared: Array
-    own: Array
+    by_class: Array
 
     @classmethod
     def from_table(cls, table: OpTable, device: Device, *, learned_on: Device | None = None) -> "OpBasis":
@@ -71,16 +71,18 @@ class OpBasis:
         intensity = np.clip(np.log2((busy_s + 1e-12) / (traffic_s + 1e-12)), -8, 8)
         size = np.log2(roofline_s * 1e6)
         cached = np.clip(np.log2(table.bytes / (device.l2_bytes or 6e6)), -4, 4)
-        shared = _shared(table, intensity, size, cached)
+        shared = _shared_columns(table, intensity, size, cached)
         beyond_s = roofline_s if learned_on is None else _beyond_s(table, device, learned_on, roofline_s)
-        return cls(table, roofline_s, beyond_s, shared, _own(table, intensity, size))
+        return cls(table, roofline_s, beyond_s, shared, _class_columns(table, intensity, size))
 
     def select(self, graphs: Sequence[int] | npt.NDArray[np.int64]) -> "OpBasis":
         """Return the basis of those graphs alone, in that order."""
         first = self.table.first
-        rows = np.concatenate([np.arange(first[one], first[one + 1]) for one in graphs] or [np.zeros(0, np.int64)])
-        shared, own = np.asfortranarray(self.shared[rows]), np.asfortranarray(self.own[rows])
-        return OpBasis(self.table.select(graphs), self.roofline_s[rows], self.beyond_s[rows], shared, own)
+        rows = np.concatenate(
+            [np.arange(first[graph], first[graph + 1]) for graph in graphs] or [np.zeros(0, np.int64)]
+        )
+        shared, by_class = np.asfortranarray(self.shared[rows]), np.asfortranarray(self.by_class[rows])
+        return OpBasis(self.table.select(graphs), self.roofline_s[rows], self.beyond_s[rows], shared, by_class)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,9 +109,9 @@ class OpUtilization:
     def dump(self) -> State:
         """Return the law as arrays."""
         variance = np.zeros(0) if self.variance is None else self.variance
-        found = {"f": self.f.astype(np.float32), "figures": np.array([self.offset, self.launch_s]),
+        state = {"f": self.f.astype(np.float32), "figures": np.array([self.offset, self.launch_s]),
                  "variance": variance.astype(np.float32)}  # fmt: skip
-        return found | (nest("departures", self.departures.dump()) if self.departures else {})
+        return state | (nest("departures", self.departures.dump()) if self.departures else {})
 
     @classmethod
     def load(cls, state: State) -> "OpUtilization":
@@ -145,7 +147,7 @@ def predict_graphs(basis: OpBasis, weights: OpUtilization) -> GraphPredictions:
 
 def predict_graphs_and_ops(basis: OpBasis, weights: OpUtilization) -> tuple[GraphPredictions, Array]:
     """Return what the graphs of ``basis`` take under the law, and the seconds of one call of each op, of shape (n,)."""
-    power = op_powers(basis, weights, departures(basis, weights))
+    power = op_powers(basis, weights, op_residuals(basis, weights))
     step_s, device_s = step_and_device_s(basis, power, weights.launch_s)
     spread = _spread(basis, weights, slopes_s(basis, power), device_s)
     return GraphPredictions(step_s, device_s, spread), multiples_s(basis, power)
@@ -153,33 +155,38 @@ def predict_graphs_and_ops(basis: OpBasis, weights: OpUtilization) -> tuple[Grap
 
 def op_s(basis: OpBasis, weights: OpUtilization) -> Array:
     """Return the seconds of one call of each op on the device, of shape (n,)."""
-    return multiples_s(basis, op_powers(basis, weights, departures(basis, weights)))
+    return multiples_s(basis, op_powers(basis, weights, op_residuals(basis, weights)))
 
 
-def departures(basis: OpBasis, weights: OpUtilization) -> Array:
+def op_residuals(basis: OpBasis, weights: OpUtilization) -> Array:
     """Return what f of each op departs by from what is linear in its sizes, of shape (n,)."""
-    return np.zeros(len(basis.roofline_s)) if weights.departures is None else weights.departures.of(basis.table)
+    return np.zeros(len(basis.roofline_s)) if weights.departures is None else weights.departures.predict(basis.table)
 
 
 def op_powers(basis: OpBasis, weights: OpUtilization, departed: Array) -> Array:
     """Return exp(f) of each op, of shape (n,)."""
-    own = weights.f[SHARED_COLUMNS:].reshape(len(KERNEL_CLASSES), CLASS_COLUMNS)[basis.table.classes]
-    f = basis.shared @ weights.f[:SHARED_COLUMNS] + np.einsum("ij,ij->i", basis.own, own) + weights.offset + departed
-    found: Array = np.exp(np.clip(f, LOWEST, HIGHEST))
-    return found
+    class_weights = weights.f[SHARED_COLUMNS:].reshape(len(KERNEL_CLASSES), CLASS_COLUMNS)[basis.table.classes]
+    f = (
+        basis.shared @ weights.f[:SHARED_COLUMNS]
+        + np.einsum("ij,ij->i", basis.by_class, class_weights)
+        + weights.offset
+        + departed
+    )
+    powers: Array = np.exp(np.clip(f, LOWEST, HIGHEST))
+    return powers
 
 
 def multiples_s(basis: OpBasis, power: Array) -> Array:
     """Return the seconds of ``FLOOR + power`` rooflines, of which those beyond the first cost ``beyond_s``."""
     multiple = LEAST_MULTIPLE + power
-    found: Array = basis.roofline_s * np.minimum(multiple, 1) + basis.beyond_s * np.maximum(multiple - 1, 0)
-    return found
+    seconds: Array = basis.roofline_s * np.minimum(multiple, 1) + basis.beyond_s * np.maximum(multiple - 1, 0)
+    return seconds
 
 
 def slopes_s(basis: OpBasis, power: Array) -> Array:
     """Return by how much the seconds of each op grow with f."""
-    found: Array = np.where(power > 1 - LEAST_MULTIPLE, basis.beyond_s, basis.roofline_s) * power
-    return found
+    slopes: Array = np.where(power > 1 - LEAST_MULTIPLE, basis.beyond_s, basis.roofline_s) * power
+    return slopes
 
 
 def step_and_device_s(basis: OpBasis, power: Array, launch_s: float) -> tuple[Array, Array]:
@@ -201,10 +208,10 @@ def _spread(basis: OpBasis, weights: OpUtilization, slope_s: Array, device_s: Ar
     total = np.zeros(table.graphs)
     variance = weights.variance[SHARED_COLUMNS:].reshape(len(KERNEL_CLASSES), CLASS_COLUMNS)[cells.classes]
     for column in range(CLASS_COLUMNS):
-        slope = np.bincount(cells.cell, share * basis.own[:, column], len(cells.graph))
+        slope = np.bincount(cells.cell, share * basis.by_class[:, column], len(cells.graph))
         total += np.bincount(cells.graph, slope**2 * variance[:, column], table.graphs)
-    found: Array = np.sqrt(total)
-    return found
+    spread: Array = np.sqrt(total)
+    return spread
 
 
 def roofline_terms_s(table: OpTable, device: Device) -> tuple[Array, Array]:
@@ -215,8 +222,8 @@ def roofline_terms_s(table: OpTable, device: Device) -> tuple[Array, Array]:
     vector = peaks.get("float32")
     if not vector:
         raise InvalidInput(f"{device.name} has no float32 peak in the catalog, so its speed is not known")
-    known = [peaks.get(one, vector if one == "tf32" else 0.0) for one in DTYPES]
-    named = np.append(known, vector)[table.dtypes]
+    dtype_peaks = [peaks.get(peak_dtype, vector if peak_dtype == "tf32" else 0.0) for peak_dtype in DTYPES]
+    named = np.append(dtype_peaks, vector)[table.dtypes]
     if (absent := table.matrix & (named == 0)).any():
         dtype = DTYPES[table.dtypes[absent][0]]
         raise InvalidInput(f"{device.name} has no {dtype} peak in the catalog, so its speed is not known")
@@ -225,8 +232,8 @@ def roofline_terms_s(table: OpTable, device: Device) -> tuple[Array, Array]:
 
 
 def _roofline_s(table: OpTable, busy_s: Array, traffic_s: Array) -> Array:
-    found: Array = np.hypot(busy_s, traffic_s) + RAMP_S * table.kernels
-    return found
+    seconds: Array = np.hypot(busy_s, traffic_s) + RAMP_S * table.kernels
+    return seconds
 
 
 def _beyond_s(table: OpTable, device: Device, learned_on: Device, roofline_s: Array) -> Array:
@@ -237,7 +244,7 @@ def _beyond_s(table: OpTable, device: Device, learned_on: Device, roofline_s: Ar
     return there_s * (learned_on.compute_units / device.compute_units)
 
 
-def _shared(table: OpTable, intensity: Array, size: Array, cached: Array) -> Array:
+def _shared_columns(table: OpTable, intensity: Array, size: Array, cached: Array) -> Array:
     """Return what ops of all classes have in common: sizes of streams, intensities of products, and the cache."""
     stream, product = ~table.matrix, table.matrix
     columns = [np.where(stream, np.clip(size - knot, 0, 12), 0.0) for knot in _SIZE_KNOTS]
@@ -251,9 +258,9 @@ def _group_widths(sizes: Array) -> list[Array]:
     """Return marks (0 or 1) of the widths of groups for which libraries have kernels of their own."""
     grouped, even = (sizes[:, 2] > 0) & (sizes[:, 4] > 0) & (sizes[:, 0] > 0), sizes[:, 15] == 0
     width = sizes[:, 0]
-    found = [grouped & (width < 3.5)]
-    found += [grouped & (width == one) for one in (4.0, 5.0, 6.0)]
-    return [one.astype(float) for one in (*found, grouped & even & (width > 6.5))]
+    marks = [grouped & (width < 3.5)]
+    marks += [grouped & (width == mark) for mark in (4.0, 5.0, 6.0)]
+    return [mark.astype(float) for mark in (*marks, grouped & even & (width > 6.5))]
 
 
 def _group_numbers(sizes: Array) -> list[Array]:
@@ -270,7 +277,7 @@ def _group_numbers(sizes: Array) -> list[Array]:
     return [few, uneven.astype(float), channels, large]
 
 
-def _own(table: OpTable, intensity: Array, size: Array) -> Array:
+def _class_columns(table: OpTable, intensity: Array, size: Array) -> Array:
     """Return what the classes have each by itself, by the columns of ``OpTable.sizes``."""
     product, s = table.matrix, table.sizes
     nothing = np.zeros_like(size)
@@ -296,8 +303,8 @@ def _own(table: OpTable, intensity: Array, size: Array) -> Array:
         (s[:, 13], nothing),
         (s[:, 14], s[:, 14]),
         (s[:, 15], nothing),
-        *((one, nothing) for one in _group_widths(s)),
-        *((one, nothing) for one in _group_numbers(s)),
+        *((column, nothing) for column in _group_widths(s)),
+        *((column, nothing) for column in _group_numbers(s)),
     ]
     columns = [np.ones_like(size), *(np.where(product, of_product, of_stream) for of_product, of_stream in pairs)]
     return np.stack(columns).T

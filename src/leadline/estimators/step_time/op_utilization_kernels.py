@@ -47,11 +47,11 @@ class StepSetting:
     def read(cls, text: str) -> "StepSetting":
         """Return the setting that ``str`` wrote."""
         device, phase, layout, release = text.split("|")
-        return cls(device, phase == "training", layout == "nhwc", tuple(int(one) for one in release.split(".")))
+        return cls(device, phase == "training", layout == "nhwc", tuple(int(part) for part in release.split(".")))
 
     def __str__(self) -> str:
         phase, layout = "training" if self.training else "inference", "nhwc" if self.channels_last else "nchw"
-        return f"{self.device}|{phase}|{layout}|{'.'.join(str(one) for one in self.release)}"
+        return f"{self.device}|{phase}|{layout}|{'.'.join(str(part) for part in self.release)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,11 +70,11 @@ class OpUtilizationModels:
     def dump(self) -> State:
         """Return all of it as named arrays."""
         settings = list(self.models)
-        found = nest("laws", dump_settings({str(one): self.models[one] for one in settings}))
-        return found | {"settings": text_array([str(one) for one in settings]),
-                        "usual": np.array([self.typical_spreads[one] for one in settings]),
-                        "seen": np.array([self.learned_classes[one] for one in settings]),
-                        "learned_on": text_array([self.origin(one) for one in settings])}  # fmt: skip
+        state = nest("laws", dump_settings({str(setting): self.models[setting] for setting in settings}))
+        return state | {"settings": text_array([str(setting) for setting in settings]),
+                        "usual": np.array([self.typical_spreads[setting] for setting in settings]),
+                        "seen": np.array([self.learned_classes[setting] for setting in settings]),
+                        "learned_on": text_array([self.origin(setting) for setting in settings])}  # fmt: skip
 
     @classmethod
     def load(cls, state: State) -> "OpUtilizationModels":
@@ -82,9 +82,9 @@ class OpUtilizationModels:
         settings = {name: StepSetting.read(name) for name in strings(state["settings"])}
         each = list(settings.values())
         usual = dict(zip(each, state["usual"].astype(float).tolist(), strict=True))
-        seen = dict(zip(each, state["seen"].astype(bool), strict=True))
+        learned_classes = dict(zip(each, state["seen"].astype(bool), strict=True))
         laws = {settings[name]: law for name, law in load_settings(unnest("laws", state)).items()}
-        return cls(laws, usual, seen, dict(zip(each, strings(state["learned_on"]), strict=True)))
+        return cls(laws, usual, learned_classes, dict(zip(each, strings(state["learned_on"]), strict=True)))
 
     def origin(self, setting: StepSetting) -> str:
         """Return the name of the device by whose figures the law of a setting is."""
@@ -93,25 +93,25 @@ class OpUtilizationModels:
     def select(self, settings: Sequence[StepSetting]) -> "OpUtilizationModels":
         """Return the laws of those settings alone."""
         return OpUtilizationModels(
-            {one: self.models[one] for one in settings},
-            {one: self.typical_spreads[one] for one in settings},
-            {one: self.learned_classes[one] for one in settings},
-            {one: self.origin(one) for one in settings},
+            {setting: self.models[setting] for setting in settings},
+            {setting: self.typical_spreads[setting] for setting in settings},
+            {setting: self.learned_classes[setting] for setting in settings},
+            {setting: self.origin(setting) for setting in settings},
         )
 
-    def merge(self, other: "OpUtilizationModels") -> "OpUtilizationModels":
-        """Return both; where both have a setting, that of ``other``."""
-        origins = {one: each.origin(one) for each in (self, other) for one in each.models}
+    def merge(self, newer: "OpUtilizationModels") -> "OpUtilizationModels":
+        """Return both; where both have a setting, that of ``newer``."""
+        origins = {setting: each.origin(setting) for each in (self, newer) for setting in each.models}
         return OpUtilizationModels(
-            {**self.models, **other.models},
-            {**self.typical_spreads, **other.typical_spreads},
-            {**self.learned_classes, **other.learned_classes},
+            {**self.models, **newer.models},
+            {**self.typical_spreads, **newer.typical_spreads},
+            {**self.learned_classes, **newer.learned_classes},
             origins,
         )
 
     def has_device(self, device: Device, *, training: bool) -> bool:
         """Tell whether steps of that phase were measured on the device."""
-        return any(one.device == device.name and one.training is training for one in self.models)
+        return any(setting.device == device.name and setting.training is training for setting in self.models)
 
     def settings_for(self, device: Device, graph: OpGraph) -> list[StepSetting]:
         """Return the settings whose laws tell of a graph's phase and layout on ``device``.
@@ -122,10 +122,10 @@ class OpUtilizationModels:
             InvalidInput: no such steps were learned.
         """
         training, last = graph.is_training, is_channels_last(graph)
-        alike = [one for one in self.models if one.training is training]
-        alike = [one for one in alike if one.channels_last is last] or alike
-        own = [one for one in alike if one.device == device.name]
-        newest = list({one.device: one for one in sorted(own or alike)}.values())
+        alike = [setting for setting in self.models if setting.training is training]
+        alike = [setting for setting in alike if setting.channels_last is last] or alike
+        measured = [setting for setting in alike if setting.device == device.name]
+        newest = list({setting.device: setting for setting in sorted(measured or alike)}.values())
         if not newest:
             phase = "training" if training else "inference"
             raise InvalidInput(f"no {phase} steps were learned: fit the laws on steps that hold some")
@@ -133,7 +133,7 @@ class OpUtilizationModels:
 
 
 @dataclass(frozen=True, slots=True)
-class _Told:
+class _GraphPrediction:
     """A graph's table, where each op stands in it (n,), the seconds of its rows and of the step, and its spread."""
 
     table: OpTable
@@ -166,12 +166,12 @@ class OpUtilizationKernels:
         self.reasons = reasons
         self._device, self._spread, self._tables = device, spread, tables
         settings = laws.settings_for(device, graph)
-        origins = [laws.origin(one) for one in settings]
-        self._laws = [laws.models[one] for one in settings]
-        self._origins = [None if one == device.name else devices(one) for one in origins]
-        self._usual = float(np.mean([laws.typical_spreads[one] for one in settings]))
-        self._seen = np.any([laws.learned_classes[one] for one in settings], axis=0)
-        self._told = RecentCache(self._asked)
+        origins = [laws.origin(setting) for setting in settings]
+        self._laws = [laws.models[setting] for setting in settings]
+        self._origins = [None if setting == device.name else devices(setting) for setting in origins]
+        self._typical_spread = float(np.mean([laws.typical_spreads[setting] for setting in settings]))
+        self._learned = np.any([laws.learned_classes[setting] for setting in settings], axis=0)
+        self._predictions = RecentCache(self._predict)
         share, classes = self._unseen(graph)
         if share > UNSEEN:
             raise InvalidInput(
@@ -181,14 +181,14 @@ class OpUtilizationKernels:
 
     def spread_of(self, graph: OpGraph) -> float:
         """Return the spread found on left-out steps, more for a graph farther from the learned ones than they are."""
-        far = max(1.0, self._told(graph.ops).spread / self._usual)
+        far = max(1.0, self._predictions(graph.ops).spread / self._typical_spread)
         return math.hypot(self._spread * far, STRANGE * self._unseen(graph)[0])
 
     def ops_s(self, ops: Sequence[Op]) -> list[float]:
         """Return the seconds of one call of each op; a view takes none."""
-        told = self._told(ops)
-        found: list[float] = np.append(told.op_s, 0.0)[told.where].tolist()
-        return found
+        prediction = self._predictions(ops)
+        seconds_of_ops: list[float] = np.append(prediction.op_s, 0.0)[prediction.where].tolist()
+        return seconds_of_ops
 
     def launch_s(self, op: Op) -> float:
         """Return the host seconds of one call; a view is not told apart from what launches."""
@@ -197,27 +197,27 @@ class OpUtilizationKernels:
 
     def step_s(self, graph: OpGraph) -> float:
         """Return the seconds of the whole graph: the host runs ahead, so the slower of the two decides."""
-        return self._told(graph.ops).step_s
+        return self._predictions(graph.ops).step_s
 
     def _unseen(self, graph: OpGraph) -> tuple[float, list[str]]:
         """Return the share of the time in classes that no step told of, and their names."""
-        told = self._told(graph.ops)
-        seconds = told.op_s * told.table.count
-        strange = ~self._seen[told.table.classes]
-        names = [KERNEL_CLASSES[one] for one in np.unique(told.table.classes[strange])]
+        prediction = self._predictions(graph.ops)
+        seconds = prediction.op_s * prediction.table.count
+        strange = ~self._learned[prediction.table.classes]
+        names = [KERNEL_CLASSES[number] for number in np.unique(prediction.table.classes[strange])]
         return float(seconds[strange].sum() / seconds.sum()) if len(seconds) else 0.0, names
 
-    def _asked(self, ops: Sequence[Op]) -> _Told:
+    def _predict(self, ops: Sequence[Op]) -> _GraphPrediction:
         """Return the geometric mean of what the laws say of a graph and of its ops."""
         table, where = self._tables(ops)
-        bases = [OpBasis.from_table(table, self._device, learned_on=one) for one in self._origins]
+        bases = [OpBasis.from_table(table, self._device, learned_on=estimate) for estimate in self._origins]
         each = [predict_graphs_and_ops(basis, law) for basis, law in zip(bases, self._laws, strict=True)]
-        return _Told(
+        return _GraphPrediction(
             table,
             where,
-            np.exp(np.mean([np.log(one) for _, one in each], axis=0)),
-            math.exp(float(np.mean([math.log(one.step_s[0]) for one, _ in each]))),
-            float(np.mean([one.spread[0] for one, _ in each])),
+            np.exp(np.mean([np.log(estimate) for _, estimate in each], axis=0)),
+            math.exp(float(np.mean([math.log(estimate.step_s[0]) for estimate, _ in each]))),
+            float(np.mean([estimate.spread[0] for estimate, _ in each])),
         )
 
 
@@ -227,8 +227,8 @@ def find_learned_classes(basis: OpBasis, law: OpUtilization) -> Marks:
     seconds = op_s(basis, law) * table.count
     share = seconds / table.summed(seconds)[table.owner]
     cell = np.bincount(table.owner * len(KERNEL_CLASSES) + table.classes, share, table.graphs * len(KERNEL_CLASSES))
-    found: Marks = (cell.reshape(table.graphs, -1) >= SEEN_SHARE).sum(axis=0) >= SEEN_GRAPHS
-    return found
+    learned: Marks = (cell.reshape(table.graphs, -1) >= SEEN_SHARE).sum(axis=0) >= SEEN_GRAPHS
+    return learned
 
 
 def is_channels_last(graph: OpGraph) -> bool:

@@ -79,8 +79,8 @@ class AccuracyRecord:
                 f"none of those steps ran on a device of {device.vendor}: the range is an assumption",
             )
         if device.architecture not in self.architectures:
-            asked, own = ", ".join(self.architectures), device.architecture or "such an architecture"
-            why = f"none of those steps ran on {own} (but on {asked}): the range is wider for it, by an assumption"
+            measured, architecture = ", ".join(self.architectures), device.architecture or "such an architecture"
+            why = f"none of those steps ran on {architecture} (but on {measured}): the range is wider for it, by an assumption"
             return math.hypot(self.spread, ANOTHER_ARCHITECTURE), (why,)
         return self.spread, ()
 
@@ -110,7 +110,7 @@ def find_step_group(graph: OpGraph, device: Device) -> StepGroup:
         if op.kind in ARITHMETIC and op.stage is not Stage.OPTIMIZER:
             by_dtype[op.dtype] = by_dtype.get(op.dtype, 0.0) + op.flops * op.count
     domain = find_domain(graph)
-    dtype = max(by_dtype, key=lambda one: by_dtype[one]) if by_dtype else "float32"
+    dtype = max(by_dtype, key=lambda candidate: by_dtype[candidate]) if by_dtype else "float32"
     if dtype == "float32" and domain is Domain.VISION and "tf32" in device.peak_flops_per_s:
         dtype = "tf32"
     phase = "training" if graph.is_training else "inference"
@@ -125,26 +125,26 @@ def rank_estimators(
     ``candidates`` are the estimators that can be asked. ``knowing`` names those that learned from steps of the device
     at hand: their record on known devices counts, that of the others on devices that they had not seen.
     """
-    found: dict[str, AccuracyRecord] = {}
+    best_records: dict[str, AccuracyRecord] = {}
     for record in records:
         if record.estimator not in candidates or record.group != group:
             continue
         if record.estimator in knowing or not record.known:
-            best = found.get(record.estimator)
+            best = best_records.get(record.estimator)
             if best is None or record.known:
-                found[record.estimator] = record
-    return sorted(found.values(), key=lambda record: record.error)
+                best_records[record.estimator] = record
+    return sorted(best_records.values(), key=lambda record: record.error)
 
 
-def describe_choice(chosen: AccuracyRecord, others: Sequence[AccuracyRecord], *, by_user: bool = False) -> str:
+def describe_choice(chosen: AccuracyRecord, alternatives: Sequence[AccuracyRecord], *, by_user: bool = False) -> str:
     """Return the sentence that says why an estimator was chosen; ``by_user`` says that the user chose it."""
     where = "that it had learned from" if chosen.known else "that it had not seen"
     where = "on swept devices of which it knew no steps" if chosen.swept else f"on devices {where}"
     by = f"{chosen.estimator}, as asked" if by_user else chosen.estimator
-    said = (
+    text = (
         f"priced by the {by}: {chosen.error:.0%} off on {chosen.steps:,} steps of {chosen.group} {where} "
         f"({chosen.source})"
     )
-    if not others:
-        return said
-    return f"{said}; " + ", ".join(f"the {one.estimator} {one.error:.0%}" for one in others)
+    if not alternatives:
+        return text
+    return f"{text}; " + ", ".join(f"the {record.estimator} {record.error:.0%}" for record in alternatives)

@@ -40,7 +40,7 @@ def step_features(
     flops, launches = table.summed(table.flops * table.count), table.launches
     per_class = _per_class(table)
     moved = per_class.sum(axis=1)
-    found: list[dict[str, Value]] = []
+    rows_of_features: list[dict[str, Value]] = []
     ideal_s = np.empty(len(rows))
     for place, (graph, device, setting) in enumerate(rows):
         peak, bandwidth = device.peak_flops_per_s.get(DTYPE), device.memory_bytes_per_s
@@ -53,7 +53,7 @@ def step_features(
         features: dict[str, Value] = {
             "phase": "training" if setting.training else "inference",
             "layout": "nhwc" if setting.channels_last else "nchw",
-            "release": ".".join(str(one) for one in setting.release),
+            "release": ".".join(str(number) for number in setting.release),
             "peak_flops_per_s": peak,
             "memory_bytes_per_s": bandwidth,
             "flops": float(flops[graph]),
@@ -63,9 +63,11 @@ def step_features(
             "memory_share": float(memory_s / ideal_s[place]),
         }
         present = np.flatnonzero(per_class[graph])
-        features |= {f"share_{KERNEL_CLASSES[one]}": float(per_class[graph, one] / moved[graph]) for one in present}
-        found.append(features)
-    return found, ideal_s
+        features |= {
+            f"share_{KERNEL_CLASSES[number]}": float(per_class[graph, number] / moved[graph]) for number in present
+        }
+        rows_of_features.append(features)
+    return rows_of_features, ideal_s
 
 
 def _per_class(table: OpTable) -> Array:
@@ -82,11 +84,11 @@ class _StepKernels:
     host_spread = HOST_SPREAD
 
     def __init__(
-        self, asked: Callable[[Sequence[Op]], float], device: Device, spread: float, reasons: tuple[str, ...]
+        self, predict_step_s: Callable[[Sequence[Op]], float], device: Device, spread: float, reasons: tuple[str, ...]
     ) -> None:
         self.reasons = reasons
         self._spread, self._specs = spread, RooflineKernels(device)
-        self._step_s = RecentCache(asked)
+        self._step_s = RecentCache(predict_step_s)
 
     def spread_of(self, graph: OpGraph) -> float:  # noqa: ARG002 - part of the protocol
         """Return what was found on families of models that the estimator had not seen."""
@@ -123,7 +125,7 @@ class NetworkKernels(_StepKernels):
     ) -> None:  # fmt: skip
         require_gpu(device, "the network")
         phase, layout = "train" if setting.training else "infer", "nhwc" if setting.channels_last else "nchw"
-        near = NetworkSetting(phase, layout, float("".join(str(one) for one in setting.release)))
+        near = NetworkSetting(phase, layout, float("".join(str(part) for part in setting.release)))
         super().__init__(lambda ops: float(network.predict([ops], device, near)[0]), device, spread, reasons)
 
 

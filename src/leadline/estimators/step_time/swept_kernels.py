@@ -56,46 +56,49 @@ def fit_sweep(fitted: FittedKernels, sweep: KernelSamples) -> FittedKernels:
     effects, launches, near = dict(fitted.effects), dict(fitted.launches), dict(fitted.sweeps)
     group = kernel_groups(sweep.placed())
     for number in np.unique(group).tolist():
-        own = sweep.at(np.flatnonzero(group == number))
-        if number not in fitted.groups or len(own) < LEAST_KERNELS:
+        samples = sweep.at(np.flatnonzero(group == number))
+        if number not in fitted.groups or len(samples) < LEAST_KERNELS:
             continue
-        found = _adapted(fitted, number, own)
-        effects[device, number] = found.effects
-        launches |= {(device, name): value for name, value in found.launches.items()}
-        near[device, number] = found.swept
+        adapted = _adapted(fitted, number, samples)
+        effects[device, number] = adapted.effects
+        launches |= {(device, name): value for name, value in adapted.launches.items()}
+        near[device, number] = adapted.swept
     return replace(fitted, effects=effects, launches=launches, sweeps=near)
 
 
-def _adapted(fitted: FittedKernels, number: int, own: KernelSamples) -> _Own:
+def _adapted(fitted: FittedKernels, number: int, samples: KernelSamples) -> _Own:
     """Return what a device's own kernels of one group say, the law that others taught being what is expected of it."""
     expected = replace(analytical_model(number), start=tuple(fitted.groups[number].at.tolist()))
-    found = fit_analytical_model(expected, make_measurements(own), apart=SWEPT_DEVIATIONS)
-    groups, keys = effect_groups(own)
-    per_row = np.stack([found.effects[groups[:, i], i] for i in range(3)], axis=1)
-    launches = {kind: float(found.effects[i, 0]) for i, (_, kind) in enumerate(keys) if kind >= 0}
-    whole = found.effects[next(i for i, (_, kind) in enumerate(keys) if kind < 0)].copy()
+    fit = fit_analytical_model(expected, make_measurements(samples), apart=SWEPT_DEVIATIONS)
+    groups, keys = effect_groups(samples)
+    per_row = np.stack([fit.effects[groups[:, i], i] for i in range(3)], axis=1)
+    launches = {kind: float(fit.effects[i, 0]) for i, (_, kind) in enumerate(keys) if kind >= 0}
+    whole = fit.effects[next(i for i, (_, kind) in enumerate(keys) if kind < 0)].copy()
     if launches:
         whole[0] = float(np.median(list(launches.values())))
-    return _Own(whole, launches, SweptGroup(found.at, _near(fitted, number, own, found.at, per_row)))
+    return _Own(whole, launches, SweptGroup(fit.at, _near(fitted, number, samples, fit.at, per_row)))
 
 
-def _near(fitted: FittedKernels, number: int, own: KernelSamples, at: Array, effects: Array) -> KernelGP | None:
-    placed = own.placed()
+def _near(fitted: FittedKernels, number: int, samples: KernelSamples, at: Array, effects: Array) -> KernelGP | None:
+    placed = samples.placed()
     kernel_s, launch_s = analytical_model(number).parts(placed, at, effects)
-    launch_s = launch_s * own.launched
-    seen = np.flatnonzero(
-        (kernel_s + analytical_model(number).wait * launch_s > HIDDEN * launch_s) & (own.seconds > launch_s)
+    launch_s = launch_s * samples.launched
+    visible = np.flatnonzero(
+        (kernel_s + analytical_model(number).wait * launch_s > HIDDEN * launch_s) & (samples.seconds > launch_s)
     )
-    if len(seen) < LEAST_KERNELS:
+    if len(visible) < LEAST_KERNELS:
         return None
-    left = np.log(subtract_launch_s(own.seconds[seen], launch_s[seen], analytical_model(number).wait) / kernel_s[seen])
-    part, grown = placed.at(seen), None
+    errors = np.log(
+        subtract_launch_s(samples.seconds[visible], launch_s[visible], analytical_model(number).wait)
+        / kernel_s[visible]
+    )
+    part, grown = placed.at(visible), None
     trees = fitted.groups[number].trees
     if trees is not None:
-        told, leaves = fitted.tree_corrections(number, part, kernel_s[seen])
-        grown = TreePredictions(told, leaves, len(trees.value))
+        predicted, leaves = fitted.tree_corrections(number, part, kernel_s[visible])
+        grown = TreePredictions(predicted, leaves, len(trees.value))
     return fit_kernel_gp(
-        gp_coordinates(number, part.kernels), np.clip(left, -LARGEST_CORRECTION, LARGEST_CORRECTION), grown
+        gp_coordinates(number, part.kernels), np.clip(errors, -LARGEST_CORRECTION, LARGEST_CORRECTION), grown
     )
 
 
@@ -133,14 +136,19 @@ def calibration_samples(device: Device, names: tuple[str, ...]) -> KernelSamples
     """
     if device.calibration is None or not device.calibration.timings:
         raise InvalidInput(f"{device.name} is not calibrated: run leadline calibrate on it")
-    known = [one for one in device.calibration.timings if one.dtype in (*device.peak_flops_per_s, "float32")]
-    return tabulate_kernels([KernelSample(timing_to_op(one, names), device, one.elapsed_s) for one in known], names)
+    usable = [timing for timing in device.calibration.timings if timing.dtype in (*device.peak_flops_per_s, "float32")]
+    return tabulate_kernels(
+        [KernelSample(timing_to_op(timing, names), device, timing.elapsed_s) for timing in usable], names
+    )
 
 
 def timing_to_op(timing: KernelTiming, names: tuple[str, ...] = ()) -> Op:
     """Return a timed kernel as the op that a traced graph would hold."""
     kind, dims = _kind(timing.kind), dict(timing.dims)
-    name = next((one for one in (f"aten.{timing.kind}", f"aten.{timing.kind}.Tensor") if one in names), timing.kind)
+    name = next(
+        (candidate for candidate in (f"aten.{timing.kind}", f"aten.{timing.kind}.Tensor") if candidate in names),
+        timing.kind,
+    )
     stage = Stage.BACKWARD if "backward" in timing.kind else Stage.FORWARD
     if kind in (OpKind.GEMM, OpKind.CONV, OpKind.ATTENTION):
         dims.pop("elements", None)

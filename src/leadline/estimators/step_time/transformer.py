@@ -90,39 +90,41 @@ class TransformerStepModel:
         Raises:
             InvalidInput: a device lacks a figure, or a size is not above zero.
         """
-        found = step_terms(steps)
-        point, slopes = _law(self.theta, found), _slopes(self.theta, found)
+        features = step_terms(steps)
+        point, slopes = _predict_seconds(self.theta, features), _slopes(self.theta, features)
         x = (efficiency_features(steps) - self.middle) / self.scale
-        left, unsure = self.process.predict(x)
-        known = np.einsum("ij,jk,ik->i", slopes, self.covariance, slopes)
-        beyond = self._beyond(steps)
+        remainder, unsure = self.process.predict(x)
+        parameter_variance = np.einsum("ij,jk,ik->i", slopes, self.covariance, slopes)
+        beyond = self._extrapolation(steps)
         grown = GROWTH * np.maximum(beyond - VALIDATED_LOG_DISTANCE, 0.0)
-        variance = known + unsure**2 + self.noise**2 + grown**2 + self._unseen(steps, slopes) ** 2
-        return Predictions(point * np.exp(left), np.sqrt(variance), beyond)
+        variance = parameter_variance + unsure**2 + self.noise**2 + grown**2 + self._untested_spread(steps, slopes) ** 2
+        return Predictions(point * np.exp(remainder), np.sqrt(variance), beyond)
 
     def untested_spread(self, steps: Sequence[TransformerStep]) -> Array:
         """Return the part of the spread (n,) that no learned step can test: unseen generations, other blocks."""
-        return self._unseen(steps, _slopes(self.theta, step_terms(steps)))
+        return self._untested_spread(steps, _slopes(self.theta, step_terms(steps)))
 
     def parts(self, steps: Sequence[TransformerStep]) -> dict[str, Array]:
         """Return the seconds of one step by what they go to: computing by kind, and exchanging before any hiding."""
-        found = step_terms(steps)
+        features = step_terms(steps)
         coefficients = dict(zip(COEFFICIENTS, np.exp(self.theta), strict=True))
-        shares = {**_computing(coefficients, found), "exchange": _exchange(coefficients, found)}
-        return {name: seconds * found.microbatches for name, seconds in shares.items()}
+        shares = {**_computing(coefficients, features), "exchange": _exchange(coefficients, features)}
+        return {name: seconds * features.microbatches for name, seconds in shares.items()}
 
     def dump(self) -> State:
         """Return the law as arrays."""
-        own = {"theta": self.theta, "covariance": self.covariance, "middle": self.middle, "scale": self.scale}
+        arrays = {"theta": self.theta, "covariance": self.covariance, "middle": self.middle, "scale": self.scale}
         reach = {"least": self.least, "most": self.most}
-        seen = {"noise": np.array([self.noise]), "generations": text_array(self.generations), **reach}
-        return {**own, **seen, **nest("process", self.process.dump())}
+        context = {"noise": np.array([self.noise]), "generations": text_array(self.generations), **reach}
+        return {**arrays, **context, **nest("process", self.process.dump())}
 
-    def _beyond(self, steps: Sequence[TransformerStep]) -> Array:
-        asked = log_magnitudes(steps)
-        return np.asarray(np.maximum(np.maximum(asked - self.most, self.least - asked), 0.0).max(axis=1), np.float64)
+    def _extrapolation(self, steps: Sequence[TransformerStep]) -> Array:
+        magnitudes = log_magnitudes(steps)
+        return np.asarray(
+            np.maximum(np.maximum(magnitudes - self.most, self.least - magnitudes), 0.0).max(axis=1), np.float64
+        )
 
-    def _unseen(self, steps: Sequence[TransformerStep], slopes: Array) -> Array:
+    def _untested_spread(self, steps: Sequence[TransformerStep], slopes: Array) -> Array:
         """Return the doubt about GPUs of a generation, and blocks of sizes, that were not learned from."""
         new = np.array([gpu_generation(step.device) not in self.generations for step in steps])
         unlike = np.array([not step.usual for step in steps])
@@ -144,25 +146,25 @@ def fit_transformer_steps(steps: Sequence[TransformerStep], elapsed_s: Sequence[
         raise InvalidInput(f"{len(times)} measured steps are too few for a law of training steps: give {LEAST} or more")
     if not np.all(times > 0):
         raise InvalidInput(f"a step took {times.min():g} s: leave out what is not above zero")
-    found, target = step_terms(steps), np.log(times)
+    features, target = step_terms(steps), np.log(times)
 
     def off(theta: Array) -> Array:
-        error = (np.log(_law(theta, found)) - target) / SCALE
+        error = (np.log(_predict_seconds(theta, features)) - target) / SCALE
         damped = np.sign(error) * np.sqrt(2 * (np.sqrt(1 + error**2) - 1))
         return np.concatenate([damped, (theta - _CENTRE) / _WIDTH])
 
     answer = least_squares(off, _CENTRE)
     theta = np.asarray(answer.x, np.float64)
-    left = target - np.log(_law(theta, found))
-    usual = max(1.4826 * float(np.median(np.abs(left))), 1e-4)
-    process, middle, scale = _remainder(efficiency_features(steps), left, usual)
-    residual = left - process.predict((efficiency_features(steps) - middle) / scale)[0]
+    errors = target - np.log(_predict_seconds(theta, features))
+    usual = max(1.4826 * float(np.median(np.abs(errors))), 1e-4)
+    process, middle, scale = _remainder(efficiency_features(steps), errors, usual)
+    residual = errors - process.predict((efficiency_features(steps) - middle) / scale)[0]
     noise = max(1.4826 * float(np.median(np.abs(residual))), 1e-4)
     covariance = np.linalg.inv(answer.jac.T @ answer.jac)
-    seen = tuple(sorted({gpu_generation(step.device) for step in steps}))
+    generations = tuple(sorted({gpu_generation(step.device) for step in steps}))
     reach = log_magnitudes(steps)
     return TransformerStepModel(
-        theta, covariance, process, middle, scale, noise, seen, reach.min(axis=0), reach.max(axis=0)
+        theta, covariance, process, middle, scale, noise, generations, reach.min(axis=0), reach.max(axis=0)
     )
 
 
@@ -178,47 +180,49 @@ def load_transformer_steps(state: State) -> TransformerStepModel:
     )
 
 
-def _remainder(x: Array, left: Array, usual: float) -> tuple[Process, Array, Array]:
+def _remainder(x: Array, errors: Array, usual: float) -> tuple[Process, Array, Array]:
     """Return the process of what the law leaves over, wild errors cut, and the scaling of what it sees."""
     middle, scale = x.mean(axis=0), np.maximum(x.std(axis=0), 0.3)
     most = WILD * usual
-    weight = np.minimum(1.0, (most / np.maximum(np.abs(left), 1e-12)) ** 2)
-    cut = np.clip(left, -most, most)
+    weight = np.minimum(1.0, (most / np.maximum(np.abs(errors), 1e-12)) ** 2)
+    cut = np.clip(errors, -most, most)
     process = GaussianProcess(trend=False).fit((x - middle) / scale, cut, weight / weight.mean(), 0)
     return process, middle, scale
 
 
-def _law(theta: Array, found: StepTerms) -> Array:
+def _predict_seconds(theta: Array, features: StepTerms) -> Array:
     """Return the seconds of each step (n,) by the law alone."""
     p = dict(zip(COEFFICIENTS, np.exp(theta), strict=True))
-    computing = sum(_computing(p, found).values())
-    exchange = _exchange(p, found)
+    computing = sum(_computing(p, features).values())
+    exchange = _exchange(p, features)
     together = (computing**4 + exchange**4) ** 0.25
-    microbatch = together + p["unhidden"] * exchange + found.layers * p["layer_s"]
-    return np.asarray(found.microbatches * microbatch + p["optimizer"] * found.optimizer_s + p["step_s"], np.float64)
+    microbatch = together + p["unhidden"] * exchange + features.layers * p["layer_s"]
+    return np.asarray(
+        features.microbatches * microbatch + p["optimizer"] * features.optimizer_s + p["step_s"], np.float64
+    )
 
 
-def _computing(p: dict[str, float], found: StepTerms) -> dict[str, Array]:
+def _computing(p: dict[str, float], features: StepTerms) -> dict[str, Array]:
     """Return the seconds of one microbatch by kind of work."""
-    narrow = 1 + p["narrow"] / found.width
-    few = 1 + p["few_tokens"] / found.tokens
-    float8 = np.where(found.float8 > 0, p["float8"], 1.0)
+    narrow = 1 + p["narrow"] / features.width
+    few = 1 + p["few_tokens"] / features.tokens
+    float8 = np.where(features.float8 > 0, p["float8"], 1.0)
     return {
-        "products": found.products_s * p["products"] * narrow * few * float8,
-        "head": found.head_s * p["products"] * narrow,
-        "attention": found.attention_s * p["attention"],
-        "activations": found.activations_s * p["activations"],
-        "logits": found.logits_s * p["logits"],
+        "products": features.products_s * p["products"] * narrow * few * float8,
+        "head": features.head_s * p["products"] * narrow,
+        "attention": features.attention_s * p["attention"],
+        "activations": features.activations_s * p["activations"],
+        "logits": features.logits_s * p["logits"],
     }
 
 
-def _exchange(p: dict[str, float], found: StepTerms) -> Array:
-    return np.asarray(found.transfer_s * p["transfer"] + found.hops_s * p["hops"], np.float64)
+def _exchange(p: dict[str, float], features: StepTerms) -> Array:
+    return np.asarray(features.transfer_s * p["transfer"] + features.hops_s * p["hops"], np.float64)
 
 
-def _slopes(theta: Array, found: StepTerms) -> Array:
+def _slopes(theta: Array, features: StepTerms) -> Array:
     """Return the derivatives of the logarithm of the law by each coefficient's logarithm (n, k)."""
     step = 1e-4
-    ahead = [np.log(_law(theta + step * one, found)) for one in np.eye(len(theta))]
-    behind = [np.log(_law(theta - step * one, found)) for one in np.eye(len(theta))]
+    ahead = [np.log(_predict_seconds(theta + step * direction, features)) for direction in np.eye(len(theta))]
+    behind = [np.log(_predict_seconds(theta - step * direction, features)) for direction in np.eye(len(theta))]
     return np.asarray((np.array(ahead) - np.array(behind)).T / (2 * step), np.float64)

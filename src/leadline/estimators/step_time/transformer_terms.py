@@ -113,7 +113,7 @@ class StepTerms:
 
     def at(self, chosen: Array) -> "StepTerms":
         """Return the rows that a mask or positions name."""
-        return StepTerms(*(getattr(self, one.name)[chosen] for one in fields(self)))
+        return StepTerms(*(getattr(self, field.name)[chosen] for field in fields(self)))
 
 
 def gpu_generation(device: Device) -> str:
@@ -161,8 +161,8 @@ def log_magnitudes(steps: Sequence[TransformerStep]) -> Array:
     return np.log(
         np.array(
             [
-                (one.gpus, one.layers, one.width, one.parameters, one.sequence, one.tokens, one.microbatches)
-                for one in steps
+                (step.gpus, step.layers, step.width, step.parameters, step.sequence, step.tokens, step.microbatches)
+                for step in steps
             ],
             np.float64,
         )
@@ -292,12 +292,14 @@ def _require_plan(workload: Workload, device: Device) -> None:
 
 
 def _precision(workload: Workload, job: TracedJob) -> Precision:
-    said = workload.precision.value if workload.precision else job.loop.precision
-    for one in DTYPES:
-        if one.value == said:
-            return one
-    known = ", ".join(one.value for one in DTYPES)
-    raise InvalidInput(f"the law of training steps was learned in half precision ({known}), not in {said or 'fp32'}")
+    declared = workload.precision.value if workload.precision else job.loop.precision
+    for precision in DTYPES:
+        if precision.value == declared:
+            return precision
+    supported = ", ".join(precision.value for precision in DTYPES)
+    raise InvalidInput(
+        f"the law of training steps was learned in half precision ({supported}), not in {declared or 'fp32'}"
+    )
 
 
 def _attention(forward: list[Op], accumulation: int) -> tuple[Op, int]:
@@ -307,14 +309,14 @@ def _attention(forward: list[Op], accumulation: int) -> tuple[Op, int]:
             "the law of training steps was learned with fused attention, and this graph has none: it is no "
             "transformer, or writes its attention out op by op"
         )
-    one = forward[0]
-    if any(op.dims != one.dims for op in forward):
+    first = forward[0]
+    if any(op.dims != first.dims for op in forward):
         raise InvalidInput(
             "the law of training steps knows layers that are all alike, and this model's attention differs"
         )
-    sizes = one.dims
+    sizes = first.dims
     full = 4.0 * sizes["b"] * sizes["h"] * sizes["q"] * sizes["kv"] * sizes["d"]
-    share = one.flops / full
+    share = first.flops / full
     if sizes["q"] != sizes["kv"] or abs(share - CAUSAL) > NEAR:
         raise InvalidInput(
             "the law of training steps was learned from causal attention to all earlier tokens, and this model's "
@@ -323,7 +325,7 @@ def _attention(forward: list[Op], accumulation: int) -> tuple[Op, int]:
     count = sum(op.count for op in forward)
     if count % accumulation:
         raise InvalidInput(f"{count} attention layers do not divide into {accumulation} microbatches: give the number")
-    return one, count // accumulation
+    return first, count // accumulation
 
 
 def _weights(graph: OpGraph, width: int, accumulation: int) -> tuple[float, int]:
@@ -341,10 +343,10 @@ def _weights(graph: OpGraph, width: int, accumulation: int) -> tuple[float, int]
     vocabulary = head["n"]
     block = sum(op.dims["n"] * op.dims["k"] * op.count for op in weighing if op.dims != head) / accumulation
     products_hold = block + vocabulary * width
-    rest = graph.parameters - products_hold
-    if rest > vocabulary * width * (1 + NEAR) + DENSE * products_hold:
+    unused = graph.parameters - products_hold
+    if unused > vocabulary * width * (1 + NEAR) + DENSE * products_hold:
         raise InvalidInput(
-            f"{rest / graph.parameters:.0%} of the weights take part in no product of every token: the law of training "
+            f"{unused / graph.parameters:.0%} of the weights take part in no product of every token: the law of training "
             "steps knows dense decoders, not mixtures of experts"
         )
     return block, vocabulary

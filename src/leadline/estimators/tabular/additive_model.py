@@ -100,14 +100,14 @@ class AdditiveForm:
         first = max((search.climb(start) for start in search.starts()), key=search.evidence)
         off = search.off(first)
         usual = max(robust_deviation(off), 1e-6)
-        held = np.sqrt(np.minimum(1.0, 2.5 * usual / np.maximum(np.abs(off), LEAST)))  # wild ones count less
-        design, target = design * held[:, None], target * held
+        damping = np.sqrt(np.minimum(1.0, 2.5 * usual / np.maximum(np.abs(off), LEAST)))  # wild ones count less
+        design, target = design * damping[:, None], target * damping
         search = TermSearch(design, target, dictionary.price, np.sum(design**2, axis=0))
         search.climb(first)
         search.evidence((0,))  # a constant at least
-        ranked = sorted(search.met, key=lambda one: -search.met[one])
-        best = [one for one in ranked if one and np.all(search.weights(one) > 0)]
-        return [_judge(problem, dictionary, search, np.array(one, np.int64)) for one in best[:BELIEVED]]
+        ranked = sorted(search.met, key=lambda columns: -search.met[columns])
+        best = [columns for columns in ranked if columns and np.all(search.weights(columns) > 0)]
+        return [_judge(problem, dictionary, search, np.array(columns, np.int64)) for columns in best[:BELIEVED]]
 
     def load(self, state: State) -> AdditiveModel:
         """Return the sum that ``dump`` gave."""
@@ -138,7 +138,7 @@ def _dictionary(problem: FormProblem) -> TermDictionary:
             for each in itertools.product(*(powers[j] for j in chosen)):
                 pairs = tuple((j, power) for j, (power, _) in zip(chosen, each, strict=True))
                 products.append((sum(price for _, price in each), pairs))
-    products = sorted(products, key=lambda one: one[0])[:room]
+    products = sorted(products, key=lambda gate: gate[0])[:room]
     table = np.zeros((len(products), problem.u.shape[1]))
     for row, (_, product) in enumerate(products):
         for j, power in product:
@@ -146,20 +146,20 @@ def _dictionary(problem: FormProblem) -> TermDictionary:
     grows = np.any(table[:, problem.scales] > 0, axis=1).tolist()
     return TermDictionary(
         np.concatenate([table] * len(gates)),
-        np.array([(*one, float(grow)) for one in gates for grow in grows]),
-        np.array([price + (1.5 if one[0] >= 0 else 0.0) for one in gates for price, _ in products]) + 1.0,
+        np.array([(*gate, float(grow)) for gate in gates for grow in grows]),
+        np.array([price + (1.5 if gate[0] >= 0 else 0.0) for gate in gates for price, _ in products]) + 1.0,
     )
 
 
 def _categories(problem: FormProblem) -> list[tuple[float, float, float]]:
     """Return the columns that take two values, as gates open at either; first the gate that is always open."""
-    found = [(-1.0, 0.0, 1.0)]
+    gates = [(-1.0, 0.0, 1.0)]
     for column in np.flatnonzero(~problem.stretched):
         values = np.unique(np.round(problem.u[:, column], 9))
         if len(values) == 2:
-            found += [(float(column), float(values[0]), float(values[1]))]
-            found += [(float(column), float(values[1]), float(values[0]))]
-    return found
+            gates += [(float(column), float(values[0]), float(values[1]))]
+            gates += [(float(column), float(values[1]), float(values[0]))]
+    return gates
 
 
 def _design(problem: FormProblem, dictionary: TermDictionary) -> tuple[Array, Array]:
@@ -186,24 +186,24 @@ class TermSearch:
 
     def climb(self, start: tuple[int, ...] = ()) -> tuple[int, ...]:
         """Return the set of most evidence that is reached by adding a column and leaving out up to two at a time."""
-        here, height = start, self.evidence(start)
+        current, height = start, self.evidence(start)
         for _ in range(ROUNDS):
-            near = {one for base in _within(here) for one in (base, *self._with(base))}
+            near = {candidate for base in _within(current) for candidate in (base, *self._with(base))}
             best = max(near, key=self.evidence)
             if self.evidence(best) <= height + 1e-9:
                 break
-            here, height = best, self.evidence(best)
-        return tuple(int(here[i]) for i in np.flatnonzero(self.weights(here)))
+            current, height = best, self.evidence(best)
+        return tuple(int(current[i]) for i in np.flatnonzero(self.weights(current)))
 
     def starts(self) -> list[tuple[int, ...]]:
         """Return where to climb from: nothing, and the best sum whatever its price, thinned."""
         weights = self.weights(tuple(range(self.design.shape[1])))
         most = np.argsort(-(weights**2) * self.size)[: 3 * THIN]
-        here = tuple(int(one) for one in np.sort(most) if weights[one] > 0)
-        while len(here) > THIN:
-            fewer = [here[:i] + here[i + 1 :] for i in range(len(here))]
-            here = min(fewer, key=lambda one: float(np.sum(self.off(one) ** 2)))
-        return [(), here]
+        start = tuple(int(columns) for columns in np.sort(most) if weights[columns] > 0)
+        while len(start) > THIN:
+            fewer = [start[:i] + start[i + 1 :] for i in range(len(start))]
+            start = min(fewer, key=lambda columns: float(np.sum(self.off(columns) ** 2)))
+        return [(), start]
 
     def evidence(self, columns: tuple[int, ...]) -> float:
         """Return the logarithm of the evidence of a set, by the extended Bayesian information criterion."""
@@ -237,12 +237,12 @@ class TermSearch:
         """Return the base with one more column, for the most promising ones."""
         if base in self.promising:
             return self.promising[base]
-        left = self.off(base)
-        basis = np.linalg.qr(self.design[:, list(base)])[0] if base else np.zeros((len(left), 0))
+        residual = self.off(base)
+        basis = np.linalg.qr(self.design[:, list(base)])[0] if base else np.zeros((len(residual), 0))
         inside = basis.T @ self.design
         free = np.maximum(self.size - np.einsum("ij,ij->j", inside, inside), 1e-9 * self.size + 1e-300)
-        gain = np.maximum(self.design.T @ left, 0.0) ** 2 / free
-        worth = self._worth(np.maximum(left @ left - gain, 0.0), len(base) + 1) - self.price
+        gain = np.maximum(self.design.T @ residual, 0.0) ** 2 / free
+        worth = self._worth(np.maximum(residual @ residual - gain, 0.0), len(base) + 1) - self.price
         worth[list(base)] = -np.inf
         best = np.argpartition(-worth, PROMISING)[:PROMISING] if len(worth) > PROMISING else np.arange(len(worth))
         self.promising[base] = [(*base, int(column)) for column in best]

@@ -45,7 +45,7 @@ class FullScaleCorrection:
 
 def load_full_scale_correction(state: State) -> FullScaleCorrection:
     """Return the bend that ``dump`` gave."""
-    offset, low, high = (float(one) for one in state["figures"])
+    offset, low, high = (float(number) for number in state["figures"])
     return FullScaleCorrection(offset, low, high, floats(state["slopes"]))
 
 
@@ -76,15 +76,15 @@ def fit_full_scale_correction(
 def _regress(x: Array, off: Array, noise: float) -> Array:
     """Return the offset and the slopes expected after ``off`` was seen, averaged over their prior deviations."""
     design = np.column_stack([np.ones(len(x)), x])
-    found, evidence = [], []
+    solutions, evidence = [], []
     for offset, slope in itertools.product(OFFSETS, SLOPES):
         prior = np.array([offset**2, *np.full(x.shape[1], slope**2)])
         covariance = (design * prior) @ design.T + noise**2 * np.eye(len(off))
         solved = np.linalg.solve(covariance, off)
-        found.append(prior * (design.T @ solved))
+        solutions.append(prior * (design.T @ solved))
         evidence.append(-0.5 * float(off @ solved) - 0.5 * float(np.linalg.slogdet(covariance)[1]))
     shares = np.exp(np.array(evidence) - max(evidence))
-    return np.asarray(shares @ np.array(found) / shares.sum(), np.float64)
+    return np.asarray(shares @ np.array(solutions) / shares.sum(), np.float64)
 
 
 REGRESSION = GaussianProcess(trend=False)
@@ -125,16 +125,16 @@ def load_unit_time_correction(state: State) -> UnitTimeCorrection | None:
 
 
 def fit_unit_time_correction(
-    x: Array, left: Array, share: Array, table: SampleTable, known: FeatureEncoding, seed: int
+    x: Array, residuals: Array, share: Array, table: SampleTable, encoder: FeatureEncoding, seed: int
 ) -> UnitTimeCorrection | None:
-    """Return the correction of what is ``left`` of ln t, where the work's ``share`` of t tells of it; none if idle.
+    """Return the correction of what is ``residuals`` of ln t, where the work's ``share`` of t tells of it; none if idle.
 
     ``x`` (n, columns) are the table's encoded rows. Whether it is worthwhile is tried on configurations left out.
     """
-    columns, rows = np.flatnonzero(known.scales == 0), np.flatnonzero(share > LEAST_SHARE)
+    columns, rows = np.flatnonzero(encoder.scales == 0), np.flatnonzero(share > LEAST_SHARE)
     if not len(columns) or len(rows) < FEW:
         return None
-    inputs, target = x[np.ix_(rows, columns)], left[rows] / share[rows]
+    inputs, target = x[np.ix_(rows, columns)], residuals[rows] / share[rows]
     heed = table.weight[rows] * share[rows] ** 2
     heed *= np.minimum(
         1.0, (4 * robust_deviation(target) / np.maximum(np.abs(target), 1e-12)) ** 2
@@ -152,8 +152,8 @@ def _worthwhile(x: Array, target: Array, heed: Array, folds: npt.NDArray[np.int6
     for fold in range(FOLDS):
         inside, outside = tried[part != fold], tried[part == fold]
         if len(inside) >= FEW and len(outside):
-            found = REGRESSION.fit(x[inside], target[inside], heed[inside], seed)
-            held = np.clip(found.predict(x[outside])[0], -MOST, MOST)
+            process = REGRESSION.fit(x[inside], target[inside], heed[inside], seed)
+            predicted = np.clip(process.predict(x[outside])[0], -MOST, MOST)
             before += float(np.sum(heed[outside] * target[outside] ** 2))
-            after += float(np.sum(heed[outside] * (target[outside] - held) ** 2))
+            after += float(np.sum(heed[outside] * (target[outside] - predicted) ** 2))
     return after < WORTHWHILE * before

@@ -49,7 +49,7 @@ class CategoryFeatures:
 
     names: tuple[str, ...]
     owners: npt.NDArray[np.int64]
-    seen: tuple[str, ...]
+    labels: tuple[str, ...]
     shares: Array
     gaps: npt.NDArray[np.int64]
 
@@ -86,7 +86,7 @@ class FeatureEncoding:
             "numbers.names": text_array(numbers.names),
             "categories.names": text_array(categories.names),
             "categories.owners": categories.owners,
-            "categories.seen": text_array(categories.seen),
+            "categories.seen": text_array(categories.labels),
             "categories.shares": categories.shares,
             "categories.gaps": categories.gaps,
             "mean": self.mean,
@@ -173,41 +173,41 @@ def _learn_numbers(rows: Sequence[Row]) -> NumericFeatures:
     units, low, high, fill = np.ones((4, len(names)))
     for at, name in enumerate(names):
         column = np.array([_number(row.get(name)) for row in rows])
-        known = column[np.isfinite(column)]
-        least = known[known > 0].min(initial=math.inf)
-        kinds[at] = LOG if known.min() > 0 else COUNT if known.min() == 0 and least < math.inf else RAW
+        finite = column[np.isfinite(column)]
+        least = finite[finite > 0].min(initial=math.inf)
+        kinds[at] = LOG if finite.min() > 0 else COUNT if finite.min() == 0 and least < math.inf else RAW
         units[at] = least if kinds[at] == COUNT else 1.0
-        taken = _take(known, kinds[at], units[at])
-        low[at], high[at], fill[at] = taken.min(), taken.max(), taken.mean()
-        gaps[at] = known.size < column.size
+        scaled = _scale(finite, kinds[at], units[at])
+        low[at], high[at], fill[at] = scaled.min(), scaled.max(), scaled.mean()
+        gaps[at] = finite.size < column.size
     return NumericFeatures(tuple(names), kinds, units, low, high, fill, gaps)
 
 
 def _learn_names(rows: Sequence[Row]) -> CategoryFeatures:
-    names, owners, seen, shares, gaps = _features(rows, numeric=False), [], [], [], []
+    names, owners, values, shares, gaps = _features(rows, numeric=False), [], [], [], []
     for owner, name in enumerate(names):
         column = [_category(row.get(name)) for row in rows]
-        known = [text for text in column if text is not None]
-        for text in sorted(set(known)):
+        present = [text for text in column if text is not None]
+        for text in sorted(set(present)):
             owners.append(owner)
-            seen.append(text)
-            shares.append(known.count(text) / len(known))
-        gaps.append(int(len(known) < len(column)))
+            values.append(text)
+            shares.append(present.count(text) / len(present))
+        gaps.append(int(len(present) < len(column)))
     return CategoryFeatures(
-        tuple(names), np.array(owners, np.int64), tuple(seen), np.array(shares, np.float64), np.array(gaps, np.int64)
+        tuple(names), np.array(owners, np.int64), tuple(values), np.array(shares, np.float64), np.array(gaps, np.int64)
     )
 
 
 def _features(rows: Sequence[Row], *, numeric: bool) -> list[str]:
     """Return the sorted names of the features that are always numbers and somewhere finite, or those that are not."""
-    found = []
+    selected = []
     for name in sorted({name for row in rows for name in row}):
         values = [row[name] for row in rows if name in row]
         are_numbers = all(isinstance(value, int | float) for value in values)
         finite = are_numbers and any(math.isfinite(_number(value)) for value in values)
         if (numeric and finite) or (not numeric and not are_numbers):
-            found.append(name)
-    return found
+            selected.append(name)
+    return selected
 
 
 def _number(value: Value | None) -> float:
@@ -226,7 +226,7 @@ def _category(value: Value | None) -> str | None:
     return f"{number:.12g}" if math.isfinite(number) else str(value)[:50]
 
 
-def _take(values: Array, kind: int, unit: float) -> Array:
+def _scale(values: Array, kind: int, unit: float) -> Array:
     if kind == LOG:
         return np.log(values)
     return np.log1p(values / unit) if kind == COUNT else values
@@ -249,13 +249,13 @@ def _widen(rows: Sequence[Row], numbers: NumericFeatures, categories: CategoryFe
             wide[:, gap] = missing == 1
             gap += 1
     for owner, name in enumerate(categories.names):
-        said = [_category(row.get(name)) for row in rows]
-        mine = np.flatnonzero(categories.owners == owner)
-        hot, known = _one_hot(said, [categories.seen[i] for i in mine], categories.shares[mine])
-        wide[:, gap : gap + mine.size] = hot
-        gap += mine.size
-        absent = np.array([text is None for text in said], bool)
-        strange = ~known & ~(absent & bool(categories.gaps[owner]))
+        texts = [_category(row.get(name)) for row in rows]
+        columns = np.flatnonzero(categories.owners == owner)
+        hot, is_known = _one_hot(texts, [categories.labels[i] for i in columns], categories.shares[columns])
+        wide[:, gap : gap + columns.size] = hot
+        gap += columns.size
+        absent = np.array([text is None for text in texts], bool)
+        strange = ~is_known & ~(absent & bool(categories.gaps[owner]))
         beyond = np.where(strange, math.inf, beyond)
         if categories.gaps[owner]:
             wide[:, gap] = absent
@@ -270,24 +270,24 @@ def _numeric(values: Array, numbers: NumericFeatures, at: int) -> tuple[Array, n
     under = values <= 0 if kind == LOG else values < 0 if kind == COUNT else np.zeros(len(values), bool)
     unusable = ~missing & (under | np.isinf(values))
     good = np.where(missing | unusable, unit, values)
-    column = _take(good, kind, unit)
+    column = _scale(good, kind, unit)
     column = np.where(missing, numbers.fill[at], column)
     ends = np.where(under | (values < 0), numbers.low[at], numbers.high[at])
     return np.where(unusable, ends, column), np.where(unusable, UNUSABLE, np.where(missing, ABSENT, 0))
 
 
-def _one_hot(said: list[str | None], seen: list[str], shares: Array) -> tuple[Array, npt.NDArray[np.bool_]]:
+def _one_hot(texts: list[str | None], categories: list[str], shares: Array) -> tuple[Array, npt.NDArray[np.bool_]]:
     """Return a column for each category, with their shares where it is unknown; and which rows are known."""
-    places = {text: place for place, text in enumerate(seen)}
-    at = np.array([places.get(text, -1) if text is not None else -1 for text in said], np.int64)
-    hot = np.where((at >= 0)[:, None], np.equal.outer(at, np.arange(len(seen))), shares)
+    places = {text: place for place, text in enumerate(categories)}
+    at = np.array([places.get(text, -1) if text is not None else -1 for text in texts], np.int64)
+    hot = np.where((at >= 0)[:, None], np.equal.outer(at, np.arange(len(categories))), shares)
     return hot.astype(np.float64), at >= 0
 
 
 def _wide_names(numbers: NumericFeatures, categories: CategoryFeatures) -> list[str]:
     names = [*numbers.names, *(f"{name}?" for name, gap in zip(numbers.names, numbers.gaps, strict=True) if gap)]
     for owner, name in enumerate(categories.names):
-        names += [f"{name}={categories.seen[i]}" for i in np.flatnonzero(categories.owners == owner)]
+        names += [f"{name}={categories.labels[i]}" for i in np.flatnonzero(categories.owners == owner)]
         names += [f"{name}?"] if categories.gaps[owner] else []
     return names
 

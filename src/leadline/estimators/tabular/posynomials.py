@@ -100,26 +100,26 @@ class PosynomialForm:
         No further term is tried where the last has made the law much less likely.
         """
         chance = np.random.default_rng(seed)
-        found: list[FormFit] = []
+        fits: list[FormFit] = []
         before: Array | None = None
         for count in range(2, self.most + 2):
             prior = _prior(problem, count)
-            if found and int(prior.free.sum()) > len(problem.logs):
+            if fits and int(prior.free.sum()) > len(problem.logs):
                 break
-            sigma = found[-1].sigma if found else np.full(len(problem.logs), 0.1)
+            sigma = fits[-1].sigma if fits else np.full(len(problem.logs), 0.1)
             starts = [_begin(problem, prior, before, chance) for _ in range(4)]
             thetas = [_solve(problem, prior, start, sigma, rounds=25) for start in starts]
-            theta = min(thetas, key=lambda one: _loss(problem, prior, one, sigma))
+            theta = min(thetas, key=lambda candidate: _loss(problem, prior, candidate, sigma))
             for _ in range(2):
                 sigma = _sigma(problem, prior, theta)
                 theta = _solve(problem, prior, theta, sigma, rounds=60)
             prior, theta = _simplify(problem, prior, theta, sigma)
             sigma = _sigma(problem, prior, theta)
             before = theta = _solve(problem, prior, theta, sigma, rounds=60)
-            found.append(_judge(problem, prior, theta, sigma))
-            if found[-1].evidence < max(one.evidence for one in found) - ENOUGH:
+            fits.append(_judge(problem, prior, theta, sigma))
+            if fits[-1].evidence < max(candidate.evidence for candidate in fits) - ENOUGH:
                 break
-        return found
+        return fits
 
     def load(self, state: State) -> Posynomial:
         """Return the posynomial that ``dump`` gave."""
@@ -155,18 +155,18 @@ def _simplify(
         jacobian = _jacobian(problem, prior, theta, sigma)
         variance = np.zeros(theta.shape)
         variance[prior.free] = np.diag(np.linalg.pinv(jacobian.T @ jacobian))
-        likely = sorted(_plain(problem, prior, theta, variance), reverse=True)
-        likely = [one for one in likely if (one.row, one.column) not in refused]
+        likely = sorted(_plain_candidates(problem, prior, theta, variance), reverse=True)
+        likely = [exponent for exponent in likely if (exponent.row, exponent.column) not in refused]
         if not likely or likely[0].gain <= 0:
             break
-        several = [one for one in likely[:AT_ONCE] if one.gain > 0.5 * likely[0].gain]
-        found = _made_plain(problem, prior, theta, sigma, several)
-        if found is None and len(several) > 1:
-            found = _made_plain(problem, prior, theta, sigma, several[:1])
-        if found is None:
+        several = [exponent for exponent in likely[:AT_ONCE] if exponent.gain > 0.5 * likely[0].gain]
+        simplified = _make_plain(problem, prior, theta, sigma, several)
+        if simplified is None and len(several) > 1:
+            simplified = _make_plain(problem, prior, theta, sigma, several[:1])
+        if simplified is None:
             refused.add((several[0].row, several[0].column))
         else:
-            prior, theta = found
+            prior, theta = simplified
     return prior, theta
 
 
@@ -181,7 +181,7 @@ class PlainExponent(NamedTuple):
     column: int
 
 
-def _made_plain(
+def _make_plain(
     problem: FormProblem, prior: PosynomialPrior, theta: Array, sigma: Array, chosen: Sequence[PlainExponent]
 ) -> tuple[PosynomialPrior, Array] | None:
     """Set the chosen exponents and fit the others; ``None`` where that makes the law much less likely.
@@ -189,30 +189,32 @@ def _made_plain(
     Exponents that stand in for each other each look as if nothing would be lost without them.
     """
     mean, deviation, odds, worth = prior.mean.copy(), prior.deviation.copy(), prior.odds, 0.0
-    for one in chosen:
-        if deviation[one.row, one.column] > 0:
-            mean[one.row, one.column], deviation[one.row, one.column] = one.value, 0.0
-            odds, worth = odds + one.odds, worth + one.worth
+    for exponent in chosen:
+        if deviation[exponent.row, exponent.column] > 0:
+            mean[exponent.row, exponent.column], deviation[exponent.row, exponent.column] = exponent.value, 0.0
+            odds, worth = odds + exponent.odds, worth + exponent.worth
     simpler = PosynomialPrior(mean, deviation, prior.low, odds)
     again = _solve(problem, simpler, theta, sigma, rounds=12)
-    before, after = (_huber(_residuals(problem, *one, sigma)) for one in ((prior, theta), (simpler, again)))
+    before, after = (_huber(_residuals(problem, *exponent, sigma)) for exponent in ((prior, theta), (simpler, again)))
     return None if 0.5 * (after - before) > worth + ENOUGH else (simpler, again)
 
 
-def _plain(problem: FormProblem, prior: PosynomialPrior, theta: Array, variance: Array) -> Iterator[PlainExponent]:
+def _plain_candidates(
+    problem: FormProblem, prior: PosynomialPrior, theta: Array, variance: Array
+) -> Iterator[PlainExponent]:
     """Yield the exponents that may be set to plain numbers."""
     for row, column in zip(*np.nonzero(prior.free), strict=True):
         if column == 0:
             continue
-        known = max(float(variance[row, column]), 1e-12)
+        uncertainty = max(float(variance[row, column]), 1e-12)
         wide = float(prior.deviation[row, column])
         off_mean = (theta[row, column] - prior.mean[row, column]) / wide
         may = problem.stretched[column - 1] and not problem.steady[column - 1]
         for value, probability in PLAIN if may else PLAIN[:1]:
             if value >= prior.low[row, column] - 1e-9:
-                lost = (theta[row, column] - value) ** 2 / known - off_mean**2
+                lost = (theta[row, column] - value) ** 2 / uncertainty - off_mean**2
                 odds = math.log(probability / SLAB)
-                worth = odds + 0.5 * math.log(wide**2 / known)
+                worth = odds + 0.5 * math.log(wide**2 / uncertainty)
                 yield PlainExponent(worth - 0.5 * lost, worth, odds, value, int(row), int(column))
 
 
@@ -244,10 +246,12 @@ def _solve(problem: FormProblem, prior: PosynomialPrior, start: Array, sigma: Ar
         jacobian = _jacobian(problem, prior, theta, sigma)
         slope = jacobian.T @ (heed * off)
         curve = jacobian.T @ (heed[:, None] * jacobian)
-        held = (theta[free] <= prior.low[free]) & (slope > 0)
+        fixed = (theta[free] <= prior.low[free]) & (slope > 0)
         moved, loss = theta, _huber(off)
         while damping < LAST_DAMPING:
-            step = np.linalg.solve(_held(curve + damping * np.diag(np.diag(curve)), held), np.where(held, 0.0, -slope))
+            step = np.linalg.solve(
+                _fix_entries(curve + damping * np.diag(np.diag(curve)), fixed), np.where(fixed, 0.0, -slope)
+            )
             moved = theta.copy()
             moved[free] = np.maximum(theta[free] + step, prior.low[free])
             off = _residuals(problem, prior, moved, sigma)
@@ -268,13 +272,13 @@ def _huber(off: Array) -> float:
     return float(np.sum(np.where(size <= WILD_AT, size**2, 2 * WILD_AT * size - WILD_AT**2)))
 
 
-def _held(curve: Array, held: Mask) -> Array:
+def _fix_entries(curve: Array, fixed: Mask) -> Array:
     """Return the curvature in which the entries that are held move by themselves alone."""
-    if not held.any():
+    if not fixed.any():
         return curve
-    found = np.where(held[:, None] | held[None, :], 0.0, curve)
-    found[held, held] = 1.0
-    return found
+    reduced = np.where(fixed[:, None] | fixed[None, :], 0.0, curve)
+    reduced[fixed, fixed] = 1.0
+    return reduced
 
 
 def _residuals(problem: FormProblem, prior: PosynomialPrior, theta: Array, sigma: Array) -> Array:
@@ -292,8 +296,8 @@ def _jacobian(problem: FormProblem, prior: PosynomialPrior, theta: Array, sigma:
 def _gradient(theta: Array, u: Array) -> Array:
     """Return the gradient of the logarithm of the sum by theta (n, terms × (1 + columns))."""
     share = _sum(theta[:, 0] + u @ theta[:, 1:].T)[1]
-    ones = np.column_stack([np.ones(len(u)), u])
-    return np.asarray((share[:, :, None] * ones[:, None, :]).reshape(len(u), theta.size), np.float64)
+    design = np.column_stack([np.ones(len(u)), u])
+    return np.asarray((share[:, :, None] * design[:, None, :]).reshape(len(u), theta.size), np.float64)
 
 
 def _sum(terms: Array) -> tuple[Array, Array]:
@@ -318,9 +322,9 @@ def _sigma(problem: FormProblem, prior: PosynomialPrior, theta: Array) -> Array:
     slope = float(centred @ size / (centred @ centred + 30 * max(float(centred.var()), 1e-3)))
     shape = np.exp(np.clip(np.clip(slope, -0.5, 0.0) * centred, -1.5, 1.5))
     scaled = np.abs(off) / shape
-    held = np.minimum(scaled, 4 * 1.4826 * np.median(scaled) + 1e-12)
+    clipped = np.minimum(scaled, 4 * 1.4826 * np.median(scaled) + 1e-12)
     spent = min(float(prior.free.sum()), 0.6 * count)
-    level = np.sqrt((np.sum(problem.weight * held**2) + 3 * 0.04**2) / (count - spent + 3))
+    level = np.sqrt((np.sum(problem.weight * clipped**2) + 3 * 0.04**2) / (count - spent + 3))
     usual = np.clip(level * shape, *NOISE)
     return np.asarray(usual * np.maximum(1.0, np.abs(off) / (WILD * usual)), np.float64)
 

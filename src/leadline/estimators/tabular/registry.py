@@ -20,13 +20,17 @@ from leadline.estimators.tabular.trees import Boosting, DecisionTree, LeafwiseBo
 LEAST_MEMBERS = 2
 
 
-def median_prediction(said: Sequence[Predictions]) -> Predictions:
+def median_prediction(predictions: Sequence[Predictions]) -> Predictions:
     """Return the median of the logarithms; what the members differ by is added to what they doubt themselves."""
-    logs = np.log([one.point for one in said])
+    logs = np.log([prediction.point for prediction in predictions])
     middle = np.median(logs, axis=0)
-    own = np.median([one.spread**2 for one in said], axis=0)
-    apart = np.mean((logs - middle) ** 2, axis=0)
-    return Predictions(np.exp(middle), np.sqrt(own + apart), np.max([one.extrapolation for one in said], axis=0))
+    spread = np.median([prediction.spread**2 for prediction in predictions], axis=0)
+    disagreement = np.mean((logs - middle) ** 2, axis=0)
+    return Predictions(
+        np.exp(middle),
+        np.sqrt(spread + disagreement),
+        np.max([prediction.extrapolation for prediction in predictions], axis=0),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,14 +42,17 @@ class FittedEnsemble:
 
     def predict(self, rows: Sequence[Mapping[str, Value]]) -> Predictions:
         """Predict each row by the median of the members."""
-        return median_prediction([one.predict(rows) for one in self.members])
+        return median_prediction([member.predict(rows) for member in self.members])
 
     def dump(self) -> State:
         """Return all members as arrays."""
-        found: State = {"estimator": np.array([self.name]), "members": text_array([one.name for one in self.members])}
-        for number, one in enumerate(self.members):
-            found |= nest(f"member{number}", one.dump())
-        return found
+        state: State = {
+            "estimator": np.array([self.name]),
+            "members": text_array([member.name for member in self.members]),
+        }
+        for number, member in enumerate(self.members):
+            state |= nest(f"member{number}", member.dump())
+        return state
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,21 +69,21 @@ class Ensemble:
             InvalidInput: fewer than two can be fitted; why not the first.
         """
         fitted, why = [], ""
-        for one in self.members:
+        for member in self.members:
             try:
-                fitted.append(one.fit(samples, scale_features=scale_features, seed=seed))
+                fitted.append(member.fit(samples, scale_features=scale_features, seed=seed))
             except InvalidInput as error:
-                why = why or str(error).replace(one.name, self.name, 1)
+                why = why or str(error).replace(member.name, self.name, 1)
         if len(fitted) < LEAST_MEMBERS:
             raise InvalidInput(why or f"{self.name} needs two estimators, and has {len(fitted)}")
         return FittedEnsemble(self.name, tuple(fitted))
 
     def load(self, state: State) -> FittedEnsemble:
         """Return the fitted ensemble that ``dump`` gave."""
-        known = {one.name: one for one in self.members}
-        names = [str(one) for one in state["members"]]
+        by_name = {member.name: member for member in self.members}
+        names = [str(member) for member in state["members"]]
         return FittedEnsemble(
-            self.name, tuple(known[name].load(unnest(f"member{i}", state)) for i, name in enumerate(names))
+            self.name, tuple(by_name[name].load(unnest(f"member{i}", state)) for i, name in enumerate(names))
         )
 
 
@@ -93,8 +100,8 @@ EXTRAPOLATING: tuple[StorableEstimator, ...] = (
 )
 _FIXED = PhasedModel(UnitModel("fixed_unit_law", _LAW, _STEADY, fixed=True), _PLAIN)
 ESTIMATORS: dict[str, StorableEstimator] = {
-    one.name: one
-    for one in (
+    estimator.name: estimator
+    for estimator in (
         BlackBox("linear", RidgeRegression(), growth=0.3),
         BlackBox("tree", DecisionTree(), growth=1.0),
         BlackBox("boosting", Boosting(), growth=1.0),
@@ -115,10 +122,10 @@ def find_estimator(name: str) -> StorableEstimator:
     Raises:
         UnknownName: there is none; the closest ones.
     """
-    known = {**ESTIMATORS, AMPLE_DATA_ESTIMATOR.name: AMPLE_DATA_ESTIMATOR}
-    if name not in known:
-        raise UnknownName("estimator", name, known)
-    return known[name]
+    choices = {**ESTIMATORS, AMPLE_DATA_ESTIMATOR.name: AMPLE_DATA_ESTIMATOR}
+    if name not in choices:
+        raise UnknownName("estimator", name, choices)
+    return choices[name]
 
 
 def load_estimator(state: State) -> FittedEstimator:

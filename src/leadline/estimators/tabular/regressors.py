@@ -38,17 +38,17 @@ class RidgeRegression:
         root = np.sqrt(weight)[:, None]
         centre, mean = np.average(x, axis=0, weights=weight), float(np.average(y, weights=weight))
         inside, target = root * (x - centre), root[:, 0] * (y - mean)
-        left, sizes, right = np.linalg.svd(inside, full_matrices=False)
+        rotation, sizes, right = np.linalg.svd(inside, full_matrices=False)
         share = weight / weight.sum()
         best: tuple[float, Array] = (np.inf, np.zeros(x.shape[1]))
         for penalty in PENALTIES:
             kept = sizes**2 / (sizes**2 + penalty * len(y))
-            fitted = left @ (kept * (left.T @ target))
-            leverage = np.minimum(left**2 @ kept + share, 1 - 1e-9)
+            fitted = rotation @ (kept * (rotation.T @ target))
+            leverage = np.minimum(rotation**2 @ kept + share, 1 - 1e-9)
             error = float(np.mean(((target - fitted) / (1 - leverage)) ** 2))
             if error < best[0]:
                 slopes = right.T @ (
-                    np.divide(kept, sizes, out=np.zeros_like(sizes), where=sizes > 0) * (left.T @ target)
+                    np.divide(kept, sizes, out=np.zeros_like(sizes), where=sizes > 0) * (rotation.T @ target)
                 )
                 best = (error, slopes)
         return LinearModel(mean - float(centre @ best[1]), best[1])
@@ -75,8 +75,8 @@ class Perceptrons:
 
     def predict(self, x: Array) -> tuple[Array, Array]:
         """Return the members' mean, and their disagreement as its deviation."""
-        held = np.clip(x, -FAR, FAR)
-        signal = np.broadcast_to(held, (self.layers[0][0].shape[0], *held.shape))
+        clipped = np.clip(x, -FAR, FAR)
+        signal = np.broadcast_to(clipped, (self.layers[0][0].shape[0], *clipped.shape))
         for weights, bias in self.layers[:-1]:
             signal = np.tanh(signal @ weights + bias)
         weights, bias = self.layers[-1]
@@ -105,7 +105,7 @@ class PerceptronRegression:
         inputs = x if x.shape[1] else np.zeros((len(x), 1))
         mean, deviation = float(np.average(y, weights=weight)), max(float(y.std()), 1e-9)
         at = _repeat(weight, seed)
-        found = []
+        networks = []
         for member in range(MEMBERS):
             network = MLPRegressor(
                 hidden_layer_sizes=HIDDEN,
@@ -118,11 +118,13 @@ class PerceptronRegression:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", ConvergenceWarning)  # stopped early on purpose
                 network.fit(np.clip(inputs[at], -FAR, FAR), (y[at] - mean) / deviation)
-            found.append(network)
+            networks.append(network)
         layers = tuple(
             (
-                np.stack([one.coefs_[i] for one in found])[:, : x.shape[1] if i == 0 else None],
-                np.stack([one.intercepts_[i] for one in found])[:, None, :],
+                np.stack([member_network.coefs_[i] for member_network in networks])[
+                    :, : x.shape[1] if i == 0 else None
+                ],
+                np.stack([member_network.intercepts_[i] for member_network in networks])[:, None, :],
             )
             for i in range(len(HIDDEN) + 1)
         )

@@ -113,7 +113,7 @@ class FittedScalingModel:
         x, beyond = self.encoding.encode(rows)
         u = _logs(x, self.encoding, self.crosses)
         more, unsure = self.correction.at(x) if self.correction else (np.zeros(len(x)), np.zeros(len(x)))
-        each = _each(self.laws, u, more)
+        each = _form_logs(self.laws, u, more)
         logs = self.shares @ each
         between = self.shares @ (each - logs) ** 2
         inside = self.shares @ np.stack([law.spread(u) ** 2 for law in self.laws])
@@ -174,28 +174,28 @@ class ScalingModel:
         table = tabulate_samples(samples, least=self.least, estimator=self.name)
         if self.steady:
             table = replace(table, weight=np.ones(len(table)))
-        found = encoding.learn_encoding(table.rows, scale_features)
-        x = found.encode(table.rows)[0]
-        crosses = _crosses(x, found)
-        task = _Task(self.form, found, crosses, x, table, seed, self.steady)
+        encoder = encoding.learn_encoding(table.rows, scale_features)
+        x = encoder.encode(table.rows)[0]
+        crosses = _crosses(x, encoder)
+        task = _Task(self.form, encoder, crosses, x, table, seed, self.steady)
         logs = impute_censored(table, task.expect)
         laws, shares, correction = task.alternate(logs, rounds=ROUNDS if self.corrected else 0)
         more = correction.at(task.x)[0] if correction else np.zeros(len(table))
-        fitted = shares @ _each(laws, task.u, more)
-        bent = bend.fit_full_scale_correction(x, fitted, table, logs, found.scales.astype(bool))
+        fitted = shares @ _form_logs(laws, task.u, more)
+        bent = bend.fit_full_scale_correction(x, fitted, table, logs, encoder.scales.astype(bool))
         error = robust_deviation(logs - bent.at(fitted, x), table.weight)
         limits = np.array([table.logs.min(), table.logs.max()])
-        return FittedScalingModel(self.name, found, crosses, laws, shares, correction, bent, error, limits)
+        return FittedScalingModel(self.name, encoder, crosses, laws, shares, correction, bent, error, limits)
 
     def load(self, state: State) -> FittedScalingModel:
         """Return the fitted law that ``dump`` gave."""
         figures, shares = floats(state["figures"]), floats(state["shares"])
         laws = tuple(self.form.load(unnest(f"law{i}", state)) for i in range(len(shares)))
-        known = encoding.load_encoding(unnest("encoding", state))
+        encoder = encoding.load_encoding(unnest("encoding", state))
         more = corrections.load_unit_time_correction(unnest("correction", state))
         return FittedScalingModel(
             self.name,
-            known,
+            encoder,
             integers(state["crosses"]).reshape(-1, 2),
             laws,
             shares,
@@ -211,7 +211,7 @@ class _Task:
     """What is fitted: a form to a table, whose encoded rows are ``x``."""
 
     form: ModelForm
-    known: FeatureEncoding
+    encoder: FeatureEncoding
     crosses: npt.NDArray[np.int64]
     x: Array
     table: SampleTable
@@ -220,12 +220,12 @@ class _Task:
 
     @property
     def u(self) -> Array:
-        return _logs(self.x, self.known, self.crosses)
+        return _logs(self.x, self.encoder, self.crosses)
 
     def expect(self, logs: Array, use: npt.NDArray[np.bool_]) -> tuple[Array, float]:
         """Return what the laws of the rows in ``use`` expect of every row, and the deviation about them."""
         laws, shares, sigma = self.laws(logs, use)
-        return np.asarray(shares @ _each(laws, self.u, np.zeros(len(logs))), np.float64), sigma
+        return np.asarray(shares @ _form_logs(laws, self.u, np.zeros(len(logs))), np.float64), sigma
 
     def alternate(self, logs: Array, *, rounds: int) -> tuple[tuple[FittedForm, ...], Array, UnitTimeCorrection | None]:
         """Return laws, their shares of belief and a correction, each fitted to what the other leaves."""
@@ -233,9 +233,11 @@ class _Task:
         more, correction = none, None
         laws, shares, _ = self.laws(logs, every)
         for _ in range(rounds):
-            plain = shares @ _each(laws, self.u, none)
+            plain = shares @ _form_logs(laws, self.u, none)
             share = np.minimum(np.exp(laws[int(shares.argmax())].halves(self.u)[1] - plain), 1.0)
-            again = corrections.fit_unit_time_correction(self.x, logs - plain, share, self.table, self.known, self.seed)
+            again = corrections.fit_unit_time_correction(
+                self.x, logs - plain, share, self.table, self.encoder, self.seed
+            )
             if again is None:
                 break
             correction, more = again, share * again.at(self.x)[0]
@@ -244,59 +246,59 @@ class _Task:
 
     def laws(self, logs: Array, use: npt.NDArray[np.bool_]) -> tuple[tuple[FittedForm, ...], Array, float]:
         """Return the believable laws of the rows in ``use``, their shares of belief, and the deviation about them."""
-        at = _choose(self.table, self.form.largest, self.seed)
+        at = _sample_rows(self.table, self.form.largest, self.seed)
         at = at[use[at]]
         weight, none = self.table.weight[at], np.zeros(len(self.crosses), bool)
-        carries = np.concatenate([self.known.scales.astype(bool), none])
+        carries = np.concatenate([self.encoder.scales.astype(bool), none])
         no = np.zeros(len(carries), bool)
         problem = FormProblem(
             self.u[at],
             logs[at],
             weight / weight.mean(),
             no if self.steady else carries,
-            np.concatenate([~np.isnan(self.known.stretch), none]),
-            np.concatenate([np.zeros(len(self.known.scales), bool), ~none]),
+            np.concatenate([~np.isnan(self.encoder.stretch), none]),
+            np.concatenate([np.zeros(len(self.encoder.scales), bool), ~none]),
             carries if self.steady else no,
         )
-        return _believed(self.form.fit(problem, self.seed))
+        return _weigh_fits(self.form.fit(problem, self.seed))
 
 
-def _believed(fits: list[FormFit]) -> tuple[tuple[FittedForm, ...], Array, float]:
+def _weigh_fits(fits: list[FormFit]) -> tuple[tuple[FittedForm, ...], Array, float]:
     """Return the laws of some evidence, their shares of belief, and the deviation about the likeliest."""
-    evidence = np.array([one.evidence for one in fits])
+    evidence = np.array([fit.evidence for fit in fits])
     shares = np.exp(evidence - evidence.max())
     kept = np.flatnonzero(shares > 0.01 * shares.sum())
     sigma = float(np.median(fits[int(evidence.argmax())].sigma))
     return tuple(fits[i].law for i in kept), shares[kept] / shares[kept].sum(), sigma
 
 
-def _each(laws: tuple[FittedForm, ...], u: Array, more: Array) -> Array:
+def _form_logs(laws: tuple[FittedForm, ...], u: Array, more: Array) -> Array:
     """Return the logarithms that each law gives (laws, n), with ``more`` added to that of the work."""
     halves = [law.halves(u) for law in laws]
     return np.stack([np.logaddexp(startup, work + more) for startup, work in halves])
 
 
-def units(known: FeatureEncoding) -> Array:
+def units(encoder: FeatureEncoding) -> Array:
     """Return what a standardised column is times, so that its weight is an exponent where it is a logarithm."""
-    return np.where(np.isnan(known.stretch), 1.0, known.stretch)
+    return np.where(np.isnan(encoder.stretch), 1.0, encoder.stretch)
 
 
-def _logs(x: Array, known: FeatureEncoding, crosses: npt.NDArray[np.int64]) -> Array:
+def _logs(x: Array, encoder: FeatureEncoding, crosses: npt.NDArray[np.int64]) -> Array:
     """Return what the laws are linear in: the columns, and the products by which exponents of scale differ."""
-    plain = x * units(known)
+    plain = x * units(encoder)
     return np.column_stack([plain, x[:, crosses[:, 0]] * plain[:, crosses[:, 1]]])
 
 
-def _crosses(x: Array, known: FeatureEncoding) -> npt.NDArray[np.int64]:
+def _crosses(x: Array, encoder: FeatureEncoding) -> npt.NDArray[np.int64]:
     """Return the pairs of a category's column and one that carries scale, those of the fewest values first."""
     values = [len(np.unique(column)) for column in x.T]
-    names = np.isnan(known.stretch) & ~known.scales.astype(bool)
+    names = np.isnan(encoder.stretch) & ~encoder.scales.astype(bool)
     few = [i for i, count in enumerate(values) if 1 < count <= FEW_VALUES and names[i]]
-    pairs = [(i, j) for i in sorted(few, key=lambda i: values[i]) for j in np.flatnonzero(known.scales)]
+    pairs = [(i, j) for i in sorted(few, key=lambda i: values[i]) for j in np.flatnonzero(encoder.scales)]
     return np.array(pairs[:MOST_CROSSES], np.int64).reshape(-1, 2)
 
 
-def _choose(table: SampleTable, most: int, seed: int) -> npt.NDArray[np.int64]:
+def _sample_rows(table: SampleTable, most: int, seed: int) -> npt.NDArray[np.int64]:
     """Return at most ``most`` rows, drawn by chance; up to half of them at full scale."""
     order = np.random.default_rng(seed).permutation(len(table))
     large = order[table.full_scale[order]][: max(most // 2, most - int((~table.full_scale).sum()))]

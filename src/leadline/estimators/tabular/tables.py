@@ -72,16 +72,16 @@ def _weights(full_scale: npt.NDArray[np.bool_]) -> Array:
     many, few = int((~full_scale).sum()), int(full_scale.sum())
     if not many or not few:
         return np.ones(len(full_scale))
-    wanted = FULL_SCALE_SHARE / (1 - FULL_SCALE_SHARE) * many / few
-    weight = np.where(full_scale, min(max(wanted, 1.0), HEAVIEST), 1.0)
+    weight_ratio = FULL_SCALE_SHARE / (1 - FULL_SCALE_SHARE) * many / few
+    weight = np.where(full_scale, min(max(weight_ratio, 1.0), HEAVIEST), 1.0)
     return np.asarray(weight / weight.mean(), np.float64)
 
 
 def assign_folds(folds: npt.NDArray[np.int64], count: int, seed: int) -> npt.NDArray[np.int64]:
     """Return the part, 0 to ``count`` - 1, of each row; those of one configuration share one."""
-    known = np.unique(folds)
-    order = np.random.default_rng(seed).permutation(len(known))
-    return np.asarray(order[np.searchsorted(known, folds)] % count, np.int64)
+    distinct = np.unique(folds)
+    order = np.random.default_rng(seed).permutation(len(distinct))
+    return np.asarray(order[np.searchsorted(distinct, folds)] % count, np.int64)
 
 
 def robust_deviation(residuals: Array, weight: Array | None = None) -> float:
@@ -89,14 +89,14 @@ def robust_deviation(residuals: Array, weight: Array | None = None) -> float:
     if not len(residuals):
         return WIDEST
     typical = 1.4826 * float(np.median(np.abs(residuals)))
-    held = np.clip(residuals, -4 * typical, 4 * typical) if typical > 0 else residuals
-    return float(np.sqrt(np.average(held**2, weights=weight)))
+    clipped = np.clip(residuals, -4 * typical, 4 * typical) if typical > 0 else residuals
+    return float(np.sqrt(np.average(clipped**2, weights=weight)))
 
 
-def add_extrapolation_spread(own: Array, beyond: Array, growth: float) -> Array:
+def add_extrapolation_spread(spread: Array, beyond: Array, growth: float) -> Array:
     """Return the spread of rows that lie ``beyond`` what was fitted, which adds ``growth`` for each range."""
     more = np.minimum(growth * np.minimum(beyond, 1e6), WIDEST)
-    return np.minimum(np.hypot(own, more), WIDEST)
+    return np.minimum(np.hypot(spread, more), WIDEST)
 
 
 def impute_censored(table: SampleTable, fit: Callable[[Array, npt.NDArray[np.bool_]], tuple[Array, float]]) -> Array:
@@ -116,6 +116,6 @@ def mean_above(bound: Array, mean: Array, sigma: float) -> Array:
     """Return the mean of a normal variable, given that it lies above ``bound``."""
     standard = np.clip((bound - mean) / sigma, -30, 30)
     density = np.exp(-0.5 * standard**2) / math.sqrt(2 * math.pi)
-    tail = np.array([0.5 * math.erfc(one / math.sqrt(2)) for one in standard])
+    tail = np.array([0.5 * math.erfc(score / math.sqrt(2)) for score in standard])
     hazard = np.where(standard > 25, standard + 1 / np.maximum(standard, 1), density / np.maximum(tail, 1e-300))
     return np.asarray(np.maximum(bound, mean + sigma * hazard), np.float64)

@@ -42,15 +42,15 @@ class Trees:
             return total, np.full(len(x), np.nan)
         many = max(AT_ONCE // len(self.roots), 1)
         for begin in range(0, len(x), many):
-            node = self._walked(x[begin : begin + many])
+            node = self._find_leaves(x[begin : begin + many])
             total[begin : begin + many] += self.value.take(node).sum(axis=0)
         return total, np.full(len(x), np.nan)
 
     def leaves(self, x: Array) -> Whole:
         """Return the leaf that each row ends in, in each tree, as positions of nodes: shape (n, trees)."""
-        return self._walked(x).T
+        return self._find_leaves(x).T
 
-    def _walked(self, x: Array) -> Whole:
+    def _find_leaves(self, x: Array) -> Whole:
         """Return the leaves (trees, n) of some rows."""
         branches = np.stack([self.right, self.left], axis=1).ravel()
         part = np.ascontiguousarray(x.T, dtype=np.float32)  # as scikit-learn compares
@@ -147,13 +147,13 @@ class QuantileTrees:
 
     def predict(self, x: Array) -> tuple[Array, Array]:
         """Return the median of each row, and the deviation that lies between the quantiles."""
-        low, middle, high = (one.predict(x)[0] for one in (self.low, self.middle, self.high))
+        low, middle, high = (trees.predict(x)[0] for trees in (self.low, self.middle, self.high))
         return middle, np.maximum(high - low, 0.0) / BETWEEN
 
     def dump(self) -> State:
         """Return the trees as arrays."""
         parts = (("low", self.low), ("middle", self.middle), ("high", self.high))
-        return {key: array for name, one in parts for key, array in nest(name, one.dump()).items()}
+        return {key: array for name, trees in parts for key, array in nest(name, trees.dump()).items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +168,7 @@ class QuantileBoosting:
 
     def fit(self, x: Array, y: Array, weight: Array, seed: int) -> QuantileTrees:
         """Grow the trees of each quantile by themselves."""
-        low, middle, high = (self._grown(x, y, weight, seed, level) for level in (LEVELS[0], 0.5, LEVELS[1]))
+        low, middle, high = (self._fit_quantile(x, y, weight, seed, level) for level in (LEVELS[0], 0.5, LEVELS[1]))
         return QuantileTrees(low, middle, high)
 
     def load(self, state: State) -> QuantileTrees:
@@ -176,7 +176,7 @@ class QuantileBoosting:
         low, middle, high = (load_trees(unnest(name, state)) for name in ("low", "middle", "high"))
         return QuantileTrees(low, middle, high)
 
-    def _grown(self, x: Array, y: Array, weight: Array, seed: int, level: float) -> Trees:
+    def _fit_quantile(self, x: Array, y: Array, weight: Array, seed: int, level: float) -> Trees:
         return fit_boosted_trees(
             x,
             y,
@@ -203,7 +203,7 @@ def fit_boosted_trees(x: Array, y: Array, weight: Array, base: float, **settings
         return _stump(base)
     grown = GradientBoostingRegressor(init="zero", subsample=0.3 if len(y) >= PLENTY else 0.7, **settings)
     grown.fit(x, y - base, sample_weight=weight)
-    return convert_trees([one.tree_ for one in grown.estimators_[:, 0]], base=base, rate=grown.learning_rate)
+    return convert_trees([stage.tree_ for stage in grown.estimators_[:, 0]], base=base, rate=grown.learning_rate)
 
 
 def _stump(value: float) -> Trees:
@@ -269,19 +269,19 @@ class LeafwiseBoosting:
         base = float(np.median(y))
         data = lightgbm.Dataset(single, y - base, weight=weight, free_raw_data=False)
         grown = lightgbm.train({**LIGHTGBM_SETTINGS, "seed": seed}, data, num_boost_round=LEAFWISE_ROUNDS)
-        return _kept(grown.dump_model()["tree_info"], base)
+        return _convert_lightgbm(grown.dump_model()["tree_info"], base)
 
     def load(self, state: State) -> Trees:
         """Return the trees that ``dump`` gave."""
         return load_trees(state)
 
 
-def _kept(trees: list[dict[str, Any]], base: float) -> Trees:
+def _convert_lightgbm(trees: list[dict[str, Any]], base: float) -> Trees:
     """Return LightGBM's trees as arrays."""
     nodes: list[list[float]] = []
     roots = [_add(tree["tree_structure"], nodes) for tree in trees]
     table = np.array(nodes, float).reshape(len(nodes), 5)
-    column, left, right = (table[:, one].astype(np.int64) for one in (0, 2, 3))
+    column, left, right = (table[:, number].astype(np.int64) for number in (0, 2, 3))
     return Trees(base, DEEPEST, np.array(roots, np.int64), column, table[:, 1], left, right, table[:, 4])
 
 
