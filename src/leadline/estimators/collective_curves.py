@@ -1,4 +1,4 @@
-"""Measured times of one link and layout by message size: followed where measured, carried on beyond, and doubted."""
+"""Measured times of one link and layout by message size, with extrapolation and spread."""
 
 import math
 from collections.abc import Iterable
@@ -27,10 +27,11 @@ LEAST_POINTS = 8
 
 @dataclass(frozen=True, slots=True)
 class CollectiveCurve:
-    """Logarithms of sizes in bytes, ascending, and of seconds, each (m,); the wire's bytes a second, or NaN.
+    """Measured log sizes (bytes, ascending) and log seconds of one layout, each (m,).
 
-    ``even`` (m,) are the seconds as a larger message never takes less (isotonic regression). ``noise`` (m,) is the
-    variance of a single time, ``roughness`` (m,) the one that a step of one in the logarithm of the size adds.
+    ``wire_bytes_per_s`` is NaN where unknown. ``even`` (m,) is the isotonic regression of the seconds: a larger message
+    never takes less. ``noise`` (m,) is the variance of a single time. ``roughness`` (m,) is the variance added by each
+    unit of log size.
     """
 
     sizes: Array
@@ -83,11 +84,11 @@ class CollectiveCurve:
         return make_curve(self.sizes[kept], self.seconds[kept], self.wire_bytes_per_s)
 
     def _beyond(self, passes: float) -> tuple[float, float]:
-        """Return the seconds at the largest size, and the slope beyond it.
+        """Return the seconds at the largest size, and the slope for larger sizes.
 
-        The slope is that of the last octaves where time is already proportional to size. As far as it is not, the
-        bandwidth is still rising, and the slope is drawn to that of the wire. It is never below the wire's, unless
-        what was measured is.
+        The slope comes from the last octaves, where time is proportional to size. As far as it is not proportional
+        there, bandwidth is still rising and the slope is drawn to that of the wire. It is never below the wire's slope,
+        unless the measurements are.
         """
         chosen = self.sizes >= self.sizes[-1] - TOP_OCTAVES * math.log(2)
         x, y = np.exp(self.sizes[chosen]), np.exp(self.seconds[chosen])
@@ -105,12 +106,12 @@ class CollectiveCurve:
 
 @dataclass(frozen=True, slots=True)
 class SpreadGrowth:
-    """How a time is doubted beyond its curve; ``further`` is the logarithm of how many times larger a message is.
+    """Growth of the spread past the end of a curve; ``further`` is the log ratio of sizes.
 
-    ``joint`` is the deviation of where the line beyond begins. ``steady`` is what every curve gains in the first unit:
-    libraries change their algorithm here and there, so that variance grows in proportion to the distance.
-    ``starting`` is what it gains in each unit where all of its time is start-up. Beforehand 3 % and a change of a tenth
-    are believed, and the start-up to grow with the size or not, all between being alike: 1/√12.
+    ``joint`` is the deviation at the start of the extrapolated line. ``steady`` is the deviation gained in the first
+    unit: libraries change algorithms now and then, so variance grows in proportion to the distance. ``starting`` is the
+    gain for each unit where all time is start-up. The priors are 3 %, 0.1, and 1/√12: the start-up may grow with the
+    size or not, and all cases between are equally likely.
     """
 
     joint: float = 0.03
@@ -118,16 +119,16 @@ class SpreadGrowth:
     starting: float = 12**-0.5
 
     def variance(self, further: Array, start_share: float | Array) -> Array:
-        """Return the variance at logarithms (n,) beyond the curve's end."""
+        """Return the variance at log distances (n,) past the end of the curve."""
         started = self.joint**2 * (further > 0)
         return np.asarray(started + self.steady**2 * further + (self.starting * start_share * further) ** 2, np.float64)
 
 
 def make_curve(sizes: Array, seconds: Array, wire_bytes_per_s: float) -> CollectiveCurve:
-    """Return the curve through points, logarithms of sizes, ascending, and of seconds, each (m,).
+    """Return the curve through points of log size (ascending) and log seconds, each (m,).
 
-    Noise and roughness are told apart by how far points lie from the line between their neighbours, and between the
-    next ones.
+    Noise and roughness follow from the distances of points to the line between their neighbours, and between their
+    second neighbours.
     """
     near, far = (_interpolation_errors(sizes, seconds, reach) for reach in (1, 2))
     gap = float(np.median(np.diff(sizes))) if len(sizes) > 1 else 1.0
@@ -147,10 +148,10 @@ def fit_curve(octaves: Array, log_s: Array, wire_bytes_per_s: float) -> Collecti
 
 
 def fit_spread_growth(curves: Iterable[tuple[CollectiveCurve, float]]) -> SpreadGrowth:
-    """Return the growth of doubt under which shortened curves are likeliest to have met their own larger sizes.
+    """Return the most likely growth, from shortened curves compared with their own larger sizes.
 
-    ``curves`` come with how often the data pass a link. Errors are taken as Laplace's, those of one shortened curve
-    count as one, and the belief as much.
+    ``curves`` come with the number of passes over a link. Errors are Laplace distributed. The errors of one shortened
+    curve weigh as much as one error, and so does the prior.
     """
     from scipy.optimize import minimize  # noqa: PLC0415 - needed to fit alone
 
@@ -186,7 +187,7 @@ def isotonic(values: Array) -> Array:
 
 
 def _extrapolation_errors(curve: CollectiveCurve, passes: float) -> list[tuple[Array, Array, float, float]]:
-    """Return errors beyond the curve's shortened forms, how far beyond, their variance and start-up share there."""
+    """Return errors of shortened curves at larger sizes, with distance, variance and start-up share."""
     errors = []
     for times in SHORTENED:
         short = curve.until(curve.sizes[-1] - math.log(times))
@@ -198,9 +199,9 @@ def _extrapolation_errors(curve: CollectiveCurve, passes: float) -> list[tuple[A
 
 
 def _interpolation_errors(sizes: Array, seconds: Array, reach: int) -> Array:
-    """Return the mean square (m,), around each size, of how far points lie from the line between others.
+    """Return the mean squared distance (m,) of points near each size to the line between others.
 
-    These are ``reach`` places before and after them.
+    The others are ``reach`` places before and after each point.
     """
     if len(sizes) <= 2 * reach:
         return np.zeros(len(sizes))

@@ -1,7 +1,7 @@
-"""Times of collectives learned from a sweep of message sizes: one curve for each link and layout that was measured.
+"""Times of collectives fitted to a sweep of message sizes: one curve for each link and layout.
 
-Between measured sizes the curve is followed. Beyond them, and for other numbers of devices in a node, laws carry it on;
-another link, or another layout over several nodes, is refused: such guesses were wrong by 40 to 160 %.
+Between measured sizes the model follows the curve. For larger messages and other numbers of devices in a node it
+extrapolates. It refuses another link, or another layout over several nodes: such guesses were wrong by 40 to 160 %.
 """
 
 import math
@@ -48,7 +48,7 @@ class Collective:
 
 @dataclass(frozen=True, slots=True, order=True)
 class CollectiveLayout:
-    """Who takes part, and over what."""
+    """Participants of a collective, and the link between them."""
 
     kind: str
     link: str
@@ -57,7 +57,7 @@ class CollectiveLayout:
 
     @property
     def inside(self) -> bool:
-        """Whether all devices are in one node."""
+        """True if all devices are in one node."""
         return self.devices == self.per_node
 
     @property
@@ -68,20 +68,20 @@ class CollectiveLayout:
 
 @dataclass(frozen=True, slots=True)
 class CollectiveTimes:
-    """The curves of all layouts that were measured; ``inside`` and ``between`` nodes doubt grows beyond them."""
+    """Curves of all measured layouts, with the growth of their spread ``inside`` and ``between`` nodes."""
 
     curves: Mapping[CollectiveLayout, CollectiveCurve]
     inside: SpreadGrowth = field(default_factory=SpreadGrowth)
     between: SpreadGrowth = field(default_factory=SpreadGrowth)
 
     def predict(self, collectives: Sequence[Collective]) -> Predictions:
-        """Return the seconds of each collective; ``beyond`` tells how far its size lies outside the curve.
+        """Return the seconds of each collective; ``extrapolation`` is the distance of its size to the curve.
 
-        The spread is that of single times around the curve, growing beyond it by what shortened curves missed; where
-        the layout itself was not measured, how far apart the laws lie that could tell it comes on top.
+        The spread is that of single times around the curve. Past the curve it grows by the errors of shortened curves.
+        For an unmeasured layout the disagreement of the extrapolation rules is added.
 
         Raises:
-            InvalidInput: a link or layout was not measured, and cannot be told from those that were.
+            InvalidInput: a link or layout was not measured and cannot be extrapolated.
         """
         point, spread, beyond = (np.empty(len(collectives)) for _ in range(3))
         rows: dict[CollectiveLayout, list[int]] = {}
@@ -140,9 +140,9 @@ class CollectiveTimes:
     def _extrapolate_count(
         self, layout: CollectiveLayout, measured: list[CollectiveLayout], sizes: Array
     ) -> list[Array]:
-        """Return what three laws in the number of devices n say at each size.
+        """Return log seconds at each size by three rules in the number of devices n.
 
-        Time is a power of n; it follows the bytes that pass each link; it is a constant and a part that follows them.
+        Time is a power of n, or proportional to the bytes that pass each link, or a constant plus such a part.
         """
         times = {
             count_layout: self.curves[count_layout].smooth(sizes, count_layout.passes) for count_layout in measured
@@ -167,7 +167,7 @@ class CollectiveTimes:
     def _scale_like_other_link(
         self, layout: CollectiveLayout, measured: list[CollectiveLayout], sizes: Array
     ) -> Array | None:
-        """Return the times if they change with the number of devices as over another link, where all were measured."""
+        """Return log seconds that change with the device count as they do over another link."""
         estimates = []
         for link in sorted({count_layout.link for count_layout in self.curves} - {layout.link}):
             by_count = {

@@ -1,4 +1,4 @@
-"""How long copying a folder between two systems takes, learned from the copies that were made between them."""
+"""Time of copying a folder between two systems, fitted to earlier copies."""
 
 import math
 from collections.abc import Sequence
@@ -24,10 +24,10 @@ class MeasuredCopy:
 
 @dataclass(frozen=True, slots=True)
 class TransferModel:
-    """``elapsed_s = latency_s + bytes / bandwidth``: the α–β model, of one pair of systems in one direction.
+    """The α–β model ``elapsed_s = latency_s + bytes / bandwidth`` of one direction between two systems.
 
-    ``scatter`` is the standard deviation of the logarithm of a measured time around the fitted one, with ``freedom``
-    degrees; sizes from ``least_bytes`` to ``most_bytes`` were measured, ``count`` of them.
+    ``scatter`` is the standard deviation of log time around the fit, with ``freedom`` degrees of freedom. ``count``
+    sizes from ``least_bytes`` to ``most_bytes`` were measured.
     """
 
     latency_s: float
@@ -39,10 +39,10 @@ class TransferModel:
     most_bytes: float
 
     def expected_s(self, size_bytes: float) -> Interval | None:
-        """Return what a copy of that size takes, at 90 %; ``None`` for one that is beyond what was measured.
+        """Return the 90 % interval of a copy of that size; ``None`` far above the measured sizes.
 
-        The interval is Student's, on logarithms, as scatter and fit come of the same few copies. One that is smaller
-        than any that was measured takes no longer than the smallest may.
+        The interval is Student's t on logarithms, since scatter and fit come from the same few copies. A copy below all
+        measured sizes takes no longer than the smallest one may.
         """
         if size_bytes > REACH * self.most_bytes:
             return None
@@ -56,9 +56,9 @@ class TransferModel:
 
 
 def fit_transfer(copies: Sequence[MeasuredCopy]) -> TransferModel | None:
-    """Fit the copies of one pair of systems; ``None`` where they are too few to say how much copies scatter.
+    """Fit the copies of one pair of systems; ``None`` if there are too few to estimate the scatter.
 
-    Errors count relative to the time, as they grow with it; neither latency nor time per byte is below zero.
+    Errors are relative, since they grow with the time. Neither latency nor time per byte is negative.
     """
     usable = [copy for copy in copies if copy.moved_bytes > 0 and copy.elapsed_s > 0]
     if len(usable) < 2:

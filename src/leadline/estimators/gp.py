@@ -1,7 +1,7 @@
-"""Gaussian-process regression: a linear trend and a rough part with a length for each column.
+"""Gaussian-process regression: a linear trend and a rough part with one length per column.
 
-The linear part in logarithms makes it a power law far from the samples, with the uncertainty of its slopes (Rasmussen
-and Williams 2006, chapters 2, 4 and 5; Matérn's covariance with smoothness 5/2).
+The trend in logarithms makes it a power law far from the samples, including the uncertainty of its slopes. The rough
+part has Matérn's covariance with smoothness 5/2. Source: Rasmussen and Williams 2006, chapters 2, 4 and 5.
 """
 
 import math
@@ -100,7 +100,7 @@ class GaussianProcess:
 
 @dataclass(frozen=True, slots=True)
 class ProcessSettings:
-    """Variances of the linear part (1 + columns), of the rough part and of the noise; the rough part's lengths."""
+    """Variances of the linear part (1 + columns), rough part and noise, and the rough part's lengths."""
 
     slopes: Array
     rough: float
@@ -109,7 +109,10 @@ class ProcessSettings:
 
 
 def farthest_points(x: Array, most: int, seed: int) -> npt.NDArray[np.int64]:
-    """Return at most ``most`` rows, each the farthest from those before it (Gonzalez 1985), in ascending order."""
+    """Return at most ``most`` rows in ascending order, each farthest from those chosen before.
+
+    The greedy selection is Gonzalez's (1985).
+    """
     if len(x) <= most:
         return np.arange(len(x))
     chosen = [int(np.random.default_rng(seed).integers(len(x)))]

@@ -1,7 +1,8 @@
-"""Jobs that compete for the same cores, as accounting told of them up to one moment: who waits, who runs, what is free.
+"""The state of a queue when a job is submitted, as one row of metrics.
 
-A pool is a whole site, one of its partitions, or one user under a limit of his own. What it can hold is nowhere said;
-it is taken to be the most that it was ever seen to hold at once.
+Rows use only what was known at that moment. A pool is a set of jobs that compete for the same cores: a whole site, one
+of its partitions, or one user under a personal limit. Its capacity is unknown and taken as the most it was ever seen to
+hold.
 """
 
 from collections import deque
@@ -35,7 +36,7 @@ POOL_METRICS = (
 
 @dataclass(slots=True)
 class QueuePool:
-    """The jobs that wait and run at one moment, in the order in which they came, and what was seen before."""
+    """Pending and running jobs at one moment in order of arrival, and earlier observations."""
 
     pending: dict[int, AccountedJob] = field(default_factory=dict)
     running: dict[int, AccountedJob] = field(default_factory=dict)
@@ -50,20 +51,20 @@ class QueuePool:
     recent: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT))
 
     def enter(self, key: int, job: AccountedJob) -> None:
-        """Let a job wait."""
+        """Add a pending job."""
         self.pending[key] = job
         self.pending_cores += job.cores
         self.pending_work += job.cores * walltime_limit_s(job)
 
     def withdraw(self, key: int) -> None:
-        """Let a job wait no more, as it started or was cancelled."""
+        """Remove a pending job that started or was cancelled."""
         job = self.pending.pop(key)
         self.pending_cores -= job.cores
         # an empty queue has no work, whatever was lost to rounding
         self.pending_work = self.pending_work - job.cores * walltime_limit_s(job) if self.pending else 0.0
 
     def start(self, key: int, job: AccountedJob, now_s: float) -> None:
-        """Let a job run that waited."""
+        """Start a pending job."""
         self.withdraw(key)
         self.running[key] = job
         self.used_cores += job.cores
@@ -73,15 +74,15 @@ class QueuePool:
         self.recent.append(self.last_wait_s)
 
     def end(self, key: int) -> None:
-        """Let a job that ran be gone."""
+        """Remove a running job."""
         job = self.running.pop(key)
         self.used_cores -= job.cores
         self.used_gpus -= job.gpus
 
     def metrics(self, request: AccountedJob, now_s: float, share: Callable[[AccountedJob], float]) -> list[float]:
-        """Return ``POOL_METRICS`` as they are for a job that comes now, before it has entered.
+        """Return ``POOL_METRICS`` for a job that arrives now, before it has entered.
 
-        ``share`` says how much of its walltime a job is expected to use.
+        ``share`` gives the expected share of its walltime that a job uses.
         """
         cores = max(self.peak_cores, request.cores)
         oldest = next(iter(self.pending.values()), None)
@@ -100,10 +101,10 @@ class QueuePool:
         ]
 
     def planned_s(self, request: AccountedJob, now_s: float, share: Callable[[AccountedJob], float]) -> float:
-        """Return when ``request`` would start, in seconds from now, were all to start in turn and none to pass another.
+        """Return the seconds until ``request`` would start if all jobs started in order.
 
-        Each job holds its cores for the ``share`` of its walltime, one that runs for that share of what is left of it.
-        A job that asks for more than the pool ever held starts when the pool is empty.
+        Each job holds its cores for the ``share`` of its walltime, a running one for that share of its remaining time.
+        A job that needs more than the pool ever held starts when the pool is empty.
         """
         cores = max(self.peak_cores, request.cores) - self.used_cores
         gpus = max(self.peak_gpus, request.gpus) - self.used_gpus
@@ -123,10 +124,10 @@ class QueuePool:
         return start + share(request) * beyond / max(self.peak_cores, request.cores, 1)
 
     def backfill_window(self, request: AccountedJob, now_s: float) -> tuple[float, float]:
-        """Return how long the cores that are free now stay so (s), and how many the first that waits leaves over.
+        """Return how long the free cores stay free (s), and how many the first pending job leaves over.
 
-        That is the room for backfilling (Lifka 1995): a job may pass the first one if it ends before that one's turn,
-        or takes no core that it needs then. ``UNLIMITED_S`` and all free cores where nobody waits.
+        A job may be backfilled (Lifka 1995) if it ends before the first job's turn, or uses no core that it needs then.
+        Without pending jobs the window is ``UNLIMITED_S`` and all free cores.
         """
         free = max(self.peak_cores, request.cores) - self.used_cores
         first = next(iter(self.pending.values()), None)
@@ -141,7 +142,7 @@ class QueuePool:
 
 
 def walltime_limit_s(job: AccountedJob) -> float:
-    """Return the walltime that a job asked for."""
+    """Return the walltime that a job requested."""
     return UNLIMITED_S if job.walltime_s is None else job.walltime_s
 
 
@@ -151,7 +152,7 @@ def remaining_s(job: AccountedJob, now_s: float) -> float:
 
 
 def eligible_at_s(job: AccountedJob) -> float:
-    """Return since when a job could have started."""
+    """Return the time from which a job could have started."""
     return job.submitted_s if job.eligible_s is None else max(job.eligible_s, job.submitted_s)
 
 
@@ -205,7 +206,7 @@ class _Site:
                 self.users.setdefault(job.user, QueuePool()))  # fmt: skip
 
     def apply_event(self, kind: int, key: int, job: AccountedJob, at_s: float) -> None:
-        """Let what happened to a job at ``at_s`` be so: it came, or ended, or was cancelled, or started."""
+        """Apply an event of a job at ``at_s``: it arrived, started, ended or was cancelled."""
         pools = self.pools(job)
         if kind == _ENTER:
             for pool in pools:
@@ -224,11 +225,11 @@ class _Site:
             self.shapes[_shape(job)] = (job.wait_s or 0.0, at_s)
 
     def row(self, job: AccountedJob, now_s: float, forecast_s: float | None) -> list[float]:
-        """Return ``QUEUE_FEATURES`` of a job that comes now."""
+        """Return ``QUEUE_FEATURES`` of a job that arrives now."""
         usual_share = self.total.mean(PRIOR_SHARE)
 
         def share(queued: AccountedJob) -> float:
-            """Return how much of its walltime a job uses: its user's mean, drawn to site's."""
+            """Return the expected share of its walltime: the user's mean, drawn to the site's."""
             return self.used.get(queued.user, _NOTHING).mean(usual_share)
 
         site, partition, _ = pools = self.pools(job)
@@ -254,12 +255,12 @@ class _Site:
 def queue_rows(
     jobs: Sequence[AccountedJob], positions: Sequence[int] | None = None, forecasts: Mapping[str, float] | None = None
 ) -> Array:
-    """Return what was known of the queue when each job could first start, shape (n, len(FEATURES)).
+    """Return the queue state when each job could first start, shape (n, len(QUEUE_FEATURES)).
 
-    ``jobs`` is the accounting of a site, in the order of submission; ``positions`` are places in it (all of them);
-    ``forecasts`` are the waits in seconds that the scheduler itself foretold at submission, by the jobs' ids. A row
-    says what was to be seen before its moment: an earlier job that had not ended shows its requested end, one that had
-    not started shows no wait, and a later one nothing. Rows of jobs that never could start are ``UNKNOWN_VALUE``.
+    ``jobs`` is the accounting of a site in order of submission. ``positions`` are places in it (default: all).
+    ``forecasts`` are the scheduler's own wait predictions in seconds by job id. A row uses only earlier events: an
+    unfinished job shows its requested end, an unstarted one no wait, a later one nothing. Rows of jobs that could never
+    start are ``UNKNOWN_VALUE``.
     """
     places = {place: number for number, place in enumerate(range(len(jobs)) if positions is None else positions)}
     rows = np.full((len(places), len(QUEUE_FEATURES)), UNKNOWN_VALUE)
@@ -275,9 +276,9 @@ def queue_rows(
 def current_queue_rows(
     jobs: Sequence[AccountedJob], requests: Sequence[AccountedJob], forecasts: Mapping[str, float] | None = None
 ) -> Array:
-    """Return the rows of jobs each of which would come next after all that the accounting tells.
+    """Return the rows of jobs that would arrive after all accounted events.
 
-    They are in the form of ``queue_rows``, and know nothing of one another.
+    They have the form of ``queue_rows`` and ignore one another.
     """
     waits, site = forecasts or {}, _Site()
     for at_s, kind, place in sorted(_events(jobs)):
@@ -287,7 +288,7 @@ def current_queue_rows(
 
 
 def accounting_at(jobs: Sequence[AccountedJob], now_s: float) -> list[AccountedJob]:
-    """Return the accounting as it stood just before ``now_s``: what happened from then on is not known yet."""
+    """Return the accounting as known just before ``now_s``, without later events."""
     return [_as_of(job, now_s) for job in jobs if job.submitted_s <= now_s]
 
 
@@ -305,7 +306,7 @@ def _as_of(job: AccountedJob, now_s: float) -> AccountedJob:
 
 
 def _events(jobs: Sequence[AccountedJob]) -> Iterator[tuple[float, int, int]]:
-    """Yield (when, kind, place); what changes at one moment is seen by those alone who come after it."""
+    """Yield (when, kind, place); only later arrivals see the changes of one moment."""
     for place, job in enumerate(jobs):
         ready = eligible_at_s(job)
         if ready == inf:
@@ -318,6 +319,6 @@ def _events(jobs: Sequence[AccountedJob]) -> Iterator[tuple[float, int, int]]:
 
 
 def _shape(job: AccountedJob) -> tuple[object, ...]:
-    """Return what jobs have in common that a scheduler treats alike: sizes count by their powers of two."""
+    """Return the key of jobs that a scheduler treats alike; sizes count by powers of two."""
     return (job.partition, round(log2(max(1, job.cores))), round(log2(job.gpus + 1)),
             round(log2(max(1.0, walltime_limit_s(job)))))  # fmt: skip

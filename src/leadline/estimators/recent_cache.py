@@ -1,4 +1,4 @@
-"""Remember what was made of the last few things asked about: one graph is priced on all devices of a catalog."""
+"""A cache of recent results by identity: one graph is laid out once for all devices."""
 
 from collections.abc import Callable
 from typing import Generic, TypeVar
@@ -11,14 +11,14 @@ KEPT = 4
 
 
 class RecentCache(Generic[Key, Entry]):
-    """``make``, called once for each thing; a thing is known by being the very same object."""
+    """Calls ``make`` once for each of the last few keys; keys compare by identity."""
 
     def __init__(self, make: Callable[[Key], Entry]) -> None:
         self._make = make
         self._kept: list[tuple[Key, Entry]] = []
 
     def __call__(self, key: Key) -> Entry:
-        """Return what ``make`` makes of ``key``."""
+        """Return the cached entry of ``key``, made on first use."""
         for cached, entry in self._kept:
             if cached is key:
                 return entry

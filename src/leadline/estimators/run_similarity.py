@@ -1,7 +1,7 @@
-"""How alike two whole training runs are: the covariance of the logarithms of their times, as a sum of simple parts.
+"""Covariance of the log times of two whole training runs, as a sum of simple parts.
 
-Each part is a product of what the runs share (the same workload, the same accelerator …), of how near their sizes are,
-and of a slope in one of their figures; its variance is learned (Rasmussen and Williams 2006, section 4.2.4).
+Each part is a product of shared names (same workload, same accelerator …), similar sizes, and a slope in one metric.
+Its variance is fitted (Rasmussen and Williams 2006, section 4.2.4).
 """
 
 import math
@@ -18,11 +18,11 @@ Codes = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class WholeRun:
-    """One training run to a target quality, as it is known before it starts.
+    """One training run to a target quality, as known before it starts.
 
-    ``form`` is how the device is built in (``SXM``, ``PCIe``). ``when`` the run is made counts generations of software:
-    the rounds of a benchmark, or releases of the stack, half a year or so apart. ``peak_flops_per_s`` and
-    ``memory_bytes_per_s`` are the maker's figures of one device; what is not known is ``None`` or empty.
+    ``form`` is the device's form factor (``SXM``, ``PCIe``). ``when`` counts generations of software: benchmark rounds
+    or releases, about half a year apart. ``peak_flops_per_s`` and ``memory_bytes_per_s`` are one device's vendor
+    specifications. Unknown values are ``None`` or empty.
     """
 
     workload: str
@@ -43,8 +43,8 @@ class WholeRun:
 class CovariancePart:
     """One part of the covariance.
 
-    ``same`` names texts that must be equal, ``near`` sizes that should be, ``slope`` a figure it grows with, and
-    ``variance`` is what is believed of it beforehand.
+    ``same`` names texts that must be equal, ``near`` sizes that should be close, ``slope`` a metric it grows with.
+    ``variance`` is its prior variance.
     """
 
     name: str
@@ -186,7 +186,7 @@ def _texts(run: WholeRun) -> dict[str, str]:
 
 
 def _speed(run: WholeRun) -> tuple[float, float]:
-    """Return how fast a device is against an A100, and how much more of that is bandwidth, in logarithms; 0 unknown."""
+    """Return the log speed of a device over an A100 and its log bandwidth surplus; 0 if unknown."""
     if not (run.peak_flops_per_s and run.memory_bytes_per_s):
         return 0.0, 0.0
     peak, bandwidth = math.log(run.peak_flops_per_s / 312e12), math.log(run.memory_bytes_per_s / 2e12)

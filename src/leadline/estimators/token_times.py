@@ -1,4 +1,4 @@
-"""A language model's answers out of the times of few passes: the prompt's, and decode steps of a few lengths."""
+"""Times of a language model's answers from few passes: the prefill and some decode steps."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from leadline.estimators.parallelism.division import cache_share_bytes
 
 @dataclass(frozen=True, slots=True)
 class GraphTime:
-    """The time of a graph, the seconds of its parts (which overlap), and sentences about them."""
+    """Time of a graph, the seconds of its parts (which overlap), and sentences about them."""
 
     interval: Interval
     parts: dict[str, float]
@@ -23,7 +23,7 @@ class GraphTime:
 
 @dataclass(frozen=True, slots=True)
 class AnswerTimes:
-    """One batch of whole answers: its prefill, all its decode steps together, the first and the last of them."""
+    """One batch of whole answers: total, prefill, all decode steps, and the first and last of them."""
 
     whole: GraphTime
     prefill: Interval
@@ -34,7 +34,7 @@ class AnswerTimes:
 
 @dataclass(frozen=True, slots=True)
 class ReplayedKernels:
-    """A ``KernelModel`` of the same kernels, captured and replayed: the device alone decides."""
+    """A ``KernelModel`` of captured and replayed kernels: only the device takes time."""
 
     kernels: KernelModel
 
@@ -50,7 +50,7 @@ class ReplayedKernels:
 
     @property
     def reasons(self) -> tuple[str, ...]:
-        """Why the kernels' method was taken."""
+        """Reasons of the kernels' method."""
         return self.kernels.reasons
 
     @property
@@ -76,9 +76,9 @@ class ReplayedKernels:
 
 
 def predict_answer(job: TracedJob, price: Callable[[OpGraph], GraphTime]) -> AnswerTimes:
-    """Return the time of whole answers; ``price`` is asked for the prefill and for three steps of each stretch.
+    """Return the time of whole answers; ``price`` predicts the prefill and three steps per stretch.
 
-    The errors of a device's price list are common to all steps, so that the ends of their intervals are added up.
+    A device model's errors are common to all steps, so the interval bounds are added.
     """
     prefill, generation = price(job.step), job.generation
     if generation is None or not generation.stretches:
@@ -106,9 +106,9 @@ def predict_answer(job: TracedJob, price: Callable[[OpGraph], GraphTime]) -> Ans
 def token_times(
     answer: AnswerTimes, replayed: AnswerTimes | None, workload: Workload, job: TracedJob
 ) -> TokenTimes | None:
-    """Return what users of language models ask of an answer; ``None`` where nothing is generated.
+    """Return prefill, per-token and throughput metrics; ``None`` if nothing is generated.
 
-    ``replayed`` is the same answer by kernels that are not launched one by one, where a device can do so.
+    ``replayed`` is the same answer by captured kernels, where the device supports them.
     """
     generation = job.generation
     if generation is None:
@@ -131,7 +131,7 @@ def token_times(
 
 
 def describe_token_times(token_times: TokenTimes, least_s: float) -> tuple[str, ...]:
-    """Return how much faster an engine may be that replays captured kernels, and what none can be faster than."""
+    """Return the speed of replayed kernels, and the limit that no engine can beat."""
     if token_times.replayed_per_output_token_s is None or token_times.replayed_answer_s is None:
         return ()
     per_token, answer = token_times.replayed_per_output_token_s.point, token_times.replayed_answer_s.point
@@ -143,9 +143,9 @@ def describe_token_times(token_times: TokenTimes, least_s: float) -> tuple[str, 
 
 
 def least_decode_s(workload: Workload, job: TracedJob, device: Device) -> float:
-    """Return the seconds to read the weights and the cache of the last decode step once: no engine is faster.
+    """Return the seconds to read weights and cache once in the last decode step, a lower bound.
 
-    Weights are those of the products (experts that no token chose are not read), as many bytes an element as they have.
+    Weights are those of the products in their own width. Experts that no token chose are not read.
     """
     generation, plan = job.generation, workload.parallelism
     if generation is None or generation.last is None or not device.memory_bytes_per_s:

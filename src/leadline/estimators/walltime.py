@@ -28,7 +28,7 @@ FRAMEWORK_IMPORT_S = 3.0
 
 @dataclass(frozen=True, slots=True)
 class JobLength:
-    """How many steps and evaluation batches a job has, and the sentences that say where the figures came from."""
+    """Number of steps and evaluation batches of a job, and the sentences that explain them."""
 
     steps: int
     epochs: float
@@ -37,7 +37,7 @@ class JobLength:
 
 
 def job_length(workload: Workload, job: TracedJob) -> JobLength:
-    """Return the length of the job; what the user said wins over what the script says.
+    """Return the length of the job; the user's options take precedence over the script.
 
     Without epochs, steps or samples the job is one step, and the reason says so.
     """
@@ -64,10 +64,10 @@ def job_length(workload: Workload, job: TracedJob) -> JobLength:
 
 
 def load_s(workload: Workload, job: TracedJob, device: Device) -> float:
-    """Return the seconds the input pipeline needs for the samples of one step, by all its worker processes.
+    """Return the seconds that the input pipeline needs for one step's samples, by all workers.
 
-    What a traced script's loader took here is taken for what it takes elsewhere; else it costs what a calibration
-    measured of DataLoader, and the reading of the samples.
+    A traced loader is assumed to take the same time elsewhere. Otherwise the calibration of DataLoader and the reading
+    of the samples count.
     """
     loop = job.loop
     batch = (workload.batch or loop.batch or 0) * max(workload.accumulation, loop.accumulation)
@@ -82,7 +82,7 @@ def load_s(workload: Workload, job: TracedJob, device: Device) -> float:
 
 
 def step_with_loading(compute: Interval, loading_s: float, workers: int) -> Interval:
-    """Return the step with its input: overlapped where workers load ahead, one after the other where none do."""
+    """Return the step with its input: overlapped with workers, sequential without."""
     if workers:
         return Interval(
             max(compute.point, loading_s),
@@ -94,10 +94,10 @@ def step_with_loading(compute: Interval, loading_s: float, workers: int) -> Inte
 
 
 def startup_interval(device: Device, loop: LoopFacts) -> Interval:
-    """Return the seconds of a process beside its settled steps, by the device's calibration where there is one.
+    """Return the start-up seconds of a process, by the device's calibration where there is one.
 
-    A traced script's own imports and reading are known as a multiple of the framework's import in the same process:
-    a slow machine lengthens both.
+    A traced script's own imports and reading are a multiple of the framework's import in the same process, because a
+    slow machine lengthens both.
     """
     figures = device.calibration.figures if device.calibration else {}
     import_s = figures.get("framework_import_s")

@@ -1,4 +1,4 @@
-"""The white-box estimator: price every op, simulate the memory, and add what surrounds the step."""
+"""The white-box estimator: time every op, simulate the memory, and add the rest of the job."""
 
 import math
 from collections.abc import Callable
@@ -51,7 +51,7 @@ HostMemory = Callable[[Workload, TracedJob, Device], Interval]
 
 @dataclass(frozen=True, slots=True)
 class WholeStep:
-    """A step that some law knows as a whole: its name, the time over all GPUs, the seconds of its parts, and why."""
+    """A step predicted as a whole: method, time over all GPUs, seconds of its parts, and reasons."""
 
     name: str
     step_s: Interval
@@ -65,9 +65,10 @@ WholeStepPredictor = Callable[[Workload, TracedJob, Device, int, str | None], Wh
 
 @dataclass(frozen=True, slots=True)
 class WhiteBox:
-    """An ``Estimator`` over op graphs; ``kernels`` prices a device's ops, ``host_memory`` predicts the host's part.
+    """An ``Estimator`` over op graphs.
 
-    ``predict_whole_step`` is asked first, and answers in place of the kernels where it can.
+    ``kernels`` gives the kernel model of a device, ``host_memory`` the host's part. ``predict_whole_step`` comes first
+    and replaces the kernels where it can.
     """
 
     host_memory: HostMemory
@@ -131,9 +132,9 @@ class WhiteBox:
         )
 
     def _peak(self, job: TracedJob, device: Device) -> PeakMemory:
-        """Return the peak of the step, of the largest batch where they differ, or of the longest decode step.
+        """Return the peak of the step, of the largest batch, or of the longest decode step.
 
-        It is played once for all devices of a catalog whose workspaces are alike (a few are remembered).
+        Devices with the same workspaces share one simulation (the last few are cached).
         """
         scratch = workspace_settings(device)
         for cached, alike, peak in self._peaks:
@@ -145,7 +146,7 @@ class WhiteBox:
         return peak
 
     def _host(self, workload: Workload, job: TracedJob, device: Device) -> Interval:
-        """Return the host's memory; devices of one kind on which nothing was measured share the answer."""
+        """Return the host's memory; uncalibrated devices of one kind share the prediction."""
         if device.calibration is not None:
             return self.host_memory(workload, job, device)
         for cached, traced, kind, memory in self._hosts:
@@ -159,7 +160,7 @@ class WhiteBox:
 def _predict_step(
     model: KernelModel, workload: Workload, job: TracedJob, device: Device, nodes: int, interconnect: str | None
 ) -> tuple[GraphTime, TokenTimes | None]:
-    """Return the step as the job repeats it, whole answers where tokens are generated, and the times of those."""
+    """Return the step as the job repeats it or whole answers, and the token times."""
 
     def price(graph: OpGraph, kernels: KernelModel = model) -> GraphTime:
         return _predict_graph(kernels, workload, replace(job, step=graph), device, nodes, interconnect)
@@ -177,7 +178,7 @@ def _predict_step(
 def _predict_graph(
     model: KernelModel, workload: Workload, job: TracedJob, device: Device, nodes: int, interconnect: str | None
 ) -> GraphTime:
-    """Return the time of one graph over the job's GPUs, the seconds of each kind, and the sentences about them."""
+    """Return the time of one graph over the job's GPUs, the seconds by kind, and sentences."""
     step_s = model.step_s(job.step)
     parts = _seconds_by_kind(model, job)
     kernels_s = sum(parts.values())
@@ -198,7 +199,7 @@ def _predict_graph(
 
 
 def _spread(model: KernelModel, graph: OpGraph, kernels_s: float, launches_s: float) -> float:
-    """Return how unsure a step is: no surer than of the host, the slowest launches of which lie within the interval.
+    """Return the spread of a step: that of the kernels, or of the host where launches decide.
 
     ``kernels_s`` are those of one GPU.
     """
@@ -212,7 +213,7 @@ def _divide(
     model: KernelModel, workload: Workload, job: TracedJob, device: Device, whole_s: float, launches_s: float,
     nodes: int, interconnect: str | None,
 ) -> DividedStep | None:  # fmt: skip
-    """Return the step divided over the job's GPUs; ``None`` where there is one, or copies that do not meet."""
+    """Return the step divided over the GPUs; ``None`` for one GPU or independent copies."""
     plan = workload.parallelism
     apart = workload.phase is Phase.INFERENCE and plan.tensor * plan.pipeline == 1
     if workload.gpus < 2 or apart:
@@ -230,7 +231,7 @@ def _divide(
 
 
 def _link_spread(divided: DividedStep) -> float:
-    """Return how unsure the step is for its links, as the deviation of a logarithm: little where they were measured."""
+    """Return the spread (log deviation) of the step due to its links; small if measured."""
     return (MEASURED_LINK if divided.measured else UNMEASURED_LINK) * divided.exposed_s / divided.step_s
 
 
@@ -301,7 +302,7 @@ def _log_normal(point: float, spread: float) -> Interval:
 def _predict_job(
     workload: Workload, job: TracedJob, device: Device, step: Interval, model: KernelModel
 ) -> tuple[Interval, Interval, list[str]]:
-    """Return the elapsed time, the step with its input, and the sentences about the length of the job."""
+    """Return the elapsed time, the step with its input, and sentences about the job's length."""
     length = job_length(workload, job)
     loading_s = load_s(workload, job, device)
     fed = step_with_loading(step, loading_s, workload.dataset.workers or job.loop.loader_workers)

@@ -1,9 +1,8 @@
 """Times of whole training runs from earlier runs of the same workloads, by Gaussian processes.
 
-They tell how a run departs from a constant work for each device of its speed. Two differ in how software gets faster,
-and the answer is their geometric mean. What is known of a run before it starts (workload, device, how many, batch,
-system, when) makes it more or less like each earlier one (``run_similarity.py``). Variances of the parts are those of
-most evidence; wild runs weigh less.
+They model the deviation from a constant work per device at its speed. Two processes differ in how software gets faster,
+and the prediction is their geometric mean. The similarity to earlier runs comes from ``run_similarity.py``. Variances
+of the parts maximise the evidence. Outliers weigh less.
 """
 
 from collections.abc import Sequence
@@ -45,8 +44,8 @@ LEAST = 10
 class RunTimeProcess:
     """One process: its parts, and their variances with that of the noise last (k + 1,).
 
-    ``mean`` is that of the logarithms, ``alpha`` (n,) what each learned run weighs, and ``inverse`` (n, n) that of
-    their covariance.
+    ``mean`` is that of the logarithms, ``alpha`` (n,) the weight of each run, and ``inverse`` (n, n) that of the
+    covariance.
     """
 
     parts: tuple[CovariancePart, ...]
@@ -72,7 +71,7 @@ class RunTimeProcess:
 
 @dataclass(frozen=True, slots=True)
 class RunTimes:
-    """The learned runs with the forecasts made of them."""
+    """The training runs with the processes fitted to them."""
 
     learned: EncodedRuns
     ages: FirstAppearances
@@ -83,11 +82,11 @@ class RunTimes:
     def predict(self, runs: Sequence[WholeRun]) -> Predictions:
         """Return the seconds of each run.
 
-        ``beyond`` is the logarithm of how many times the devices are more, or fewer, than any run of the workload had;
-        infinite for a device that no learned run had.
+        ``extrapolation`` is the log ratio of the device count to the counts of the workload's runs; infinite for a new
+        device.
 
         Raises:
-            InvalidInput: no run of a workload was learned from.
+            InvalidInput: a workload has no run in the training data.
         """
         if new := sorted({run.workload for run in runs} - self.workloads):
             raise InvalidInput(
@@ -106,7 +105,7 @@ class RunTimes:
         return Predictions(np.exp(log_s), spread, np.where(unseen, np.inf, beyond))
 
     def _beyond(self, encoded: EncodedRuns) -> Array:
-        """Return by how much the logarithm of the count lies outside those of the learned runs of its workload (m,)."""
+        """Return the distance (m,) of the log device count to the counts of the workload's runs."""
         counts, distance = self.learned.figures["devices"], np.zeros(len(encoded.figures["devices"]))
         for place, (workload, count) in enumerate(
             zip(encoded.codes["workload"], encoded.figures["devices"], strict=True)
@@ -159,7 +158,7 @@ def fit_run_times(runs: Sequence[WholeRun], elapsed_s: Sequence[float], *, seed:
 
 
 def expected(runs: EncodedRuns) -> Array:
-    """Return the logarithm of the time that one unit of work takes if devices share it and none waits (n,)."""
+    """Return the ideal log time (n,) of one unit of work that the devices share without waiting."""
     return np.asarray(-runs.figures["devices"] - runs.figures["speed"], np.float64)
 
 
@@ -189,7 +188,7 @@ def _process_parts() -> tuple[tuple[CovariancePart, ...], ...]:
 
 
 def _forecast(parts: tuple[CovariancePart, ...], learned: EncodedRuns, logs: Array, some: Positions) -> RunTimeProcess:
-    """Return the process of ``parts``, tuned on ``some`` runs and conditioned on all, wild ones weighing less."""
+    """Return the process of ``parts``, tuned on ``some`` runs, conditioned on all, robust to outliers."""
     variances = _tune_variances(parts, learned.at(some), logs[some])
     whole = np.zeros((len(logs), len(logs)))
     for part, variance in zip(parts, variances, strict=False):

@@ -1,4 +1,9 @@
-"""Free pieces of memory, the smallest that suffices first: what both allocators choose from."""
+"""PyTorch's CUDA caching allocator, as far as it decides the memory of a sequence of tensors.
+
+Constants and rules are those of c10/cuda/CUDACachingAllocator.cpp, as PyTorch documents them ("CUDA semantics, memory
+management"): sizes rounded to 512 bytes, two pools, best fit, blocks split and merged, segments kept until memory is
+short.
+"""
 
 from bisect import bisect_left, insort
 from dataclasses import dataclass, field
@@ -11,11 +16,11 @@ NOWHERE = -1
 
 
 class FreeBlocks:
-    """Free pieces by name (a number from 0: an address, or how old a piece is) and size in bytes.
+    """Free blocks by name (an address, or a creation number) and size in bytes.
 
-    A piece that is taken out is only counted off: its name is dropped when it comes first among those of its size. Each
-    change is thus logarithmic in the number of pieces, and a move within the list of distinct sizes; D bytes of memory
-    in pieces of whole units of u bytes have √(2·D ÷ u) of these at most, however long a step is.
+    A removed block is only counted off. Its name leaves the heap when it comes first among those of its size. Each
+    change is logarithmic in the number of blocks. D bytes in blocks of u-byte units have at most √(2·D ÷ u) distinct
+    sizes.
     """
 
     __slots__ = ("_by_size", "_counts", "_distinct", "sizes")
@@ -42,7 +47,7 @@ class FreeBlocks:
         return alike[0]
 
     def add(self, name: int, size: int) -> None:
-        """Take in a piece."""
+        """Add a block."""
         self.sizes[name] = size
         if size in self._counts:
             self._counts[size] += 1
@@ -53,7 +58,7 @@ class FreeBlocks:
             insort(self._distinct, size)
 
     def remove(self, name: int) -> int:
-        """Take out a piece and return its size."""
+        """Remove a block and return its size."""
         size = self.sizes.pop(name)
         remaining = self._counts[size] - 1
         if remaining:
@@ -78,10 +83,10 @@ class OutOfMemory(Exception):
 
 @dataclass(slots=True)
 class _Blocks:
-    """All pieces of segments there ever were, by number: sizes, neighbours in the segment (or ``NOWHERE``), and pools.
+    """Segment blocks by number: sizes, neighbours in the segment (or ``NOWHERE``), and pools.
 
-    Columns of plain numbers rather than objects: those the interpreter's collector watches, and the more of them live,
-    the more often it walks through them and through the graph beside them.
+    The columns hold plain numbers, not objects. The garbage collector tracks objects, and the more of them live the
+    more often it walks through them and the graph.
     """
 
     size: list[int] = field(default_factory=list)
@@ -206,7 +211,7 @@ class CachingAllocator:
         self.peak_reserved_bytes = max(self.peak_reserved_bytes, self.reserved_bytes)
 
     def _flush(self) -> None:
-        """Give back to the device what no tensor lies in: whole segments, or the free end of one that grows."""
+        """Return unused memory to the device: free segments, or the free end of a growing one."""
         self.flushes += 1
         blocks = self._blocks
         for pool, page in zip(self._pools, (SMALL_SEGMENT_BYTES, LARGE_SEGMENT_BYTES), strict=True):
@@ -234,7 +239,10 @@ class CachingAllocator:
             self._ends[blocks.large[block]] = before
 
     def _split(self, block: int, size: int, excess: int, *, large: bool) -> None:
-        """Cut ``excess`` bytes off the block; less than 512 bytes, in the large pool 1 MiB, are left where they are."""
+        """Split ``excess`` bytes off the block.
+
+        Less than 512 bytes, or 1 MiB in the large pool, stay with the block.
+        """
         blocks = self._blocks
         after = blocks.after[block]
         remainder = blocks.make(excess, block, after, large=large)

@@ -1,4 +1,9 @@
-"""Peak device memory of one step: its storage events through a model of PyTorch's caching allocator."""
+"""Peak device memory of one step, by PyTorch's caching allocator or XLA's buffer plan.
+
+PyTorch: the step's storage events run through a model of the allocator. XLA assigns all buffers of a program before it
+runs, temporary ones within one block. JAX preallocates three quarters of a GPU at its start and no more later ("GPU
+memory allocation" in its documentation). A TPU's memory belongs to the program alone.
+"""
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -19,9 +24,9 @@ CLOSE = 0.01
 
 @dataclass(frozen=True, slots=True)
 class PeakMemory:
-    """Peak of one step in bytes: what tensors hold, what the allocator has taken, and the peak by category.
+    """Peak of one step in bytes: allocated by tensors, reserved by the allocator, and by category.
 
-    ``by_stage`` is the fullest moment of each stage: where a model is divided, another one may be the peak.
+    ``by_stage`` is the fullest moment of each stage. In a divided model another stage may be the peak.
     """
 
     allocated_bytes: int
@@ -43,10 +48,10 @@ def peak_memory(graph: OpGraph, *, expandable: bool = False) -> PeakMemory:
 
 
 def device_memory_graphs(job: TracedJob, device: Device) -> list[OpGraph]:
-    """Return what fills a device in turn: the steps, of all sizes of batches, and the longest decode step.
+    """Return the graphs that fill a device: steps of all batch sizes, and the longest decode step.
 
-    Steps of different sizes follow one another as in an epoch whose batches are each a record, the worst order: the
-    blocks that a smaller batch left are too small for the next one, so that both stay reserved.
+    Steps of different sizes follow in the worst order, each larger than all before. The blocks of a smaller batch are
+    too small for the next one, so both stay reserved.
     """
     last = job.generation.last if job.generation else None
     graphs = (concatenate_steps((job.step, *job.longer)), *([last] if last else []))
@@ -54,10 +59,10 @@ def device_memory_graphs(job: TracedJob, device: Device) -> list[OpGraph]:
 
 
 def concatenate_steps(steps: Sequence[OpGraph]) -> OpGraph:
-    """Return steps that follow one another as one graph.
+    """Return consecutive steps as one graph.
 
-    What a step finds held that the one before left (weights, optimizer state: by the name of the storage) is not taken
-    again, and what it does not find is given back between them.
+    Storages that persist from the step before (weights, optimizer state, matched by name) are not allocated again. All
+    others are freed between the steps.
     """
     first, *later = steps
     if not later:
@@ -79,7 +84,7 @@ def concatenate_steps(steps: Sequence[OpGraph]) -> OpGraph:
 
 
 def _live_storages(events: Sequence[StorageEvent]) -> dict[int, StorageEvent]:
-    """Return what was taken and not given back, by name."""
+    """Return the storages that are allocated and not freed, by name."""
     live: dict[int, StorageEvent] = {}
     for event in events:
         if event.size_bytes > 0:
@@ -90,10 +95,10 @@ def _live_storages(events: Sequence[StorageEvent]) -> dict[int, StorageEvent]:
 
 
 def find_least_memory(graph: OpGraph, peak: PeakMemory, *, expandable: bool = False) -> int:
-    """Return the least memory in which the step runs, in bytes, to a hundredth.
+    """Return the least memory in bytes in which the step runs, to 1 %.
 
-    Short of memory, the allocator gives back what no tensor lies in, so that a step may run in less than it reserves
-    where there is plenty; what it needs then is what its tensors hold, and the gaps between them.
+    Short of memory, the allocator frees unused segments. A step may then run in less than it would reserve: its tensors
+    and the gaps between them.
     """
     moves = _allocation_moves(graph)
     low, high = peak.allocated_bytes, peak.reserved_bytes
@@ -104,9 +109,9 @@ def find_least_memory(graph: OpGraph, peak: PeakMemory, *, expandable: bool = Fa
 
 
 def memory_timeline(graph: OpGraph, moments: int = 200) -> list[MemorySnapshot]:
-    """Return what is held at ``moments`` points of a step, evenly over what it takes: the fullest of each part.
+    """Return the fullest moments of ``moments`` equal parts of a step's storage events.
 
-    Not evenly over its ops, as layers that are alike are one op with a count.
+    The parts are not equal in ops, because identical layers are one op with a count.
     """
     first = max(
         (n for n, event in enumerate(graph.events) if not event.op and event.category in PERSISTENT_CATEGORIES),
@@ -127,7 +132,7 @@ def memory_timeline(graph: OpGraph, moments: int = 200) -> list[MemorySnapshot]:
 
 
 def _stage_at(graph: OpGraph, event: int) -> Stage:
-    """Return the stage of the op at which an event stands; what is taken after the last op is the last op's."""
+    """Return the stage of the op of an event; events after the last op belong to that op."""
     op = graph.events[event].op
     return graph.ops[min(op, len(graph.ops) - 1)].stage if graph.ops else Stage.FORWARD
 
@@ -142,9 +147,9 @@ def _fits_in(moves: Sequence[int], limit_bytes: int, *, expandable: bool) -> boo
 
 
 def _allocation_moves(graph: OpGraph) -> list[int]:
-    """Return for each storage event the bytes that it takes, or the number of the event that it undoes, inverted (~).
+    """Return the bytes each event allocates, or the inverted number (~) of the event it frees.
 
-    What nobody took is given back without effect: 0.
+    Freeing an unknown storage is 0, which has no effect.
     """
     moves, open_at = list[int](), dict[int, int]()
     for number, event in enumerate(graph.events):
@@ -158,7 +163,7 @@ def _allocation_moves(graph: OpGraph) -> list[int]:
 
 
 def _replay(moves: Sequence[int], allocator: CachingAllocator) -> Iterator[tuple[int, int]]:
-    """Yield the number of each move that takes memory, and the bytes that the allocator has reserved after it."""
+    """Yield each allocating move's number and the reserved bytes after it."""
     blocks = [0] * len(moves)
     for number, move in enumerate(moves):
         if move > 0:
@@ -180,7 +185,7 @@ def _tensor_levels(moves: Sequence[int]) -> Iterator[tuple[int, int]]:
 
 
 def _fullest_moments(graph: OpGraph, moves: Sequence[int]) -> dict[Stage, tuple[int, int]]:
-    """Return the most bytes that tensors hold in each stage, and the number of the move after which they do."""
+    """Return the most tensor bytes in each stage, and the number of the move that reaches them."""
     fullest = dict[Stage, tuple[int, int]]()
     op, stage, most = -1, Stage.FORWARD, 0
     for number, total in _tensor_levels(moves):
@@ -217,9 +222,9 @@ XLA_PERSISTENT_CATEGORIES = (StorageCategory.PARAMETER, StorageCategory.OPTIMIZE
 
 
 def apply_xla_plan(graph: OpGraph, peak: PeakMemory) -> PeakMemory:
-    """Return the peak of a graph as XLA has it: what its compiler planned or what is alive, with nothing beside.
+    """Return the peak as XLA has it: the compiler's plan, or else the live bytes.
 
-    The plan's temporary memory is told by category as what was alive of it was.
+    The plan's temporary memory is divided among categories in the proportions of the live bytes.
     """
     if graph.source not in DIALECTS:
         return peak

@@ -1,8 +1,8 @@
-"""glibc's heap under a step's allocations: what stays resident, and what is fetched afresh from the kernel.
+"""glibc's heap during a step: resident memory, and pages faulted in from the kernel.
 
-The laws are those of ptmalloc as its manual pages and parameters state them (``man 3 mallopt``): best fit among freed
-blocks, which merge with their neighbours; a top that grows and is given back; large blocks mapped on their own only
-when neither serves, and a threshold for them that rises with each one freed.
+The rules are those of ptmalloc's manual page (``man 3 mallopt``). Freed blocks are reused by best fit and merge with
+their neighbours. The top of the heap grows and is trimmed. Large blocks are mapped only when neither serves. The
+mapping threshold rises with each mapped block that is freed.
 """
 
 from array import array
@@ -71,7 +71,7 @@ PINNED = 0.05
 
 @dataclass(slots=True)
 class _Heap:
-    """Addresses and sizes of one arena: freed blocks by address and by size, a top, and mapped blocks beside it."""
+    """One arena: freed blocks by address and size, the top, and mapped blocks."""
 
     threshold: int = MMAP_THRESHOLD
     trim: int = 2 * MMAP_THRESHOLD
@@ -88,7 +88,7 @@ class _Heap:
     chance: Random = field(default_factory=Random)
 
     def take(self, size: int) -> int:
-        """Take a block of ``size`` bytes (``_block_bytes``), write it all, and return its address; mapped: negative."""
+        """Allocate and touch ``size`` bytes (``_block_bytes``); return the address, negative if mapped."""
         if (address := self.free.best(size)) != NOWHERE:
             available = self._remove_free(address)
             if available > size:
@@ -109,7 +109,10 @@ class _Heap:
         return address
 
     def give(self, address: int, size: int) -> None:
-        """Free a block: a mapped one raises the thresholds; others merge, and a large top goes back to the kernel."""
+        """Free a block.
+
+        A mapped block raises the thresholds. Others merge with neighbours, and a large top returns to the kernel.
+        """
         if address < 0:
             self.mapped += address
             if self.threshold < -address <= MMAP_THRESHOLD_MAX:
@@ -132,7 +135,7 @@ class _Heap:
             self.touched = min(self.touched, self.end)
 
     def shape(self) -> tuple[object, ...]:
-        """Return all that decides what happens from here on."""
+        """Return all state that decides the future of the heap."""
         return self.threshold, self.trim, self.top, self.end, self.touched, self.mapped, dict(self.free.sizes)
 
     def _touch(self, address: int, size: int) -> int:
@@ -159,9 +162,9 @@ def _block_bytes(size: int) -> int:
 
 
 def fresh_bytes(graph: OpGraph, processor: Processor = USUAL) -> float:
-    """Return the bytes that one settled step takes fresh from the kernel, each page of them faulted in.
+    """Return the bytes that one settled step faults in from the kernel.
 
-    Its small objects lie where those of the step before lay (``SETTLING``).
+    Its small objects reuse the places of the step before (``SETTLING``).
     """
     return fmean(fresh for _, fresh in _histories(graph, processor, stolen=0.0))
 
@@ -180,9 +183,9 @@ def _histories(graph: OpGraph, processor: Processor, *, stolen: float) -> list[t
 
 @dataclass(frozen=True, slots=True)
 class _Script:
-    """One step's blocks, each a number from 0 to ``len(sizes) - 1``: ``moves`` takes block n (n) or gives it back (~n).
+    """One step's moves over numbered blocks: ``n`` allocates block n, ``~n`` frees it.
 
-    ``left_behind`` are those that a step makes and keeps, such as gradients: they go when the next one begins.
+    ``left_behind`` are blocks that outlive the step, such as gradients. They are freed when the next step begins.
     """
 
     sizes: "array[int]"
@@ -244,11 +247,10 @@ def _script(graph: OpGraph, processor: Processor) -> _Script:
 def _timeline(
     graph: OpGraph, processor: Processor, *, late: Collection[int] = ()
 ) -> tuple[Sequence[int], Sequence[int]]:
-    """Return storages and their bytes in order, negative where given back: the traced events, and oneDNN's copies.
+    """Return storages and bytes in order, negative when freed: traced events and oneDNN's copies.
 
-    An op's own results come at place 1, 2 and so on within it, what it gives back after them; ``late`` storages come
-    with the first update in place of the step's begin. Storages of copies are negative numbers, which no traced storage
-    has.
+    An op's own results come at place 1, 2 and so on within it, frees after them. ``late`` storages appear with the
+    first optimizer update instead of at the start. Copies have negative storage numbers, which no traced storage has.
     """
     update = next((n for n, op in enumerate(graph.ops) if op.stage is Stage.OPTIMIZER), len(graph.ops))
     times, storages, sizes = list[float](), list[int](), list[int]()

@@ -1,7 +1,7 @@
-"""What it saves and costs to keep a part of a step's memory elsewhere: on the host, or on a GPU beside.
+"""Memory saved and time lost by keeping part of a step on the host or a neighbouring GPU.
 
-Optimizer states on the host as ZeRO-Offload keeps them (Ren et al. 2021), activations or weights on the host as FlexGen
-does (Sheng et al. 2023), activations on a neighbour over its link as MPress does (Zhou et al. 2023).
+Optimizer states go to the host as in ZeRO-Offload (Ren et al. 2021), activations or weights as in FlexGen (Sheng et al.
+2023). Activations go to a neighbour over its link as in MPress (Zhou et al. 2023).
 """
 
 import math
@@ -31,7 +31,7 @@ WORDS = {
 
 @dataclass(frozen=True, slots=True)
 class OffloadOption:
-    """What is kept elsewhere, how much memory is then needed, how long a step takes, and what it needs of the host."""
+    """One offload: its description, the memory then needed, the slower step, and the host bytes."""
 
     description: str
     memory_bytes: Interval
@@ -41,7 +41,7 @@ class OffloadOption:
 
 
 def list_offloads(estimate: Estimate, device: Device, workload: Workload) -> list[OffloadOption]:
-    """Return what could be kept elsewhere of a step that was estimated on ``device``, the least slow first."""
+    """Return the possible offloads of a step that was estimated on ``device``, fastest first."""
     sizes = {name: estimate.basis.memory_breakdown_bytes.get(name.value, 0.0) for name in WORDS}
     host = f"on the host ({_rate(_pcie(device))} assumed)"
     options = []

@@ -1,10 +1,10 @@
-"""What a convolution or an LSTM on a CPU takes beside its result: oneDNN copies operands into a layout of its own.
+"""Layout copies that oneDNN allocates for a convolution or an LSTM on a CPU.
 
-The order of taking and giving back was read off the CPU profiler's memory events for 60 convolutions of PyTorch 2.13
-(plain, strided, grouped, one- to three-dimensional, transposed; contiguous and channels-last; float32 and bfloat16).
-Channels are padded to the vector registers' width, and few channels are read as they lie. Some processors with AVX-512
-compute weight gradients of few channels with AVX2's width, which is not foretold. What a layer of an LSTM copies was
-read off the same events for six of them; what it keeps for the backward pass is the tracer's (``worker/rnn.py``).
+The order of allocations was read from the CPU profiler's memory events for 60 convolutions of PyTorch 2.13 (plain,
+strided, grouped, one- to three-dimensional, transposed; contiguous and channels-last; float32 and bfloat16). Channels
+are padded to the vector registers' width. Tensors of few channels keep their layout. Some AVX-512 processors compute
+weight gradients of few channels with AVX2's width, which is not modelled. LSTM copies come from the same events of six
+layers. The tracer accounts for what an LSTM keeps for the backward pass (``worker/rnn.py``).
 """
 
 import math
@@ -37,10 +37,10 @@ Move = tuple[float, int, int]
 
 @dataclass(frozen=True, slots=True)
 class Processor:
-    """What decides how convolutions are carried out.
+    """Processor properties that decide how convolutions run.
 
-    ``channel_block`` channels lie together: a 64-byte register of AVX-512 in float32, half of it with AVX2. A single
-    thread multiplies the 1 × 1 filters of a small batch as they lie.
+    ``channel_block`` channels form one block: a 64-byte register of AVX-512 in float32, half of it with AVX2. A single
+    thread multiplies the 1 × 1 filters of a small batch without copies.
     """
 
     channel_block: int = 16
@@ -56,7 +56,7 @@ class Processor:
 
 @dataclass(frozen=True, slots=True)
 class _Convolution:
-    """Operands of one convolution, forward or backward, and how they lie."""
+    """Operands of one convolution, forward or backward, and their memory layout."""
 
     source: TensorSpec
     weight: TensorSpec
@@ -75,15 +75,15 @@ class _Convolution:
 
     @property
     def depthwise(self) -> bool:
-        """Whether each channel has filters of its own."""
+        """True if each channel has filters of its own."""
         return self.groups > 1 and self.groups == self.source.shape[1]
 
     def bytes_of(self, spec: TensorSpec) -> int:
-        """Return the bytes of a tensor as it lies."""
+        """Return the bytes of a tensor in its own layout."""
         return self.element * math.prod(spec.shape)
 
     def padded(self, spec: TensorSpec) -> int:
-        """Return the bytes of a tensor whose channels lie together in blocks."""
+        """Return the bytes of a tensor in blocked channels."""
         batch, channels, *spatial = spec.shape
         return self.element * batch * math.prod(spatial) * _blocks(channels, self.block)
 
@@ -105,12 +105,12 @@ class _Convolution:
         )
 
     def sums(self, weight: int) -> int:
-        """Return what the gradient of so many bytes of filters is summed up in: float32 beside narrower types."""
+        """Return the bytes of float32 sums for a gradient of ``weight`` bytes in a narrower type."""
         return 0 if self.element == 4 else 4 * weight // self.element
 
 
 def operand_copies(op: Op, processor: Processor) -> list[Move]:
-    """Return what a convolution or an LSTM takes and gives back around its own results, in order; else nothing."""
+    """Return the copies around a convolution's or an LSTM's own results, in order."""
     if op.kind is OpKind.RNN:
         return _recurrent(op)
     return _convolved(op, processor) if op.kind is OpKind.CONV else []
@@ -137,9 +137,9 @@ def _convolved(op: Op, processor: Processor) -> list[Move]:
 
 
 def _recurrent(op: Op) -> list[Move]:
-    """Return the widest layer's weights in oneDNN's order, its gates, and in the backward pass the weights' gradients.
+    """Return the copies of the widest layer: reordered weights, gates and weight gradients.
 
-    A layer is carried out after the results of those before it, of which as many are counted.
+    A layer runs after the results of the layers before it.
     """
     if "lstm" not in op.name or op.dtype not in ELEMENT_BYTES or "layers" not in op.dims:
         return []
@@ -158,7 +158,7 @@ def _recurrent(op: Op) -> list[Move]:
 
 
 def _unfolds(conv: _Convolution, processor: Processor) -> bool:
-    """Tell whether PyTorch convolves by a matrix product of its own (``use_mkldnn`` in ATen's Convolution.cpp)."""
+    """Return whether PyTorch convolves by its own matrix product (``use_mkldnn`` in ATen)."""
     if conv.element != 4:
         return False
     batch, *_ = conv.source.shape
@@ -177,7 +177,7 @@ def _unfolded(conv: _Convolution, results: int) -> list[Move]:
 
 
 def _last_forward(conv: _Convolution) -> list[Move]:
-    """Images that lie channels-last are read so; filters are brought into that order, and then into blocks."""
+    """Return the copies of a channels-last forward pass: filters reordered, then blocked."""
     ordered = conv.bytes_of(conv.weight) if conv.taps > 1 else 0
     blocked = 0 if conv.depthwise else conv.padded_weight()
     return [(0, 1, ordered), (1.1, 2, blocked), (1.2, 2, -blocked), (1.3, 1, -ordered)]

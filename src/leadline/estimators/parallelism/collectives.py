@@ -1,9 +1,13 @@
-"""All-reduces that were measured inside nodes: seconds by size and number of devices.
+"""Time of collectives between the devices of a job: rings, trees and measured all-reduces.
 
-Knots of the curves that ``collectives.fit`` learns from the network profiles published with Vidur (MIT licence,
-data/profiling/network/a100_dgx and h100_dgx): nodes of eight GPUs joined by NVSwitch. Straight lines between their
-logarithms meet the measured means above 1 MiB within 2.3 to 4.6 % (mean absolute); below it single times jump between
-two values, and the knots are their middle.
+The model is α–β: a hop costs its latency, a byte the time of the slowest link (Thakur, Rabenseifner and Gropp 2005). A
+gather passes (n−1)/n of the data in n−1 hops, an all-reduce twice that. Between nodes a tree of few hops is used where
+it is faster, as NCCL does.
+
+The measured all-reduces inside nodes are knots of curves that ``estimators/collectives.py`` fitted to the network
+profiles published with Vidur (MIT licence, data/profiling/network/a100_dgx and h100_dgx): nodes of eight GPUs joined by
+NVSwitch. Straight lines between their logarithms meet the measured means above 1 MiB within 2.3 to 4.6 % (mean
+absolute). Below it single times jump between two values, and the knots are their middle.
 """
 
 import math
@@ -34,7 +38,7 @@ _LINKS_BYTES_PER_S = {"Ampere": 600e9, "Hopper": 900e9}
 
 
 def all_reduce_curve(device: Device, devices: int) -> AllReduceCurve:
-    """Return the measured all-reduces of ``devices`` such devices in one node, empty where there are none."""
+    """Return the measured all-reduces of ``devices`` devices in one node; empty if unmeasured."""
     architecture = device.architecture or ""
     if not (device.form_factor or "").startswith("SXM"):
         return ()
@@ -59,10 +63,10 @@ _NAMED_GIGABITS = {"xdr": 800, "ndr": 400, "hdr100": 100, "hdr": 200, "edr": 100
 
 @dataclass(frozen=True, slots=True)
 class Ring:
-    """A ring of ``devices`` over ``nodes``: bytes a second one way through its slowest link, and latencies in seconds.
+    """A ring of ``devices`` over ``nodes``, with one-way bandwidth of its slowest link and latencies.
 
     ``latency_s`` is that of a hop inside a node, ``network_latency_s`` of one between nodes. ``curve`` holds measured
-    all-reduces of this very group, where there are any.
+    all-reduces of this group, if any.
     """
 
     devices: int
@@ -74,7 +78,7 @@ class Ring:
 
     @property
     def measured(self) -> bool:
-        """Whether collectives of this group were measured."""
+        """True if collectives of this group were measured."""
         return bool(self.curve)
 
     def all_reduce_s(self, size_bytes: float) -> float:
@@ -111,7 +115,7 @@ class Ring:
         return (self.devices - self.nodes) * self.latency_s + self.nodes * self.network_latency_s
 
     def _measured_s(self, size_bytes: float) -> float:
-        """Return the seconds of a measured all-reduce; what is larger than any goes on at the rate of the link."""
+        """Return the seconds of a measured all-reduce, extrapolated at the rate of the link."""
         largest, last_s = self.curve[-1]
         if size_bytes > largest:
             return last_s + 2 * self.transfer_s(size_bytes - largest)
@@ -124,7 +128,7 @@ class Ring:
 
 
 def interpolate_curve(curve: AllReduceCurve, size_bytes: float) -> float:
-    """Return the seconds at a size by straight lines between logarithms; outside the curve those at its end."""
+    """Return the seconds at a size by log-linear interpolation, constant outside the curve."""
     place = bisect_left(curve, (size_bytes, 0.0))
     if place in (0, len(curve)):
         return curve[min(place, len(curve) - 1)][1]
@@ -136,9 +140,9 @@ def interpolate_curve(curve: AllReduceCurve, size_bytes: float) -> float:
 def exchange_s(ring: Ring, graph: OpGraph) -> float:
     """Return the seconds that a step's collectives take on ``ring``.
 
-    They are the ones the trace saw: all-reduces, and what moves half as much (gathers, reduce-scatters, all-to-all).
-    A trace of a single process saw none: its gradients are then taken to be reduced once. Smaller groups keep their
-    size; the largest is the whole job, whatever number of devices was traced.
+    They are the traced ones: all-reduces, and those that move half as much (gathers, reduce-scatters, all-to-all). A
+    trace of one process has none, so its gradients count as reduced once. Smaller groups keep their size. The largest
+    one is the whole job, whatever number of devices was traced.
     """
     if not sees_collectives(graph):
         return ring.all_reduce_s(graph.parameter_bytes)
@@ -176,7 +180,7 @@ def make_ring(
 
 
 def network_bytes_per_s(interconnect: str | None) -> float | None:
-    """Read the bandwidth of a node's network from its catalog text, such as ``4x IB HDR200``; ``None`` if not said."""
+    """Parse the bandwidth of a node's network from a catalog text such as ``4x IB HDR200``."""
     if not interconnect:
         return None
     if match := _GIGABITS.search(interconnect):

@@ -1,14 +1,18 @@
-"""What copies of a model hold beside it to exchange gradients and weights.
+"""A step divided over the GPUs of a job: computing, communication, exposed time and memory.
 
-DDP keeps all gradients once more in its buckets, unless they are views of these (``gradient_as_bucket_view``; PyTorch's
-documentation of DistributedDataParallel). DeepSpeed's ZeRO-1 and ZeRO-2 copy gradients into a contiguous bucket of
-``reduce_bucket_size`` elements, allocated whole for each backward pass (deepspeed/runtime/zero/stage_1_and_2.py,
-defaults ``contiguous_gradients``, 5e8 elements, no ``overlap_comm``); what it gathers of weights goes where they lie.
+The layout is Megatron-LM's: tensor-parallel GPUs are neighbours, then come the data-parallel copies, then the pipeline
+stages. Sources: sharding by Rajbhandari et al. 2020 (ZeRO); two all-reduces of activations per layer and pass by
+Shoeybi et al. 2019; activations left by tensor parallelism by Korthikanti et al. 2022; the pipeline bubble (p − 1)/m of
+p stages and m microbatches by Narayanan et al. 2021.
 
-FSDP wraps each layer: the weights of the one in use are whole, and those of the next, which is gathered meanwhile
-(``limit_all_gathers`` lets no more be on their way); in backward also the gradients of one layer that are made and of
-one that are reduced. What no layer holds, embedding and output layer, stays whole from its first use in forward to the
-end of backward (torch/distributed/fsdp does not reshard the root's parameters after forward), and so do its gradients.
+**Exchange buffers.** DDP keeps all gradients again in its buckets, unless they are views (``gradient_as_bucket_view``;
+PyTorch's documentation of DistributedDataParallel). DeepSpeed's ZeRO-1 and ZeRO-2 copy gradients into a bucket of
+``reduce_bucket_size`` elements, allocated for each backward pass (deepspeed/runtime/zero/stage_1_and_2.py, defaults
+``contiguous_gradients``, 5e8 elements, no ``overlap_comm``). Gathered weights go to their own storage.
+
+FSDP wraps each layer. The weights of the layer in use and of the next one are whole (``limit_all_gathers`` allows no
+more). In backward the gradients of two layers are whole as well. Embedding and output layer stay whole from their first
+use to the end of backward, since torch/distributed/fsdp does not reshard the root's parameters after forward.
 """
 
 from collections import Counter
@@ -30,9 +34,9 @@ CategoryBytes = dict[StorageCategory, int]
 
 
 def exchange_buffers(workload: Workload, graph: OpGraph, stage: Stage) -> CategoryBytes:
-    """Return the bytes that one GPU holds in a stage of a step to exchange with the other copies, by category.
+    """Return the bytes by category that one GPU holds in a stage to exchange with other copies.
 
-    A script's own are in its trace, and XLA plans its own.
+    A script's own buffers are in its trace, and XLA plans its own.
     """
     plan = workload.parallelism
     copies, parts = plan.copies(workload.gpus), plan.tensor * plan.pipeline
@@ -52,7 +56,7 @@ MODELLED = (ModelKind.HF_CONFIG, ModelKind.FUNCTION)
 
 
 def describe_exchange_buffers(workload: Workload) -> str:
-    """Return what is taken of the buffers of an exchange, where a user may have chosen otherwise."""
+    """Return the assumption about exchange buffers, where a user may have chosen otherwise."""
     if workload.gpus < 2 or workload.phase is not Phase.TRAINING or workload.model.kind not in MODELLED:
         return ""
     if workload.parallelism.copies(workload.gpus) < 2:
@@ -68,7 +72,7 @@ def describe_exchange_buffers(workload: Workload) -> str:
 def _unit_buffers(
     graph: OpGraph, stage: Stage, accumulation: int, copies: int, trained: int, tensor: int
 ) -> CategoryBytes:
-    """Return what is whole of weights and gradients that are sharded by layers."""
+    """Return the whole weights and gradients of a model sharded by layers."""
     if stage is Stage.OPTIMIZER:
         return {}
     layers = max(1, count_layers(graph) // max(accumulation, 1))
@@ -117,10 +121,10 @@ BACKWARD = 2 / 3
 
 @dataclass(frozen=True, slots=True)
 class DividedStep:
-    """One step on each GPU: its seconds, the seconds of sending by purpose, what of these shows, and the idle ones.
+    """One step on each GPU: seconds, communication by purpose, its exposed part, and idle time.
 
-    ``measured`` says whether every link that is used was measured; the others are taken at shares of their wire rate,
-    ``slowest_bytes_per_s`` the least of them. ``assumed`` says what was taken of the nodes, where nobody said it.
+    ``measured`` is true if every used link was measured. Otherwise links run at shares of their wire rate, the slowest
+    at ``slowest_bytes_per_s``. ``assumed`` is the assumption about nodes, if any.
     """
 
     step_s: float
@@ -133,7 +137,7 @@ class DividedStep:
 
     @property
     def sentences(self) -> list[str]:
-        """How much of the step is not computing, and what that rests on."""
+        """Sentences about exposed communication and what it rests on."""
         text = f"{self.exposed_s / self.step_s:.0%} of the step is exchange between GPUs not hidden behind computing"
         if self.idle_s:
             text += f", {self.idle_s / self.step_s:.0%} is waiting in the pipeline"
@@ -145,7 +149,7 @@ class DividedStep:
 
 @dataclass(frozen=True, slots=True)
 class _Rings:
-    """Who exchanges with whom: the copies, the tensor-parallel group, and neighbours in the pipeline."""
+    """The groups that exchange: data-parallel copies, tensor-parallel group, pipeline neighbours."""
 
     data: Ring
     tensor: Ring
@@ -165,9 +169,8 @@ def divide_step(
 ) -> DividedStep:
     """Divide a step that takes one GPU ``whole_s`` seconds, ``optimizer_s`` of them in the update.
 
-    In tensor parallelism ``whole_s`` is what the GPUs of a group take together (``tensor_share.py`` tells what each
-    runs). Its ops are as many on each of them, so that it never takes less than ``launches_s`` there, to which the
-    launches of collectives are added where there are any.
+    In tensor parallelism ``whole_s`` is the total of the group's GPUs (``tensor.py`` gives each share). Every GPU
+    launches all ops, so each takes at least ``launches_s`` plus the launches of collectives.
 
     Raises:
         InvalidInput: the GPUs cannot be divided so, or the graph has no attention layers to divide.
@@ -205,7 +208,7 @@ def divide_step(
 
 
 def divide_memory(peak: PeakMemory, workload: Workload, graph: OpGraph) -> PeakMemory:
-    """Return what one GPU holds where the whole model on one GPU holds ``peak``: the fullest of the divided stages."""
+    """Return one GPU's peak from the whole model's ``peak``: the fullest of the divided stages."""
     plan = workload.parallelism
     buffers = {stage: exchange_buffers(workload, graph, stage) for stage in Stage}
     if plan.tensor * plan.pipeline == 1 and plan.sharding is Sharding.NONE and not any(buffers.values()):
@@ -223,7 +226,7 @@ def divide_memory(peak: PeakMemory, workload: Workload, graph: OpGraph) -> PeakM
 def _divide_moment(
     whole: dict[StorageCategory, int], stage: Stage, workload: Workload, graph: OpGraph
 ) -> dict[StorageCategory, int]:
-    """Return what one GPU holds of ``whole``, the fullest moment of a stage of the whole model."""
+    """Return one GPU's part of ``whole``, the fullest moment of a stage of the whole model."""
     plan = workload.parallelism
     copies, parts = plan.copies(workload.gpus), plan.tensor * plan.pipeline
     sharded = {
@@ -244,7 +247,7 @@ def _divide_moment(
 
 
 def cache_share_bytes(cache_bytes: int, workload: Workload, graph: OpGraph) -> int:
-    """Return the bytes of a whole model's KV cache that one GPU holds: heads are shared out, but none is cut."""
+    """Return one GPU's bytes of a model's KV cache; heads are divided, but none is cut."""
     plan = workload.parallelism
     return cache_bytes // (plan.pipeline * min(plan.tensor, graph.cache_heads or plan.tensor))
 
@@ -303,7 +306,7 @@ def _tensor_s(ring: Ring, graph: OpGraph, stages: int, *, again: bool) -> float:
 
 
 def _launched_s(workload: Workload, graph: OpGraph, launches_s: float) -> float:
-    """Return the seconds of launching on each GPU of a group, the all-reduces of tensor parallelism included."""
+    """Return the launch seconds on each GPU of a group, including tensor-parallel all-reduces."""
     if workload.parallelism.tensor < 2 or launches_s <= 0:
         return launches_s
     return launches_s + _reduced(graph, again=workload.checkpointing) * count_layers(graph) * COLLECTIVE_LAUNCH_S

@@ -1,4 +1,4 @@
-"""Learn from polls of finished runs how far live estimates are off, by the share of the job that was over."""
+"""Fit the errors of live estimates on polls of finished runs, by the share of the job done."""
 
 import math
 from collections.abc import Sequence
@@ -30,8 +30,8 @@ USUAL = 0.68
 class ProgressPoll:
     """One poll of a run that has ended since.
 
-    ``memory`` is what was seen of it up to then, as ``live_memory`` takes it. Both ``total_s`` and
-    ``peak_memory_bytes`` are of the whole run; ``before`` is what was estimated of the first.
+    ``memory`` holds the samples up to then, as ``live_memory`` takes them. ``total_s`` and ``peak_memory_bytes`` are of
+    the whole run. ``before`` is the estimate of ``total_s`` made before the start.
     """
 
     run: str
@@ -75,7 +75,7 @@ def calibrate_live(polls: Sequence[ProgressPoll]) -> LiveTable:
 
 
 def _excess(polls: Sequence[ProgressPoll], plain: LiveTable) -> tuple[float, ...]:
-    """Return the spread to add at each share so that USUAL of the errors lie within one."""
+    """Return the spread to add at each share so that 68 % of errors fall within one deviation."""
     squares: list[list[float]] = [[] for _ in SHARES]
     for poll in polls:
         evidence, _ = remaining_by_progress(poll.progress, poll.at_s, plain)
@@ -92,7 +92,7 @@ def _excess(polls: Sequence[ProgressPoll], plain: LiveTable) -> tuple[float, ...
 
 
 def _memory(poll: ProgressPoll, elapsed: LiveEstimate) -> list[LiveError]:
-    """Return the error of the peak by what was seen of it, where it was."""
+    """Return the error of the peak predicted from memory samples, if it was measured."""
     evidence = memory_evidence(poll.memory, poll.progress.startup_s if poll.progress else None, elapsed)
     if evidence is None or poll.peak_memory_bytes <= 0:
         return []

@@ -1,4 +1,10 @@
-"""How far off live estimates were, by the share of the job that was over: what their intervals are made of."""
+"""Time and memory of a running job, from the estimate before its start and its progress.
+
+Both sources describe the remaining time in logarithms, so a prediction is never in the past. The earlier estimate is
+conditioned on the job still running. The progress is extrapolated like a probe's (``loop_extrapolation``). Each source
+counts by its spread. The interval comes from the errors on polls of earlier runs, by the share done
+(``live_calibration``).
+"""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -16,10 +22,10 @@ ENOUGH_ERRORS = 19
 
 @dataclass(frozen=True, slots=True)
 class LiveError:
-    """One error of a live estimate: the ``share`` that was over by its own reckoning, and its ``score``.
+    """One error of a live estimate at the ``share`` that it took as done.
 
-    The score is ln(what was left ÷ what was estimated to be left), in the estimate's own spreads; of memory that of
-    the peak. ``run`` is shared by the polls of one run.
+    The ``score`` is ln(remaining ÷ predicted remaining) in the estimate's own spreads; for memory that of the peak.
+    Polls of one run share ``run``.
     """
 
     share: float
@@ -29,11 +35,10 @@ class LiveError:
 
 @dataclass(frozen=True, slots=True)
 class LiveTable:
-    """Errors of live estimates by the share that was done, each figure for one of ``SHARES``.
+    """Errors of live estimates at each of ``SHARES``.
 
-    ``excess`` is the spread of forecasts from progress beyond what they say themselves, and ``scores`` has the sorted
-    scores of each kind of evidence: ``both`` are those of progress with an estimate from before, ``seen`` those
-    without, ``memory`` those of the peak.
+    ``excess`` is the spread of progress forecasts in addition to their own. ``scores`` has sorted scores by evidence:
+    ``both`` for progress with an earlier estimate, ``seen`` for progress alone, ``memory`` for the peak.
     """
 
     excess: tuple[float, ...]
@@ -41,13 +46,13 @@ class LiveTable:
     runs: int = 0
 
     def excess_at(self, share: float) -> float:
-        """Return how much a forecast is to be doubted beyond what it says itself when this share is done."""
+        """Return the spread to add to a forecast's own when this share is done."""
         return _interpolate(self.excess, share)
 
     def bounds(self, kind: str, share: float, level: float) -> tuple[float, float]:
-        """Return the quantiles of the scores between which a new one lies with probability ``level`` (0 to 1).
+        """Return the quantiles of the scores that hold a new score with probability ``level`` (0 to 1).
 
-        They are conformal: of n scores the ends are those of rank (n + 1) tail, the extreme ones where n is too small.
+        They are conformal: rank (n + 1) tail of n scores, or the extreme ones where n is too small.
         """
         tail = (1 - level) / 2
         bands = [self._band(kind, place) for place in range(len(SHARES))]
@@ -65,7 +70,7 @@ class LiveTable:
 
 
 def collect_errors(errors: Sequence[LiveError]) -> tuple[tuple[float, ...], ...]:
-    """Return the scores at each of ``SHARES``, sorted; of one run there is one at each, that of the nearest poll."""
+    """Return the sorted scores at each of ``SHARES``; each run adds its nearest poll."""
     bands = []
     for place, share in enumerate(SHARES):
         nearest: dict[str, LiveError] = {}
@@ -85,7 +90,7 @@ def nearest_share(share: float) -> int:
 
 
 def _upper_quantile(scores: Sequence[float], tail: float) -> float:
-    """Return what a new score exceeds with probability ``tail`` at most, as far as so few can tell."""
+    """Return the value that a new score exceeds with probability ``tail`` at most."""
     ranked = sorted(scores)
     rank = math.ceil((len(ranked) + 1) * (1 - tail))
     return ranked[min(rank, len(ranked)) - 1] if ranked else math.inf
@@ -125,7 +130,7 @@ MEMORY_NOISE = 0.02
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What one source says of a figure: ``log`` its natural logarithm, ``spread`` a standard deviation of that."""
+    """One source's estimate: the natural logarithm ``log`` and its standard deviation ``spread``."""
 
     log: float
     spread: float
@@ -133,10 +138,10 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True)
 class LiveEstimate:
-    """What a running job takes in all; ``None`` where nothing is known, and ``unknown`` says why.
+    """Total time or memory of a running job; ``None`` if unknown, with the reason in ``unknown``.
 
-    ``done`` is the estimated share of it that is over, 0 to 1, and ``seen_weight`` how much of the point rests on the
-    progress rather than on what was said before, 0 to 1.
+    ``done`` is the estimated share that is over, 0 to 1. ``seen_weight`` is the weight of the progress against the
+    earlier estimate, 0 to 1.
     """
 
     total: Interval | None
@@ -155,11 +160,11 @@ def live_elapsed(
     looked_s: float | None = None,
     level: float = LEVEL,
 ) -> LiveEstimate:
-    """Return the whole time of a job that has run for ``at_s`` seconds; its low end lies beyond them.
+    """Return the whole time of a job that has run for ``at_s`` seconds; its low bound exceeds them.
 
-    ``before`` is what was estimated of the whole job, ``units`` its number of units of work where the script does not
-    show it; ``looked_s`` is its age when its progress was looked at, if that was earlier. Without progress the range is
-    that of ``before`` for a job that still runs.
+    ``before`` is the estimate of the whole job. ``units`` is its number of units of work where the script does not show
+    it. ``looked_s`` is the job's age at the last look at its progress. Without progress the interval is that of
+    ``before`` for a job that still runs.
 
     Raises:
         ValueError: ``at_s`` is below zero.
@@ -191,10 +196,10 @@ def remaining_by_progress(
     units: int | None = None,
     looked_s: float | None = None,
 ) -> tuple[Evidence | None, str]:
-    """Return the seconds that are left by the progress alone, or ``None`` and why that cannot be told.
+    """Return the remaining seconds by the progress alone, or ``None`` and the reason.
 
-    What is left is the work that was not seen done when it was looked at, less what was done since. A job that spent
-    most of its age outside the loop that was seen may not have come to its work yet, and is doubted by that much.
+    The remaining work is that not yet done at the last look, less what was done since. A job that spent most of its age
+    outside the loop may not have reached its work yet, which widens the spread.
     """
     scaled = extrapolate_loops(progress, units=units)
     if scaled.elapsed_s is None or progress is None:
@@ -216,7 +221,7 @@ def remaining_by_progress(
 
 
 def _remaining_after(left_s: float, since_s: float) -> float:
-    """Return what is left of ``left_s`` after ``since_s`` more seconds; the last part of it only fades, unseen."""
+    """Return the rest of ``left_s`` after ``since_s`` more seconds; its last part decays only."""
     tail_s = UNSEEN * left_s
     if since_s <= left_s - tail_s:
         return left_s - since_s
@@ -224,10 +229,10 @@ def _remaining_after(left_s: float, since_s: float) -> float:
 
 
 def remaining_by_estimate(before: Interval, at_s: float, share: float) -> float:
-    """Return the seconds left that a job exceeds with probability 1 - ``share`` if ``before`` held, given that it runs.
+    """Return the ``share`` quantile of remaining seconds by the earlier estimate, given survival.
 
-    The estimate is read as a log-logistic distribution, S(t) = 1 / (1 + (t ÷ point)^b): where a job outlasts it, the
-    time that is left grows with its age, as that of real jobs does.
+    The estimate is read as a log-logistic distribution, S(t) = 1 / (1 + (t ÷ point)^b). Where a job outlasts it, the
+    remaining time grows with its age, as that of real jobs does.
     """
     shape = math.log((1 + before.level) / (1 - before.level)) / _log_half_width(before)
     log_point = math.log(before.point)
@@ -240,16 +245,15 @@ def remaining_by_estimate(before: Interval, at_s: float, share: float) -> float:
 
 
 def evidence_before(before: Interval, at_s: float) -> Evidence:
-    """Return the seconds left by the estimate from before, given that the job still runs."""
+    """Return the remaining seconds by the earlier estimate, given that the job still runs."""
     low, middle, high = (math.log(remaining_by_estimate(before, at_s, share)) for share in (0.16, 0.5, 0.84))
     return Evidence(middle, min(max((high - low) / 2, LEAST_SPREAD), MOST_SPREAD))
 
 
 def combine_evidence(before: Evidence | None, progress: Evidence) -> tuple[Evidence, float]:
-    """Return both together, each by its spread, and the weight of what was seen.
+    """Return both sources combined by their spreads, and the weight of the progress.
 
-    Where the two contradict each other it is the estimate from before that is doubted: its spread grows to what their
-    difference shows (Birge's ratio).
+    Where they disagree, the spread of the earlier estimate grows to their difference (Birge's ratio).
     """
     if before is None:
         return progress, 1.0
@@ -270,11 +274,11 @@ def live_memory(
     *,
     level: float = LEVEL,
 ) -> LiveEstimate:
-    """Return the peak memory (bytes) of a running job, of whose time ``elapsed`` tells; its low end is what was seen.
+    """Return the peak memory (bytes) of a running job; its low bound is the peak so far.
 
-    ``samples`` holds (seconds since the start, bytes), oldest first, and ``began_s`` is when the first unit of work began.
-    What the peak grew by in the later half of the work goes on as long as the job does; a peak that has stopped growing
-    is the last.
+    ``samples`` holds (seconds since the start, bytes), oldest first. ``began_s`` is the start of the first unit of
+    work. The growth in the later half of the work continues until the job ends. A peak that has stopped growing is
+    final.
     """
     peak = max((memory for _, memory in samples), default=0.0)
     shown = memory_evidence(samples, began_s, elapsed)
@@ -294,7 +298,10 @@ def live_memory(
 def memory_evidence(
     samples: Sequence[tuple[float, float]], began_s: float | None, elapsed: LiveEstimate
 ) -> Evidence | None:
-    """Return the peak by what was seen alone; ``None`` before two looks at the work. Arguments of ``live_memory``."""
+    """Return the peak by memory samples alone; ``None`` before two samples of the work.
+
+    The arguments are those of ``live_memory``.
+    """
     working = [] if began_s is None else [sample for sample in samples if sample[0] >= began_s]
     if len(working) < 2 or elapsed.total is None or working[-1][1] <= 0:
         return None
@@ -315,6 +322,6 @@ def _make_interval(evidence: Evidence, low: float, high: float, level: float, *,
 
 
 def _log_half_width(interval: Interval) -> float:
-    """Return the logarithmic half-width of an interval; the upper one where the lower end is zero."""
+    """Return the log half-width of an interval; the upper one where the low bound is zero."""
     ends = [interval.high / interval.point, *([interval.point / interval.low] if interval.low > 0 else [])]
     return max(sum(math.log(ratio) for ratio in ends) / len(ends), LEAST_SPREAD)

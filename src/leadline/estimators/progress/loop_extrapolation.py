@@ -1,4 +1,4 @@
-"""Scale the loops that were seen of a job to the whole job: ``start-up + warm-up + units × unit time + between``."""
+"""Extrapolate watched loops to the whole job: ``start-up + warm-up + units × unit time + between``."""
 
 import math
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ UNSURE = 2.0
 
 @dataclass(frozen=True, slots=True)
 class SteadyTime:
-    """The steady time of one iteration: its mean, the standard error of that, and the long-run variance of one."""
+    """Steady time of one iteration: mean, its standard error, and the long-run variance of one."""
 
     mean_s: float
     warmup_s: float
@@ -36,10 +36,10 @@ class SteadyTime:
 
 
 def extrapolate_loops(progress: Progress | None, *, units: int | None = None) -> ProbeForecast:
-    """Return what the whole job takes; ``units`` is the number of units in all, where the user says it.
+    """Return the time of the whole job; ``units`` is the total number of units if declared.
 
-    The interval holds the spread of the units (Student's t over the means of batches in a row, so that neighbours may
-    depend on each other) and a drift between runs; what it rests on beyond that is said in ``assumptions``.
+    The interval holds the spread of the units (Student's t over means of consecutive batches, so that neighbours may be
+    correlated) and a drift between runs. ``assumptions`` lists all else it rests on.
     """
     if progress is None or not progress.levels:
         return ProbeForecast(unknown={"elapsed_s": _no_progress_message(progress)})
@@ -77,7 +77,7 @@ def extrapolate_loops(progress: Progress | None, *, units: int | None = None) ->
 
 
 def steady_time(level: LoopProgress) -> SteadyTime | None:
-    """Return the steady time of a loop's iterations, its first slow ones apart; ``None`` before one is finished."""
+    """Return the steady time of a loop's iterations without warm-up; ``None`` before the first."""
     if not level.count or not level.sampled_s:
         return None
     middle = level.median_s or 0.0
@@ -104,7 +104,7 @@ def steady_time(level: LoopProgress) -> SteadyTime | None:
 
 
 def _known_levels(levels: tuple[LoopProgress, ...]) -> list[LoopProgress]:
-    """Return the levels down to the first whose length is not known while the one around it was seen whole."""
+    """Return the levels down to the first of unknown length inside a completed one."""
     kept = [levels[0]]
     for level in levels[1:]:
         if level.length is None and kept[-1].count:
@@ -114,7 +114,7 @@ def _known_levels(levels: tuple[LoopProgress, ...]) -> list[LoopProgress]:
 
 
 def _counts(levels: list[LoopProgress], units: int | None, inner: int) -> tuple[float | None, list[float] | None]:
-    """Return how often the last level runs in the whole job, and each level above it; ``None`` where not known.
+    """Return how often the last level runs in the whole job, and each level above; ``None`` if unknown.
 
     ``units`` counts the innermost units, of which one iteration of the last level has ``inner``.
     """
@@ -137,7 +137,7 @@ def _counts(levels: list[LoopProgress], units: int | None, inner: int) -> tuple[
 
 
 def _between_iterations_s(levels: list[LoopProgress]) -> tuple[list[float], tuple[str, ...]]:
-    """Return the time of one iteration of each outer level that is not in the level within it; none seen counts 0."""
+    """Return the time of each outer iteration outside the level within it; 0 if none completed."""
     between_s: list[float] = []
     unseen: list[str] = []
     for level, within in pairwise(levels):
@@ -154,7 +154,7 @@ def _between_iterations_s(levels: list[LoopProgress]) -> tuple[list[float], tupl
 
 
 def _pass_s(levels: list[LoopProgress], steady: SteadyTime, between_s: list[float]) -> float | None:
-    """Return the time of one iteration of the outermost level, where another one lies within it."""
+    """Return the time of one iteration of the outermost level, if it contains another."""
     if len(levels) < 2:
         return None
     time_s = steady.mean_s
@@ -178,7 +178,7 @@ def _elapsed(progress: Progress, steady: SteadyTime, total: float, outside_s: fl
 
 
 def _interval(point: float, spread: float, steady: SteadyTime) -> Interval:
-    """Return the interval of a normal quantity whose variance is ``spread``, by Student's t; never below zero."""
+    """Return the Student's t interval of a normal quantity of variance ``spread``, at least zero."""
     if steady.error_s is None:
         return Interval(point, point / UNSURE, point * UNSURE, LEVEL)
     half = steady.quantile * math.sqrt(spread)
