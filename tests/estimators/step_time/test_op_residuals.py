@@ -5,7 +5,7 @@ import pytest
 
 from leadline.core.graph import Op, OpKind, Stage, TensorSpec
 from leadline.core.hardware import Device, DeviceKind
-from leadline.estimators.step_time.op_fitting import departed, fit_op_utilization
+from leadline.estimators.step_time.op_fitting import add_op_residuals, fit_op_utilization
 from leadline.estimators.step_time.op_residuals import FARTHEST, OpResiduals, OpShares, fit_op_residuals
 from leadline.estimators.step_time.op_table import OpTable
 from leadline.estimators.step_time.op_utilization import ObservedSteps, OpBasis, OpUtilization, op_s, predict_graphs
@@ -48,14 +48,14 @@ def slow_where_groups_are_few():
 
 
 def test_a_step_of_ops_like_slow_ones_is_slow(slow_where_groups_are_few):
-    law = departed(slow_where_groups_are_few, OpUtilization.prior())
+    law = add_op_residuals(slow_where_groups_are_few, OpUtilization.prior())
     basis = OpBasis.from_table(OpTable.from_graphs([[grouped(16, 4)], [grouped(16, 64)]]), DEVICE)
     few, many = op_s(basis, law) / op_s(basis, OpUtilization.prior())
     assert few > 1.5 * many
 
 
 def test_an_op_like_none_that_was_measured_keeps_to_the_law(slow_where_groups_are_few):
-    law = departed(slow_where_groups_are_few, OpUtilization.prior())
+    law = add_op_residuals(slow_where_groups_are_few, OpUtilization.prior())
     basis = OpBasis.from_table(OpTable.from_graphs([[grouped(512, 4, pixels=7)]]), DEVICE)
     assert pytest.approx(op_s(basis, OpUtilization.prior())[0], rel=0.02) == op_s(basis, law)[0]
 
@@ -67,18 +67,18 @@ def test_departures_explain_what_the_fitted_law_leaves(slow_where_groups_are_few
         steps = predict_graphs(slow_where_groups_are_few.basis, weights).step_s
         return np.abs(np.log(slow_where_groups_are_few.step_s / steps)).mean()
 
-    assert error(departed(slow_where_groups_are_few, law)) < 0.5 * error(law)
+    assert error(add_op_residuals(slow_where_groups_are_few, law)) < 0.5 * error(law)
 
 
 def test_further_departures_are_added_to_those_known(slow_where_groups_are_few):
-    once = departed(slow_where_groups_are_few, OpUtilization.prior())
+    once = add_op_residuals(slow_where_groups_are_few, OpUtilization.prior())
     table = slow_where_groups_are_few.basis.table
-    twice = once.departures.merge(once.departures).of(table)
-    assert np.allclose(np.clip(2 * once.departures.of(table), -FARTHEST, FARTHEST), twice, atol=1e-5)
+    twice = once.departures.merge(once.departures).predict(table)
+    assert np.allclose(np.clip(2 * once.departures.predict(table), -FARTHEST, FARTHEST), twice, atol=1e-5)
 
 
 def test_they_are_kept_as_arrays(slow_where_groups_are_few):
-    law = departed(slow_where_groups_are_few, OpUtilization.prior())
+    law = add_op_residuals(slow_where_groups_are_few, OpUtilization.prior())
     again = OpUtilization.load(law.dump())
     assert np.allclose(op_s(slow_where_groups_are_few.basis, law), op_s(slow_where_groups_are_few.basis, again))
 

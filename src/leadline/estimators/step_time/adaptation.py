@@ -1,4 +1,7 @@
-"""A price list times a factor that runs on the device told."""
+"""Adapt an estimator to measured steps of one's own device: by a factor, or by its parameters.
+
+The better adaptation, and its spread, are found on models that were left out of the fit.
+"""
 
 import math
 from collections.abc import Callable, Sequence
@@ -27,7 +30,10 @@ ADAPTED = ", adapted"
 
 @dataclass(frozen=True, slots=True)
 class ScaledKernels:
-    """A ``KernelModel`` whose every time is ``factor`` times that of ``kernels``; as unsure as they if not told."""
+    """A ``KernelModel`` whose times are ``factor`` times those of ``kernels``.
+
+    Without a ``spread`` of its own it has that of ``kernels``.
+    """
 
     kernels: KernelModel
     factor: float
@@ -36,21 +42,21 @@ class ScaledKernels:
 
     @property
     def name(self) -> str:
-        """The method, and that it was adapted."""
+        """Name of the method, marked as adapted."""
         return self.kernels.name + ADAPTED
 
     @property
     def tier(self) -> Tier:
-        """Learned: from runs on the device."""
+        """Learned, because it comes from runs on the device."""
         return Tier.LEARNED
 
     @property
     def host_spread(self) -> float:
-        """None of its own: the runs were launched by this host."""
+        """Zero, because this host launched the runs."""
         return 0.0
 
     def spread_of(self, graph: OpGraph) -> float:
-        """Return what was found on models left out of the runs."""
+        """Return the spread on models left out of the runs."""
         return self.kernels.spread_of(graph) if self.spread is None else self.spread
 
     def ops_s(self, ops: Sequence[Op]) -> list[float]:
@@ -80,7 +86,7 @@ SUREST = 0.01
 
 @dataclass(frozen=True, slots=True)
 class MeasuredSteps:
-    """n measured steps of one group on one device; ``model`` names what steps at other batches share."""
+    """n measured steps of one group on one device; ``model`` groups steps of different batches."""
 
     graphs: Sequence[OpGraph]
     step_s: Array
@@ -93,10 +99,10 @@ class MeasuredSteps:
 
 @dataclass(frozen=True, slots=True)
 class AdaptedEstimator:
-    """What few runs made of an estimator: a ``factor`` on its seconds, or the law of ``laws`` in its place.
+    """An estimator adapted to few runs: a ``factor`` on its seconds, or the models in ``laws``.
 
-    ``error`` and ``error_before`` are the mean |predicted ÷ measured − 1| on models left out, with and without the few
-    runs; ``spread`` is a standard deviation of ln(measured ÷ predicted).
+    ``error`` and ``error_before`` are the mean |predicted ÷ measured − 1| on models left out, with and without the
+    runs. ``spread`` is a standard deviation of ln(measured ÷ predicted).
     """
 
     estimator: str
@@ -109,7 +115,7 @@ class AdaptedEstimator:
 
 
 def adapt_by_factor(estimator: str, predicted_s: Array, runs: MeasuredSteps) -> AdaptedEstimator:
-    """Return ``estimator`` with the factor that the runs ask for; ``predicted_s`` (n,) are its own seconds."""
+    """Return ``estimator`` with a factor fitted to the runs; ``predicted_s`` (n,) are its seconds."""
     logs = np.log(runs.step_s / predicted_s)
     errors = np.empty(len(logs))
     for training, test in _folds(runs):
@@ -120,12 +126,12 @@ def adapt_by_factor(estimator: str, predicted_s: Array, runs: MeasuredSteps) -> 
 def adapt_op_utilization(
     laws: OpUtilizationModels, device: Device, runs: MeasuredSteps, devices: Callable[[str], Device]
 ) -> AdaptedEstimator:
-    """Return the op law adapted to the runs: of those that tell of the device, the one that was least off before.
+    """Return the best op-utilization model for the device, adapted to the runs.
 
-    ``devices`` gives the devices that laws were learned on, by name.
+    ``devices`` returns a device of the training data by name.
 
     Raises:
-        InvalidInput: the law has no such steps, or a graph is unlike all that it learned.
+        InvalidInput: the models have no such steps, or a graph is unlike all training graphs.
     """
     candidates = [laws.select([candidate]) for candidate in laws.settings_for(device, runs.graphs[0])]
     logs = [np.log(runs.step_s / _law_s(candidate, device, runs, devices)) for candidate in candidates]
@@ -143,7 +149,7 @@ def adapt_op_utilization(
 def _adapted(
     laws: OpUtilizationModels, device: Device, runs: MeasuredSteps, devices: Callable[[str], Device]
 ) -> OpUtilizationModels:
-    """Return the law of the device itself, made of the only one in ``laws``."""
+    """Return the only model in ``laws``, adapted to the device itself."""
     (place, law), graph = next(iter(laws.models.items())), runs.graphs[0]
     origin = laws.origin(place)
     learned_on = None if origin == device.name else devices(origin)
@@ -168,7 +174,7 @@ def _law_s(laws: OpUtilizationModels, device: Device, runs: MeasuredSteps, devic
 
 
 def _folds(runs: MeasuredSteps) -> list[tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]]:
-    """Return (learned, left out) positions; models are left out whole, or steps where there are few models."""
+    """Return (training, test) positions; whole models are left out, or steps if there are few models."""
     names, place = np.unique(np.array(runs.model), return_inverse=True)
     groups = place if len(names) >= FOLDS else np.arange(len(runs.step_s))
     fold = np.random.default_rng(0).permutation(int(groups.max()) + 1)[groups] % FOLDS
@@ -176,7 +182,7 @@ def _folds(runs: MeasuredSteps) -> list[tuple[npt.NDArray[np.int64], npt.NDArray
 
 
 def _shift(logs: Array) -> float:
-    """Return the logarithm of the factor: the median, drawn towards none by what is believed of the estimator."""
+    """Return the log factor: the median, shrunk towards zero by trust in the shipped estimator."""
     return float(np.median(logs)) * len(logs) / (len(logs) + DOUBTED)
 
 
@@ -185,9 +191,9 @@ def _error(logs: Array) -> float:
 
 
 def _spread(errors: Array) -> float:
-    """Return the deviation of a normal whose 90 % are those of Student's predictive distribution of the errors.
+    """Return the deviation of a normal with the 90 % quantile of Student's predictive distribution.
 
-    Its quantile is the expansion of Abramowitz and Stegun, 26.7.5.
+    The quantile is the expansion of Abramowitz and Stegun, 26.7.5.
     """
     n = len(errors)
     z, nu = NORMAL_90, max(n - 1, 1)

@@ -1,7 +1,9 @@
-"""Laws of kernel time with a handful of parameters, in figures of the device: tiles in waves, traffic, power, launch.
+"""Analytical models of kernel time: tiles in waves, memory traffic, power limit and launch.
 
-A product is cut into tiles; the compute units work through them in waves, and the library is taken to choose the best
-of several tile sizes and splits of the inner sum. A tile loses in proportion to its circumference over its area.
+A product is cut into tiles. The compute units work through them in waves. The library is assumed to choose the best of
+several tile sizes and splits of the inner sum. A tile loses time in proportion to its circumference over its area.
+
+The fit is a damped Gauss-Newton on robust log errors. It finds a model's parameters and each device's offsets.
 """
 
 from collections.abc import Callable
@@ -43,7 +45,7 @@ CACHED = 8.0
 
 @dataclass(frozen=True, slots=True)
 class AnalyticalModel:
-    """The names of a law's parameters with where a fit begins, and how far from there it is likely to end.
+    """Parameter names of a model, with the start of a fit and prior deviations from it.
 
     ``wait`` is the share of the host's time for a call that is over when its kernel starts.
     """
@@ -56,23 +58,24 @@ class AnalyticalModel:
 
 
 def combine_with_launch_s(kernel_s: Array, launch_s: Array, wait: float | Array) -> Array:
-    """Return the seconds between two marks around a call, whose kernel starts after the share ``wait`` of the launch.
+    """Return the seconds between two events around a call, from its kernel and launch times.
 
-    The second mark waits for the host, which is done with the call after ``launch_s``, and for the kernel.
+    The kernel starts after the share ``wait`` of the launch. The second event waits for the kernel, and for the host,
+    which needs ``launch_s`` for the call.
     """
     elapsed_s: Array = ((kernel_s + wait * launch_s) ** OVERLAP + launch_s**OVERLAP) ** (1 / OVERLAP)
     return elapsed_s
 
 
 def subtract_launch_s(seconds: Array, launch_s: Array, wait: float) -> Array:
-    """Return the kernel's seconds of those that ``combine_with_launch_s`` gives; at least a tenth of them."""
+    """Return the kernel's seconds, the inverse of ``combine_with_launch_s``; at least a tenth."""
     unlaunched = np.maximum(1 - np.minimum(launch_s / seconds, 1.0) ** OVERLAP, 0.0) ** (1 / OVERLAP)
     kernel_s: Array = np.maximum(seconds * unlaunched - wait * launch_s, 0.1 * seconds)
     return kernel_s
 
 
 def lower_bound_s(placed: PlacedKernels) -> Array:
-    """Return the seconds below which no kernel ends: its least arithmetic at the peak, its traffic at the cache's."""
+    """Return the least possible seconds: arithmetic at the peak, or traffic at the cache's rate."""
     kernels = placed.kernels
     computing = np.isin(kernels.law, COMPUTING)
     least = np.where(kernels.fast_m > 0, kernels.flops / WINOGRAD, kernels.flops)
@@ -104,9 +107,10 @@ def _computing(placed: PlacedKernels, at: Array, effects: Array) -> tuple[Array,
 
 @dataclass(frozen=True, slots=True)
 class _Tiles:
-    """How tiles lose: a step of the inner sum keeps a compute unit busy for 1000 exp(``hide``) operations at least.
+    """Losses of tiles.
 
-    However small the tiles are, there are instructions and operands beside the arithmetic, and parts that stay empty.
+    An inner-sum step keeps a compute unit busy for at least 1000 exp(``hide``) operations. However small the tiles,
+    they need other instructions and operands, and parts stay empty.
     """
 
     lost: float
@@ -123,7 +127,7 @@ class _Tiles:
 
 
 def _best(how: _Tiles, placed: PlacedKernels, b: Array, m: Array, k: Array) -> Array:
-    """Return the seconds of the product under the best tile and split, in parts that fit the processor's cache."""
+    """Return the seconds with the best tile and split, in chunks that fit the processor's cache."""
     best_s = np.empty(len(b))
     n, width = placed.kernels.n, placed.kernels.width
     for begin in range(0, len(b), _CHUNK):
@@ -178,9 +182,9 @@ def _streaming(placed: PlacedKernels, at: Array, effects: Array) -> tuple[Array,
 
 
 def _normalising(placed: PlacedKernels, at: Array, effects: Array) -> tuple[Array, Array]:
-    """Return kernel and launch seconds where a block of threads takes a row, and waits for itself in its reductions.
+    """Return kernel and launch seconds of row-wise kernels that wait in their reductions.
 
-    It reads the row twice: from memory again if the last cache has lost it among the rows of all other blocks.
+    A block reads its row twice: from memory again if the last-level cache has lost it among the rows of other blocks.
     """
     reach, cached, cost, again, row, ramp, launch = at
     kernels = placed.kernels
@@ -197,7 +201,7 @@ def _normalising(placed: PlacedKernels, at: Array, effects: Array) -> tuple[Arra
 
 
 def _streamed(placed: PlacedKernels, cached: float) -> Array:
-    """Return the bytes that kernels move, those that the last cache holds divided by how much faster it is."""
+    """Return the bytes that kernels move, cached ones divided by the cache's speed-up."""
     moved = placed.kernels.moved
     inside = 1 / (1 + (moved / placed.l2_bytes) ** 2)
     streamed: Array = moved / (1 + inside * np.expm1(np.logaddexp(0.0, cached)))
@@ -250,7 +254,7 @@ MOST_STEPS = 30
 
 @dataclass(frozen=True, slots=True)
 class FittedAnalyticalModel:
-    """Parameters (p,), and effects (g, 3) of the groups that the kernels were measured in."""
+    """Parameters (p,), and effects (g, 3) of the measured groups."""
 
     at: Array
     effects: Array
@@ -258,10 +262,9 @@ class FittedAnalyticalModel:
 
 @dataclass(frozen=True, slots=True)
 class KernelMeasurements:
-    """n measured kernels: seconds, whether the launch is part of them (0 or 1), the groups (n, 3) of their effects.
+    """n measured kernels: seconds, whether they include the launch (0 or 1), and effect groups (n, 3).
 
-    ``corrected`` is what trees add to the logarithm of the law's kernel, and ``weight`` the kernels that a row counts
-    for.
+    ``corrected`` is the trees' correction of the log kernel time, and ``weight`` the kernels that a row stands for.
     """
 
     placed: PlacedKernels
@@ -275,9 +278,10 @@ class KernelMeasurements:
 def fit_analytical_model(
     law: AnalyticalModel, measured: KernelMeasurements, *, fixed: Array | None = None, apart: Array = APART
 ) -> FittedAnalyticalModel:
-    """Return the likeliest parameters and effects under normal priors; with ``fixed`` parameters, the effects alone.
+    """Return the likeliest parameters and effects; with ``fixed`` parameters, the effects only.
 
-    The misfit of each group is divided by its number of kernels, so that no device outweighs the others by its rows.
+    Priors are normal. Each group's misfit is divided by its number of kernels, so that no device outweighs the others
+    by its rows.
     """
     start = np.array(law.start) if fixed is None else fixed
     many = int(measured.groups.max()) + 1

@@ -1,4 +1,7 @@
-"""A device as the few figures that the laws of kernels need."""
+"""Device specifications for kernel models, and the dimensionless features that trees read.
+
+Features are ratios, so that trees learn kernels and not devices.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -26,10 +29,10 @@ MIB = 2.0**20
 
 
 def require_gpu(device: Device, subject: str) -> None:
-    """Refuse a device that is no GPU; ``subject`` says what was learned.
+    """Reject a device that is no GPU; ``subject`` names what was learned on GPUs.
 
     Raises:
-        InvalidInput: it is a CPU or something else.
+        InvalidInput: the device is a CPU or another accelerator.
     """
     if device.kind is not DeviceKind.GPU:
         raise InvalidInput(
@@ -40,10 +43,10 @@ def require_gpu(device: Device, subject: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class DeviceFeatures:
-    """Figures of d devices: ``peak`` of shape (d, dtypes), NaN where a dtype is unknown; the others of shape (d,).
+    """Specifications of d devices: ``peak`` (d, dtypes), NaN where unknown; the others (d,).
 
-    ``allowed`` is the float32 rate that the power limit lets through outside matrix units (FLOP/s), infinite where it
-    is not known. ``modern`` is 1 for NVIDIA's devices since Volta, which issue integers beside floats.
+    ``allowed`` is the float32 rate within the power limit outside matrix units (FLOP/s), infinite if unknown.
+    ``modern`` is 1 for NVIDIA's devices since Volta, which issue integers and floats together.
     """
 
     names: tuple[str, ...]
@@ -191,7 +194,7 @@ TYPICAL_S = 3e-5
 
 
 def computing_features(placed: PlacedKernels, kernel_s: Array) -> Array:
-    """Return the features (n, f) of products and convolutions, given what the law says of their time."""
+    """Return the features (n, f) of products and convolutions, given their analytical time."""
     kernels = placed.kernels
     b, m, n, k, width = kernels.b, kernels.m, kernels.n, kernels.k, kernels.width
     flops, moved, peak = kernels.flops, kernels.moved, placed.peak
@@ -214,7 +217,7 @@ def computing_features(placed: PlacedKernels, kernel_s: Array) -> Array:
 
 
 def convolving_features(placed: PlacedKernels, kernel_s: Array) -> Array:
-    """Return the features (n, f) of convolutions: a library chooses its code by the image, the batch and the channels.
+    """Return the features (n, f) of convolutions, with image, batch and channels.
 
     Transforms work on tiles of 2 and 4 pixels in each direction (Lavin and Gray 2016).
     """

@@ -1,4 +1,4 @@
-"""Fit the learned model of kernels: a law for each group of kernels, then trees on what the law leaves over."""
+"""Fit the kernel model: an analytical model for each group, then trees on its residuals."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -41,7 +41,7 @@ HIDDEN = 0.9
 
 @dataclass(frozen=True, slots=True)
 class KernelSample:
-    """One measured kernel. Without ``launched`` the seconds are the kernel's own, as a profiler of the device says."""
+    """One measured kernel; without ``launched`` the seconds are the kernel's own (profiler)."""
 
     op: Op
     device: Device
@@ -83,7 +83,7 @@ def tabulate_kernels(timings: Sequence[KernelSample], names: Sequence[str] = ())
     """Return measured kernels by columns; operators of ``names`` have a launch of their own.
 
     Raises:
-        InvalidInput: a time is no finite number above zero, or a device lacks the figures that the laws need.
+        InvalidInput: a time is not finite and positive, or a device lacks specifications.
     """
     for sample in timings:
         if not (np.isfinite(sample.seconds) and sample.seconds > 0):
@@ -104,10 +104,10 @@ def tabulate_kernels(timings: Sequence[KernelSample], names: Sequence[str] = ())
 
 
 def fit_kernels(timings: Sequence[KernelSample], names: Sequence[str] = (), *, seed: int = 0) -> FittedKernels:
-    """Return the model learned from measured kernels of any devices.
+    """Return the model fitted to measured kernels of any devices.
 
     Raises:
-        InvalidInput: fewer than ``LEAST_KERNELS`` kernels were measured, or one cannot be learnt from.
+        InvalidInput: fewer than ``LEAST_KERNELS`` kernels were measured, or one is unusable.
     """
     return fit_kernel_samples(tabulate_kernels(timings, names), seed=seed)
 
@@ -115,9 +115,9 @@ def fit_kernels(timings: Sequence[KernelSample], names: Sequence[str] = (), *, s
 def fit_kernel_samples(
     timings: KernelSamples, *, seed: int = 0, law_rows: int = LAW_ROWS, tree_rows: int = TREE_ROWS
 ) -> FittedKernels:
-    """Return the model learned from a table of measured kernels; the same as ``fit_kernels``.
+    """Return the model fitted to a table of measured kernels; the same as ``fit_kernels``.
 
-    A law is fitted on ``law_rows`` kernels of each device and group, its trees on ``tree_rows``.
+    The analytical model uses ``law_rows`` kernels of each device and group, its trees ``tree_rows``.
     """
     if len(timings) < LEAST_KERNELS:
         raise InvalidInput(f"{len(timings)} measured kernels are too few to learn from: give at least {LEAST_KERNELS}")
@@ -139,7 +139,7 @@ def fit_kernel_samples(
 def _learned(
     number: int, timings: KernelSamples, seed: int, most: tuple[int, int]
 ) -> tuple[GroupModel, dict[str, Array], dict[tuple[str, int], float]]:
-    """Return the law of a group, and what each device is apart in."""
+    """Return the model of a group, and the offsets and launches of each device."""
     few = timings.at(_some(timings.device, most[0], seed))
     measured = make_measurements(few)
     fitted = fit_analytical_model(analytical_model(number), measured)
@@ -160,7 +160,7 @@ def _learned(
 
 
 def effect_groups(timings: KernelSamples) -> tuple[Whole, tuple[tuple[int, int], ...]]:
-    """Return the groups (n, 3) of launch, arithmetic and traffic, and the device and name (-1: any) of each group."""
+    """Return launch, arithmetic and traffic groups (n, 3), and each group's (device, name or -1)."""
     keys: dict[tuple[int, int], int] = {}
     by_name = [keys.setdefault(key, len(keys)) for key in _pairs(timings.device, timings.kernels.name)]
     by_device = [keys.setdefault(key, len(keys)) for key in _pairs(timings.device, np.full(len(timings), -1))]
@@ -168,7 +168,7 @@ def effect_groups(timings: KernelSamples) -> tuple[Whole, tuple[tuple[int, int],
 
 
 def make_measurements(timings: KernelSamples, corrected: Array | None = None) -> KernelMeasurements:
-    """Return a table as the fit of a law takes it; each device counts for at most ``COUNTS_FOR`` kernels."""
+    """Return a table as the analytical fit takes it; a device counts for ``COUNTS_FOR`` kernels at most."""
     rows = np.bincount(timings.device, minlength=len(timings.boards.names))
     weight = np.minimum(1.0, COUNTS_FOR / np.maximum(rows, 1))[timings.device]
     zeros = np.zeros(len(timings))
@@ -179,7 +179,7 @@ def make_measurements(timings: KernelSamples, corrected: Array | None = None) ->
 
 
 def _trees(number: int, timings: KernelSamples, at: Array, effects: Array, seed: int) -> Trees | None:
-    """Return trees on ln(measured ÷ law) of the kernels that are seen beside their launch."""
+    """Return trees on ln(measured ÷ analytical) of the kernels that exceed their launch."""
     placed = timings.placed()
     kernel_s, launch_s = analytical_model(number).parts(placed, at, effects)
     launch_s = launch_s * timings.launched

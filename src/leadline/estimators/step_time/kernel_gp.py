@@ -1,8 +1,8 @@
-"""What kernels measured on a device say of others like them: a Gaussian-process regression on what is left.
+"""Gaussian-process regression of a device's residuals on its own measured kernels.
 
-Two kernels are alike as far as their sizes are close, each size with a length of its own, and as far as the trees that
-other devices taught end in the same leaves for both (Davies and Ghahramani 2014). What the second says is a value for
-each leaf, so that asking is a walk. How far the trees' own answer holds here is one more unknown, about a half.
+Two kernels are similar if their sizes are close, each on a scale of its own, and if they end in the same leaves of the
+trees of other devices (Davies and Ghahramani 2014). The second part is one value per leaf, so prediction is a tree
+walk. The trust in the trees' own correction is one more unknown, about a half.
 """
 
 from dataclasses import dataclass, field
@@ -31,11 +31,10 @@ HALF_TILE = 64.0
 
 @dataclass(frozen=True, slots=True)
 class KernelGP:
-    """A surface of mean zero: points (s, f), the scales (f,) of their sizes, and the weights (s,) of their covariances.
+    """A zero-mean surface: points (s, f), scales (f,) of their sizes, and weights (s,).
 
-    ``values`` has one value for each node of the trees, to be added up over the leaves of a kernel; it is empty where
-    there are no trees. ``trusted`` is how far what the trees answer holds, and ``error`` the root mean square of what
-    is wrong where each point is left out.
+    ``values`` has one entry per tree node, to be added over a kernel's leaves; empty without trees. ``trusted`` is the
+    weight of the trees' predictions. ``error`` is the root mean square leave-one-out error.
     """
 
     points: Array
@@ -46,7 +45,7 @@ class KernelGP:
     values: Array = field(default_factory=lambda: np.zeros(0))
 
     def at(self, points: Array, predicted: Array | None = None, leaves: Whole | None = None) -> Array:
-        """Return the value expected at points (n, f), of which trees told (n,) by leaves (n, trees)."""
+        """Return the expected value at points (n, f), with tree predictions (n,) and leaves (n, trees)."""
         expected: Array = _covariance(points * self.scales, self.points * self.scales) @ self.weights
         if predicted is not None:
             expected += self.trusted * predicted
@@ -73,7 +72,7 @@ class KernelGP:
 
 @dataclass(frozen=True, slots=True)
 class TreePredictions:
-    """What trees say of s kernels: their answers ``predicted`` (s,), the leaves (s, trees) and the number of all nodes."""
+    """Trees on s kernels: values ``predicted`` (s,), leaves (s, trees) and the number of nodes."""
 
     predicted: Array
     leaves: Whole
@@ -81,9 +80,9 @@ class TreePredictions:
 
 
 def fit_kernel_gp(points: Array, values: Array, grown: TreePredictions | None = None) -> KernelGP:
-    """Return the surface through ``values`` whose robust leave-one-out errors are least, one scale after the other.
+    """Return the surface of least robust leave-one-out error, by coordinate search of its scales.
 
-    The errors left out have a closed form (Rasmussen and Williams 2006, section 5.4.2).
+    These errors have a closed form (Rasmussen and Williams 2006, section 5.4.2).
     """
     search = _Search(points, values, grown)
     at = np.full(points.shape[1] + 2, START)
@@ -134,7 +133,7 @@ class _Search:
 
 
 def kernel_coordinates(group: int, kernels: KernelTable) -> Array:
-    """Return where kernels lie among their group's: logarithms of their sizes, (n, f)."""
+    """Return log sizes (n, f), the coordinates of kernels in their group."""
     if group == CONVOLUTION:
         images = np.maximum(kernels.m / kernels.side**2, 1.0)
         return np.column_stack([np.log(each) for each in (kernels.b, images, kernels.side, kernels.n, kernels.k)])
@@ -146,7 +145,7 @@ def kernel_coordinates(group: int, kernels: KernelTable) -> Array:
 
 
 def gp_coordinates(group: int, kernels: KernelTable) -> Array:
-    """Return ``kernel_coordinates`` with what else a library chooses its code by: half-filled tiles, alignment."""
+    """Return ``kernel_coordinates`` with half-filled tiles and alignment, which also select kernels."""
     where = kernel_coordinates(group, kernels)
     if group not in COMPUTING and group != len(KERNEL_KINDS):
         return where
@@ -161,14 +160,14 @@ def _in_common(leaves: Whole) -> Array:
 
 
 def _by_leaf(leaves: Whole, weights: Array, nodes: int) -> Array:
-    """Return for each node the part of the surface that a kernel which ends there gets from it."""
+    """Return each node's contribution to the kernels that end in it."""
     trees = leaves.shape[1]
     by_node = np.bincount(leaves.ravel(), np.repeat(weights / trees, trees), minlength=nodes)
     return by_node.astype(np.float32).astype(np.float64)  # as it is kept
 
 
 def _covariance(rows: Array, columns: Array) -> Array:
-    """Return the exponential covariance: kernels next to each other may still be run by different code."""
+    """Return the exponential covariance: even close kernels may run different code."""
     squares = (rows**2).sum(1)[:, None] + (columns**2).sum(1)[None, :] - 2 * rows @ columns.T
     covariance: Array = np.exp(-np.sqrt(np.maximum(squares, 0.0)))
     return covariance

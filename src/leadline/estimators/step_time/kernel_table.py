@@ -1,4 +1,4 @@
-"""Ops as columns: the sizes that decide the speed of each kernel, so that a whole graph is priced by numpy at once."""
+"""Kernels as columns of the sizes that decide their speed, for batched prediction."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -26,13 +26,13 @@ _BY_KIND = {OpKind.NORM: NORM, OpKind.SOFTMAX: SOFTMAX}
 class KernelTable:
     """n kernels by columns, each of shape (n,).
 
-    ``law`` is a position in ``KERNEL_KINDS`` and ``dtype`` one in ``DTYPES``. ``b, m, n, k`` are the sizes of the product that
-    a computing kernel amounts to, and ``work`` how many such products it computes. ``fast_m`` and ``fast_k`` are rows
-    and inner sum of the 16 products of Winograd's F(2×2, 3×3) (Lavin and Gray 2016), and ``transform`` the bytes that
-    its transforms move; zero where it does not apply. ``side`` is the square root of the pixels of an image that a
-    convolution writes; one elsewhere. ``rows`` and ``columns`` are those of the largest operand,
-    ``width`` the bytes of an element, ``moved`` the traffic if nothing is cached, ``count`` how often the kernel runs
-    and ``launched`` how many kernels a call starts. ``name`` is a position in the table's ``names``.
+    ``law`` is a position in ``KERNEL_KINDS`` and ``dtype`` one in ``DTYPES``. ``b, m, n, k`` are the sizes of the
+    equivalent matrix product, and ``work`` the number of such products. ``fast_m`` and ``fast_k`` are rows and inner
+    sum of the 16 products of Winograd's F(2×2, 3×3) (Lavin and Gray 2016), and ``transform`` the bytes of its
+    transforms; zero where it does not apply. ``side`` is the square root of a convolution's output pixels, else one.
+    ``rows`` and ``columns`` are those of the largest operand. ``width`` is the bytes of an element, ``moved`` the
+    traffic without caches, ``count`` the number of calls and ``launched`` the kernels of a call. ``name`` is a position
+    in the table's ``names``.
     """
 
     law: Whole
@@ -59,7 +59,7 @@ class KernelTable:
         return len(self.law)
 
     def at(self, chosen: npt.NDArray[np.generic] | slice) -> "KernelTable":
-        """Return the kernels that a mask or positions name."""
+        """Return the rows of a mask or of positions."""
         return KernelTable(*(getattr(self, field.name)[chosen] for field in fields(self)))
 
     def interpolate(self, second: "KernelTable", share: float) -> "KernelTable":
@@ -87,9 +87,9 @@ def join_kernel_tables(tables: Sequence[KernelTable]) -> KernelTable:
 
 
 def tabulate_ops(ops: Iterable[Op], names: Mapping[str, int] | None = None) -> KernelTable:
-    """Return the ops as columns; alike ops keep a row each.
+    """Return the ops as columns, one row per op.
 
-    ``names`` gives the positions of names that are told apart; others are -1.
+    ``names`` gives the positions of distinguished operator names; others are -1.
 
     Raises:
         InvalidInput: the arithmetic of an op runs in a dtype that no device has.
@@ -148,7 +148,7 @@ def _extent(op: Op, moved: float, width: int) -> tuple[float, float]:
 
 
 def _computed(op: Op) -> tuple[int, tuple[float, ...]]:
-    """Return the law of an op, and ``b, m, n, k, work, fast_m, fast_k, transform, side`` of its product."""
+    """Return an op's kind, and ``b, m, n, k, work, fast_m, fast_k, transform, side`` of its product."""
     dims, kind = op.dims, op.kind
     if not op.flops or kind not in (OpKind.GEMM, OpKind.CONV, OpKind.ATTENTION, OpKind.RNN):
         return _streams(op), (1.0, 1.0, 1.0, 1.0, 1.0, 0.0, 0.0, 0.0, 1.0)
@@ -169,9 +169,9 @@ def _computed(op: Op) -> tuple[int, tuple[float, ...]]:
 
 
 def _streams(op: Op) -> int:
-    """Return the law of an op that streams its operands.
+    """Return the kind of a streaming op.
 
-    Batch norms are no norms in this: channels are few and long, so that no block waits for its row.
+    Batch norms do not count as norms: their channels are few and long, so no block waits for its row.
     """
     return STREAM if "batch_norm" in op.name else _BY_KIND.get(op.kind, STREAM)
 

@@ -1,4 +1,4 @@
-"""The learned model of kernels as a ``KernelModel``, for one device or for many configurations at once."""
+"""The fitted kernel model as a ``KernelModel``, and for many configurations at once."""
 
 from collections.abc import Callable, Sequence
 
@@ -28,7 +28,7 @@ KernelTableFactory = Callable[[Sequence[Op]], KernelTable]
 
 
 def kernel_table_factory(fitted: FittedKernels) -> KernelTableFactory:
-    """Return what makes the columns that ``fitted`` prices."""
+    """Return a factory of the tables that ``fitted`` predicts from."""
     names = {name: i for i, name in enumerate(fitted.names)}
 
     def columns(ops: Sequence[Op]) -> KernelTable:
@@ -38,10 +38,10 @@ def kernel_table_factory(fitted: FittedKernels) -> KernelTableFactory:
 
 
 class LearnedKernels:
-    """A ``KernelModel`` that learned from the kernels of other devices, and from this one's where they were measured.
+    """A ``KernelModel`` fitted to kernels of other devices, and of this one where measured.
 
     Raises:
-        InvalidInput: the device is no GPU, or the catalog lacks its memory bandwidth or the peak of an op's dtype.
+        InvalidInput: the device is no GPU, or lacks its memory bandwidth or an op's dtype peak.
     """
 
     name = "learned kernels"
@@ -63,7 +63,7 @@ class LearnedKernels:
         self.call_s = figures.get("launch_s", LAUNCH_S[device.kind])
 
     def spread_of(self, graph: OpGraph) -> float:  # noqa: ARG002 - part of the protocol
-        """Return what was found of steps on devices left out."""
+        """Return the spread on left-out devices."""
         return self._spread
 
     def op_s(self, op: Op) -> float:
@@ -71,7 +71,7 @@ class LearnedKernels:
         return self.ops_s([op])[0]
 
     def ops_s(self, ops: Sequence[Op]) -> list[float]:
-        """Return the seconds of one call of each op; alike ones are priced once."""
+        """Return the seconds of one call of each op; identical ops are predicted once."""
         kernels = self._tables(ops)
         alike, where = _distinct(kernels)
         op_times_s: list[float] = self._priced(kernels.at(alike))[where].tolist()
@@ -93,10 +93,10 @@ class LearnedKernels:
 
 
 def predict_steps_s(fitted: FittedKernels, configurations: Sequence[KernelTable], devices: Sequence[Device]) -> Array:
-    """Return the seconds of a step of each configuration on the GPU beside it, shape (c,), all priced in one go.
+    """Return the step seconds (c,) of each configuration on its GPU, in one batch.
 
     Raises:
-        InvalidInput: a device is no GPU, or lacks the figures that the laws need.
+        InvalidInput: a device is no GPU, or lacks specifications.
     """
     models = {device.name: LearnedKernels(fitted, device) for device in devices}
     place = {name: i for i, name in enumerate(models)}
@@ -131,7 +131,7 @@ def _launches(kernels: KernelTable, launch_s: float) -> float:
 def _distinct(
     kernels: KernelTable, where: npt.NDArray[np.int64] | None = None
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Return positions of kernels that differ in what decides their time, and for each kernel which of them it is."""
+    """Return positions of distinct kernels, and for each kernel the index of its distinct one."""
     columns = (
         kernels.law, kernels.dtype, kernels.name, kernels.b, kernels.m, kernels.n, kernels.k, kernels.work,
         kernels.fast_m, kernels.rows, kernels.columns, kernels.width, kernels.moved,

@@ -1,8 +1,8 @@
-"""Price steps by a graph neural network over op graphs: what it reads of ops, edges and devices, and who runs it.
+"""Step times by a graph neural network over op graphs: its inputs and its output.
 
-The network is an ONNX file, and whoever prices hands over a function that runs it: nothing here knows files or torch.
-An op takes ``count × roofline × (FLOOR + exp(f))``, as under the law of ops, with f from rounds of messages between
-producers and consumers; a step is the sum of its ops, or of its launches where the host cannot keep up.
+The network is an ONNX file that the caller's session runs, so this module needs no files or torch. An op takes ``count
+× roofline × (LEAST_MULTIPLE + exp(f))`` as in ``op_utilization``. Messages between producers and consumers give f. A
+step is the sum of its ops, or of its launches where the host is slower.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -40,7 +40,7 @@ NetworkSession = Callable[[Mapping[str, npt.NDArray[np.generic]]], npt.NDArray[n
 
 @dataclass(frozen=True, slots=True)
 class NetworkSetting:
-    """What changes the kernels that run: ``phase`` of ``PHASES``, ``layout`` of ``LAYOUTS``, and PyTorch's release."""
+    """Settings that select kernels: ``phase`` of ``PHASES``, ``layout`` of ``LAYOUTS``, PyTorch's release."""
 
     phase: str
     layout: str
@@ -54,7 +54,7 @@ class NetworkSetting:
 
 @dataclass(frozen=True, slots=True)
 class GraphEdges:
-    """Which ops read which: ``source`` and ``target`` (e,) are positions in an ``OpTable``."""
+    """Edges from producers to consumers: ``source`` and ``target`` (e,) are positions in an ``OpTable``."""
 
     source: Whole
     target: Whole
@@ -122,7 +122,7 @@ class GraphNetwork:
 
 
 def connect_graphs(graphs: Iterable[Sequence[Op]]) -> tuple[OpTable, GraphEdges]:
-    """Return the ops that move data, equal ones of a graph as one with their counts, and their edges past views."""
+    """Return the ops that move data, duplicates merged with counts, and their edges past views."""
     ops: list[Op] = []
     counted: list[dict[int, float]] = []
     pairs: set[tuple[int, int]] = set()
@@ -149,7 +149,7 @@ def connect_graphs(graphs: Iterable[Sequence[Op]]) -> tuple[OpTable, GraphEdges]
 
 
 def node_columns(basis: OpBasis, device: Device) -> Float32Array:
-    """Return what the network reads of each op on ``device``, of shape (n, COLUMNS), not yet scaled."""
+    """Return the network's inputs for each op on ``device``, shape (n, NODE_WIDTH), not yet scaled."""
     table = basis.table
     busy_s, traffic_s = roofline_terms_s(table, device)
     logs = [
@@ -195,7 +195,7 @@ def setting_columns(device: Device, setting: NetworkSetting) -> list[float]:
 
 
 def _identity(op: Op) -> tuple[object, ...]:
-    """Return what two ops share that the network cannot tell apart."""
+    """Return the key of ops that the network cannot distinguish."""
     sizes = tuple(sorted(op.dims.items()))
     return (op.name, op.kind, op.stage, op.dtype, op.flops, op.bytes_read, op.bytes_written, op.kernels, sizes,
             op.inputs, op.outputs)  # fmt: skip

@@ -1,8 +1,11 @@
-"""Find a law of ops from measured steps: damped Gauss-Newton on robust errors of the logarithm of the step.
+"""Fit op utilization to measured steps of whole graphs: one setting, another device, or few runs.
 
-A ridge draws weights towards those believed before. A small error counts by its square; one beyond ``ODD`` by its
-size, so that odd models do not decide; one beyond ``FAR`` by its logarithm: such a model runs a kernel that no size
-tells, and a class that it alone calls would take the blame.
+A setting is what changes kernels without showing in a specification: framework release, memory layout, training or
+inference. Similar settings share weights and deviate as far as their own steps require.
+
+The fit is a damped Gauss-Newton on robust log errors of the step, with a ridge towards prior weights. Errors count by
+their square below ``ODD``, by their size below ``FAR``, and by their logarithm above it. A model with such an error
+runs a kernel that no size predicts, and a class that it alone calls would absorb it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -49,10 +52,10 @@ LAUNCHES_S = (1e-6, 3e-5)
 def fit_op_utilization(
     observed: Sequence[ObservedSteps], prior: OpUtilization, *, ridge: float, start: OpUtilization | None = None
 ) -> list[OpUtilization]:
-    """Return the law of each setting: weights in common, an offset and a launch of its own.
+    """Return the model of each setting: common weights, its own offset and launch.
 
-    ``ridge`` is how many odd steps' worth the belief in ``prior`` weighs, for each weight on a size. ``start`` is where
-    the search begins, by default at ``prior``. What ``prior`` departs by is kept.
+    ``ridge`` is the weight of the prior in odd steps, for each weight on a size. The search begins at ``start``, by
+    default at ``prior``. The residuals of ``prior`` are kept.
     """
     begin = start or prior
     search = _Search.of(observed, prior, ridge)
@@ -65,7 +68,7 @@ def fit_op_utilization(
 
 
 def _minimize(search: "_Search", x: Array) -> tuple[Array, Array]:
-    """Return where the cost is least, and the normal matrix there, by Gauss-Newton damped where it overshoots."""
+    """Return the point of least cost and the normal matrix there, by damped Gauss-Newton."""
     cost, damping = search.cost(x), 0.0
     while True:
         normal, right = search.normal(x)
@@ -84,7 +87,7 @@ def _minimize(search: "_Search", x: Array) -> tuple[Array, Array]:
 
 
 def add_op_residuals(observed: ObservedSteps, weights: OpUtilization) -> OpUtilization:
-    """Return the law with what its ops depart from it by, beside what they do already, as the steps' errors tell."""
+    """Return the model with residuals of its ops, inferred from the errors of steps."""
     basis, owner = observed.basis, observed.basis.table.owner
     power = op_powers(basis, weights, op_residuals(basis, weights))
     step_s, device_s = step_and_device_s(basis, power, weights.launch_s)
@@ -99,7 +102,7 @@ def add_op_residuals(observed: ObservedSteps, weights: OpUtilization) -> OpUtili
 
 @dataclass(frozen=True, slots=True)
 class _Search:
-    """What is minimised over x: the weights ``used``, then an offset and ln(launch) of each setting."""
+    """The minimised problem over x: weights ``used``, then offset and ln(launch) of each setting."""
 
     observed: Sequence[ObservedSteps]
     cells: Sequence[Cells]
@@ -128,20 +131,20 @@ class _Search:
         return OpUtilization(f, float(x[size + number]), launch_s, departures=self.prior.departures)
 
     def bounded(self, x: Array) -> Array:
-        """Return ``x`` with launches that a host can have."""
+        """Return ``x`` with launches clipped to the possible range."""
         bounded, first = x.copy(), len(self.used) + len(self.observed)
         bounded[first:] = np.clip(bounded[first:], *np.log(LAUNCHES_S))
         return bounded
 
     def away(self, x: Array) -> Array:
-        """Return how far ``x`` is from the belief; no launch is believed more than another."""
+        """Return the distance of ``x`` to the prior; launches have no prior."""
         settings = len(self.observed)
         offsets, launches = np.full(settings, self.prior.offset), x[len(x) - settings :]
         distance: Array = x - np.concatenate([self.prior.f[self.used], offsets, launches])
         return distance
 
     def cost(self, x: Array) -> float:
-        """Return half the weighed squares of small errors, large errors by their size, and the ridge."""
+        """Return the robust cost of the errors plus the ridge."""
         total = 0.5 * float(self.pull @ self.away(x) ** 2)
         for number, steps in enumerate(self.observed):
             law = self.law(x, number)
@@ -165,7 +168,7 @@ class _Search:
 
 
 def _linearised(steps: ObservedSteps, cells: Cells, power: Array, launch_s: float, place: Whole) -> tuple[Array, Array]:
-    """Return the slopes of ln(step) by each weight used, the offset and ln(launch), and ln(measured ÷ priced)."""
+    """Return slopes of ln(step) by weights, offset and ln(launch), and ln(measured ÷ predicted)."""
     basis, table, owner = steps.basis, steps.basis.table, cells.owner
     graphs, size = table.graphs, int(place.max()) + 1
     variable = slopes_s(basis, power) * table.count
@@ -187,7 +190,7 @@ def _linearised(steps: ObservedSteps, cells: Cells, power: Array, launch_s: floa
 
 
 def _loss(error: Array) -> Array:
-    """Return what errors of the logarithm cost: their square, their size, and their logarithm in the end."""
+    """Return the cost of log errors: quadratic, then linear, then logarithmic."""
     size = np.abs(error)
     linear = np.where(size < ODD, size**2 / (2 * ODD), size - ODD / 2)
     loss: Array = np.where(size < FAR, linear, FAR - ODD / 2 + FAR * np.log(np.maximum(size, FAR) / FAR))
@@ -195,14 +198,14 @@ def _loss(error: Array) -> Array:
 
 
 def _believed(error: Array) -> Array:
-    """Return the weights under which least squares descend ``_loss``: its slope over the error."""
+    """Return the least-squares weights that descend ``_loss``: its slope over the error."""
     size = np.abs(error)
     weight: Array = 1 / np.maximum(size, ODD) * np.minimum(1, FAR / np.maximum(size, ODD))
     return weight
 
 
 def _columns(basis: OpBasis) -> Whole:
-    """Return the weights that some op of ``basis`` speaks of."""
+    """Return the weights that some op of ``basis`` uses."""
     shared = np.flatnonzero((basis.shared != 0).any(axis=0))
     spoken = np.zeros((len(KERNEL_CLASSES), CLASS_COLUMNS), bool)
     for column in range(CLASS_COLUMNS):
@@ -231,9 +234,9 @@ SettingModels = dict[str, OpUtilization]
 def fit_settings(
     observed: Mapping[str, ObservedSteps], alike: Mapping[str, str], *, start: SettingModels | None = None
 ) -> SettingModels:
-    """Return the law of each setting; ``alike`` names the group of settings that shares weights.
+    """Return the model of each setting; ``alike`` names the group that shares weights.
 
-    ``start`` holds laws of nearly the same steps, from which the search is shorter.
+    ``start`` holds models of nearly the same steps, which shorten the search.
     """
     models: SettingModels = {}
     for group in dict.fromkeys(alike[name] for name in observed):
@@ -251,10 +254,10 @@ def fit_settings(
 
 
 def fit_few_steps(weights: OpUtilization, few: ObservedSteps, expected: Array | None = None) -> OpUtilization:
-    """Return the law of a setting or device of which only a few steps were measured, nearest to ``weights``.
+    """Return the model nearest to ``weights`` for a setting or device with few measured steps.
 
-    ``expected`` (k,) are the errors to expect of these few (``expected_errors``): what is odd about a model is then not taken for
-    what is odd about the device.
+    ``expected`` (k,) are the errors to expect of these models (``expected_errors``). They keep a model's peculiarity
+    from counting as the device's.
     """
     if expected is not None:
         few = ObservedSteps(few.basis, few.graph, few.step_s * np.exp(-expected))
@@ -265,7 +268,7 @@ def fit_few_steps(weights: OpUtilization, few: ObservedSteps, expected: Array | 
 
 
 def _mean_of(laws: Sequence[OpUtilization]) -> OpUtilization:
-    """Return the law whose every weight is the mean of theirs; what they depart by and how sure they are is alike."""
+    """Return the model of mean weights; residuals and variances are the same in all."""
     return replace(
         laws[-1],
         f=np.mean([model.f for model in laws], axis=0),
@@ -275,13 +278,13 @@ def _mean_of(laws: Sequence[OpUtilization]) -> OpUtilization:
 
 
 def expected_errors(elsewhere: Array) -> Array:
-    """Return ln(measured ÷ priced) to expect of models with these errors on another device; 0 where it is NaN."""
+    """Return the expected ln(measured ÷ predicted) given errors on another device; 0 for NaN."""
     expected: Array = CARRIED * np.nan_to_num(elsewhere)
     return expected
 
 
 def dump_settings(laws: SettingModels) -> State:
-    """Return the laws as arrays."""
+    """Return the models as arrays."""
     state: State = {"settings": np.array(list(laws))}
     for number, weights in enumerate(laws.values()):
         state |= nest(str(number), weights.dump())
@@ -289,5 +292,5 @@ def dump_settings(laws: SettingModels) -> State:
 
 
 def load_settings(state: State) -> SettingModels:
-    """Return the laws that were dumped."""
+    """Return the models that ``dump_settings`` wrote."""
     return {str(name): OpUtilization.load(unnest(str(number), state)) for number, name in enumerate(state["settings"])}

@@ -1,8 +1,8 @@
-"""What a law leaves of measured steps, kriged over ops alike: libraries choose kernels by sizes in no linear way.
+"""Residuals of op utilization, kriged over similar ops: kernel selection is not linear in sizes.
 
-The logarithm of each op's time departs from the law by a Gaussian process over its sizes, independent for each class.
-A step departs by the sum of its ops', each weighed by its share of the step, so that departures of whole steps tell
-those of ops: what an unseen model takes in is what others measured that call kernels of nearly the same sizes.
+The residual of an op's log time is a Gaussian process over its sizes, independent for each class. A step's residual is
+the sum of its ops', weighted by their shares of the step. Whole steps therefore determine the residuals of ops, and an
+unseen model inherits those of similar kernels.
 """
 
 from dataclasses import dataclass
@@ -35,14 +35,14 @@ _MOST_FACTORS = 5
 
 @dataclass(frozen=True, slots=True)
 class OpResiduals:
-    """Known ops of u sizes: ``classes`` (u,), ``at`` (u, c) their coordinates, ``weight`` (u,) of being like them."""
+    """Known ops of u sizes: ``classes`` (u,), coordinates ``at`` (u, c), and ``weight`` (u,)."""
 
     classes: Whole
     at: Single
     weight: Single
 
     def predict(self, table: OpTable) -> Array:
-        """Return by how much the logarithm of each op's time departs from the law, of shape (n,)."""
+        """Return the residual of each op's log time, shape (n,)."""
         residuals = np.zeros(len(table.classes))
         at = op_coordinates(table)
         for number in np.unique(self.classes):
@@ -75,7 +75,7 @@ class OpResiduals:
 
 @dataclass(frozen=True, slots=True)
 class OpShares:
-    """Ops of steps: entry e says that an op of ``table``, at ``op``, takes ``share`` of the step ``row``; all (e,)."""
+    """Shares of ops in steps (e,): op ``op`` of ``table`` takes ``share`` of step ``row``."""
 
     table: OpTable
     row: Whole
@@ -84,7 +84,7 @@ class OpShares:
 
 
 def fit_op_residuals(shares: OpShares, error: Array) -> OpResiduals:
-    """Return the likeliest departures of ops, given by how much the logarithms of m steps are off, of shape (m,)."""
+    """Return the likeliest residuals of ops, given the log errors of m steps (m,)."""
     kept = shares.share > LEAST_SHARE
     row, op, share = shares.row[kept], shares.op[kept], shares.share[kept]
     at, classes = op_coordinates(shares.table)[op], shares.table.classes[op]
@@ -112,7 +112,7 @@ def fit_op_residuals(shares: OpShares, error: Array) -> OpResiduals:
 
 
 def op_coordinates(table: OpTable) -> Single:
-    """Return where each op lies among ops of its class, in lengths over which they are alike, of shape (n, c)."""
+    """Return the coordinates (n, c) of ops in their class, in units of correlation length."""
     s = table.sizes
     factors = [np.minimum(_factors_of_two(s[:, column]), _MOST_FACTORS) for column in (0, 1)]
     columns = [*s[:, :6].T, *factors, s[:, 8], s[:, 9], s[:, 10], s[:, 6], s[:, 11]]
@@ -131,7 +131,7 @@ def _factors_of_two(logarithm: Array) -> Array:
 
 
 def _distinct(at: Single) -> tuple[Single, Whole]:
-    """Return the coordinates that differ, and the place of each row among them."""
+    """Return the distinct coordinates, and the index of each row among them."""
     rows = np.ascontiguousarray(at).view(np.dtype((np.void, at.dtype.itemsize * at.shape[1]))).ravel()
     _, first, place = np.unique(rows, return_index=True, return_inverse=True)
     return at[first], place.astype(np.int64)

@@ -1,4 +1,4 @@
-"""The ops of many graphs as arrays: the class of kernel of each, how much it does, and what decides its speed."""
+"""Ops of many graphs as arrays: kernel class, amount of work, and sizes that decide its speed."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -42,11 +42,11 @@ _TRANSCENDENTAL = ("gelu", "silu", "sigmoid", "tanh", "exp", "erf", "mish", "swi
 
 @dataclass(frozen=True, slots=True)
 class OpTable:
-    """n ops of g graphs, those of one graph together; arrays have shape (n,), but ``sizes`` (n, SIZES) and ``first``.
+    """n ops of g graphs, grouped by graph; arrays are (n,) except ``sizes`` and ``first``.
 
-    ``classes`` and ``dtypes`` are positions in ``KERNEL_CLASSES`` and ``DTYPES`` (−1: another dtype), ``matrix`` marks
-    products. ``flops`` and ``bytes`` are of one call, ``count`` calls are made, and each launches ``kernels``.
-    ``first`` (g + 1,) is where each graph begins, and its last entry is n.
+    ``classes`` and ``dtypes`` are positions in ``KERNEL_CLASSES`` and ``DTYPES`` (−1: another dtype). ``matrix`` marks
+    products. ``flops`` and ``bytes`` are of one call, ``count`` is the number of calls, and each launches ``kernels``.
+    ``sizes`` is (n, SIZE_COLUMNS). ``first`` (g + 1,) is where each graph begins, and its last entry is n.
     """
 
     classes: Whole
@@ -79,7 +79,7 @@ class OpTable:
         return self.summed(self.count * self.kernels)
 
     def select(self, graphs: Sequence[int] | Whole) -> "OpTable":
-        """Return the table of those graphs alone, in that order."""
+        """Return the table of those graphs in that order."""
         chosen = [np.arange(self.first[graph], self.first[graph + 1]) for graph in graphs]
         rows = np.concatenate(chosen) if chosen else np.zeros(0, np.int64)
         first = np.concatenate([[0], np.cumsum([len(graph) for graph in chosen])]).astype(np.int64)
@@ -90,7 +90,7 @@ class OpTable:
 
     @classmethod
     def from_graphs(cls, graphs: Iterable[Iterable[Op]]) -> "OpTable":
-        """Return the ops of ``graphs`` that touch memory; views take no time on the device.
+        """Return the ops of ``graphs`` that touch memory; views take no device time.
 
         Ops of the same sizes become one with their counts added, since a graph repeats its layers.
         """
@@ -111,12 +111,12 @@ class OpTable:
 
     @classmethod
     def from_counts(cls, ops: Sequence[Op], graphs: Sequence[Mapping[int, float]]) -> "OpTable":
-        """Return graphs written as numbers of ``ops`` and how often each is called; an op's own count is ignored."""
+        """Return graphs given as counts by position in ``ops``; an op's own count is ignored."""
         return cls.from_rows([_row(op) for op in ops], graphs)
 
     @classmethod
     def from_rows(cls, each: Sequence[tuple[float, ...]], graphs: Sequence[Mapping[int, float]]) -> "OpTable":
-        """Return graphs written as numbers of the rows that ``_row`` makes of ops."""
+        """Return graphs given as counts by position in the rows of ``_row``."""
         rows = np.array(each, float).reshape(len(each), 6 + SIZE_COLUMNS)
         numbers = np.array([number for graph in graphs for number in graph], np.int64)
         count = np.array([count for graph in graphs for count in graph.values()], float)
@@ -145,7 +145,7 @@ def index_ops(ops: Iterable[Op]) -> tuple[OpTable, Whole]:
 
 @dataclass(frozen=True, slots=True)
 class Cells:
-    """Which ops of a table are of one graph and one class: ``cell`` (n,) says where in ``graph`` and ``classes``.
+    """Ops of a table by graph and class: ``cell`` (n,) is a position in ``graph`` and ``classes``.
 
     ``owner`` (n,) is the graph of each op, and ``launches`` (g,) the kernels of each graph.
     """
@@ -218,7 +218,7 @@ def _row(op: Op) -> tuple[float, ...]:
 
 
 def _product_sizes(op: Op) -> list[float]:
-    """Return the sizes of a product: depth, columns, batch and rows (logarithms to 2), then what disturbs it."""
+    """Return the log2 sizes of a product (depth, columns, batch, rows), then disturbances."""
     dims, sizes = op.dims, [0.0] * SIZE_COLUMNS
     sizes[11], sizes[14] = float(op.dtype == "float32"), _beyond_index(op)
     if op.kind is OpKind.CONV and "c" in dims:
@@ -242,7 +242,7 @@ def _product_sizes(op: Op) -> list[float]:
 
 
 def _stream_sizes(op: Op) -> list[float]:
-    """Return the sizes of what moves data: length of a row, pixels, elements, operands, and how they differ."""
+    """Return the sizes of a streaming op: row length, pixels, elements, operands and differences."""
     sizes = [0.0] * SIZE_COLUMNS
     sizes[11], sizes[14] = float(op.dtype == "float32"), _beyond_index(op)
     inputs = [_numel(spec) for spec in op.inputs[:2]]
@@ -263,7 +263,7 @@ def _stream_sizes(op: Op) -> list[float]:
 
 
 def _beyond_index(op: Op) -> float:
-    """Tell (1 or 0) whether an operand has more elements than a 32-bit index reaches."""
+    """Return 1 if an operand has more elements than a 32-bit index reaches, else 0."""
     return float(any(_numel(spec) >= LARGEST_INDEX for spec in (*op.inputs[:1], *op.outputs[:1])))
 
 

@@ -1,4 +1,4 @@
-"""The op law as a ``KernelModel``: on a GPU whose steps it learned from, or carried to another by its figures."""
+"""Op utilization as a ``KernelModel``: on a measured GPU, or carried to another by its figures."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -36,7 +36,7 @@ OpTableFactory = Callable[[Sequence[Op]], tuple[OpTable, Whole]]
 
 @dataclass(frozen=True, slots=True, order=True)
 class StepSetting:
-    """What changes the kernels that run: the device by its catalog name, phase, layout, and PyTorch's release (2.4)."""
+    """Settings that select kernels: device name, phase, layout, and PyTorch's release (2.4)."""
 
     device: str
     training: bool
@@ -56,10 +56,11 @@ class StepSetting:
 
 @dataclass(frozen=True, slots=True)
 class OpUtilizationModels:
-    """The law of each setting, how unsure nine in ten of its learned graphs are, and which of ``KERNEL_CLASSES`` they have.
+    """Models by setting, with typical spreads and the kernel classes that they learned.
 
-    ``typical_spreads`` is a standard deviation of a logarithm, ``learned_classes`` of shape (classes,) each. ``learned_on`` names the device
-    by whose figures a law is, where that is not the setting's own: a law adapted to few steps is still the other's.
+    ``typical_spreads`` is the log spread of nine in ten training graphs. ``learned_classes`` has shape (classes,).
+    ``learned_on`` names the device of the model's figures if it is not the setting's: a model adapted to few steps
+    keeps the original's.
     """
 
     models: Mapping[StepSetting, OpUtilization]
@@ -78,7 +79,7 @@ class OpUtilizationModels:
 
     @classmethod
     def load(cls, state: State) -> "OpUtilizationModels":
-        """Return what ``dump_settings`` gave."""
+        """Return the models that ``dump`` wrote."""
         settings = {name: StepSetting.read(name) for name in strings(state["settings"])}
         each = list(settings.values())
         usual = dict(zip(each, state["usual"].astype(float).tolist(), strict=True))
@@ -87,11 +88,11 @@ class OpUtilizationModels:
         return cls(laws, usual, learned_classes, dict(zip(each, strings(state["learned_on"]), strict=True)))
 
     def origin(self, setting: StepSetting) -> str:
-        """Return the name of the device by whose figures the law of a setting is."""
+        """Return the device whose figures the model of a setting uses."""
         return self.learned_on.get(setting, setting.device)
 
     def select(self, settings: Sequence[StepSetting]) -> "OpUtilizationModels":
-        """Return the laws of those settings alone."""
+        """Return the models of those settings."""
         return OpUtilizationModels(
             {setting: self.models[setting] for setting in settings},
             {setting: self.typical_spreads[setting] for setting in settings},
@@ -100,7 +101,7 @@ class OpUtilizationModels:
         )
 
     def merge(self, newer: "OpUtilizationModels") -> "OpUtilizationModels":
-        """Return both; where both have a setting, that of ``newer``."""
+        """Return both; on conflict, ``newer`` wins."""
         origins = {setting: each.origin(setting) for each in (self, newer) for setting in each.models}
         return OpUtilizationModels(
             {**self.models, **newer.models},
@@ -110,13 +111,13 @@ class OpUtilizationModels:
         )
 
     def has_device(self, device: Device, *, training: bool) -> bool:
-        """Tell whether steps of that phase were measured on the device."""
+        """Return whether steps of that phase were measured on the device."""
         return any(setting.device == device.name and setting.training is training for setting in self.models)
 
     def settings_for(self, device: Device, graph: OpGraph) -> list[StepSetting]:
-        """Return the settings whose laws tell of a graph's phase and layout on ``device``.
+        """Return the settings for a graph's phase and layout on ``device``.
 
-        It is that of the newest release measured there; on a device without measured steps the newest of each with.
+        That is the newest release measured there. On an unmeasured device it is the newest of each measured one.
 
         Raises:
             InvalidInput: no such steps were learned.
@@ -134,7 +135,7 @@ class OpUtilizationModels:
 
 @dataclass(frozen=True, slots=True)
 class _GraphPrediction:
-    """A graph's table, where each op stands in it (n,), the seconds of its rows and of the step, and its spread."""
+    """A graph's table, the row of each op (n,), seconds of rows and step, and the spread."""
 
     table: OpTable
     where: Whole
@@ -144,14 +145,13 @@ class _GraphPrediction:
 
 
 class OpUtilizationKernels:
-    """A ``KernelModel`` by the op law of the phase and the layout of ``graph``.
+    """A ``KernelModel`` by op utilization in the phase and layout of ``graph``.
 
-    On a device without measured steps it is the geometric mean of the laws of those with. ``devices`` gives a device
-    by its name: those that a law was learned on.
+    On an unmeasured device it is the geometric mean of the measured devices' models. ``devices`` returns a device of
+    the training data by name.
 
     Raises:
-        InvalidInput: the device is no GPU, lacks a figure that the law needs, or the graph spends its time in kernels
-            that no learned step had.
+        InvalidInput: the device is no GPU or lacks a figure, or the graph is mostly unlearned kernels.
     """
 
     name = "op law"
@@ -180,7 +180,7 @@ class OpUtilizationKernels:
             )
 
     def spread_of(self, graph: OpGraph) -> float:
-        """Return the spread found on left-out steps, more for a graph farther from the learned ones than they are."""
+        """Return the spread on left-out steps, widened for graphs far from the training graphs."""
         far = max(1.0, self._predictions(graph.ops).spread / self._typical_spread)
         return math.hypot(self._spread * far, STRANGE * self._unseen(graph)[0])
 
@@ -191,7 +191,7 @@ class OpUtilizationKernels:
         return seconds_of_ops
 
     def launch_s(self, op: Op) -> float:
-        """Return the host seconds of one call; a view is not told apart from what launches."""
+        """Return the host seconds of one call; views are free."""
         launch_s = math.exp(float(np.mean([math.log(law.launch_s) for law in self._laws])))
         return launch_s * max(op.kernels, 1) if op.bytes_read + op.bytes_written else 0.0
 
@@ -200,7 +200,7 @@ class OpUtilizationKernels:
         return self._predictions(graph.ops).step_s
 
     def _unseen(self, graph: OpGraph) -> tuple[float, list[str]]:
-        """Return the share of the time in classes that no step told of, and their names."""
+        """Return the share of time in unlearned kernel classes, and their names."""
         prediction = self._predictions(graph.ops)
         seconds = prediction.op_s * prediction.table.count
         strange = ~self._learned[prediction.table.classes]
@@ -208,7 +208,7 @@ class OpUtilizationKernels:
         return float(seconds[strange].sum() / seconds.sum()) if len(seconds) else 0.0, names
 
     def _predict(self, ops: Sequence[Op]) -> _GraphPrediction:
-        """Return the geometric mean of what the laws say of a graph and of its ops."""
+        """Return the geometric mean of the models' predictions for a graph and its ops."""
         table, where = self._tables(ops)
         bases = [OpBasis.from_table(table, self._device, learned_on=estimate) for estimate in self._origins]
         each = [predict_graphs_and_ops(basis, law) for basis, law in zip(bases, self._laws, strict=True)]
@@ -222,7 +222,7 @@ class OpUtilizationKernels:
 
 
 def find_learned_classes(basis: OpBasis, law: OpUtilization) -> Marks:
-    """Tell which of ``KERNEL_CLASSES`` enough of the graphs have to learn them from, of shape (classes,)."""
+    """Return a mask (classes,) of the kernel classes that enough graphs contain."""
     table = basis.table
     seconds = op_s(basis, law) * table.count
     share = seconds / table.summed(seconds)[table.owner]
@@ -232,7 +232,7 @@ def find_learned_classes(basis: OpBasis, law: OpUtilization) -> Marks:
 
 
 def is_channels_last(graph: OpGraph) -> bool:
-    """Tell whether most of the convolutions' arithmetic is on images whose channels are last in memory."""
+    """Return whether most convolution arithmetic is on channels-last images."""
     arithmetic = {True: 0.0, False: 0.0}
     for op in graph.ops:
         if op.kind is OpKind.CONV:

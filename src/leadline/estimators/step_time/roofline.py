@@ -1,4 +1,4 @@
-"""Price ops from the maker's figures alone: a roofline with bounded efficiency, and the cost of launching."""
+"""Op times from vendor specifications alone: a roofline with bounded efficiency, plus launches."""
 
 import math
 from collections.abc import Sequence
@@ -94,11 +94,11 @@ class RooflineKernels:
         self._last: tuple[Sequence[Op], list[float]] = ((), [])
 
     def spread_of(self, graph: OpGraph) -> float:  # noqa: ARG002 - part of the protocol
-        """Return what is believed of any graph."""
+        """Return the same spread for every graph."""
         return self.spread
 
     def ops_s(self, ops: Sequence[Op]) -> list[float]:
-        """Return the seconds of one call of each op; what a graph's own tuple of ops takes is remembered."""
+        """Return the seconds of one call of each op; the last tuple of ops is cached."""
         if not isinstance(ops, tuple) or self._last[0] is not ops:
             self._last = ops, [self.op_s(op) for op in ops]
         return self._last[1]
@@ -147,7 +147,7 @@ class RooflineKernels:
         return self._power_capped(peak) if peak else None
 
     def _power_capped(self, peak: float) -> float:
-        """Return the mean of the peak and the peak that the power limit allows (float32 outside the matrix units)."""
+        """Return the mean of the float32 peak and the peak within the power limit."""
         process = PROCESS_NM.get(self.device.architecture or "")
         if not process or not self.device.tdp_w:
             return peak

@@ -1,4 +1,4 @@
-"""Choose the estimator of a graph by how far each was off on measured steps of the same group."""
+"""Choose the estimator of a graph by its error on measured steps of the same group."""
 
 import math
 from collections.abc import Collection, Sequence
@@ -19,7 +19,7 @@ ANOTHER_ARCHITECTURE = 0.1
 
 
 class Domain(StrEnum):
-    """What a model works on, which decides the kernels that it is made of."""
+    """Field of a model, which decides its kernels."""
 
     VISION = "vision"
     LANGUAGE = "language"
@@ -28,7 +28,7 @@ class Domain(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class StepGroup:
-    """Graphs whose prices are off alike: what they work on, the precision of their products, and the phase."""
+    """Graphs with similar errors: same domain, precision of products, and phase."""
 
     domain: Domain
     precision: str
@@ -43,12 +43,12 @@ class StepGroup:
 
 @dataclass(frozen=True, slots=True)
 class AccuracyRecord:
-    """How far an estimator was off on steps of a group that it had not learned from.
+    """Accuracy of an estimator on steps of a group that it had not learned from.
 
-    ``known`` tells whether it had learned from other steps of the same device. ``error`` is the mean of |predicted ÷
-    measured − 1|, and ``within`` what nine in ten |ln(measured ÷ predicted)| stay below; each device counts the same.
-    ``steps`` were asked on ``devices``; ``source`` says whose measurements they are. ``swept`` tells that kernels of
-    those devices were measured, as ``leadline calibrate`` does.
+    ``known`` is true if it had learned from other steps of the same device. ``error`` is the mean of |predicted ÷
+    measured − 1|. ``within`` bounds nine in ten |ln(measured ÷ predicted)|. Each device counts the same. ``steps`` were
+    measured on ``devices``; ``source`` names the measurements. ``swept`` is true if kernels of those devices were
+    measured, as by ``leadline calibrate``.
     """
 
     estimator: str
@@ -65,14 +65,14 @@ class AccuracyRecord:
 
     @property
     def spread(self) -> float:
-        """Standard deviation of the normal logarithm of which nine in ten are ``within``."""
+        """Standard deviation of a log-normal that has nine in ten errors ``within``."""
         return self.within / NORMAL_90
 
     def spread_on(self, device: Device) -> tuple[float, tuple[str, ...]]:
-        """Return the spread on ``device``, and a sentence where nothing like it was asked about.
+        """Return the spread on ``device``, and a sentence if nothing similar was measured.
 
-        A device of another maker is as unsure as if nothing had been measured, one of another architecture a bit more
-        than those that were.
+        A device of another vendor gets the spread of unmeasured devices. One of another architecture gets slightly more
+        than the measured ones.
         """
         if device.vendor not in self.vendors:
             return max(self.spread, UNMEASURED_SPREAD), (
@@ -86,10 +86,10 @@ class AccuracyRecord:
 
 
 def find_domain(graph: OpGraph) -> Domain:
-    """Return what the model of a graph works on.
+    """Return the domain of the model of a graph.
 
-    That is images where convolutions do much of the arithmetic, or some of it and nothing looks words up, and language
-    where words are looked up and attended to.
+    It is vision if convolutions do much of the arithmetic, or some without word embeddings. It is language if words are
+    embedded and attended to.
     """
     arithmetic: dict[OpKind, float] = {}
     kinds = {op.kind for op in graph.ops}
@@ -104,7 +104,7 @@ def find_domain(graph: OpGraph) -> Domain:
 
 
 def find_step_group(graph: OpGraph, device: Device) -> StepGroup:
-    """Return the group of a graph on ``device``; convolutions of float32 run in TF32 where the device has it."""
+    """Return the group of a graph on ``device``; float32 convolutions count as TF32 where available."""
     by_dtype: dict[str, float] = {}
     for op in graph.ops:
         if op.kind in ARITHMETIC and op.stage is not Stage.OPTIMIZER:
@@ -120,10 +120,10 @@ def find_step_group(graph: OpGraph, device: Device) -> StepGroup:
 def rank_estimators(
     records: Sequence[AccuracyRecord], group: StepGroup, candidates: Collection[str], knowing: Collection[str]
 ) -> list[AccuracyRecord]:
-    """Return what was found of each estimator on the group, the least error first.
+    """Return each estimator's record on the group, least error first.
 
-    ``candidates`` are the estimators that can be asked. ``knowing`` names those that learned from steps of the device
-    at hand: their record on known devices counts, that of the others on devices that they had not seen.
+    ``candidates`` are the available estimators. Those in ``knowing`` learned from steps of this device, and their
+    records on known devices count. For the others, records on unknown devices count.
     """
     best_records: dict[str, AccuracyRecord] = {}
     for record in records:
@@ -137,7 +137,7 @@ def rank_estimators(
 
 
 def describe_choice(chosen: AccuracyRecord, alternatives: Sequence[AccuracyRecord], *, by_user: bool = False) -> str:
-    """Return the sentence that says why an estimator was chosen; ``by_user`` says that the user chose it."""
+    """Return the reason for choosing an estimator; ``by_user`` if the user chose it."""
     where = "that it had learned from" if chosen.known else "that it had not seen"
     where = "on swept devices of which it knew no steps" if chosen.swept else f"on devices {where}"
     by = f"{chosen.estimator}, as asked" if by_user else chosen.estimator

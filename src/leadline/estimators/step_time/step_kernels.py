@@ -1,4 +1,7 @@
-"""Steps as a table for the black box: hardware figures, the setting, and figures of the model, but not its name."""
+"""Whole-step estimators as a ``KernelModel``: the graph neural network and the black box.
+
+The black box reads a table of hardware figures, the setting, and figures of the model except its name.
+"""
 
 from collections.abc import Callable, Sequence
 
@@ -29,10 +32,10 @@ LAUNCH_S = 5e-6
 def step_features(
     table: OpTable, rows: Sequence[tuple[int, Device, StepSetting]]
 ) -> tuple[list[dict[str, Value]], Array]:
-    """Return the features of m steps, and their ideal seconds (m,): the unit in which their times are learned.
+    """Return the features of m steps, and their ideal seconds (m,), the unit of the target.
 
-    A row is the number of a graph in ``table``, the device, and the setting. Sizes stand as seconds on the device where
-    that has a meaning, so that what was learned on one GPU says something about another.
+    A row is a graph's number in ``table``, the device, and the setting. Sizes are seconds on the device where possible,
+    so that training data of one GPU applies to another.
 
     Raises:
         InvalidInput: a device lacks the peak or the bandwidth.
@@ -78,7 +81,7 @@ def _per_class(table: OpTable) -> Array:
 
 
 class _StepKernels:
-    """A step is told by ``asked``, and a single op takes the share of it that it has under the maker's figures."""
+    """A step by ``predict_step_s``; an op takes its share of the step by vendor specifications."""
 
     tier = Tier.LEARNED
     host_spread = HOST_SPREAD
@@ -91,7 +94,7 @@ class _StepKernels:
         self._step_s = RecentCache(predict_step_s)
 
     def spread_of(self, graph: OpGraph) -> float:  # noqa: ARG002 - part of the protocol
-        """Return what was found on families of models that the estimator had not seen."""
+        """Return the spread on unseen model families."""
         return self._spread
 
     def ops_s(self, ops: Sequence[Op]) -> list[float]:
@@ -102,7 +105,7 @@ class _StepKernels:
         return [factor * seconds for seconds in alone_s]
 
     def launch_s(self, op: Op) -> float:
-        """Return the host seconds of one call, which such an estimator does not tell."""
+        """Return the host seconds of one call by vendor specifications."""
         return self._specs.launch_s(op)
 
     def step_s(self, graph: OpGraph) -> float:
@@ -111,7 +114,7 @@ class _StepKernels:
 
 
 class NetworkKernels(_StepKernels):
-    """The graph neural network in the ``setting`` that is nearest to the graph's.
+    """The graph neural network in the ``setting`` nearest to the graph's.
 
     Raises:
         InvalidInput: the device is no GPU, or lacks a figure that the network reads.
@@ -130,10 +133,10 @@ class NetworkKernels(_StepKernels):
 
 
 class BlackBoxKernels(_StepKernels):
-    """Boosting on what a table says of a step, in the ``setting`` that is nearest to the graph's.
+    """Boosting on a step's table row, in the ``setting`` nearest to the graph's.
 
     Raises:
-        InvalidInput: the device is no GPU, or lacks a figure that the table holds.
+        InvalidInput: the device is no GPU, or lacks a figure of the table.
     """
 
     name = "black box"

@@ -1,4 +1,4 @@
-"""Fit a device at hand into the learned model, from kernels that were measured on it."""
+"""Fit a calibrated GPU into the kernel model, from kernels that were measured on it."""
 
 import math
 from dataclasses import dataclass, replace
@@ -43,7 +43,7 @@ class _Own:
 
 
 def fit_sweep(fitted: FittedKernels, sweep: KernelSamples) -> FittedKernels:
-    """Return the model with what the measured kernels say of their device: its own law, launch, and nearby kernels.
+    """Return the model with a device's own sweep: its parameters, launches and residual process.
 
     Raises:
         InvalidInput: the kernels come from several devices.
@@ -67,7 +67,7 @@ def fit_sweep(fitted: FittedKernels, sweep: KernelSamples) -> FittedKernels:
 
 
 def _adapted(fitted: FittedKernels, number: int, samples: KernelSamples) -> _Own:
-    """Return what a device's own kernels of one group say, the law that others taught being what is expected of it."""
+    """Return a device's fit of one group, with the shared model as prior."""
     expected = replace(analytical_model(number), start=tuple(fitted.groups[number].at.tolist()))
     fit = fit_analytical_model(expected, make_measurements(samples), apart=SWEPT_DEVIATIONS)
     groups, keys = effect_groups(samples)
@@ -107,9 +107,9 @@ LOOKED_UP = 1024
 
 
 class SweptKernels(LearnedKernels):
-    """A ``KernelModel`` of a calibrated GPU: learned from other devices, corrected by the kernels of its own sweep.
+    """A ``KernelModel`` of a calibrated GPU: the shared model corrected by the device's sweep.
 
-    ``fitted`` is what ``fit_calibration`` returned for the device.
+    ``fitted`` is the result of ``fit_calibration`` for the device.
     """
 
     name = "swept kernels"
@@ -118,18 +118,18 @@ class SweptKernels(LearnedKernels):
 
 
 def fit_calibration(fitted: FittedKernels, device: Device) -> FittedKernels:
-    """Return the model with what the calibration of ``device`` says of it.
+    """Return the model with the calibration of ``device``.
 
     Raises:
-        InvalidInput: the device is not calibrated, or lacks figures that the laws need.
+        InvalidInput: the device is not calibrated, or lacks specifications.
     """
     return fit_sweep(fitted, calibration_samples(device, fitted.names))
 
 
 def calibration_samples(device: Device, names: tuple[str, ...]) -> KernelSamples:
-    """Return the kernels of a calibration as the learned model takes them; ``names`` have a launch of their own.
+    """Return the kernels of a calibration as samples; ``names`` have a launch of their own.
 
-    Kernels in a dtype of which the device has no peak are emulated, and left out.
+    Kernels in a dtype without a peak on the device are emulated and left out.
 
     Raises:
         InvalidInput: the device is not calibrated.
@@ -143,7 +143,7 @@ def calibration_samples(device: Device, names: tuple[str, ...]) -> KernelSamples
 
 
 def timing_to_op(timing: KernelTiming, names: tuple[str, ...] = ()) -> Op:
-    """Return a timed kernel as the op that a traced graph would hold."""
+    """Return a timed kernel as the op of a traced graph."""
     kind, dims = _kind(timing.kind), dict(timing.dims)
     name = next(
         (candidate for candidate in (f"aten.{timing.kind}", f"aten.{timing.kind}.Tensor") if candidate in names),
@@ -166,7 +166,7 @@ def timing_to_op(timing: KernelTiming, names: tuple[str, ...] = ()) -> Op:
 
 
 def _kind(name: str) -> OpKind:
-    """Return what kind of op the sweep's kernel is, as far as the laws tell kinds apart."""
+    """Return the op kind of a sweep kernel, as far as the kernel model distinguishes kinds."""
     stem = name.removesuffix("_backward")
     if name in PRODUCTS:
         return OpKind.GEMM

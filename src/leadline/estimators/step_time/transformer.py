@@ -1,9 +1,9 @@
-"""The time of a transformer's training step on many GPUs, learned from measured steps: a law, then what it leaves over.
+"""Time of a transformer's training step on many GPUs: a parametric model and its residuals.
 
-t = m · [(c⁴ + e⁴)^¼ + u·e + layers · l] + optimizer + constant, over m microbatches, where c are the seconds of
-computing (products, attention, memory-bound passes), e those of exchanging and u the share that never hides. Each
-coefficient is above zero and believed beforehand from published figures; the fit weighs relative errors (pseudo-Huber).
-What remains is a Gaussian process of bounded size: far from the learned steps it says nothing.
+t = m · [(c⁴ + e⁴)^¼ + u·e + layers · l] + optimizer + constant, over m microbatches. Here c are the seconds of
+computing (products, attention, memory-bound passes), e those of communication, and u the share that never overlaps.
+Coefficients are positive, with priors from published figures. The fit minimises relative errors (pseudo-Huber). A
+Gaussian process of bounded size models the residuals and vanishes far from the training data.
 """
 
 import math
@@ -68,10 +68,10 @@ _WIDTH = np.array([width for _, width in BELIEFS.values()])
 
 @dataclass(frozen=True, slots=True)
 class TransformerStepModel:
-    """Logarithms of the coefficients (k,) with their covariance (k, k), and the process of what remains.
+    """Log coefficients (k,) with covariance (k, k), and the Gaussian process of the residuals.
 
-    ``middle`` and ``scale`` (columns,) are those of what the process sees; ``noise`` is the deviation of what is left.
-    ``least`` and ``most`` are the logarithms of the sizes (``log_magnitudes``) that were learned from.
+    ``middle`` and ``scale`` (columns,) standardise the process's inputs. ``noise`` is the deviation of the final
+    residuals. ``least`` and ``most`` are the log sizes (``log_magnitudes``) of the training data.
     """
 
     theta: Array
@@ -85,7 +85,7 @@ class TransformerStepModel:
     most: Array
 
     def predict(self, steps: Sequence[TransformerStep]) -> Predictions:
-        """Return the seconds of each step; ``beyond`` is the logarithm of how far a size lies outside what was learned.
+        """Return the seconds of each step; ``extrapolation`` is its log distance to the training data.
 
         Raises:
             InvalidInput: a device lacks a figure, or a size is not above zero.
@@ -101,18 +101,18 @@ class TransformerStepModel:
         return Predictions(point * np.exp(remainder), np.sqrt(variance), beyond)
 
     def untested_spread(self, steps: Sequence[TransformerStep]) -> Array:
-        """Return the part of the spread (n,) that no learned step can test: unseen generations, other blocks."""
+        """Return the part of the spread (n,) that no training step can test: new GPUs, other blocks."""
         return self._untested_spread(steps, _slopes(self.theta, step_terms(steps)))
 
     def parts(self, steps: Sequence[TransformerStep]) -> dict[str, Array]:
-        """Return the seconds of one step by what they go to: computing by kind, and exchanging before any hiding."""
+        """Return the seconds of one step by kind of computing, and of communication without overlap."""
         features = step_terms(steps)
         coefficients = dict(zip(COEFFICIENTS, np.exp(self.theta), strict=True))
         shares = {**_computing(coefficients, features), "exchange": _exchange(coefficients, features)}
         return {name: seconds * features.microbatches for name, seconds in shares.items()}
 
     def dump(self) -> State:
-        """Return the law as arrays."""
+        """Return the model as arrays."""
         arrays = {"theta": self.theta, "covariance": self.covariance, "middle": self.middle, "scale": self.scale}
         reach = {"least": self.least, "most": self.most}
         context = {"noise": np.array([self.noise]), "generations": text_array(self.generations), **reach}
@@ -125,7 +125,7 @@ class TransformerStepModel:
         )
 
     def _untested_spread(self, steps: Sequence[TransformerStep], slopes: Array) -> Array:
-        """Return the doubt about GPUs of a generation, and blocks of sizes, that were not learned from."""
+        """Return the spread due to GPU generations and block shapes outside the training data."""
         new = np.array([gpu_generation(step.device) not in self.generations for step in steps])
         unlike = np.array([not step.usual for step in steps])
         products, attention = slopes[:, COEFFICIENTS.index("products")], slopes[:, COEFFICIENTS.index("attention")]
@@ -134,7 +134,7 @@ class TransformerStepModel:
 
 
 def fit_transformer_steps(steps: Sequence[TransformerStep], elapsed_s: Sequence[float]) -> TransformerStepModel:
-    """Learn the law of measured steps and their seconds.
+    """Fit the model to measured steps and their seconds.
 
     Raises:
         InvalidInput: there are too few steps, a time is not above zero, or a device lacks a figure.
@@ -169,7 +169,7 @@ def fit_transformer_steps(steps: Sequence[TransformerStep], elapsed_s: Sequence[
 
 
 def load_transformer_steps(state: State) -> TransformerStepModel:
-    """Return the law that ``dump`` gave."""
+    """Return the model that ``dump`` wrote."""
     theta, covariance, middle, scale, least, most = (
         floats(state[name]) for name in ("theta", "covariance", "middle", "scale", "least", "most")
     )
@@ -181,7 +181,7 @@ def load_transformer_steps(state: State) -> TransformerStepModel:
 
 
 def _remainder(x: Array, errors: Array, usual: float) -> tuple[Process, Array, Array]:
-    """Return the process of what the law leaves over, wild errors cut, and the scaling of what it sees."""
+    """Return the process of the residuals with outliers cut, and the scaling of its inputs."""
     middle, scale = x.mean(axis=0), np.maximum(x.std(axis=0), 0.3)
     most = WILD * usual
     weight = np.minimum(1.0, (most / np.maximum(np.abs(errors), 1e-12)) ** 2)
@@ -191,7 +191,7 @@ def _remainder(x: Array, errors: Array, usual: float) -> tuple[Process, Array, A
 
 
 def _predict_seconds(theta: Array, features: StepTerms) -> Array:
-    """Return the seconds of each step (n,) by the law alone."""
+    """Return the seconds of each step (n,) by the parametric model alone."""
     p = dict(zip(COEFFICIENTS, np.exp(theta), strict=True))
     computing = sum(_computing(p, features).values())
     exchange = _exchange(p, features)
@@ -221,7 +221,7 @@ def _exchange(p: dict[str, float], features: StepTerms) -> Array:
 
 
 def _slopes(theta: Array, features: StepTerms) -> Array:
-    """Return the derivatives of the logarithm of the law by each coefficient's logarithm (n, k)."""
+    """Return the derivatives of the log seconds by each log coefficient (n, k)."""
     step = 1e-4
     ahead = [np.log(_predict_seconds(theta + step * direction, features)) for direction in np.eye(len(theta))]
     behind = [np.log(_predict_seconds(theta - step * direction, features)) for direction in np.eye(len(theta))]

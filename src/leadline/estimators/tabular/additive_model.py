@@ -1,7 +1,7 @@
-"""Sums of products of powers with plain exponents, chosen from a dictionary by non-negative least squares.
+"""Sums of power products with plain exponents, selected by non-negative least squares.
 
-t = Σ aₖ · Π xⱼ^eₖⱼ with aₖ ≥ 0 in the target's own unit, fitted to relative errors (Lawson and Hanson 1974), then
-thinned by the extended Bayesian information criterion (Chen and Chen 2008).
+t = Σ aₖ · Π xⱼ^eₖⱼ with aₖ ≥ 0 in the target's own unit. The fit is to relative errors (Lawson and Hanson 1974). The
+extended Bayesian information criterion thins the terms (Chen and Chen 2008).
 """
 
 import itertools
@@ -37,10 +37,10 @@ ROUNDS, PROMISING, BELIEVED, THIN = 30, 3, 6, 6
 
 @dataclass(frozen=True, slots=True)
 class AdditiveModel:
-    """``theta`` (terms, 1 + columns): ln of each coefficient, then its exponents.
+    """A fitted sum: ``theta`` (terms, 1 + columns) holds each log coefficient and its exponents.
 
-    ``gate`` (terms, 4): the column of a category that a term is of (or -1), and the column's values without and with
-    it; last whether the term grows with scale. ``root`` (terms, terms) is that of the coefficients' covariance.
+    ``gate`` (terms, 4) is the column of a term's category (or -1), the column's values without and with it, and whether
+    the term grows with scale. ``root`` (terms, terms) is a root of the coefficients' covariance.
     """
 
     theta: Array
@@ -55,12 +55,12 @@ class AdditiveModel:
         )
 
     def halves(self, u: Array) -> tuple[Array, Array]:
-        """Return the logarithm of what does not grow with scale and of what does (n,)."""
+        """Return the logarithms (n,) of the start-up and of the part that grows with scale."""
         terms, grows = self.terms(u), self.gate[:, 3] > 0
         return log_sum(terms[:, ~grows]), log_sum(terms[:, grows])
 
     def spread(self, u: Array) -> Array:
-        """Return the deviation of the sum's logarithm that comes from not knowing the coefficients better (n,)."""
+        """Return the log deviation (n,) due to the uncertainty of the coefficients."""
         terms = self.terms(u)
         share = np.exp(terms - log_sum(terms)[:, None])
         return np.asarray(np.sqrt(np.sum((share @ self.root) ** 2, axis=1)), np.float64)
@@ -72,9 +72,9 @@ class AdditiveModel:
 
 @dataclass(frozen=True, slots=True)
 class TermDictionary:
-    """Products that may be terms: ``powers`` (products, columns) and ``gate`` as in ``AdditiveModel`` (products, 4).
+    """Possible terms: ``powers`` (products, columns), and ``gate`` (products, 4) as in the model.
 
-    ``price`` (products,) is what the logarithm of the evidence loses by a term, besides what one more number costs.
+    ``price`` (products,) is the loss of log evidence by a term, in addition to that of one more number.
     """
 
     powers: Array
@@ -93,7 +93,7 @@ class AdditiveForm:
     largest: int = 300
 
     def fit(self, problem: FormProblem, seed: int) -> list[FormFit]:  # noqa: ARG002 - nothing is drawn
-        """Return the likeliest sums met in the search, each with its evidence."""
+        """Return the likeliest sums of the search, each with its evidence."""
         dictionary = _dictionary(problem)
         design, target = _design(problem, dictionary)
         search = TermSearch(design, target, dictionary.price, np.sum(design**2, axis=0))
@@ -115,7 +115,7 @@ class AdditiveForm:
 
 
 def _gates(u: Array, gate: Array) -> Array:
-    """Return the logarithm of how much each row is of each term's category (n, terms)."""
+    """Return the log membership of each row in each term's category (n, terms)."""
     if not u.shape[1]:
         return np.zeros((len(u), len(gate)))
     column = integers(gate[:, 0])
@@ -125,7 +125,7 @@ def _gates(u: Array, gate: Array) -> Array:
 
 
 def _dictionary(problem: FormProblem) -> TermDictionary:
-    """Return the simplest products, those of fewer and plainer powers first."""
+    """Return the simplest products, fewest and plainest powers first."""
     stretched = [int(j) for j in np.flatnonzero(problem.stretched)]
     powers = [SCALE_POWERS if scale else OTHER_POWERS for scale in problem.scales.tolist()]
     gates = _categories(problem)
@@ -152,7 +152,7 @@ def _dictionary(problem: FormProblem) -> TermDictionary:
 
 
 def _categories(problem: FormProblem) -> list[tuple[float, float, float]]:
-    """Return the columns that take two values, as gates open at either; first the gate that is always open."""
+    """Return two-valued columns as gates open at either value, after the always-open gate."""
     gates = [(-1.0, 0.0, 1.0)]
     for column in np.flatnonzero(~problem.stretched):
         values = np.unique(np.round(problem.u[:, column], 9))
@@ -171,10 +171,10 @@ def _design(problem: FormProblem, dictionary: TermDictionary) -> tuple[Array, Ar
 
 @dataclass(frozen=True, slots=True)
 class TermSearch:
-    """Looks for few columns of ``design`` whose sum, none taken away, meets ``target``.
+    """Search for few columns of ``design`` whose non-negative sum meets ``target``.
 
-    ``size`` are the columns' squares; ``met`` the sets of columns met, with the logarithm of their evidence;
-    ``promising`` what was found worth adding to a set.
+    ``size`` are the columns' squares. ``met`` are visited sets with their log evidence. ``promising`` caches the best
+    extensions of a set.
     """
 
     design: Array
@@ -185,7 +185,7 @@ class TermSearch:
     promising: dict[tuple[int, ...], list[tuple[int, ...]]] = field(default_factory=dict)
 
     def climb(self, start: tuple[int, ...] = ()) -> tuple[int, ...]:
-        """Return the set of most evidence that is reached by adding a column and leaving out up to two at a time."""
+        """Return the best set reached by adding a column and dropping up to two at a time."""
         current, height = start, self.evidence(start)
         for _ in range(ROUNDS):
             near = {candidate for base in _within(current) for candidate in (base, *self._with(base))}
@@ -196,7 +196,7 @@ class TermSearch:
         return tuple(int(current[i]) for i in np.flatnonzero(self.weights(current)))
 
     def starts(self) -> list[tuple[int, ...]]:
-        """Return where to climb from: nothing, and the best sum whatever its price, thinned."""
+        """Return the starting sets: empty, and the best sum regardless of price, thinned."""
         weights = self.weights(tuple(range(self.design.shape[1])))
         most = np.argsort(-(weights**2) * self.size)[: 3 * THIN]
         start = tuple(int(columns) for columns in np.sort(most) if weights[columns] > 0)
@@ -227,7 +227,7 @@ class TermSearch:
         )
 
     def off(self, columns: tuple[int, ...]) -> Array:
-        """Return what a set leaves over of the target."""
+        """Return the residual of the target under a set."""
         return np.asarray(
             self.target - self.design[:, list(columns)] @ self.weights(columns),
             np.float64,
@@ -270,7 +270,7 @@ def _judge(
     search: TermSearch,
     columns: npt.NDArray[np.int64],
 ) -> FormFit:
-    """Return a set of columns as a law, without those that got no weight."""
+    """Return a set of columns as a model, without columns of zero weight."""
     weights = search.weights(tuple(columns))
     active, values = columns[weights > 0], weights[weights > 0]
     design = search.design[:, active] * values

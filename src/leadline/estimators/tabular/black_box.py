@@ -1,4 +1,4 @@
-"""Estimators without a form of their own: a regression on the logarithm of the target."""
+"""Estimators without a parametric form: a regression on the log target."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -58,11 +58,10 @@ class FittedBlackBox:
 
 @dataclass(frozen=True, slots=True)
 class BlackBox:
-    """Fits ``regression`` to the logarithm of the target.
+    """Fits ``regression`` to the log target.
 
-    ``growth`` is what a row that lies one fitted range beyond the samples adds to the spread: about how far such
-    regressions were off there. One that ``tells_noise`` believes a spread of each row that is not widened to its usual
-    error out of fold.
+    ``growth`` is the spread added for each fitted range of extrapolation, about the error of such regressions there.
+    With ``tells_noise`` the regression's own spread per row is kept, not widened to the out-of-fold error.
     """
 
     name: str

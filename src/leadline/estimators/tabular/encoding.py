@@ -1,4 +1,4 @@
-"""Turn configurations into a matrix of numbers, by what the training samples showed."""
+"""Encode configurations as a matrix of numbers, fitted to the training samples."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -26,7 +26,7 @@ _Group = list[tuple[int, float]]
 
 @dataclass(frozen=True, slots=True)
 class NumericFeatures:
-    """The numeric features: how each is taken, what it ranged over, and what stands where it is missing."""
+    """Numeric features: transformation, fitted range, and fill value where missing."""
 
     names: tuple[str, ...]
     kinds: npt.NDArray[np.int64]
@@ -38,14 +38,14 @@ class NumericFeatures:
 
     @property
     def widths(self) -> Array:
-        """Return the fitted range of each, as taken; of one that did not vary, what a factor of two is."""
+        """Return the fitted range of each, transformed; for a constant feature that of a factor of two."""
         least = np.where(self.kinds == RAW, np.maximum(np.abs(self.high), 1.0), LEAST_RANGE)
         return np.where(self.high > self.low, np.maximum(self.high - self.low, 0.1 * least), least)
 
 
 @dataclass(frozen=True, slots=True)
 class CategoryFeatures:
-    """The features that name a category: the names seen, and how often each was."""
+    """Category features: the labels in the training samples and their shares."""
 
     names: tuple[str, ...]
     owners: npt.NDArray[np.int64]
@@ -56,12 +56,12 @@ class CategoryFeatures:
 
 @dataclass(frozen=True, slots=True)
 class FeatureEncoding:
-    """What ``learn_encoding`` found in the training samples; ``encode`` needs no more.
+    """The encoding fitted by ``learn_encoding``; all that ``encode`` needs.
 
-    ``columns`` name what each column of the matrix stands for: its feature, ``feature=category``, ``feature?`` where
-    it is missing, or several joined by `` + `` where they say the same. ``scales`` are 1 for columns that carry scale.
-    ``stretch`` is the standard deviation of a column's logarithms, so that ``weight ÷ stretch`` is an exponent; NaN for
-    columns that are no logarithms.
+    ``columns`` name the matrix columns: a feature, ``feature=category``, ``feature?`` where it is missing, or several
+    joined by `` + `` where they are equivalent. ``scales`` are 1 for columns that carry scale. ``stretch`` is the
+    standard deviation of a column's logarithms, so that ``weight ÷ stretch`` is an exponent; NaN for columns that are
+    no logarithms.
     """
 
     numbers: NumericFeatures
@@ -74,7 +74,7 @@ class FeatureEncoding:
     stretch: Array
 
     def encode(self, rows: Sequence[Row]) -> tuple[Array, Array]:
-        """Return the matrix (n, columns), standardised, and how far beyond the fitted range each row lies (n,)."""
+        """Return the standardised matrix (n, columns), and each row's extrapolation (n,)."""
         wide, beyond = _widen(rows, self.numbers, self.categories)
         return ((wide - self.mean) / self.deviation) @ self.merge, beyond
 
@@ -131,10 +131,10 @@ def load_encoding(state: State) -> FeatureEncoding:
 
 
 def learn_encoding(rows: Sequence[Row], scale_features: Sequence[str] = ()) -> FeatureEncoding:
-    """Return the encoding of the training samples' features.
+    """Return the encoding fitted to the training samples' features.
 
-    A number becomes its logarithm where all are above zero (a law in logarithms extrapolates as a power), a text one
-    column for each category. Columns that do not vary drop out; those that say the same become their mean.
+    A feature becomes its logarithm where all its values are positive, since a linear model in logarithms extrapolates
+    as a power. Text becomes one column per category. Constant columns drop out, and equivalent ones become their mean.
     """
     numbers, categories = _learn_numbers(rows), _learn_names(rows)
     wide, _ = _widen(rows, numbers, categories)
@@ -199,7 +199,7 @@ def _learn_names(rows: Sequence[Row]) -> CategoryFeatures:
 
 
 def _features(rows: Sequence[Row], *, numeric: bool) -> list[str]:
-    """Return the sorted names of the features that are always numbers and somewhere finite, or those that are not."""
+    """Return the sorted names of the numeric (and somewhere finite) features, or of the others."""
     selected = []
     for name in sorted({name for row in rows for name in row}):
         values = [row[name] for row in rows if name in row]
@@ -211,7 +211,7 @@ def _features(rows: Sequence[Row], *, numeric: bool) -> list[str]:
 
 
 def _number(value: Value | None) -> float:
-    """Return a number, infinite where it is out of all measure, or NaN for what is none."""
+    """Return a number, infinite where it is out of range, or NaN for other values."""
     if not isinstance(value, int | float):
         return math.nan
     if abs(value) > LARGEST:
@@ -233,7 +233,7 @@ def _scale(values: Array, kind: int, unit: float) -> Array:
 
 
 def _widen(rows: Sequence[Row], numbers: NumericFeatures, categories: CategoryFeatures) -> tuple[Array, Array]:
-    """Return one column for each number, then where each is missing, each category, and where none is named."""
+    """Return columns of numbers and their gaps, then of categories and theirs; and extrapolation."""
     beyond = np.zeros(len(rows))
     wide = np.zeros((len(rows), len(_wide_names(numbers, categories))))
     gap = len(numbers.names)
@@ -264,7 +264,7 @@ def _widen(rows: Sequence[Row], numbers: NumericFeatures, categories: CategoryFe
 
 
 def _numeric(values: Array, numbers: NumericFeatures, at: int) -> tuple[Array, npt.NDArray[np.int64]]:
-    """Return a number's column, and which are ``ABSENT``, or ``UNUSABLE`` and put at the nearer end of the range."""
+    """Return a number's column, and marks of ``ABSENT`` and (clipped) ``UNUSABLE`` rows."""
     kind, unit = int(numbers.kinds[at]), float(numbers.units[at])
     missing = np.isnan(values)
     under = values <= 0 if kind == LOG else values < 0 if kind == COUNT else np.zeros(len(values), bool)
@@ -277,7 +277,7 @@ def _numeric(values: Array, numbers: NumericFeatures, at: int) -> tuple[Array, n
 
 
 def _one_hot(texts: list[str | None], categories: list[str], shares: Array) -> tuple[Array, npt.NDArray[np.bool_]]:
-    """Return a column for each category, with their shares where it is unknown; and which rows are known."""
+    """Return a column per category, with their shares where unknown; and which rows are known."""
     places = {text: place for place, text in enumerate(categories)}
     at = np.array([places.get(text, -1) if text is not None else -1 for text in texts], np.int64)
     hot = np.where((at >= 0)[:, None], np.equal.outer(at, np.arange(len(categories))), shares)
@@ -293,9 +293,9 @@ def _wide_names(numbers: NumericFeatures, categories: CategoryFeatures) -> list[
 
 
 def _groups(columns: Array, varied: npt.NDArray[np.bool_], carries: npt.NDArray[np.bool_]) -> list[_Group]:
-    """Return the columns that vary, those that carry scale first; one that says the same as another joins it.
+    """Return the varying columns, scale first, with equivalent columns grouped.
 
-    A column that carries scale joins none that falls as it rises, so that more work never looks like less.
+    A column that carries scale never joins one that falls as it rises, so more work never looks like less.
     """
     groups: list[_Group] = []
     for column in [*np.flatnonzero(varied & carries), *np.flatnonzero(varied & ~carries)]:

@@ -1,10 +1,13 @@
-"""Work as the number of units times the time of one, as in HARP's custom mode, both of them learned.
+"""Models by units of work and by phases of a job, as in HARP's custom mode.
 
-The time of a unit, a training step say, is about the same in a short run as in a long one, so there is little to
-extrapolate: on a feature that decides how many there are, it depends little (a solver's steps become cheaper as its
-field becomes smooth) or not at all. What is known of it is the median: the first units of a short run, which warm
-caches up, do not blur it.
-What a loop takes beside its usual units is a law of their time alone: a constant, and a share.
+**Units.** Work is the number of units times the time of one, both fitted. The time of a unit, such as a training step,
+is about the same in short and long runs, so little is extrapolated. On a feature that decides their number it depends
+little (a solver's steps become cheaper as its field becomes smooth) or not at all. It is the median, which warm-up
+units of a short run do not blur. A loop's further time is a constant and a share of that of its units.
+
+**Phases.** Start-up, work and the rest each get a model where they were reported or watched. HARP takes the start-up as
+constant; here it may grow, as the reading of a data set does. Where it takes most of a scaled-down run, the work is
+fitted to the time in the job's own loops. Of a run's three seconds, half a second may be all that grows.
 """
 
 from collections.abc import Mapping, Sequence
@@ -41,7 +44,7 @@ USUAL = "usual_s"
 
 @dataclass(frozen=True, slots=True)
 class FittedUnitModel:
-    """The laws of the number of units, of the time of one, and of the loop by their product; bent at full scale."""
+    """Models of the unit count, unit time and loop by their product, corrected at full scale."""
 
     name: str
     count: FittedEstimator
@@ -51,7 +54,7 @@ class FittedUnitModel:
     bend: FullScaleCorrection
 
     def predict(self, rows: Sequence[Mapping[str, Value]]) -> Predictions:
-        """Predict each row; the errors of the laws are taken for independent."""
+        """Predict each row; the models' errors count as independent."""
         count, unit = self.count.predict(rows), self.unit.predict(rows)
         loop = self.loop.predict(_usual_features(count.point * unit.point))
         point = np.exp(self.bend.at(np.log(loop.point), self.encoding.encode(rows)[0]))
@@ -72,9 +75,9 @@ class FittedUnitModel:
 
 @dataclass(frozen=True, slots=True)
 class UnitModel:
-    """Fits ``law`` to the number of units, ``unit`` to the time of one, and ``law`` to the work, the samples' value.
+    """Fits ``law`` to the unit count, ``unit`` to the unit time, and ``law`` to the samples' work.
 
-    Where the unit is ``fixed``, its time does not depend on what decides the number of units.
+    With ``fixed`` the unit time does not depend on features that decide the number of units.
     """
 
     name: str
@@ -83,7 +86,7 @@ class UnitModel:
     fixed: bool = False
 
     def fit(self, samples: Sequence[Sample], *, scale_features: Sequence[str] = (), seed: int = 0) -> FittedUnitModel:
-        """Fit all laws to the completed runs in which units were watched.
+        """Fit all models to the completed runs with watched units.
 
         Raises:
             InvalidInput: there are too few of them.
@@ -130,9 +133,9 @@ class UnitModel:
 
 
 def regress_units(samples: Sequence[Sample], scale_features: Sequence[str]) -> tuple[FeatureEncoding, Array, Array]:
-    """Return the encoding of samples, the weights of its columns for ln(number of units), and what these leave of it.
+    """Return the encoding, column weights for ln(number of units), and residuals (n,).
 
-    The weights (columns,) are of standardised columns, and what is left has shape (n,).
+    The weights (columns,) are of standardised columns.
     """
     rows = [sample.features for sample in samples]
     encoder = encoding.learn_encoding(rows, scale_features)
@@ -181,13 +184,13 @@ STARTUP, WORK, REST, WHOLE = "startup", "work", "rest", "whole"
 
 @dataclass(frozen=True, slots=True)
 class FittedPhasedModel:
-    """What was fitted to each phase, by its name; their sum is the whole, which may be the only one."""
+    """Fitted models by phase; the whole run is their sum, or the only phase."""
 
     name: str
     phases: Mapping[str, FittedEstimator]
 
     def predict(self, rows: Sequence[Mapping[str, Value]]) -> Predictions:
-        """Predict each row as the sum of its phases, whose errors are taken for independent."""
+        """Predict each row as the sum of its phases, whose errors count as independent."""
         each = [prediction.predict(rows) for prediction in self.phases.values()]
         if len(each) == 1:
             return each[0]
@@ -205,10 +208,10 @@ class FittedPhasedModel:
 
 @dataclass(frozen=True, slots=True)
 class PhasedModel:
-    """Fits ``recipe`` to the work and ``phase_recipe`` to the other phases; ``recipe`` to the whole where no phases are known.
+    """Fits ``recipe`` to the work and ``phase_recipe`` to other phases; ``recipe`` alone without phases.
 
-    Phases are known where start-ups were reported, and of the same loops in all runs: a run in which another loop was
-    watched calls something else its start-up.
+    Phases are known if start-ups were reported for the same loops in all runs. Where another loop was watched, the
+    start-up means something else.
     """
 
     recipe: StorableEstimator
@@ -216,11 +219,11 @@ class PhasedModel:
 
     @property
     def name(self) -> str:
-        """Return the name of what is fitted to the work."""
+        """Return the name of the work's estimator."""
         return self.recipe.name
 
     def fit(self, samples: Sequence[Sample], *, scale_features: Sequence[str] = (), seed: int = 0) -> FittedPhasedModel:
-        """Fit all phases; of a run that reported none the predicted ones are taken off.
+        """Fit all phases; predictions replace the unreported phases of a run.
 
         Raises:
             InvalidInput: there are too few runs for an estimator; how many it needs.
@@ -276,7 +279,7 @@ class PhasedModel:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Phase:
-    """What is fitted to which figures; the same where all that is learned is."""
+    """One fit's recipe and data, equal if all training inputs are."""
 
     recipe: StorableEstimator
     samples: tuple[Sample, ...]
@@ -292,12 +295,12 @@ class _Phase:
 
 @lru_cache(maxsize=8)
 def _fit_phase(phase: _Phase) -> FittedEstimator:
-    """Fit a phase once: the start-up and the rest are the same, whatever is fitted to the work."""
+    """Fit a phase once: start-up and rest are the same for every estimator of the work."""
     return phase.recipe.fit(phase.samples, scale_features=phase.scale_features, seed=phase.seed)
 
 
 def _unit_count_deviation(samples: Sequence[Sample], scale_features: Sequence[str]) -> float:
-    """Return how far (deviation of logarithms) the numbers of units are from a product of powers of the features."""
+    """Return the log deviation of unit counts from a power product of the features."""
     samples = [sample for sample in samples if not sample.censored]
     counted = [sample for sample in samples if sample.units]
     if not counted or len(counted) < len(samples):
@@ -312,7 +315,7 @@ def _startup(sample: Sample) -> float:
 def _subtract_phase(
     samples: Sequence[Sample], values: Sequence[float], reported: Sequence[float | None], fitted: FittedEstimator
 ) -> list[float]:
-    """Return what is left of ``values`` without a phase, as reported or else as predicted."""
+    """Return ``values`` without a phase, as reported or else as predicted."""
     predicted: Array = fitted.predict([sample.features for sample in samples]).point
     phase_s = [
         sample if sample is not None else float(guess) for sample, guess in zip(reported, predicted, strict=True)

@@ -1,8 +1,8 @@
-"""Sums of products of powers, fitted in logarithms.
+"""Sums of power products (posynomials), fitted in logarithms.
 
-ln t = ln Σₖ exp(bₖ + u·eₖ), where u are the logarithms of the features and eₖ the exponents of term k: a posynomial
-(Boyd et al. 2007), convex in u, so that sums of costs and the larger of two costs are both near. Fitted by non-linear
-least squares as in Hoburg, Kirschen and Abbeel (2016), with priors on the exponents.
+ln t = ln Σₖ exp(bₖ + u·eₖ), where u are the log features and eₖ the exponents of term k (Boyd et al. 2007). It is
+convex in u, so it approximates sums of costs and the maximum of two costs well. The fit is non-linear least squares as
+in Hoburg, Kirschen and Abbeel (2016), with priors on the exponents.
 """
 
 import math
@@ -39,10 +39,10 @@ NOISE = (0.02, 0.5)
 
 @dataclass(frozen=True, slots=True)
 class Posynomial:
-    """``theta`` (terms, 1 + columns): ln of each coefficient, then its exponents; term 0 does not grow with scale.
+    """A fitted posynomial: ``theta`` (terms, 1 + columns) holds log coefficients and exponents.
 
-    ``root`` (free, free) gives the variance of a prediction whose gradient is g as |root·g|²; ``free`` are the entries
-    of theta that were fitted.
+    Term 0 does not grow with scale. ``root`` (free, free) gives the variance of a prediction of gradient g as
+    |root·g|². ``free`` marks the fitted entries of theta.
     """
 
     theta: Array
@@ -59,7 +59,7 @@ class Posynomial:
         return terms[:, 0], log_sum(terms[:, 1:])
 
     def spread(self, u: Array) -> Array:
-        """Return the deviation of ``logs`` that comes from not knowing theta better (n,)."""
+        """Return the log deviation (n,) due to the uncertainty of theta."""
         gradient = _gradient(self.theta, u)[:, self.free.ravel()]
         return np.asarray(np.sqrt(np.sum((gradient @ self.root) ** 2, axis=1)), np.float64)
 
@@ -70,10 +70,10 @@ class Posynomial:
 
 @dataclass(frozen=True, slots=True)
 class PosynomialPrior:
-    """What is believed of theta before: ``mean`` and ``deviation`` (terms, 1 + columns), zero where it is the mean.
+    """Prior ``mean`` and ``deviation`` of theta (terms, 1 + columns); deviation 0 fixes an entry.
 
-    ``low`` bounds theta from below: no exponent of a column that carries scale is negative. ``odds`` is the logarithm
-    of how much likelier the fixed exponents are to be plain numbers than not.
+    ``low`` bounds theta from below: no exponent of scale is negative. ``odds`` is the log odds that the fixed exponents
+    are plain numbers.
     """
 
     mean: Array
@@ -89,15 +89,15 @@ class PosynomialPrior:
 
 @dataclass(frozen=True, slots=True)
 class PosynomialForm:
-    """Fits ``Posynomial``: one to ``most`` terms beside the start-up."""
+    """Fits ``Posynomial`` with one to ``most`` terms and a start-up."""
 
     most: int = 4
     largest: int = 800
 
     def fit(self, problem: FormProblem, seed: int) -> list[FormFit]:
-        """Return a fit for each number of terms, each begun from the one before and from chance.
+        """Return a fit for each number of terms, started from the one before and from random draws.
 
-        No further term is tried where the last has made the law much less likely.
+        It stops when the last term made the model much less likely.
         """
         chance = np.random.default_rng(seed)
         fits: list[FormFit] = []
@@ -145,10 +145,10 @@ def _prior(problem: FormProblem, count: int) -> PosynomialPrior:
 def _simplify(
     problem: FormProblem, prior: PosynomialPrior, theta: Array, sigma: Array
 ) -> tuple[PosynomialPrior, Array]:
-    """Set exponents to plain numbers, the likeliest first, while the evidence rises.
+    """Set exponents to plain numbers, likeliest first, while the evidence rises.
 
-    A plain number has a probability of its own (a spike), any other shares the rest (the slab), as in Mitchell and
-    Beauchamp (1988): an exponent that the samples hardly tell becomes plain, and no longer spoils extrapolation.
+    A plain number has a probability of its own (the spike), all others share the rest (the slab), as in Mitchell and
+    Beauchamp (1988). An exponent that the samples hardly determine becomes plain and no longer spoils extrapolation.
     """
     refused: set[tuple[int, int]] = set()
     for _ in range(int(prior.free[:, 1:].sum())):
@@ -171,7 +171,7 @@ def _simplify(
 
 
 class PlainExponent(NamedTuple):
-    """An exponent that may be made plain: the evidence expected to be gained, and its ``worth`` before any loss."""
+    """A possible plain exponent: expected gain of evidence, and its ``worth`` before any loss."""
 
     gain: float
     worth: float
@@ -184,9 +184,9 @@ class PlainExponent(NamedTuple):
 def _make_plain(
     problem: FormProblem, prior: PosynomialPrior, theta: Array, sigma: Array, chosen: Sequence[PlainExponent]
 ) -> tuple[PosynomialPrior, Array] | None:
-    """Set the chosen exponents and fit the others; ``None`` where that makes the law much less likely.
+    """Set the chosen exponents and refit; ``None`` if that makes the model much less likely.
 
-    Exponents that stand in for each other each look as if nothing would be lost without them.
+    Correlated exponents each look dispensable alone.
     """
     mean, deviation, odds, worth = prior.mean.copy(), prior.deviation.copy(), prior.odds, 0.0
     for exponent in chosen:
@@ -219,7 +219,7 @@ def _plain_candidates(
 
 
 def _begin(problem: FormProblem, prior: PosynomialPrior, before: Array | None, chance: np.random.Generator) -> Array:
-    """Return a start: the terms found before and a further, small one; or terms drawn from the prior."""
+    """Return a start: the previous terms and a small new one, or a draw from the prior."""
     theta = prior.mean + 0.7 * prior.deviation * chance.standard_normal(prior.mean.shape)
     theta[:, 0] = prior.mean[:, 0]
     if before is not None:
@@ -233,9 +233,9 @@ def _begin(problem: FormProblem, prior: PosynomialPrior, before: Array | None, c
 
 
 def _solve(problem: FormProblem, prior: PosynomialPrior, start: Array, sigma: Array, *, rounds: int) -> Array:
-    """Return the theta of least Huber loss near ``start``, after at most so many steps of Levenberg and Marquardt.
+    """Return the theta of least Huber loss near ``start``, by Levenberg and Marquardt.
 
-    Bounds are kept by projection: an entry that lies on its bound, and that the gradient pushes beyond, stays there.
+    Bounds are kept by projection: an entry stays on its bound while the gradient pushes it out.
     """
     free = prior.free
     theta = np.where(free, np.maximum(start, prior.low), prior.mean)
@@ -267,13 +267,13 @@ def _solve(problem: FormProblem, prior: PosynomialPrior, start: Array, sigma: Ar
 
 
 def _huber(off: Array) -> float:
-    """Return Huber's loss of residuals: squares, and beyond ``WILD_AT`` straight lines."""
+    """Return Huber's loss of residuals: squares, and straight lines above ``WILD_AT``."""
     size = np.abs(off)
     return float(np.sum(np.where(size <= WILD_AT, size**2, 2 * WILD_AT * size - WILD_AT**2)))
 
 
 def _fix_entries(curve: Array, fixed: Mask) -> Array:
-    """Return the curvature in which the entries that are held move by themselves alone."""
+    """Return the curvature with fixed entries decoupled."""
     if not fixed.any():
         return curve
     reduced = np.where(fixed[:, None] | fixed[None, :], 0.0, curve)
@@ -313,7 +313,7 @@ def _loss(problem: FormProblem, prior: PosynomialPrior, theta: Array, sigma: Arr
 
 
 def _sigma(problem: FormProblem, prior: PosynomialPrior, theta: Array) -> Array:
-    """Return each sample's deviation: short runs may be noisier than long ones, and wild ones tell less."""
+    """Return each sample's deviation; short runs may be noisier, and outliers count less."""
     logs = _sum(theta[:, 0] + problem.u @ theta[:, 1:].T)[0]
     off = logs - problem.logs
     count = len(off)

@@ -1,4 +1,7 @@
-"""The ensemble: the median of what several estimators of different form say, so that none of them alone goes astray."""
+"""All tabular estimators by name, their ensemble, and how to restore a fitted one.
+
+The ensemble is the median of estimators of different form, so that no single one goes astray.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -21,7 +24,7 @@ LEAST_MEMBERS = 2
 
 
 def median_prediction(predictions: Sequence[Predictions]) -> Predictions:
-    """Return the median of the logarithms; what the members differ by is added to what they doubt themselves."""
+    """Return the median of the logarithms; disagreement adds to the members' own spread."""
     logs = np.log([prediction.point for prediction in predictions])
     middle = np.median(logs, axis=0)
     spread = np.median([prediction.spread**2 for prediction in predictions], axis=0)
@@ -35,7 +38,7 @@ def median_prediction(predictions: Sequence[Predictions]) -> Predictions:
 
 @dataclass(frozen=True, slots=True)
 class FittedEnsemble:
-    """Fitted members, each of which has a voice."""
+    """Fitted members with equal votes."""
 
     name: str
     members: tuple[FittedEstimator, ...]
@@ -63,10 +66,10 @@ class Ensemble:
     members: tuple[StorableEstimator, ...]
 
     def fit(self, samples: Sequence[Sample], *, scale_features: Sequence[str] = (), seed: int = 0) -> FittedEnsemble:
-        """Fit the members; one that cannot be fitted has no voice.
+        """Fit the members; one that cannot be fitted is left out.
 
         Raises:
-            InvalidInput: fewer than two can be fitted; why not the first.
+            InvalidInput: fewer than two can be fitted, with the reason of the first.
         """
         fitted, why = [], ""
         for member in self.members:
@@ -129,9 +132,9 @@ def find_estimator(name: str) -> StorableEstimator:
 
 
 def load_estimator(state: State) -> FittedEstimator:
-    """Return the fitted estimator that ``dump`` gave.
+    """Return the fitted estimator that ``dump`` wrote.
 
     Raises:
-        UnknownName: it is of an estimator that this version does not know.
+        UnknownName: this version does not know the estimator.
     """
     return find_estimator(str(state["estimator"][0]) if "estimator" in state else "").load(state)

@@ -1,4 +1,4 @@
-"""Multiple linear regression, held back by a ridge penalty that leave-one-out errors choose."""
+"""Ridge regression and small perceptrons."""
 
 import warnings
 from dataclasses import dataclass
@@ -19,11 +19,11 @@ class LinearModel:
     slopes: Array
 
     def predict(self, x: Array) -> tuple[Array, Array]:
-        """Return the plane's height at each row; it believes no spread."""
+        """Return the prediction for each row; it has no spread of its own."""
         return self.intercept + x @ self.slopes, np.full(len(x), np.nan)
 
     def dump(self) -> State:
-        """Return the plane as arrays."""
+        """Return the model as arrays."""
         return {"intercept": np.array([self.intercept]), "slopes": self.slopes}
 
 
@@ -34,7 +34,7 @@ class RidgeRegression:
     least: int = 6
 
     def fit(self, x: Array, y: Array, weight: Array, seed: int) -> LinearModel:  # noqa: ARG002 - nothing is drawn
-        """Fit a plane; the penalty is the one of least leave-one-out error, which has a closed form."""
+        """Fit a linear model with the penalty of least leave-one-out error (closed form)."""
         root = np.sqrt(weight)[:, None]
         centre, mean = np.average(x, axis=0, weights=weight), float(np.average(y, weights=weight))
         inside, target = root * (x - centre), root[:, 0] * (y - mean)
@@ -54,7 +54,7 @@ class RidgeRegression:
         return LinearModel(mean - float(centre @ best[1]), best[1])
 
     def load(self, state: State) -> LinearModel:
-        """Return the plane that ``dump`` gave."""
+        """Return the model that ``dump`` wrote."""
         return LinearModel(float(floats(state["intercept"])[0]), floats(state["slopes"]))
 
 
@@ -67,7 +67,10 @@ LARGEST = 4000
 
 @dataclass(frozen=True, slots=True)
 class Perceptrons:
-    """``layers`` of weights (members, inputs, outputs) and biases (members, 1, outputs), with tanh between."""
+    """Several perceptrons with tanh between their layers.
+
+    ``layers`` are weights (members, inputs, outputs) and biases (members, 1, outputs).
+    """
 
     mean: float
     deviation: float
@@ -93,12 +96,12 @@ class Perceptrons:
 
 @dataclass(frozen=True, slots=True)
 class PerceptronRegression:
-    """Perceptrons fitted by L-BFGS with weight decay, by scikit-learn; many rows are thinned by chance."""
+    """Perceptrons fitted by scikit-learn's L-BFGS with weight decay; many rows are subsampled."""
 
     least: int = 6
 
     def fit(self, x: Array, y: Array, weight: Array, seed: int) -> Perceptrons:
-        """Fit each member from its own start; a row's weight is the chance to be drawn where rows repeat."""
+        """Fit each member from its own start; weights become repetitions of rows."""
         from sklearn.exceptions import ConvergenceWarning  # noqa: PLC0415 - needed to fit alone
         from sklearn.neural_network import MLPRegressor  # noqa: PLC0415 - needed to fit alone
 

@@ -1,4 +1,7 @@
-"""What a law's form is: a sum of a part that does not grow with scale, the start-up, and one that does, the work."""
+"""Scaling models: target = start-up + work × unit time, in one of several forms.
+
+A form is a sum of a part that does not grow with scale (the start-up) and one that does (the work).
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -27,11 +30,11 @@ Mask = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class FormProblem:
-    """``logs`` (n,) to be met at ``u`` (n, columns), each with its ``weight``, whose mean is one.
+    """Target ``logs`` (n,) at inputs ``u`` (n, columns), with ``weight`` of mean one.
 
-    ``u`` are logarithms about their mean where ``stretched``, else standardised; ``scales`` are the columns that carry
-    scale; ``crossed`` those that let its exponents differ between categories; ``steady`` those that carry scale and on
-    which the time of a unit, which is asked for, hardly depends.
+    ``u`` are centred logarithms where ``stretched``, else standardised. ``scales`` marks columns that carry scale,
+    ``crossed`` those that vary its exponents between categories. ``steady`` marks columns of scale on which a unit's
+    time hardly depends.
     """
 
     u: Array
@@ -50,10 +53,10 @@ class FittedForm(Protocol):
         """Return the logarithms of the start-up and of the work (n,), minus infinity where there is none."""
 
     def spread(self, u: Array) -> Array:
-        """Return the deviation of the sum's logarithm that comes from not knowing the law better (n,)."""
+        """Return the log deviation (n,) due to the uncertainty of the form."""
 
     def dump(self) -> State:
-        """Return all that the law needs."""
+        """Return all state of the form."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,10 +73,10 @@ class ModelForm(Protocol):
 
     @property
     def largest(self) -> int:
-        """Return how many samples it is fitted on at most: it has few numbers to find."""
+        """Return the most samples to fit on; the form has few parameters."""
 
     def fit(self, problem: FormProblem, seed: int) -> list[FormFit]:
-        """Return laws of different complexity, at least one."""
+        """Return fits of different complexity, at least one."""
 
     def load(self, state: State) -> FittedForm:
         """Return the law that ``dump`` gave."""
@@ -96,7 +99,7 @@ GROWTH = 0.05
 
 @dataclass(frozen=True, slots=True)
 class FittedScalingModel:
-    """Laws of one form, each with its share of belief."""
+    """Fits of one form, each with its posterior share."""
 
     name: str
     encoding: FeatureEncoding
@@ -146,11 +149,11 @@ class FittedScalingModel:
 
 @dataclass(frozen=True, slots=True)
 class ScalingModel:
-    """Fits laws of one form: a start-up that does not grow with scale, and work that does.
+    """Fits one form: a start-up that does not grow with scale, and work that does.
 
-    Evidence weighs how complex the law is, and whether the exponents of scale differ between categories. Where it is to
-    be ``corrected``, what it leaves is learned besides, if that is worthwhile. A ``steady`` one is of something that
-    hardly depends on scale, as the time of a unit of work.
+    Evidence weighs the complexity, and whether exponents of scale differ between categories. With ``corrected`` a
+    correction of the residuals is fitted if it helps. A ``steady`` target hardly depends on scale, such as the time of
+    a unit of work.
     """
 
     name: str
@@ -208,7 +211,7 @@ class ScalingModel:
 
 @dataclass(frozen=True, slots=True)
 class _Task:
-    """What is fitted: a form to a table, whose encoded rows are ``x``."""
+    """One fitting task: a form on a table with encoded rows ``x``."""
 
     form: ModelForm
     encoder: FeatureEncoding
@@ -223,12 +226,12 @@ class _Task:
         return _logs(self.x, self.encoder, self.crosses)
 
     def expect(self, logs: Array, use: npt.NDArray[np.bool_]) -> tuple[Array, float]:
-        """Return what the laws of the rows in ``use`` expect of every row, and the deviation about them."""
+        """Return the expectation for every row from fits on the rows in ``use``, and the deviation."""
         laws, shares, sigma = self.laws(logs, use)
         return np.asarray(shares @ _form_logs(laws, self.u, np.zeros(len(logs))), np.float64), sigma
 
     def alternate(self, logs: Array, *, rounds: int) -> tuple[tuple[FittedForm, ...], Array, UnitTimeCorrection | None]:
-        """Return laws, their shares of belief and a correction, each fitted to what the other leaves."""
+        """Return fits, posterior shares and a correction, each fitted to the residuals of the other."""
         every, none = np.ones(len(logs), bool), np.zeros(len(logs))
         more, correction = none, None
         laws, shares, _ = self.laws(logs, every)
@@ -245,7 +248,7 @@ class _Task:
         return laws, shares, correction
 
     def laws(self, logs: Array, use: npt.NDArray[np.bool_]) -> tuple[tuple[FittedForm, ...], Array, float]:
-        """Return the believable laws of the rows in ``use``, their shares of belief, and the deviation about them."""
+        """Return the likely fits on the rows in ``use``, their posterior shares, and the deviation."""
         at = _sample_rows(self.table, self.form.largest, self.seed)
         at = at[use[at]]
         weight, none = self.table.weight[at], np.zeros(len(self.crosses), bool)
@@ -264,7 +267,7 @@ class _Task:
 
 
 def _weigh_fits(fits: list[FormFit]) -> tuple[tuple[FittedForm, ...], Array, float]:
-    """Return the laws of some evidence, their shares of belief, and the deviation about the likeliest."""
+    """Return the fits of some evidence, their posterior shares, and the deviation of the best."""
     evidence = np.array([fit.evidence for fit in fits])
     shares = np.exp(evidence - evidence.max())
     kept = np.flatnonzero(shares > 0.01 * shares.sum())
@@ -279,18 +282,18 @@ def _form_logs(laws: tuple[FittedForm, ...], u: Array, more: Array) -> Array:
 
 
 def units(encoder: FeatureEncoding) -> Array:
-    """Return what a standardised column is times, so that its weight is an exponent where it is a logarithm."""
+    """Return the factor of each standardised column that makes its weight an exponent."""
     return np.where(np.isnan(encoder.stretch), 1.0, encoder.stretch)
 
 
 def _logs(x: Array, encoder: FeatureEncoding, crosses: npt.NDArray[np.int64]) -> Array:
-    """Return what the laws are linear in: the columns, and the products by which exponents of scale differ."""
+    """Return the inputs of the forms: columns, and products that vary exponents of scale."""
     plain = x * units(encoder)
     return np.column_stack([plain, x[:, crosses[:, 0]] * plain[:, crosses[:, 1]]])
 
 
 def _crosses(x: Array, encoder: FeatureEncoding) -> npt.NDArray[np.int64]:
-    """Return the pairs of a category's column and one that carries scale, those of the fewest values first."""
+    """Return pairs of a category column and a scale column, fewest values first."""
     values = [len(np.unique(column)) for column in x.T]
     names = np.isnan(encoder.stretch) & ~encoder.scales.astype(bool)
     few = [i for i, count in enumerate(values) if 1 < count <= FEW_VALUES and names[i]]
@@ -299,7 +302,7 @@ def _crosses(x: Array, encoder: FeatureEncoding) -> npt.NDArray[np.int64]:
 
 
 def _sample_rows(table: SampleTable, most: int, seed: int) -> npt.NDArray[np.int64]:
-    """Return at most ``most`` rows, drawn by chance; up to half of them at full scale."""
+    """Return at most ``most`` random rows, up to half of them at full scale."""
     order = np.random.default_rng(seed).permutation(len(table))
     large = order[table.full_scale[order]][: max(most // 2, most - int((~table.full_scale).sum()))]
     small = order[~table.full_scale[order]][: most - len(large)]

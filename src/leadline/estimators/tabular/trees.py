@@ -1,4 +1,4 @@
-"""Decision trees and gradient boosting: grown by scikit-learn, kept as arrays and walked by numpy."""
+"""Decision trees and boosting: grown by scikit-learn or LightGBM, stored as arrays."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -20,10 +20,10 @@ LEVELS, BETWEEN = (0.1, 0.9), 2.563
 
 @dataclass(frozen=True, slots=True)
 class Trees:
-    """The sum of ``base`` and of the leaves that a row falls into, one in each tree.
+    """The sum of ``base`` and one leaf of each tree.
 
-    All trees stand in one row of nodes; ``roots`` are where each begins. A node asks whether column ``column`` is at
-    most ``threshold``: then ``left``, else ``right``. A leaf leads to itself.
+    All trees share one array of nodes; ``roots`` are where each begins. A node goes ``left`` if ``column`` is at most
+    ``threshold``, else ``right``. A leaf leads to itself.
     """
 
     base: float
@@ -36,7 +36,7 @@ class Trees:
     value: Array
 
     def predict(self, x: Array) -> tuple[Array, Array]:
-        """Return the sum of the leaves of each row; trees believe no spread."""
+        """Return the sum of the leaves of each row; trees have no spread of their own."""
         total = np.full(len(x), self.base)
         if not len(self.roots):
             return total, np.full(len(x), np.nan)
@@ -117,7 +117,7 @@ class Boosting:
     least: int = 6
 
     def fit(self, x: Array, y: Array, weight: Array, seed: int) -> Trees:
-        """Grow the trees one after another, each on what the ones before left over."""
+        """Grow the trees one after another, each on the residuals of those before."""
         many = len(y) >= PLENTY
         return fit_boosted_trees(
             x,
@@ -139,14 +139,14 @@ class Boosting:
 
 @dataclass(frozen=True, slots=True)
 class QuantileTrees:
-    """Trees for the median and for the quantiles ``LEVELS``, whose distance is the spread of a normal variable."""
+    """Trees for the median and the quantiles ``LEVELS``, whose distance gives a spread."""
 
     low: Trees
     middle: Trees
     high: Trees
 
     def predict(self, x: Array) -> tuple[Array, Array]:
-        """Return the median of each row, and the deviation that lies between the quantiles."""
+        """Return the median of each row, and the deviation from the distance of the quantiles."""
         low, middle, high = (trees.predict(x)[0] for trees in (self.low, self.middle, self.high))
         return middle, np.maximum(high - low, 0.0) / BETWEEN
 
@@ -158,10 +158,10 @@ class QuantileTrees:
 
 @dataclass(frozen=True, slots=True)
 class QuantileBoosting:
-    """Gradient boosting of quantiles by their pinball loss (Koenker and Bassett 1978; Friedman 2001).
+    """Gradient boosting of quantiles by pinball loss (Koenker and Bassett 1978; Friedman 2001).
 
-    With what the conformal intervals make of its spread it is conformalised quantile regression (Romano, Patterson and
-    Candès 2019): wide where the runs scatter, narrow where they do not.
+    With conformal intervals it is conformalised quantile regression (Romano, Patterson and Candès 2019): wide where
+    runs scatter, narrow where they do not.
     """
 
     least: int = 6
@@ -193,7 +193,7 @@ class QuantileBoosting:
 
 
 def fit_boosted_trees(x: Array, y: Array, weight: Array, base: float, **settings: Any) -> Trees:  # noqa: ANN401
-    """Return the trees of scikit-learn's gradient boosting that begins at ``base``, on a part of the rows each.
+    """Return scikit-learn's gradient boosting from ``base``, each tree on a subsample of rows.
 
     ``settings`` are those of ``GradientBoostingRegressor``.
     """
